@@ -1,0 +1,109 @@
+"""JSON lines, plain or gzipped, with the file and line of whatever is wrong.
+
+    >>> read_jsonl("rows.jsonl")[0]
+    {'sentence': 'It is good.', 'label': 1, 'idx': 0}
+"""
+
+import gzip
+import hashlib
+import json
+import math
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from t5suite.errors import DataError
+
+
+def read_jsonl(path, values=dict) -> list:
+    """Every line of `path` as a Python value; empty lines are passed over, a byte-order mark and CRLF are understood.
+
+    Args:
+      values: the type that every line must hold; `object` takes any JSON value.
+
+    Raises:
+      DataError: no such file, nothing in it, or a line (named) that is not UTF-8, not JSON or not of type `values`;
+        a gzip file that ends too early.
+    """
+    read = [value for _, value in numbered_lines(path, values)]
+    if not read:
+        raise DataError(f"{path}: the file is empty")
+    return read
+
+
+def numbered_lines(path, values=dict) -> Iterator[tuple[int, object]]:
+    """`(line number, value)` of every line that is not empty."""
+    for number, line in enumerate(_lines(Path(path)), start=1):
+        line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line.decode("utf-8"))
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}:{number}: not UTF-8 (byte {error.start} is 0x{line[error.start]:02x})") from None
+        except json.JSONDecodeError as error:
+            raise DataError(f"{path}:{number}: not JSON ({error.msg} at column {error.colno})") from None
+        if not isinstance(value, values):
+            raise DataError(f"{path}:{number}: expected one JSON {_name(values)} a line, found {_name(type(value))}")
+        yield number, value
+
+
+def write_jsonl(path, values: Iterable) -> int:
+    """Writes one JSON value a line (`.gz` at the end of the name: gzipped) and returns how many; NaN is refused."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    count = 0
+    with _opened_for_writing(path) as file:
+        for value in values:
+            file.write(json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n")
+            count += 1
+    return count
+
+
+def without_nan(value):
+    """The value with every NaN and infinity replaced by None, as JSON needs it.
+
+    >>> without_nan({"pearson": float("nan")})
+    {'pearson': None}
+    """
+    if isinstance(value, dict):
+        return {key: without_nan(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_nan(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def file_sha256(path) -> str:
+    """The SHA-256 of a file's bytes, in hexadecimal digits."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    number = 0
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            for line in file:
+                number += 1
+                yield line
+    except EOFError:
+        raise DataError(f"{path}: the gzip file is cut off after line {number}") from None
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(f"{path}: not a sound gzip file ({error}; line {number})") from None
+
+
+def _opened_for_writing(path: Path):
+    if path.suffix == ".gz":
+        return gzip.GzipFile(path, "wb", mtime=0)
+    return path.open("wb")
+
+
+def _name(types) -> str:
+    types = types if isinstance(types, tuple) else (types,)
+    names = {dict: "object", str: "string", list: "array", object: "value", type(None): "null"}
+    return " or ".join(names.get(kind, kind.__name__) for kind in types)

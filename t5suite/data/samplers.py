@@ -1,0 +1,97 @@
+"""Which examples a step sees: a function of the seed and the step, never of workers, ranks or restarts.
+
+    >>> sampler = GlobalBatchSampler(epoch_order, batch_size=2, accumulation=1, rank=0, world_size=2)
+    >>> list(sampler)            # rank 0's share of epoch 0; rank 1 gets the other half of every step
+    [[3, 1], [0]]
+
+An update takes the next `batch_size * accumulation * world_size` examples of the epoch's order; each micro-batch of it
+is cut into one share a rank. No row is repeated to fill ranks: the last update of an epoch is smaller, and a rank that
+is left without a row gets `[]` (the collator makes a batch of it that counts for nothing).
+"""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+
+class GlobalBatchSampler:
+    """A batch sampler for one rank.
+
+    Args:
+      epoch_order: epoch -> the indices of all its examples, in order.
+      batch_size: examples a rank takes at once.
+      accumulation: micro-batches an update.
+    """
+
+    def __init__(self, epoch_order: Callable[[int], np.ndarray], batch_size, accumulation, rank=0, world_size=1):
+        self.epoch_order = epoch_order
+        self.batch_size = batch_size
+        self.accumulation = accumulation
+        self.rank = rank
+        self.world_size = world_size
+        self.epoch = 0
+        self._length = -(-len(epoch_order(0)) // (batch_size * world_size))
+
+    def set_epoch(self, epoch: int) -> None:
+        """The trainer says which epoch comes next."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = self.epoch_order(self.epoch)
+        step = self.batch_size * self.world_size
+        for start in range(0, len(order), step):
+            yield rank_share(order[start : start + step], self.rank, self.world_size)
+
+
+def rank_share(indices, rank: int, world_size: int) -> list[int]:
+    """A rank's part of a micro-batch; sizes differ by one at most.
+
+    >>> [rank_share([7, 8, 9], rank, 2) for rank in (0, 1)]
+    [[7, 8], [9]]
+    """
+    return [int(i) for i in np.array_split(np.asarray(indices), world_size)[rank]]
+
+
+def shuffled_order(num_examples: int, seed: int) -> Callable[[int], np.ndarray]:
+    """Epoch -> a permutation of all examples."""
+    return lambda epoch: np.random.default_rng((seed, epoch)).permutation(num_examples)
+
+
+def length_grouped_order(lengths, update_size: int, seed: int, group_size: int = 50) -> Callable[[int], np.ndarray]:
+    """Epoch -> a permutation in which the examples of one update have about the same length.
+
+    The epoch's permutation is cut into pieces of `group_size` updates, each piece sorted by length (longest first),
+    and its updates shuffled; the smaller last update stays last.
+    """
+    lengths = np.asarray(lengths)
+
+    def order(epoch: int) -> np.ndarray:
+        rng = np.random.default_rng((seed, epoch))
+        permutation = rng.permutation(len(lengths))
+        whole = len(permutation) - len(permutation) % update_size
+        updates = []
+        for start in range(0, whole, update_size * group_size):
+            piece = permutation[start : min(start + update_size * group_size, whole)]
+            piece = piece[np.argsort(-lengths[piece], kind="stable")]
+            updates.extend(np.split(piece, len(piece) // update_size))
+        updates = [updates[i] for i in rng.permutation(len(updates))]
+        rest = permutation[whole:]
+        return np.concatenate([*updates, rest[np.argsort(-lengths[rest], kind="stable")]])
+
+    return order
+
+
+def mixture_order(draws: np.ndarray, epoch_length: int, lengths, update_size: int, seed: int, grouped: bool):
+    """Epoch -> its piece of a run-long mixture (`mixtures.draw_mixture`), grouped by length where asked."""
+    lengths = np.asarray(lengths)
+
+    def order(epoch: int) -> np.ndarray:
+        piece = draws[epoch * epoch_length : (epoch + 1) * epoch_length]
+        if not grouped or len(piece) == 0:
+            return piece
+        return piece[length_grouped_order(lengths[piece], update_size, seed)(epoch)]
+
+    return order

@@ -1,0 +1,216 @@
+"""Where rows come from: the hub, a local mirror, single files, or the bundled benchmark.
+
+    >>> load_split(load_task("glue", "rte"), "train", "train", DataOptions(data_dir="data"))
+    LoadedSplit(rows=Dataset(...), origin='data/glue/rte/train.jsonl', fingerprint='sha256:4a0f...', empty_texts=0)
+
+A mirror directory is `DIR/<benchmark>/<task>/<split>.jsonl` or `.jsonl.gz` with the hub's columns; `t5suite mirror`
+writes one. Columns, labels and texts are checked when a split is loaded, and errors name the file and line.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from t5suite.data.jsonl import file_sha256, numbered_lines
+from t5suite.errors import ConfigError, DataError
+from t5suite.hub import prepare_hub
+from t5suite.tasks.registry import Task
+
+logger = logging.getLogger(__name__)
+
+BUNDLED_DIR = Path(__file__).parent / "mini"
+BUNDLED_BENCHMARK = "mini"
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """Where the user wants rows from; files replace one split each."""
+
+    data_dir: str | None = None
+    train_file: str | None = None
+    validation_file: str | None = None
+    test_file: str | None = None
+    hub_revision: str | None = None
+
+    def file_for(self, role: str) -> str | None:
+        """The file that replaces the split of a role, if one was given."""
+        return {"train": self.train_file, "validation": self.validation_file, "test": self.test_file}[role]
+
+
+class LoadedSplit(NamedTuple):
+    """Rows (a `datasets.Dataset`), where they came from, what identifies their content, rows with an empty text."""
+
+    rows: object
+    origin: str
+    fingerprint: str
+    empty_texts: int
+
+
+class MissingSplit(DataError):
+    """The source has no such split."""
+
+
+def source_name(task: Task, role: str, options: DataOptions) -> str:
+    """The name in SOURCES that serves a split."""
+    if options.file_for(role):
+        return "file"
+    if options.data_dir:
+        return "mirror"
+    return "bundled" if task.benchmark == BUNDLED_BENCHMARK else "hub"
+
+
+def load_split(task: Task, role: str, split: str, options: DataOptions) -> LoadedSplit:
+    """The rows of one split, checked.
+
+    Args:
+      role: 'train' (every row must be labelled), 'validation' or 'test'.
+      split: the source's name of the split, such as 'validation_matched'.
+
+    Raises:
+      MissingSplit: the source has no such split.
+      DataError: a column is missing or a row is wrong; the message names file and line.
+    """
+    return SOURCES[source_name(task, role, options)](task, role, split, options)
+
+
+def has_split(task: Task, role: str, split: str, options: DataOptions) -> bool:
+    """Whether the source has the split, without reading it (the hub is believed to have what the registry says)."""
+    source = source_name(task, role, options)
+    if source in ("mirror", "bundled"):
+        root = Path(options.data_dir) if source == "mirror" else BUNDLED_DIR.parent
+        return bool(_mirror_files(root, task, split))
+    return True
+
+
+def load_file(task: Task, role: str, split: str, options: DataOptions) -> LoadedSplit:
+    """A split replaced by one JSONL file."""
+    return _read_rows(task, role, Path(options.file_for(role)))
+
+
+def load_mirror(task: Task, role: str, split: str, options: DataOptions) -> LoadedSplit:
+    """A split of a mirror directory."""
+    root = Path(options.data_dir)
+    if not root.is_dir():
+        raise ConfigError(f"--data_dir: no directory {str(root)!r}")
+    return _read_rows(task, role, _one_mirror_file(root, task, split))
+
+
+def load_bundled(task: Task, role: str, split: str, options: DataOptions) -> LoadedSplit:
+    """A split of the benchmark that comes with the package."""
+    loaded = _read_rows(task, role, _one_mirror_file(BUNDLED_DIR.parent, task, split))
+    return loaded._replace(origin=f"bundled {task.benchmark}/{task.name}/{split}")
+
+
+def load_hub(task: Task, role: str, split: str, options: DataOptions) -> LoadedSplit:
+    """A split from the hub (or its cache); ReCoRD's entities are sorted, for they come in arbitrary order."""
+    import datasets
+
+    path, name = task.entry.get("hub_path"), task.entry.get("hub_name")
+    if not path:
+        raise ConfigError(
+            f"{task.benchmark}/{task.name} has no hub_path: give --data_dir DIR with "
+            f"DIR/{task.benchmark}/{task.rows_of}/{split}.jsonl, or --{role}_file FILE"
+        )
+    online = prepare_hub()
+    try:
+        rows = datasets.load_dataset(path, name, split=split, revision=options.hub_revision)
+    except (OSError, ValueError) as error:
+        if online:
+            raise DataError(f"{path} ({name}, {split}): {error}") from error
+        raise DataError(
+            f"cannot reach the hub for {path} ({name}), and no copy is in the local cache. On a machine with a network "
+            f"run `t5suite mirror --benchmark {task.benchmark} --dataset_name {task.rows_of} --output_dir DIR`, copy "
+            "DIR here and give --data_dir DIR"
+        ) from None
+    if "entities" in rows.column_names:
+        rows = rows.map(sort_entities, desc="sorting entities")
+    origin = f"{path} {name} {split}" + (f" @{options.hub_revision}" if options.hub_revision else "")
+    empty = check_rows(task, role, rows, lambda i: f"{origin} row {i}")
+    return LoadedSplit(rows, origin, f"datasets:{rows._fingerprint}", empty)
+
+
+def sort_entities(row: dict) -> dict:
+    """ReCoRD's entities once each and in order, as the original T5 read them.
+
+    >>> sort_entities({"entities": ["b", "a", "b"]})
+    {'entities': ['a', 'b']}
+    """
+    return {"entities": sorted(set(row["entities"]))}
+
+
+def check_rows(task: Task, role: str, rows, place: Callable[[int], str]) -> int:
+    """Formats every row once, so that a bad one stops the run before it starts; counts rows with an empty text.
+
+    Raises:
+      DataError: a column is missing, a label is none of the task's, a training row is unlabelled, and so on.
+    """
+    empty = []
+    for i, row in enumerate(rows):
+        try:
+            for column in task.text_columns:
+                if column not in row:
+                    raise DataError(f"no column {column!r}; the row has {', '.join(map(repr, row))}")
+                if row[column] in ("", None, []):
+                    empty.append(i)
+            if role == "train" and not task.is_labelled(row):
+                column = task.entry["label_column_name"]
+                raise DataError(f"column {column!r} holds {row.get(column)!r}: a training row must be labelled")
+            task.examples(row, role)
+        except DataError as error:
+            raise DataError(f"{place(i)}: {error}") from None
+    if empty:
+        logger.warning("%s/%s %s: %d empty texts (first: %s)", task.benchmark, task.name, role, len(empty), place(empty[0]))
+    return len(empty)
+
+
+def _read_rows(task: Task, role: str, path: Path) -> LoadedSplit:
+    import datasets
+
+    numbers, rows = [], []
+    for number, row in numbered_lines(path):
+        numbers.append(number)
+        rows.append(row)
+    if not rows:
+        raise DataError(f"{path}: the file is empty")
+    empty = check_rows(task, role, rows, lambda i: f"{path}:{numbers[i]}")
+    _check_same_columns(path, numbers, rows)
+    try:
+        dataset = datasets.Dataset.from_list(rows)
+    except (TypeError, ValueError) as error:  # pyarrow's errors are ValueErrors
+        raise DataError(f"{path}: a column changes its type from row to row ({error})") from None
+    return LoadedSplit(dataset, str(path), f"sha256:{file_sha256(path)}", empty)
+
+
+def _check_same_columns(path, numbers, rows):
+    """Every row must have the first row's columns: `Dataset.from_list` would drop the others' without a word."""
+    expected = set(rows[0])
+    for number, row in zip(numbers, rows, strict=True):
+        if set(row) != expected:
+            differing = sorted(set(row) ^ expected)
+            raise DataError(f"{path}:{number}: other columns than in line {numbers[0]}: {', '.join(differing)}")
+
+
+def _mirror_files(root: Path, task: Task, split: str) -> list[Path]:
+    stem = root / task.benchmark / task.rows_of / split
+    return [path for path in (Path(f"{stem}.jsonl"), Path(f"{stem}.jsonl.gz")) if path.is_file()]
+
+
+def _one_mirror_file(root: Path, task: Task, split: str) -> Path:
+    files = _mirror_files(root, task, split)
+    if len(files) == 2:
+        raise DataError(f"both {files[0]} and {files[1].name} exist; keep one")
+    if not files:
+        folder = root / task.benchmark / task.rows_of
+        present = ", ".join(sorted(path.name for path in folder.glob("*.jsonl*"))) if folder.is_dir() else "no folder"
+        raise MissingSplit(f"no {folder / split}.jsonl or .jsonl.gz (there: {present or 'nothing'})")
+    return files[0]
+
+
+SOURCES = {
+    "bundled": load_bundled,
+    "file": load_file,
+    "mirror": load_mirror,
+    "hub": load_hub,
+}

@@ -1,0 +1,55 @@
+"""Errors that a user can mend, with the exit code that a command ends with.
+
+    >>> raise DataError("train.jsonl:12: label 7 is not in 0..1 (negative, positive)")
+
+A command shows the message without a traceback and exits with the error's code (`run_command`).
+"""
+
+import signal
+import sys
+
+EXIT_FINISHED = 0
+EXIT_BAD_DATA = 65
+EXIT_IO = 74
+EXIT_PREEMPTED = 75
+EXIT_BAD_CONFIGURATION = 78
+
+
+class UserError(ValueError):
+    """Something the user gave is wrong; the message names the value, where it stands and what would be right."""
+
+    exit_code = EXIT_BAD_CONFIGURATION
+
+
+class ConfigError(UserError):
+    """A flag, configuration file or registry entry is wrong (exit 78)."""
+
+    exit_code = EXIT_BAD_CONFIGURATION
+
+
+class DataError(UserError):
+    """A data file, row or prediction is wrong (exit 65)."""
+
+    exit_code = EXIT_BAD_DATA
+
+
+def run_command(main, argv=None) -> int:
+    """Runs `main(argv)` and returns the exit code; user errors become one clear message on standard error.
+
+    >>> sys.exit(run_command(main))
+    """
+    try:
+        main(argv)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        sys.stderr.close()
+        return EXIT_FINISHED
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_IO
+    return EXIT_FINISHED

@@ -1,0 +1,41 @@
+"""A name in a table, or an error with the closest names."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+
+from t5suite.errors import ConfigError
+
+
+def closest(name: str, names: Iterable[str], count: int = 3) -> list[str]:
+    """The names most like `name`, best first.
+
+    >>> closest("ssst2", ["cola", "sst2", "stsb"])
+    ['sst2', 'stsb']
+    """
+    by_lower = {}
+    for candidate in names:
+        by_lower.setdefault(str(candidate).lower(), str(candidate))
+    return [by_lower[match] for match in difflib.get_close_matches(str(name).lower(), by_lower, n=count, cutoff=0.5)]
+
+
+def suggestion(name: str, names: Iterable[str]) -> str:
+    """`did you mean a, b?` for a mistyped name, or the list of all names where nothing is close.
+
+    >>> suggestion("ssst2", ["cola", "sst2"])
+    'did you mean sst2?'
+    """
+    names = [str(candidate) for candidate in names]
+    near = closest(name, names)
+    return f"did you mean {', '.join(near)}?" if near else f"choose from {', '.join(sorted(names))}"
+
+
+def find(name: str, table: Mapping, what: str, where: str = ""):
+    """`table[name]`, or a `ConfigError` that names the value, where it was given and the closest names.
+
+    >>> find("acuracy", METRICS, "metric", where="--metric_to_optimize")
+    ConfigError: --metric_to_optimize: unknown metric 'acuracy'; did you mean accuracy?
+    """
+    if name in table:
+        return table[name]
+    place = f"{where}: " if where else ""
+    raise ConfigError(f"{place}unknown {what} {name!r}; {suggestion(name, table)}")

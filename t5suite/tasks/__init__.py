@@ -1,0 +1,1 @@
+"""Rows to text, text to scores."""

@@ -1,0 +1,142 @@
+"""Checks a registry entry when it is read, so that a slip is told by its key and not by a score.
+
+    >>> check_entry("glue/sst2", DATASET_VALS["glue"]["sst2"])
+    >>> check_entry("mine/topics", {"prefix": "topic: ", "text_column_name": ["a", "b"], ...})
+    ConfigError: mine/topics: prefix is one string but text_column_name is a list of 2
+"""
+
+from t5suite.errors import ConfigError
+from t5suite.lookup import find, suggestion
+from t5suite.tasks.formatters import FORMATTERS
+from t5suite.tasks.metrics import METRIC_ALIASES, METRIC_GROUPS, METRICS
+from t5suite.tasks.postprocessors import POSTPROCESSORS
+from t5suite.tasks.targets import TARGETS, label_words
+
+REQUIRED_FIELDS = (
+    "prefix",
+    "text_column_name",
+    "label_column_name",
+    "labels",
+    "metric_names",
+    "metric_to_optimize",
+)
+OPTIONAL_FIELDS = (
+    "hub_path",
+    "hub_name",
+    "splits",
+    "num_examples",
+    "rows_of",
+    "formatter",
+    "target",
+    "postprocess",
+    "metric_functions",
+    "group_by",
+    "mixture_examples",
+)
+SPLIT_ROLES = ("train", "validation", "test")
+
+
+def check_entry(name: str, entry) -> None:
+    """Raises a `ConfigError` that names the entry, the key and the reason if `entry` cannot work."""
+    if not isinstance(entry, dict):
+        raise ConfigError(f"{name}: an entry is a table of fields, not {type(entry).__name__}")
+    for key in entry:
+        if key not in REQUIRED_FIELDS + OPTIONAL_FIELDS:
+            raise ConfigError(f"{name}: unknown key {key!r}; {suggestion(key, REQUIRED_FIELDS + OPTIONAL_FIELDS)}")
+    missing = [key for key in REQUIRED_FIELDS if key not in entry]
+    if missing:
+        raise ConfigError(f"{name}: {', '.join(missing)} missing; an entry needs {', '.join(REQUIRED_FIELDS)}")
+    _check_texts(name, entry)
+    _check_labels(name, entry["labels"])
+    _check_metrics(name, entry)
+    _check_names(name, entry)
+    _check_splits(name, entry.get("splits"))
+
+
+def metric_functions(entry) -> dict:
+    """The entry's metrics by the name they are reported under, groups expanded; the optimised one among them.
+
+    >>> list(metric_functions({"metric_names": ["accuracy", "rouge"], "metric_to_optimize": "mcc"}))
+    ['accuracy', 'rouge1', 'rouge2', 'rougeLsum', 'mcc']
+    """
+    names = [name for listed in entry["metric_names"] for name in METRIC_GROUPS.get(listed, [listed])]
+    optimised = entry["metric_to_optimize"]
+    if optimised not in (None, "average") and optimised not in names:
+        names.append(optimised)
+    renamed = {**METRIC_ALIASES, **entry.get("metric_functions", {})}
+    return {name: METRICS[renamed.get(name, name)] for name in names}
+
+
+def _check_texts(name, entry):
+    prefixes, columns = entry["prefix"], entry["text_column_name"]
+    for key, value in (("prefix", prefixes), ("text_column_name", columns)):
+        if not isinstance(value, str) and not (isinstance(value, (list, tuple)) and value and _all_text(value)):
+            raise ConfigError(f"{name}: {key} must be a string or a list of strings, not {value!r}")
+    if entry.get("formatter", "columns") in ("columns", "multirc", "record") and _size(prefixes) != _size(columns):
+        raise ConfigError(f"{name}: prefix is {_size(prefixes)} but text_column_name is {_size(columns)}")
+    for prefix in [prefixes] if isinstance(prefixes, str) else prefixes:
+        if prefix and not prefix.endswith(": "):
+            raise ConfigError(f"{name}: prefix {prefix!r} must end in ': ' (or be empty)")
+    if not isinstance(entry["label_column_name"], str):
+        raise ConfigError(f"{name}: label_column_name must be a string, not {entry['label_column_name']!r}")
+
+
+def _check_labels(name, labels):
+    if labels is None:
+        return
+    if not isinstance(labels, (list, tuple, dict)) or not labels:
+        raise ConfigError(f"{name}: labels must be a list of words, a table {{0: word, ...}} or null, not {labels!r}")
+    if isinstance(labels, dict):
+        ids = sorted(key for key in labels if key != -1) if all(isinstance(key, int) for key in labels) else None
+        if ids != list(range(len(ids or []))) or not ids:
+            raise ConfigError(f"{name}: labels must have the keys 0, 1, 2, ... (and -1 if wanted), not {list(labels)}")
+    words = label_words(labels)
+    if not _all_text(words) or not all(words):
+        raise ConfigError(f"{name}: every label must be a word, not {words!r} (quote True, False, yes and no in YAML)")
+    if len(set(words)) != len(words):
+        raise ConfigError(f"{name}: labels {words!r} name one word twice")
+
+
+def _check_metrics(name, entry):
+    names = entry["metric_names"]
+    if not isinstance(names, (list, tuple)) or not _all_text(names):
+        raise ConfigError(f"{name}: metric_names must be a list of metric names, not {names!r}")
+    known = {**METRICS, **METRIC_GROUPS, **METRIC_ALIASES}
+    renamed = entry.get("metric_functions", {})
+    for metric in names:
+        find(renamed.get(metric, metric), known, "metric", where=f"{name}: metric_names")
+    optimised = entry["metric_to_optimize"]
+    if optimised is None and names:
+        raise ConfigError(f"{name}: metric_to_optimize is empty; name one of {', '.join(names)}, or 'average'")
+    if optimised not in (None, "average"):
+        find(renamed.get(optimised, optimised), {**METRICS, **METRIC_ALIASES}, "metric", f"{name}: metric_to_optimize")
+    if optimised == "average" and not names:
+        raise ConfigError(f"{name}: metric_to_optimize is 'average', but metric_names is empty")
+    if METRICS["grouped_exact_match"] in metric_functions(entry).values() and not entry.get("group_by"):
+        raise ConfigError(f"{name}: grouped_exact_match needs group_by, the column whose equal values make a group")
+    if METRICS["gender_parity"] in metric_functions(entry).values() and not entry.get("group_by"):
+        raise ConfigError(f"{name}: gender_parity needs group_by, the column whose equal values make a pair")
+
+
+def _check_names(name, entry):
+    for key, table in (("formatter", FORMATTERS), ("target", TARGETS), ("postprocess", POSTPROCESSORS)):
+        if entry.get(key) is not None:
+            find(entry[key], table, key, where=name)
+
+
+def _check_splits(name, splits):
+    if splits is None:
+        return
+    if not isinstance(splits, dict) or not splits:
+        raise ConfigError(f"{name}: splits must be a table like {{train: train, validation: validation}}")
+    for role in splits:
+        if role not in SPLIT_ROLES:
+            raise ConfigError(f"{name}: splits: unknown key {role!r}; {suggestion(role, SPLIT_ROLES)}")
+
+
+def _all_text(values) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+def _size(value) -> str:
+    return "one string" if isinstance(value, str) else f"a list of {len(value)}"

@@ -1,0 +1,50 @@
+"""Our metrics as `evaluate.Metric`s, for code that speaks that interface.
+
+    >>> import evaluate
+    >>> evaluate.combine([as_evaluate_metric("accuracy"), as_evaluate_metric("f1")]).compute(
+    ...     predictions=[1, 0, 1], references=[1, 0, 0])
+    {'accuracy': 66.66666666666667, 'f1': 66.66666666666666}
+
+Nothing is fetched: the functions are those of `t5suite.tasks.metrics`, and scores are points (0 to 100).
+"""
+
+import datasets
+import evaluate
+
+from t5suite.lookup import find
+from t5suite.tasks.metrics import METRIC_ALIASES, METRICS
+
+NUMBER_METRICS = {"pearson", "spearman"}
+TEXT_METRICS = {"squad_f1", "squad_exact_match", "bleu", "chrf", "rouge1", "rouge2", "rougeLsum", "exact_match"}
+
+
+def as_evaluate_metric(name: str) -> evaluate.Metric:
+    """The metric `name` as an `evaluate.Metric`; `compute` takes predictions, references and the metric's keywords.
+
+    Raises:
+      ConfigError: there is no metric of that name.
+    """
+    name = METRIC_ALIASES.get(name, name)
+    return _SuiteMetric(find(name, METRICS, "metric"), name)
+
+
+class _SuiteMetric(evaluate.Metric):
+    def __init__(self, function, name):
+        self._function = function
+        self._metric_name = name
+        super().__init__(config_name=name)
+
+    def _info(self):
+        value = "int64"
+        if self._metric_name in NUMBER_METRICS:
+            value = "float64"
+        elif self._metric_name in TEXT_METRICS:
+            value = "string"
+        return evaluate.MetricInfo(
+            description=self._function.__doc__ or "",
+            citation="",
+            features=datasets.Features({"predictions": datasets.Value(value), "references": datasets.Value(value)}),
+        )
+
+    def _compute(self, predictions, references, **keywords):
+        return {self._metric_name: self._function(predictions, references, **keywords)}

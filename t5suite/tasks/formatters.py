@@ -1,0 +1,156 @@
+"""A row of a task -> the (inputs, targets) pairs that the model reads and writes.
+
+    >>> join_columns({"question": "Why?", "sentence": "Because."}, ["qnli question: ", "sentence: "],
+    ...              ["question", "sentence"])
+    'qnli question: Why? sentence: Because.'
+
+Values are inserted untouched: no stripping, no lower-casing, newlines stay, an empty value leaves its prefix and the
+space behind it. Texts equal the original T5's to the character (arXiv:1910.10683, appendix D, and the released
+preprocessors where the two differ). Every formatter takes `(row, entry, split)` and returns a list of `Example`s.
+"""
+
+import re
+from typing import NamedTuple
+
+from t5suite.errors import DataError
+from t5suite.tasks.pronouns import mark_wnli_pronoun, mark_wsc_pronoun
+from t5suite.tasks.targets import UNKNOWN_TARGET, label_text
+
+
+class Example(NamedTuple):
+    """One pair of texts: what the encoder reads and what the decoder is to write."""
+
+    inputs: str
+    targets: str
+
+
+def as_list(value) -> list:
+    """A string or a list of strings, as a list: prefixes and columns come in both forms."""
+    return [value] if isinstance(value, str) else list(value)
+
+
+def cell(row, column: str):
+    """`row[column]`, or a `DataError` that names the column and those that the row has."""
+    try:
+        return row[column]
+    except KeyError:
+        raise DataError(f"the row has no column {column!r}; its columns are {', '.join(map(str, row))}") from None
+
+
+def join_columns(row, prefixes, columns) -> str:
+    """`' '.join(prefix_i + row[column_i])`."""
+    parts = []
+    for prefix, column in zip(as_list(prefixes), as_list(columns), strict=True):
+        value = cell(row, column)
+        if value is None or isinstance(value, (list, dict)):
+            raise DataError(f"column {column!r} holds {value!r}, not a text")
+        parts.append(prefix + str(value))
+    return " ".join(parts)
+
+
+def columns(row, entry, split):
+    """The task's prefixes and columns; one example a row.
+
+    >>> columns({"sentence": "Good.", "label": 1}, DATASET_VALS["glue"]["sst2"], "train")
+    [Example(inputs='sst2 sentence: Good.', targets='positive')]
+    """
+    return [Example(join_columns(row, entry["prefix"], entry["text_column_name"]), label_text(row, entry))]
+
+
+def multirc(row, entry, split):
+    """As `columns`, then markup is removed from the whole text: `<br>` becomes a space, `<b>` and `</b>` nothing.
+
+    >>> multirc({"question": "Q?", "answer": "A", "paragraph": "<b>Sent 1: </b>Hi.<br>", "label": 1}, entry, "train")
+    [Example(inputs='multirc question: Q? answer: A paragraph: Sent 1: Hi. ', targets='True')]
+    """
+    (example,) = columns(row, entry, split)
+    text = example.inputs.replace("<br>", " ").replace("<b>", "").replace("</b>", "")
+    return [Example(text, example.targets)]
+
+
+def clean_record_passage(passage: str) -> str:
+    r"""ReCoRD's bullet points as sentences.
+
+    >>> clean_record_passage('It ended.\n@highlight\nOne point\n@highlight\nAnother')
+    'It ended. One point. Another'
+    """
+    passage = re.sub(r"([.?!\"'])\n@highlight\n", r"\1 ", passage)
+    return passage.replace("\n@highlight\n", ". ")
+
+
+def record(row, entry, split):
+    """One example per answer, in training and evaluation alike; none of the answers known -> one with `<unk>`.
+
+    The entities are joined in the order given (the sources sort them).
+
+    >>> record({"query": "@placeholder won.", "entities": ["A", "B"], "passage": "A beat B.", "answers": ["A"]}, ...)
+    [Example(inputs='record query: @placeholder won. entities: A, B passage: A beat B.', targets='A')]
+    """
+    readable = {
+        "query": cell(row, "query"),
+        "entities": ", ".join(cell(row, "entities")),
+        "passage": clean_record_passage(cell(row, "passage")),
+    }
+    inputs = join_columns(readable, entry["prefix"], entry["text_column_name"])
+    answers = list(row.get(entry["label_column_name"]) or []) or [UNKNOWN_TARGET]
+    return [Example(inputs, answer) for answer in answers]
+
+
+def wsc(row, entry, split):
+    """The pronoun is starred and the target is what it refers to; training uses true-label rows only.
+
+    A false row names a wrong referent, so it teaches nothing to write; evaluation keeps every row and compares
+    the written referent with the row's candidate and label (`metrics.wsc_verdict`).
+
+    >>> wsc({"text": "Ann sat as she ate .", "span1_text": "Ann", "span2_index": 3, "span2_text": "she", "label": 1}, ...)
+    [Example(inputs='wsc: Ann sat as *she* ate .', targets='Ann')]
+    """
+    if split == "train" and row.get(entry["label_column_name"]) != 1:
+        return []
+    text = mark_wsc_pronoun(cell(row, "text"), cell(row, "span2_index"), cell(row, "span2_text"))
+    return [Example(as_list(entry["prefix"])[0] + text, cell(row, "span1_text"))]
+
+
+def wnli_simple(row, entry, split):
+    """WNLI's rows in WSC's form, for evaluation: the premise with its pronoun starred, and the hypothesis' referent.
+
+    >>> wnli_simple({"sentence1": "The cup fell, so it broke.", "sentence2": "The cup broke.", "label": 1}, ...)
+    [Example(inputs='wsc: The cup fell, so *it* broke.', targets='The cup')]
+    """
+    premise_column, hypothesis_column = entry["text_column_name"]
+    text, referent = mark_wnli_pronoun(cell(row, premise_column), cell(row, hypothesis_column))
+    return [Example(as_list(entry["prefix"])[0] + text, referent)]
+
+
+def dpr(row, entry, split):
+    """Definite pronoun resolution in WSC's form; the target is the right one of two candidates.
+
+    Only the first ` pronoun` followed by a space, full stop or comma is starred; where there is none (a pronoun at
+    the sentence's beginning, or before a question mark) the sentence stays as it is.
+
+    >>> dpr({"sentence": "Bees sting as they fly.", "pronoun": "they", "candidates": ["Bees", "They"], "label": 0}, ...)
+    [Example(inputs='wsc: Bees sting as *they* fly.', targets='Bees')]
+    """
+    pattern = rf" ({re.escape(cell(row, 'pronoun'))})([ .,])"
+    text = re.sub(pattern, r" *\1*\2", cell(row, "sentence"), count=1)
+    candidates = list(cell(row, "candidates"))
+    label = row.get(entry["label_column_name"], -1)
+    if label != -1 and not 0 <= label < len(candidates):
+        raise DataError(f"label {label!r} is not the position of one of the {len(candidates)} candidates")
+    return [Example(as_list(entry["prefix"])[0] + text, UNKNOWN_TARGET if label == -1 else candidates[label])]
+
+
+FORMATTERS = {
+    "columns": columns,
+    "multirc": multirc,
+    "record": record,
+    "wsc": wsc,
+    "wnli_simple": wnli_simple,
+    "dpr": dpr,
+}
+
+# The columns that a formatter reads besides the entry's own text and label columns.
+FORMATTER_COLUMNS = {
+    "wsc": ["span1_text", "span2_index", "span2_text"],
+    "dpr": ["pronoun", "candidates"],
+}

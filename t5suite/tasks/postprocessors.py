@@ -1,0 +1,81 @@
+"""Generated texts -> what the metrics compare.
+
+    >>> judged = values(task, rows, row_of_example, ["positive", "bad"])   # sst2
+    >>> judged.predictions, judged.references
+    ([1, -1], [1, 0])
+
+Every function takes `(task, rows, row_of_example, predictions)`, one prediction per example in the order of
+`task.examples` over the rows, and returns a `Judged`.
+"""
+
+from typing import Any, NamedTuple
+
+from t5suite.tasks.metrics import wsc_verdict
+from t5suite.tasks.targets import label_id, parse_number
+
+
+class Judged(NamedTuple):
+    """What a metric function takes: predictions and references of equal length, and groups where there are any."""
+
+    predictions: list
+    references: list
+    groups: list | None = None
+
+
+def values(task, rows, row_of_example, predictions) -> Judged:
+    """Each prediction as `task.parse` reads it, against the row's own label."""
+    references = [_reference(task, rows[row]) for row in row_of_example]
+    return Judged([task.parse(text) for text in predictions], references, _groups(task, rows, row_of_example))
+
+
+def first_answer(task, rows, row_of_example, predictions) -> Judged:
+    """ReCoRD: a query has one example per answer; the first prediction of each (passage, query) counts, against all."""
+    kept = {}
+    for row, text in zip(row_of_example, predictions, strict=True):
+        key = (rows[row]["passage"], rows[row]["query"])
+        kept.setdefault(key, (text, list(rows[row][task.entry["label_column_name"]])))
+    return Judged([text for text, _ in kept.values()], [answers for _, answers in kept.values()])
+
+
+def wsc_verdicts(task, rows, row_of_example, predictions) -> Judged:
+    """Whether each written referent means the row's candidate, against the label that says if it should."""
+    verdicts = []
+    referents = [example.targets for row in rows for example in task.examples(row, "validation")]
+    for row, text in zip(row_of_example, predictions, strict=True):
+        verdicts.append(wsc_verdict(text, referents[row]))
+    return Judged(verdicts, [int(rows[row][task.entry["label_column_name"]]) for row in row_of_example])
+
+
+def cell_at(row, path: str) -> Any:
+    """A row's value at a dotted path, as something hashable.
+
+    >>> cell_at({"idx": {"question": 4}}, "idx.question")
+    4
+    """
+    value = row
+    for key in path.split("."):
+        value = value[key]
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _reference(task, row):
+    if task.value_kind == "class":
+        return label_id(row, task.entry)
+    target = row.get(task.entry["label_column_name"])
+    if task.value_kind == "text" and isinstance(target, (list, tuple)):
+        return list(target)
+    text = task.target_text(row)
+    return parse_number(text) if task.value_kind == "number" else text
+
+
+def _groups(task, rows, row_of_example):
+    if not task.entry.get("group_by"):
+        return None
+    return [cell_at(rows[row], task.entry["group_by"]) for row in row_of_example]
+
+
+POSTPROCESSORS = {
+    "values": values,
+    "first_answer": first_answer,
+    "wsc_verdict": wsc_verdicts,
+}

@@ -1,0 +1,290 @@
+"""A registry entry -> a `Task`: what it reads, what it writes, how it is scored, and the two lambdas of the trainer.
+
+    >>> task = load_task("super_glue", "cb")
+    >>> task.examples({"premise": "It rains.", "hypothesis": "It is wet.", "label": 0, "idx": 0})
+    [Example(inputs='cb hypothesis: It is wet. premise: It rains.', targets='entailment')]
+    >>> task.parse("neutral")
+    2
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from t5suite.errors import ConfigError, DataError
+from t5suite.lookup import find
+from t5suite.tasks.entries import check_entry, metric_functions
+from t5suite.tasks.formatters import FORMATTER_COLUMNS, FORMATTERS, Example, as_list, cell
+from t5suite.tasks.metrics import METRIC_ALIASES, invalid_rate
+from t5suite.tasks.postprocessors import POSTPROCESSORS
+from t5suite.tasks.targets import (
+    NUMBER_GRIDS,
+    is_labelled,
+    is_number,
+    label_words,
+    parse_class,
+    parse_number,
+    value_kind,
+)
+from t5suite.tasks.task_files import load_registry
+
+# What a model may choose from, where that differs from row to row: formatter -> candidates of a row.
+ROW_CANDIDATES = {
+    "record": lambda row: list(cell(row, "entities")),
+    "dpr": lambda row: list(cell(row, "candidates")),
+}
+
+
+class Lengths(NamedTuple):
+    """The longest sequences kept, in tokens, end-of-sequence token included."""
+
+    source: int
+    target: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task of a benchmark; `entry` is its plain registry entry."""
+
+    benchmark: str
+    name: str
+    entry: dict = field(hash=False, compare=False)
+
+    @property
+    def value_kind(self) -> str:
+        """'class', 'number' or 'text': what a prediction is read as."""
+        return value_kind(self.entry)
+
+    @property
+    def label_words(self) -> list[str] | None:
+        """The target words by class id; None for numbers and free text."""
+        return None if self.entry["labels"] is None else label_words(self.entry["labels"])
+
+    @property
+    def rows_of(self) -> str:
+        """The task whose rows this one reads."""
+        return self.entry.get("rows_of") or self.name
+
+    @property
+    def text_columns(self) -> list[str]:
+        """The columns that the input text is made of, and those that the formatter needs besides."""
+        return [*as_list(self.entry["text_column_name"]), *FORMATTER_COLUMNS.get(self.entry.get("formatter"), [])]
+
+    def splits(self, role: str) -> dict[str, str]:
+        """The source's splits for 'train', 'validation' or 'test', by the name that results use.
+
+        >>> load_task("glue", "mnli").splits("validation")
+        {'mnli_matched': 'validation_matched', 'mnli_mismatched': 'validation_mismatched'}
+        """
+        table = self.entry.get("splits") or {"train": "train", "validation": "validation", "test": "test"}
+        return {self.name + split.removeprefix(role): split for split in as_list(table.get(role) or [])}
+
+    def examples(self, row, split: str = "validation") -> list[Example]:
+        """The (inputs, targets) pairs of a row: one; ReCoRD: one per answer; WSC training: none for a false row."""
+        return FORMATTERS[self.entry.get("formatter") or "columns"](row, self.entry, split)
+
+    def target_text(self, row) -> str:
+        """The target of the row's first example."""
+        return self.examples(row, "validation")[0].targets
+
+    def parse(self, text: str) -> Any:
+        """A generated text as metrics use it: class id (-1 if it is no label), number (-1.0), or the text itself."""
+        if self.value_kind == "class":
+            return parse_class(text, self.label_words)
+        return parse_number(text) if self.value_kind == "number" else text
+
+    def is_labelled(self, row) -> bool:
+        """Whether the row says what is right."""
+        return is_labelled(row, self.entry)
+
+    def candidates(self, row) -> list[str] | None:
+        """The texts that a model may choose from when candidates are scored; None where the task has none."""
+        if self.value_kind == "class":
+            return self.label_words
+        if self.value_kind == "number":
+            return NUMBER_GRIDS.get(self.entry.get("target"))
+        candidates = ROW_CANDIDATES.get(self.entry.get("formatter"))
+        return candidates(row) if candidates else None
+
+    @property
+    def has_candidates(self) -> bool:
+        """Whether candidates can be scored at all."""
+        if self.value_kind == "text":
+            return self.entry.get("formatter") in ROW_CANDIDATES
+        return self.value_kind == "class" or self.entry.get("target") in NUMBER_GRIDS
+
+    def score(self, rows: Sequence, predictions: Sequence[str], split: str = "validation") -> dict[str, float]:
+        """`{metric: points}` of one prediction per example, in the order of `examples` over the rows.
+
+        >>> load_task("glue", "sst2").score([{"sentence": "Good.", "label": 1}], ["positive"])
+        {'accuracy': 100.0, 'invalid_rate': 0.0}
+
+        A task without metrics and rows without labels give an empty table.
+
+        Raises:
+          DataError: another number of predictions than of examples, no rows, or labelled and unlabelled rows mixed.
+        """
+        rows = list(rows)
+        row_of_example = [i for i, row in enumerate(rows) for _ in self.examples(row, split)]
+        if len(predictions) != len(row_of_example):
+            raise DataError(
+                f"{self.benchmark}/{self.name}: {len(rows)} rows make {len(row_of_example)} examples in split {split!r}, "
+                f"but there are {len(predictions)} predictions; there must be one per example, in the rows' order"
+            )
+        if not row_of_example:
+            raise DataError(f"{self.benchmark}/{self.name}: there are no rows to score")
+        functions = metric_functions(self.entry)
+        if not functions or not self._all_labelled(rows):
+            return {}
+        judge = POSTPROCESSORS[self.entry.get("postprocess") or "values"]
+        judged = judge(self, rows, row_of_example, list(predictions))
+        scores = {
+            name: function(
+                judged.predictions,
+                judged.references,
+                groups=judged.groups,
+                num_classes=len(self.label_words) if self.label_words else None,
+            )
+            for name, function in functions.items()
+        }
+        if self.value_kind == "class":
+            scores["invalid_rate"] = invalid_rate(judged.predictions)
+        elif self.value_kind == "number":
+            scores["invalid_rate"] = invalid_rate([0 if is_number(text) else -1 for text in predictions])
+        return scores
+
+    def optimised(self, scores: dict[str, float]) -> float:
+        """The one number that selects checkpoints, from `score`'s table; NaN where there is none.
+
+        >>> load_task("glue", "mrpc").optimised({"f1": 80.0, "accuracy": 70.0})
+        75.0
+        """
+        name = self.entry["metric_to_optimize"]
+        if name == "average":
+            values = [scores[metric] for metric in metric_functions(self.entry) if metric in scores]
+            return sum(values) / len(values) if values else math.nan
+        return scores.get(name, math.nan) if name else math.nan
+
+    def with_metric_to_optimize(self, name: str) -> "Task":
+        """The same task, selected by another of its metrics (aliases such as mcc are understood)."""
+        names = list(metric_functions(self.entry))
+        by_alias = {METRIC_ALIASES.get(metric, metric): metric for metric in names}
+        table = {**{metric: metric for metric in names}, **by_alias, "average": "average"}
+        wanted = METRIC_ALIASES.get(name, name)
+        chosen = find(name if name in table else wanted, table, "metric", where="--metric_to_optimize")
+        return Task(self.benchmark, self.name, {**self.entry, "metric_to_optimize": chosen})
+
+    def _all_labelled(self, rows) -> bool:
+        labelled = [self.is_labelled(row) for row in rows]
+        if any(labelled) and not all(labelled):
+            raise DataError(
+                f"{self.benchmark}/{self.name}: row {labelled.index(False)} has no label, but others have; "
+                "score labelled rows alone"
+            )
+        return all(labelled)
+
+
+def load_task(benchmark: str, name: str, task_file: str | None = None) -> Task:
+    """The task `name` of `benchmark`; a `task_file` adds tasks of one's own.
+
+    >>> load_task("glue", "rte").name
+    'rte'
+
+    Raises:
+      ConfigError: unknown benchmark or task (with the closest names), or a malformed entry.
+    """
+    tasks = find(benchmark, load_registry(task_file), "benchmark", where="--benchmark")
+    entry = find(name, tasks, f"{benchmark} task", where="--dataset_name")
+    check_entry(f"{benchmark}/{name}", entry)
+    return Task(benchmark, name, entry)
+
+
+def bind_tokenize(task: Task, tokenizer, lengths: Lengths, split: str = "train") -> Callable:
+    """The lambda that `Dataset.map(batched=True)` calls.
+
+    >>> dataset.map(bind_tokenize(task, tokenizer, Lengths(512, 16)), batched=True, remove_columns=...)
+    """
+    return lambda rows: tokenize_rows(rows, task=task, tokenizer=tokenizer, lengths=lengths, split=split)
+
+
+def bind_compute_metrics(task: Task, tokenizer, rows: Sequence, split: str = "validation") -> Callable:
+    """The lambda that the trainer calls with an `EvalPrediction`-like object (`predictions`: ids or texts)."""
+    return lambda prediction: score_ids(prediction, task=task, tokenizer=tokenizer, rows=rows, split=split)
+
+
+def tokenize_rows(rows: dict[str, list], *, task: Task, tokenizer, lengths: Lengths, split: str = "train") -> dict:
+    """A batch of rows, by column -> ragged `input_ids` and `labels`, one of each per example.
+
+    >>> tokenize_rows({"sentence": ["Good."], "label": [1]}, task=sst2, tokenizer=t5, lengths=Lengths(512, 16))
+    {'input_ids': [[3, 7, 7, 17, 357, 7142, 10, 1804, 5, 1]], 'labels': [[1465, 1]]}
+
+    Longer sequences lose tokens on the right; the end-of-sequence token stays.
+    """
+    count = len(next(iter(rows.values())))
+    each = ({column: values[i] for column, values in rows.items()} for i in range(count))
+    examples = [example for row in each for example in task.examples(row, split)]
+    return tokenize_examples(examples, tokenizer, lengths)
+
+
+def tokenize_examples(examples: Sequence[Example], tokenizer, lengths: Lengths) -> dict:
+    """`tokenize_rows` for texts that are made already."""
+    if not examples:
+        return {"input_ids": [], "labels": []}
+    inputs = [example.inputs for example in examples]
+    targets = [example.targets for example in examples]
+    return {
+        "input_ids": tokenizer(inputs, max_length=lengths.source, truncation=True)["input_ids"],
+        "labels": tokenizer(text_target=targets, max_length=lengths.target, truncation=True)["input_ids"],
+    }
+
+
+def score_ids(prediction, *, task: Task, tokenizer, rows: Sequence, split: str = "validation") -> dict[str, float]:
+    """The metrics of generated ids (or of texts, which scored candidates are) for a split's rows."""
+    predictions = prediction.predictions
+    texts = predictions if len(predictions) == 0 or isinstance(predictions[0], str) else None
+    return task.score(rows, decode_ids(predictions, tokenizer) if texts is None else texts, split)
+
+
+def decode_ids(sequences, tokenizer) -> list[str]:
+    """Generated ids -> texts: what stands before the first end-of-sequence token, padding and -100 left out.
+
+    >>> decode_ids([[0, 1465, 1, -100, -100]], t5_tokenizer)
+    ['positive']
+
+    Nothing else is cleaned away: a sentinel or unknown piece makes the text no label, as it should.
+    """
+    dropped = {-100, tokenizer.pad_token_id}
+    kept = []
+    for sequence in sequences:
+        ids = []
+        for token in map(int, sequence):
+            if token == tokenizer.eos_token_id:
+                break
+            if token not in dropped:
+                ids.append(token)
+        kept.append(ids)
+    return [tokenizer.decode(ids, clean_up_tokenization_spaces=False) for ids in kept]
+
+
+def resolve_names(benchmark: str, dataset_name: str, registry: dict, mixtures: dict) -> tuple[list, list, list]:
+    """`--dataset_name` -> the tasks to train on, to evaluate and to average: one task, a comma list or a mixture.
+
+    >>> resolve_names("glue", "cola,rte", DATASET_VALS, MIXTURES)
+    (['cola', 'rte'], ['cola', 'rte'], ['cola', 'rte'])
+    """
+    tasks = find(benchmark, registry, "benchmark", where="--benchmark")
+    mixture = mixtures.get(benchmark, {}).get(dataset_name)
+    if mixture:
+        return list(mixture["train"]), list(mixture["evaluate"]), list(mixture["average"])
+    names = [name.strip() for name in dataset_name.split(",") if name.strip()]
+    if not names:
+        raise ConfigError("--dataset_name is empty; name a task, several with commas, or a mixture")
+    choices = {**{name: name for name in mixtures.get(benchmark, {})}, **{name: name for name in tasks}}
+    for name in names:
+        find(name, choices, f"{benchmark} task", where="--dataset_name")
+        if names.count(name) > 1:
+            raise ConfigError(f"--dataset_name names {name!r} twice")
+        if name not in tasks:
+            raise ConfigError(f"--dataset_name: the mixture {name!r} stands alone; it cannot be part of a comma list")
+    return names, names, names

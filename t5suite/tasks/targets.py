@@ -1,0 +1,150 @@
+"""Labels -> target texts, and generated texts -> the values that metrics compare.
+
+    >>> label_text({"label": 1}, DATASET_VALS["glue"]["sst2"])
+    'positive'
+    >>> parse_class("positive", ["negative", "positive"])
+    1
+
+Class labels are looked up exactly: case and white space count, and a text that is no label is class -1, never some
+other class (arXiv:1910.10683, section 2.1: "we always count it as wrong").
+"""
+
+import numpy as np
+
+from t5suite.errors import DataError
+
+UNKNOWN_TARGET = "<unk>"
+INVALID_CLASS = -1
+INVALID_NUMBER = -1.0
+CORRELATIONS = {"pearson", "spearman", "pearsonr", "spearmanr"}
+
+
+def nearest_fifth(value) -> str:
+    """STS-B's scores in steps of 0.2, halves to even, in float32 as the original computes them.
+
+    >>> nearest_fifth(3.25), nearest_fifth(0.5), nearest_fifth(-1)
+    ('3.2', '0.4', '-1.0')
+    """
+    return f"{float(np.round(np.float32(value) * np.float32(5)) / np.float32(5)):.1f}"
+
+
+def one_decimal(value) -> str:
+    """A number with one decimal.
+
+    >>> one_decimal(3.25)
+    '3.2'
+    """
+    return f"{float(value):.1f}"
+
+
+def label_words(labels) -> list[str]:
+    """The target words in the order of their ids; a word for -1 (unlabelled rows) is none of them.
+
+    >>> label_words({0: "no", 1: "yes", -1: "other"})
+    ['no', 'yes']
+    """
+    if isinstance(labels, dict):
+        return [labels[key] for key in sorted(labels) if key != INVALID_CLASS]
+    return list(labels)
+
+
+def value_kind(entry) -> str:
+    """'class', 'number' or 'text': what a target of the task is, and so how a prediction is read."""
+    if entry.get("labels") is not None:
+        return "class"
+    if entry.get("target") or CORRELATIONS & set(entry["metric_names"]):
+        return "number"
+    return "text"
+
+
+def label_text(row, entry) -> str:
+    """The target text of a row; an unlabelled row (-1, or no label column) gives `<unk>` (numbers: `-1.0`)."""
+    label = row.get(entry["label_column_name"], INVALID_CLASS)
+    kind = value_kind(entry)
+    if kind == "class":
+        return _class_text(label, entry)
+    if kind == "number":
+        return TARGETS[entry.get("target") or "one_decimal"](_number(INVALID_NUMBER if label is None else label, entry))
+    if isinstance(label, (list, tuple)):
+        label = label[0] if len(label) else INVALID_CLASS
+    return UNKNOWN_TARGET if label in (INVALID_CLASS, None) else str(label)
+
+
+def label_id(row, entry) -> int:
+    """The class id of a row's label, which may be an id, a boolean or a label word; -1 where there is none.
+
+    >>> label_id({"label": "yes"}, {"label_column_name": "label", "labels": ["no", "yes"]})
+    1
+    """
+    label = row.get(entry["label_column_name"], INVALID_CLASS)
+    words = label_words(entry["labels"])
+    if label is None:
+        return INVALID_CLASS
+    if isinstance(label, str) and label in words:
+        return words.index(label)
+    whole = isinstance(label, (int, np.integer)) or (isinstance(label, float) and label.is_integer())
+    if whole and (label == INVALID_CLASS or 0 <= label < len(words)):
+        return int(label)
+    named = ", ".join(f"{i} {word}" for i, word in enumerate(words))
+    raise DataError(f"label {label!r} in column {entry['label_column_name']!r} is none of {named} (-1: unlabelled)")
+
+
+def _class_text(label, entry) -> str:
+    index = label_id({entry["label_column_name"]: label}, entry)
+    if index == INVALID_CLASS:
+        return UNKNOWN_TARGET
+    return label_words(entry["labels"])[index]
+
+
+def _number(label, entry) -> float:
+    try:
+        number = float(label)
+    except (TypeError, ValueError):
+        number = np.nan
+    if not np.isfinite(number):
+        raise DataError(f"label {label!r} in column {entry['label_column_name']!r} is not a finite number")
+    return number
+
+
+def is_labelled(row, entry) -> bool:
+    """Whether the row says what is right: hidden test labels are -1 (numbers: -1.0), hidden answers an empty list."""
+    label = row.get(entry["label_column_name"], INVALID_CLASS)
+    if isinstance(label, (list, tuple)):
+        return len(label) > 0
+    return label is not None and label != INVALID_CLASS
+
+
+def parse_class(text: str, words: list[str]) -> int:
+    """The id of the label that `text` is, exactly; -1 if it is none."""
+    return words.index(text) if text in words else INVALID_CLASS
+
+
+def parse_number(text: str) -> float:
+    """`float(text)`, or -1.0 where that fails; no clipping (arXiv:1910.10683's code does the same).
+
+    >>> parse_number("2.6"), parse_number("3,4")
+    (2.6, -1.0)
+    """
+    try:
+        return float(text)
+    except ValueError:
+        return INVALID_NUMBER
+
+
+def is_number(text: str) -> bool:
+    """Whether `text` reads as a number other than nan."""
+    try:
+        return not np.isnan(float(text))
+    except ValueError:
+        return False
+
+
+TARGETS = {
+    "nearest_fifth": nearest_fifth,
+    "one_decimal": one_decimal,
+}
+
+# What a model may choose from when candidates are scored, by the name of the target.
+NUMBER_GRIDS = {
+    "nearest_fifth": [f"{step / 5:.1f}" for step in range(26)],
+}

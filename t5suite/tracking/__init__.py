@@ -1,0 +1,1 @@
+"""Where measurements go: trackers, tables, model cards."""

@@ -1,0 +1,520 @@
+"""Span corruption: lengths, masks, corruption, the collator and the blocks it reads."""
+
+import collections
+import doctest
+import hashlib
+import itertools
+import math
+import pathlib
+import pickle
+
+import numpy as np
+import torch
+import transformers
+from absl.testing import absltest, parameterized
+from torch.utils.data import DataLoader
+
+from t5suite.data import blocks, objectives, span_corruption_collator
+from t5suite.data.blocks import BlockDataset, block_order, token_blocks
+from t5suite.data.objectives import (
+    OBJECTIVES,
+    corrupt,
+    corrupt_batch,
+    corrupted_lengths,
+    datum_rng,
+    noise_counts,
+    noise_mask,
+    noise_masks,
+    sentinel_ids,
+    span_lengths,
+)
+from t5suite.data.span_corruption_collator import SpanCorruptionCollator
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+T5_TOKENIZER = ROOT.parent / "shared" / "data" / "tokenizer" / "t5"
+MINI_TOKENIZER = ROOT / "t5suite" / "data" / "mini" / "model"
+SENTINELS = list(range(32099, 31999, -1))
+EOS = 1
+
+
+class Vocabulary:
+    """The one method of a tokenizer that `sentinel_ids` needs."""
+
+    def __init__(self, *tokens):
+        self.tokens = tokens
+
+    def get_vocab(self):
+        return {token: i for i, token in enumerate(self.tokens)}
+
+
+def reference_corrupt(tokens, mask, sentinels, eos_id=None):
+    """`corrupt`, token by token."""
+    sides = []
+    for hidden in (True, False):
+        out, used, before = [], 0, not hidden
+        for token, noise in zip(tokens, mask):
+            if bool(noise) != hidden:
+                out.append(token)
+            elif before != hidden:
+                out.append(sentinels[used])
+                used += 1
+            before = bool(noise)
+        sides.append(out + ([] if eos_id is None else [eos_id]))
+    return tuple(sides)
+
+
+def restore(inputs, targets, sentinels):
+    """The tokens that inputs and targets came from, for a mask that starts clean.
+
+    What a sentinel of the inputs stands for follows the same sentinel in the targets.
+    """
+    hidden, current = {}, None
+    for token in targets:
+        if token in sentinels:
+            current = hidden.setdefault(token, [])
+        else:
+            current.append(token)
+    return list(itertools.chain.from_iterable(hidden[t] if t in sentinels else [t] for t in inputs))
+
+
+def runs(mask):
+    """Lengths of the maximal runs, as (clean, noise)."""
+    groups = [(noise, len(list(group))) for noise, group in itertools.groupby(np.asarray(mask).tolist())]
+    return [n for noise, n in groups if not noise], [n for noise, n in groups if noise]
+
+
+def compositions(total, parts):
+    return [np.diff((0, *cuts, total)) for cuts in itertools.combinations(range(1, total), parts - 1)]
+
+
+def masks_with(length, num_noise, num_spans):
+    """Every mask of `length` with these counts, as bytes."""
+    masks = []
+    both = compositions(length - num_noise, num_spans), compositions(num_noise, num_spans)
+    for clean, noise in itertools.product(*both):
+        masks.append(np.repeat([False, True] * num_spans, np.stack([clean, noise], 1).reshape(-1)).tobytes())
+    return masks
+
+
+def chi_square_z(counts, num_cells):
+    """Standardised chi-square of `counts` against the uniform law on `num_cells` cells."""
+    expected = sum(counts.values()) / num_cells
+    chi_square = sum((n - expected) ** 2 for n in counts.values()) / expected + (num_cells - len(counts)) * expected
+    return (chi_square - (num_cells - 1)) / math.sqrt(2 * (num_cells - 1))
+
+
+class LengthsTest(parameterized.TestCase):
+    @parameterized.parameters(
+        (512, 0.15, 3, 568, 114),
+        (1024, 0.15, 3, 1137, 229),
+        (256, 0.15, 3, 284, 58),
+        (128, 0.15, 3, 141, 29),
+        (2048, 0.15, 3, 2274, 456),
+        (512, 0.5, 3, 766, 512),
+        (64, 0.2, 1, 63, 27),
+        (512, 0.0, 3, 511, 1),
+        (11, 0.5, 3, 14, 11),  # targets would be longer than the inputs: one token less
+    )
+    def test_span_lengths_equal_t5(self, inputs_length, density, mean_span, tokens_length, targets_length):
+        self.assertEqual(span_lengths(inputs_length, density, mean_span), (tokens_length, targets_length))
+
+    @parameterized.parameters(
+        (568, 0.15, 3, 85, 28),
+        (2274, 0.15, 3, 341, 114),
+        (766, 0.5, 3, 383, 128),
+        (512, 0.15, 64, 77, 1),
+        (190, 0.15, 3, 29, 10),  # float64 would give 28
+        (10, 0.25, 1, 2, 2),  # 2.5 rounds to even
+        (14, 0.25, 1, 4, 4),  # 3.5 rounds to even
+        (10, 0.5, 2, 5, 2),  # 2.5 spans round to even
+        (4, 0.1, 3, 1, 1),  # at least one token and one span
+        (2, 0.9, 1, 1, 1),
+        (1, 0.15, 3, 0, 0),
+        (0, 0.15, 3, 0, 0),
+        (100, 0.0, 3, 0, 0),
+        (10, 0.9, 1, 9, 1),  # no more spans than clean tokens
+    )
+    def test_noise_counts_round_half_even_in_float32(self, length, density, mean_span, num_noise, num_spans):
+        self.assertEqual(noise_counts(length, density, mean_span), (num_noise, num_spans))
+        clean, noise = runs(noise_mask(length, density, mean_span, np.random.default_rng(0)))
+        self.assertEqual((sum(noise), len(noise)), (num_noise, num_spans))
+
+    @parameterized.product(
+        length=(0, 1, 2, 3, 14, 190, 568), density=(0.0, 0.15, 0.5), mean_span=(1, 3, 64)
+    )
+    def test_corrupted_lengths_are_those_of_corrupt(self, length, density, mean_span):
+        mask = noise_mask(length, density, mean_span, np.random.default_rng(1))
+        inputs, targets = corrupt(np.arange(length), mask, range(40000, 41000), EOS)
+        self.assertEqual(corrupted_lengths(length, density, mean_span), (len(inputs), len(targets)))
+
+    @parameterized.parameters((0, 0.15, 3), (512, 1.0, 3), (512, -0.1, 3), (512, float("nan"), 3), (512, 0.15, 0.5))
+    def test_impossible_settings_are_refused(self, inputs_length, density, mean_span):
+        with self.assertRaises(ValueError):
+            span_lengths(inputs_length, density, mean_span)
+
+
+class MaskTest(parameterized.TestCase):
+    @parameterized.parameters(2, 3, 5, 17, 64, 568)
+    def test_first_token_is_clean_and_last_is_noise(self, length):
+        masks = noise_masks(200, length, 0.15, 3, np.random.default_rng(0))
+        self.assertEqual((masks.shape, masks.dtype), ((200, length), bool))
+        self.assertFalse(masks[:, 0].any())
+        self.assertTrue(masks[:, -1].all())
+
+    @parameterized.parameters((12, 0.25, 1.5, 16), (12, 0.5, 2, 100), (20, 0.3, 2, 780))
+    def test_every_composition_is_equally_likely(self, length, density, mean_span, num_masks):
+        expected = masks_with(length, *noise_counts(length, density, mean_span))
+        self.assertLen(set(expected), num_masks)
+        masks = noise_masks(60_000, length, density, mean_span, np.random.default_rng(3))
+        counts = collections.Counter(mask.tobytes() for mask in masks)
+        self.assertContainsSubset(counts, expected)
+        self.assertLess(abs(chi_square_z(counts, num_masks)), 4)
+
+    def test_masks_of_consecutive_data_are_independent_and_uniform(self):
+        """The generators of neighbouring indices must not be alike: single masks and pairs of neighbours."""
+        expected = masks_with(12, 3, 2)
+        masks = [noise_mask(12, 0.25, 1.5, datum_rng(5, j)).tobytes() for j in range(20_000)]
+        self.assertLess(abs(chi_square_z(collections.Counter(masks), len(expected))), 4)
+        pairs = collections.Counter(zip(masks, masks[1:]))
+        self.assertLess(abs(chi_square_z(pairs, len(expected) ** 2)), 4)
+
+    def test_span_lengths_follow_the_published_law(self):
+        """568 / 0.15 / 3: P(x) = C(m-x-1, k-2) / C(m-1, k-1)."""
+        all_runs = [runs(mask) for mask in noise_masks(4000, 568, 0.15, 3, np.random.default_rng(0))]
+        clean = np.concatenate([clean for clean, _ in all_runs])
+        noise = np.concatenate([noise for _, noise in all_runs])
+        self.assertAlmostEqual(noise.mean(), 85 / 28, places=9)
+        self.assertAlmostEqual(clean.mean(), 483 / 28, places=9)
+        self.assertAlmostEqual(noise.var(), 5.75, delta=0.12)
+        self.assertAlmostEqual(clean.var(), 261, delta=5)
+        for x in range(1, 8):
+            law = math.comb(85 - x - 1, 26) / math.comb(84, 27)
+            self.assertAlmostEqual((noise == x).mean(), law, delta=0.006)
+
+    def test_noise_gathers_at_the_end_of_short_blocks(self):
+        masks = noise_masks(20_000, 64, 0.15, 3, np.random.default_rng(0))
+        self.assertAlmostEqual(masks[:, -8:].mean(), 0.46, delta=0.01)
+        self.assertBetween(masks[:, 10:50].mean(), 0.10, 0.15)
+
+    def test_one_span_is_a_suffix(self):
+        mask = noise_mask(512, 0.15, 64, np.random.default_rng(0))
+        self.assertEqual(np.flatnonzero(mask).tolist(), list(range(435, 512)))
+
+    @parameterized.parameters((568, 0.15, 3), (20, 0.3, 2), (2, 0.15, 3), (1, 0.15, 3), (9, 0.0, 3))
+    def test_batched_masks_equal_single_masks(self, length, density, mean_span):
+        one, many = np.random.default_rng(7), np.random.default_rng(7)
+        singles = np.stack([noise_mask(length, density, mean_span, one) for _ in range(20)])
+        np.testing.assert_array_equal(noise_masks(20, length, density, mean_span, many), singles)
+        singles = np.stack([noise_mask(length, density, mean_span, datum_rng(7, j)) for j in range(20)])
+        rngs = [datum_rng(7, j) for j in range(20)]
+        np.testing.assert_array_equal(noise_masks(20, length, density, mean_span, rngs), singles)
+
+    def test_ties_among_the_random_keys_keep_the_counts(self):
+        keys = np.array([[5, 5, 5, 5, 5, 5], [9, 1, 3, 3, 3, 7], [6, 5, 4, 3, 2, 1]], dtype=np.uint32)
+        parts = objectives._random_runs(keys, num_tokens=7, num_runs=4)
+        self.assertEqual(parts.tolist(), [[1, 1, 1, 4], [2, 1, 1, 3], [4, 1, 1, 1]])
+
+    def test_noise_stream_is_pinned(self):
+        """A library that changed these bits would change the data of resumed runs."""
+        masks = noise_masks(64, 568, 0.15, 3, [datum_rng(2026, j) for j in range(64)])
+        self.assertEqual(hashlib.sha256(np.packbits(masks).tobytes()).hexdigest()[:16], "293ad867ed6df5fe")
+
+    def test_generators_and_rows_must_agree(self):
+        with self.assertRaisesRegex(ValueError, "2 generators for 3 rows"):
+            noise_masks(3, 20, 0.3, 2, [datum_rng(0, 0), datum_rng(0, 1)])
+
+    def test_datum_rng_is_a_function_of_seed_and_index(self):
+        pairs = itertools.product(range(20), range(20))
+        draws = {pair: tuple(datum_rng(*pair).integers(2**32, size=4)) for pair in pairs}
+        self.assertLen(set(draws.values()), 400)
+        self.assertEqual(draws[3, 4], tuple(datum_rng(np.int64(3), torch.tensor(4)).integers(2**32, size=4)))
+        for pair in ((-1, 0), (0, -1), (2**64, 0)):
+            with self.assertRaises(ValueError):
+                datum_rng(*pair)
+
+
+class CorruptTest(parameterized.TestCase):
+    @parameterized.named_parameters(
+        ("the standard shape", [0, 0, 1, 1, 0, 1], [11, 12, "A", 15, "B"], ["A", 13, 14, "B", 16]),
+        ("starts with noise", [1, 1, 0, 0, 1, 0], ["A", 13, 14, "B", 16], [11, 12, "A", 15, "B"]),
+        ("ends clean", [0, 1, 0, 0, 1, 0], [11, "A", 13, 14, "B", 16], ["A", 12, "B", 15, "C"]),
+        ("all clean", [0, 0, 0, 0, 0, 0], [11, 12, 13, 14, 15, 16], ["A"]),
+        ("all noise", [1, 1, 1, 1, 1, 1], ["A"], [11, 12, 13, 14, 15, 16]),
+        ("one suffix", [0, 0, 0, 0, 1, 1], [11, 12, 13, 14, "A"], ["A", 15, 16]),
+    )
+    def test_hand_written(self, mask, inputs, targets):
+        names = {"A": 32099, "B": 32098, "C": 32097}
+        inputs, targets = ([names.get(t, t) for t in side] for side in (inputs, targets))
+        tokens = [11, 12, 13, 14, 15, 16]
+        got = corrupt(tokens, mask, SENTINELS)
+        self.assertEqual((got[0].tolist(), got[1].tolist()), (inputs, targets))
+        got = corrupt(np.array(tokens, dtype=np.uint16), np.array(mask, dtype=bool), SENTINELS, eos_id=EOS)
+        self.assertEqual((got[0].tolist(), got[1].tolist()), (inputs + [EOS], targets + [EOS]))
+        self.assertEqual((got[0].dtype, got[1].dtype), (np.int64, np.int64))
+
+    def test_no_tokens(self):
+        inputs, targets = corrupt([], [], SENTINELS, EOS)
+        self.assertEqual((inputs.tolist(), targets.tolist()), ([EOS], [EOS]))
+
+    def test_ids_beyond_the_tokens_dtype_survive(self):
+        inputs, _ = corrupt(np.array([9, 8], dtype=np.uint16), [0, 1], [250_099], 1)
+        self.assertEqual(inputs.tolist(), [9, 250_099, 1])
+
+    @parameterized.parameters(0, 1, 2, 7, 60)
+    def test_any_mask_equals_the_token_by_token_reference(self, length):
+        rng = np.random.default_rng(length)
+        for density in (0.1, 0.5, 0.9):
+            tokens, mask = rng.integers(2, 32000, length), rng.random(length) < density
+            inputs, targets = corrupt(tokens, mask, SENTINELS, EOS)
+            expected = reference_corrupt(tokens.tolist(), mask, SENTINELS, EOS)
+            self.assertEqual((inputs.tolist(), targets.tolist()), expected)
+
+    @parameterized.parameters((568, 0.15, 3), (63, 0.2, 1), (512, 0.15, 64), (9, 0.0, 3))
+    def test_batch_equals_single_on_the_same_masks(self, length, density, mean_span):
+        rng = np.random.default_rng(0)
+        tokens_BL = rng.integers(2, 32000, (16, length)).astype(np.uint16)
+        mask_BL = noise_masks(16, length, density, mean_span, rng)
+        inputs_BI, targets_BT = corrupt_batch(tokens_BL, mask_BL, SENTINELS, EOS)
+        for row in range(16):
+            inputs, targets = corrupt(tokens_BL[row], mask_BL[row], SENTINELS, EOS)
+            np.testing.assert_array_equal(inputs_BI[row], inputs)
+            np.testing.assert_array_equal(targets_BT[row], targets)
+            expected = reference_corrupt(tokens_BL[row].tolist(), mask_BL[row], SENTINELS, EOS)
+            self.assertEqual((inputs.tolist(), targets.tolist()), expected)
+
+    @parameterized.parameters((568, 0.15, 3), (190, 0.15, 3), (63, 0.2, 1), (30, 0.5, 3))
+    def test_inputs_and_targets_hold_all_tokens(self, length, density, mean_span):
+        for j in range(20):
+            tokens = np.random.default_rng(j).integers(2, 32000, length)
+            mask = noise_mask(length, density, mean_span, datum_rng(1, j))
+            inputs, targets = corrupt(tokens, mask, SENTINELS)
+            self.assertEqual(restore(inputs.tolist(), targets.tolist(), SENTINELS), tokens.tolist())
+
+    def test_too_few_sentinels_on_either_side(self):
+        tokens = list(range(11, 16))
+        with self.assertRaisesRegex(ValueError, "inputs need 2 sentinels and the targets 3, but .* has 2"):
+            corrupt(tokens, [0, 1, 0, 1, 0], SENTINELS[:2])
+        with self.assertRaisesRegex(ValueError, "inputs need 3 .* targets 2, .* has 2.*mean_span_length"):
+            corrupt(tokens, [1, 0, 1, 0, 1], SENTINELS[:2])
+        corrupt(tokens, [0, 1, 0, 0, 1], SENTINELS[:2])
+        mask = noise_mask(766, 0.5, 3, datum_rng(0, 0))
+        with self.assertRaisesRegex(ValueError, "inputs need 128 sentinels and the targets 128, but .* has 100"):
+            corrupt(np.arange(766), mask, SENTINELS)
+
+    def test_bad_shapes_are_named(self):
+        with self.assertRaisesRegex(ValueError, r"\(1, 3\).*\(1, 2\)"):
+            corrupt([1, 2, 3], [0, 1], SENTINELS)
+        with self.assertRaisesRegex(ValueError, "corrupt_batch"):
+            corrupt([[1, 2]], [[0, 1]], SENTINELS)
+        with self.assertRaisesRegex(ValueError, "equally long.*between 2 and 3"):
+            corrupt_batch([[1, 2, 3], [4, 5, 6]], [[0, 0, 1], [0, 1, 1]], SENTINELS)
+
+
+class ObjectivesTableTest(parameterized.TestCase):
+    @parameterized.parameters(*[(name,) for name in OBJECTIVES])
+    def test_datum_is_a_function_of_seed_and_index(self, name):
+        tokens = np.arange(100, 300)
+        first, again, other = (OBJECTIVES[name](tokens, datum_rng(0, j), SENTINELS, EOS) for j in (3, 3, 4))
+        for side in (0, 1):
+            np.testing.assert_array_equal(first[side], again[side])
+            self.assertEqual(first[side][-1], EOS)
+        self.assertNotEqual(first[0].tolist(), other[0].tolist())
+
+    @parameterized.parameters(*[(name,) for name in OBJECTIVES])
+    def test_every_token_appears_once(self, name):
+        tokens = np.arange(100, 300)
+        inputs, targets = OBJECTIVES[name](tokens, datum_rng(0, 3), SENTINELS, EOS)
+        seen = [t for t in [*inputs, *targets] if t not in (EOS, *SENTINELS)]
+        self.assertCountEqual(seen, tokens)
+
+
+class SentinelIdsTest(parameterized.TestCase):
+    def test_found_by_name_in_order(self):
+        self.assertEqual(sentinel_ids(Vocabulary("<pad>", "<extra_id_1>", "a", "<extra_id_0>", "<extra_id_x>")), [3, 1])
+        self.assertEqual(sentinel_ids(Vocabulary("a", "\u2581<extra_id_1>", "\u2581<extra_id_0>")), [2, 1])
+        self.assertEqual(sentinel_ids(Vocabulary("<extra_id_0>", "\u2581<extra_id_0>")), [0])
+        self.assertEqual(sentinel_ids(Vocabulary("\u2581<extra_id_0>", "<extra_id_0>")), [1])
+
+    def test_none_or_missing_ones_are_refused(self):
+        with self.assertRaisesRegex(ValueError, "no sentinels"):
+            sentinel_ids(Vocabulary("<pad>", "a"))
+        with self.assertRaisesRegex(ValueError, "lacks <extra_id_1>"):
+            sentinel_ids(Vocabulary("<extra_id_0>", "<extra_id_2>"))
+
+    def test_small_t5_tokenizer(self):
+        pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("\u2581a", -1.0), ("\u2581b", -2.0)]
+        tokenizer = transformers.T5Tokenizer(vocab=pieces, extra_ids=5)
+        ids = sentinel_ids(tokenizer)
+        self.assertEqual(tokenizer.convert_ids_to_tokens(ids), [f"<extra_id_{i}>" for i in range(5)])
+
+    def test_real_t5_vocabulary(self):
+        if not (T5_TOKENIZER / "spiece.model").exists():
+            self.skipTest("T5's own spiece.model is not in ../shared/data/tokenizer/t5")
+        tokenizer = transformers.T5Tokenizer.from_pretrained(T5_TOKENIZER)
+        self.assertEqual(sentinel_ids(tokenizer), SENTINELS)
+        self.assertEqual(tokenizer.eos_token_id, EOS)
+
+    def test_bundled_tokenizer(self):
+        if not MINI_TOKENIZER.exists():
+            self.skipTest("t5suite/data/mini/model is not there")
+        tokenizer = transformers.AutoTokenizer.from_pretrained(MINI_TOKENIZER)
+        ids = sentinel_ids(tokenizer)
+        self.assertEqual(tokenizer.convert_ids_to_tokens(ids[0]).lstrip("\u2581"), "<extra_id_0>")
+        self.assertLen(set(ids), len(ids))
+
+
+class CollatorTest(parameterized.TestCase):
+    def examples(self, collator, num_examples, seed=0):
+        tokens_NL = np.random.default_rng(0).integers(2, 32000, (5, collator.tokens_length)).astype(np.uint16)
+        return BlockDataset(tokens_NL, seed=seed, num_examples=num_examples)
+
+    def test_t5_lengths_without_padding(self):
+        collator = SpanCorruptionCollator(SENTINELS, EOS, 512, 114, 0.15, 3.0)
+        self.assertEqual(collator.tokens_length, 568)
+        batch = collator(list(self.examples(collator, 6)))
+        shapes = {name: tuple(tensor.shape) for name, tensor in batch.items()}
+        self.assertEqual(
+            shapes,
+            {"input_ids": (6, 512), "attention_mask": (6, 512), "labels": (6, 114), "decoder_input_ids": (6, 114)},
+        )
+        self.assertEqual({tensor.dtype for tensor in batch.values()}, {torch.long})
+        self.assertTrue(batch["attention_mask"].eq(1).all())
+        self.assertFalse(batch["input_ids"].eq(0).any() or batch["labels"].lt(0).any())
+        self.assertTrue(batch["input_ids"][:, -1].eq(EOS).all() and batch["labels"][:, -1].eq(EOS).all())
+        self.assertTrue(batch["labels"][:, 0].eq(32099).all())
+
+    def test_decoder_inputs_are_labels_shifted_right(self):
+        collator = SpanCorruptionCollator(SENTINELS, EOS, 64, decoder_start_token_id=7)
+        batch = collator(list(self.examples(collator, 3)))
+        self.assertTrue(batch["decoder_input_ids"][:, 0].eq(7).all())
+        self.assertTrue(batch["decoder_input_ids"][:, 1:].equal(batch["labels"][:, :-1]))
+
+    def test_rows_equal_the_objective_of_one_datum(self):
+        collator = SpanCorruptionCollator(SENTINELS, EOS, 128, seed=11)
+        examples = list(self.examples(collator, 8))
+        batch = collator(examples)
+        for row, example in enumerate(examples):
+            inputs, targets = OBJECTIVES["span_corruption"](
+                example["input_ids"], datum_rng(11, example["index"]), SENTINELS, EOS
+            )
+            self.assertEqual(batch["input_ids"][row].tolist(), inputs.tolist())
+            self.assertEqual(batch["labels"][row].tolist(), targets.tolist())
+
+    @parameterized.parameters((1, 0), (3, 0), (8, 0), (3, 2), (4, 2))
+    def test_workers_and_batch_size_do_not_change_the_data(self, batch_size, num_workers):
+        collator = SpanCorruptionCollator(SENTINELS, EOS, 64, seed=5)
+        dataset = self.examples(collator, 12, seed=5)
+        whole = collator([dataset[j] for j in range(12)])
+        torch.manual_seed(batch_size)
+        np.random.seed(batch_size)
+        batches = list(DataLoader(dataset, batch_size, num_workers=num_workers, collate_fn=collator))
+        for name, tensor in whole.items():
+            self.assertTrue(torch.cat([batch[name] for batch in batches]).equal(tensor), name)
+
+    def test_the_same_block_gets_new_noise_in_each_epoch_and_seed(self):
+        collator = SpanCorruptionCollator(SENTINELS, EOS, 64)
+        block = np.arange(100, 100 + collator.tokens_length)
+        labels = {tuple(collator([{"input_ids": block, "index": j}])["labels"][0].tolist()) for j in range(10)}
+        self.assertLen(labels, 10)
+        other = SpanCorruptionCollator(SENTINELS, EOS, 64, seed=1)([{"input_ids": block, "index": 0}])
+        self.assertNotIn(tuple(other["labels"][0].tolist()), labels)
+
+    def test_pickles(self):
+        collator = SpanCorruptionCollator(SENTINELS, EOS, 64, seed=5)
+        examples = list(self.examples(collator, 2))
+        copy = pickle.loads(pickle.dumps(collator))
+        self.assertTrue(copy(examples)["labels"].equal(collator(examples)["labels"]))
+
+    def test_room_left_by_the_lengths_is_padded_and_ignored(self):
+        """Density 0.5 can leave both sides one short of what `span_lengths` says."""
+        collator = SpanCorruptionCollator(SENTINELS, EOS, 11, span_lengths(11, 0.5, 3)[1], 0.5, 3, pad_token_id=9)
+        batch = collator([{"input_ids": np.arange(100, 114), "index": 0}])
+        self.assertEqual(batch["input_ids"][0, -2:].tolist(), [EOS, 9])
+        self.assertEqual(batch["attention_mask"][0].tolist(), [1] * 10 + [0])
+        self.assertEqual(batch["labels"][0, -2:].tolist(), [EOS, -100])
+        self.assertEqual(batch["decoder_input_ids"][0, -1].item(), EOS)
+
+    @parameterized.product(density=(0.15, 0.3, 0.5), inputs_length=(33, 64, 77, 172))
+    def test_any_inputs_length_gives_that_shape(self, density, inputs_length):
+        collator = SpanCorruptionCollator(SENTINELS, EOS, inputs_length, None, density, 3)
+        batch = collator(list(self.examples(collator, 2)))
+        self.assertEqual(batch["input_ids"].shape, (2, inputs_length))
+        self.assertEqual(batch["labels"].shape, (2, collator.targets_length))
+        self.assertFalse(batch["labels"].eq(-100).any())
+
+    def test_too_short_targets_are_refused(self):
+        with self.assertRaisesRegex(ValueError, "114 targets, more than --targets_length 113"):
+            SpanCorruptionCollator(SENTINELS, EOS, 512, 113)
+        with self.assertRaisesRegex(ValueError, "--targets_length 40"):  # float32 makes two more than span_lengths says
+            SpanCorruptionCollator(SENTINELS, EOS, 172, span_lengths(172, 0.15, 3)[1])
+
+    @parameterized.parameters((2048, 0.15, 114), (512, 0.5, 128))
+    def test_too_few_sentinels_are_refused_when_made(self, inputs_length, density, num_spans):
+        with self.assertRaisesRegex(ValueError, f"{num_spans} spans, but the tokenizer has 100 sentinels"):
+            SpanCorruptionCollator(SENTINELS, EOS, inputs_length, noise_density=density)
+
+    def test_blocks_of_another_length_and_unnumbered_examples_are_refused(self):
+        collator = SpanCorruptionCollator(SENTINELS, EOS, 64)
+        with self.assertRaisesRegex(ValueError, "example 3 has 64 tokens: .* needs blocks of 70"):
+            collator([{"input_ids": np.arange(64), "index": 3}])
+        with self.assertRaisesRegex(ValueError, "remove_unused_columns"):
+            collator([{"input_ids": np.arange(collator.tokens_length)}])
+
+
+class BlocksTest(parameterized.TestCase):
+    @parameterized.parameters(1, 2, 3, 4, 10)
+    def test_blocks_and_the_rest_are_the_text(self, tokens_length):
+        documents = ["abc", "", "defg", "hij"]
+        blocks_NL, num_dropped = token_blocks(iter(documents), lambda text: [ord(c) for c in text], tokens_length)
+        self.assertEqual(blocks_NL.shape, (10 // tokens_length, tokens_length))
+        self.assertEqual(blocks_NL.dtype, np.int32)
+        kept = "".join(map(chr, blocks_NL.reshape(-1)))
+        self.assertEqual(kept, "abcdefghij"[: 10 - num_dropped])
+        self.assertEqual(num_dropped, 10 % tokens_length)
+
+    @parameterized.parameters(((),), (("abc",),))
+    def test_too_little_text_is_refused(self, documents):
+        with self.assertRaisesRegex(ValueError, "less than one block of 4"):
+            token_blocks(documents, lambda text: [ord(c) for c in text], 4)
+
+    def test_each_epoch_has_every_block_once_in_an_order_of_its_own(self):
+        dataset = BlockDataset(np.arange(50)[:, None], seed=2, num_examples=120)
+        order = [dataset[j]["input_ids"].item() for j in range(120)]
+        self.assertEqual([dataset[j]["index"] for j in range(120)], list(range(120)))
+        self.assertCountEqual(order[:50], range(50))
+        self.assertCountEqual(order[50:100], range(50))
+        self.assertNotEqual(order[:50], order[50:100])
+        self.assertNotEqual(order[:50], block_order(3, 0, 50).tolist())
+        for j in (119, 0, 60, 3):  # any order of access
+            self.assertEqual(dataset[j]["input_ids"].item(), block_order(2, j // 50, 50)[j % 50])
+
+    def test_a_longer_run_starts_with_the_shorter_one(self):
+        blocks_NL = np.arange(8).reshape(4, 2)
+        short, long = (BlockDataset(blocks_NL, seed=1, num_examples=n) for n in (6, 11))
+        for j in range(6):
+            np.testing.assert_array_equal(short[j]["input_ids"], long[j]["input_ids"])
+
+    def test_bounds(self):
+        dataset = BlockDataset(np.zeros((3, 2)), num_examples=4)
+        self.assertLen(dataset, 4)
+        self.assertLen(list(dataset), 4)
+        self.assertLen(BlockDataset(np.zeros((3, 2))), 3)
+        for j in (-1, 4):
+            with self.assertRaises(IndexError):
+                dataset[j]
+        with self.assertRaises(ValueError):
+            BlockDataset(np.zeros((0, 2)))
+        with self.assertRaises(ValueError):
+            BlockDataset(np.zeros((3, 2)), num_examples=-1)
+
+
+class DoctestTest(parameterized.TestCase):
+    @parameterized.parameters(objectives, span_corruption_collator, blocks)
+    def test_examples_in_docstrings_hold(self, module):
+        results = doctest.testmod(module)
+        self.assertGreater(results.attempted, 0)
+        self.assertEqual(results.failed, 0)
+
+
+if __name__ == "__main__":
+    absltest.main()
