@@ -136,12 +136,10 @@ class LengthsTest(parameterized.TestCase):
     )
     def test_noise_counts_round_half_even_in_float32(self, length, density, mean_span, num_noise, num_spans):
         self.assertEqual(noise_counts(length, density, mean_span), (num_noise, num_spans))
-        clean, noise = runs(noise_mask(length, density, mean_span, np.random.default_rng(0)))
+        _, noise = runs(noise_mask(length, density, mean_span, np.random.default_rng(0)))
         self.assertEqual((sum(noise), len(noise)), (num_noise, num_spans))
 
-    @parameterized.product(
-        length=(0, 1, 2, 3, 14, 190, 568), density=(0.0, 0.15, 0.5), mean_span=(1, 3, 64)
-    )
+    @parameterized.product(length=(0, 1, 2, 3, 14, 190, 568), density=(0.0, 0.15, 0.5), mean_span=(1, 3, 64))
     def test_corrupted_lengths_are_those_of_corrupt(self, length, density, mean_span):
         mask = noise_mask(length, density, mean_span, np.random.default_rng(1))
         inputs, targets = corrupt(np.arange(length), mask, range(40000, 41000), EOS)
@@ -175,7 +173,7 @@ class MaskTest(parameterized.TestCase):
         expected = masks_with(12, 3, 2)
         masks = [noise_mask(12, 0.25, 1.5, datum_rng(5, j)).tobytes() for j in range(20_000)]
         self.assertLess(abs(chi_square_z(collections.Counter(masks), len(expected))), 4)
-        pairs = collections.Counter(zip(masks, masks[1:]))
+        pairs = collections.Counter(itertools.pairwise(masks))
         self.assertLess(abs(chi_square_z(pairs, len(expected) ** 2)), 4)
 
     def test_span_lengths_follow_the_published_law(self):

@@ -82,7 +82,7 @@ class SpanCorruptionCollator:
                 )
             if len(example["input_ids"]) != self.tokens_length:
                 raise ConfigError(
-                    f'example {example["index"]} has {len(example["input_ids"])} tokens: --inputs_length '
+                    f"example {example['index']} has {len(example['input_ids'])} tokens: --inputs_length "
                     f"{self.inputs_length} needs blocks of {self.tokens_length}"
                 )
         return np.stack([np.asarray(example["input_ids"]) for example in examples])
