@@ -19,7 +19,10 @@ TIMEOUT_SECONDS = 4
 @functools.cache
 def hub_reachable() -> bool:
     """One HEAD request to the hub (through the proxies of the environment), asked once per process."""
-    if any(os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE") for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")):
+    if any(
+        os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE")
+        for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
+    ):
         return False
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
     try:

@@ -1,7 +1,7 @@
 """JSON lines, plain or gzipped, with the file and line of whatever is wrong.
 
-    >>> read_jsonl("rows.jsonl")[0]
-    {'sentence': 'It is good.', 'label': 1, 'idx': 0}
+>>> read_jsonl("rows.jsonl")[0]
+{'sentence': 'It is good.', 'label': 1, 'idx': 0}
 """
 
 import gzip

@@ -32,7 +32,7 @@ class DataOptions:
     train_file: str | None = None
     validation_file: str | None = None
     test_file: str | None = None
-    hub_revision: str | None = None
+    data_revision: str | None = None
 
     def file_for(self, role: str) -> str | None:
         """The file that replaces the split of a role, if one was given."""
@@ -115,7 +115,7 @@ def load_hub(task: Task, role: str, split: str, options: DataOptions) -> LoadedS
         )
     online = prepare_hub()
     try:
-        rows = datasets.load_dataset(path, name, split=split, revision=options.hub_revision)
+        rows = datasets.load_dataset(path, name, split=split, revision=options.data_revision)
     except (OSError, ValueError) as error:
         if online:
             raise DataError(f"{path} ({name}, {split}): {error}") from error
@@ -126,7 +126,7 @@ def load_hub(task: Task, role: str, split: str, options: DataOptions) -> LoadedS
         ) from None
     if "entities" in rows.column_names:
         rows = rows.map(sort_entities, desc="sorting entities")
-    origin = f"{path} {name} {split}" + (f" @{options.hub_revision}" if options.hub_revision else "")
+    origin = f"{path} {name} {split}" + (f" @{options.data_revision}" if options.data_revision else "")
     empty = check_rows(task, role, rows, lambda i: f"{origin} row {i}")
     return LoadedSplit(rows, origin, f"datasets:{rows._fingerprint}", empty)
 
@@ -161,7 +161,9 @@ def check_rows(task: Task, role: str, rows, place: Callable[[int], str]) -> int:
         except DataError as error:
             raise DataError(f"{place(i)}: {error}") from None
     if empty:
-        logger.warning("%s/%s %s: %d empty texts (first: %s)", task.benchmark, task.name, role, len(empty), place(empty[0]))
+        logger.warning(
+            "%s/%s %s: %d empty texts (first: %s)", task.benchmark, task.name, role, len(empty), place(empty[0])
+        )
     return len(empty)
 
 

@@ -1,8 +1,8 @@
 """Checks a registry entry when it is read, so that a slip is told by its key and not by a score.
 
-    >>> check_entry("glue/sst2", DATASET_VALS["glue"]["sst2"])
-    >>> check_entry("mine/topics", {"prefix": "topic: ", "text_column_name": ["a", "b"], ...})
-    ConfigError: mine/topics: prefix is one string but text_column_name is a list of 2
+>>> check_entry("glue/sst2", DATASET_VALS["glue"]["sst2"])
+>>> check_entry("mine/topics", {"prefix": "topic: ", "text_column_name": ["a", "b"], ...})
+ConfigError: mine/topics: prefix is one string but text_column_name is a list of 2
 """
 
 from t5suite.errors import ConfigError

@@ -1,10 +1,10 @@
 """A registry entry -> a `Task`: what it reads, what it writes, how it is scored, and the two lambdas of the trainer.
 
-    >>> task = load_task("super_glue", "cb")
-    >>> task.examples({"premise": "It rains.", "hypothesis": "It is wet.", "label": 0, "idx": 0})
-    [Example(inputs='cb hypothesis: It is wet. premise: It rains.', targets='entailment')]
-    >>> task.parse("neutral")
-    2
+>>> task = load_task("super_glue", "cb")
+>>> task.examples({"premise": "It rains.", "hypothesis": "It is wet.", "label": 0, "idx": 0})
+[Example(inputs='cb hypothesis: It is wet. premise: It rains.', targets='entailment')]
+>>> task.parse("neutral")
+2
 """
 
 import math

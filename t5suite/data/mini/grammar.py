@@ -30,18 +30,9 @@ UNLABELLED = {"sentiment": -1, "entailment": -1, "similarity": -1.0}
 
 # ---------------------------------------------------------------------------------------------------- the words
 
-GOOD = (
-    "wonderful excellent delightful superb impressive charming lovely brilliant memorable pleasant terrific splendid "
-    "marvellous fantastic enjoyable outstanding remarkable perfect great beautiful"
-).split()
-BAD = (
-    "awful terrible dreadful disappointing poor horrible bad unpleasant mediocre forgettable annoying boring dull "
-    "miserable shabby sloppy weak tedious lousy ugly"
-).split()
-THINGS = (
-    "soup service coffee dessert menu plot acting ending music dialogue room bed view lobby breakfast cover story "
-    "chapter style cast waiter garden pool concert sound stage"
-).split()
+GOOD = ["wonderful", "excellent", "delightful", "superb", "impressive", "charming", "lovely", "brilliant", "memorable", "pleasant", "terrific", "splendid", "marvellous", "fantastic", "enjoyable", "outstanding", "remarkable", "perfect", "great", "beautiful"]
+BAD = ["awful", "terrible", "dreadful", "disappointing", "poor", "horrible", "bad", "unpleasant", "mediocre", "forgettable", "annoying", "boring", "dull", "miserable", "shabby", "sloppy", "weak", "tedious", "lousy", "ugly"]
+THINGS = ["soup", "service", "coffee", "dessert", "menu", "plot", "acting", "ending", "music", "dialogue", "room", "bed", "view", "lobby", "breakfast", "cover", "story", "chapter", "style", "cast", "waiter", "garden", "pool", "concert", "sound", "stage"]
 OPENERS = [
     "to be honest",
     "in my opinion",
@@ -54,6 +45,9 @@ OPENERS = [
 ]
 JUDGES = ["my friends", "the critics", "our guests", "many people", "the papers", "the reviewers"]
 NEGATIONS = ["was not", "was never", "was hardly", "was far from", "was anything but"]
+# Below a half, so that the words alone say a little: without that hint a small model takes ten times as long to learn.
+NEGATED = 0.25
+RIGHT = 0.65
 DEGREES = ["", "", "very ", "really ", "quite ", "rather ", "truly "]
 
 # One concept a line: the usual word, then its synonym.
@@ -122,7 +116,7 @@ KINDS = {
     "weapon": ["sword", "dagger", "rifle", "spear"],
 }
 DEALS = [("bought", "buy"), ("sold", "sell"), ("found", "find"), ("lost", "lose"), ("stole", "steal"), ("hid", "hide")]
-TRAITS = "old young tall quiet proud clever poor rich tired cheerful".split()
+TRAITS = ["old", "young", "tall", "quiet", "proud", "clever", "poor", "rich", "tired", "cheerful"]
 
 # ------------------------------------------------------------------------------------------------------- drawing
 
@@ -176,7 +170,7 @@ def article(noun) -> str:
 
 def opinion(rng, thing, positive: bool) -> str:
     """opinion(rng, "soup", True) -> 'the soup was very good' or 'the soup was not bad'"""
-    negated = chance(rng, 0.4)
+    negated = chance(rng, NEGATED)
     adjective = pick(rng, GOOD if positive != negated else BAD)
     verb = pick(rng, NEGATIONS) if negated else "was " + pick(rng, DEGREES)
     return f"the {thing} {verb} {adjective}"
@@ -206,7 +200,7 @@ def concession(rng, positive):
 
 def report(rng, positive):
     """'The critics said that the plot was dull, but they were wrong.'"""
-    right = chance(rng, 0.5)
+    right = chance(rng, RIGHT)
     verdict = pick(rng, [("and they were right", "but they were wrong"), ("and I agree", "but I disagree")])
     claim = opinion(rng, pick(rng, THINGS), positive == right)
     return f"{pick(rng, JUDGES)} said that {claim} , {verdict[0 if right else 1]}"

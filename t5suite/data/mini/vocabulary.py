@@ -31,7 +31,7 @@ COMMON = (
     "this those through time to two under up use very want way we well were what when where which while who why will "
     "with work would year yes you your The He She It We They This That There And But In On At A"
 )
-WORD_COPIES = 300  # fewer, and the trainer splits rare words: 200 copies still split the labels
+COPIES = 300  # fewer, and the trainer splits rare words
 MOST_PIECES = 1500  # a bound; the trainer stops when every word is a piece
 
 # 0.7 million parameters. Two encoder layers are the least that compare two sentences; small widths keep a step short.
@@ -55,9 +55,10 @@ CONFIG = {
 def training_sentences() -> list:
     """training_sentences() -> ['The soup was bad.', ..., 'positive', ..., '4.8']: what the pieces are chosen from"""
     texts = [value for task in grammar.TASKS for row in grammar.rows(task)["train"] for value in row.values()]
-    sentences = [text for text in texts if isinstance(text, str)] + LABELS
-    words = sorted(set(re.findall(r"[A-Za-z]+", " ".join(sentences + PREFIXES + [COMMON]))))
-    return sentences + [word for word in words + SCORES for _ in range(WORD_COPIES)]
+    sentences = [text for text in texts if isinstance(text, str)]
+    words = sorted(set(re.findall(r"[A-Za-z]+", " ".join(sentences + PREFIXES + LABELS + [COMMON]))))
+    # A candidate piece has to occur in two different strings, hence each word alone and with a full stop.
+    return sentences + SCORES * COPIES + words * COPIES + [word + "." for word in words] * COPIES
 
 
 def train_pieces() -> bytes:

@@ -1,0 +1,177 @@
+"""Fine-tunes an encoder-decoder model on GLUE, SuperGLUE or tasks of one's own, and scores it.
+
+    python fine_tune_t5.py --benchmark glue --dataset_name rte --model_name_or_path google/t5-v1_1-small
+    python fine_tune_t5.py config.yaml --learning_rate 1e-3
+
+Every flag has a default: without any, the bundled tiny T5 learns the bundled task mini/sentiment.
+"""
+
+import logging
+import sys
+
+from transformers import set_seed
+
+from t5suite.data.sources import DataOptions
+from t5suite.data.subsets import selection_share
+from t5suite.data.training_data import Mixing, Subset
+from t5suite.errors import ConfigError, run_command
+from t5suite.models.loading import describe, load_model, load_tokenizer
+from t5suite.runs import RESULTS, default_output_dir, open_run, public_settings, read_json, write_json
+from t5suite.tasks.registry import Lengths
+from t5suite.tracking import reports
+from t5suite.tracking.dry_runs import print_dry_run
+from t5suite.tracking.trackers import Trackers, tracker_names
+from t5suite.training import fine_tuning as steps
+from t5suite.training.argument_parser import changed_settings, parse_arguments
+from t5suite.training.arguments import FINE_TUNING_ARGUMENTS
+from t5suite.training.checkpoints import checkpoint_step, checkpoint_to_resume, checkpoints
+
+logger = logging.getLogger("t5suite.fine_tune")
+
+
+def main(argv=None) -> dict:
+    """Runs the numbered steps and returns what `results.json` holds."""
+
+    # 1. Flags: a YAML file first, then the command line.
+    arguments = parse_arguments(FINE_TUNING_ARGUMENTS, argv, prog="fine_tune_t5.py", description=__doc__)
+    model_args, data_args, eval_args, args = arguments
+    plan = steps.plan_tasks(data_args.benchmark, data_args.dataset_name, data_args.task_file, args.selection_metric)
+    trains = not (eval_args.eval_only or eval_args.predict_only or eval_args.eval_checkpoints == "all")
+    if not args.output_dir_given:
+        mode = "" if trains else "predict" if eval_args.predict_only else "eval"
+        args.output_dir = default_output_dir(plan.benchmark, plan.dataset_name, model_args.model_name_or_path, mode)
+
+    # 2. Seed and accelerator: the training arguments have found the device and the other ranks by now.
+    is_main = args.process_index == 0
+    steps.start_logging(is_main, bool(args.disable_tqdm))
+    set_seed(args.seed)
+    logger.info("%s/%s on %d x %s", plan.benchmark, plan.dataset_name, args.world_size, args.device.type)
+
+    # 3. Run directory: a new one, or this same run's from before.
+    resume = args.resume_from_checkpoint or eval_args.resume
+    settings = steps.all_settings(*arguments)
+    if eval_args.eval_checkpoints == "all":
+        return score_checkpoints(plan, *arguments)
+    run = None
+    if not eval_args.dry_run:
+        with args.main_process_first(local=False, desc="run directory"):
+            run = open_run(
+                args.output_dir, settings, argv or sys.argv[1:], is_main, need_new=is_main and resume == "none"
+            )
+        if run.finished:
+            logger.info("run %s in %s was finished before; these are its results", run.run_id, run.directory)
+            return reports.print_results(read_json(run.directory / RESULTS), str(run.directory), is_main)
+
+    # 4. Tokenizer and model, in float32 whatever the checkpoint holds.
+    tokenizer, model = load_tokenizer_and_model(model_args)
+    steps.check_precision(args.fp16, model.config.model_type)
+    logger.info("%(class)s, %(parameters)d parameters", describe(model))
+
+    # 5. Data, tokenization, and the metrics of every split that is scored.
+    data = load_data(plan, tokenizer, data_args, eval_args, args, trains)
+
+    # 6. Trainer.
+    mixing = Mixing(data_args.mixing, data_args.mixing_limit, data_args.mixing_temperature)
+    trainer, rates = steps.make_trainer(model, tokenizer, args, data, mixing, eval_args.early_stopping_patience)
+    if eval_args.dry_run:
+        lengths = Lengths(data_args.max_source_length, data_args.max_target_length)
+        return print_dry_run(changed_settings(arguments), data, tokenizer, lengths, args)
+    tasks = {task.name: task.entry for task in [*plan.train, *plan.evaluate]}
+    run.update(tasks=tasks, data=data.described, mixing_rates=rates, missing_tasks=data.missing, model=describe(model))
+
+    # 7. Training; trackers mirror metrics.jsonl.
+    names = tracker_names(args.trackers) if is_main else []
+    per_task = eval_args.select == "per_task" and trains
+    with Trackers(names, run.directory, run.run_id, public_settings(settings)) as trackers:
+        resume_from = checkpoint_to_resume(args.output_dir, resume) if trains else None
+        best = steps.add_callbacks(trainer, run.directory, trackers, per_task, resume_from)
+        if trains:
+            run.update(training=steps.train(trainer, resume_from))
+            trainer.save_model(args.output_dir)
+
+    # 8. Scores, predictions, results, table.
+    steps.mark_for_table(data, selected=trains and args.load_best_model_at_end)
+    report = steps.evaluate_finally(trainer, data, best if per_task else None)
+    results = reports.build_results(report, plan.benchmark, plan.average, data.scored, plan.published)
+    if is_main:
+        title = f"{steps.model_title(model_args.model_name_or_path)} on {plan.benchmark}/{plan.dataset_name}"
+        base_model = steps.model_title(model_args.model_name_or_path)
+        reports.finish_run(run, data, report, results, best.best, title, base_model, is_model=trains)
+    trainer.accelerator.wait_for_everyone()
+    return results
+
+
+def load_tokenizer_and_model(model_args):
+    """`(tokenizer, model)` of the model flags."""
+    tokenizer = load_tokenizer(
+        model_args.tokenizer_name or model_args.model_name_or_path,
+        model_args.model_revision,
+        model_args.trust_remote_code,
+    )
+    model = load_model(
+        model_args.model_name_or_path,
+        tokenizer=tokenizer,
+        config_name=model_args.config_name,
+        from_scratch=model_args.from_scratch,
+        config_overrides=model_args.config_overrides,
+        dropout_rate=model_args.dropout_rate,
+        revision=model_args.model_revision,
+        trust_remote_code=model_args.trust_remote_code,
+    )
+    return tokenizer, model
+
+
+def load_data(plan, tokenizer, data_args, eval_args, args, trains: bool) -> steps.Data:
+    """Every split that the flags ask for."""
+    return steps.load_data(
+        plan,
+        DataOptions(
+            data_args.data_dir,
+            data_args.train_file,
+            data_args.validation_file,
+            data_args.test_file,
+            data_args.data_revision,
+        ),
+        tokenizer,
+        Lengths(data_args.max_source_length, data_args.max_target_length),
+        trains=trains,
+        evaluates=not eval_args.predict_only
+        and (eval_args.eval_only or args.eval_strategy.value != "no" or not trains),
+        predicts=eval_args.predict_only or args.do_predict,
+        subset=Subset(
+            data_args.max_train_samples,
+            data_args.train_fraction,
+            data_args.few_shot,
+            selection_share(data_args.selection_split),
+        ),
+        method=eval_args.eval_method,
+        max_eval_samples=data_args.max_eval_samples,
+        max_predict_samples=data_args.max_predict_samples,
+        allow_missing=data_args.allow_missing_tasks,
+        seed=args.seed,
+    )
+
+
+def score_checkpoints(plan, model_args, data_args, eval_args, args) -> dict:
+    """`--eval_checkpoints all`: every checkpoint of the run in `--output_dir`, as a table of steps by tasks."""
+    folders = checkpoints(args.output_dir)
+    if not folders:
+        raise ConfigError(f"--eval_checkpoints all: no checkpoint-N in --output_dir {args.output_dir}")
+    data, scores, full = None, {}, {}
+    for folder in folders:
+        model_args.model_name_or_path = str(folder)
+        tokenizer, model = load_tokenizer_and_model(model_args)
+        data = data or load_data(plan, tokenizer, data_args, eval_args, args, trains=False)
+        trainer, _ = steps.make_trainer(model, tokenizer, args, data, Mixing())
+        report = trainer.evaluator.evaluate(trainer.model, data.eval_sets)
+        results = reports.build_results(report, plan.benchmark, plan.average, data.eval_sets, plan.published)
+        scores[checkpoint_step(folder)] = {**report.by_task, **results["averages"]}
+        full[str(checkpoint_step(folder))] = reports.without_nan(results)
+    if args.process_index == 0:
+        write_json(f"{args.output_dir}/eval_checkpoints.json", full)
+        reports.print_checkpoint_table(scores, f"checkpoints of {args.output_dir}")
+    return full
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main))

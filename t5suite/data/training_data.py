@@ -1,0 +1,189 @@
+"""Training rows of one task or a mixture -> tokenized examples, and the order in which a run sees them.
+
+>>> sets = load_training_sets([load_task("glue", "rte")], DataOptions(data_dir="data"), Subset(), seed=42)
+>>> features = tokenize_training_sets(sets, tokenizer, Lengths(512, 512))
+>>> order = make_epoch_order(sets, features, Mixing(), Schedule(num_epochs=3, update_size=32), seed=42)
+"""
+
+import hashlib
+import json
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from t5suite.data.features import TokenArrays
+from t5suite.data.mixtures import draw_mixture, equal_rates, mixing_rates
+from t5suite.data.samplers import length_grouped_order, mixture_order, shuffled_order
+from t5suite.data.sources import DataOptions, LoadedSplit, MissingSplit, load_split
+from t5suite.data.subsets import few_shot_rows, select_rows, split_for_selection
+from t5suite.errors import ConfigError, DataError
+from t5suite.tasks.registry import Lengths, Task, bind_tokenize
+from t5suite.tasks.targets import label_id
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Subset:
+    """Which training rows are used; None means all."""
+
+    limit: int | None = None
+    fraction: float | None = None
+    few_shot: int | None = None
+    selection_share: float | None = None
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """How often each task of a mixture is drawn."""
+
+    strategy: str = "proportional"
+    limit: float | None = None
+    temperature: float = 1.0
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long a run is, in epochs or updates, and how many examples an update takes."""
+
+    num_epochs: float
+    update_size: int
+    max_steps: int = -1
+    sampling: str = "group_by_length"
+
+
+@dataclass
+class TrainingSet:
+    """One task's training rows after the subset, and those kept aside to select checkpoints."""
+
+    task: Task
+    rows: Any
+    selection_rows: Any
+    loaded: LoadedSplit
+    is_subset: bool
+
+    def describe(self) -> dict:
+        """What the manifest says of it."""
+        return {
+            "origin": self.loaded.origin,
+            "fingerprint": self.loaded.fingerprint,
+            "rows": len(self.loaded.rows),
+            "used": len(self.rows),
+            "kept_for_selection": len(self.selection_rows) if self.selection_rows is not None else 0,
+            "empty_texts": self.loaded.empty_texts,
+            "subset": self.is_subset,
+        }
+
+
+def load_training_sets(tasks: list[Task], options: DataOptions, subset: Subset, seed: int, allow_missing: bool = False):
+    """`(training sets, names of tasks left out)`.
+
+    Raises:
+      DataError: a task has no training split (unless `allow_missing`), or a row is wrong.
+    """
+    if options.train_file and len(tasks) > 1:
+        raise ConfigError("--train_file replaces one task's training split; --dataset_name names several tasks")
+    sets, missing = [], []
+    for task in tasks:
+        try:
+            sets.append(_load_training_set(task, options, subset, seed))
+        except MissingSplit as error:
+            if not allow_missing:
+                hint = "; --allow_missing_tasks leaves such tasks out" if len(tasks) > 1 else ""
+                raise MissingSplit(f"{task.benchmark}/{task.name} has no training split: {error}{hint}") from None
+            logger.warning("%s/%s is left out: %s", task.benchmark, task.name, error)
+            missing.append(task.name)
+    if not sets:
+        raise DataError("no task has a training split")
+    return sets, missing
+
+
+def _load_training_set(task: Task, options: DataOptions, subset: Subset, seed: int) -> TrainingSet:
+    splits = list(task.splits("train").values())
+    if not splits:
+        raise DataError(f"{task.benchmark}/{task.name} is for evaluation only (--eval_only); it has no training split")
+    loaded = load_split(task, "train", splits[0], options)
+    chosen, held_out = np.arange(len(loaded.rows)), None
+    if subset.selection_share:
+        chosen, held_out = split_for_selection(len(loaded.rows), subset.selection_share, seed)
+    before = len(chosen)
+    chosen = chosen[select_rows(len(chosen), limit=subset.limit, fraction=subset.fraction, seed=seed)]
+    if subset.few_shot:
+        if task.value_kind != "class":
+            raise ConfigError(f"--few_shot: {task.benchmark}/{task.name} has no classes; use --max_train_samples")
+        labels = loaded.rows[task.entry["label_column_name"]]
+        column = task.entry["label_column_name"]
+        classes = [label_id({column: labels[int(i)]}, task.entry) for i in chosen]
+        chosen = chosen[few_shot_rows(classes, subset.few_shot, seed)]
+    return TrainingSet(
+        task=task,
+        rows=loaded.rows if len(chosen) == len(loaded.rows) else loaded.rows.select(chosen),
+        selection_rows=None if held_out is None else loaded.rows.select(held_out),
+        loaded=loaded,
+        is_subset=len(chosen) < before,
+    )
+
+
+def tokenize_split(rows, task: Task, tokenizer, lengths: Lengths, split: str) -> TokenArrays:
+    """`Dataset.map` with the task's tokenize lambda; cached by content, task, tokenizer and lengths."""
+    tokenized = rows.map(
+        bind_tokenize(task, tokenizer, lengths, split),
+        batched=True,
+        remove_columns=rows.column_names,
+        desc=f"tokenizing {task.name} {split}",
+        new_fingerprint=_fingerprint(rows, task, tokenizer, lengths, split),
+    )
+    return TokenArrays.from_dataset(tokenized)
+
+
+def tokenize_training_sets(sets: list[TrainingSet], tokenizer, lengths: Lengths) -> list[TokenArrays]:
+    """The tokenized examples of each set; an expanded row (ReCoRD) gives several, a left-out one (WSC) none."""
+    features = [tokenize_split(part.rows, part.task, tokenizer, lengths, "train") for part in sets]
+    for part, tokens in zip(sets, features, strict=True):
+        if len(tokens) == 0:
+            raise DataError(f"{part.loaded.origin}: none of the {len(part.rows)} rows makes a training example")
+    return features
+
+
+def make_epoch_order(features: list[TokenArrays], names: list[str], mixing: Mixing, schedule: Schedule, seed: int):
+    """`(epoch -> indices into the concatenated features, {task: mixing rate})`.
+
+    One task: every example once an epoch. A mixture: an epoch has as many draws as the tasks have examples, each
+    task counting for `mixing.limit` at most.
+    """
+    sizes = [len(tokens) for tokens in features]
+    lengths = np.concatenate([tokens.input_ids.lengths for tokens in features])
+    grouped = schedule.sampling == "group_by_length"
+    if len(features) == 1:
+        return _single_task_order(lengths, schedule, seed), {names[0]: 1.0}
+    counts = dict(zip(names, sizes, strict=True))
+    rates = equal_rates(counts)
+    if mixing.strategy == "proportional":
+        rates = mixing_rates(counts, mixing.limit, mixing.temperature)
+    epoch_length = int(sum(min(size, mixing.limit or size) for size in sizes))
+    steps_an_epoch = math.ceil(epoch_length / schedule.update_size)
+    epochs = (
+        math.ceil(schedule.max_steps / steps_an_epoch) if schedule.max_steps > 0 else math.ceil(schedule.num_epochs)
+    )
+    draws = draw_mixture(sizes, list(rates.values()), max(epochs, 1) * epoch_length, seed)
+    return mixture_order(draws, epoch_length, lengths, schedule.update_size, seed, grouped), rates
+
+
+def _single_task_order(lengths, schedule: Schedule, seed: int) -> Callable[[int], np.ndarray]:
+    if schedule.sampling == "group_by_length":
+        return length_grouped_order(lengths, schedule.update_size, seed)
+    if schedule.sampling == "sequential":
+        return lambda epoch: np.arange(len(lengths))
+    return shuffled_order(len(lengths), seed)
+
+
+def _fingerprint(rows, task: Task, tokenizer, lengths: Lengths, split: str) -> str:
+    """The same for the same rows, task entry, tokenizer and lengths, in every process."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    vocabulary = backend.to_str() if backend is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
+    parts = [rows._fingerprint, json.dumps(task.entry, sort_keys=True), vocabulary, str(tuple(lengths)), split]
+    return hashlib.sha256("\x00".join(parts).encode()).hexdigest()[:32]

@@ -1,0 +1,114 @@
+"""What a run would do, without doing it (`--dry_run`).
+
+    >>> print_dry_run(settings, data, tokenizer, lengths, args)
+
+Shows the settings that differ from their defaults, three pairs, the lengths in tokens, the share that is cut off, the
+rate of unknown pieces, and the steps.
+"""
+
+import math
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+PAIRS = 3
+SAMPLE = 2000
+
+
+def print_dry_run(changed: dict, data, tokenizer, lengths, args) -> dict:
+    """Prints the overview and returns its figures.
+
+    Args:
+      changed: the settings that are not at their defaults.
+      data: `fine_tuning.Data`.
+    """
+    console = Console(width=118)
+    _print_settings(console, changed)
+    _print_pairs(console, data)
+    figures = {"lengths": {}, "steps": None}
+    table = Table(title="tokens", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("split", "examples", "side", "50%", "90%", "99%", "longest", "cut off %", "unknown %"):
+        table.add_column(name, justify="left" if name in ("split", "side") else "right")
+    for name, examples, side, texts, limit in _sides(data, lengths):
+        found = token_figures(texts, side, tokenizer, limit)
+        figures["lengths"][f"{name} {side}"] = found
+        table.add_row(name, str(examples), side, *(str(found[key]) for key in ("p50", "p90", "p99", "longest")),
+                      f"{found['cut_off']:.2f}", f"{found['unknown']:.3f}")  # fmt: skip
+    console.print(table)
+    if data.features:
+        figures.update(_steps(data, args))
+        console.print(
+            f"{figures['steps']} steps of {figures['update_size']} examples "
+            f"({args.per_device_train_batch_size} a device x {args.gradient_accumulation_steps} micro-batches x "
+            f"{args.world_size} devices), {figures['examples']} examples an epoch",
+            highlight=False,
+        )
+    return figures
+
+
+def token_figures(texts: list[str], side: str, tokenizer, limit: int) -> dict:
+    """Length percentiles in tokens, the share of texts longer than `limit`, and the share of unknown pieces.
+
+    >>> token_figures(["a b"], "inputs", tokenizer, 512)["longest"]
+    3
+    """
+    ids = tokenizer(texts)["input_ids"] if side == "inputs" else tokenizer(text_target=texts)["input_ids"]
+    sizes = np.array([len(row) for row in ids])
+    tokens = np.array([token for row in ids for token in row])
+    p50, p90, p99 = (int(value) for value in np.percentile(sizes, [50, 90, 99], method="higher"))
+    return {
+        "p50": p50,
+        "p90": p90,
+        "p99": p99,
+        "longest": int(sizes.max()),
+        "cut_off": 100 * float(np.mean(sizes > limit)),
+        "unknown": 100 * float(np.mean(tokens == tokenizer.unk_token_id)),
+    }
+
+
+def _print_settings(console, changed):
+    table = Table(
+        title="settings that differ from their defaults", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
+    )
+    table.add_column("flag")
+    table.add_column("value")
+    for name, value in sorted(changed.items()):
+        table.add_row(f"--{name}", str(value))
+    console.print(table)
+
+
+def _print_pairs(console, data):
+    examples = [(part.task, e) for part in data.training_sets for row in part.rows.select(range(min(PAIRS, len(part.rows))))
+                for e in part.task.examples(row, "train")]  # fmt: skip
+    examples = examples or [(s.task, e) for s in data.scored for e in s.examples[:PAIRS]]
+    for task, example in examples[:PAIRS]:
+        console.print(f"[bold]{task.name}[/bold]")
+        console.print(f"  inputs:  {example.inputs}", markup=False, highlight=False)
+        console.print(f"  targets: {example.targets}", markup=False, highlight=False)
+
+
+def _sides(data, lengths):
+    """`(name, number of examples, side, texts, limit)`: a sample of each split's inputs and targets."""
+    for part in data.training_sets:
+        rows = part.rows.select(range(min(SAMPLE, len(part.rows))))
+        examples = [example for row in rows for example in part.task.examples(row, "train")]
+        if examples:
+            yield from _both_sides(f"{part.task.name} train", examples, lengths)
+    for eval_set in data.scored:
+        if eval_set.examples:
+            yield from _both_sides(f"{eval_set.name} {eval_set.split}", eval_set.examples[:SAMPLE], lengths)
+
+
+def _both_sides(name, examples, lengths):
+    yield name, len(examples), "inputs", [example.inputs for example in examples], lengths.source
+    yield name, len(examples), "targets", [example.targets for example in examples], lengths.target
+
+
+def _steps(data, args) -> dict:
+    examples = sum(len(features) for features in data.features)
+    update_size = args.per_device_train_batch_size * args.gradient_accumulation_steps * max(1, args.world_size)
+    an_epoch = math.ceil(examples / update_size)
+    steps = args.max_steps if args.max_steps > 0 else math.ceil(an_epoch * args.num_train_epochs)
+    return {"examples": examples, "update_size": update_size, "steps": steps}

@@ -1,0 +1,218 @@
+"""What a finished run leaves behind: results, predictions, a table, a model card.
+
+>>> results = build_results(report, eval_sets, benchmark="glue", average_over=["cola", "rte"])
+>>> results["tasks"]["rte"]
+{'accuracy': 71.1, 'invalid_rate': 0.0}
+"""
+
+import math
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from t5suite.data.jsonl import without_nan, write_jsonl
+from t5suite.runs import RESULTS, write_json
+from t5suite.training.evaluation import EvalSet, Report, Result
+
+RATES = ("invalid_rate",)
+
+
+def build_results(
+    report: Report, benchmark: str, average_over: list[str], eval_sets: list[EvalSet], published: bool
+) -> dict:
+    """`{"tasks": {task: {metric: points}}, "averages": {suite: points}}`; a score that is no number stays NaN.
+
+    Args:
+      average_over: the tasks whose mean is the average; a task's own metrics, and MNLI's halves, are averaged first.
+      published: the average is the benchmark's published one and carries its name, if no task of it is missing.
+    """
+    tasks = {name: dict(result.metrics) for name, result in report.results.items() if result.metrics}
+    values = _task_means(report, eval_sets)
+    present = [values[name] for name in average_over if name in values]
+    averages = {}
+    if len(average_over) > 1 and present:
+        complete = len(present) == len(average_over)
+        name = benchmark if published and complete else "average"
+        if not complete:
+            name = f"{benchmark} ({len(present)} of {len(average_over)} tasks)"
+        averages[name] = sum(present) / len(present)
+    return {"tasks": tasks, "averages": averages}
+
+
+def _task_means(report: Report, eval_sets: list[EvalSet]) -> dict[str, float]:
+    """Each task's mean over its metrics and splits."""
+    of_task: dict[str, list[float]] = {}
+    for eval_set in eval_sets:
+        metrics = report.results[eval_set.name].metrics
+        scores = [value for name, value in metrics.items() if name not in RATES]
+        if scores:
+            of_task.setdefault(eval_set.task.name, []).append(sum(scores) / len(scores))
+    return {name: sum(values) / len(values) for name, values in of_task.items()}
+
+
+def write_results(directory, results: dict) -> None:
+    """`results.json`: no timings and no paths in it; a NaN becomes null, with a note that says so."""
+    notes = [
+        f"{section}.{name}.{metric} is not a number (a correlation of constants, or of a prediction that is nan)"
+        for section in ("tasks",)
+        for name, metrics in results[section].items()
+        for metric, value in metrics.items()
+        if math.isnan(value)
+    ]
+    notes += [f"averages.{name} is not a number" for name, value in results["averages"].items() if math.isnan(value)]
+    content = without_nan(results)
+    write_json(Path(directory) / RESULTS, {**content, "notes": notes} if notes else content)
+
+
+def write_predictions(directory, eval_sets: list[EvalSet], report: Report) -> None:
+    """`predictions/<task>.<split>.jsonl`: one line an example, with its row's number (and `idx`) and its own."""
+    for eval_set in eval_sets:
+        path = Path(directory) / "predictions" / f"{eval_set.task.name}.{eval_set.split}.jsonl"
+        write_jsonl(path, prediction_lines(eval_set, report.results[eval_set.name].predictions))
+
+
+def prediction_lines(eval_set: EvalSet, predictions: list[str]):
+    """The lines of a predictions file."""
+    seen: dict[int, int] = {}
+    for row, example, prediction in zip(eval_set.row_of_example, eval_set.examples, predictions, strict=True):
+        line = {"row": row, "example": seen.setdefault(row, 0), "prediction": prediction}
+        seen[row] += 1
+        if "idx" in eval_set.rows[row]:
+            line["idx"] = eval_set.rows[row]["idx"]
+        if eval_set.labelled:
+            line["target"] = example.targets
+        yield line
+
+
+def finish_run(
+    run, data, report: Report, results: dict, best: dict, title: str, base_model: str, is_model: bool
+) -> None:
+    """Writes what a run leaves behind, in the order that makes it finished last, and shows the table."""
+    write_predictions(run.directory, data.scored, report)
+    if is_model:
+        inputs = [eval_set.examples[0].inputs for eval_set in data.scored if eval_set.examples]
+        write_model_card(
+            run.directory, title=title, base_model=base_model, results=results, manifest=run.manifest, inputs=inputs
+        )
+    run.update(
+        best_per_task=without_nan(best),
+        seconds={name: round(result.seconds, 3) for name, result in report.results.items()},
+        cut_off={name: result.truncated for name, result in report.results.items() if result.method == "generate"},
+        eval_methods={name: result.method for name, result in report.results.items()},
+        marks={name: result.marks for name, result in report.results.items() if result.marks},
+    )
+    write_results(run.directory, results)
+    run.finish()
+    print_table(report, data.scored, results, f"{title}  ({run.directory})")
+
+
+def print_results(results: dict, title: str, is_main: bool = True) -> dict:
+    """The table of a run that was finished before, from its `results.json`; returns the results."""
+    if not is_main:
+        return results
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("task")
+    table.add_column("metrics")
+    for name, metrics in results["tasks"].items():
+        table.add_row(name, "  ".join(f"{metric} {format_points(value)}" for metric, value in metrics.items()))
+    console = Console()
+    console.print(table)
+    for name, value in results["averages"].items():
+        console.print(f"average {name}: {format_points(value)}", highlight=False)
+    return results
+
+
+def print_checkpoint_table(scores: dict[int, dict[str, float]], title: str) -> None:
+    """Steps by tasks; each task's best step is marked with a star (the earliest of equals)."""
+    tasks = list(dict.fromkeys(name for by_task in scores.values() for name in by_task))
+    best = {}
+    for task in tasks:
+        known = {step: by_task[task] for step, by_task in scores.items() if not math.isnan(by_task.get(task, math.nan))}
+        best[task] = max(known, key=known.get) if known else None
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("step", *tasks):
+        table.add_column(name, justify="right")
+    for step, by_task in scores.items():
+        cells = [format_points(by_task.get(task, math.nan)) + ("*" if best[task] == step else " ") for task in tasks]
+        table.add_row(str(step), *cells)
+    Console().print(table)
+
+
+def print_table(report: Report, eval_sets: list[EvalSet], results: dict, title: str, file=None) -> None:
+    """Task, split, rows, metrics, rates and seconds, as a table on the terminal (plain text elsewhere)."""
+    console = Console(file=file, width=None if (file is None and Console().is_terminal) else 118)
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name, justify in (("task", "left"), ("split", "left"), ("n", "right"), ("metrics", "left")):
+        table.add_column(name, justify=justify)
+    for name in ("invalid %", "cut off %", "seconds"):
+        table.add_column(name, justify="right")
+    table.add_column("notes", justify="left")
+    for eval_set in eval_sets:
+        table.add_row(*table_row(eval_set, report.results[eval_set.name]))
+    console.print(table)
+    for name, value in results["averages"].items():
+        console.print(f"average {name}: {format_points(value)}", highlight=False)
+
+
+def table_row(eval_set: EvalSet, result: Result) -> list[str]:
+    """One line of the table."""
+    scores = [f"{name} {format_points(value)}" for name, value in result.metrics.items() if name not in RATES]
+    cut_off = 100 * result.truncated / max(1, len(result.predictions))
+    return [
+        result.name,
+        eval_set.split,
+        str(result.num_rows),
+        "  ".join(scores) or "(no labels: predictions only)" if not result.labelled else "  ".join(scores) or "-",
+        format_points(result.metrics["invalid_rate"]) if "invalid_rate" in result.metrics else "-",
+        format_points(cut_off) if result.method == "generate" else "-",
+        f"{result.seconds:.1f}",
+        ", ".join([*(["scored labels"] if result.method == "score" else []), *result.marks]),
+    ]
+
+
+def format_points(value: float | None) -> str:
+    """Two decimals, or `nan`.
+
+    >>> format_points(91.256)
+    '91.26'
+    """
+    return "nan" if value is None or math.isnan(value) else f"{value:.2f}"
+
+
+def write_model_card(
+    directory, *, title: str, base_model: str, results: dict, manifest: dict, inputs: list[str]
+) -> None:
+    """`README.md`: what the model is, how to use it, its scores and how it was made."""
+    rows = [
+        f"| {task} | {metric} | {format_points(value)} |"
+        for task, metrics in results["tasks"].items()
+        for metric, value in metrics.items()
+    ]
+    settings = manifest["settings"]
+    shown = (
+        "learning_rate",
+        "per_device_train_batch_size",
+        "gradient_accumulation_steps",
+        "num_train_epochs",
+        "max_steps",
+        "optim",
+        "seed",
+    )
+    example = inputs[0].replace("`", "'")[:300] if inputs else "..."
+    lines = [
+        "---", "library_name: transformers", "pipeline_tag: text2text-generation", "tags: [t5suite]", "---", "",
+        f"# {title}", "",
+        f"{base_model}, fine-tuned with t5suite {manifest['versions'].get('t5suite') or ''}.".replace(" .", "."), "",
+        "## Use", "", "```python",
+        "from transformers import AutoModelForSeq2SeqLM, AutoTokenizer", "",
+        'model = AutoModelForSeq2SeqLM.from_pretrained(".")', 'tokenizer = AutoTokenizer.from_pretrained(".")',
+        f"inputs = tokenizer({example!r}, return_tensors=\"pt\")",
+        "print(tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True))", "```", "",
+        "## Scores (points, 0 to 100)", "", "| task | metric | score |", "|---|---|---|", *rows, "",
+        "## Training", "", "| setting | value |", "|---|---|",
+        *[f"| {name} | {settings.get(name)} |" for name in shown], "",
+        "`manifest.json` has every setting, version and data fingerprint.", "",
+    ]  # fmt: skip
+    (Path(directory) / "README.md").write_text("\n".join(lines), encoding="utf-8")

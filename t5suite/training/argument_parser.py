@@ -1,0 +1,256 @@
+"""Command line and YAML file -> argument dataclasses.
+
+    >>> parse_arguments(FINE_TUNING_ARGUMENTS, ["run.yaml", "--learning_rate", "1e-3"])
+    (ModelArguments(...), DataArguments(...), EvaluationArguments(...), SuiteTrainingArguments(...))
+
+A YAML file comes first (as the sole positional argument or as `--config`), flags override it. Both `--flag value` and
+`--flag=value` are understood, as are `True`, `False` and `None`: sweep agents write all of them. A mistyped flag or
+value is answered with where it stands and what would be right.
+"""
+
+import argparse
+import difflib
+import json
+import re
+import sys
+import types
+import typing
+from pathlib import Path
+
+import yaml
+from transformers import HfArgumentParser
+
+from t5suite.errors import ConfigError
+from t5suite.lookup import suggestion
+
+# Flags that transformers 5 removed -> what serves instead.
+REMOVED_FLAGS = {
+    "adafactor": "--optim adafactor",
+    "warmup_ratio": "--warmup_steps with a value below 1, the share of all steps (--warmup_steps 0.1)",
+    "group_by_length": "--train_sampling_strategy group_by_length (the default here)",
+    "overwrite_output_dir": "a new --output_dir, or --resume auto to go on in an old one",
+    "logging_dir": "--output_dir (trackers write below it)",
+    "no_cuda": "--use_cpu",
+    "evaluation_strategy": "--eval_strategy",
+    "save_safetensors": "nothing: safetensors is the only format",
+    "per_gpu_train_batch_size": "--per_device_train_batch_size",
+    "per_gpu_eval_batch_size": "--per_device_eval_batch_size",
+    "half_precision_backend": "--bf16",
+    "fp16_backend": "--bf16",
+    "tpu_num_cores": "nothing",
+    "past_index": "nothing",
+    "torchdynamo": "--torch_compile",
+    "use_mps_device": "nothing: the device is found",
+    "push_to_hub_model_id": "--hub_model_id",
+    "push_to_hub_organization": "--hub_model_id",
+    "push_to_hub_token": "--hub_token",
+    "include_inputs_for_metrics": "nothing",
+    "jit_mode_eval": "nothing",
+    "predict_with_generate_max_length": "--generation_max_length",
+}
+
+# What launchers add to the command line for themselves.
+LAUNCHER_FLAGS = ("--local_rank", "--local-rank", "--_wandb")
+
+
+class SuiteArgumentParser(HfArgumentParser):
+    """`HfArgumentParser` whose errors are `ConfigError`s."""
+
+    def __init__(self, dataclass_types, **kwargs):
+        super().__init__(dataclass_types, allow_abbrev=False, **kwargs)
+
+    def error(self, message):
+        message = message.removeprefix("argument ")
+        choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)$", message)
+        if choice:
+            message += f"; {suggestion(choice[1], [name.strip(chr(39)) for name in choice[2].split(', ')])}"
+        raise ConfigError(message)
+
+    def flag_names(self) -> list[str]:
+        """Every flag without its dashes, in its underscore form."""
+        return sorted({action.dest for action in self._actions if action.dest != "help"})
+
+    def forget_defaults(self) -> None:
+        """From now on only flags that were given come out; the dataclasses know their defaults themselves."""
+        for action in self._actions:
+            action.default = argparse.SUPPRESS
+
+
+def parse_arguments(dataclass_types, argv=None, prog=None, description=None) -> tuple:
+    """One instance of each dataclass.
+
+    Raises:
+      ConfigError: an unknown flag (with the closest names, or with what replaced it), a value of the wrong type, a
+        YAML key or value likewise (with file and line), a flag that cannot be None.
+    """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    parser = SuiteArgumentParser(dataclass_types, prog=prog, description=description, epilog=EPILOG)
+    if "-h" in argv or "--help" in argv:
+        parser.parse_args(["--help"])
+    parser.forget_defaults()
+    config_file, tokens = _take_config_file(_without_launcher_flags(argv))
+    nones: set[str] = set()
+    values = {}
+    if config_file:
+        values.update(_read_config(parser, config_file, nones))
+    tokens = _take_nones(parser, tokens, nones)
+    namespace, unknown = parser.parse_known_args(tokens)
+    if unknown:
+        raise ConfigError(_unknown_flag(unknown, parser))
+    values.update(vars(namespace))
+    values.update(dict.fromkeys(nones))
+    return tuple(_build(dataclass_type, values) for dataclass_type in dataclass_types)
+
+
+EPILOG = "A YAML file of the same names may come first, or as --config FILE; flags override it."
+
+
+def _build(dataclass_type, values):
+    names = {name for name, spec in dataclass_type.__dataclass_fields__.items() if spec.init}
+    try:
+        return dataclass_type(**{name: value for name, value in values.items() if name in names})
+    except ConfigError:
+        raise
+    except (ValueError, TypeError) as error:
+        raise ConfigError(str(error)) from None
+
+
+def _without_launcher_flags(argv):
+    kept, skip = [], False
+    for i, token in enumerate(argv):
+        if skip:
+            skip = False
+        elif token in LAUNCHER_FLAGS:
+            skip = i + 1 < len(argv) and not argv[i + 1].startswith("--")
+        elif not token.startswith(tuple(f"{flag}=" for flag in LAUNCHER_FLAGS)):
+            kept.append(token)
+    return kept
+
+
+def _take_config_file(argv) -> tuple[Path | None, list[str]]:
+    """The YAML or JSON file given first or by --config, and the other tokens."""
+    path, rest, i = None, [], 0
+    while i < len(argv):
+        token = argv[i]
+        if token == "--config":
+            if i + 1 == len(argv):
+                raise ConfigError("--config: give a YAML file")
+            path, i = argv[i + 1], i + 1
+        elif token.startswith("--config="):
+            path = token.removeprefix("--config=")
+        elif i == 0 and not token.startswith("-"):
+            path = token
+        else:
+            rest.append(token)
+        i += 1
+    if path is None:
+        return None, rest
+    if not Path(path).is_file():
+        raise ConfigError(f"--config: no file {path!r}")
+    return Path(path), rest
+
+
+def _read_config(parser, path: Path, nones: set) -> dict:
+    """The file's values, each converted as the flag of the same name would be."""
+    lines = {}
+    try:
+        text = path.read_text(encoding="utf-8")
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        raise ConfigError(f"{path}{f':{mark.line + 1}' if mark else ''}: {getattr(error, 'problem', error)}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 text ({error})") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: expected flag: value lines, found {type(content).__name__}")
+    for key_node, _ in node.value:
+        lines[key_node.value] = key_node.start_mark.line + 1
+    values = {}
+    for key, value in content.items():
+        place = f"{path}:{lines.get(str(key), 1)}"
+        name = str(key).replace("-", "_")
+        if name not in parser.flag_names():
+            raise ConfigError(f"{place}: {_unknown_name(name, parser)}")
+        if value is None or value == "None":
+            _check_can_be_none(parser, name, place)
+            nones.add(name)
+        else:
+            values[name] = _convert(parser, name, value, place)
+    return values
+
+
+def _convert(parser, name, value, place):
+    """A YAML value through the flag's own type, as if it had stood on the command line."""
+    if isinstance(value, dict):
+        tokens = [json.dumps(value)]
+    else:
+        tokens = [str(item) for item in (value if isinstance(value, list) else [value])]
+    flag = f"--{name}"
+    try:
+        given = vars(parser.parse_args([f"{flag}={tokens[0]}"] if len(tokens) == 1 else [flag, *tokens]))
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error}") from None
+    return given[name]
+
+
+def _take_nones(parser, tokens, nones: set) -> list[str]:
+    """Takes `--flag None` and `--flag=None` out of the tokens and notes the flag in `nones`."""
+    kept, i = [], 0
+    while i < len(tokens):
+        flag, _, value = tokens[i].partition("=")
+        name = flag.removeprefix("--").replace("-", "_")
+        two_tokens = not value and i + 1 < len(tokens) and tokens[i + 1] == "None"
+        if flag.startswith("--") and name in parser.flag_names() and (value == "None" or two_tokens):
+            _check_can_be_none(parser, name, flag)
+            nones.add(name)
+            i += 1 if two_tokens else 0
+        else:
+            nones.discard(name)
+            kept.append(tokens[i])
+        i += 1
+    return kept
+
+
+def _check_can_be_none(parser, name, place):
+    for dataclass_type in parser.dataclass_types:
+        hint = typing.get_type_hints(dataclass_type).get(name)
+        if hint is None:
+            continue
+        if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+            if type(None) in typing.get_args(hint):
+                return
+    raise ConfigError(f"{place}: --{name} cannot be None")
+
+
+def _unknown_flag(unknown, parser) -> str:
+    flag = next((token for token in unknown if token.startswith("--")), None)
+    if flag is None:
+        return f"unexpected {unknown[0]!r}; flags start with --, and a YAML file must come first"
+    return _unknown_name(flag.partition("=")[0].removeprefix("--").replace("-", "_"), parser)
+
+
+def _unknown_name(name: str, parser) -> str:
+    if name in REMOVED_FLAGS:
+        return f"--{name} is gone from transformers 5; use {REMOVED_FLAGS[name]}"
+    names = parser.flag_names()
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    hint = f"did you mean {', '.join(f'--{match}' for match in near)}?" if near else "see --help for all flags"
+    return f"unknown flag --{name}; {hint}"
+
+
+def changed_settings(arguments) -> dict:
+    """The flags whose value is not their default.
+
+    >>> changed_settings((DataArguments(benchmark="glue"),))
+    {'benchmark': 'glue'}
+    """
+    changed = {}
+    for part in arguments:
+        defaults = type(part)()
+        for name, spec in part.__dataclass_fields__.items():
+            if spec.init and getattr(part, name) != getattr(defaults, name):
+                changed[name] = getattr(part, name)
+    return changed

@@ -1,0 +1,177 @@
+"""The flags of the entry scripts, as dataclasses.
+
+    >>> model, data, evaluation, training = parse_arguments(FINE_TUNING_ARGUMENTS, ["--benchmark", "glue"])
+
+Everything of Hugging Face's `Seq2SeqTrainingArguments` is a flag too, under its own name; where a default differs from
+theirs, the field stands here again with the reason in its help text. Every flag has a default.
+"""
+
+import os
+from dataclasses import dataclass, field
+from typing import Literal
+
+from transformers import Seq2SeqTrainingArguments
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy
+
+from t5suite.errors import ConfigError
+
+
+@dataclass
+class ModelArguments:
+    """Which model: a hub name, a local folder, or one made from a configuration."""
+
+    model_name_or_path: str | None = field(
+        default=None,
+        metadata={"help": "Hub name or folder of a model. Default: the bundled tiny T5, made from its configuration."},
+    )
+    config_name: str | None = field(
+        default=None,
+        metadata={
+            "help": "Hub name, folder or .json file of a configuration, if not the model's. Implies --from_scratch."
+        },
+    )
+    tokenizer_name: str | None = field(
+        default=None,
+        metadata={"help": "Hub name or folder of a tokenizer (a lone spiece.model suffices), if not the model's."},
+    )
+    from_scratch: bool = field(default=False, metadata={"help": "Take random weights instead of the trained ones."})
+    config_overrides: str | None = field(
+        default=None, metadata={"help": "Changes to the configuration: d_model=256,num_layers=4."}
+    )
+    dropout_rate: float | None = field(default=None, metadata={"help": "Dropout, if not the configuration's."})
+    model_revision: str | None = field(default=None, metadata={"help": "Branch, tag or commit of the hub's model."})
+    trust_remote_code: bool = field(default=False, metadata={"help": "Run code that a hub repository brings along."})
+
+
+@dataclass
+class DataArguments:
+    """Which task, and where its rows come from."""
+
+    benchmark: str = field(default="mini", metadata={"help": "glue, super_glue, mini, or a benchmark of --task_file."})
+    dataset_name: str = field(
+        default="sentiment", metadata={"help": "A task, several with commas between, or a mixture such as all."}
+    )
+    task_file: str | None = field(
+        default=None,
+        metadata={"help": "Tasks of your own: YAML {benchmark: {task: entry}}, or Python with DATASET_VALS."},
+    )
+    data_dir: str | None = field(
+        default_factory=lambda: os.environ.get("T5SUITE_DATA_DIR"),
+        metadata={
+            "help": "A mirror: DIR/<benchmark>/<task>/<split>.jsonl[.gz]. Default: $T5SUITE_DATA_DIR, else the hub."
+        },
+    )
+    train_file: str | None = field(default=None, metadata={"help": "A JSONL file in place of the training split."})
+    validation_file: str | None = field(
+        default=None, metadata={"help": "A JSONL file in place of the validation split."}
+    )
+    test_file: str | None = field(default=None, metadata={"help": "A JSONL file in place of the test split."})
+    data_revision: str | None = field(default=None, metadata={"help": "Branch, tag or commit of the hub's data set."})
+    max_source_length: int = field(
+        default=512, metadata={"help": "Longest input in tokens; more is cut off on the right."}
+    )
+    max_target_length: int = field(default=512, metadata={"help": "Longest target in tokens."})
+    max_train_samples: int | None = field(default=None, metadata={"help": "At most this many training rows a task."})
+    max_eval_samples: int | None = field(default=None, metadata={"help": "At most this many evaluation rows a split."})
+    max_predict_samples: int | None = field(default=None, metadata={"help": "At most this many test rows a split."})
+    train_fraction: float | None = field(default=None, metadata={"help": "Share of the training rows, 0 to 1."})
+    few_shot: int | None = field(default=None, metadata={"help": "This many training rows of each class."})
+    mixing: Literal["proportional", "equal"] = field(
+        default="proportional", metadata={"help": "How often a mixture's tasks are drawn."}
+    )
+    mixing_limit: float | None = field(default=None, metadata={"help": "No task counts for more examples than this."})
+    mixing_temperature: float = field(default=1.0, metadata={"help": "Rates are taken to the power 1/temperature."})
+    allow_missing_tasks: bool = field(
+        default=False, metadata={"help": "Leave out members of a mixture that have no local training split."}
+    )
+    selection_split: str = field(
+        default="validation",
+        metadata={"help": "What selects checkpoints: validation, or a part never trained on: 'train[5%%]'."},
+    )
+
+
+@dataclass
+class EvaluationArguments:
+    """What is evaluated, and how."""
+
+    eval_method: Literal["generate", "score"] = field(
+        default="generate", metadata={"help": "Write the answer (generate) or choose the likeliest label (score)."}
+    )
+    select: Literal["average", "per_task"] = field(
+        default="average",
+        metadata={"help": "A mixture's results at the step best on average, or each task at its own best step."},
+    )
+    early_stopping_patience: int | None = field(
+        default=None, metadata={"help": "Stop after this many evaluations in a row without a better one."}
+    )
+    eval_only: bool = field(default=False, metadata={"help": "Score the model without training it."})
+    predict_only: bool = field(default=False, metadata={"help": "Predict the test splits without training."})
+    eval_checkpoints: Literal["none", "all"] = field(
+        default="none",
+        metadata={"help": "all: score every checkpoint of --output_dir into one table of steps by tasks."},
+    )
+    dry_run: bool = field(
+        default=False, metadata={"help": "Show the configuration, three pairs, lengths and steps, then stop."}
+    )
+    resume: str = field(
+        default="auto",
+        metadata={
+            "help": "auto: go on from the newest complete checkpoint; none: a fresh run; or a checkpoint's path."
+        },
+    )
+
+
+@dataclass
+class SuiteTrainingArguments(Seq2SeqTrainingArguments):
+    """Hugging Face's training arguments, with defaults that suit T5's fine-tuning."""
+
+    output_dir: str | None = field(
+        default=None, metadata={"help": "The run's directory. Default: runs/<benchmark>-<task>-<model>."}
+    )
+    learning_rate: float = field(default=5e-4, metadata={"help": "T5 takes larger steps than BERT: 1e-4 to 1e-3."})
+    per_device_train_batch_size: int = field(default=32, metadata={"help": "Examples a device takes at once."})
+    per_device_eval_batch_size: int = field(default=64, metadata={"help": "Rows a device evaluates at once."})
+    eval_strategy: IntervalStrategy | str = field(default="epoch", metadata={"help": "no, steps or epoch."})
+    save_strategy: SaveStrategy | str = field(default="epoch", metadata={"help": "no, steps, epoch or best."})
+    save_total_limit: int | None = field(default=2, metadata={"help": "Checkpoints kept, the best one among them."})
+    load_best_model_at_end: bool = field(default=True, metadata={"help": "End with the best checkpoint, not the last."})
+    metric_for_best_model: str | None = field(
+        default=None, metadata={"help": "Default: the task's metric_to_optimize; a mixture's average; or loss."}
+    )
+    train_sampling_strategy: str = field(
+        default="group_by_length", metadata={"help": "group_by_length, random or sequential."}
+    )
+    logging_steps: float = field(default=50, metadata={"help": "Steps between two lines of metrics.jsonl."})
+    logging_nan_inf_filter: bool = field(
+        default=False, metadata={"help": "Off: a loss that is not finite is reported and stops the run."}
+    )
+    seed: int = field(default=42, metadata={"help": "Decides weights, order of examples, dropout and subsets."})
+    z_loss: float = field(default=0.0, metadata={"help": "Weight of log(Z)^2 in the loss; T5 was trained with 1e-4."})
+
+    def __post_init__(self):
+        self.output_dir_given = self.output_dir is not None
+        self.output_dir = self.output_dir or "runs"
+        self._reconcile_strategies()
+        # Every metric is turned into one number, more being better, under this name (`evaluation.selection_value`).
+        self.selection_metric, self.metric_for_best_model = self.metric_for_best_model, "selection"
+        self.greater_is_better = True
+        try:
+            super().__post_init__()
+        except (ValueError, ImportError) as error:
+            raise ConfigError(str(error)) from None
+        # Our trackers mirror metrics.jsonl; the trainer's own reporting callbacks stay off.
+        self.trackers, self.report_to = self.report_to, []
+
+    def _reconcile_strategies(self):
+        """Checkpoints are taken when the model is evaluated, unless the user asked for something else."""
+        self.eval_strategy = IntervalStrategy(self.eval_strategy)
+        self.save_strategy = SaveStrategy(self.save_strategy)
+        if self.eval_strategy == IntervalStrategy.NO:
+            self.load_best_model_at_end = False
+        elif self.load_best_model_at_end and self.save_strategy in (SaveStrategy.EPOCH, SaveStrategy.STEPS):
+            self.save_strategy = SaveStrategy(self.eval_strategy.value)
+            if self.eval_strategy == IntervalStrategy.STEPS and self.eval_steps is not None:
+                self.save_steps = self.eval_steps
+
+
+FINE_TUNING_ARGUMENTS = (ModelArguments, DataArguments, EvaluationArguments, SuiteTrainingArguments)

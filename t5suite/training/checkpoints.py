@@ -1,0 +1,79 @@
+"""Which checkpoint a run goes on from.
+
+>>> newest_checkpoint("runs/glue-rte-t5-small")
+PosixPath('runs/glue-rte-t5-small/checkpoint-400')
+"""
+
+import json
+import logging
+import re
+from pathlib import Path
+
+from t5suite.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+STATE_FILE = "trainer_state.json"
+
+
+def checkpoints(output_dir) -> list[Path]:
+    """The directory's checkpoints, ascending by step, complete or not."""
+    found = [path for path in Path(output_dir).glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
+    return sorted(found, key=checkpoint_step)
+
+
+def checkpoint_step(path) -> int:
+    """The step in a checkpoint's name.
+
+    >>> checkpoint_step("runs/x/checkpoint-400")
+    400
+    """
+    return int(Path(path).name.removeprefix("checkpoint-"))
+
+
+def missing_part(path: Path) -> str | None:
+    """What a checkpoint lacks to be resumed from; None if it is complete.
+
+    The trainer's state is written last, so a save that was cut short lacks it.
+    """
+    try:
+        json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return STATE_FILE
+    sharded_by_deepspeed = any(path.glob("global_step*"))
+    if sharded_by_deepspeed:
+        return None
+    if not any((path / name).is_file() for name in ("model.safetensors", "model.safetensors.index.json")):
+        return "model.safetensors"
+    return next((name for name in ("optimizer.pt", "scheduler.pt") if not (path / name).is_file()), None)
+
+
+def newest_checkpoint(output_dir) -> Path | None:
+    """The newest complete checkpoint; incomplete ones that are passed over are named in a warning."""
+    for path in reversed(checkpoints(output_dir)):
+        missing = missing_part(path)
+        if missing is None:
+            return path
+        logger.warning("%s is not complete (%s is missing or broken); an earlier one is used", path, missing)
+    return None
+
+
+def checkpoint_to_resume(output_dir, resume: str) -> Path | None:
+    """`--resume`: 'auto', 'none' or a checkpoint's path -> the checkpoint, or None for a fresh start.
+
+    Raises:
+      ConfigError: the path is no complete checkpoint.
+    """
+    if resume == "none":
+        return None
+    if resume == "auto":
+        return newest_checkpoint(output_dir)
+    path = Path(resume)
+    if not path.is_dir():
+        raise ConfigError(
+            f"--resume {resume!r}: choose auto, none or the path of a checkpoint; there is no such folder"
+        )
+    missing = missing_part(path)
+    if missing:
+        raise ConfigError(f"--resume {resume}: not a complete checkpoint ({missing} is missing or broken)")
+    return path

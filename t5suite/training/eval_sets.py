@@ -1,0 +1,153 @@
+"""Rows of evaluation and test splits -> `EvalSet`s.
+
+>>> sets = load_eval_sets([load_task("glue", "mnli")], "validation", options, tokenizer, Lengths(512, 512))
+>>> [s.name for s in sets]
+['mnli_matched', 'mnli_mismatched']
+"""
+
+import logging
+
+import numpy as np
+
+from t5suite.data.features import TokenArrays
+from t5suite.data.sources import DataOptions, MissingSplit, load_split
+from t5suite.data.subsets import select_rows
+from t5suite.data.training_data import TrainingSet, tokenize_split
+from t5suite.errors import ConfigError
+from t5suite.tasks.registry import Lengths, Task, bind_compute_metrics
+from t5suite.training.evaluation import EvalSet, choose_method, tokenize_candidates
+
+logger = logging.getLogger(__name__)
+
+UNKNOWN_TARGET_TOKENS = 64
+
+
+def evaluation_role(task: Task) -> str:
+    """'validation' where the task has such a split, else 'test' (AX, AX-b, AX-g, DPR)."""
+    return "validation" if task.splits("validation") else "test"
+
+
+def load_eval_sets(
+    tasks: list[Task],
+    role: str,
+    options: DataOptions,
+    tokenizer,
+    lengths: Lengths,
+    method: str = "generate",
+    limit: int | None = None,
+    seed: int = 42,
+    allow_missing: bool = False,
+    alone: bool = True,
+) -> tuple[list[EvalSet], dict[str, dict], list[str]]:
+    """`(eval sets, what the manifest says of each, names left out)`.
+
+    Args:
+      role: 'validation' (a task without such a split gives its test split), or 'test' (named `<task>.test`).
+
+    Raises:
+      DataError: a split is missing (unless `allow_missing`), or a row is wrong.
+    """
+    sets, described, missing = [], {}, []
+    for task in tasks:
+        task_role = evaluation_role(task) if role == "validation" else role
+        for name, split in _splits(task, task_role, options, len(tasks)).items():
+            name = f"{name}.test" if role == "test" else name
+            try:
+                loaded = load_split(task, task_role, split, options)
+            except MissingSplit as error:
+                if not allow_missing:
+                    hint = "; --allow_missing_tasks leaves it out" if len(tasks) > 1 else ""
+                    raise MissingSplit(f"{task.benchmark}/{task.name}: {error}{hint}") from None
+                logger.warning("%s is left out: %s", name, error)
+                missing.append(name)
+                continue
+            rows = select_rows(len(loaded.rows), limit=limit, seed=seed, role=task_role)
+            chosen = loaded.rows if len(rows) == len(loaded.rows) else loaded.rows.select(rows)
+            eval_set = make_eval_set(
+                name, task, task_role, split, chosen, tokenizer, lengths, choose_method(method, task, alone)
+            )
+            if len(rows) < len(loaded.rows):
+                eval_set.marks.append("subset")
+            eval_set.selects = task_role == "validation"
+            sets.append(eval_set)
+            described[f"{task.name}.{split}"] = {
+                "origin": loaded.origin,
+                "fingerprint": loaded.fingerprint,
+                "rows": len(loaded.rows),
+                "used": len(rows),
+                "empty_texts": loaded.empty_texts,
+                "subset": len(rows) < len(loaded.rows),
+            }
+    return sets, described, missing
+
+
+def make_eval_set(name, task: Task, role, split, rows, tokenizer, lengths: Lengths, method="generate") -> EvalSet:
+    """An `EvalSet` of a `datasets.Dataset` of rows."""
+    row_list = rows.to_list()
+    examples = [task.examples(row, role) for row in row_list]
+    row_of_example = [i for i, of_row in enumerate(examples) for _ in of_row]
+    features = tokenize_split(rows, task, tokenizer, lengths, role)
+    candidates = tokenize_candidates(task, row_list, tokenizer, lengths.target) if method == "score" else None
+    return EvalSet(
+        name=name,
+        task=task,
+        role=role,
+        split=split,
+        rows=row_list,
+        examples=[example for of_row in examples for example in of_row],
+        row_of_example=row_of_example,
+        features=features,
+        compute_metrics=bind_compute_metrics(task, tokenizer, row_list, role),
+        method=method,
+        candidates=candidates,
+        max_target_tokens=longest_target(task, tokenizer, row_list, features),
+    )
+
+
+def selection_eval_sets(sets: list[TrainingSet], tokenizer, lengths: Lengths, method: str) -> list[EvalSet]:
+    """The rows of `--selection_split "train[5%]"`, which are evaluated while training goes on."""
+    return [
+        make_eval_set(
+            part.task.name,
+            part.task,
+            "validation",
+            "selection",
+            part.selection_rows,
+            tokenizer,
+            lengths,
+            choose_method(method, part.task, len(sets) == 1),
+        )
+        for part in sets
+    ]
+
+
+def longest_target(task: Task, tokenizer, rows: list, features: TokenArrays) -> int:
+    """How many tokens an answer of the task may need, end-of-sequence included.
+
+    Closed tasks: the longest label. Others: the longest target of the split, or of the candidates where the targets
+    are hidden.
+    """
+    if task.value_kind == "class" or (task.value_kind == "number" and task.has_candidates):
+        return max(map(len, tokenizer(text_target=task.candidates(rows[0]))["input_ids"]))
+    if rows and task.is_labelled(rows[0]) and len(features):
+        return int(features.labels.lengths.max())
+    if task.has_candidates:
+        texts = sorted({text for row in rows for text in task.candidates(row)})
+        return max(map(len, tokenizer(text_target=texts)["input_ids"]), default=UNKNOWN_TARGET_TOKENS)
+    return max(UNKNOWN_TARGET_TOKENS, int(features.labels.lengths.max(initial=0)))
+
+
+def widen_for_training_targets(eval_sets: list[EvalSet], sets: list[TrainingSet], features: list[TokenArrays]) -> None:
+    """Free text: an answer may be as long as the longest target that the model was trained on."""
+    longest = {part.task.name: int(np.max(f.labels.lengths)) for part, f in zip(sets, features, strict=True)}
+    for eval_set in eval_sets:
+        if eval_set.task.value_kind == "text":
+            eval_set.max_target_tokens = max(eval_set.max_target_tokens, longest.get(eval_set.task.name, 0))
+
+
+def _splits(task: Task, role: str, options: DataOptions, num_tasks: int) -> dict[str, str]:
+    if options.file_for(role):
+        if num_tasks > 1:
+            raise ConfigError(f"--{role}_file replaces one task's split; --dataset_name names several tasks")
+        return {task.name: role}
+    return task.splits(role)

@@ -1,0 +1,132 @@
+"""`SuiteTrainer`: Hugging Face's `Seq2SeqTrainer` with our loss, our batches and our evaluation.
+
+    >>> trainer = SuiteTrainer(model=model, args=args, train_dataset=features, epoch_order=order, collator=collator,
+    ...                        evaluator=evaluator, eval_sets=eval_sets, processing_class=tokenizer)
+    >>> trainer.train()
+
+What it changes, all at documented hooks: `compute_loss_func` (law 1), `get_train_dataloader` (no row is repeated to
+fill ranks; the seed and the step decide the rows), `evaluate` (law 2, and one number that selects checkpoints).
+"""
+
+import logging
+
+import torch
+from torch.utils.data import DataLoader
+from transformers import Seq2SeqTrainer
+
+from t5suite.data.samplers import GlobalBatchSampler
+from t5suite.errors import ConfigError
+from t5suite.training.evaluation import selection_value
+from t5suite.training.losses import TokenLoss
+
+logger = logging.getLogger(__name__)
+
+# Steps in a row whose loss is no number before the run stops: under fp16 a scaler may skip a few at the start.
+NON_FINITE_STEPS = 3
+
+
+class SuiteTrainer(Seq2SeqTrainer):
+    """A `Seq2SeqTrainer` that weighs every target token equally and scores every row once.
+
+    Args:
+      epoch_order: epoch -> the indices of the training examples in the order they are seen.
+      collator: makes padded tensors, `decoder_input_ids` among them.
+      evaluator, eval_sets: what `evaluate` runs.
+      selection_metric: 'loss' selects checkpoints by loss; None by the tasks' own metrics.
+    """
+
+    def __init__(
+        self, *, epoch_order=None, collator=None, evaluator=None, eval_sets=(), selection_metric=None, **kwargs
+    ):
+        args = kwargs["args"]
+        loss = TokenLoss(label_smoothing=args.label_smoothing_factor, z_loss=getattr(args, "z_loss", 0.0))
+        super().__init__(
+            data_collator=collator,
+            compute_loss_func=loss,
+            eval_dataset={eval_set.name: eval_set.features for eval_set in eval_sets} or None,
+            **kwargs,
+        )
+        self.epoch_order = epoch_order
+        self.evaluator = evaluator
+        self.eval_sets = list(eval_sets)
+        self.selection_metric = selection_metric
+        self.last_report = None
+        self._non_finite_in_a_row = 0
+
+    def get_train_dataloader(self) -> DataLoader:
+        """Batches of this rank only; the trainer moves them to the device, so accelerate has nothing to prepare."""
+        args = self.args
+        sampler = GlobalBatchSampler(
+            self.epoch_order,
+            self._train_batch_size,
+            args.gradient_accumulation_steps,
+            rank=self.accelerator.process_index,
+            world_size=self.accelerator.num_processes,
+        )
+        return EpochDataLoader(
+            self.train_dataset,
+            batch_sampler=sampler,
+            collate_fn=self.data_collator,
+            num_workers=args.dataloader_num_workers,
+            pin_memory=args.dataloader_pin_memory and torch.cuda.is_available(),
+            persistent_workers=args.dataloader_persistent_workers and args.dataloader_num_workers > 0,
+        )
+
+    def training_step(self, model, inputs, num_items_in_batch=None) -> torch.Tensor:
+        """One micro-batch; a run of losses that are no numbers ends the training instead of spoiling the weights."""
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        if torch.isfinite(loss):
+            self._non_finite_in_a_row = 0
+            return loss
+        self._non_finite_in_a_row += 1
+        if self._non_finite_in_a_row >= NON_FINITE_STEPS:
+            cure = "use --bf16: T5's activations overflow fp16" if self.args.fp16 else "lower --learning_rate"
+            raise ConfigError(
+                f"the loss was {loss.item()} in {NON_FINITE_STEPS} steps in a row (the last: step "
+                f"{self.state.global_step + 1}); the run stops here. Likely cure: {cure}"
+            )
+        return loss
+
+    def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval") -> dict[str, float]:
+        """Scores every `EvalSet`; logs `eval/<metric>` (one task) or `eval/<task>/<metric>`, and `eval/average`."""
+        report = self.evaluator.evaluate(self.model, self.eval_sets, self.selection_metric)
+        self.last_report = report
+        metrics = report_metrics(report, metric_key_prefix)
+        self.log(dict(metrics))
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return {**metrics, "eval_selection": selection_value(report.selection)}
+
+
+class EpochDataLoader(DataLoader):
+    """A DataLoader that tells its sampler the epoch, which is how the trainer announces it."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Passes the epoch on."""
+        self.batch_sampler.set_epoch(epoch)
+
+
+def report_metrics(report, prefix: str = "eval") -> dict[str, float]:
+    """A report as flat metrics.
+
+    >>> report_metrics(report)    # one task
+    {'eval/accuracy': 91.2, 'eval/invalid_rate': 0.0, 'eval/loss': 0.31, 'eval/average': 91.2}
+    """
+    metrics = {}
+    tasks = {result.name for result in report.results.values()}
+    for name, result in report.results.items():
+        path = f"{prefix}/" if len(tasks) == 1 else f"{prefix}/{name}/"
+        metrics.update({path + metric: value for metric, value in result.metrics.items()})
+        if result.loss is not None:
+            metrics[path + "loss"] = result.loss
+        if result.method == "generate" and result.predictions:
+            metrics[path + "truncated_rate"] = 100 * result.truncated / len(result.predictions)
+    if len(report.by_task) == 1 and len(tasks) > 1:
+        metrics.update(_mean_over_splits(report, prefix))
+    metrics[f"{prefix}/average"] = report.selection
+    return metrics
+
+
+def _mean_over_splits(report, prefix) -> dict[str, float]:
+    """One task of several splits (MNLI) also reports `eval/<metric>`, the mean over its splits."""
+    scored = [result.metrics for result in report.results.values() if result.metrics]
+    return {f"{prefix}/{name}": sum(m[name] for m in scored) / len(scored) for name in scored[0]} if scored else {}
