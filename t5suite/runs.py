@@ -8,6 +8,7 @@ directory belongs to one configuration: another one is refused, with both run id
 """
 
 import datetime
+import enum
 import hashlib
 import importlib.metadata
 import json
@@ -212,13 +213,15 @@ def hardware() -> dict:
 
 
 def _plain(value):
+    if isinstance(value, enum.Enum):
+        return value.value
     if isinstance(value, (str, int, float, bool)) or value is None:
         return value
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [_plain(item) for item in value]
-    return str(getattr(value, "value", value))
+    return str(value)
 
 
 def _without_secrets(argv) -> list[str]:

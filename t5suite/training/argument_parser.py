@@ -22,6 +22,7 @@ from transformers import HfArgumentParser
 
 from t5suite.errors import ConfigError
 from t5suite.lookup import suggestion
+from t5suite.shipped import shipped_file, shipped_folder
 
 # Flags that transformers 5 removed -> what serves instead.
 REMOVED_FLAGS = {
@@ -145,9 +146,13 @@ def _take_config_file(argv) -> tuple[Path | None, list[str]]:
         i += 1
     if path is None:
         return None, rest
-    if not Path(path).is_file():
-        raise ConfigError(f"--config: no file {path!r}")
-    return Path(path), rest
+    if Path(path).is_file():
+        return Path(path), rest
+    shipped = shipped_file("recipes", Path(path).name)
+    if shipped is None:
+        recipes = sorted(file.name for file in shipped_folder("recipes").glob("*.yaml"))
+        raise ConfigError(f"--config: no file {path!r}; shipped recipes are {', '.join(recipes)}")
+    return shipped, rest
 
 
 def _read_config(parser, path: Path, nones: set) -> dict:

@@ -46,8 +46,9 @@ OPENERS = [
 JUDGES = ["my friends", "the critics", "our guests", "many people", "the papers", "the reviewers"]
 NEGATIONS = ["was not", "was never", "was hardly", "was far from", "was anything but"]
 # Below a half, so that the words alone say a little: without that hint a small model takes ten times as long to learn.
-NEGATED = 0.25
-RIGHT = 0.65
+NEGATED = 0.3
+RIGHT = 0.6
+CONTRAST = 0.7
 DEGREES = ["", "", "very ", "really ", "quite ", "rather ", "truly "]
 
 # One concept a line: the usual word, then its synonym.
@@ -184,18 +185,14 @@ def plain(rng, positive):
 def concession(rng, positive):
     """'Although the soup was bad, the service was wonderful.': the main clause decides."""
     thing, other = pick_two(rng, THINGS)
-    main, aside = opinion(rng, thing, positive), opinion(rng, other, not positive)
-    return pick(
-        rng,
-        [
-            f"although {aside} , {main}",
-            f"even though {aside} , {main}",
-            f"{main} , although {aside}",
-            f"{main} , even though {aside}",
-            f"I admit that {aside} , but {main}",
-            f"{aside} , but what counts is that {main}",
-        ],
-    )
+    main, aside = opinion(rng, thing, positive), opinion(rng, other, positive != chance(rng, CONTRAST))
+    orders = [
+        f"although {aside} , {main}",
+        f"{main} , although {aside}",
+        f"{aside} , but what counts is that {main}",
+        f"{main} , and it matters little that {aside}",
+    ]
+    return pick(rng, orders)
 
 
 def report(rng, positive):

@@ -1,0 +1,38 @@
+# `make demo` and `make test` need Python 3.11 and nothing else: they make .venv, install into it, and run.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: help install demo test test-all lint format clean
+
+help:  ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+$(INSTALLED): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $(INSTALLED)
+
+install: $(INSTALLED)  ## make .venv and install the suite into it
+
+demo: $(INSTALLED)  ## fine-tune and score the bundled tiny T5 on the bundled benchmark (minutes, no network)
+	$(BIN)/python fine_tune_t5.py recipes/mini.yaml
+
+lint: $(INSTALLED)  ## style, and the direction of imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+test: lint  ## the tests that run before every commit
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-all: lint  ## every test, the slow ones too
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow or not slow"
+
+format: $(INSTALLED)  ## rewrite the code in the house style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## remove what the other targets made
+	rm -rf $(VENV) runs build *.egg-info .pytest_cache .ruff_cache .import_linter_cache

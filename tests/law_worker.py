@@ -1,0 +1,125 @@
+"""Trains and evaluates a tiny T5 and writes down what happened; run in this process, or by torchrun on two ranks.
+
+    torchrun --nproc_per_node 2 tests/law_worker.py out.json
+"""
+
+import json
+import os
+import sys
+import tempfile
+
+import datasets
+import torch
+from transformers import set_seed
+
+from t5suite.constants import DATASET_VALS
+from t5suite.data.features import TokenArrays
+from t5suite.data.samplers import shuffled_order
+from t5suite.data.sources import DataOptions, load_split
+from t5suite.data.training_data import tokenize_split
+from t5suite.models.loading import load_model, load_tokenizer
+from t5suite.tasks.registry import Lengths, load_task
+from t5suite.training.arguments import SuiteTrainingArguments
+from t5suite.training.eval_sets import make_eval_set
+from t5suite.training.fine_tuning import make_collator, make_evaluator
+from t5suite.training.trainer import SuiteTrainer
+
+EVALUATION_SIZES = (1, 3, 8, 13, 17)
+# Rows that do not fill the last update, whatever the cut: 8 + 8 + 5.
+TRAINING_ROWS = 21
+LENGTHS = Lengths(64, 16)
+
+
+def tiny_model(tokenizer, seed=0):
+    """A one-layer T5 without dropout, its weights large enough that outputs differ from row to row."""
+    set_seed(seed)
+    model = load_model(tokenizer=tokenizer, config_overrides="d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2,dropout_rate=0")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+    return model
+
+
+def make_trainer(batch_size, accumulation, label_smoothing=0.0, z_loss=0.0, epochs=2, max_grad_norm=1.0) -> SuiteTrainer:
+    """A trainer over 21 rows of differing length, three updates an epoch at an update size of 8."""
+    tokenizer = load_tokenizer(None)
+    model = tiny_model(tokenizer)
+    task = load_task("mini", "entailment")
+    rows = load_split(task, "validation", "validation", DataOptions()).rows.select(range(TRAINING_ROWS))
+    features = tokenize_split(rows, task, tokenizer, LENGTHS, "train")
+    args = SuiteTrainingArguments(
+        output_dir=tempfile.mkdtemp(),
+        per_device_train_batch_size=batch_size,
+        gradient_accumulation_steps=accumulation,
+        num_train_epochs=epochs,
+        learning_rate=1e-2,
+        optim="sgd",
+        max_grad_norm=max_grad_norm,
+        lr_scheduler_type="constant",
+        logging_steps=1,
+        label_smoothing_factor=label_smoothing,
+        z_loss=z_loss,
+        eval_strategy="no",
+        save_strategy="no",
+        disable_tqdm=True,
+        use_cpu=True,
+        seed=0,
+    )
+    return SuiteTrainer(
+        model=model,
+        args=args,
+        train_dataset=TokenArrays.concatenate([features]),
+        epoch_order=shuffled_order(len(features), 0),
+        collator=make_collator(model),
+        processing_class=tokenizer,
+    )
+
+
+def train_history(batch_size, accumulation, **settings) -> dict:
+    """Loss and gradient norm of every update, and the sum of absolute weights at the end."""
+    trainer = make_trainer(batch_size, accumulation, **settings)
+    trainer.train()
+    lines = [line for line in trainer.state.log_history if "loss" in line]
+    return {
+        "loss": [line["loss"] for line in lines],
+        "grad_norm": [line["grad_norm"] for line in lines],
+        "weights": sum(float(p.detach().double().abs().sum()) for p in trainer.model.parameters()),
+        "world_size": trainer.accelerator.num_processes,
+    }
+
+
+def evaluations(batch_size=4) -> dict:
+    """Metrics, loss and predictions of n rows, by method and n."""
+    trainer = make_trainer(8, 1)
+    tokenizer = trainer.processing_class
+    evaluator = make_evaluator(make_collator(trainer.model), tokenizer, trainer.args, trainer.accelerator, False)
+    evaluator.batch_size = batch_size
+    found = {}
+    for benchmark, name in (("mini", "entailment"), ("mini", "similarity")):
+        task = load_task(benchmark, name)
+        rows = load_split(task, "validation", "validation", DataOptions()).rows
+        for n in EVALUATION_SIZES:
+            for method in ("generate", "score"):
+                part = datasets.Dataset.from_list(rows.select(range(n)).to_list())
+                eval_set = make_eval_set(name, task, "validation", "validation", part, tokenizer, LENGTHS, method)
+                result = evaluator.evaluate(trainer.model, [eval_set]).results[name]
+                found[f"{name} {method} {n}"] = {
+                    "rows": result.num_rows,
+                    "predictions": result.predictions,
+                    "metrics": {k: repr(v) for k, v in result.metrics.items()},
+                    "loss": result.loss,
+                    "truncated": result.truncated,
+                }
+    return found
+
+
+def main(out):
+    assert "mini" in DATASET_VALS
+    report = {"train": train_history(4, 1), "train_accumulated": train_history(2, 2), "evaluate": evaluations()}
+    if int(os.environ.get("RANK", 0)) == 0:
+        with open(out, "w") as file:
+            json.dump(report, file)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,122 @@
+"""Flags: YAML then command line, what sweep agents and launchers write, and errors that say what would be right."""
+
+import os
+import tempfile
+
+from absl.testing import absltest, parameterized
+
+from t5suite.errors import ConfigError
+from t5suite.training.argument_parser import REMOVED_FLAGS, changed_settings, parse_arguments
+from t5suite.training.arguments import FINE_TUNING_ARGUMENTS
+
+
+def parse(*argv):
+    model, data, evaluation, training = parse_arguments(FINE_TUNING_ARGUMENTS, ["--use_cpu", *argv])
+    return {**vars(model), **vars(data), **vars(evaluation), **vars(training)}
+
+
+def config_file(text):
+    path = os.path.join(tempfile.mkdtemp(), "run.yaml")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    return path
+
+
+class ValuesTest(parameterized.TestCase):
+    @parameterized.parameters(
+        (["--learning_rate", "1e-5"], "learning_rate", 1e-5),
+        (["--learning_rate=1e-5"], "learning_rate", 1e-5),
+        (["--learning-rate=1e-5"], "learning_rate", 1e-5),
+        (["--bf16=False"], "bf16", False),
+        (["--eval_only=True"], "eval_only", True),
+        (["--eval_only"], "eval_only", True),
+        (["--load_best_model_at_end=False"], "load_best_model_at_end", False),
+        (["--no_load_best_model_at_end"], "load_best_model_at_end", False),
+        (["--max_train_samples", "None"], "max_train_samples", None),
+        (["--max_train_samples=None"], "max_train_samples", None),
+        (["--max_train_samples=None", "--max_train_samples=5"], "max_train_samples", 5),
+        (["--local_rank=0", "--seed", "7"], "seed", 7),
+        (["--_wandb=x", "--seed", "7"], "seed", 7),
+        (["--lr_scheduler_kwargs", '{"num_cycles": 2}'], "lr_scheduler_kwargs", {"num_cycles": 2}),
+    )
+    def test_the_command_line_is_understood(self, argv, name, expected):
+        self.assertEqual(parse(*argv)[name], expected)
+
+    @parameterized.parameters(
+        ("learning_rate: 1e-5", "learning_rate", 1e-5),
+        ("learning_rate: 0.001", "learning_rate", 1e-3),
+        ("learning-rate: 3e-4", "learning_rate", 3e-4),
+        ("eval_only: true", "eval_only", True),
+        ("eval_only: 'False'", "eval_only", False),
+        ("max_train_samples: null", "max_train_samples", None),
+        ("max_train_samples: None", "max_train_samples", None),
+        ("dataset_name: cola,rte", "dataset_name", "cola,rte"),
+        ("selection_split: train[5%]", "selection_split", "train[5%]"),
+        ("lr_scheduler_kwargs: {num_cycles: 2}", "lr_scheduler_kwargs", {"num_cycles": 2}),
+        ("", "benchmark", "mini"),
+    )
+    def test_a_yaml_file_is_understood(self, text, name, expected):
+        path = config_file(text)
+        for argv in ([path], ["--config", path], [f"--config={path}"]):
+            given = parse_arguments(FINE_TUNING_ARGUMENTS, [*argv, "--use_cpu"])
+            self.assertEqual({k: v for part in given for k, v in vars(part).items()}[name], expected)
+
+    def test_the_command_line_overrides_the_file(self):
+        path = config_file("learning_rate: 1e-5\nmax_train_samples: 9\n")
+        found = parse("--config", path, "--learning_rate=2e-5", "--max_train_samples=None")
+        self.assertEqual((found["learning_rate"], found["max_train_samples"]), (2e-5, None))
+
+    def test_the_working_data_directory_comes_from_the_environment(self):
+        os.environ["T5SUITE_DATA_DIR"] = "/mirror"
+        try:
+            self.assertEqual(parse()["data_dir"], "/mirror")
+        finally:
+            del os.environ["T5SUITE_DATA_DIR"]
+
+    def test_changed_settings_are_those_that_differ_from_the_defaults(self):
+        arguments = parse_arguments(FINE_TUNING_ARGUMENTS, ["--benchmark", "glue", "--use_cpu"])
+        self.assertEqual(changed_settings(arguments), {"benchmark": "glue", "use_cpu": True})
+
+    def test_checkpoints_follow_evaluations(self):
+        found = parse("--eval_strategy", "steps", "--eval_steps", "30")
+        self.assertEqual((found["save_strategy"].value, found["save_steps"]), ("steps", 30))
+        self.assertFalse(parse("--eval_strategy", "no")["load_best_model_at_end"])
+
+
+class ErrorsTest(parameterized.TestCase):
+    @parameterized.parameters(
+        (["--lerning_rate", "1"], r"--lerning_rate.*--learning_rate"),
+        (["--learning_rate", "fast"], r"learning_rate.*'fast'"),
+        (["--eval_method", "genrate"], r"eval_method.*'genrate'.*did you mean generate"),
+        (["--optim", "adamm"], r"optim.*'adamm'.*did you mean"),
+        (["--max_source_length=None"], r"--max_source_length cannot be None"),
+        (["--config", "/no/such.yaml"], r"--config: no file '/no/such.yaml'"),
+        (["rte"], r"--config: no file 'rte'"),
+        (["--seed", "1", "rte"], r"unexpected 'rte'"),
+        (["--config"], r"--config"),
+    )
+    def test_a_slip_on_the_command_line_is_named(self, argv, message):
+        with self.assertRaisesRegex(ConfigError, message):
+            parse_arguments(FINE_TUNING_ARGUMENTS, argv)
+
+    @parameterized.parameters(
+        ("seed: 1\nlerning_rate: 1e-5\n", r"run.yaml:2: .*--lerning_rate.*--learning_rate"),
+        ("seed: 1\n\nmax_steps: many\n", r"run.yaml:3: .*max_steps.*'many'"),
+        ("seed: 1\nmax_source_length: null\n", r"run.yaml:2: --max_source_length cannot be None"),
+        ("- seed\n", r"run.yaml: expected flag: value"),
+        ("seed: [1\n", r"run.yaml:\d: "),
+        ("warmup_ratio: 0.1\n", r"run.yaml:1: --warmup_ratio is gone.*warmup_steps"),
+        ("x: !!python/object/apply:os.system ['true']\n", r"run.yaml:1: "),
+    )
+    def test_a_slip_in_a_file_is_named_with_its_line(self, text, message):
+        with self.assertRaisesRegex(ConfigError, message):
+            parse_arguments(FINE_TUNING_ARGUMENTS, [config_file(text)])
+
+    @parameterized.parameters(*REMOVED_FLAGS)
+    def test_a_flag_that_transformers_removed_is_answered_with_its_successor(self, name):
+        with self.assertRaisesRegex(ConfigError, f"--{name} is gone from transformers 5; use"):
+            parse_arguments(FINE_TUNING_ARGUMENTS, [f"--{name}=1"])
+
+
+if __name__ == "__main__":
+    absltest.main()

@@ -1,0 +1,288 @@
+"""Whole small runs of fine_tune_t5.py: what they leave behind, and that modes and subsets do what they say."""
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from absl.testing import absltest, parameterized
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+import fine_tune_t5
+
+from t5suite.data.jsonl import read_jsonl, write_jsonl
+from t5suite.data.sources import DataOptions, load_split
+from t5suite.errors import ConfigError, DataError
+from t5suite.tasks.registry import load_task
+
+QUICK = ["--max_train_samples", "64", "--max_eval_samples", "24", "--max_steps", "4", "--per_device_train_batch_size", "8"]
+QUICK += ["--config_overrides", "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2", "--disable_tqdm", "True", "--use_cpu"]
+QUICK += ["--eval_strategy", "steps", "--eval_steps", "2", "--logging_steps", "1"]
+
+
+def folder():
+    return Path(tempfile.mkdtemp()) / "run"
+
+
+def run(*argv, output_dir=None, quick=True):
+    output_dir = output_dir or folder()
+    flags = [*QUICK, *argv] if quick else [*argv, "--disable_tqdm", "True", "--use_cpu"]
+    return fine_tune_t5.main([*flags, "--output_dir", str(output_dir)]), Path(output_dir)
+
+
+def rows_file(benchmark, name, split="validation", count=12, change=None):
+    """A JSONL file with rows of a bundled task."""
+    rows = load_split(load_task(benchmark, name), "validation", split, DataOptions()).rows.select(range(count)).to_list()
+    path = Path(tempfile.mkdtemp()) / "rows.jsonl"
+    write_jsonl(path, change(rows) if change else rows)
+    return path
+
+
+class RunDirectoryTest(parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.results, cls.directory = run("--dataset_name", "all", "--do_predict", "--report_to", "tensorboard")
+
+    def test_results_are_returned_and_written(self):
+        written = json.loads((self.directory / "results.json").read_text())
+        self.assertEqual(list(written["tasks"]), ["sentiment", "entailment", "similarity"])
+        self.assertEqual(list(written["averages"]), ["mini"])
+        self.assertEqual(written["tasks"]["sentiment"], self.results["tasks"]["sentiment"])
+
+    def test_predictions_have_one_line_an_example(self):
+        for task in ("sentiment", "entailment", "similarity"):
+            lines = read_jsonl(self.directory / "predictions" / f"{task}.validation.jsonl")
+            self.assertEqual([line["row"] for line in lines], list(range(24)))
+            self.assertEqual({line["example"] for line in lines}, {0})
+        test_lines = read_jsonl(self.directory / "predictions" / "sentiment.test.jsonl")
+        self.assertNotIn("target", test_lines[0])
+
+    def test_metrics_lines_have_step_epoch_seconds_and_named_values(self):
+        lines = read_jsonl(self.directory / "metrics.jsonl")
+        self.assertTrue(all({"step", "epoch", "seconds"} <= set(line) for line in lines))
+        names = {name for line in lines for name in line}
+        self.assertContainsSubset({"train/loss", "eval/sentiment/accuracy", "eval/average"}, names)
+
+    def test_the_manifest_explains_the_run(self):
+        manifest = json.loads((self.directory / "manifest.json").read_text())
+        self.assertEqual(manifest["status"], "finished")
+        keys = {"run_id", "settings", "versions", "hardware", "tasks", "data", "mixing_rates", "best_per_task", "training"}
+        self.assertContainsSubset(keys, set(manifest))
+        self.assertTrue(manifest["data"]["sentiment.train"]["subset"])
+        self.assertEqual(manifest["data"]["sentiment.train"]["used"], 64)
+
+    def test_the_model_is_there_and_loads(self):
+        from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+        model = AutoModelForSeq2SeqLM.from_pretrained(self.directory)
+        tokenizer = AutoTokenizer.from_pretrained(self.directory)
+        self.assertEqual(model.config.decoder_start_token_id, tokenizer.pad_token_id)
+        self.assertIn("sentiment", (self.directory / "README.md").read_text())
+
+    def test_the_tracker_got_the_same_names(self):
+        self.assertNotEmpty(list((self.directory / "tensorboard").glob("events.*")))
+
+    def test_the_same_command_again_gives_the_results_without_training(self):
+        before = {path: path.stat().st_mtime_ns for path in self.directory.rglob("*")}
+        results, _ = run("--dataset_name", "all", "--do_predict", "--report_to", "tensorboard", output_dir=self.directory)
+        self.assertEqual(results["averages"].keys(), self.results["averages"].keys())
+        self.assertEqual(before, {path: path.stat().st_mtime_ns for path in self.directory.rglob("*")})
+
+    def test_another_configuration_is_refused_with_both_ids_and_the_difference(self):
+        run_id = json.loads((self.directory / "manifest.json").read_text())["run_id"]
+        with self.assertRaisesRegex(ConfigError, f"{run_id}.*learning_rate 0.0005 there, 0.1 here") as caught:
+            run("--dataset_name", "all", "--do_predict", "--learning_rate", "0.1", output_dir=self.directory)
+        self.assertEqual(caught.exception.exit_code, 78)
+
+    def test_every_checkpoint_can_be_scored(self):
+        found, _ = run("--dataset_name", "all", "--eval_checkpoints", "all", output_dir=self.directory)
+        self.assertEqual(list(found), ["2", "4"])
+        self.assertEqual(found["4"]["tasks"].keys(), self.results["tasks"].keys())
+
+
+class ModesTest(parameterized.TestCase):
+    def test_two_runs_of_one_command_give_equal_bytes(self):
+        (_, a), (_, b) = run("--seed", "3"), run("--seed", "3")
+        for name in ("results.json", "predictions/sentiment.validation.jsonl", "model.safetensors"):
+            self.assertEqual((a / name).read_bytes(), (b / name).read_bytes(), name)
+
+    def test_eval_only_scores_a_model_as_the_run_that_made_it_did(self):
+        results, directory = run()
+        again, other = run("--eval_only", "--model_name_or_path", str(directory), quick=False)
+        whole = read_jsonl(other / "predictions" / "sentiment.validation.jsonl")
+        part = read_jsonl(directory / "predictions" / "sentiment.validation.jsonl")
+        by_idx = {line["idx"]: line["prediction"] for line in whole}
+        self.assertEqual([line["prediction"] for line in part], [by_idx[line["idx"]] for line in part])
+        self.assertFalse((other / "model.safetensors").exists())
+
+    def test_predict_only_writes_test_predictions_and_no_metrics(self):
+        _, directory = run()
+        results, other = run("--predict_only", "--model_name_or_path", str(directory), "--max_predict_samples", "9")
+        self.assertEqual(results, {"tasks": {}, "averages": {}})
+        self.assertLen(read_jsonl(other / "predictions" / "sentiment.test.jsonl"), 9)
+
+    def test_scored_labels_are_always_labels(self):
+        results, directory = run("--eval_method", "score")
+        self.assertEqual(results["tasks"]["sentiment"]["invalid_rate"], 0.0)
+        predictions = {line["prediction"] for line in read_jsonl(directory / "predictions" / "sentiment.validation.jsonl")}
+        self.assertContainsSubset(predictions, {"negative", "positive"})
+
+    def test_a_part_of_training_can_select_and_is_not_trained_on(self):
+        _, directory = run("--selection_split", "train[5%]")
+        data = json.loads((directory / "manifest.json").read_text())["data"]["sentiment.train"]
+        self.assertEqual(data["kept_for_selection"], round(0.05 * data["rows"]))
+        self.assertNotIn("marks", [m for m in json.loads((directory / "manifest.json").read_text())["marks"].values() if "selected on" in m])
+
+    def test_per_task_selection_scores_each_task_at_its_own_best_step(self):
+        results, directory = run("--dataset_name", "sentiment,entailment", "--select", "per_task")
+        manifest = json.loads((directory / "manifest.json").read_text())
+        for task, best in manifest["best_per_task"].items():
+            self.assertAlmostEqual(results["tasks"][task]["accuracy"], best["value"])
+            self.assertIn(f"step {best['step']}", manifest["marks"][task])
+
+    def test_few_shot_takes_so_many_rows_of_each_class(self):
+        _, directory = run("--few_shot", "5", "--max_train_samples", "None")
+        self.assertEqual(json.loads((directory / "manifest.json").read_text())["data"]["sentiment.train"]["used"], 10)
+
+    def test_a_dry_run_shows_figures_and_writes_nothing(self):
+        figures, directory = run("--dry_run")
+        self.assertEqual((figures["steps"], figures["update_size"]), (4, 8))
+        self.assertEqual(figures["lengths"]["sentiment train inputs"]["unknown"], 0.0)
+        self.assertFalse(directory.exists())
+
+    def test_early_stopping_stops(self):
+        _, directory = run("--learning_rate", "0", "--max_steps", "40", "--early_stopping_patience", "2")
+        self.assertLess(json.loads((directory / "manifest.json").read_text())["training"]["steps"], 12)
+
+    def test_an_interrupted_run_goes_on_and_ends_as_the_uninterrupted_one(self):
+        (_, whole), interrupted = run("--max_steps", "6", "--eval_steps", "2"), folder()
+
+        def stop_at_four(trainer, resume_from=None, train=fine_tune_t5.steps.train):
+            from transformers import TrainerCallback
+
+            class Stop(TrainerCallback):
+                def on_step_end(self, args, state, control, **kwargs):
+                    if state.global_step == 5:
+                        raise KeyboardInterrupt
+
+            trainer.add_callback(Stop())
+            return train(trainer, resume_from)
+
+        original = fine_tune_t5.steps.train
+        fine_tune_t5.steps.train = stop_at_four
+        try:
+            with self.assertRaises(KeyboardInterrupt):
+                run("--max_steps", "6", "--eval_steps", "2", output_dir=interrupted)
+        finally:
+            fine_tune_t5.steps.train = original
+        (interrupted / "checkpoint-6").mkdir()  # a save that was cut short: passed over
+        run("--max_steps", "6", "--eval_steps", "2", output_dir=interrupted)
+        self.assertEqual((whole / "results.json").read_bytes(), (interrupted / "results.json").read_bytes())
+        self.assertEqual((whole / "model.safetensors").read_bytes(), (interrupted / "model.safetensors").read_bytes())
+        steps = [line["step"] for line in read_jsonl(interrupted / "metrics.jsonl") if "train/loss" in line]
+        self.assertEqual(steps, [1, 2, 3, 4, 5, 6])
+
+
+class OwnTasksTest(parameterized.TestCase):
+    ENTRY = """
+mine:
+  mood:
+    prefix: 'mood: '
+    text_column_name: sentence
+    label_column_name: label
+    labels: [bad, good]
+    metric_names: [accuracy, f1, mcc]
+    metric_to_optimize: mcc
+"""
+
+    def test_the_six_fields_of_an_entry_suffice_for_a_run(self):
+        path = Path(tempfile.mkdtemp()) / "tasks.yaml"
+        path.write_text(self.ENTRY)
+        train, validation = rows_file("mini", "sentiment", "train", 40), rows_file("mini", "sentiment")
+        results, _ = run(
+            "--task_file", str(path), "--benchmark", "mine", "--dataset_name", "mood",
+            "--train_file", str(train), "--validation_file", str(validation),
+        )  # fmt: skip
+        self.assertEqual(list(results["tasks"]["mood"]), ["accuracy", "f1", "mcc", "invalid_rate"])
+
+
+BAD_FILES = {
+    "broken_json": (b'{"sentence": "a", "label": 0}\n{"sentence": \n', r"rows.jsonl:2: not JSON"),
+    "not_an_object": (b'["a"]\n', r"rows.jsonl:1: expected one JSON object"),
+    "invalid_utf8": (b'{"sentence": "a", "label": 0}\n{"sentence": "\xff", "label": 0}\n', r"rows.jsonl:2: not UTF-8"),
+    "empty": (b"", r"rows.jsonl: the file is empty"),
+    "missing_column": (b'{"text": "a", "label": 0}\n', r"rows.jsonl:1: no column 'sentence'.*'text'"),
+    "label_outside": (b'{"sentence": "a", "label": 0}\n{"sentence": "b", "label": 2}\n', r"rows.jsonl:2: label 2 .* 0 negative, 1 positive"),
+    "unlabelled": (b'{"sentence": "a", "label": -1}\n', r"rows.jsonl:1: .*must be labelled"),
+    "other_columns": (b'{"sentence": "a", "label": 0}\n{"sentence": "b", "label": 0, "x": 1}\n', r"rows.jsonl:2: other columns"),
+}  # fmt: skip
+
+
+class BadInputTest(parameterized.TestCase):
+    @parameterized.named_parameters((name, *case) for name, case in BAD_FILES.items())
+    def test_a_bad_file_is_told_by_file_and_line(self, content, message):
+        path = Path(tempfile.mkdtemp()) / "rows.jsonl"
+        path.write_bytes(content)
+        with self.assertRaisesRegex(DataError, message) as caught:
+            run("--train_file", str(path))
+        self.assertEqual(caught.exception.exit_code, 65)
+
+    def test_a_cut_off_gzip_file_is_told(self):
+        path = Path(tempfile.mkdtemp()) / "rows.jsonl.gz"
+        write_jsonl(path, [{"sentence": f"row {os.urandom(40).hex()}", "label": 0} for _ in range(200)])
+        path.write_bytes(path.read_bytes()[:-200])
+        with self.assertRaisesRegex(DataError, r"rows.jsonl.gz: the gzip file is cut off after line \d+"):
+            run("--train_file", str(path))
+
+    def test_an_empty_text_is_counted_and_kept(self):
+        def empty_first(rows):
+            return [{**rows[0], "sentence": ""}, *rows[1:]]
+
+        path = rows_file("mini", "sentiment", change=empty_first)
+        _, directory = run("--train_file", str(path))
+        data = json.loads((directory / "manifest.json").read_text())["data"]["sentiment.train"]
+        self.assertEqual((data["empty_texts"], data["used"]), (1, 12))
+
+    @parameterized.parameters(
+        (["--benchmark", "gleu"], ConfigError, r"--benchmark: unknown benchmark 'gleu'; did you mean glue"),
+        (["--dataset_name", "sentimnt"], ConfigError, r"--dataset_name: .*'sentimnt'; did you mean sentiment"),
+        (["--metric_for_best_model", "acuracy"], ConfigError, r"'acuracy'; did you mean accuracy"),
+        (["--selection_split", "trian[5%]"], ConfigError, r"--selection_split 'trian\[5%\]'"),
+        (["--report_to", "wandbb"], ConfigError, r"--report_to: unknown tracker 'wandbb'; did you mean wandb"),
+        (["--model_name_or_path", "./no-such-model"], ConfigError, r"no file or folder './no-such-model'"),
+        (["--benchmark", "super_glue", "--dataset_name", "wsc", "--eval_method", "score", "--data_dir", "{data}"], ConfigError, r"wsc has no candidates"),
+        (["--benchmark", "glue", "--dataset_name", "rte", "--data_dir", "{data}"], DataError, r"glue/rte has no training split: no .*train.jsonl"),
+        (["--data_dir", "/no/such/dir"], ConfigError, r"--data_dir: no directory '/no/such/dir'"),
+        (["--few_shot", "3", "--dataset_name", "similarity"], ConfigError, r"--few_shot: mini/similarity has no classes"),
+        (["--train_fraction", "1.5"], ConfigError, r"--train_fraction 1.5"),
+        (["--config_overrides", "d_modle=3"], ConfigError, r"'d_modle'; did you mean d_model"),
+        (["--resume", "checkpoint-7"], ConfigError, r"--resume 'checkpoint-7'"),
+    )  # fmt: skip
+    def test_a_wrong_value_is_told_with_its_flag_and_what_would_be_right(self, argv, error, message):
+        data = tempfile.mkdtemp()
+        if "wsc" in argv:
+            row = {"text": "Ann sat as she ate .", "span1_text": "Ann", "span2_index": 3, "span2_text": "she", "label": 1}
+            for split in ("train", "validation"):
+                write_jsonl(f"{data}/super_glue/wsc/{split}.jsonl", [row])
+        with self.assertRaisesRegex(error, message):
+            run(*(arg.format(data=data) for arg in argv))
+
+    def test_a_hub_model_that_is_not_there_while_offline_is_told_at_once(self):
+        with self.assertRaisesRegex(ConfigError, r"'no-such-org/no-such-model' is no folder, the hub cannot be reached"):
+            run("--model_name_or_path", "no-such-org/no-such-model")
+
+    def test_a_directory_with_other_files_is_refused(self):
+        directory = Path(tempfile.mkdtemp())
+        (directory / "thesis.tex").write_text("")
+        with self.assertRaisesRegex(ConfigError, r"not empty \(thesis.tex"):
+            run(output_dir=directory)
+
+    def test_fp16_stops_at_the_first_run_of_steps_without_a_finite_loss(self):
+        with self.assertRaisesRegex(ConfigError, r"3 steps in a row.*lower --learning_rate"):
+            run("--learning_rate", "1e30", "--max_grad_norm", "0", "--optim", "sgd", "--max_steps", "20")
+
+
+if __name__ == "__main__":
+    absltest.main()
