@@ -11,13 +11,9 @@ import sys
 
 from transformers import set_seed
 
-from t5suite.data.sources import DataOptions
-from t5suite.data.subsets import selection_share
-from t5suite.data.training_data import Mixing, Subset
 from t5suite.errors import ConfigError, run_command
-from t5suite.models.loading import describe, load_model, load_tokenizer
+from t5suite.models.loading import describe
 from t5suite.runs import RESULTS, default_output_dir, open_run, public_settings, read_json, write_json
-from t5suite.tasks.registry import Lengths
 from t5suite.tracking import reports
 from t5suite.tracking.dry_runs import print_dry_run
 from t5suite.tracking.trackers import Trackers, tracker_names
@@ -25,6 +21,7 @@ from t5suite.training import fine_tuning as steps
 from t5suite.training.argument_parser import changed_settings, parse_arguments
 from t5suite.training.arguments import FINE_TUNING_ARGUMENTS
 from t5suite.training.checkpoints import checkpoint_step, checkpoint_to_resume, checkpoints
+from t5suite.training.from_arguments import data_for, lengths_of, mixing_of, tokenizer_and_model
 
 logger = logging.getLogger("t5suite.fine_tune")
 
@@ -54,28 +51,24 @@ def main(argv=None) -> dict:
         return score_checkpoints(plan, *arguments)
     run = None
     if not eval_args.dry_run:
-        with args.main_process_first(local=False, desc="run directory"):
-            run = open_run(
-                args.output_dir, settings, argv or sys.argv[1:], is_main, need_new=is_main and resume == "none"
-            )
+        run = open_run(args.output_dir, settings, argv or sys.argv[1:], is_main, need_new=is_main and resume == "none")
         if run.finished:
             logger.info("run %s in %s was finished before; these are its results", run.run_id, run.directory)
             return reports.print_results(read_json(run.directory / RESULTS), str(run.directory), is_main)
 
     # 4. Tokenizer and model, in float32 whatever the checkpoint holds.
-    tokenizer, model = load_tokenizer_and_model(model_args)
+    tokenizer, model = tokenizer_and_model(model_args)
     steps.check_precision(args.fp16, model.config.model_type)
     logger.info("%(class)s, %(parameters)d parameters", describe(model))
 
     # 5. Data, tokenization, and the metrics of every split that is scored.
-    data = load_data(plan, tokenizer, data_args, eval_args, args, trains)
+    data = data_for(plan, tokenizer, data_args, eval_args, args, trains)
 
     # 6. Trainer.
-    mixing = Mixing(data_args.mixing, data_args.mixing_limit, data_args.mixing_temperature)
-    trainer, rates = steps.make_trainer(model, tokenizer, args, data, mixing, eval_args.early_stopping_patience)
+    patience = eval_args.early_stopping_patience
+    trainer, rates = steps.make_trainer(model, tokenizer, args, data, mixing_of(data_args), patience)
     if eval_args.dry_run:
-        lengths = Lengths(data_args.max_source_length, data_args.max_target_length)
-        return print_dry_run(changed_settings(arguments), data, tokenizer, lengths, args)
+        return print_dry_run(changed_settings(arguments), data, tokenizer, lengths_of(data_args), args)
     tasks = {task.name: task.entry for task in [*plan.train, *plan.evaluate]}
     run.update(tasks=tasks, data=data.described, mixing_rates=rates, missing_tasks=data.missing, model=describe(model))
 
@@ -101,57 +94,6 @@ def main(argv=None) -> dict:
     return results
 
 
-def load_tokenizer_and_model(model_args):
-    """`(tokenizer, model)` of the model flags."""
-    tokenizer = load_tokenizer(
-        model_args.tokenizer_name or model_args.model_name_or_path,
-        model_args.model_revision,
-        model_args.trust_remote_code,
-    )
-    model = load_model(
-        model_args.model_name_or_path,
-        tokenizer=tokenizer,
-        config_name=model_args.config_name,
-        from_scratch=model_args.from_scratch,
-        config_overrides=model_args.config_overrides,
-        dropout_rate=model_args.dropout_rate,
-        revision=model_args.model_revision,
-        trust_remote_code=model_args.trust_remote_code,
-    )
-    return tokenizer, model
-
-
-def load_data(plan, tokenizer, data_args, eval_args, args, trains: bool) -> steps.Data:
-    """Every split that the flags ask for."""
-    return steps.load_data(
-        plan,
-        DataOptions(
-            data_args.data_dir,
-            data_args.train_file,
-            data_args.validation_file,
-            data_args.test_file,
-            data_args.data_revision,
-        ),
-        tokenizer,
-        Lengths(data_args.max_source_length, data_args.max_target_length),
-        trains=trains,
-        evaluates=not eval_args.predict_only
-        and (eval_args.eval_only or args.eval_strategy.value != "no" or not trains),
-        predicts=eval_args.predict_only or args.do_predict,
-        subset=Subset(
-            data_args.max_train_samples,
-            data_args.train_fraction,
-            data_args.few_shot,
-            selection_share(data_args.selection_split),
-        ),
-        method=eval_args.eval_method,
-        max_eval_samples=data_args.max_eval_samples,
-        max_predict_samples=data_args.max_predict_samples,
-        allow_missing=data_args.allow_missing_tasks,
-        seed=args.seed,
-    )
-
-
 def score_checkpoints(plan, model_args, data_args, eval_args, args) -> dict:
     """`--eval_checkpoints all`: every checkpoint of the run in `--output_dir`, as a table of steps by tasks."""
     folders = checkpoints(args.output_dir)
@@ -160,9 +102,9 @@ def score_checkpoints(plan, model_args, data_args, eval_args, args) -> dict:
     data, scores, full = None, {}, {}
     for folder in folders:
         model_args.model_name_or_path = str(folder)
-        tokenizer, model = load_tokenizer_and_model(model_args)
-        data = data or load_data(plan, tokenizer, data_args, eval_args, args, trains=False)
-        trainer, _ = steps.make_trainer(model, tokenizer, args, data, Mixing())
+        tokenizer, model = tokenizer_and_model(model_args)
+        data = data or data_for(plan, tokenizer, data_args, eval_args, args, trains=False)
+        trainer, _ = steps.make_trainer(model, tokenizer, args, data, mixing_of(data_args))
         report = trainer.evaluator.evaluate(trainer.model, data.eval_sets)
         results = reports.build_results(report, plan.benchmark, plan.average, data.eval_sets, plan.published)
         scores[checkpoint_step(folder)] = {**report.by_task, **results["averages"]}

@@ -16,7 +16,7 @@ _HOMES = {
     "DATASET_VALS": "t5suite.constants",
     "MIXTURES": "t5suite.constants",
     "Example": "t5suite.tasks.formatters",
-    "FineTuner": "t5suite.training.fine_tuner",
+    "FineTuner": "t5suite.fine_tuner",
     "Task": "t5suite.tasks.registry",
     "load_task": "t5suite.tasks.registry",
 }

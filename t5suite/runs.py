@@ -38,7 +38,41 @@ PACKAGES = (
 
 # Settings that say where and how loudly a run goes on, but not what comes out of it.
 OPERATIONAL_SETTINGS = frozenset(
-    ["output_dir", "logging_strategy", "logging_first_step", "logging_steps", "log_level", "log_level_replica", "log_on_each_node", "report_to", "trackers", "run_name", "project", "trackio_space_id", "disable_tqdm", "resume", "resume_from_checkpoint", "dry_run", "save_total_limit", "dataloader_num_workers", "dataloader_pin_memory", "dataloader_persistent_workers", "dataloader_prefetch_factor", "push_to_hub", "hub_model_id", "hub_strategy", "hub_token", "hub_private_repo", "hub_always_push", "hub_revision", "eval_checkpoints", "data_dir", "local_rank", "ddp_timeout", "logging_nan_inf_filter"]
+    [
+        "output_dir",
+        "logging_strategy",
+        "logging_first_step",
+        "logging_steps",
+        "log_level",
+        "log_level_replica",
+        "log_on_each_node",
+        "report_to",
+        "trackers",
+        "run_name",
+        "project",
+        "trackio_space_id",
+        "disable_tqdm",
+        "resume",
+        "resume_from_checkpoint",
+        "dry_run",
+        "save_total_limit",
+        "dataloader_num_workers",
+        "dataloader_pin_memory",
+        "dataloader_persistent_workers",
+        "dataloader_prefetch_factor",
+        "push_to_hub",
+        "hub_model_id",
+        "hub_strategy",
+        "hub_token",
+        "hub_private_repo",
+        "hub_always_push",
+        "hub_revision",
+        "eval_checkpoints",
+        "data_dir",
+        "local_rank",
+        "ddp_timeout",
+        "logging_nan_inf_filter",
+    ]
 )
 SECRET_WORDS = ("token", "key", "password", "secret")
 
@@ -64,9 +98,10 @@ class Run:
         return self.manifest.get("status") == "finished" and (self.directory / RESULTS).is_file()
 
     def update(self, **entries) -> None:
-        """Adds entries to the manifest and writes it."""
+        """Adds entries to the manifest and writes it; the first call makes the directory."""
         self.manifest.update(entries)
         if self.is_main:
+            self.directory.mkdir(parents=True, exist_ok=True)
             write_json(self.directory / MANIFEST, self.manifest)
 
     def finish(self) -> None:
@@ -75,7 +110,7 @@ class Run:
 
 
 def open_run(output_dir, settings: dict, argv=(), is_main: bool = True, need_new: bool = False) -> Run:
-    """The run of `settings` in `output_dir`: a new one, or the one that is there already.
+    """The run of `settings` in `output_dir`: a new one, or the one that is there already. Nothing is written yet.
 
     Args:
       settings: every flag by name; OPERATIONAL_SETTINGS do not count for "the same run".
@@ -107,11 +142,7 @@ def open_run(output_dir, settings: dict, argv=(), is_main: bool = True, need_new
         "commit": git_commit(),
         "hardware": hardware(),
     }
-    run = Run(directory, manifest, is_main)
-    if is_main:
-        directory.mkdir(parents=True, exist_ok=True)
-        run.update()
-    return run
+    return Run(directory, manifest, is_main)
 
 
 def _check_same_run(directory, manifest, settings, fingerprint, need_new):

@@ -1,7 +1,7 @@
 """Files that come with the suite beside its code, found by name in a checkout and in an installed package.
 
-    >>> shipped_file("recipes", "mini.yaml")
-    PosixPath('/home/me/t5suite/recipes/mini.yaml')
+>>> shipped_file("recipes", "mini.yaml")
+PosixPath('/home/me/t5suite/recipes/mini.yaml')
 """
 
 from pathlib import Path

@@ -16,8 +16,23 @@ from t5suite.data.sources import DataOptions, load_split
 from t5suite.errors import ConfigError, DataError
 from t5suite.tasks.registry import load_task
 
-QUICK = ["--max_train_samples", "64", "--max_eval_samples", "24", "--max_steps", "4", "--per_device_train_batch_size", "8"]
-QUICK += ["--config_overrides", "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2", "--disable_tqdm", "True", "--use_cpu"]
+QUICK = [
+    "--max_train_samples",
+    "64",
+    "--max_eval_samples",
+    "24",
+    "--max_steps",
+    "4",
+    "--per_device_train_batch_size",
+    "8",
+]
+QUICK += [
+    "--config_overrides",
+    "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2",
+    "--disable_tqdm",
+    "True",
+    "--use_cpu",
+]
 QUICK += ["--eval_strategy", "steps", "--eval_steps", "2", "--logging_steps", "1"]
 
 
@@ -33,7 +48,9 @@ def run(*argv, output_dir=None, quick=True):
 
 def rows_file(benchmark, name, split="validation", count=12, change=None):
     """A JSONL file with rows of a bundled task."""
-    rows = load_split(load_task(benchmark, name), "validation", split, DataOptions()).rows.select(range(count)).to_list()
+    rows = (
+        load_split(load_task(benchmark, name), "validation", split, DataOptions()).rows.select(range(count)).to_list()
+    )
     path = Path(tempfile.mkdtemp()) / "rows.jsonl"
     write_jsonl(path, change(rows) if change else rows)
     return path
@@ -68,7 +85,17 @@ class RunDirectoryTest(parameterized.TestCase):
     def test_the_manifest_explains_the_run(self):
         manifest = json.loads((self.directory / "manifest.json").read_text())
         self.assertEqual(manifest["status"], "finished")
-        keys = {"run_id", "settings", "versions", "hardware", "tasks", "data", "mixing_rates", "best_per_task", "training"}
+        keys = {
+            "run_id",
+            "settings",
+            "versions",
+            "hardware",
+            "tasks",
+            "data",
+            "mixing_rates",
+            "best_per_task",
+            "training",
+        }
         self.assertContainsSubset(keys, set(manifest))
         self.assertTrue(manifest["data"]["sentiment.train"]["subset"])
         self.assertEqual(manifest["data"]["sentiment.train"]["used"], 64)
@@ -86,7 +113,9 @@ class RunDirectoryTest(parameterized.TestCase):
 
     def test_the_same_command_again_gives_the_results_without_training(self):
         before = {path: path.stat().st_mtime_ns for path in self.directory.rglob("*")}
-        results, _ = run("--dataset_name", "all", "--do_predict", "--report_to", "tensorboard", output_dir=self.directory)
+        results, _ = run(
+            "--dataset_name", "all", "--do_predict", "--report_to", "tensorboard", output_dir=self.directory
+        )
         self.assertEqual(results["averages"].keys(), self.results["averages"].keys())
         self.assertEqual(before, {path: path.stat().st_mtime_ns for path in self.directory.rglob("*")})
 
@@ -126,14 +155,19 @@ class ModesTest(parameterized.TestCase):
     def test_scored_labels_are_always_labels(self):
         results, directory = run("--eval_method", "score")
         self.assertEqual(results["tasks"]["sentiment"]["invalid_rate"], 0.0)
-        predictions = {line["prediction"] for line in read_jsonl(directory / "predictions" / "sentiment.validation.jsonl")}
+        predictions = {
+            line["prediction"] for line in read_jsonl(directory / "predictions" / "sentiment.validation.jsonl")
+        }
         self.assertContainsSubset(predictions, {"negative", "positive"})
 
     def test_a_part_of_training_can_select_and_is_not_trained_on(self):
         _, directory = run("--selection_split", "train[5%]")
         data = json.loads((directory / "manifest.json").read_text())["data"]["sentiment.train"]
         self.assertEqual(data["kept_for_selection"], round(0.05 * data["rows"]))
-        self.assertNotIn("marks", [m for m in json.loads((directory / "manifest.json").read_text())["marks"].values() if "selected on" in m])
+        self.assertNotIn(
+            "marks",
+            [m for m in json.loads((directory / "manifest.json").read_text())["marks"].values() if "selected on" in m],
+        )
 
     def test_per_task_selection_scores_each_task_at_its_own_best_step(self):
         results, directory = run("--dataset_name", "sentiment,entailment", "--select", "per_task")
@@ -263,14 +297,22 @@ class BadInputTest(parameterized.TestCase):
     def test_a_wrong_value_is_told_with_its_flag_and_what_would_be_right(self, argv, error, message):
         data = tempfile.mkdtemp()
         if "wsc" in argv:
-            row = {"text": "Ann sat as she ate .", "span1_text": "Ann", "span2_index": 3, "span2_text": "she", "label": 1}
+            row = {
+                "text": "Ann sat as she ate .",
+                "span1_text": "Ann",
+                "span2_index": 3,
+                "span2_text": "she",
+                "label": 1,
+            }
             for split in ("train", "validation"):
                 write_jsonl(f"{data}/super_glue/wsc/{split}.jsonl", [row])
         with self.assertRaisesRegex(error, message):
             run(*(arg.format(data=data) for arg in argv))
 
     def test_a_hub_model_that_is_not_there_while_offline_is_told_at_once(self):
-        with self.assertRaisesRegex(ConfigError, r"'no-such-org/no-such-model' is no folder, the hub cannot be reached"):
+        with self.assertRaisesRegex(
+            ConfigError, r"'no-such-org/no-such-model' is no folder, the hub cannot be reached"
+        ):
             run("--model_name_or_path", "no-such-org/no-such-model")
 
     def test_a_directory_with_other_files_is_refused(self):

@@ -100,7 +100,7 @@ def load_model(
         model = AutoModelForSeq2SeqLM.from_config(config, dtype=torch.float32, trust_remote_code=trust_remote_code)
     else:
         model = _load_weights(name, config, revision, trust_remote_code)
-    _set_special_tokens(model, tokenizer)
+    _set_special_tokens(model, tokenizer, scratch)
     rows = model.get_input_embeddings().weight.shape[0]
     if rows < len(tokenizer):
         raise ConfigError(
@@ -136,12 +136,19 @@ def _fit_vocabulary(config, tokenizer):
         config.vocab_size = rows
 
 
-def _set_special_tokens(model, tokenizer):
-    """A fresh T5 configuration names no start token; T5 starts its decoder with padding."""
+def _set_special_tokens(model, tokenizer, scratch: bool):
+    """Padding and end are the tokenizer's where weights are new; a fresh T5 configuration names no start token.
+
+    T5 starts its decoder with padding, BART with its end token: the configuration says which where it says anything.
+    """
     config = model.config
-    config.pad_token_id = tokenizer.pad_token_id if config.pad_token_id is None else config.pad_token_id
-    config.eos_token_id = tokenizer.eos_token_id if config.eos_token_id is None else config.eos_token_id
-    if config.decoder_start_token_id is None:
+    starts_with_end = config.decoder_start_token_id is not None and config.decoder_start_token_id == config.eos_token_id
+    for name in ("pad_token_id", "eos_token_id"):
+        if scratch or getattr(config, name) is None:
+            setattr(config, name, getattr(tokenizer, name))
+    if scratch and starts_with_end:
+        config.decoder_start_token_id = config.eos_token_id
+    elif scratch or config.decoder_start_token_id is None:
         config.decoder_start_token_id = config.pad_token_id
     generation = model.generation_config
     generation.pad_token_id, generation.eos_token_id = config.pad_token_id, config.eos_token_id

@@ -21,7 +21,29 @@ import warnings
 import numpy as np
 
 DETERMINERS = frozenset(
-    ["a", "an", "few", "her", "his", "each", "every", "many", "much", "my", "our", "some", "that", "the", "their", "these", "this", "those", "which", "whose", "your"]
+    [
+        "a",
+        "an",
+        "few",
+        "her",
+        "his",
+        "each",
+        "every",
+        "many",
+        "much",
+        "my",
+        "our",
+        "some",
+        "that",
+        "the",
+        "their",
+        "these",
+        "this",
+        "those",
+        "which",
+        "whose",
+        "your",
+    ]
 )
 
 

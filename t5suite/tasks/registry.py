@@ -254,7 +254,7 @@ def decode_ids(sequences, tokenizer) -> list[str]:
 
     Nothing else is cleaned away: a sentinel or unknown piece makes the text no label, as it should.
     """
-    dropped = {-100, tokenizer.pad_token_id}
+    dropped = {-100, tokenizer.pad_token_id, tokenizer.bos_token_id}
     kept = []
     for sequence in sequences:
         ids = []

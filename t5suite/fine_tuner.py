@@ -1,0 +1,96 @@
+"""Fine-tuning from Python: the steps of `fine_tune_t5.py` behind three calls.
+
+>>> tuner = FineTuner(benchmark="glue", dataset_name="rte", model_name_or_path="t5-small", data_dir="data")
+>>> tuner.train()
+{'tasks': {'rte': {'accuracy': 71.1, 'invalid_rate': 0.0}}, 'averages': {}}
+>>> tuner.predict(["rte sentence1: It rains. sentence2: It is wet."])
+['entailment']
+"""
+
+import torch
+from transformers import set_seed
+
+from t5suite.runs import default_output_dir, open_run, public_settings
+from t5suite.tasks.registry import decode_ids
+from t5suite.tracking import reports
+from t5suite.tracking.trackers import Trackers, tracker_names
+from t5suite.training import fine_tuning as steps
+from t5suite.training.argument_parser import parse_arguments
+from t5suite.training.arguments import FINE_TUNING_ARGUMENTS
+from t5suite.training.checkpoints import checkpoint_to_resume
+from t5suite.training.from_arguments import data_for, mixing_of, tokenizer_and_model
+
+
+class FineTuner:
+    """One run; takes the script's flags by name.
+
+    Raises:
+      ConfigError: an unknown flag or value, as on the command line.
+    """
+
+    def __init__(self, **flags):
+        argv = [f"--{name}={value}" for name, value in flags.items()]
+        self.arguments = parse_arguments(FINE_TUNING_ARGUMENTS, argv)
+        self.model_args, self.data_args, self.eval_args, self.args = self.arguments
+        self.plan = steps.plan_tasks(
+            self.data_args.benchmark, self.data_args.dataset_name, self.data_args.task_file, self.args.selection_metric
+        )
+        if not self.args.output_dir_given:
+            self.args.output_dir = default_output_dir(
+                self.plan.benchmark, self.plan.dataset_name, self.model_args.model_name_or_path
+            )
+        set_seed(self.args.seed)
+        self.tokenizer, self.model = tokenizer_and_model(self.model_args)
+        self.trainer = None
+
+    def train(self) -> dict:
+        """Trains, scores, writes the run directory and returns what `results.json` holds."""
+        settings = steps.all_settings(*self.arguments)
+        is_main = self.args.process_index == 0
+        run = open_run(self.args.output_dir, settings, is_main=is_main)
+        data = self._prepare(trains=True)
+        with Trackers(
+            tracker_names(self.args.trackers) if is_main else [], run.directory, run.run_id, public_settings(settings)
+        ) as trackers:
+            resume_from = checkpoint_to_resume(self.args.output_dir, self.eval_args.resume)
+            per_task = self.eval_args.select == "per_task"
+            best = steps.add_callbacks(self.trainer, run.directory, trackers, per_task, resume_from)
+            run.update(data=data.described, training=steps.train(self.trainer, resume_from))
+            self.trainer.save_model(self.args.output_dir)
+        steps.mark_for_table(data, selected=self.args.load_best_model_at_end)
+        report = steps.evaluate_finally(self.trainer, data, best if per_task else None)
+        results = reports.build_results(
+            report, self.plan.benchmark, self.plan.average, data.scored, self.plan.published
+        )
+        if is_main:
+            name = steps.model_title(self.model_args.model_name_or_path)
+            title = f"{name} on {self.plan.benchmark}/{self.plan.dataset_name}"
+            reports.finish_run(run, data, report, results, best.best, title, name, is_model=True)
+        return results
+
+    def evaluate(self) -> dict:
+        """Scores the model as it is and returns what `results.json` would hold; nothing is written."""
+        data = self._prepare(trains=False)
+        report = steps.evaluate_finally(self.trainer, data)
+        return reports.build_results(report, self.plan.benchmark, self.plan.average, data.scored, self.plan.published)
+
+    def predict(self, inputs: list[str], max_length: int = 64) -> list[str]:
+        """The model's answers to finished input texts, in their order; greedy, at most `max_length` tokens each."""
+        self.model.eval()
+        batch = self.tokenizer(
+            inputs, return_tensors="pt", padding=True, truncation=True, max_length=self.data_args.max_source_length
+        )
+        batch = {name: batch[name].to(self.model.device) for name in ("input_ids", "attention_mask")}
+        with torch.no_grad():
+            ids = self.model.generate(
+                **batch, max_new_tokens=max_length, num_beams=self.args.generation_num_beams or 1, do_sample=False
+            )
+        return decode_ids(ids[:, 1:].tolist(), self.tokenizer)
+
+    def _prepare(self, trains: bool):
+        data = data_for(self.plan, self.tokenizer, self.data_args, self.eval_args, self.args, trains)
+        patience = self.eval_args.early_stopping_patience if trains else None
+        self.trainer, _ = steps.make_trainer(
+            self.model, self.tokenizer, self.args, data, mixing_of(self.data_args), patience
+        )
+        return data

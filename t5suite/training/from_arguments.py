@@ -1,0 +1,71 @@
+"""Argument dataclasses -> the plain parameters of the steps; what the entry script and `FineTuner` share.
+
+>>> tokenizer, model = tokenizer_and_model(ModelArguments(model_name_or_path="t5-small"))
+"""
+
+from t5suite.data.sources import DataOptions
+from t5suite.data.subsets import selection_share
+from t5suite.data.training_data import Mixing, Subset
+from t5suite.models.loading import load_model, load_tokenizer
+from t5suite.tasks.registry import Lengths
+from t5suite.training.fine_tuning import Data, Plan, load_data
+
+
+def tokenizer_and_model(model_args):
+    """`(tokenizer, model)` of the model flags, the model in float32."""
+    tokenizer = load_tokenizer(
+        model_args.tokenizer_name or model_args.model_name_or_path,
+        model_args.model_revision,
+        model_args.trust_remote_code,
+    )
+    model = load_model(
+        model_args.model_name_or_path,
+        tokenizer=tokenizer,
+        config_name=model_args.config_name,
+        from_scratch=model_args.from_scratch,
+        config_overrides=model_args.config_overrides,
+        dropout_rate=model_args.dropout_rate,
+        revision=model_args.model_revision,
+        trust_remote_code=model_args.trust_remote_code,
+    )
+    return tokenizer, model
+
+
+def data_for(plan: Plan, tokenizer, data_args, eval_args, args, trains: bool) -> Data:
+    """Every split that the flags ask for, tokenized, with its metrics bound."""
+    return load_data(
+        plan,
+        DataOptions(
+            data_args.data_dir,
+            data_args.train_file,
+            data_args.validation_file,
+            data_args.test_file,
+            data_args.data_revision,
+        ),
+        tokenizer,
+        lengths_of(data_args),
+        trains=trains,
+        evaluates=not eval_args.predict_only and (not trains or args.eval_strategy.value != "no"),
+        predicts=eval_args.predict_only or args.do_predict,
+        subset=Subset(
+            data_args.max_train_samples,
+            data_args.train_fraction,
+            data_args.few_shot,
+            selection_share(data_args.selection_split),
+        ),
+        method=eval_args.eval_method,
+        max_eval_samples=data_args.max_eval_samples,
+        max_predict_samples=data_args.max_predict_samples,
+        allow_missing=data_args.allow_missing_tasks,
+        seed=args.seed,
+    )
+
+
+def lengths_of(data_args) -> Lengths:
+    """The longest sequences kept."""
+    return Lengths(data_args.max_source_length, data_args.max_target_length)
+
+
+def mixing_of(data_args) -> Mixing:
+    """How often a mixture's tasks are drawn."""
+    return Mixing(data_args.mixing, data_args.mixing_limit, data_args.mixing_temperature)
