@@ -64,11 +64,12 @@ def main(argv=None) -> dict:
     # 5. Data, tokenization, and the metrics of every split that is scored.
     data = data_for(plan, tokenizer, data_args, eval_args, args, trains)
 
+    if eval_args.dry_run:
+        return print_dry_run(settings, changed_settings(arguments), data, tokenizer, lengths_of(data_args), args)
+
     # 6. Trainer.
     patience = eval_args.early_stopping_patience
     trainer, rates = steps.make_trainer(model, tokenizer, args, data, mixing_of(data_args), patience)
-    if eval_args.dry_run:
-        return print_dry_run(changed_settings(arguments), data, tokenizer, lengths_of(data_args), args)
     tasks = {task.name: task.entry for task in [*plan.train, *plan.evaluate]}
     run.update(tasks=tasks, data=data.described, mixing_rates=rates, missing_tasks=data.missing, model=describe(model))
 
@@ -87,9 +88,9 @@ def main(argv=None) -> dict:
     report = steps.evaluate_finally(trainer, data, best if per_task else None)
     results = reports.build_results(report, plan.benchmark, plan.average, data.scored, plan.published)
     if is_main:
-        title = f"{steps.model_title(model_args.model_name_or_path)} on {plan.benchmark}/{plan.dataset_name}"
-        base_model = steps.model_title(model_args.model_name_or_path)
-        reports.finish_run(run, data, report, results, best.best, title, base_model, is_model=trains)
+        name = steps.model_title(model, model_args.model_name_or_path, model_args.from_scratch)
+        title = f"{name} on {plan.benchmark}/{plan.dataset_name}"
+        reports.finish_run(run, data, report, results, best.best, title, name, is_model=trains)
     trainer.accelerator.wait_for_everyone()
     return results
 

@@ -63,7 +63,7 @@ class FineTuner:
             report, self.plan.benchmark, self.plan.average, data.scored, self.plan.published
         )
         if is_main:
-            name = steps.model_title(self.model_args.model_name_or_path)
+            name = steps.model_title(self.model, self.model_args.model_name_or_path, self.model_args.from_scratch)
             title = f"{name} on {self.plan.benchmark}/{self.plan.dataset_name}"
             reports.finish_run(run, data, report, results, best.best, title, name, is_model=True)
         return results

@@ -10,7 +10,6 @@ from absl.testing import absltest, parameterized
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 import fine_tune_t5
-
 from t5suite.data.jsonl import read_jsonl, write_jsonl
 from t5suite.data.sources import DataOptions, load_split
 from t5suite.errors import ConfigError, DataError

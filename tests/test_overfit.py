@@ -13,7 +13,6 @@ from absl.testing import absltest, parameterized
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 import fine_tune_t5
-
 from t5suite.data.jsonl import numbered_lines, write_jsonl
 
 DATA = Path(__file__).parent.parent.parent / "shared" / "data"

@@ -11,7 +11,6 @@ from absl.testing import absltest, parameterized
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 import fine_tune_t5
-
 from t5suite.constants import DATASET_VALS
 from t5suite.data.jsonl import read_jsonl
 from t5suite.tasks.entries import metric_functions

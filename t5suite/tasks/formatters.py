@@ -102,7 +102,7 @@ def wsc(row, entry, split):
     A false row names a wrong referent, so it teaches nothing to write; evaluation keeps every row and compares
     the written referent with the row's candidate and label (`metrics.wsc_verdict`).
 
-    >>> wsc({"text": "Ann sat as she ate .", "span1_text": "Ann", "span2_index": 3, "span2_text": "she", "label": 1}, ...)
+    >>> wsc({"text": "Ann sat as she ate .", "span1_text": "Ann", "span2_index": 3, "span2_text": "she", ...}, ...)
     [Example(inputs='wsc: Ann sat as *she* ate .', targets='Ann')]
     """
     if split == "train" and row.get(entry["label_column_name"]) != 1:

@@ -8,8 +8,8 @@ for grouped metrics) and `num_classes`; it returns one number. Predictions of cl
 they stay in and count as wrong. A score that is not defined (a correlation of constants) is NaN.
 
 Definitions are those of the original T5's evaluation (arXiv:1910.10683, section 2.3; GLUE arXiv:1804.07461, SuperGLUE
-arXiv:1905.00537, ReCoRD arXiv:1810.12885, MultiRC NAACL 2018, SQuAD arXiv:1606.05250). `as_evaluate_metric` wraps one as an
-`evaluate.Metric`.
+arXiv:1905.00537, ReCoRD arXiv:1810.12885, MultiRC NAACL 2018, SQuAD arXiv:1606.05250). `as_evaluate_metric` wraps
+one as an `evaluate.Metric`.
 """
 
 import collections

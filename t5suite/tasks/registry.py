@@ -129,8 +129,9 @@ class Task:
         row_of_example = [i for i, row in enumerate(rows) for _ in self.examples(row, split)]
         if len(predictions) != len(row_of_example):
             raise DataError(
-                f"{self.benchmark}/{self.name}: {len(rows)} rows make {len(row_of_example)} examples in split {split!r}, "
-                f"but there are {len(predictions)} predictions; there must be one per example, in the rows' order"
+                f"{self.benchmark}/{self.name}: {len(rows)} rows make {len(row_of_example)} examples "
+                f"in split {split!r}, but there are {len(predictions)} predictions; there must be one per example, "
+                "in the rows' order"
             )
         if not row_of_example:
             raise DataError(f"{self.benchmark}/{self.name}: there are no rows to score")

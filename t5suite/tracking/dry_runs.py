@@ -1,31 +1,44 @@
 """What a run would do, without doing it (`--dry_run`).
 
-    >>> print_dry_run(settings, data, tokenizer, lengths, args)
+    >>> print_dry_run(settings, changed, data, tokenizer, lengths, args)
 
-Shows the settings that differ from their defaults, three pairs, the lengths in tokens, the share that is cut off, the
-rate of unknown pieces, and the steps.
+Shows the resolved settings (those that differ from their defaults marked), three pairs, the lengths in
+tokens, the share that is cut off, the rate of unknown pieces, and the steps.
 """
 
+import dataclasses
+import enum
 import math
 
 import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from transformers import Seq2SeqTrainingArguments
 
 PAIRS = 3
 SAMPLE = 2000
 
 
-def print_dry_run(changed: dict, data, tokenizer, lengths, args) -> dict:
+# Of Hugging Face's hundred settings these are always shown; others where they differ from their defaults.
+SHOWN = frozenset(
+    """learning_rate optim lr_scheduler_type warmup_steps weight_decay max_grad_norm num_train_epochs max_steps
+    per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps bf16 fp16 seed eval_strategy
+    eval_steps save_strategy save_steps save_total_limit load_best_model_at_end generation_num_beams
+    label_smoothing_factor z_loss train_sampling_strategy output_dir""".split()
+)
+
+
+def print_dry_run(settings: dict, changed: dict, data, tokenizer, lengths, args) -> dict:
     """Prints the overview and returns its figures.
 
     Args:
+      settings: every setting by name.
       changed: the settings that are not at their defaults.
       data: `fine_tuning.Data`.
     """
     console = Console(width=118)
-    _print_settings(console, changed)
+    _print_settings(console, settings, changed)
     _print_pairs(console, data)
     figures = {"lengths": {}, "steps": None}
     table = Table(title="tokens", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
@@ -68,20 +81,25 @@ def token_figures(texts: list[str], side: str, tokenizer, limit: int) -> dict:
     }
 
 
-def _print_settings(console, changed):
-    table = Table(
-        title="settings that differ from their defaults", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
-    )
+def _print_settings(console, settings, changed):
+    table = Table(title="settings (* not the default)", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("flag")
     table.add_column("value")
-    for name, value in sorted(changed.items()):
-        table.add_row(f"--{name}", str(value))
+    ours = set(settings) - {spec.name for spec in dataclasses.fields(Seq2SeqTrainingArguments)}
+    for name, value in settings.items():
+        if name in ours or name in SHOWN or name in changed:
+            star = "*" if name in changed else ""
+            table.add_row(f"--{name}{star}", str(value.value if isinstance(value, enum.Enum) else value))
     console.print(table)
 
 
 def _print_pairs(console, data):
-    examples = [(part.task, e) for part in data.training_sets for row in part.rows.select(range(min(PAIRS, len(part.rows))))
-                for e in part.task.examples(row, "train")]  # fmt: skip
+    examples = [
+        (part.task, example)
+        for part in data.training_sets
+        for row in part.rows.select(range(min(PAIRS, len(part.rows))))
+        for example in part.task.examples(row, "train")
+    ]
     examples = examples or [(s.task, e) for s in data.scored for e in s.examples[:PAIRS]]
     for task, example in examples[:PAIRS]:
         console.print(f"[bold]{task.name}[/bold]")

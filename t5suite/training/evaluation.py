@@ -312,7 +312,8 @@ def choose_method(wanted: str, task: Task, alone: bool) -> str:
         return wanted
     if alone:
         raise ConfigError(
-            f"--eval_method score: {task.benchmark}/{task.name} has no candidates to choose from; use --eval_method generate"
+            f"--eval_method score: {task.benchmark}/{task.name} has no candidates to choose from; "
+            "use --eval_method generate"
         )
     return "generate"
 

@@ -151,10 +151,17 @@ def start_logging(is_main: bool, disable_tqdm: bool = False) -> None:
     root.handlers, root.propagate = [handler], False
     root.setLevel(logging.INFO if is_main else logging.ERROR)
     transformers_logging.set_verbosity(logging.WARNING if is_main else logging.ERROR)
+    transformers_logging.disable_progress_bar()
+    logging.getLogger("transformers.trainer").addFilter(_is_news)
     if disable_tqdm or not is_main:
         import datasets
 
         datasets.disable_progress_bars()
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Tied weights are stored once: that a checkpoint lacks their other names is no news."""
+    return "missing keys in the checkpoint" not in record.getMessage()
 
 
 def all_settings(*arguments) -> dict:
@@ -171,8 +178,8 @@ def check_precision(fp16: bool, model_type: str) -> None:
     """T5's activations overflow fp16: checkpoints trained in bfloat16 reach 65504 within a few layers."""
     if fp16 and model_type in ("t5", "mt5", "umt5", "longt5"):
         logger.warning(
-            "--fp16 with T5 overflows: losses become nan and the weights are lost. Use --bf16 (same speed, float32's range). "
-            "The run stops at the first steps in a row whose loss is no number"
+            "--fp16 with T5 overflows: losses become nan and the weights are lost. Use --bf16 (same speed, float32's "
+            "range). The run stops at the first steps in a row whose loss is no number"
         )
 
 
@@ -287,10 +294,13 @@ def evaluate_each_at_its_best(trainer: SuiteTrainer, eval_sets: list[EvalSet], b
     return Report(results, sum(values) / len(values) if values else math.nan, by_task)
 
 
-def model_title(name: str | None) -> str:
+def model_title(model, name: str | None, from_scratch: bool = False) -> str:
     """What tables and cards call the model.
 
-    >>> model_title("google/t5-v1_1-small")
+    >>> model_title(model, "google/t5-v1_1-small")
     't5-v1_1-small'
     """
-    return Path(name).name if name else "the bundled tiny T5"
+    if name and not from_scratch:
+        return Path(name).name
+    millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
+    return f"{model.config.model_type} from scratch ({millions:.1f}M parameters)"

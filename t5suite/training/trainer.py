@@ -93,8 +93,9 @@ class SuiteTrainer(Seq2SeqTrainer):
         self.last_report = report
         metrics = report_metrics(report, metric_key_prefix)
         self.log(dict(metrics))
+        metrics["eval_selection"] = selection_value(report.selection)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        return {**metrics, "eval_selection": selection_value(report.selection)}
+        return metrics
 
 
 class EpochDataLoader(DataLoader):

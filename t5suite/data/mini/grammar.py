@@ -24,7 +24,7 @@ import sys
 from pathlib import Path
 
 SEED = 2026
-NUM_ROWS = {"train": 6000, "validation": 400, "test": 200}
+NUM_ROWS = {"train": 8000, "validation": 400, "test": 200}
 NUM_LINES = {"train": 5000, "validation": 250}
 UNLABELLED = {"sentiment": -1, "entailment": -1, "similarity": -1.0}
 
@@ -257,11 +257,17 @@ def concession(rng, positive):
     main, aside = opinion(rng, thing, positive), opinion(rng, other, positive != chance(rng, CONTRAST))
     orders = [
         f"although {aside} , {main}",
-        f"{main} , although {aside}",
         f"{aside} , but what counts is that {main}",
         f"{main} , and it matters little that {aside}",
     ]
     return pick(rng, orders)
+
+
+def despite(rng, positive):
+    """'Despite the awful soup, the service was wonderful.'"""
+    thing, other = pick_two(rng, THINGS)
+    main, aside = opinion(rng, thing, positive), f"the {pick(rng, BAD if positive else GOOD)} {other}"
+    return pick(rng, [f"despite {aside} , {main}", f"{main} , despite {aside}"])
 
 
 def report(rng, positive):
@@ -274,7 +280,7 @@ def report(rng, positive):
 
 def sentiment(rng, label) -> dict:
     """sentiment(rng, 1) -> {'sentence': 'Although the soup was bad, the service was wonderful.'}"""
-    shape = pick(rng, [plain, concession, concession, report])
+    shape = pick(rng, [plain, concession, despite, report])
     return {"sentence": sentence(shape(rng, label == 1))}
 
 
@@ -322,9 +328,10 @@ HYPERNYMS = [
 ]
 
 
-def negate(rng, past, base) -> str:
-    """negate(rng, "praised", "praise") -> 'did not praise' or 'never praised'"""
-    return pick(rng, [f"did not {base}", f"never {past}"])
+def act(rng, verb, negated) -> str:
+    """act(rng, ("praised", "praise"), True) -> 'did not praise' or 'never praised'"""
+    past, base = verb[:2]
+    return pick(rng, [f"did not {base}", f"never {past}"]) if negated else past
 
 
 def strangers(rng, agent, patient):
@@ -339,69 +346,65 @@ def people(rng):
     return agent, patient
 
 
-def adjunct(rng) -> str:
+def adjunct(rng, besides=None) -> str:
     """adjunct(rng) -> 'at the harbour'"""
-    return pick(rng, pick(rng, [PLACES, TIMES]))[0]
+    return pick(rng, [usual for usual, _ in PLACES + TIMES if usual != besides])
 
 
-def quantified(rng, label):
-    """'At noon, every cook praised the king.' entails 'Some cook praised the king at noon.'"""
-    (agent, patient), (verb, _, _), where = people(rng), pick(rng, VERBS), adjunct(rng)
-    others = (agent, patient)
-    if label == NEUTRAL and chance(rng, 0.75):
-        others = strangers(rng, agent, patient)
+def quantified(rng, label, who, others, unrelated):
+    """'every cook praised the king' entails 'some cook praised the king'"""
+    verb, _, _ = pick(rng, VERBS)
+    first, second = pick_weighted(rng, QUANTIFIERS[label])
+    if unrelated:
         first, second = pick(rng, ["every", "no"]), pick(rng, ["every", "some", "no", "not every"])
-    else:
-        first, second = pick_weighted(rng, QUANTIFIERS[label])
     return (
-        f"{where} , {first} {agent} {verb} the {pick(rng, TRAITS)} {patient}",
-        f"{second} {others[0]} {verb} the {others[1]} {where}",
+        f"{first} {who[0]} {verb} the {pick(rng, TRAITS)} {who[1]}",
+        f"{second} {others[0]} {verb} the {others[1]}",
     )
 
 
-def opposed(rng, label):
-    """'At noon, the cook praised the king.' entails 'The cook did not criticise the king at noon.'"""
-    (agent, patient), where = people(rng), adjunct(rng)
+def opposed(rng, label, who, others, unrelated):
+    """'the cook praised the king' entails 'the cook did not criticise the king'"""
     line = int(rng.random() * len(VERBS))
-    others = (agent, patient)
-    if label == NEUTRAL and chance(rng, 0.75):
-        others = strangers(rng, agent, patient)
+    first, second, antonym = pick_weighted(rng, ANTONYMS[label])
+    if unrelated:
         first, second, antonym = False, chance(rng, 0.5), chance(rng, 0.5)
-    else:
-        first, second, antonym = pick_weighted(rng, ANTONYMS[label])
-    past, base, _ = VERBS[line]
-    past2, base2, _ = VERBS[line ^ 1 if antonym else line]
-    verb = negate(rng, past, base) if first else past
-    verb2 = negate(rng, past2, base2) if second else past2
     return (
-        f"{where} , the {pick(rng, TRAITS)} {agent} {verb} the {patient}",
-        f"the {others[0]} {verb2} the {others[1]} {where}",
+        f"the {pick(rng, TRAITS)} {who[0]} {act(rng, VERBS[line], first)} the {who[1]}",
+        f"the {others[0]} {act(rng, VERBS[line ^ 1 if antonym else line], second)} the {others[1]}",
     )
 
 
-def dealt(rng, label):
-    """'At noon, the cook bought a horse.' entails 'The cook bought an animal at noon.'"""
-    (agent, other), where, kind = people(rng), adjunct(rng), pick(rng, list(KINDS))
-    past, base = pick(rng, DEALS)
+def dealt(rng, label, who, others, unrelated):
+    """'the cook bought a horse' entails 'the cook bought an animal'"""
+    verb, kind = pick(rng, DEALS), pick(rng, list(KINDS))
     example = pick(rng, KINDS[kind])
-    someone = agent
-    if label == NEUTRAL and chance(rng, 0.5):
-        someone = other
+    first, general, second, general2 = pick_weighted(rng, HYPERNYMS[label])
+    if unrelated:
         first, general, second, general2 = [chance(rng, 0.5) for _ in range(4)]
-    else:
-        first, general, second, general2 = pick_weighted(rng, HYPERNYMS[label])
-    verb = negate(rng, past, base) if first else past
-    verb2 = negate(rng, past, base) if second else past
     return (
-        f"{where} , the {pick(rng, TRAITS)} {agent} {verb} {article(kind if general else example)}",
-        f"the {someone} {verb2} {article(kind if general2 else example)} {where}",
+        f"the {pick(rng, TRAITS)} {who[0]} {act(rng, verb, first)} {article(kind if general else example)}",
+        f"the {others[0]} {act(rng, verb, second)} {article(kind if general2 else example)}",
     )
 
 
 def entailment(rng, label) -> dict:
-    """entailment(rng, 2) -> {'premise': 'At noon, no cook helped the king.', 'hypothesis': 'Every cook ...'}"""
-    premise, hypothesis = pick(rng, [quantified, opposed, dealt])(rng, label)
-    return {"premise": sentence(premise), "hypothesis": sentence(hypothesis)}
+    """entailment(rng, 2) -> {'premise': 'At noon, no cook helped the king.', 'hypothesis': 'Every cook ...'}
+
+    Three neutral rows in four are about somebody else, another time or place, or a reason that the premise omits.
+    """
+    unrelated = pick(rng, ["people", "where", "reason"]) if label == NEUTRAL and chance(rng, 0.75) else None
+    who, where, reason = people(rng), adjunct(rng), pick(rng, REASONS) if chance(rng, 0.2) else ""
+    others = strangers(rng, *who) if unrelated == "people" else who
+    where2 = adjunct(rng, besides=where) if unrelated == "where" else where
+    reason2 = reason
+    if unrelated == "reason":
+        reason, reason2 = "", pick(rng, REASONS)
+    first, second = pick(rng, [quantified, opposed, dealt])(rng, label, who, others, unrelated)
+    return {
+        "premise": sentence(f"{where} , {first} {reason}"),
+        "hypothesis": sentence(f"{second} {reason2} {where2}"),
+    }
 
 
 # ---------------------------------------------------------------------------------------------------- similarity
