@@ -20,7 +20,7 @@ from t5suite.tracking.trackers import Trackers, tracker_names
 from t5suite.training import fine_tuning as steps
 from t5suite.training.argument_parser import changed_settings, parse_arguments
 from t5suite.training.arguments import FINE_TUNING_ARGUMENTS
-from t5suite.training.checkpoints import checkpoint_step, checkpoint_to_resume, checkpoints
+from t5suite.training.checkpoints import checkpoint_step, checkpoint_to_resume, checkpoints, resume_choice
 from t5suite.training.from_arguments import data_for, lengths_of, mixing_of, tokenizer_and_model
 
 logger = logging.getLogger("t5suite.fine_tune")
@@ -42,10 +42,13 @@ def main(argv=None) -> dict:
     is_main = args.process_index == 0
     steps.start_logging(is_main, bool(args.disable_tqdm))
     set_seed(args.seed)
+    steps.one_device_a_process(args)
+    changed = changed_settings(arguments)
+    steps.warn_of_idle_flags(changed, plan, trains, predicts=eval_args.predict_only or args.do_predict)
     logger.info("%s/%s on %d x %s", plan.benchmark, plan.dataset_name, args.world_size, args.device.type)
 
     # 3. Run directory: a new one, or this same run's from before.
-    resume = args.resume_from_checkpoint or eval_args.resume
+    resume = resume_choice(eval_args.resume, args.resume_from_checkpoint)
     settings = steps.all_settings(*arguments)
     if eval_args.eval_checkpoints == "all":
         return score_checkpoints(plan, *arguments)
@@ -65,7 +68,7 @@ def main(argv=None) -> dict:
     data = data_for(plan, tokenizer, data_args, eval_args, args, trains)
 
     if eval_args.dry_run:
-        return print_dry_run(settings, changed_settings(arguments), data, tokenizer, lengths_of(data_args), args)
+        return print_dry_run(settings, changed, data, tokenizer, lengths_of(data_args), args)
 
     # 6. Trainer.
     patience = eval_args.early_stopping_patience

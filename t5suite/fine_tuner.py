@@ -17,7 +17,7 @@ from t5suite.tracking.trackers import Trackers, tracker_names
 from t5suite.training import fine_tuning as steps
 from t5suite.training.argument_parser import parse_arguments
 from t5suite.training.arguments import FINE_TUNING_ARGUMENTS
-from t5suite.training.checkpoints import checkpoint_to_resume
+from t5suite.training.checkpoints import checkpoint_to_resume, resume_choice
 from t5suite.training.from_arguments import data_for, mixing_of, tokenizer_and_model
 
 
@@ -52,7 +52,8 @@ class FineTuner:
         with Trackers(
             tracker_names(self.args.trackers) if is_main else [], run.directory, run.run_id, public_settings(settings)
         ) as trackers:
-            resume_from = checkpoint_to_resume(self.args.output_dir, self.eval_args.resume)
+            resume = resume_choice(self.eval_args.resume, self.args.resume_from_checkpoint)
+            resume_from = checkpoint_to_resume(self.args.output_dir, resume)
             per_task = self.eval_args.select == "per_task"
             best = steps.add_callbacks(self.trainer, run.directory, trackers, per_task, resume_from)
             run.update(data=data.described, training=steps.train(self.trainer, resume_from))

@@ -2,20 +2,15 @@
 
 import itertools
 import math
-import sys
 import tempfile
-from pathlib import Path
 
 import datasets
+import law_worker
 import torch
 from absl.testing import absltest, parameterized
 from transformers import AutoModelForSeq2SeqLM, BartConfig, set_seed
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parent.parent))
 import fine_tune_t5
-import law_worker
-
 from t5suite.data.sources import DataOptions, load_split
 from t5suite.errors import ConfigError
 from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
@@ -93,7 +88,9 @@ class ScoringTest(parameterized.TestCase):
         rows = [{**DPR_ROWS[0], "candidates": ["Bees", "Bees"]}, DPR_ROWS[1]]
         evaluator, model, tokenizer = evaluator_and_model()
         task = load_task("super_glue", "dpr")
-        eval_set = make_eval_set("dpr", task, "validation", "validation", datasets.Dataset.from_list(rows), tokenizer, LENGTHS, "score")
+        eval_set = make_eval_set(
+            "dpr", task, "validation", "validation", datasets.Dataset.from_list(rows), tokenizer, LENGTHS, "score"
+        )
         eval_set.candidates.texts[0] = ["first", "second"]  # same ids, other names
         self.assertEqual(evaluator.evaluate(model, [eval_set]).results["dpr"].predictions[0], "first")
 
@@ -109,7 +106,9 @@ class GenerationTest(parameterized.TestCase):
     def test_the_longest_target_bounds_the_length_and_what_is_cut_off_is_counted(self):
         task = load_task("mini", "entailment")
         evaluator, model, tokenizer = evaluator_and_model()
-        eval_set = make_eval_set("entailment", task, "validation", "validation", bundled_rows("mini", "entailment"), tokenizer, LENGTHS)
+        eval_set = make_eval_set(
+            "entailment", task, "validation", "validation", bundled_rows("mini", "entailment"), tokenizer, LENGTHS
+        )
         longest = max(len(tokenizer(word)["input_ids"]) for word in task.label_words)
         self.assertEqual(eval_set.max_target_tokens, longest)
         result = evaluator.evaluate(model, [eval_set]).results["entailment"]
@@ -120,7 +119,9 @@ class GenerationTest(parameterized.TestCase):
     def test_beams_are_searched_where_asked(self):
         evaluator, model, tokenizer = evaluator_and_model()
         task = load_task("mini", "entailment")
-        eval_set = make_eval_set("entailment", task, "validation", "validation", bundled_rows("mini", "entailment"), tokenizer, LENGTHS)
+        eval_set = make_eval_set(
+            "entailment", task, "validation", "validation", bundled_rows("mini", "entailment"), tokenizer, LENGTHS
+        )
         greedy = evaluator.evaluate(model, [eval_set]).results["entailment"].predictions
         evaluator.decoding.num_beams, evaluator.decoding.max_length = 4, 6
         beams = evaluator.evaluate(model, [eval_set]).results["entailment"].predictions
@@ -144,7 +145,9 @@ class GenerationTest(parameterized.TestCase):
     def test_the_loss_is_nats_per_target_token(self):
         evaluator, model, tokenizer = evaluator_and_model(batch_size=2)
         task = load_task("mini", "similarity")
-        eval_set = make_eval_set("s", task, "validation", "validation", bundled_rows("mini", "similarity", 5), tokenizer, LENGTHS)
+        eval_set = make_eval_set(
+            "s", task, "validation", "validation", bundled_rows("mini", "similarity", 5), tokenizer, LENGTHS
+        )
         total, tokens = 0.0, 0
         for i in range(5):
             labels = torch.tensor(eval_set.features[i]["labels"].tolist())[None]

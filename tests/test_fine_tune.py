@@ -2,13 +2,11 @@
 
 import json
 import os
-import sys
 import tempfile
 from pathlib import Path
 
 from absl.testing import absltest, parameterized
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
 import fine_tune_t5
 from t5suite.data.jsonl import read_jsonl, write_jsonl
 from t5suite.data.sources import DataOptions, load_split

@@ -3,7 +3,6 @@
 What it proves: targets, decoding, parsing and metrics agree. Slow (minutes a task); needs the real data.
 """
 
-import sys
 import tempfile
 import unittest
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 from absl.testing import absltest, parameterized
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
 import fine_tune_t5
 from t5suite.data.jsonl import numbered_lines, write_jsonl
 

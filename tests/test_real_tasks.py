@@ -1,7 +1,6 @@
 """Every task of GLUE and SuperGLUE trains, evaluates with every method it has and writes its results, on real rows."""
 
 import json
-import sys
 import tempfile
 import unittest
 from pathlib import Path
@@ -9,7 +8,6 @@ from pathlib import Path
 import pytest
 from absl.testing import absltest, parameterized
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
 import fine_tune_t5
 from t5suite.constants import DATASET_VALS
 from t5suite.data.jsonl import read_jsonl

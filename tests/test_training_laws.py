@@ -8,11 +8,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+import law_worker
 import torch
 from absl.testing import absltest, parameterized
-
-sys.path.insert(0, str(Path(__file__).parent))
-import law_worker
 
 from t5suite.data.collators import Seq2SeqCollator
 from t5suite.training.losses import token_loss

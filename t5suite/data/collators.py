@@ -28,16 +28,17 @@ class Seq2SeqCollator:
 
     def __call__(self, features: list[dict]) -> dict[str, torch.Tensor]:
         features = features or [{"input_ids": [self.pad_token_id], "labels": [IGNORED]}]
-        input_ids = self._padded([f["input_ids"] for f in features], self.pad_token_id)
-        mask = self._padded([[1] * len(f["input_ids"]) for f in features], 0)
+        input_ids = self.pad([f["input_ids"] for f in features], self.pad_token_id)
+        mask = self.pad([[1] * len(f["input_ids"]) for f in features], 0)
         batch = {"input_ids": input_ids, "attention_mask": mask}
         if features[0].get("labels") is not None:
-            labels = self._padded([f["labels"] for f in features], IGNORED)
+            labels = self.pad([f["labels"] for f in features], IGNORED)
             batch["labels"] = labels
             batch["decoder_input_ids"] = shift_right(labels, self.pad_token_id, self.decoder_start_token_id)
         return batch
 
-    def _padded(self, sequences, value) -> torch.Tensor:
+    def pad(self, sequences, value: int) -> torch.Tensor:
+        """Sequences of ids as one tensor, filled up with `value` on the right."""
         longest = max(map(len, sequences))
         width = -(-max(longest, 1) // self.pad_to_multiple_of) * self.pad_to_multiple_of
         padded = torch.full((len(sequences), width), value, dtype=torch.long)

@@ -64,8 +64,7 @@ def multirc(row, entry, split):
     [Example(inputs='multirc question: Q? answer: A paragraph: Sent 1: Hi. ', targets='True')]
     """
     (example,) = columns(row, entry, split)
-    text = example.inputs.replace("<br>", " ").replace("<b>", "").replace("</b>", "")
-    return [Example(text, example.targets)]
+    return [Example(re.sub("</?b>", "", example.inputs.replace("<br>", " ")), example.targets)]
 
 
 def clean_record_passage(passage: str) -> str:
@@ -126,13 +125,17 @@ def dpr(row, entry, split):
     """Definite pronoun resolution in WSC's form; the target is the right one of two candidates.
 
     Only the first ` pronoun` followed by a space, full stop or comma is starred; where there is none (a pronoun at
-    the sentence's beginning, or before a question mark) the sentence stays as it is.
+    the sentence's beginning, or before a question mark) the sentence stays as it is. The pronoun is read as a regular
+    expression, as in the original, and literally where it is none.
 
     >>> dpr({"sentence": "Bees sting as they fly.", "pronoun": "they", "candidates": ["Bees", "They"], "label": 0}, ...)
     [Example(inputs='wsc: Bees sting as *they* fly.', targets='Bees')]
     """
-    pattern = rf" ({re.escape(cell(row, 'pronoun'))})([ .,])"
-    text = re.sub(pattern, r" *\1*\2", cell(row, "sentence"), count=1)
+    pronoun, sentence = cell(row, "pronoun"), cell(row, "sentence")
+    try:
+        text = re.sub(rf" ({pronoun})( |\.|,)", r" *\1*\2", sentence, count=1)
+    except re.error:
+        text = re.sub(rf" ({re.escape(pronoun)})( |\.|,)", r" *\1*\2", sentence, count=1)
     candidates = list(cell(row, "candidates"))
     label = row.get(entry["label_column_name"], -1)
     if label != -1 and not 0 <= label < len(candidates):

@@ -97,14 +97,20 @@ def _shared_start(words, text: str) -> int:
 
 
 def _text_between(before, after, text: str) -> str:
-    """What stands in `text` between the two contexts; else before the second, else behind the first."""
+    """What stands in `text` between the two contexts; else before the second, else behind the first.
+
+    As in the original, the contexts' words are read as regular expressions (`u.s.` finds `uxs`, too); where they
+    make none, literally.
+    """
     if not before and not after:
         return ""
-    before, after = [re.escape(word) for word in before], [re.escape(word) for word in after]
-    for parts in ([*before, "(.+)", *after], ["^(.+)", *after], [*before, "(.+)$"]):
-        match = re.search(" ".join(parts), text)
+    for left, gap, right in ((before, "(.+)", after), ((), "^(.+)", after), (before, "(.+)$", ())):
+        try:
+            match = re.search(" ".join([*left, gap, *right]), text)
+        except re.error:
+            match = re.search(" ".join([*map(re.escape, left), gap, *map(re.escape, right)]), text)
         if match:
-            return match.group(1)
+            return match.group(1) or ""
     return ""
 
 

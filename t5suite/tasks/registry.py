@@ -186,8 +186,8 @@ class Task:
         return all(labelled)
 
 
-def load_task(benchmark: str, name: str, task_file: str | None = None) -> Task:
-    """The task `name` of `benchmark`; a `task_file` adds tasks of one's own.
+def load_task(benchmark: str, name: str, task_file: str | None = None, registry: dict | None = None) -> Task:
+    """The task `name` of `benchmark`; a `task_file` (or a registry that was loaded with one) adds one's own.
 
     >>> load_task("glue", "rte").name
     'rte'
@@ -195,7 +195,8 @@ def load_task(benchmark: str, name: str, task_file: str | None = None) -> Task:
     Raises:
       ConfigError: unknown benchmark or task (with the closest names), or a malformed entry.
     """
-    tasks = find(benchmark, load_registry(task_file), "benchmark", where="--benchmark")
+    registry = load_registry(task_file) if registry is None else registry
+    tasks = find(benchmark, registry, "benchmark", where="--benchmark")
     entry = find(name, tasks, f"{benchmark} task", where="--dataset_name")
     check_entry(f"{benchmark}/{name}", entry)
     return Task(benchmark, name, entry)

@@ -58,6 +58,17 @@ def newest_checkpoint(output_dir) -> Path | None:
     return None
 
 
+def resume_choice(resume: str, resume_from_checkpoint: str | None) -> str:
+    """`--resume`, or Hugging Face's `--resume_from_checkpoint` where that was given instead.
+
+    >>> resume_choice("auto", "True"), resume_choice("auto", "False"), resume_choice("auto", "runs/x/checkpoint-4")
+    ('auto', 'none', 'runs/x/checkpoint-4')
+    """
+    if resume_from_checkpoint is None:
+        return resume
+    return {"true": "auto", "false": "none"}.get(str(resume_from_checkpoint).lower(), str(resume_from_checkpoint))
+
+
 def checkpoint_to_resume(output_dir, resume: str) -> Path | None:
     """`--resume`: 'auto', 'none' or a checkpoint's path -> the checkpoint, or None for a fresh start.
 

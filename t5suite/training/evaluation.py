@@ -30,7 +30,8 @@ from t5suite.tasks.formatters import Example
 from t5suite.tasks.registry import Task, decode_ids
 
 EVAL_METHODS = ("generate", "score")
-SCORED_AT_ONCE = 4096
+# (row, candidate) pairs that the decoder takes at once, counted in the source tokens that they attend to.
+SCORED_TOKENS_AT_ONCE = 32768
 
 
 @dataclass
@@ -257,11 +258,11 @@ def candidate_scores(
     The decoder runs over (row, candidate) pairs and reads the row's encoder states, which are computed once.
     """
     pairs = [(b, c) for b, row in enumerate(rows) for c in range(len(candidates.texts[row]))]
-    at_once = max(1, SCORED_AT_ONCE // mask_BS.shape[1]) * 8
+    at_once = max(1, SCORED_TOKENS_AT_ONCE // mask_BS.shape[1])
     flat = []
     for start in range(0, len(pairs), at_once):
         chunk = pairs[start : start + at_once]
-        labels_PT = collator._padded([candidates.ids[candidates.starts[rows[b]] + c] for b, c in chunk], IGNORED)
+        labels_PT = collator.pad([candidates.ids[candidates.starts[rows[b]] + c] for b, c in chunk], IGNORED)
         labels_PT = labels_PT.to(mask_BS.device)
         row_of_pair = torch.tensor([b for b, _ in chunk], device=mask_BS.device)
         logits_PTV = model(

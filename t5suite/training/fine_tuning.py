@@ -42,6 +42,15 @@ from t5suite.training.trainer import SuiteTrainer
 logger = logging.getLogger(__name__)
 
 
+# Flags that only training heeds, and those that only generation heeds.
+TRAINING_FLAGS = (
+    "train_file max_train_samples train_fraction few_shot mixing mixing_limit mixing_temperature selection_split "
+    "select early_stopping_patience learning_rate num_train_epochs max_steps per_device_train_batch_size optim z_loss "
+    "gradient_accumulation_steps label_smoothing_factor eval_steps save_steps lr_scheduler_type warmup_steps"
+).split()
+GENERATION_FLAGS = ("generation_num_beams", "generation_max_length")
+
+
 @dataclass(frozen=True)
 class Plan:
     """Which tasks a run trains on, evaluates and averages; `published`: the average is the benchmark's own."""
@@ -65,8 +74,9 @@ def plan_tasks(benchmark: str, dataset_name: str, task_file: str | None = None, 
     Args:
       metric: the metric that selects checkpoints instead of the task's own, for a single task ('loss': any run).
     """
-    train, evaluate, average = resolve_names(benchmark, dataset_name, load_registry(task_file), MIXTURES)
-    tasks = {name: load_task(benchmark, name, task_file) for name in {*train, *evaluate}}
+    registry = load_registry(task_file)
+    train, evaluate, average = resolve_names(benchmark, dataset_name, registry, MIXTURES)
+    tasks = {name: load_task(benchmark, name, registry=registry) for name in {*train, *evaluate}}
     if metric not in (None, "loss", "average", "selection"):
         metric = metric.removeprefix("eval_").removeprefix("eval/")
         if len(tasks) > 1:
@@ -198,7 +208,32 @@ def make_evaluator(collator, tokenizer, args, accelerator, show_progress: bool) 
 
 def update_size(args) -> int:
     """Examples that one update takes, over micro-batches and ranks."""
-    return args.per_device_train_batch_size * args.gradient_accumulation_steps * max(1, args.world_size)
+    return args.train_batch_size * args.gradient_accumulation_steps * max(1, args.world_size)
+
+
+def one_device_a_process(args) -> None:
+    """Several GPUs need several processes: `DataParallel`, the trainer's other way, scales the loss by their number."""
+    if args.n_gpu > 1:
+        logger.warning("one of %d GPUs is used; start with torchrun or accelerate launch to use them all", args.n_gpu)
+        args._n_gpu = 1
+
+
+def warn_of_idle_flags(changed: dict, plan: Plan, trains: bool, predicts: bool) -> list[str]:
+    """Warns of every flag that was given and has no effect in this run, with the reason; returns the flags."""
+    alone = len(plan.train) == 1
+    reasons = [
+        (not trains, TRAINING_FLAGS, "nothing is trained"),
+        (alone, ("mixing", "mixing_limit", "mixing_temperature", "allow_missing_tasks"), "there is one task"),
+        (alone, ("select",), "there is one task"),
+        (not predicts, ("max_predict_samples", "test_file"), "test splits are predicted with --do_predict only"),
+        (changed.get("eval_method") == "score", GENERATION_FLAGS, "--eval_method score writes nothing"),
+        (True, ("predict_with_generate", "sortish_sampler"), "evaluation always writes or scores whole answers"),
+        (True, ("eval_accumulation_steps", "batch_eval_metrics", "prediction_loss_only"), "evaluation is our own"),
+    ]
+    idle = {name: why for applies, names, why in reasons if applies for name in names if name in changed}
+    for name, why in idle.items():
+        logger.warning("--%s has no effect: %s", name, why)
+    return list(idle)
 
 
 def make_trainer(model, tokenizer, args, data: Data, mixing: Mixing, patience: int | None = None):

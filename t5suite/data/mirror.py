@@ -1,0 +1,86 @@
+"""Copies of the hub's data for machines without a network: `DIR/<benchmark>/<task>/<split>.jsonl` or `.jsonl.gz`.
+
+    >>> for copy in mirror([load_task("glue", "rte")], "data"):
+    ...     print(copy.path, copy.status, copy.rows, copy.official)
+    data/glue/rte/train.jsonl written 2490 2490
+    data/glue/rte/validation.jsonl written 277 277
+    data/glue/rte/test.jsonl written 3000 3000
+
+Rows are those that `load_split` would read from the hub, columns and order included, so `--data_dir DIR` gives the
+same examples. A file appears under its name only when it is whole.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from t5suite.data.jsonl import write_jsonl
+from t5suite.data.sources import DataOptions, load_hub
+from t5suite.errors import ConfigError
+from t5suite.tasks.registry import Task
+
+
+class MirroredSplit(NamedTuple):
+    """One file of a mirror; `status` is 'written', or 'kept' for one that was there (its `rows` are not counted)."""
+
+    task: Task
+    split: str
+    path: Path
+    status: str
+    rows: int | None
+    official: int | None
+
+    @property
+    def differs(self) -> bool:
+        """Whether another number of rows was written than the registry says is official."""
+        return None not in (self.rows, self.official) and self.rows != self.official
+
+
+def mirror(
+    tasks: Iterable[Task], output_dir, revision: str | None = None, gzipped: bool = False, force: bool = False
+) -> Iterator[MirroredSplit]:
+    """Downloads every split that the registry lists for `tasks`, one file after the other.
+
+    Args:
+      revision: the hub dataset's branch, tag or commit; None for its newest.
+      force: write files again that are there already.
+
+    Raises:
+      ConfigError: a task has no place on the hub, or reads another task's rows.
+      DataError: the hub cannot be reached, or a row is wrong.
+    """
+    tasks = list(tasks)
+    for task in tasks:
+        if not task.entry.get("hub_path"):
+            raise ConfigError(f"{task.benchmark}/{task.name} has no hub_path: there is nothing to download")
+    for task in tasks:
+        for role in ("train", "validation", "test"):
+            for split in task.splits(role).values():
+                yield mirror_split(task, role, split, output_dir, revision, gzipped, force)
+
+
+def mirror_split(task: Task, role: str, split: str, output_dir, revision, gzipped: bool, force: bool) -> MirroredSplit:
+    """One split as one file; see `mirror`."""
+    stem = Path(output_dir) / task.benchmark / task.rows_of / split
+    plain, compressed = Path(f"{stem}.jsonl"), Path(f"{stem}.jsonl.gz")
+    path, other = (compressed, plain) if gzipped else (plain, compressed)
+    official = task.entry.get("num_examples", {}).get(split)
+    present = [file for file in (path, other) if file.exists()]
+    if present and not force:
+        return MirroredSplit(task, split, present[0], "kept", None, official)
+    rows = load_hub(task, role, split, DataOptions(data_revision=revision)).rows
+    count = write_whole(path, rows)
+    other.unlink(missing_ok=True)  # both forms of one split would be refused when they are read
+    return MirroredSplit(task, split, path, "written", count, official)
+
+
+def write_whole(path: Path, rows: Iterable[dict]) -> int:
+    """`write_jsonl` into a temporary sibling that takes the file's name at the end; returns the number of rows."""
+    temporary = path.with_name(f".{os.getpid()}.partial.{path.name}")
+    try:
+        count = write_jsonl(temporary, rows)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return count

@@ -1,0 +1,403 @@
+"""The steps of a pre-training run that are more than one call, each as a function of plain values.
+
+    >>> corpus = load_corpus(tokenizer, tokens_length=141)
+    >>> corpus.train_NL.shape, corpus.validation_NL.shape
+    ((1679, 141), (85, 141))
+
+`pre_train_t5.py` calls them one after the other.
+Shapes: N blocks, L tokens of a block, B examples, T target tokens, V vocabulary.
+"""
+
+import logging
+import math
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from accelerate.utils import gather_object
+from tqdm.auto import tqdm
+
+from t5suite.data.blocks import BlockDataset, token_blocks
+from t5suite.data.collators import IGNORED
+from t5suite.data.corpora import bundled_text, read_documents
+from t5suite.data.jsonl import file_sha256
+from t5suite.data.objectives import sentinel_ids
+from t5suite.data.span_corruption_collator import SpanCorruptionCollator
+from t5suite.errors import DataError
+from t5suite.training.evaluation import Report, Result, selection_value
+from t5suite.training.fine_tuning import update_size
+from t5suite.training.trainer import SuiteTrainer, report_metrics
+
+logger = logging.getLogger(__name__)
+
+NAME = "pre_train"
+# The same for every run, whatever its --seed, so that all of them are asked the same; no run's seed is that large.
+EVALUATION_SEED = 2**63
+DOCUMENTS_AT_ONCE = 1000
+
+
+def pre_training_output_dir(model: str | None, eval_only: bool = False) -> str:
+    """`runs/pre_train-<model>`, and the sweep's run id where an agent set one.
+
+    >>> pre_training_output_dir("google/t5-v1_1-small")
+    'runs/pre_train-t5-v1_1-small'
+    """
+    parts = [NAME, Path(model).name if model else "tiny", "eval" if eval_only else "", os.environ.get("WANDB_RUN_ID")]
+    return str(Path("runs") / "-".join(part for part in parts if part))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Text
+
+
+@dataclass
+class Corpus:
+    """Blocks of tokens to train on and to be scored on; `described` is what the manifest says of them.
+
+    Attributes:
+      train_NL, validation_NL: int32 [N, L]; there is nothing to train on in a run that only evaluates.
+    """
+
+    train_NL: np.ndarray | None
+    validation_NL: np.ndarray
+    described: dict[str, dict]
+
+
+def load_corpus(
+    tokenizer,
+    tokens_length: int,
+    train_file: str | None = None,
+    validation_file: str | None = None,
+    *,
+    text_column_name: str = "text",
+    validation_fraction: float = 0.05,
+    trains: bool = True,
+) -> Corpus:
+    """Reads and tokenizes the text; without files, the bundled one.
+
+    Without a validation file, the last `validation_fraction` of the training blocks is held out (at least one).
+
+    Raises:
+      DataError: a file is missing or wrong, or holds too little text for a block on both sides.
+    """
+    if train_file is None and validation_file is None:
+        train_file, validation_file = bundled_text("train"), bundled_text("validation")
+    described, train_NL = {}, None
+    if trains or validation_file is None:
+        train_NL, described["train"] = load_blocks(train_file, text_column_name, tokenizer, tokens_length)
+    if validation_file is not None:
+        validation_NL, described["validation"] = load_blocks(
+            validation_file, text_column_name, tokenizer, tokens_length
+        )
+    else:
+        train_NL, validation_NL = hold_out(train_NL, validation_fraction, train_file)
+        described["train"]["blocks"] = len(train_NL)
+        described["validation"] = {"held_out_of": str(train_file), "blocks": len(validation_NL)}
+    return Corpus(train_NL if trains else None, validation_NL, described)
+
+
+def load_blocks(path, text_column_name: str, tokenizer, tokens_length: int) -> tuple[np.ndarray, dict]:
+    """A file's text as blocks, int32 [N, L], and what the manifest says of it."""
+    encoded = list(encode_documents(read_documents(path, text_column_name), tokenizer))
+    try:
+        blocks_NL, num_dropped = token_blocks(encoded, lambda ids: ids, tokens_length)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+    described = {
+        "path": str(path),
+        "sha256": file_sha256(path),
+        "documents": len(encoded),
+        "tokens": blocks_NL.size + num_dropped,
+        "blocks": len(blocks_NL),
+        "tokens_dropped": num_dropped,
+    }
+    logger.info("%s: %d documents, %d tokens, %d blocks of %d", path, *list(described.values())[2:5], tokens_length)
+    return blocks_NL, described
+
+
+def encode_documents(documents, tokenizer) -> Iterator[np.ndarray]:
+    """Every document's ids, int32, without end-of-sequence; the tokenizer gets many at once."""
+    documents = iter(documents)
+    while texts := list(islice(documents, DOCUMENTS_AT_ONCE)):
+        for ids in tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]:
+            yield np.asarray(ids, dtype=np.int32)
+
+
+def hold_out(blocks_NL: np.ndarray, fraction: float, path) -> tuple[np.ndarray, np.ndarray]:
+    """`(blocks to train on, blocks to be scored on)`: the last ones, which are never trained on.
+
+    >>> [len(part) for part in hold_out(np.zeros((100, 8)), 0.05, "articles.txt")]
+    [95, 5]
+    """
+    num_held_out = max(1, round(len(blocks_NL) * fraction))
+    if num_held_out >= len(blocks_NL):
+        raise DataError(
+            f"{path}: {len(blocks_NL)} blocks of {blocks_NL.shape[1]} tokens leave none to train on beside the "
+            f"{num_held_out} held out; give more text or a --validation_file, or lower --inputs_length or "
+            "--validation_fraction"
+        )
+    return blocks_NL[:-num_held_out], blocks_NL[-num_held_out:]
+
+
+def check_same_text(run, described: dict[str, dict]) -> None:
+    """A run goes on with the text that it began with: other text at the same path would silently change its data."""
+    for split, now in described.items():
+        before = run.manifest.get("data", {}).get(split, now)
+        if before.get("sha256") != now.get("sha256"):
+            raise DataError(
+                f"{now['path']} has changed since run {run.run_id} in {run.directory} began; give a new --output_dir"
+            )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Batches
+
+
+@dataclass(frozen=True)
+class BlockCollator:
+    """A `SpanCorruptionCollator` that makes a batch that counts for nothing of no examples.
+
+    A rank is left without rows where an epoch's last batch is smaller than the number of ranks.
+    """
+
+    corrupt: SpanCorruptionCollator
+
+    def __call__(self, examples: list[dict]) -> dict[str, torch.Tensor]:
+        if examples:
+            return self.corrupt(examples)
+        block = np.full(self.corrupt.tokens_length, self.corrupt.pad_token_id)
+        batch = self.corrupt([{"input_ids": block, "index": 0}])
+        return {**batch, "labels": torch.full_like(batch["labels"], IGNORED)}
+
+
+def make_collator(
+    model,
+    tokenizer,
+    inputs_length: int,
+    targets_length: int | None = None,
+    noise_density: float = 0.15,
+    mean_span_length: float = 3.0,
+    seed: int = 42,
+) -> BlockCollator:
+    """Span corruption with the tokenizer's sentinels, its noise drawn from (seed, index).
+
+    Raises:
+      ConfigError: lengths that do not fit, too few sentinels.
+    """
+    return BlockCollator(
+        SpanCorruptionCollator(
+            sentinel_ids(tokenizer),
+            tokenizer.eos_token_id,
+            inputs_length,
+            targets_length,
+            noise_density,
+            mean_span_length,
+            seed,
+            model.config.decoder_start_token_id,
+            model.config.pad_token_id,
+        )
+    )
+
+
+def epoch_blocks(num_blocks: int):
+    """Epoch -> the run-long numbers of its data, in order; `BlockDataset` shuffles.
+
+    >>> epoch_blocks(3)(1).tolist()
+    [3, 4, 5]
+    """
+    return lambda epoch: np.arange(epoch * num_blocks, (epoch + 1) * num_blocks)
+
+
+def num_epochs(args, num_blocks: int) -> int:
+    """Epochs that the run enters, the last one perhaps in part."""
+    if args.max_steps > 0:
+        return math.ceil(args.max_steps / math.ceil(num_blocks / update_size(args)))
+    return max(1, math.ceil(args.num_train_epochs))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Evaluation
+
+
+@dataclass
+class EvalBlocks:
+    """Blocks to be scored, under the name that results call them by."""
+
+    blocks_NL: np.ndarray
+    name: str = NAME
+
+    @property
+    def features(self) -> list[dict]:
+        """One example a block, numbered, so that its noise is always the same."""
+        return [{"input_ids": block, "index": i} for i, block in enumerate(self.blocks_NL)]
+
+
+class PreTrainingEvaluator:
+    """Scores blocks by the mean negative log-likelihood of a target token, every block once on any number of ranks.
+
+    >>> report = PreTrainingEvaluator(collator, batch_size=64, accelerator=accelerator).evaluate(model, [eval_blocks])
+    >>> report.results["pre_train"].metrics
+    {'nll': 2.31, 'perplexity': 10.1}
+
+    nll is in nats a token; sentinels and end-of-sequence count as tokens. The noise is that of `EVALUATION_SEED`.
+
+    Args:
+      accelerator: an `accelerate.Accelerator`, for autocast, the device and the ranks.
+    """
+
+    def __init__(self, collator: BlockCollator, batch_size: int, accelerator, progress=None):
+        self.collator = collator
+        self.batch_size = batch_size
+        self.accelerator = accelerator
+        self.progress = progress
+
+    def evaluate(self, model, eval_sets: list[EvalBlocks], selection_metric: str | None = None) -> Report:
+        """Every set's nll; their negative mean selects checkpoints."""
+        was_training = model.training
+        model.eval()
+        with torch.no_grad(), self.accelerator.autocast():
+            results = {eval_set.name: self._evaluate_set(model, eval_set) for eval_set in eval_sets}
+        model.train(was_training)
+        values = {name: -result.loss for name, result in results.items()}
+        return Report(results, sum(values.values()) / len(values), values)
+
+    def _evaluate_set(self, model, eval_set: EvalBlocks) -> Result:
+        started = time.perf_counter()
+        found = self._over_ranks(model, eval_set)
+        assert sorted(index for index, _, _ in found) == list(range(len(eval_set.blocks_NL)))
+        nll = math.fsum(nll for _, nll, _ in found) / sum(tokens for _, _, tokens in found)
+        return Result(
+            name=eval_set.name,
+            metrics={"nll": nll, "perplexity": math.exp(nll) if nll < 700 else math.inf},
+            predictions=[],
+            num_rows=len(eval_set.blocks_NL),
+            seconds=time.perf_counter() - started,
+            loss=nll,
+            truncated=0,
+            method="nll",
+            marks=[],
+            labelled=True,
+        )
+
+    def _over_ranks(self, model, eval_set: EvalBlocks) -> list[tuple[int, float, int]]:
+        """`(block, its nll, its target tokens)` on every rank; empty batches keep the ranks in step."""
+        examples = eval_set.features
+        batches = [examples[start : start + self.batch_size] for start in range(0, len(examples), self.batch_size)]
+        rank, world_size = self.accelerator.process_index, self.accelerator.num_processes
+        found = []
+        turns = range(math.ceil(len(batches) / world_size))
+        for turn in self.progress(turns, eval_set.name) if self.progress else turns:
+            mine = turn * world_size + rank
+            examples = batches[mine] if mine < len(batches) else []
+            found.extend(zip((e["index"] for e in examples), *self._block_nll(model, examples)))
+        return gather_object(found) if world_size > 1 else found
+
+    def _block_nll(self, model, examples) -> tuple[list[float], list[int]]:
+        """Per block: the negative log-likelihood of its targets in nats, and their number."""
+        batch = {key: value.to(self.accelerator.device) for key, value in self.collator(examples).items()}
+        labels_BT = batch.pop("labels")
+        logits_BTV = model(**batch).logits.float()
+        nll_BT = F.cross_entropy(logits_BTV.transpose(1, 2), labels_BT, ignore_index=IGNORED, reduction="none")
+        return nll_BT.sum(dim=1).tolist(), labels_BT.ne(IGNORED).sum(dim=1).tolist()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Trainer
+
+
+class PreTrainer(SuiteTrainer):
+    """A `SuiteTrainer` over run-long numbers: an epoch is a part of its data set, which is as long as the run."""
+
+    def num_examples(self, dataloader) -> int:
+        """Blocks an epoch, which the trainer multiplies by the epochs."""
+        return len(self.epoch_order(0))
+
+    def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval") -> dict[str, float]:
+        """Logs `eval/nll`, `eval/perplexity` and `eval/loss`; there are no tasks to take an average of."""
+        report = self.evaluator.evaluate(self.model, self.eval_sets, self.selection_metric)
+        self.last_report = report
+        metrics = report_metrics(report, metric_key_prefix)
+        del metrics[f"{metric_key_prefix}/average"]
+        self.log(dict(metrics))
+        metrics["eval_selection"] = selection_value(report.selection)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+
+def make_trainer(
+    model, tokenizer, args, corpus: Corpus, train_collator: BlockCollator, eval_collator: BlockCollator
+) -> PreTrainer:
+    """A trainer over the corpus; without training blocks, one that evaluates only."""
+    dataset, order = None, None
+    if corpus.train_NL is not None:
+        num_blocks = len(corpus.train_NL)
+        dataset = BlockDataset(corpus.train_NL, args.seed, num_epochs(args, num_blocks) * num_blocks)
+        order = epoch_blocks(num_blocks)
+    trainer = PreTrainer(
+        model=model,
+        args=args,
+        train_dataset=dataset,
+        epoch_order=order,
+        collator=train_collator,
+        eval_sets=[EvalBlocks(corpus.validation_NL)],
+        selection_metric="loss",
+        processing_class=tokenizer,
+    )
+    show_progress = trainer.is_world_process_zero() and not args.disable_tqdm
+    bars = (lambda turns, name: tqdm(turns, desc=f"evaluating {name}", leave=False)) if show_progress else None
+    trainer.evaluator = PreTrainingEvaluator(eval_collator, args.per_device_eval_batch_size, trainer.accelerator, bars)
+    return trainer
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Results
+
+
+def results_of(report: Report) -> dict:
+    """What `results.json` holds.
+
+    >>> results_of(report)
+    {'tasks': {'pre_train': {'nll': 2.31, 'perplexity': 10.1}}, 'averages': {}}
+    """
+    return {"tasks": {name: dict(result.metrics) for name, result in report.results.items()}, "averages": {}}
+
+
+def write_model_card(directory, *, title: str, results: dict, manifest: dict, example: str) -> None:
+    """`README.md`: what the model is, how to use it, its nll and how it was made."""
+    metrics, data, settings = results["tasks"][NAME], manifest["data"], manifest["settings"]
+    shown = ("inputs_length", "noise_density", "mean_span_length", "learning_rate", "lr_scheduler_type")
+    shown += ("per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "max_steps", "seed")
+    version = manifest["versions"].get("t5suite") or ""
+    lines = [
+        "---", "library_name: transformers", "pipeline_tag: text2text-generation", "tags: [t5suite]", "---", "",
+        f"# {title}", "",
+        f"Pre-trained with t5suite {version} by span corruption (arXiv:1910.10683).".replace("  ", " "), "",
+        "## Use", "", "```python",
+        "from transformers import AutoModelForSeq2SeqLM, AutoTokenizer", "",
+        'model = AutoModelForSeq2SeqLM.from_pretrained(".")', 'tokenizer = AutoTokenizer.from_pretrained(".")',
+        f"inputs = tokenizer({example!r}, return_tensors=\"pt\")",
+        "print(tokenizer.decode(model.generate(**inputs)[0]))", "```", "",
+        "## Scores", "", "| text | blocks | nats a token | perplexity |", "|---|---|---|---|",
+        f"| validation | {data['validation']['blocks']} | {metrics['nll']:.4f} | {metrics['perplexity']:.2f} |", "",
+        "## Training", "", "| setting | value |", "|---|---|",
+        f"| training tokens | {data['train']['tokens']} |",
+        *[f"| {name} | {settings.get(name)} |" for name in shown], "",
+        "`manifest.json` has every setting, version and data fingerprint.", "",
+    ]  # fmt: skip
+    (Path(directory) / "README.md").write_text("\n".join(lines), encoding="utf-8")
+
+
+def example_inputs(corpus: Corpus, eval_collator: BlockCollator, tokenizer, num_tokens: int = 40) -> str:
+    """The beginning of a corrupted validation block, as text.
+
+    >>> example_inputs(corpus, collator, tokenizer)
+    'The guard disobeyed the<extra_id_0> in the store at noon.'
+    """
+    batch = eval_collator([{"input_ids": corpus.validation_NL[0], "index": 0}])
+    return tokenizer.decode(batch["input_ids"][0, :num_tokens].tolist())

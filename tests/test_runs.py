@@ -1,0 +1,163 @@
+"""Run directories, trackers and checkpoints: who owns a directory, what mirrors fail, which checkpoint is taken."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+from absl.testing import absltest, parameterized
+
+import t5suite.tracking.trackers as trackers_module
+from t5suite.errors import ConfigError, DataError, run_command
+from t5suite.runs import default_output_dir, open_run, public_settings
+from t5suite.tracking.trackers import TRACKERS, Trackers, tracker_names
+from t5suite.training.checkpoints import checkpoint_to_resume, newest_checkpoint, resume_choice
+
+ROOT = Path(__file__).parent.parent
+
+
+def folder():
+    return Path(tempfile.mkdtemp())
+
+
+def checkpoint(directory, step, leave_out=None):
+    path = directory / f"checkpoint-{step}"
+    path.mkdir()
+    for name in ("model.safetensors", "optimizer.pt", "scheduler.pt"):
+        (path / name).write_bytes(b"x")
+    (path / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+    if leave_out:
+        (path / leave_out).unlink()
+    return path
+
+
+class RunTest(parameterized.TestCase):
+    def test_nothing_is_written_until_the_run_says_something(self):
+        directory = folder() / "run"
+        run = open_run(directory, {"seed": 1})
+        self.assertFalse(directory.exists())
+        run.update(status="running")
+        self.assertTrue((directory / "manifest.json").is_file())
+
+    def test_the_same_settings_find_the_run_again(self):
+        directory = folder() / "run"
+        first = open_run(directory, {"seed": 1, "logging_steps": 5})
+        first.update()
+        again = open_run(directory, {"seed": 1, "logging_steps": 50})
+        self.assertEqual((again.run_id, again.resumed), (first.run_id, True))
+
+    def test_other_settings_are_refused(self):
+        directory = folder() / "run"
+        open_run(directory, {"seed": 1}).update()
+        with self.assertRaisesRegex(ConfigError, "seed 1 there, 2 here"):
+            open_run(directory, {"seed": 2})
+
+    def test_a_fresh_run_is_not_put_over_an_old_one(self):
+        directory = folder() / "run"
+        open_run(directory, {"seed": 1}).update()
+        with self.assertRaisesRegex(ConfigError, "--resume none needs a new --output_dir"):
+            open_run(directory, {"seed": 1}, need_new=True)
+
+    def test_secrets_stay_out_of_the_manifest(self):
+        directory = folder() / "run"
+        run = open_run(
+            directory, {"hub_token": "hf_secret", "seed": 1}, argv=["--hub_token", "hf_secret", "--hub_token=hf_secret"]
+        )
+        run.update()
+        self.assertNotIn("hf_secret", (directory / "manifest.json").read_text())
+        self.assertEqual(public_settings({"hub_token": "x", "seed": 1}), {"seed": 1})
+
+    def test_two_trials_of_a_sweep_never_share_a_directory(self):
+        with mock.patch.dict(os.environ, {"WANDB_RUN_ID": "abc"}):
+            self.assertEqual(
+                default_output_dir("glue", "rte", "google/t5-v1_1-small"), "runs/glue-rte-t5-v1_1-small-abc"
+            )
+
+
+class CheckpointTest(parameterized.TestCase):
+    @parameterized.parameters(None, "trainer_state.json", "model.safetensors", "optimizer.pt", "scheduler.pt")
+    def test_the_newest_complete_checkpoint_is_taken(self, leave_out):
+        directory = folder()
+        older = checkpoint(directory, 9)
+        newer = checkpoint(directory, 10, leave_out)
+        self.assertEqual(newest_checkpoint(directory), older if leave_out else newer)
+
+    def test_a_run_without_checkpoints_starts_afresh(self):
+        self.assertIsNone(checkpoint_to_resume(folder(), "auto"))
+
+    def test_a_named_checkpoint_must_be_complete(self):
+        broken = checkpoint(folder(), 3, "optimizer.pt")
+        with self.assertRaisesRegex(ConfigError, "optimizer.pt is missing"):
+            checkpoint_to_resume(broken.parent, str(broken))
+
+    @parameterized.parameters(
+        ("auto", None, "auto"), ("auto", "True", "auto"), ("auto", "False", "none"), ("none", "x", "x")
+    )
+    def test_hugging_face_s_flag_means_the_same(self, resume, theirs, expected):
+        self.assertEqual(resume_choice(resume, theirs), expected)
+
+
+class TrackersTest(parameterized.TestCase):
+    @parameterized.parameters(*(name for name in TRACKERS if name != "none"))
+    def test_a_tracker_writes_below_the_run_directory_without_a_network(self, name):
+        directory = folder()
+        environment = {key: value for key, value in os.environ.items() if key not in ("WANDB_API_KEY", "WANDB_MODE")}
+        with (
+            mock.patch.dict(os.environ, environment, clear=True),
+            Trackers([name], directory, "run1", {"seed": 1}) as trackers,
+        ):
+            trackers.log({"train/loss": 0.5, "eval/average": None}, step=1)
+            self.assertEqual(list(trackers._trackers), [name])
+        self.assertNotEmpty([path for path in directory.rglob("*") if path.is_file()])
+
+    def test_a_tracker_that_fails_is_left_alone(self):
+        class Failing:
+            def __init__(self, *_):
+                pass
+
+            def log(self, metrics, step):
+                raise ConnectionResetError("gone")
+
+        with (
+            mock.patch.dict(trackers_module.TRACKERS, {"failing": Failing}),
+            self.assertLogs("t5suite", "WARNING") as logs,
+        ):
+            trackers = Trackers(["failing"], folder(), "run1", {})
+            trackers.log({"a": 1.0}, 1)
+            trackers.log({"a": 1.0}, 2)
+        self.assertLen(logs.output, 1)
+
+    def test_an_unknown_tracker_is_named(self):
+        with self.assertRaisesRegex(ConfigError, "'wadnb'; did you mean wandb"):
+            tracker_names(["wadnb"])
+
+
+class CommandTest(parameterized.TestCase):
+    @parameterized.parameters((DataError("bad row"), 65), (ConfigError("bad flag"), 78), (OSError("disk"), 74))
+    def test_an_error_is_one_message_and_an_exit_code(self, error, code):
+        def main(argv):
+            raise error
+
+        self.assertEqual(run_command(main), code)
+
+    def test_a_script_ends_with_the_code_and_no_traceback(self):
+        done = subprocess.run(
+            [sys.executable, str(ROOT / "fine_tune_t5.py"), "--benchmark", "gleu"],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        self.assertEqual(done.returncode, 78)
+        self.assertIn("did you mean glue", done.stderr)
+        self.assertNotIn("Traceback", done.stderr)
+
+    def test_the_package_loads_no_torch(self):
+        code = "import sys, t5suite; t5suite.load_task('glue', 'rte'); assert 'torch' not in sys.modules, 'torch'"
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+if __name__ == "__main__":
+    absltest.main()
