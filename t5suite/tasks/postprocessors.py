@@ -8,8 +8,10 @@ Every function takes `(task, rows, row_of_example, predictions)`, one prediction
 `task.examples` over the rows, and returns a `Judged`.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from t5suite.errors import DataError
 from t5suite.tasks.metrics import wsc_verdict
 from t5suite.tasks.targets import label_id, parse_number
 
@@ -29,10 +31,15 @@ def values(task, rows, row_of_example, predictions) -> Judged:
 
 
 def first_answer(task, rows, row_of_example, predictions) -> Judged:
-    """ReCoRD: a query has one example per answer; the first prediction of each (passage, query) counts, against all."""
+    """ReCoRD: a query has one example per answer; the first prediction of each (passage, query) counts, against all.
+
+    The two are known by their ids in `idx`, and by their texts where a row has none.
+    """
     kept = {}
     for row, text in zip(row_of_example, predictions, strict=True):
-        key = (rows[row]["passage"], rows[row]["query"])
+        ids = rows[row].get("idx")
+        key = ids if isinstance(ids, Mapping) and {"passage", "query"} <= ids.keys() else rows[row]
+        key = (key["passage"], key["query"])
         kept.setdefault(key, (text, list(rows[row][task.entry["label_column_name"]])))
     return Judged([text for text, _ in kept.values()], [answers for _, answers in kept.values()])
 
@@ -54,6 +61,8 @@ def cell_at(row, path: str) -> Any:
     """
     value = row
     for key in path.split("."):
+        if not isinstance(value, Mapping) or key not in value:
+            raise DataError(f"a row has no {path!r}, which groups the predictions; its columns are {', '.join(row)}")
         value = value[key]
     return tuple(value) if isinstance(value, list) else value
 

@@ -99,8 +99,8 @@ def _shared_start(words, text: str) -> int:
 def _text_between(before, after, text: str) -> str:
     """What stands in `text` between the two contexts; else before the second, else behind the first.
 
-    As in the original, the contexts' words are read as regular expressions (`u.s.` finds `uxs`, too); where they
-    make none, literally.
+    As in the original, the contexts' words are read as regular expressions (so `$5` and `(so old)` do not find
+    themselves), and literally where they make none.
     """
     if not before and not after:
         return ""
