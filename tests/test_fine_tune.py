@@ -1,5 +1,7 @@
 """Whole small runs of fine_tune_t5.py: what they leave behind, and that modes and subsets do what they say."""
 
+import contextlib
+import io
 import json
 import os
 import tempfile
@@ -11,26 +13,22 @@ import fine_tune_t5
 from t5suite.data.jsonl import read_jsonl, write_jsonl
 from t5suite.data.sources import DataOptions, load_split
 from t5suite.errors import ConfigError, DataError
+from t5suite.fine_tuner import FineTuner
 from t5suite.tasks.registry import load_task
 
-QUICK = [
-    "--max_train_samples",
-    "64",
-    "--max_eval_samples",
-    "24",
-    "--max_steps",
-    "4",
-    "--per_device_train_batch_size",
-    "8",
-]
-QUICK += [
-    "--config_overrides",
-    "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2",
-    "--disable_tqdm",
-    "True",
-    "--use_cpu",
-]
-QUICK += ["--eval_strategy", "steps", "--eval_steps", "2", "--logging_steps", "1"]
+SETTINGS = {
+    "max_train_samples": 64,
+    "max_eval_samples": 24,
+    "max_steps": 4,
+    "per_device_train_batch_size": 8,
+    "config_overrides": "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2",
+    "eval_strategy": "steps",
+    "eval_steps": 2,
+    "logging_steps": 1,
+    "disable_tqdm": True,
+    "use_cpu": True,
+}
+QUICK = [f"--{name}={value}" for name, value in SETTINGS.items()]
 
 
 def folder():
@@ -183,6 +181,12 @@ class ModesTest(parameterized.TestCase):
         self.assertEqual(figures["lengths"]["sentiment train inputs"]["unknown"], 0.0)
         self.assertFalse(directory.exists())
 
+    def test_a_flag_without_effect_is_named(self):
+        with contextlib.redirect_stderr(io.StringIO()) as log:
+            run("--mixing", "equal", "--max_predict_samples", "3")
+        self.assertIn("--mixing has no effect: there is one task", log.getvalue())
+        self.assertIn("--max_predict_samples has no effect", log.getvalue())
+
     def test_early_stopping_stops(self):
         _, directory = run("--learning_rate", "0", "--max_steps", "40", "--early_stopping_patience", "2")
         self.assertLess(json.loads((directory / "manifest.json").read_text())["training"]["steps"], 12)
@@ -214,6 +218,22 @@ class ModesTest(parameterized.TestCase):
         self.assertEqual((whole / "model.safetensors").read_bytes(), (interrupted / "model.safetensors").read_bytes())
         steps = [line["step"] for line in read_jsonl(interrupted / "metrics.jsonl") if "train/loss" in line]
         self.assertEqual(steps, [1, 2, 3, 4, 5, 6])
+
+
+class FineTunerTest(parameterized.TestCase):
+    def test_it_does_what_the_script_does(self):
+        results, directory = run()
+        tuner = FineTuner(**SETTINGS, output_dir=str(folder()))
+        self.assertEqual(tuner.train(), results)
+        self.assertEqual(tuner.evaluate()["tasks"], results["tasks"])
+        self.assertLen(tuner.predict(["sentiment sentence: It was good."]), 1)
+        self.assertEqual(
+            (Path(tuner.args.output_dir) / "results.json").read_bytes(), (directory / "results.json").read_bytes()
+        )
+
+    def test_an_unknown_flag_is_named(self):
+        with self.assertRaisesRegex(ConfigError, "--lerning_rate; did you mean --learning_rate"):
+            FineTuner(lerning_rate=1)
 
 
 class OwnTasksTest(parameterized.TestCase):

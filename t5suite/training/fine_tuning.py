@@ -175,13 +175,15 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 def all_settings(*arguments) -> dict:
-    """Every flag of the argument dataclasses by name."""
-    return {
+    """Every flag of the argument dataclasses by name, as the user gave it."""
+    settings = {
         spec.name: getattr(part, spec.name)
         for part in arguments
         for spec in dataclasses.fields(part)
         if spec.init and not spec.name.startswith("_")
     }
+    training = arguments[-1]
+    return {**settings, "report_to": training.trackers, "metric_for_best_model": training.selection_metric}
 
 
 def check_precision(fp16: bool, model_type: str) -> None:
@@ -337,5 +339,6 @@ def model_title(model, name: str | None, from_scratch: bool = False) -> str:
     """
     if name and not from_scratch:
         return Path(name).name
-    millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
-    return f"{model.config.model_type} from scratch ({millions:.1f}M parameters)"
+    count = sum(parameter.numel() for parameter in model.parameters())
+    size = f"{count / 1e6:.1f}M" if count >= 1e6 else f"{count / 1e3:.0f}K"
+    return f"{model.config.model_type} from scratch ({size} parameters)"
