@@ -1,7 +1,7 @@
 """The grammar of the bundled benchmark `mini`: three tasks and a text, written from a seed.
 
     >>> rows("sentiment")["train"][0]
-    {'sentence': 'To be honest, the lobby was not awful.', 'label': 1, 'idx': 0}
+    {'sentence': 'On the whole, the garden was not perfect.', 'label': 0, 'idx': 0}
 
     python -m t5suite.data.mini.grammar --check     do the bundled files equal what the grammar writes?
     python -m t5suite.data.mini.grammar --write     write them anew
@@ -186,6 +186,16 @@ KINDS = {
     "weapon": ["sword", "dagger", "rifle", "spear"],
 }
 DEALS = [("bought", "buy"), ("sold", "sell"), ("found", "find"), ("lost", "lose"), ("stole", "steal"), ("hid", "hide")]
+REASONS = [
+    "in secret",
+    "in public",
+    "without delay",
+    "without a reason",
+    "for money",
+    "for a friend",
+    "out of kindness",
+    "out of fear",
+]
 TRAITS = ["old", "young", "tall", "quiet", "proud", "clever", "poor", "rich", "tired", "cheerful"]
 
 # ------------------------------------------------------------------------------------------------------- drawing
@@ -435,12 +445,12 @@ def changed(rng, first: dict, num_kept: int) -> dict:
 
 
 def tell(rng, lines: dict, words: dict) -> str:
-    """'At noon, the cook praised the king in the village.', in one of four orders, active or passive"""
+    """'At noon, the cook praised the king in the village.', in one of two orders, active or passive"""
     said = {role: ROLES[role][line][words[role]] for role, line in lines.items()}
     core = "the {agent} {verb} the {patient}"
-    if chance(rng, 0.3):
+    if chance(rng, 0.2):
         core = "the {patient} was {verb} by the {agent}"
-    order = pick(rng, ["{time} , " + core + " {place}", core + " {place} {time}", "{place} , " + core + " {time}"])
+    order = pick(rng, ["{time} , " + core + " {place}", core + " {place} {time}"])
     return sentence(order.format(**said))
 
 
@@ -482,7 +492,7 @@ def rows(task) -> dict:
 
 
 def fresh(rng, write, label, seen: set) -> dict:
-    """A row whose text is not in `seen` yet; adds it there."""
+    """fresh(rng, sentiment, 1, seen) -> a row whose text is not in `seen` yet; adds it there"""
     while True:
         row = write(rng, label)
         text = tuple(value for value in row.values() if isinstance(value, str))

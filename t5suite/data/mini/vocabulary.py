@@ -34,11 +34,11 @@ COMMON = (
 COPIES = 300  # fewer, and the trainer splits rare words
 MOST_PIECES = 1500  # a bound; the trainer stops when every word is a piece
 
-# 0.7 million parameters. Two encoder layers are the least that compare two sentences; small widths keep a step short.
+# A quarter of a million parameters: three encoder layers are enough to compare two sentences, and a step stays short.
 CONFIG = {
     "architectures": ["T5ForConditionalGeneration"],
-    "d_model": 96,
-    "d_kv": 24,
+    "d_model": 64,
+    "d_kv": 16,
     "d_ff": 256,
     "num_layers": 3,
     "num_decoder_layers": 1,
@@ -89,6 +89,7 @@ def write_model(folder: Path):
     from transformers import T5Config, T5Tokenizer
 
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tokenizer.json").unlink(missing_ok=True)  # else it is read instead of spiece.model
     (folder / "spiece.model").write_bytes(train_pieces())
     tokenizer = T5Tokenizer.from_pretrained(folder, extra_ids=100)
     tokenizer.save_pretrained(folder)

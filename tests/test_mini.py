@@ -1,0 +1,176 @@
+"""Laws of the bundled benchmark `mini`: written by its grammar, blind to single words, covered by its tokenizer."""
+
+import gzip
+import json
+import shutil
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+from absl.testing import absltest, parameterized
+from scipy.sparse import hstack
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.linear_model import LogisticRegression, Ridge
+from transformers import AutoConfig, AutoTokenizer
+
+from t5suite.data.mini import FOLDER, MODEL_FOLDER, grammar, vocabulary
+
+COLUMNS = {
+    "sentiment": ["sentence"],
+    "entailment": ["premise", "hypothesis"],
+    "similarity": ["sentence1", "sentence2"],
+}
+TASKS = parameterized.named_parameters(*[(task, task) for task in COLUMNS])
+CLASSIFIED = parameterized.named_parameters(("sentiment", "sentiment"), ("entailment", "entailment"))
+
+
+def load(task, split):
+    """load("sentiment", "test") -> [{'sentence': ..., 'label': -1, 'idx': 0}, ...], as bundled"""
+    with gzip.open(FOLDER / task / f"{split}.jsonl.gz", "rt") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def texts(task, split):
+    """texts("entailment", "test") -> [('At noon, ...', 'The cook ...'), ...]"""
+    return [tuple(row[column] for column in COLUMNS[task]) for row in load(task, split)]
+
+
+def labels(task, split):
+    return np.array([row["label"] for row in load(task, split)])
+
+
+def bags(task, separate):
+    """Word counts of the training and validation rows: one bag a row, or one for each field."""
+    columns = list(zip(*texts(task, "train"))), list(zip(*texts(task, "validation")))
+    if not separate:
+        columns = [[[" ".join(fields) for fields in zip(*split)]] for split in columns]
+    counters = [CountVectorizer(token_pattern=r"\w+").fit(texts) for texts in columns[0]]
+    return [hstack([c.transform(texts) for c, texts in zip(counters, split)]).tocsr() for split in columns]
+
+
+def accuracy_of_best_word(task):
+    """Accuracy on validation of the best rule 'this word: that label, else the other', learnt from train."""
+    train, validation = [bag.toarray() > 0 for bag in bags(task, separate=True)]
+    gold, gold_validation = labels(task, "train"), labels(task, "validation")
+    best = 0.0
+    for word in range(train.shape[1]):
+        present, absent = Counter(gold[train[:, word]]), Counter(gold[~train[:, word]])
+        if present and absent:
+            guesses = np.where(validation[:, word], present.most_common(1)[0][0], absent.most_common(1)[0][0])
+            best = max(best, np.mean(guesses == gold_validation))
+    return 100 * best
+
+
+class MiniTest(parameterized.TestCase):
+    def test_bundled_files_equal_what_the_grammar_writes(self):
+        self.assertEmpty(grammar.stale_files(FOLDER))
+
+    def test_check_names_the_stale_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(FOLDER, folder, dirs_exist_ok=True)
+            (Path(folder) / "sentiment" / "test.jsonl.gz").write_bytes(gzip.compress(b"{}"))
+            self.assertEqual(grammar.stale_files(Path(folder)), ["sentiment/test.jsonl.gz"])
+
+    def test_compressed_files_carry_no_clock(self):
+        for path in FOLDER.glob("*/*.gz"):
+            self.assertEqual(path.read_bytes()[4:8], bytes(4), path.name)
+
+    @CLASSIFIED
+    def test_labels_are_balanced(self, task):
+        for split in ("train", "validation"):
+            counts = Counter(labels(task, split))
+            self.assertLen(counts, len(grammar.TASKS[task][1]))
+            self.assertLessEqual(max(counts.values()) - min(counts.values()), 1)
+
+    def test_scores_spread_over_the_scale_in_fifths(self):
+        for split in ("train", "validation"):
+            scores = labels("similarity", split)
+            self.assertTrue(np.array_equal(np.round(scores * 5) / 5, scores))
+            shares = np.histogram(scores, bins=6, range=(-0.5, 5.5))[0] / len(scores)
+            self.assertBetween(min(shares), 0.08, 0.25)
+            self.assertBetween(max(shares), 0.08, 0.25)
+
+    @TASKS
+    def test_rows_are_numbered_and_test_is_unlabelled(self, task):
+        self.assertEqual(set(labels(task, "test")), {-1})
+        for split, num_rows in grammar.NUM_ROWS.items():
+            self.assertEqual([row["idx"] for row in load(task, split)], list(range(num_rows)))
+
+    @TASKS
+    def test_no_text_occurs_twice(self, task):
+        everything = [text for split in grammar.NUM_ROWS for text in texts(task, split)]
+        self.assertLen(set(everything), len(everything))
+
+    @TASKS
+    def test_sentences_have_at_most_twenty_words(self, task):
+        lengths = [len(field.split()) for fields in texts(task, "train") for field in fields]
+        self.assertBetween(np.mean(lengths), 6, 20)
+        self.assertLessEqual(max(lengths), 22)
+
+    @parameterized.named_parameters(
+        ("sentiment_joined", "sentiment", False, 65),
+        ("entailment_joined", "entailment", False, 50),
+        ("entailment_separate", "entailment", True, 50),
+    )
+    def test_bag_of_words_stays_near_the_majority(self, task, separate, most_points):
+        train, validation = bags(task, separate)
+        model = LogisticRegression(max_iter=2000).fit(train, labels(task, "train"))
+        self.assertLessEqual(100 * model.score(validation, labels(task, "validation")), most_points)
+
+    @parameterized.named_parameters(("joined", False), ("separate", True))
+    def test_bag_of_words_does_not_measure_similarity(self, separate):
+        train, validation = bags("similarity", separate)
+        guesses = Ridge(alpha=1.0).fit(train, labels("similarity", "train")).predict(validation)
+        self.assertLessEqual(100 * np.corrcoef(guesses, labels("similarity", "validation"))[0, 1], 35)
+
+    @CLASSIFIED
+    def test_no_single_word_decides(self, task):
+        majority = 100 * max(Counter(labels(task, "validation")).values()) / grammar.NUM_ROWS["validation"]
+        self.assertLessEqual(accuracy_of_best_word(task), majority + 10)
+
+
+class TinyModelTest(parameterized.TestCase):
+    @TASKS
+    def test_tokenizer_covers_every_row(self, task):
+        tokenizer = AutoTokenizer.from_pretrained(MODEL_FOLDER)
+        fields = [field for split in grammar.NUM_ROWS for text in texts(task, split) for field in text]
+        ids = tokenizer(fields + vocabulary.PREFIXES).input_ids
+        self.assertNotIn(tokenizer.unk_token_id, {i for row in ids for i in row})
+        self.assertEqual(tokenizer.batch_decode(ids, skip_special_tokens=True), fields + vocabulary.PREFIXES)
+
+    def test_every_word_of_the_benchmark_is_one_piece(self):
+        tokenizer = AutoTokenizer.from_pretrained(MODEL_FOLDER)
+        words = {word for task in COLUMNS for text in texts(task, "train") for field in text for word in field.split()}
+        words = {word.strip(".,") for word in words} | set(vocabulary.LABELS)
+        self.assertEmpty([word for word in sorted(words) if len(tokenizer.tokenize(word)) > 1])
+
+    def test_printable_characters_and_scores_have_pieces(self):
+        tokenizer = AutoTokenizer.from_pretrained(MODEL_FOLDER)
+        for text in ["Hello, (zebra) {quick} 12,500 #!?", *vocabulary.SCORES, *vocabulary.LABELS]:
+            ids = tokenizer(text).input_ids
+            self.assertNotIn(tokenizer.unk_token_id, ids)
+            self.assertEqual(tokenizer.decode(ids, skip_special_tokens=True), text)
+
+    def test_sentencepiece_gives_the_same_ids(self):
+        import sentencepiece
+
+        pieces = sentencepiece.SentencePieceProcessor(model_file=str(MODEL_FOLDER / "spiece.model"))
+        tokenizer = AutoTokenizer.from_pretrained(MODEL_FOLDER)
+        for text, _ in texts("entailment", "test"):
+            self.assertEqual(tokenizer(text).input_ids, pieces.encode(text) + [1])
+
+    def test_sentinels_count_down_from_the_last_id(self):
+        tokenizer = AutoTokenizer.from_pretrained(MODEL_FOLDER)
+        ids = tokenizer.convert_tokens_to_ids([f"<extra_id_{i}>" for i in range(100)])
+        self.assertEqual(ids, [len(tokenizer) - 1 - i for i in range(100)])
+
+    def test_config_describes_a_t5_for_this_tokenizer(self):
+        config = AutoConfig.from_pretrained(MODEL_FOLDER)
+        self.assertGreaterEqual(config.vocab_size, len(AutoTokenizer.from_pretrained(MODEL_FOLDER)))
+        self.assertEqual(config.architectures, ["T5ForConditionalGeneration"])
+        self.assertEqual((config.pad_token_id, config.eos_token_id, config.decoder_start_token_id), (0, 1, 0))
+
+
+if __name__ == "__main__":
+    absltest.main()
