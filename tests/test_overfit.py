@@ -23,8 +23,8 @@ TASKS = (
     ("glue", "stsb", "train.jsonl", 600),
     ("glue", "mnli", "train.jsonl", 500),
     ("super_glue", "wsc", "train.jsonl", 500),
-    ("super_glue", "multirc", "train.jsonl", 300),
-    ("super_glue", "record", "train.jsonl", 300),
+    ("super_glue", "multirc", "train.jsonl", 900),
+    ("super_glue", "record", "train.jsonl", 900),
 )
 
 

@@ -30,8 +30,11 @@ WEIGHT_FILES = (
 )
 
 
-def load_tokenizer(name: str | None, revision: str | None = None, trust_remote_code: bool = False):
+def load_tokenizer(name: str | None, revision=None, trust_remote_code: bool = False, flag: str = "--tokenizer_name"):
     """A tokenizer by hub name or folder; a folder with nothing but T5's `spiece.model` suffices.
+
+    Args:
+      flag: what the user gave the name by, for errors.
 
     Raises:
       ConfigError: there is no such folder, or the hub cannot be reached and holds no cached copy.
@@ -40,11 +43,11 @@ def load_tokenizer(name: str | None, revision: str | None = None, trust_remote_c
     folder = Path(name)
     if folder.is_dir() and (folder / "spiece.model").is_file() and not (folder / "tokenizer_config.json").is_file():
         return T5Tokenizer.from_pretrained(name)
-    _require(name, "--tokenizer_name")
+    _require(name, flag)
     try:
         return AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(_cannot_load("a tokenizer", name, "--tokenizer_name", error)) from None
+        raise ConfigError(_cannot_load("a tokenizer", name, flag, error)) from None
 
 
 def load_config(

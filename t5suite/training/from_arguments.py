@@ -17,6 +17,7 @@ def tokenizer_and_model(model_args):
         model_args.tokenizer_name or model_args.model_name_or_path,
         model_args.model_revision,
         model_args.trust_remote_code,
+        flag="--tokenizer_name" if model_args.tokenizer_name else "--model_name_or_path",
     )
     model = load_model(
         model_args.model_name_or_path,
