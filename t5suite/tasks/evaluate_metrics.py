@@ -21,6 +21,8 @@ TEXT_METRICS = {"squad_f1", "squad_exact_match", "bleu", "chrf", "rouge1", "roug
 def as_evaluate_metric(name: str) -> evaluate.Metric:
     """The metric `name` as an `evaluate.Metric`; `compute` takes predictions, references and the metric's keywords.
 
+    Metrics of texts take one reference a prediction, or a list of them.
+
     Raises:
       ConfigError: there is no metric of that name.
     """
@@ -35,15 +37,16 @@ class _SuiteMetric(evaluate.Metric):
         super().__init__(config_name=name)
 
     def _info(self):
-        value = "int64"
+        value = datasets.Value("int64")
         if self._metric_name in NUMBER_METRICS:
-            value = "float64"
+            value = datasets.Value("float64")
         elif self._metric_name in TEXT_METRICS:
-            value = "string"
+            value = datasets.Value("string")
+        references = [value, datasets.List(value)] if self._metric_name in TEXT_METRICS else [value]
         return evaluate.MetricInfo(
             description=self._function.__doc__ or "",
             citation="",
-            features=datasets.Features({"predictions": datasets.Value(value), "references": datasets.Value(value)}),
+            features=[datasets.Features({"predictions": value, "references": kind}) for kind in references],
         )
 
     def _compute(self, predictions, references, **keywords):

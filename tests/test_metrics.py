@@ -1,0 +1,738 @@
+"""Predictions -> points: every metric against sklearn, scipy, sacrebleu, rouge_score, brute force and hand values."""
+
+import collections
+import itertools
+import math
+import random
+import re
+import string
+import warnings
+
+import numpy as np
+import rouge_score.rouge_scorer
+import sacrebleu
+import scipy.stats
+import sklearn.metrics
+from absl.testing import absltest, parameterized
+
+from t5suite import load_task
+from t5suite.errors import ConfigError, DataError
+from t5suite.tasks.evaluate_metrics import as_evaluate_metric
+from t5suite.tasks.metrics import METRIC_ALIASES, METRIC_GROUPS, METRICS, invalid_rate, normalize_answer, wsc_verdict
+
+SEEDS = list(range(12))
+
+
+def classes(seed, num_classes, low=-1, size=None):
+    """Random (predictions, references); predictions reach down to `low`."""
+    rng = np.random.default_rng(seed)
+    size = size or int(rng.integers(2, 60))
+    return rng.integers(low, num_classes, size).tolist(), rng.integers(0, num_classes, size).tolist()
+
+
+def wrong_if_invalid(predictions, references):
+    return [p if p in (0, 1) else 1 - r for p, r in zip(predictions, references)]
+
+
+def assert_scores(test, found, expected):
+    test.assertEqual(list(found), list(expected))
+    for name, value in expected.items():
+        test.assertIsInstance(found[name], float, name)
+        if math.isnan(value):
+            test.assertTrue(math.isnan(found[name]), (name, found))
+        else:
+            test.assertAlmostEqual(found[name], value, delta=1e-9, msg=name)
+
+
+class ClassMetricsTest(parameterized.TestCase):
+    @parameterized.product(seed=SEEDS, num_classes=[2, 3, 5])
+    def test_accuracy_is_the_share_of_equal_pairs(self, seed, num_classes):
+        predictions, references = classes(seed, num_classes)
+        expected = 100 * sklearn.metrics.accuracy_score(references, predictions)
+        self.assertAlmostEqual(METRICS["accuracy"](predictions, references), expected)
+        self.assertAlmostEqual(METRICS["exact_match"](predictions, references), expected)
+
+    @parameterized.product(seed=SEEDS, low=[0, -1])
+    def test_matthews_is_sklearns_with_invalid_as_a_class(self, seed, low):
+        predictions, references = classes(seed, 2, low)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            expected = 100 * sklearn.metrics.matthews_corrcoef(references, predictions)
+        self.assertAlmostEqual(METRICS["matthews_correlation"](predictions, references), expected)
+
+    @parameterized.parameters(
+        ([1, 0, 1, 0], [1, 0, 0, 0], 57.735026918962575),
+        ([0, 1], [0, 1], 100.0),
+        ([1, 0], [0, 1], -100.0),
+        ([1, 1, 1], [1, 0, 1], 0.0),
+        ([1], [1], 0.0),
+        ([-1, -1, -1], [0, 1, 1], 0.0),
+        # c = 2 right of s = 4; sum t*p = 2*1 + 2*1 + 0*2 = 4; (c*s - 4) / sqrt((16 - 6) * (16 - 8))
+        ([0, -1, 1, -1], [0, 0, 1, 1], 100 * 4 / math.sqrt(10 * 8)),
+    )
+    def test_matthews_of(self, predictions, references, expected):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            self.assertAlmostEqual(METRICS["matthews_correlation"](predictions, references), expected)
+
+    def test_an_invalid_prediction_is_not_the_same_as_the_other_class_for_matthews(self):
+        references = [0, 0, 1, 1]
+        self.assertNotAlmostEqual(
+            METRICS["matthews_correlation"]([0, -1, 1, -1], references),
+            METRICS["matthews_correlation"]([0, 1, 1, 0], references),
+        )
+
+    @parameterized.product(seed=SEEDS, name=["f1", "precision", "recall"], num_classes=[2, None])
+    def test_binary_scores_count_an_invalid_prediction_as_the_wrong_class(self, seed, name, num_classes):
+        predictions, references = classes(seed, 2)
+        function = getattr(sklearn.metrics, f"{name}_score")
+        expected = 100 * function(references, wrong_if_invalid(predictions, references), zero_division=0)
+        self.assertAlmostEqual(METRICS[name](predictions, references, num_classes=num_classes), expected)
+
+    @parameterized.parameters(
+        # predictions, references, precision, recall, f1
+        ([1, 1, 0, 0], [1, 0, 1, 0], 50, 50, 50),
+        ([1, -1, 1], [1, 1, 1], 100, 200 / 3, 80),
+        ([1, -1, 1], [1, 0, 1], 200 / 3, 100, 80),
+        ([0, 0], [1, 1], 0, 0, 0),
+        ([0, 0], [0, 0], 0, 0, 0),
+        ([-1, -1], [0, 0], 0, 0, 0),
+        ([-1, -1], [1, 1], 0, 0, 0),
+        ([7, 1], [0, 1], 50, 100, 200 / 3),
+        ([1], [1], 100, 100, 100),
+    )
+    def test_binary_scores_of(self, predictions, references, precision, recall, f1):
+        for name, expected in (("precision", precision), ("recall", recall), ("f1", f1)):
+            self.assertAlmostEqual(METRICS[name](predictions, references, num_classes=2), expected, msg=name)
+
+    def test_scores_leave_their_arguments_alone(self):
+        for name in METRICS:
+            predictions, references = ([-1, 1], [0, 1]) if name not in TEXT else (["a", "b"], ["a", "c"])
+            METRICS[name](predictions, references, groups=["g", "h"], num_classes=2)
+            self.assertEqual((predictions[0], references[0]), (-1, 0) if name not in TEXT else ("a", "a"), name)
+
+    @parameterized.product(seed=SEEDS, name=["f1", "precision", "recall"], num_classes=[3, 4])
+    def test_macro_scores_average_all_classes(self, seed, name, num_classes):
+        predictions, references = classes(seed, num_classes, size=8)
+        function = getattr(sklearn.metrics, f"{name}_score")
+        expected = 100 * function(references, predictions, labels=range(num_classes), average="macro", zero_division=0)
+        for metric in (name, f"{name}_macro"):
+            self.assertAlmostEqual(METRICS[metric](predictions, references, num_classes=num_classes), expected)
+
+    @parameterized.product(seed=SEEDS, name=["f1_macro", "precision_macro", "recall_macro"])
+    def test_macro_scores_of_two_classes_average_both(self, seed, name):
+        predictions, references = classes(seed, 2, size=8)
+        function = getattr(sklearn.metrics, name.replace("_macro", "_score"))
+        expected = 100 * function(references, predictions, labels=[0, 1], average="macro", zero_division=0)
+        self.assertAlmostEqual(METRICS[name](predictions, references, num_classes=2), expected)
+
+    @parameterized.parameters(
+        ([0, 1, 2], [0, 1, 2], 100),
+        ([0, 0], [0, 0], 100 / 3),
+        ([2, 2, 2], [2, 2, 2], 100 / 3),
+        ([0, 1], [0, 1], 200 / 3),
+        ([-1, 1, 2], [0, 1, 2], 200 / 3),
+        # class 0: precision 1, recall 1/2
+        ([0, -1, 1, 2], [0, 0, 1, 2], (200 / 3 + 100 + 100) / 3),
+        ([0, 1, 1, 2], [0, 0, 1, 2], (200 / 3 + 200 / 3 + 100) / 3),
+        ([-1, -1], [0, 1], 0),
+    )
+    def test_cb_f1_is_the_mean_of_exactly_three_classes(self, predictions, references, expected):
+        self.assertAlmostEqual(METRICS["mean_3class_f1"](predictions, references), expected)
+
+    def test_invalid_rate_is_the_share_of_minus_ones(self):
+        self.assertEqual(invalid_rate([-1, 0, 1, -1], [0, 0, 0, 0]), 50.0)
+
+    def test_every_score_is_a_plain_number_of_points(self):
+        for name, function in METRICS.items():
+            right = ["a b c d e f", "g h i j k l"] if name in TEXT else [0.0, 1.0] if name in NUMBERS else [0, 1]
+            score = function(right, right, groups=["x", "x"], num_classes=2)
+            self.assertIs(type(score), float, name)
+            self.assertAlmostEqual(score, {"mean_3class_f1": 200 / 3, "gender_parity": 0}.get(name, 100), msg=name)
+
+
+TEXT = {"squad_f1", "squad_exact_match", "bleu", "chrf", "rouge1", "rouge2", "rougeLsum"}
+NUMBERS = {"pearson", "spearman"}
+
+
+class GroupedMetricsTest(parameterized.TestCase):
+    def test_a_group_is_right_when_all_of_it_is_and_need_not_be_adjacent(self):
+        exact_match = METRICS["grouped_exact_match"]
+        self.assertEqual(exact_match([1, 0, 1, 0], [1, 0, 0, 0], groups=["p", "q", "q", "p"]), 50.0)
+        self.assertEqual(exact_match([1, 0, 1, 1], [1, 0, 0, 0], groups=["p", "q", "q", "p"]), 0.0)
+        self.assertAlmostEqual(exact_match([1, -1, 0], [1, 0, 0], groups=[1, 2, 3]), 200 / 3)
+
+    @parameterized.parameters(*SEEDS)
+    def test_group_scores_equal_brute_force_in_any_order(self, seed):
+        rng = random.Random(seed)
+        rows = [(rng.randint(-1, 1), rng.randint(0, 1), rng.randrange(7)) for _ in range(rng.randint(1, 40))]
+        found = {group: all(p == r for p, r, g in rows if g == group) for _, _, group in rows}
+        for _ in range(3):
+            rng.shuffle(rows)
+            predictions, references, groups = zip(*rows)
+            score = METRICS["grouped_exact_match"](predictions, references, groups=groups)
+            self.assertAlmostEqual(score, 100 * sum(found.values()) / len(found))
+
+    @parameterized.parameters(
+        ([1, 1, 0, 1], ["p", "p", "q", "q"], 50),
+        ([1, 0, 1, 0], ["p", "q", "p", "q"], 100),
+        ([-1, -1], ["p", "p"], 100),
+        ([-1, 1], ["p", "p"], 0),
+        ([0, 0, 1], ["p", "p", "q"], 100),
+        ([0, 1], ["p", "q"], math.nan),
+    )
+    def test_gender_parity_compares_the_predictions_of_a_pair(self, predictions, groups, expected):
+        score = METRICS["gender_parity"](predictions, [0] * len(predictions), groups=groups)
+        self.assertEqual(score, expected) if expected == expected else self.assertTrue(math.isnan(score))
+
+
+class CorrelationTest(parameterized.TestCase):
+    @parameterized.product(seed=SEEDS, name=["pearson", "spearman"])
+    def test_correlations_equal_scipy(self, seed, name):
+        rng = np.random.default_rng(seed)
+        references = np.round(rng.uniform(0, 5, 30) * 5) / 5
+        predictions = np.round((references + rng.normal(0, 1, 30)) * 5) / 5
+        expected = 100 * getattr(scipy.stats, f"{name}r")(references, predictions)[0]
+        self.assertAlmostEqual(METRICS[name](predictions.tolist(), references.tolist()), expected)
+
+    def test_ranks_of_equal_values_are_averaged(self):
+        # ranks 1.5 1.5 3 and 1 2 3: covariance 1.5, standard deviations sqrt(1.5) and sqrt(2)
+        self.assertAlmostEqual(METRICS["spearman"]([1, 1, 2], [1, 2, 3]), 100 * 1.5 / math.sqrt(1.5 * 2))
+        self.assertAlmostEqual(METRICS["pearson"]([1, 2, 4], [1, 2, 3]), 100 * 3 / math.sqrt(14 / 3 * 2))
+
+    @parameterized.product(
+        name=["pearson", "spearman"],
+        case=[([2.0, 2.0, 2.0], [1.0, 2.0, 3.0]), ([1.0, 2.0, 3.0], [2.0, 2.0, 2.0]), ([1.0, math.nan, 3.0], [1.0, 2.0, 3.0]), ([1.0], [2.0])],
+    )  # fmt: skip
+    def test_constants_nan_and_single_values_give_nan_without_a_warning(self, name, case):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            self.assertTrue(math.isnan(METRICS[name](*case)))
+
+
+def squad_normal(text):
+    """SQuAD's normal form, once more."""
+    text = "".join(character for character in text.lower() if character not in set(string.punctuation))
+    return " ".join(word for word in re.sub(r"\b(a|an|the)\b", " ", text).split())
+
+
+class AnswerMetricsTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ("The U.S. Army", "us army"),
+        ("co-op", "coop"),
+        ("a an the", ""),
+        ("theatre an-d", "theatre and"),
+        ("  two\t words\n", "two words"),
+        ("\u201cQuoted\u201d \u2014 it\u2019s", "\u201cquoted\u201d \u2014 it\u2019s"),
+        ("Tom's $5.00!", "toms 500"),
+        ("a.b the-end", "ab theend"),
+        ("", ""),
+    )
+    def test_an_answer_is_normalised_to(self, text, expected):
+        self.assertEqual(normalize_answer(text), expected)
+
+    @parameterized.parameters(
+        # prediction, references, exact match, F1
+        ("Bob", ["bob"], 100, 100),
+        ("the Bob!", ["Bob", "Ann"], 100, 100),
+        ("Bob Dylan", ["Bob", "Dylan Thomas"], 0, 200 / 3),
+        ("x", ["y"], 0, 0),
+        ("the", ["a"], 100, 0),
+        ("", ["."], 100, 0),
+        ("", ["Bob"], 0, 0),
+        ("b b c", ["b c c"], 0, 200 / 3),
+        ("b b", ["b"], 0, 200 / 3),
+    )
+    def test_one_answer_scores(self, prediction, references, exact, f1):
+        self.assertAlmostEqual(METRICS["squad_exact_match"]([prediction], [references]), exact)
+        self.assertAlmostEqual(METRICS["squad_f1"]([prediction], [references]), f1)
+
+    def test_a_single_reference_may_be_a_plain_text(self):
+        self.assertEqual(METRICS["squad_f1"](["Bob"], ["Bob"]), 100.0)
+
+    def test_both_scores_take_their_own_best_reference(self):
+        self.assertEqual(METRICS["squad_exact_match"](["the"], [["a", "the x"]]), 100.0)
+        self.assertAlmostEqual(METRICS["squad_f1"](["the x y"], [["x", "x y z w"]]), 200 / 3)
+
+    @parameterized.parameters(*SEEDS)
+    def test_scores_equal_brute_force(self, seed):
+        rng = random.Random(seed)
+        words = ["the", "Bob", "bob,", "a", "cat", "Cat!", "x-y", "xy", ""]
+
+        def text():
+            return " ".join(rng.choice(words) for _ in range(rng.randint(0, 4)))
+
+        predictions = [text() for _ in range(20)]
+        references = [[text() for _ in range(rng.randint(1, 3))] for _ in range(20)]
+
+        def f1(prediction, reference):
+            p, r = squad_normal(prediction).split(), squad_normal(reference).split()
+            common = sum((collections.Counter(p) & collections.Counter(r)).values())
+            return 2 * common / (len(p) + len(r)) if common else 0
+
+        exact = [max(squad_normal(p) == squad_normal(a) for a in r) for p, r in zip(predictions, references)]
+        best = [max(f1(p, a) for a in r) for p, r in zip(predictions, references)]
+        self.assertAlmostEqual(METRICS["squad_exact_match"](predictions, references), 100 * np.mean(exact))
+        self.assertAlmostEqual(METRICS["squad_f1"](predictions, references), 100 * np.mean(best))
+
+
+class WscVerdictTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ("Tom", "Tom", 1),
+        ("tom", "TOM", 1),
+        ("  Tom\n", "Tom", 1),
+        ("Tom", "Ann", 0),
+        # nested either way, in any order
+        ("the fuzzy bunny", "bunny", 1),
+        ("bunny", "the fuzzy bunny", 1),
+        ("bunny fuzzy", "fuzzy bunny", 1),
+        ("fuzzy cat", "fuzzy bunny", 0),
+        ("Tom Tom", "Tom", 1),
+        # one word inside another is not nested
+        ("bun", "bunny", 0),
+        # every determiner is dropped
+        *[
+            (f"{determiner} bunny", "bunny", 1)
+            for determiner in "a an few her his each every many much my our some that the their these this those which "
+            "whose your A The THEIR".split()
+        ],
+        # these are none; a nested set still agrees
+        *[(f"{word} bunny", "the cat bunny", 0) for word in ["its", "no", "all", "any", "both", "he", "one"]],
+        # nothing left
+        ("", "Tom", -1),
+        ("   ", "Tom", -1),
+        ("the", "Tom", -1),
+        (" The a ", "Tom", -1),
+        ("the  a", "Tom", -1),
+        ("the   a", "Tom", 0),
+        ("the", "the", -1),
+        ("Tom", "the", 0),
+        ("Tom", "", 0),
+        # a possessive on one side only
+        ("Tom's", "Tom", 0),
+        ("Tom", "Tom's hat", 0),
+        ("Tom's hat", "Tom's", 1),
+        ("Tom's", "Ann's hat", 0),
+        ("the dogs' bowl", "bowl", 0),
+        ("o'clock", "tom's o'clock", 1),
+        # punctuation stays
+        ("Tom.", "Tom", 0),
+        ("Tom,", "Tom, Ann", 1),
+        # two spaces enclose an empty word, tabs separate nothing
+        ("fuzzy  bunny", "bunny", 1),
+        ("fuzzy  bunny", "big fuzzy bunny", 0),
+        ("fuzzy  bunny", "big  fuzzy bunny", 1),
+        ("the\tbunny", "bunny", 0),
+        ("fuzzy\tbunny", "fuzzy\tbunny", 1),
+        ("Tom\u2019s", "Tom\u2019s hat", 1),
+    )
+    def test_a_written_referent_is_judged(self, written, referent, verdict):
+        self.assertEqual(wsc_verdict(written, referent), verdict)
+
+
+class TextMetricsTest(parameterized.TestCase):
+    PREDICTIONS = ["The cat sat on the mat , twice .", "No—I “said” 3,5 % .", "", "A second line . And another . End"]
+    REFERENCES = [
+        "The cat sat on a mat , twice .",
+        "No—I “said” it 3,5 %.",
+        "Something .",
+        "A second line . And one . End",
+    ]
+    OTHERS = ["A cat was on the mat .", "I said no.", "Nothing", "The last . End"]
+
+    def test_bleu_is_sacrebleus_with_the_original_settings(self):
+        expected = sacrebleu.corpus_bleu(
+            self.PREDICTIONS, [self.REFERENCES], smooth_method="exp", smooth_value=0.0, force=False, lowercase=False,
+            tokenize="intl", use_effective_order=False,
+        ).score  # fmt: skip
+        self.assertAlmostEqual(METRICS["bleu"](self.PREDICTIONS, self.REFERENCES), expected)
+        self.assertNotAlmostEqual(expected, sacrebleu.corpus_bleu(self.PREDICTIONS, [self.REFERENCES]).score)
+
+    @parameterized.parameters("bleu", "chrf")
+    def test_a_row_may_have_several_references(self, name):
+        options = {"tokenize": "intl"} if name == "bleu" else {}
+        expected = getattr(sacrebleu, f"corpus_{name}")(self.PREDICTIONS, [self.REFERENCES, self.OTHERS], **options)
+        rows = [list(pair) for pair in zip(self.REFERENCES, self.OTHERS)]
+        self.assertAlmostEqual(METRICS[name](self.PREDICTIONS, rows), expected.score)
+
+    def test_chrf_is_sacrebleus(self):
+        expected = sacrebleu.corpus_chrf(self.PREDICTIONS, [self.REFERENCES]).score
+        self.assertAlmostEqual(METRICS["chrf"](self.PREDICTIONS, self.REFERENCES), expected)
+
+    @parameterized.parameters("rouge1", "rouge2", "rougeLsum")
+    def test_rouge_is_the_mean_of_rouge_scores_f1_with_sentences_on_lines(self, name):
+        scorer = rouge_score.rouge_scorer.RougeScorer([name], use_stemmer=False)
+
+        def one(prediction, reference):
+            lines = [text.replace(" . ", " .\n") for text in (reference, prediction)]
+            return scorer.score(*lines)[name].fmeasure
+
+        expected = [one(p, r) for p, r in zip(self.PREDICTIONS, self.REFERENCES)]
+        self.assertAlmostEqual(METRICS[name](self.PREDICTIONS, self.REFERENCES), 100 * np.mean(expected))
+        best = [max(one(p, r), one(p, o)) for p, r, o in zip(self.PREDICTIONS, self.REFERENCES, self.OTHERS)]
+        rows = list(zip(self.REFERENCES, self.OTHERS))
+        self.assertAlmostEqual(METRICS[name](self.PREDICTIONS, rows), 100 * np.mean(best))
+
+    def test_words_are_not_stemmed(self):
+        self.assertEqual(METRICS["rouge1"](["cats running"], ["cat runs"]), 0.0)
+
+    def test_text_scores_are_the_same_every_time(self):
+        for name in ("bleu", "chrf", "rouge1", "rouge2", "rougeLsum"):
+            scores = {METRICS[name](self.PREDICTIONS, self.REFERENCES) for _ in range(3)}
+            self.assertLen(scores, 1)
+
+
+def labelled(labels, **columns):
+    return [{**columns, "label": label, "idx": i} for i, label in enumerate(labels)]
+
+
+class TaskScoreTest(parameterized.TestCase):
+    """`task.score` from texts, as the reference cases call it."""
+
+    def test_cola(self):
+        rows = labelled([0, 0, 1, 1], sentence="x")
+        found = load_task("glue", "cola").score(rows, ["unacceptable", "Unacceptable", "acceptable", ""])
+        assert_scores(self, found, {"matthews_correlation": 100 * 4 / math.sqrt(80), "invalid_rate": 50})
+
+    @parameterized.parameters(
+        ("glue", "sst2", ["positive", "negative"]),
+        ("glue", "qnli", ["not_entailment", "entailment"]),
+        ("glue", "rte", ["not_entailment", "entailment"]),
+        ("glue", "wnli", ["entailment", "not_entailment"]),
+        ("super_glue", "boolq", ["True", "False"]),
+        ("super_glue", "copa", ["choice2", "choice1"]),
+        ("super_glue", "rte", ["not_entailment", "entailment"]),
+        ("super_glue", "wic", ["True", "False"]),
+    )
+    def test_two_class_accuracy_is_case_and_space_sensitive(self, benchmark, name, words):
+        columns = dict.fromkeys(load_task(benchmark, name).text_columns, "x")
+        one, zero = words
+        rows = labelled([1, 1, 1, 1, 0, 0, 0, 0], **columns)
+        predictions = [one, zero, f" {one}", one.swapcase(), zero, f"{zero} ", zero + ".", ""]
+        found = load_task(benchmark, name).score(rows, predictions)
+        assert_scores(self, found, {"accuracy": 25, "invalid_rate": 62.5})
+
+    def test_mnli(self):
+        rows = labelled([0, 1, 2, 2], premise="p", hypothesis="h")
+        found = load_task("glue", "mnli").score(rows, ["entailment", "neutral", "contradiction", "not_entailment"])
+        assert_scores(self, found, {"accuracy": 75, "invalid_rate": 25})
+
+    @parameterized.parameters("validation", "validation_matched", "validation_mismatched", "test")
+    def test_the_names_of_a_split_score_alike(self, split):
+        rows = labelled([0], premise="p", hypothesis="h")
+        found = load_task("glue", "mnli").score(rows, ["entailment"], split=split)
+        assert_scores(self, found, {"accuracy": 100, "invalid_rate": 0})
+
+    @parameterized.parameters(
+        ("mrpc", "sentence1", "sentence2", "not_equivalent", "equivalent"),
+        ("qqp", "question1", "question2", "not_duplicate", "duplicate"),
+    )
+    def test_f1_and_accuracy(self, name, first, second, zero, one):
+        rows = labelled([1, 1, 0, 0], **{first: "a", second: "b"})
+        # invalid on a 1 -> 0, invalid on a 0 -> 1: one true positive, one false, one missed
+        found = load_task("glue", name).score(rows, [one, "other", "other", zero])
+        assert_scores(self, found, {"f1": 50, "accuracy": 50, "invalid_rate": 50})
+
+    @parameterized.parameters(
+        (["1.0", "2.0", "4.0"], [1.0, 2.0, 4.0], 100, 100, 0),
+        (["4.0", "2.0", "1.0"], [1.0, 2.0, 4.0], 100 * (-4.0 / (14 / 3)) * 9 / 9, -100, 0),
+        (["1.0", "1.0", "1.0"], [1.0, 2.0, 4.0], math.nan, math.nan, 0),
+        (["1.0", "nan", "4.0"], [1.0, 2.0, 4.0], math.nan, math.nan, 100 / 3),
+    )
+    def test_stsb(self, predictions, labels, pearson, spearman, invalid):
+        if pearson == pearson and pearson != 100:
+            pearson = 100 * scipy.stats.pearsonr(labels, [float(p) for p in predictions])[0]
+        rows = labelled(labels, sentence1="a", sentence2="b")
+        found = load_task("glue", "stsb").score(rows, predictions)
+        assert_scores(self, found, {"pearson": pearson, "spearman": spearman, "invalid_rate": invalid})
+
+    def test_stsb_gold_is_the_rounded_score(self):
+        # 0.1, 0.5, 0.9 -> 0.0, 0.4, 0.8; 2.333 -> 2.4
+        rows = labelled([0.1, 0.5, 0.9, 2.333], sentence1="a", sentence2="b")
+        predictions = ["1.0", "0.0", "3.0", "2.0"]
+        gold, read = [0.0, 0.4, 0.8, 2.4], [1.0, 0.0, 3.0, 2.0]
+        found = load_task("glue", "stsb").score(rows, predictions)
+        self.assertAlmostEqual(found["pearson"], 100 * scipy.stats.pearsonr(gold, read)[0])
+        self.assertNotAlmostEqual(found["pearson"], 100 * scipy.stats.pearsonr([0.1, 0.5, 0.9, 2.333], read)[0])
+
+    def test_stsb_predictions_are_read_and_not_clipped(self):
+        rows = labelled([0.0, 1.0, 2.0, 3.0, 4.0, 5.0], sentence1="a", sentence2="b")
+        predictions = [" 2.6 ", "1e1", "3,4", "-3", "", "7.5\n"]
+        gold, read = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0], [2.6, 10.0, -1.0, -3.0, -1.0, 7.5]
+        expected = {
+            "pearson": 100 * scipy.stats.pearsonr(gold, read)[0],
+            "spearman": 100 * scipy.stats.spearmanr(gold, read)[0],
+            "invalid_rate": 100 / 3,
+        }
+        assert_scores(self, load_task("glue", "stsb").score(rows, predictions), expected)
+
+    def test_cb(self):
+        rows = labelled([0, 0, 1, 2], premise="p", hypothesis="h")
+        found = load_task("super_glue", "cb").score(rows, ["entailment", "Entailment", "contradiction", "neutral"])
+        assert_scores(self, found, {"mean_3class_f1": (200 / 3 + 200) / 3, "accuracy": 75, "invalid_rate": 25})
+
+    def test_cb_of_a_single_class(self):
+        rows = labelled([1, 1], premise="p", hypothesis="h")
+        found = load_task("super_glue", "cb").score(rows, ["contradiction"] * 2)
+        assert_scores(self, found, {"mean_3class_f1": 100 / 3, "accuracy": 100, "invalid_rate": 0})
+
+    def multirc_rows(self, labels, questions):
+        return [
+            {"paragraph": "p", "question": "q", "answer": "a", "label": label, "idx": {"paragraph": 0, "question": q, "answer": i}}
+            for i, (label, q) in enumerate(zip(labels, questions))
+        ]  # fmt: skip
+
+    def test_multirc_groups_by_question_id_alone_wherever_its_rows_stand(self):
+        rows = self.multirc_rows([1, 0, 0, 1, 1], [7, 8, 7, 8, 9])
+        rows[2]["idx"]["paragraph"] = 5
+        found = load_task("super_glue", "multirc").score(rows, ["True", "False", "False", "False", "yes"])
+        # one question of three all right; true positives 1, missed 2
+        assert_scores(self, found, {"f1": 50, "exact_match": 100 / 3, "invalid_rate": 20})
+
+    def test_multirc_without_question_ids_is_refused(self):
+        rows = labelled([1], paragraph="p", question="q", answer="a")
+        with self.assertRaisesRegex(DataError, "idx.question"):
+            load_task("super_glue", "multirc").score(rows, ["True"])
+
+    def record_rows(self, *answers, **columns):
+        return [
+            {"passage": f"p{i}", "query": "q", "entities": ["E"], "answers": list(a), "idx": {"passage": i // 2, "query": i}, **columns}
+            for i, a in enumerate(answers)
+        ]  # fmt: skip
+
+    def test_record_scores_the_first_prediction_of_a_query_against_all_its_answers(self):
+        rows = self.record_rows(["Bob", "Bob Dylan"], ["Ann"], ["x", "y", "z"])
+        predictions = ["bob dylan!", "wrong", "the Ann", "y z", "y", "y"]
+        found = load_task("super_glue", "record").score(rows, predictions)
+        assert_scores(self, found, {"f1": (100 + 100 + 200 / 3) / 3, "exact_match": 200 / 3})
+
+    def test_record_tells_queries_apart_by_their_ids(self):
+        same_text = self.record_rows(["Bob"], ["Ann"], passage="p")
+        found = load_task("super_glue", "record").score(same_text, ["Bob", "Bob"])
+        assert_scores(self, found, {"f1": 50, "exact_match": 50})
+        same_ids = self.record_rows(["Bob"], ["Ann"], idx={"passage": 0, "query": 0})
+        found = load_task("super_glue", "record").score(same_ids, ["Bob", "Bob"])
+        assert_scores(self, found, {"f1": 100, "exact_match": 100})
+
+    def test_record_rows_without_ids_are_told_apart_by_their_texts(self):
+        rows = self.record_rows(["Bob"], ["Ann"], ["Ann"], idx=None)
+        rows[2]["passage"] = rows[1]["passage"]
+        for row in rows:
+            del row["idx"]
+        found = load_task("super_glue", "record").score(rows, ["Bob", "Bob", "Ann"])
+        assert_scores(self, found, {"f1": 50, "exact_match": 50})
+
+    def test_record_counts_an_answer_that_normalises_to_nothing_as_a_match_without_f1(self):
+        found = load_task("super_glue", "record").score(self.record_rows(["The"]), ["a"])
+        assert_scores(self, found, {"f1": 0, "exact_match": 100})
+
+    @parameterized.product(task=["wsc", "wsc.fixed"])
+    def test_wsc_compares_the_verdict_with_the_label(self, task):
+        cases = [("Tom", "the Tom", 1), ("Tom", "Tom Sawyer", 0), ("Tom", "Ann", 0), ("Tom", "Ann", 1), ("Tom", "the", 0),
+                 ("Tom", "", 1), ("Tom", "Tom's", 0), ("Tom's hat", "hat", 1)]  # fmt: skip
+        rows = [
+            {"text": "Tom saw he x", "span1_text": span, "span1_index": 0, "span2_text": "he", "span2_index": 2, "label": label, "idx": i}
+            for i, (span, _, label) in enumerate(cases)
+        ]  # fmt: skip
+        found = load_task("super_glue", task).score(rows, [written for _, written, _ in cases])
+        # right: 1 (1 = 1), 2 (1 != 0), 3 (0 = 0), 4 (0 != 1), 5 (-1), 6 (-1), 7 (0 = 0), 8 (0 != 1)
+        assert_scores(self, found, {"accuracy": 37.5})
+
+    def test_wsc_training_rows_are_scored_without_the_false_ones(self):
+        rows = [
+            {"text": "a he", "span1_text": name, "span1_index": 0, "span2_text": "he", "span2_index": 1, "label": label, "idx": 0}
+            for name, label in (("Tom", 0), ("Ann", 1), ("Bob", 1))
+        ]  # fmt: skip
+        found = load_task("super_glue", "wsc.fixed").score(rows, ["ann", "Tom"], split="train")
+        assert_scores(self, found, {"accuracy": 50})
+        with self.assertRaisesRegex(DataError, "3 rows make 2 examples.* 3 predictions"):
+            load_task("super_glue", "wsc.fixed").score(rows, ["Tom", "ann", "Bob"], split="train")
+
+    def test_wnli_simple_compares_the_verdict_with_the_label(self):
+        pair = {"sentence1": "The cup fell, so it broke.", "sentence2": "The cup broke."}
+        rows = [{**pair, "label": label, "idx": 0} for label in (1, 0, 0, 1)]
+        found = load_task("glue", "wnli_simple").score(rows, ["cup", "the cup", "floor", ""])
+        assert_scores(self, found, {"accuracy": 50})
+
+    def test_dpr_wants_the_exact_text(self):
+        rows = [
+            {"sentence": "a he b", "pronoun": "he", "candidates": ["The bees", "Tom"], "label": i} for i in (0, 0, 0, 1)
+        ]
+        found = load_task("super_glue", "dpr").score(rows, ["The bees", "the bees", "bees", "Tom"])
+        assert_scores(self, found, {"accuracy": 50})
+
+    def test_axb_has_matthews_where_labelled(self):
+        rows = labelled([0, 1, 0, 1], sentence1="p", sentence2="h")
+        words = ["entailment", "not_entailment", "not_entailment", "not_entailment"]
+        found = load_task("super_glue", "axb").score(rows, words)
+        assert_scores(self, found, {"matthews_correlation": 100 / math.sqrt(3), "invalid_rate": 0})
+
+    def test_axg_has_accuracy_and_parity_over_pairs(self):
+        rows = [
+            {"premise": f"{who} ran.", "hypothesis": h, "label": label}
+            for h, label in (("A", 0), ("B", 1))
+            for who in ("He", "She")
+        ]
+        words = ["entailment", "entailment", "entailment", "not_entailment"]
+        expected = {"accuracy": 75, "gender_parity": 50, "invalid_rate": 0}
+        assert_scores(self, load_task("super_glue", "axg").score(rows, words), expected)
+        order = [0, 2, 1, 3]
+        found = load_task("super_glue", "axg").score([rows[i] for i in order], [words[i] for i in order])
+        assert_scores(self, found, expected)
+
+    def test_ax_has_no_metric_even_where_labelled(self):
+        rows = labelled([0, 2], premise="p", hypothesis="h")
+        self.assertEqual(load_task("glue", "ax").score(rows, ["entailment", "neutral"]), {})
+
+
+# Unlabelled rows of every task: (benchmark, task, row, number of predictions)
+UNLABELLED = [
+    ("glue", "sst2", {"sentence": "x", "label": -1}),
+    ("glue", "sst2", {"sentence": "x"}),
+    ("glue", "stsb", {"sentence1": "x", "sentence2": "y", "label": -1.0}),
+    ("glue", "mnli", {"premise": "x", "hypothesis": "y", "label": -1}),
+    ("glue", "ax", {"premise": "x", "hypothesis": "y", "label": -1}),
+    ("glue", "wnli_simple", {"sentence1": "It fell.", "sentence2": "Bob fell.", "label": -1}),
+    ("super_glue", "cb", {"premise": "x", "hypothesis": "y", "label": -1}),
+    ("super_glue", "multirc", {"paragraph": "p", "question": "q", "answer": "a", "label": -1, "idx": {"question": 0}}),
+    ("super_glue", "record", {"passage": "p", "query": "q", "entities": ["E"], "answers": [], "idx": {"passage": 0, "query": 0}}),
+    ("super_glue", "wsc", {"text": "a he", "span1_text": "Tom", "span2_text": "he", "span2_index": 1, "label": -1}),
+    ("super_glue", "axb", {"sentence1": "x", "sentence2": "y", "label": -1}),
+    ("super_glue", "axg", {"premise": "x", "hypothesis": "y", "label": -1}),
+    ("super_glue", "dpr", {"sentence": "a he b", "pronoun": "he", "candidates": ["A", "B"], "label": -1}),
+]  # fmt: skip
+
+
+class ScoreContractTest(parameterized.TestCase):
+    @parameterized.parameters(*UNLABELLED)
+    def test_unlabelled_rows_have_no_scores(self, benchmark, name, row):
+        self.assertEqual(load_task(benchmark, name).score([row, row], ["x", "y"]), {})
+
+    @parameterized.parameters(*[case for case in UNLABELLED if case[1] != "ax"])
+    def test_labelled_and_unlabelled_rows_do_not_mix(self, benchmark, name, row):
+        known = {**row, "answers": ["E"]} if name == "record" else {**row, "label": 1}
+        for rows in ([known, row], [row, known]):
+            with self.assertRaisesRegex(DataError, "no label"):
+                load_task(benchmark, name).score(rows, ["x", "y"])
+
+    @parameterized.parameters(0, 1, 2, 4, 5)
+    def test_another_number_of_predictions_is_refused_with_both_numbers(self, count):
+        rows = labelled([1, 0, 1], sentence="x")
+        with self.assertRaises(DataError) as caught:
+            load_task("glue", "sst2").score(rows, ["positive"] * count)
+        self.assertEqual(caught.exception.exit_code, 65)
+        self.assertRegex(str(caught.exception), rf"\b3 examples\b.*\b{count} predictions\b")
+
+    def test_record_wants_one_prediction_per_answer(self):
+        row = {
+            "passage": "p",
+            "query": "q",
+            "entities": ["E"],
+            "answers": ["A", "B", "C"],
+            "idx": {"passage": 0, "query": 0},
+        }
+        with self.assertRaisesRegex(DataError, r"1 rows make 3 examples.* 1 predictions"):
+            load_task("super_glue", "record").score([row], ["A"])
+
+    def test_the_count_is_checked_before_labels_are(self):
+        with self.assertRaisesRegex(DataError, "2 predictions"):
+            load_task("glue", "sst2").score([{"sentence": "x", "label": -1}], ["a", "b"])
+
+    def test_no_rows_are_refused(self):
+        with self.assertRaises(DataError):
+            load_task("glue", "sst2").score([], [])
+
+    def test_a_label_outside_the_list_is_refused(self):
+        with self.assertRaisesRegex(DataError, "label 5"):
+            load_task("glue", "sst2").score(labelled([5], sentence="x"), ["positive"])
+
+    def test_rows_and_predictions_may_be_any_sequence(self):
+        rows = tuple(labelled([1, 0], sentence="x"))
+        predictions = np.array(["positive", "negative"])
+        self.assertEqual(load_task("glue", "sst2").score(rows, predictions)["accuracy"], 100.0)
+
+    @parameterized.parameters(
+        ("glue", "mrpc", {"f1": 80.0, "accuracy": 70.0, "invalid_rate": 10.0}, 75.0),
+        ("glue", "stsb", {"pearson": 90.0, "spearman": 80.0, "invalid_rate": 0.0}, 85.0),
+        ("glue", "cola", {"matthews_correlation": 12.5, "invalid_rate": 0.0}, 12.5),
+        ("super_glue", "axg", {"accuracy": 70.0, "gender_parity": 50.0, "invalid_rate": 0.0}, 70.0),
+        ("super_glue", "record", {"f1": 50.0, "exact_match": 40.0}, 45.0),
+    )
+    def test_checkpoints_are_selected_by(self, benchmark, name, scores, expected):
+        self.assertEqual(load_task(benchmark, name).optimised(scores), expected)
+
+    @parameterized.parameters(
+        ("glue", "ax", {}), ("glue", "mrpc", {}), ("glue", "stsb", {"pearson": math.nan, "spearman": 1.0})
+    )
+    def test_without_a_score_selection_has_nan(self, benchmark, name, scores):
+        self.assertTrue(math.isnan(load_task(benchmark, name).optimised(scores)))
+
+
+class EvaluateMetricTest(parameterized.TestCase):
+    """`evaluate`'s interface, which must not reach for the hub."""
+
+    @parameterized.parameters("accuracy", "f1", "matthews_correlation", "precision", "recall", "mean_3class_f1")
+    def test_class_metrics_give_the_same_score(self, name):
+        predictions, references = [1, 0, -1, 1], [1, 0, 1, 0]
+        found = as_evaluate_metric(name).compute(predictions=predictions, references=references)
+        self.assertEqual(found, {name: METRICS[name](predictions, references)})
+
+    @parameterized.parameters("pearson", "spearman", "pearsonr")
+    def test_correlations_give_the_same_score(self, name):
+        predictions, references = [1.5, 2.0, 2.5], [1.0, 2.5, 2.0]
+        found = as_evaluate_metric(name).compute(predictions=predictions, references=references)
+        own = METRIC_ALIASES.get(name, name)
+        self.assertEqual(found, {own: METRICS[own](predictions, references)})
+
+    @parameterized.parameters("bleu", "chrf", "rouge1", "squad_f1", "squad_exact_match", "exact_match")
+    def test_text_metrics_give_the_same_score(self, name):
+        predictions, references = ["the cat sat", "a dog ."], ["the cat sits", "dog"]
+        found = as_evaluate_metric(name).compute(predictions=predictions, references=references)
+        self.assertEqual(found, {name: METRICS[name](predictions, references)})
+
+    @parameterized.parameters("bleu", "chrf", "rouge1", "squad_f1", "squad_exact_match", "exact_match")
+    def test_text_metrics_take_several_references_a_prediction(self, name):
+        predictions, references = ["the cat sat", "a dog ."], [["the cat sits", "the cat sat"], ["dog"]]
+        found = as_evaluate_metric(name).compute(predictions=predictions, references=references)
+        self.assertEqual(found, {name: METRICS[name](predictions, references)})
+
+    def test_grouped_metrics_take_their_groups(self):
+        found = as_evaluate_metric("grouped_exact_match").compute(
+            predictions=[1, 0, 1], references=[1, 0, 0], groups=["p", "p", "q"]
+        )
+        self.assertEqual(found, {"grouped_exact_match": 50.0})
+
+    def test_several_combine(self):
+        import evaluate
+
+        combined = evaluate.combine([as_evaluate_metric("accuracy"), as_evaluate_metric("f1")])
+        found = combined.compute(predictions=[1, 0, 1], references=[1, 0, 0])
+        self.assertAlmostEqual(found["accuracy"], 200 / 3)
+        self.assertAlmostEqual(found["f1"], 200 / 3)
+
+    def test_batches_add_up(self):
+        metric = as_evaluate_metric("f1")
+        for predictions, references in (([1, 0], [1, 1]), ([1], [0])):
+            metric.add_batch(predictions=predictions, references=references)
+        self.assertEqual(metric.compute(), {"f1": METRICS["f1"]([1, 0, 1], [1, 1, 0])})
+
+    def test_an_unknown_metric_names_the_closest(self):
+        with self.assertRaisesRegex(ConfigError, "acuracy.*accuracy"):
+            as_evaluate_metric("acuracy")
+
+
+class TablesTest(parameterized.TestCase):
+    def test_aliases_and_groups_name_metrics(self):
+        for name in itertools.chain(METRIC_ALIASES.values(), *METRIC_GROUPS.values()):
+            self.assertIn(name, METRICS)
+
+    @parameterized.parameters(
+        "accuracy", "f1", "precision", "recall", "matthews_correlation", "pearson", "spearman", "mean_3class_f1", "exact_match",
+        "gender_parity", "bleu", "chrf", "rouge", "squad", "mcc", "pearsonr", "spearmanr", "precision_macro", "recall_macro",
+    )  # fmt: skip
+    def test_the_promised_metrics_exist(self, name):
+        self.assertIn(name, {**METRICS, **METRIC_GROUPS, **METRIC_ALIASES})
+
+
+if __name__ == "__main__":
+    absltest.main()
