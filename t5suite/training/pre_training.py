@@ -2,7 +2,7 @@
 
     >>> corpus = load_corpus(tokenizer, tokens_length=141)
     >>> corpus.train_NL.shape, corpus.validation_NL.shape
-    ((1679, 141), (85, 141))
+    ((1529, 141), (77, 141))
 
 `pre_train_t5.py` calls them one after the other.
 Shapes: N blocks, L tokens of a block, B examples, T target tokens, V vocabulary.
@@ -88,6 +88,9 @@ def load_corpus(
     """
     if train_file is None and validation_file is None:
         train_file, validation_file = bundled_text("train"), bundled_text("validation")
+    for flag, path in (("--train_file", train_file), ("--validation_file", validation_file)):
+        if path is not None and not Path(path).is_file():
+            raise DataError(f"{flag} {path}: no such file")
     described, train_NL = {}, None
     if trains or validation_file is None:
         train_NL, described["train"] = load_blocks(train_file, text_column_name, tokenizer, tokens_length)

@@ -1,0 +1,321 @@
+"""Whole small runs of pre_train_t5.py, its evaluation against brute force, and bad input."""
+
+import gzip
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+import numpy as np
+import torch
+from absl.testing import absltest, parameterized
+from accelerate import Accelerator
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+import pre_train_t5
+from t5suite.data.corpora import bundled_text, read_documents
+from t5suite.data.jsonl import read_jsonl, write_jsonl
+from t5suite.errors import ConfigError, DataError
+from t5suite.models.loading import load_model, load_tokenizer
+from t5suite.training import pre_training
+
+TINY = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
+QUICK = ["--config_overrides", TINY, "--disable_tqdm", "True", "--use_cpu", "--logging_steps", "1"]
+# 21 blocks to train on and one held out: three updates an epoch at an update size of 8, the last one of five.
+SMALL = ["--inputs_length", "32", "--validation_fraction", "0.04"]
+
+
+def folder():
+    return Path(tempfile.mkdtemp())
+
+
+def run(*argv, output_dir=None):
+    output_dir = output_dir or folder() / "run"
+    return pre_train_t5.main([*QUICK, *argv, "--output_dir", str(output_dir)]), Path(output_dir)
+
+
+def losses(directory, name="train/loss"):
+    return [line[name] for line in read_jsonl(directory / "metrics.jsonl") if name in line]
+
+
+def written(name, content: bytes):
+    path = folder() / name
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    return path
+
+
+def small_text(num_blocks=22, tokens_length=33):
+    """A file of the bundled text with so many whole blocks."""
+    tokenizer, lines, tokens = load_tokenizer(None), [], 0
+    for document in read_documents(bundled_text("train")):
+        if tokens >= num_blocks * tokens_length:
+            break
+        lines.append(document)
+        tokens += len(tokenizer(document, add_special_tokens=False)["input_ids"])
+    assert tokens < (num_blocks + 1) * tokens_length * 1.2
+    return written("small.txt", "\n".join(lines).encode())
+
+
+class BareRunTest(parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        flags = ["--max_steps", "24", "--per_device_train_batch_size", "8", "--learning_rate", "1e-2"]
+        cls.flags = [*flags, "--eval_steps", "6"]
+        cls.results, cls.directory = run(*cls.flags)
+
+    def test_nll_falls(self):
+        nlls = losses(self.directory, "eval/nll")
+        self.assertLen(nlls, 4)
+        self.assertLess(nlls[-1], nlls[0] - 0.3)
+        self.assertEqual(self.results["tasks"]["pre_train"]["nll"], nlls[-1])
+        train = losses(self.directory)
+        self.assertLess(np.mean(train[-6:]), np.mean(train[:6]) - 0.3)
+
+    def test_results_are_returned_and_written(self):
+        self.assertEqual(json.loads((self.directory / "results.json").read_text()), self.results)
+        self.assertEqual(list(self.results["tasks"]), ["pre_train"])
+        metrics = self.results["tasks"]["pre_train"]
+        self.assertAlmostEqual(metrics["perplexity"], float(np.exp(metrics["nll"])))
+
+    def test_the_directory_explains_the_run(self):
+        manifest = json.loads((self.directory / "manifest.json").read_text())
+        self.assertEqual(manifest["status"], "finished")
+        self.assertEqual(manifest["settings"]["inputs_length"], 128)
+        self.assertLen(manifest["data"]["train"]["sha256"], 64)
+        names = {name for line in read_jsonl(self.directory / "metrics.jsonl") for name in line}
+        self.assertContainsSubset({"step", "epoch", "seconds", "train/loss", "eval/nll", "eval/perplexity"}, names)
+        self.assertNotIn("eval/average", names)
+        self.assertIn("nats a token", (self.directory / "README.md").read_text())
+        self.assertTrue((self.directory / "checkpoint-24").is_dir())
+
+    def test_a_finished_run_is_not_repeated_and_another_one_is_refused(self):
+        results, _ = run(*self.flags, output_dir=self.directory)
+        self.assertEqual(results, self.results)
+        with self.assertRaisesRegex(ConfigError, "holds another run .*noise_density"):
+            run(*self.flags, "--noise_density", "0.3", output_dir=self.directory)
+
+    def test_the_model_loads_and_scores_the_same(self):
+        results, directory = run("--eval_only", "--model_name_or_path", str(self.directory))
+        expected = self.results["tasks"]["pre_train"]["nll"]
+        self.assertAlmostEqual(results["tasks"]["pre_train"]["nll"], expected, delta=1e-6 * expected)
+        self.assertFalse((directory / "model.safetensors").exists())
+
+
+class LawTest(parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.flags = ["--train_file", str(small_text()), *SMALL, "--max_steps", "10", "--save_steps", "5"]
+        cls.flags += ["--eval_steps", "5", "--optim", "sgd", "--learning_rate", "1e-2"]
+        cls.results, cls.directory = run(*cls.flags, "--per_device_train_batch_size", "8")
+
+    def test_the_text_has_the_blocks_that_these_tests_count_on(self):
+        manifest = json.loads((self.directory / "manifest.json").read_text())
+        blocks = [manifest["data"][split]["blocks"] for split in ("train", "validation")]
+        self.assertIn(blocks[0] % 8, range(1, 8), "the last update must be smaller")
+        self.assertEqual(blocks[1], 1)
+        self.assertGreater(manifest["training"]["epoch"], 2)
+
+    def test_the_same_seed_gives_the_same_run(self):
+        results, directory = run(*self.flags, "--per_device_train_batch_size", "8")
+        self.assertEqual(results, self.results)
+        self.assertEqual(losses(directory), losses(self.directory))
+        _, other = run(*self.flags, "--per_device_train_batch_size", "8", "--seed", "7")
+        self.assertNotEqual(losses(other), losses(self.directory))
+
+    @parameterized.parameters((4, 2), (2, 4), (3, 1))
+    def test_the_cut_into_micro_batches_does_not_change_the_losses(self, batch_size, accumulation):
+        cut = ["--per_device_train_batch_size", str(batch_size), "--gradient_accumulation_steps", str(accumulation)]
+        _, directory = run(*self.flags, *cut)
+        if batch_size * accumulation == 8:
+            np.testing.assert_allclose(losses(directory), losses(self.directory), rtol=1e-5)
+            np.testing.assert_allclose(losses(directory)[0], losses(self.directory)[0], rtol=2e-6)
+            norms = [losses(d, "train/grad_norm")[0] for d in (directory, self.directory)]
+            np.testing.assert_allclose(*norms, rtol=1e-5)
+        else:
+            self.assertNotEqual(losses(directory)[0], losses(self.directory)[0])
+
+    def test_a_resumed_run_equals_the_uninterrupted_one(self):
+        """Step 5 lies within the second epoch."""
+        flags = [*self.flags, "--per_device_train_batch_size", "8", "--optim", "adamw_torch"]
+        expected, whole = run(*flags)
+        interrupted = folder() / "run"
+        shutil.copytree(whole, interrupted)
+        shutil.rmtree(interrupted / "checkpoint-10")
+        (interrupted / "results.json").unlink()
+        step = pre_training.PreTrainer.training_step
+        with mock.patch.object(pre_training.PreTrainer, "training_step", autospec=True, side_effect=step) as steps:
+            results, _ = run(*flags, output_dir=interrupted)
+        self.assertEqual(steps.call_count, 5)
+        self.assertEqual(results, expected)
+        self.assertEqual(losses(interrupted), losses(whole))
+        self.assertEqual((interrupted / "model.safetensors").read_bytes(), (whole / "model.safetensors").read_bytes())
+
+    def test_changed_text_is_refused(self):
+        path = small_text()
+        flags = ["--train_file", str(path), *SMALL, "--max_steps", "1"]
+        _, directory = run(*flags)
+        path.write_text(path.read_text().replace("the", "a"))
+        (directory / "results.json").unlink()
+        with self.assertRaisesRegex(DataError, "small.txt has changed since run"):
+            run(*flags, output_dir=directory)
+
+
+class EvaluationTest(parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        torch.manual_seed(0)
+        cls.tokenizer = load_tokenizer(None)
+        cls.model = load_model(tokenizer=cls.tokenizer, config_overrides=TINY)
+        cls.collator = pre_training.make_collator(cls.model, cls.tokenizer, 32, seed=pre_training.EVALUATION_SEED)
+        tokens = np.random.default_rng(0).integers(3, 500, size=(13, cls.collator.corrupt.tokens_length))
+        cls.eval_set = pre_training.EvalBlocks(tokens.astype(np.int32))
+
+    def uneven(self, examples):
+        """Targets of differing length: all but the first `1 + index % 5` are ignored."""
+        batch = self.collator(examples)
+        for row, example in enumerate(examples):
+            batch["labels"][row, 1 + example["index"] % 5 :] = -100
+        return batch
+
+    def nll(self, collator, batch_size):
+        evaluator = pre_training.PreTrainingEvaluator(collator, batch_size, Accelerator(cpu=True))
+        report = evaluator.evaluate(self.model, [self.eval_set])
+        self.assertEqual(report.results["pre_train"].num_rows, 13)
+        self.assertEqual(report.selection, -report.results["pre_train"].loss)
+        return report.results["pre_train"].metrics["nll"]
+
+    @parameterized.parameters(1, 3, 8, 13, 64)
+    def test_nll_is_the_mean_over_all_target_tokens_at_any_batch_size(self, batch_size):
+        total, count = 0.0, 0
+        with torch.no_grad():
+            for example in self.eval_set.features:
+                batch = self.uneven([example])
+                log_probs = self.model.eval()(**batch).logits.double().log_softmax(-1)[0]
+                for position, label in enumerate(batch["labels"][0].tolist()):
+                    if label != -100:
+                        total -= log_probs[position, label].item()
+                        count += 1
+        np.testing.assert_allclose(self.nll(self.uneven, batch_size), total / count, rtol=2e-6)
+
+    @parameterized.product(world_size=(2, 3), batch_size=(2, 5, 13))
+    def test_every_block_is_scored_once_on_any_number_of_ranks(self, world_size, batch_size):
+        parts, calls = [], []
+        for rank in range(world_size):
+            accelerator = SimpleNamespace(process_index=rank, num_processes=world_size, device="cpu")
+            evaluator = pre_training.PreTrainingEvaluator(self.collator, batch_size, accelerator)
+            with mock.patch.object(pre_training, "gather_object", lambda found: found), torch.no_grad():
+                with mock.patch.object(self.model, "forward", wraps=self.model.forward) as forward:
+                    parts += evaluator._over_ranks(self.model, self.eval_set)
+                calls.append(forward.call_count)
+        self.assertCountEqual([index for index, _, _ in parts], range(13))
+        self.assertLen(set(calls), 1, "the ranks must stay in step")
+        nll = sum(nll for _, nll, _ in parts) / sum(tokens for _, _, tokens in parts)
+        np.testing.assert_allclose(nll, self.nll(self.collator, batch_size), rtol=1e-12)
+
+    def test_no_examples_make_a_batch_that_counts_for_nothing(self):
+        batch, full = self.collator([]), self.collator(self.eval_set.features[:1])
+        self.assertEqual({k: v.shape for k, v in batch.items()}, {k: v.shape for k, v in full.items()})
+        self.assertTrue(batch["labels"].eq(-100).all())
+
+    def test_the_masks_are_fixed_and_differ_from_block_to_block(self):
+        first = self.collator(self.eval_set.features)
+        again = pre_training.make_collator(self.model, self.tokenizer, 32, seed=pre_training.EVALUATION_SEED)(
+            self.eval_set.features[3:4]
+        )
+        self.assertTrue(first["labels"][3:4].equal(again["labels"]))
+        positions = {tuple(np.flatnonzero(row >= 500)) for row in first["input_ids"].numpy()}
+        self.assertGreater(len(positions), 6)
+
+
+class DocumentsTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ("a.txt", "\ufeffone  two\r\n\n \nthree".encode()),
+        ("a.txt.gz", b"one  two\nthree\n"),
+        ("a.jsonl", b'{"text": "one  two"}\n{"text": ""}\n\n{"text": "three"}\n'),
+        ("a.jsonl.gz", b'{"text": "one  two"}\n{"text": "three"}\n'),
+    )
+    def test_documents(self, name, content):
+        self.assertEqual(list(read_documents(written(name, content))), ["one  two", "three"])
+
+    def test_another_column(self):
+        path = folder() / "rows.jsonl"
+        write_jsonl(path, [{"body": "one\ntwo"}])
+        self.assertEqual(list(read_documents(path, "body")), ["one\ntwo"])
+
+    @parameterized.parameters(
+        ("a.txt", b"fine\nw\xff\n", "a.txt:2: not UTF-8 .byte 1 is 0xff"),
+        ("a.txt", b" \n", "a.txt: no document"),
+        ("a.jsonl", b'{"txt": "one"}', "a.jsonl:1: no column 'text' .--text_column_name.; did you mean txt"),
+        ("a.jsonl", b'{"text": "one"}\n{"text": 3}', "a.jsonl:2: column 'text' holds 3 .int., not text"),
+        ("a.jsonl", b'{"text": "one"}\n{"text"', "a.jsonl:2: not JSON"),
+        ("a.csv", b"one", "a.csv: a text file's name ends in one of .txt, .txt.gz, .jsonl"),
+        ("a.txt", b"too short", "a.txt: 1 documents hold .* tokens, less than one block of"),
+    )
+    def test_bad_files_are_refused_by_line(self, name, content, message):
+        with self.assertRaisesRegex(DataError, message):
+            run("--train_file", str(written(name, content)))
+
+    def test_torn_and_missing_files_are_refused(self):
+        path = written("a.txt.gz", b"one two three\n" * 4000)
+        path.write_bytes(path.read_bytes()[:-20])
+        with self.assertRaisesRegex(DataError, "a.txt.gz: .*gzip"):
+            list(read_documents(path))
+        with self.assertRaisesRegex(DataError, "none.txt: no such file"):
+            list(read_documents(folder() / "none.txt"))
+        with self.assertRaisesRegex(DataError, "--train_file none.txt: no such file"):
+            run("--train_file", "none.txt")
+
+    @parameterized.parameters((100, 0.05, 5), (3, 0.05, 1), (10, 0.5, 5))
+    def test_the_last_blocks_are_held_out(self, num_blocks, fraction, expected):
+        blocks_NL = np.arange(num_blocks)[:, None]
+        train_NL, held_out_NL = pre_training.hold_out(blocks_NL, fraction, "a.txt")
+        self.assertLen(held_out_NL, expected)
+        np.testing.assert_array_equal(np.concatenate([train_NL, held_out_NL]), blocks_NL)
+
+    def test_a_single_block_cannot_be_split(self):
+        with self.assertRaisesRegex(DataError, "leave none to train on"):
+            pre_training.hold_out(np.zeros((1, 8)), 0.05, "a.txt")
+
+
+class FlagsTest(parameterized.TestCase):
+    @parameterized.parameters(
+        (["--validation_file", "v.txt"], "--validation_file v.txt needs a --train_file"),
+        (["--validation_fraction", "1"], "--validation_fraction 1.0"),
+        (["--inputs_length", "2"], "--inputs_length 2"),
+        (["--noise_density", "1.5"], "noise_density is 1.5"),
+        (["--mean_span_length", "0.5"], "mean_span_length is 0.5"),
+        (["--targets_length", "3"], "--targets_length 3"),
+        (["--noise_density", "0.5", "--inputs_length", "2048"], "but the tokenizer has 100 sentinels"),
+        (["--metric_for_best_model", "accuracy"], "--metric_for_best_model accuracy"),
+        (["--train_sampling_strategy", "group_by_length"], "--train_sampling_strategy group_by_length"),
+        (["--predict_with_generate"], "--predict_with_generate True"),
+        (["--mean_span_lenght", "3"], "did you mean --mean_span_length"),
+    )
+    def test_impossible_flags_are_refused(self, argv, message):
+        with self.assertRaisesRegex(ConfigError, message):
+            run(*argv)
+
+    def test_lengths_follow_the_text_and_a_yaml_file_comes_first(self):
+        path = written("run.yaml", b"train_file: a.txt\nnoise_density: 0.25\nlearning_rate: 1e-3\n")
+        parse = pre_train_t5.parse_arguments
+        _, own, args = parse(pre_train_t5.PRE_TRAINING_ARGUMENTS, [str(path), "--learning_rate", "2e-3"])
+        self.assertEqual((own.inputs_length, own.noise_density, args.learning_rate), (512, 0.25, 2e-3))
+        self.assertEqual(parse(pre_train_t5.PRE_TRAINING_ARGUMENTS, [])[1].inputs_length, 128)
+
+    @parameterized.parameters(
+        (None, False, "runs/pre_train-tiny"), ("google/t5-v1_1-small", True, "runs/pre_train-t5-v1_1-small-eval")
+    )
+    def test_output_dir(self, model, eval_only, expected):
+        with mock.patch.dict("os.environ"):
+            pre_training.os.environ.pop("WANDB_RUN_ID", None)
+            self.assertEqual(pre_training.pre_training_output_dir(model, eval_only), expected)
+
+
+if __name__ == "__main__":
+    absltest.main()
