@@ -8,9 +8,9 @@ ConfigError: mine/topics: prefix is one string but text_column_name is a list of
 from t5suite.errors import ConfigError
 from t5suite.lookup import find, suggestion
 from t5suite.tasks.formatters import FORMATTERS
-from t5suite.tasks.metrics import METRIC_ALIASES, METRIC_GROUPS, METRICS
+from t5suite.tasks.metrics import METRIC_ALIASES, METRIC_GROUPS, METRICS, TEXT_METRICS
 from t5suite.tasks.postprocessors import POSTPROCESSORS
-from t5suite.tasks.targets import TARGETS, label_words
+from t5suite.tasks.targets import TARGETS, label_words, value_kind
 
 REQUIRED_FIELDS = (
     "prefix",
@@ -106,16 +106,26 @@ def _check_metrics(name, entry):
     for metric in names:
         find(renamed.get(metric, metric), known, "metric", where=f"{name}: metric_names")
     optimised = entry["metric_to_optimize"]
+    if not isinstance(optimised, str | None):
+        raise ConfigError(f"{name}: metric_to_optimize must be one metric's name or 'average', not {optimised!r}")
     if optimised is None and names:
         raise ConfigError(f"{name}: metric_to_optimize is empty; name one of {', '.join(names)}, or 'average'")
     if optimised not in (None, "average"):
         find(renamed.get(optimised, optimised), {**METRICS, **METRIC_ALIASES}, "metric", f"{name}: metric_to_optimize")
     if optimised == "average" and not names:
         raise ConfigError(f"{name}: metric_to_optimize is 'average', but metric_names is empty")
+    if value_kind(entry) != "text":
+        _refuse_text_metrics(name, [("metric_names", metric) for metric in names] + [("metric_to_optimize", optimised)])
     if METRICS["grouped_exact_match"] in metric_functions(entry).values() and not entry.get("group_by"):
         raise ConfigError(f"{name}: grouped_exact_match needs group_by, the column whose equal values make a group")
     if METRICS["gender_parity"] in metric_functions(entry).values() and not entry.get("group_by"):
         raise ConfigError(f"{name}: gender_parity needs group_by, the column whose equal values make a pair")
+
+
+def _refuse_text_metrics(name, metrics):
+    for key, metric in metrics:
+        if TEXT_METRICS & set(METRIC_GROUPS.get(metric, [METRIC_ALIASES.get(metric, metric)])):
+            raise ConfigError(f"{name}: {key}: {metric!r} compares texts, but the task's targets are labels or numbers")
 
 
 def _check_names(name, entry):
@@ -129,9 +139,11 @@ def _check_splits(name, splits):
         return
     if not isinstance(splits, dict) or not splits:
         raise ConfigError(f"{name}: splits must be a table like {{train: train, validation: validation}}")
-    for role in splits:
+    for role, names in splits.items():
         if role not in SPLIT_ROLES:
             raise ConfigError(f"{name}: splits: unknown key {role!r}; {suggestion(role, SPLIT_ROLES)}")
+        if not isinstance(names, str) and not (isinstance(names, (list, tuple)) and names and _all_text(names)):
+            raise ConfigError(f"{name}: splits: {role} must be a split's name or a list of them, not {names!r}")
 
 
 def _all_text(values) -> bool:

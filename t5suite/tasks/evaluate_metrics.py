@@ -12,10 +12,9 @@ import datasets
 import evaluate
 
 from t5suite.lookup import find
-from t5suite.tasks.metrics import METRIC_ALIASES, METRICS
+from t5suite.tasks.metrics import METRIC_ALIASES, METRICS, TEXT_METRICS
 
 NUMBER_METRICS = {"pearson", "spearman"}
-TEXT_METRICS = {"squad_f1", "squad_exact_match", "bleu", "chrf", "rouge1", "rouge2", "rougeLsum", "exact_match"}
 
 
 def as_evaluate_metric(name: str) -> evaluate.Metric:
@@ -37,12 +36,10 @@ class _SuiteMetric(evaluate.Metric):
         super().__init__(config_name=name)
 
     def _info(self):
-        value = datasets.Value("int64")
-        if self._metric_name in NUMBER_METRICS:
-            value = datasets.Value("float64")
-        elif self._metric_name in TEXT_METRICS:
-            value = datasets.Value("string")
-        references = [value, datasets.List(value)] if self._metric_name in TEXT_METRICS else [value]
+        of_text = self._metric_name in TEXT_METRICS | {"exact_match"}
+        kind = "string" if of_text else "float64" if self._metric_name in NUMBER_METRICS else "int64"
+        value = datasets.Value(kind)
+        references = [value, datasets.List(value)] if of_text else [value]
         return evaluate.MetricInfo(
             description=self._function.__doc__ or "",
             citation="",

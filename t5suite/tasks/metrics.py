@@ -327,6 +327,9 @@ METRICS = {
     "rougeLsum": rouge_l_sum,
 }
 
+# Metrics that read texts, so they are none for tasks of classes or numbers.
+TEXT_METRICS = {"squad_f1", "squad_exact_match", "bleu", "chrf", "rouge1", "rouge2", "rougeLsum"}
+
 # Several scores under one name: expanded where an entry is read.
 METRIC_GROUPS = {
     "squad": ["squad_f1", "squad_exact_match"],

@@ -40,7 +40,7 @@ def _read(path: Path) -> dict:
     if not path.is_file():
         raise ConfigError(f"--task_file: no file {str(path)!r}")
     if path.suffix == ".py":
-        content = runpy.run_path(str(path)).get("DATASET_VALS")
+        content = _run_python(path)
     elif path.suffix in (".yaml", ".yml"):
         content = _read_yaml(path)
     else:
@@ -48,6 +48,13 @@ def _read(path: Path) -> dict:
     if not isinstance(content, dict):
         raise ConfigError(f"--task_file: {path} must hold {{benchmark: {{task: entry}}}} (in Python as DATASET_VALS)")
     return content
+
+
+def _run_python(path: Path):
+    try:
+        return runpy.run_path(str(path)).get("DATASET_VALS")
+    except Exception as error:
+        raise ConfigError(f"--task_file: {path} does not run: {type(error).__name__}: {error}") from error
 
 
 def _read_yaml(path: Path):

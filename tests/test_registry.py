@@ -1,0 +1,655 @@
+"""The task registry: every shipped entry, a user's entries, and what is refused with which words."""
+
+import copy
+import tempfile
+import textwrap
+from pathlib import Path
+
+import yaml
+from absl.testing import absltest, parameterized
+
+from t5suite import DATASET_VALS, MIXTURES, load_task
+from t5suite.errors import ConfigError, DataError
+from t5suite.tasks.entries import REQUIRED_FIELDS, check_entry, metric_functions
+from t5suite.tasks.metrics import METRICS
+from t5suite.tasks.registry import (
+    Lengths,
+    bind_compute_metrics,
+    bind_tokenize,
+    decode_ids,
+    resolve_names,
+    tokenize_rows,
+)
+from t5suite.tasks.task_files import load_registry
+
+ENTRIES = [(benchmark, name) for benchmark, tasks in DATASET_VALS.items() for name in tasks]
+
+# Official row counts: train, validation, test.
+COUNTS = {
+    ("glue", "cola"): (8551, 1043, 1063),
+    ("glue", "sst2"): (67349, 872, 1821),
+    ("glue", "mrpc"): (3668, 408, 1725),
+    ("glue", "qqp"): (363846, 40430, 390965),
+    ("glue", "stsb"): (5749, 1500, 1379),
+    ("glue", "qnli"): (104743, 5463, 5463),
+    ("glue", "rte"): (2490, 277, 3000),
+    ("glue", "wnli"): (635, 71, 146),
+    ("super_glue", "boolq"): (9427, 3270, 3245),
+    ("super_glue", "cb"): (250, 56, 250),
+    ("super_glue", "copa"): (400, 100, 500),
+    ("super_glue", "multirc"): (27243, 4848, 9693),
+    ("super_glue", "record"): (100730, 10000, 10000),
+    ("super_glue", "rte"): (2490, 277, 3000),
+    ("super_glue", "wic"): (5428, 638, 1400),
+    ("super_glue", "wsc"): (554, 104, 146),
+    ("super_glue", "wsc.fixed"): (554, 104, 146),
+}
+OTHER_COUNTS = {
+    ("glue", "mnli"): {
+        "train": 392702, "validation_matched": 9815, "validation_mismatched": 9832, "test_matched": 9796,
+        "test_mismatched": 9847,
+    },
+    ("glue", "wnli_simple"): {"validation": 71, "test": 146},
+    ("glue", "ax"): {"test": 1104},
+    ("super_glue", "axb"): {"test": 1104},
+    ("super_glue", "axg"): {"test": 356},
+    ("super_glue", "dpr"): {"train": 1322, "test": 564},
+}  # fmt: skip
+# Examples that mixing rates count where that is not the number of rows.
+MIXTURE_EXAMPLES = {
+    ("glue", "qqp"): 363849,
+    ("super_glue", "record"): 138854,
+    ("super_glue", "wsc"): 259,
+    ("super_glue", "wsc.fixed"): 259,
+}
+METRIC_NAMES = {
+    ("glue", "cola"): ["matthews_correlation"],
+    ("glue", "mrpc"): ["f1", "accuracy"],
+    ("glue", "qqp"): ["f1", "accuracy"],
+    ("glue", "stsb"): ["pearson", "spearman"],
+    ("glue", "ax"): [],
+    ("super_glue", "cb"): ["mean_3class_f1", "accuracy"],
+    ("super_glue", "multirc"): ["f1", "exact_match"],
+    ("super_glue", "record"): ["f1", "exact_match"],
+    ("super_glue", "axb"): ["matthews_correlation"],
+    ("super_glue", "axg"): ["accuracy", "gender_parity"],
+    ("mini", "similarity"): ["pearson", "spearman"],
+}
+
+
+def labelled_rows(key):
+    """A few made-up rows of a task, every label among them."""
+    task = load_task(*key)
+    if key == ("super_glue", "record"):
+        answers = [["Bob"], ["Ann", "Ann Lee", "Bob"], ["the Cat"]]
+        return [
+            {
+                "passage": f"p{i}",
+                "query": "@placeholder",
+                "entities": a,
+                "answers": a,
+                "idx": {"passage": i, "query": i},
+            }
+            for i, a in enumerate(answers)
+        ]
+    if key[1] in ("wsc", "wsc.fixed"):
+        row = {"text": "Tom saw he ran", "span1_index": 0, "span2_index": 2, "span2_text": "he", "label": 1}
+        return [{**row, "span1_text": name, "idx": i} for i, name in enumerate(["Tom", "the cat", "Ann's hat"])]
+    if key[1] == "wnli_simple":
+        row = {"sentence1": "The cup fell, so it broke.", "label": 1}
+        return [{**row, "sentence2": f"{what} broke.", "idx": i} for i, what in enumerate(["The cup", "Bob"])]
+    if key[1] == "dpr":
+        row = {"sentence": "Bob saw he ran", "pronoun": "he", "candidates": ["Bob", "The bees"]}
+        return [{**row, "label": label} for label in (0, 1)]
+    labels = range(len(task.label_words)) if task.label_words else [0.0, 1.25, 3.0, 5.0]
+    rows = [{**dict.fromkeys(task.text_columns, "x"), "label": label, "idx": i} for i, label in enumerate(labels)]
+    for i, row in enumerate(rows):
+        if key[1] == "multirc":
+            row["idx"] = {"paragraph": 0, "question": i, "answer": i}
+        if key[1] == "axg":
+            row["hypothesis"] = "same"
+    return rows
+
+
+class ShippedEntriesTest(parameterized.TestCase):
+    @parameterized.parameters(*ENTRIES)
+    def test_an_entry_is_complete_and_passes_the_check(self, *key):
+        entry = DATASET_VALS[key[0]][key[1]]
+        for field in REQUIRED_FIELDS:
+            self.assertIn(field, entry)
+        check_entry("/".join(key), entry)
+
+    @parameterized.parameters(*ENTRIES)
+    def test_an_entry_is_plain_data(self, *key):
+        entry = DATASET_VALS[key[0]][key[1]]
+        self.assertEqual(yaml.safe_load(yaml.safe_dump(entry)), entry)
+
+    @parameterized.parameters(*[key for key in ENTRIES if key[0] != "mini"])
+    def test_row_counts_are_the_official_ones(self, *key):
+        expected = OTHER_COUNTS.get(key) or dict(zip(("train", "validation", "test"), COUNTS[key]))
+        entry = DATASET_VALS[key[0]][key[1]]
+        self.assertEqual(entry["num_examples"], expected)
+        self.assertEqual(entry.get("mixture_examples"), MIXTURE_EXAMPLES.get(key))
+        splits = [name for role in entry["splits"] for name in load_task(*key).splits(role).values()]
+        self.assertCountEqual(splits, expected)
+
+    @parameterized.parameters(*ENTRIES)
+    def test_metrics_are_those_of_the_contract_in_order(self, *key):
+        expected = METRIC_NAMES.get(key, ["accuracy"])
+        task = load_task(*key)
+        self.assertEqual(list(metric_functions(task.entry)), expected)
+        optimised = {0: None, 1: expected[0] if expected else None}.get(len(expected), "average")
+        self.assertEqual(task.entry["metric_to_optimize"], "accuracy" if key[1] == "axg" else optimised)
+
+    @parameterized.parameters(*ENTRIES)
+    def test_perfect_predictions_score_100_and_none_is_invalid(self, *key):
+        task, rows = load_task(*key), labelled_rows(key)
+        predictions = [example.targets for row in rows for example in task.examples(row)]
+        expected = dict.fromkeys(METRIC_NAMES.get(key, ["accuracy"]), 100.0)
+        if key[1] == "axg":
+            expected["gender_parity"] = 0.0  # the two rows of this pair have different labels
+        if task.value_kind != "text" and expected:
+            expected["invalid_rate"] = 0.0
+        found = task.score(rows, predictions)
+        self.assertEqual(list(found), list(expected))
+        for name, value in expected.items():
+            self.assertAlmostEqual(found[name], value, msg=name)
+        if key[1] != "ax":
+            self.assertAlmostEqual(task.optimised(found), 100.0)
+
+    @parameterized.parameters(*ENTRIES)
+    def test_nonsense_scores_nothing_and_is_reported(self, *key):
+        task, rows = load_task(*key), labelled_rows(key)
+        found = task.score(rows, ["nonsense ?" for row in rows for _ in task.examples(row)])
+        for name, value in found.items():
+            if name in ("pearson", "spearman"):
+                self.assertNotEqual(value, value)
+            else:
+                self.assertEqual(value, {"invalid_rate": 100.0, "gender_parity": 100.0}.get(name, 0.0), name)
+
+    @parameterized.parameters(*ENTRIES)
+    def test_gold_targets_parse_to_their_labels(self, *key):
+        task = load_task(*key)
+        for row in labelled_rows(key):
+            for example in task.examples(row):
+                parsed = task.parse(example.targets)
+                if task.value_kind == "class":
+                    self.assertEqual(parsed, row["label"])
+                elif task.value_kind == "number":
+                    self.assertLess(abs(parsed - row["label"]), 0.1001)
+                else:
+                    self.assertEqual(parsed, example.targets)
+
+    @parameterized.parameters(*ENTRIES)
+    def test_candidates_hold_the_target(self, *key):
+        task = load_task(*key)
+        free = key[1] in ("wsc", "wsc.fixed", "wnli_simple")
+        self.assertEqual(task.has_candidates, not free)
+        for row in labelled_rows(key):
+            candidates = task.candidates(row)
+            if free:
+                self.assertIsNone(candidates)
+            else:
+                self.assertIn(task.examples(row)[0].targets, candidates)
+
+    def test_stsb_has_26_candidates(self):
+        candidates = load_task("glue", "stsb").candidates({})
+        self.assertLen(candidates, 26)
+        self.assertEqual((candidates[0], candidates[1], candidates[-2], candidates[-1]), ("0.0", "0.2", "4.8", "5.0"))
+
+    def test_the_shipped_tasks_are_those_of_the_contract(self):
+        self.assertEqual(
+            {benchmark: set(tasks) for benchmark, tasks in DATASET_VALS.items()},
+            {
+                "glue": set("cola sst2 mrpc qqp stsb mnli qnli rte wnli ax wnli_simple".split()),
+                "super_glue": set("boolq cb copa multirc record rte wic wsc wsc.fixed axb axg dpr".split()),
+                "mini": {"sentiment", "entailment", "similarity"},
+            },
+        )
+
+    def test_mnli_has_two_validation_splits_and_no_plain_one(self):
+        task = load_task("glue", "mnli")
+        halves = {"mnli_matched": "validation_matched", "mnli_mismatched": "validation_mismatched"}
+        self.assertEqual(task.splits("validation"), halves)
+        self.assertEqual(task.splits("train"), {"mnli": "train"})
+        self.assertEqual(load_task("glue", "ax").splits("validation"), {})
+        self.assertEqual(load_task("super_glue", "wsc.fixed").splits("validation"), {"wsc.fixed": "validation"})
+
+    def test_wnli_simple_reads_the_rows_of_wnli(self):
+        self.assertEqual(load_task("glue", "wnli_simple").rows_of, "wnli")
+        self.assertEqual(load_task("glue", "wnli").rows_of, "wnli")
+        self.assertEqual(load_task("glue", "wnli_simple").splits("train"), {})
+
+
+class MixturesTest(parameterized.TestCase):
+    def test_glue_all(self):
+        eight = "cola sst2 mrpc qqp stsb mnli qnli rte".split()
+        mixture = {"train": eight, "evaluate": [*eight, "wnli", "ax"], "average": eight}
+        self.assertEqual(MIXTURES["glue"]["all"], mixture)
+
+    def test_super_glue_all(self):
+        eight = "boolq cb copa multirc record rte wic wsc.fixed".split()
+        mixture = {"train": [*eight, "dpr"], "evaluate": [*eight, "axb", "axg"], "average": eight}
+        self.assertEqual(MIXTURES["super_glue"]["all"], mixture)
+
+    def test_every_member_is_a_task(self):
+        for benchmark, mixtures in MIXTURES.items():
+            for roles in mixtures.values():
+                for names in roles.values():
+                    self.assertContainsSubset(names, DATASET_VALS[benchmark])
+                self.assertContainsSubset(roles["average"], roles["evaluate"])
+                for name in roles["train"]:
+                    self.assertTrue(load_task(benchmark, name).splits("train"), name)
+
+    def test_rates_count_the_examples_of_the_published_mixtures(self):
+        def counts(benchmark):
+            entries = DATASET_VALS[benchmark]
+            names = MIXTURES[benchmark]["all"]["train"]
+            return {n: entries[n].get("mixture_examples", entries[n]["num_examples"]["train"]) for n in names}
+
+        self.assertEqual(
+            counts("glue"),
+            {"cola": 8551, "sst2": 67349, "mrpc": 3668, "qqp": 363849, "stsb": 5749, "mnli": 392702, "qnli": 104743, "rte": 2490},
+        )  # fmt: skip
+        self.assertEqual(
+            counts("super_glue"),
+            {"boolq": 9427, "cb": 250, "copa": 400, "multirc": 27243, "record": 138854, "rte": 2490, "wic": 5428,
+             "wsc.fixed": 259, "dpr": 1322},
+        )  # fmt: skip
+
+    @parameterized.parameters(
+        ("rte", ["rte"]), ("cola,rte", ["cola", "rte"]), (" rte , cola ", ["rte", "cola"]), ("cola,", ["cola"])
+    )
+    def test_dataset_names_are_a_task_or_a_comma_list(self, text, expected):
+        self.assertEqual(resolve_names("glue", text, DATASET_VALS, MIXTURES), (expected, expected, expected))
+
+    def test_a_mixture_name_stands_for_its_tasks(self):
+        roles = MIXTURES["glue"]["all"]
+        self.assertEqual(
+            resolve_names("glue", "all", DATASET_VALS, MIXTURES), (roles["train"], roles["evaluate"], roles["average"])
+        )
+
+    @parameterized.parameters(
+        ("", "empty"), (",", "empty"), ("cola,cola", "twice"), ("all,cola", "alone"), ("cola,rt", "rte"), ("al", "all")
+    )
+    def test_other_names_are_refused(self, text, reason):
+        with self.assertRaisesRegex(ConfigError, f"--dataset_name.*{reason}"):
+            resolve_names("glue", text, DATASET_VALS, MIXTURES)
+
+
+# The entries of a predecessor, as its file has them.
+OTHERS = {-1: "other"}
+COMMON = ["accuracy", "f1", "precision", "recall"]
+PREDECESSOR = {
+    "sst2": {
+        "prefix": "sst2 sentence: ", "text_column_name": "sentence", "label_column_name": "label",
+        "metric_to_optimize": "accuracy", "metric_names": [*COMMON, "mcc"],
+        "labels": {0: "negative", 1: "positive", **OTHERS},
+    },
+    "cola": {
+        "prefix": "cola sentence: ", "text_column_name": "sentence", "label_column_name": "label",
+        "metric_to_optimize": "mcc", "metric_names": COMMON,
+        "labels": {0: "unacceptable", 1: "acceptable", **OTHERS},
+    },
+    "rte": {
+        "prefix": ["rte sentence1: ", "sentence2: "], "text_column_name": ["sentence1", "sentence2"],
+        "label_column_name": "label", "metric_to_optimize": "accuracy", "metric_names": COMMON,
+        "labels": {0: "entailment", 1: "not_entailment", **OTHERS},
+    },
+    "mnli": {
+        "prefix": ["mnli hypothesis: ", "premise: "], "text_column_name": ["premise", "hypothesis"],
+        "label_column_name": "label", "metric_to_optimize": "accuracy", "metric_names": COMMON,
+        "labels": {0: "entailment", 1: "neutral", 2: "contradiction", **OTHERS},
+    },
+    "qnli": {
+        "prefix": ["qnli question: ", "sentence: "], "text_column_name": ["question", "sentence"],
+        "label_column_name": "label", "metric_to_optimize": "accuracy", "metric_names": COMMON,
+        "labels": {0: "entailment", 1: "not_entailment", **OTHERS},
+    },
+    "mrpc": {
+        "prefix": ["mrpc sentence1: ", "sentence2: "], "text_column_name": ["sentence1", "sentence2"],
+        "label_column_name": "label", "metric_to_optimize": "f1", "metric_names": COMMON,
+        "labels": {0: "not_equivalent", 1: "equivalent", **OTHERS},
+    },
+    "qqp": {
+        "prefix": ["qqp question1: ", "question2: "], "text_column_name": ["question1", "question2"],
+        "label_column_name": "label", "metric_to_optimize": "accuracy", "metric_names": COMMON,
+        "labels": {0: "not_duplicate", 1: "duplicate", **OTHERS},
+    },
+    "stsb": {
+        "prefix": ["stsb sentence1: ", "sentence1: "], "text_column_name": ["sentence1", "sentence2"],
+        "label_column_name": "label", "metric_to_optimize": "spearman",
+        "metric_names": [*COMMON, "spearman", "pearson"], "labels": None,
+    },
+}  # fmt: skip
+
+
+class TaskFileTest(parameterized.TestCase):
+    def write(self, name, text):
+        path = Path(self.enter_context(tempfile.TemporaryDirectory())) / name
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+    def as_file(self, tasks, kind, benchmark="old"):
+        tasks = {benchmark: tasks}
+        text = yaml.safe_dump(tasks, sort_keys=False) if kind == "yaml" else f"DATASET_VALS = {tasks!r}\n"
+        return self.write(f"tasks.{kind}", text)
+
+    @parameterized.product(name=list(PREDECESSOR), kind=["yaml", "py"])
+    def test_a_predecessors_entry_works_unchanged(self, name, kind):
+        entry = copy.deepcopy(PREDECESSOR[name])
+        task = load_task("old", name, self.as_file({name: entry}, kind))
+        self.assertEqual(task.entry, PREDECESSOR[name])
+        columns = dict(zip(task.text_columns, ("first", "second")))
+        prefixes = [entry["prefix"]] if isinstance(entry["prefix"], str) else entry["prefix"]
+        text = " ".join(prefix + value for prefix, value in zip(prefixes, columns.values()))
+        labels = [0.0, 2.5, 4.0] if name == "stsb" else list(range(len(task.label_words)))
+        words = ["0.0", "2.5", "4.0"] if name == "stsb" else [entry["labels"][label] for label in labels]
+        rows = [{**columns, "label": label} for label in labels]
+        self.assertEqual([tuple(task.examples(row)[0]) for row in rows], [(text, word) for word in words])
+        scores = task.score(rows, words)
+        names = [*entry["metric_names"], *([] if name != "cola" else ["mcc"]), "invalid_rate"]
+        self.assertEqual(list(scores), names)
+        for metric, value in scores.items():
+            self.assertAlmostEqual(value, 0 if metric == "invalid_rate" else 100, msg=metric)
+        self.assertAlmostEqual(task.optimised(scores), 100)
+
+    @parameterized.product(name=[name for name in PREDECESSOR if name != "stsb"], kind=["yaml", "py"])
+    def test_its_word_for_unlabelled_rows_is_no_label(self, name, kind):
+        task = load_task("old", name, self.as_file({name: PREDECESSOR[name]}, kind))
+        self.assertNotIn("other", task.label_words)
+        self.assertEqual(task.parse("other"), -1)
+        row = {**dict.fromkeys(task.text_columns, "x"), "label": -1}
+        self.assertEqual(task.examples(row)[0].targets, "<unk>")
+        self.assertEqual(task.score([row], ["other"]), {})
+
+    def test_labels_given_out_of_order_stand_by_id(self):
+        path = self.as_file({"t": entry(labels={1: "yes", 0: "no"})}, "yaml")
+        self.assertEqual(load_task("old", "t", path).label_words, ["no", "yes"])
+
+    def test_its_stsb_rounds_to_one_decimal(self):
+        task = load_task("old", "stsb", self.as_file({"stsb": PREDECESSOR["stsb"]}, "yaml"))
+        row = {"sentence1": "a", "sentence2": "b", "label": 3.799999952316284}
+        self.assertEqual(tuple(task.examples(row)[0]), ("stsb sentence1: a sentence1: b", "3.8"))
+        self.assertEqual(task.parse("3,8"), -1.0)
+
+    @parameterized.parameters("yaml", "py")
+    def test_ones_own_task_may_join_a_shipped_benchmark(self, kind):
+        path = self.as_file({"mine": PREDECESSOR["sst2"]}, kind, "glue")
+        self.assertEqual(load_task("glue", "mine", path).parse("positive"), 1)
+        self.assertEqual(load_task("glue", "cola", path).entry, DATASET_VALS["glue"]["cola"])
+        self.assertNotIn("mine", DATASET_VALS["glue"])
+        self.assertNotIn("mine", load_registry()["glue"])
+
+    @parameterized.parameters("yaml", "py")
+    def test_redefining_a_shipped_task_is_refused(self, kind):
+        path = self.as_file({"sst2": PREDECESSOR["sst2"]}, kind, "glue")
+        with self.assertRaisesRegex(ConfigError, "glue/sst2.*shipped"):
+            load_registry(path)
+
+    def test_labels_may_be_a_list_and_metrics_a_group(self):
+        path = self.write(
+            "tasks.yaml",
+            textwrap.dedent("""\
+                mine:
+                  topics:
+                    prefix: "topic title: "
+                    text_column_name: title
+                    label_column_name: topic
+                    labels: ["sports", "world", "yes"]
+                    metric_names: [accuracy, f1, f1_macro, precision_macro]
+                    metric_to_optimize: f1
+                  summaries:
+                    prefix: "summarize: "
+                    text_column_name: article
+                    label_column_name: summary
+                    labels: null
+                    metric_names: [rouge, bleu, chrf]
+                    metric_to_optimize: rougeLsum
+                  answers:
+                    prefix: ["question: ", "context: "]
+                    text_column_name: [question, context]
+                    label_column_name: answers
+                    labels: null
+                    metric_names: [squad]
+                    metric_to_optimize: average
+                """),
+        )
+        topics = load_task("mine", "topics", path)
+        rows = [{"title": "t", "topic": topic} for topic in (0, "world", 2)]
+        self.assertEqual([topics.examples(row)[0].targets for row in rows], ["sports", "world", "yes"])
+        self.assertAlmostEqual(topics.score(rows, ["sports", "sports", "yes"])["f1"], 100 * (2 / 3 + 0 + 1) / 3)
+        summaries = load_task("mine", "summaries", path)
+        rows = [{"article": "long", "summary": "the cat sat on the mat ."}]
+        self.assertEqual(tuple(summaries.examples(rows[0])[0]), ("summarize: long", rows[0]["summary"]))
+        found = summaries.score(rows, [rows[0]["summary"]])
+        self.assertEqual(list(found), ["rouge1", "rouge2", "rougeLsum", "bleu", "chrf"])
+        self.assertAlmostEqual(summaries.optimised(found), 100)
+        answers = load_task("mine", "answers", path)
+        rows = [{"question": "q", "context": "c", "answers": ["Bob Lee", "Ann"]}]
+        self.assertEqual(tuple(answers.examples(rows[0])[0]), ("question: q context: c", "Bob Lee"))
+        self.assertEqual(answers.score(rows, ["the ann."]), {"squad_f1": 100.0, "squad_exact_match": 100.0})
+
+    @parameterized.parameters(
+        ("tasks.yaml", "", "hold"),
+        ("tasks.yaml", "- a\n- b\n", "hold"),
+        ("tasks.yaml", "mine: 3\n", "mine must be a table"),
+        ("tasks.yaml", "mine:\n  t: 3\n", "mine/t"),
+        ("tasks.yaml", "mine:\n  t: {prefix: 'a\n", "yaml:"),
+        ("tasks.yaml", "mine:\n  t: !!python/object/apply:os.getcwd []\n", "yaml:"),
+        ("tasks.yml", "x: [", "yml:"),
+        ("tasks.py", "x = 1\n", "DATASET_VALS"),
+        ("tasks.py", "DATASET_VALS = [1]\n", "DATASET_VALS"),
+        ("tasks.py", "DATASET_VALS = {\n", "SyntaxError"),
+        ("tasks.py", "raise RuntimeError('boom')\n", "boom"),
+        ("tasks.json", "{}", "must end in"),
+    )
+    def test_an_unreadable_file_is_refused_by_name(self, name, text, reason):
+        path = self.write(name, text)
+        with self.assertRaisesRegex(ConfigError, reason) as caught:
+            load_registry(path)
+        self.assertIn(name, str(caught.exception))
+        self.assertEqual(caught.exception.exit_code, 78)
+
+    def test_a_missing_file_is_refused_by_name(self):
+        with self.assertRaisesRegex(ConfigError, "--task_file.*nowhere.yaml"):
+            load_registry("nowhere.yaml")
+
+
+def entry(**changes):
+    """A good entry with some fields changed; None removes a field."""
+    good = {
+        "prefix": ["t a: ", "b: "],
+        "text_column_name": ["a", "b"],
+        "label_column_name": "label",
+        "labels": ["no", "yes"],
+        "metric_names": ["accuracy"],
+        "metric_to_optimize": "accuracy",
+    }
+    return {key: value for key, value in {**good, **changes}.items() if value != "(gone)"}
+
+
+# (changes, what the message must hold: the key, and the reason)
+BAD_ENTRIES = [
+    *[({field: "(gone)"}, f"{field} missing") for field in REQUIRED_FIELDS],
+    ({"prefx": "t: "}, "unknown key 'prefx'.*prefix"),
+    ({"metrics": ["f1"]}, "unknown key 'metrics'"),
+    ({"prefix": "t: "}, "prefix is one string but text_column_name is a list of 2"),
+    ({"text_column_name": "a"}, "prefix is a list of 2 but text_column_name is one string"),
+    ({"prefix": ["t: ", "b: ", "c: "]}, "prefix is a list of 3 but text_column_name is a list of 2"),
+    ({"prefix": ["t a:", "b: "]}, "prefix 't a:' must end in ': '"),
+    ({"prefix": ["t a: ", "b"]}, "prefix 'b' must end in ': '"),
+    ({"prefix": 3}, "prefix must be a string or a list of strings"),
+    ({"prefix": []}, "prefix must be a string or a list of strings"),
+    ({"prefix": ["t: ", None]}, "prefix must be a string or a list of strings"),
+    ({"text_column_name": None}, "text_column_name must be a string or a list of strings"),
+    ({"text_column_name": ["a", 2]}, "text_column_name must be a string or a list of strings"),
+    ({"label_column_name": None}, "label_column_name must be a string"),
+    ({"label_column_name": ["label"]}, "label_column_name must be a string"),
+    ({"labels": []}, "labels must be"),
+    ({"labels": {}}, "labels must be"),
+    ({"labels": "no,yes"}, "labels must be"),
+    ({"labels": 2}, "labels must be"),
+    ({"labels": {1: "no", 2: "yes"}}, "labels must have the keys 0, 1, 2"),
+    ({"labels": {0: "no", 2: "yes"}}, "labels must have the keys 0, 1, 2"),
+    ({"labels": {"no": 0, "yes": 1}}, "labels must have the keys 0, 1, 2"),
+    ({"labels": {-1: "other"}}, "labels must have the keys 0, 1, 2"),
+    ({"labels": {0: "no", 1: "yes", -2: "other"}}, "labels must have the keys 0, 1, 2"),
+    ({"labels": [False, True]}, "every label must be a word.*quote"),
+    ({"labels": ["no", ""]}, "every label must be a word"),
+    ({"labels": {0: "no", 1: 1}}, "every label must be a word"),
+    ({"labels": ["no", "no"]}, "labels .* twice"),
+    ({"metric_names": "accuracy"}, "metric_names must be a list"),
+    ({"metric_names": None}, "metric_names must be a list"),
+    ({"metric_names": ["acuracy"]}, "metric_names: unknown metric 'acuracy'; did you mean accuracy"),
+    ({"metric_names": [1]}, "metric_names must be a list of metric names"),
+    ({"metric_names": ["bleu"]}, "metric_names: 'bleu' compares texts"),
+    ({"metric_names": ["accuracy", "squad"]}, "metric_names: 'squad' compares texts"),
+    ({"metric_to_optimize": "rouge1"}, "metric_to_optimize: 'rouge1' compares texts"),
+    ({"metric_to_optimize": "acc"}, "metric_to_optimize: unknown metric 'acc'"),
+    ({"metric_to_optimize": ["f1", "accuracy"]}, "metric_to_optimize must be one metric's name"),
+    ({"metric_to_optimize": None}, "metric_to_optimize is empty"),
+    ({"metric_to_optimize": "average", "metric_names": []}, "metric_to_optimize is 'average'"),
+    ({"metric_names": ["grouped_exact_match"]}, "group_by"),
+    ({"metric_names": ["gender_parity"]}, "group_by"),
+    ({"formatter": "colums"}, "formatter 'colums'.*columns"),
+    ({"target": "nearest"}, "target 'nearest'"),
+    ({"postprocess": "verdict"}, "postprocess 'verdict'"),
+    ({"splits": ["train"]}, "splits must be a table"),
+    ({"splits": {}}, "splits must be a table"),
+    ({"splits": {"dev": "validation"}}, "splits: unknown key 'dev'"),
+    ({"splits": {"train": 1}}, "splits: train must be"),
+    ({"splits": {"train": []}}, "splits: train must be"),
+    ({"splits": {"validation": ["a", None]}}, "splits: validation must be"),
+]
+
+
+class BadEntriesTest(parameterized.TestCase):
+    def test_the_entry_that_is_changed_below_is_good(self):
+        check_entry("mine/task", entry())
+
+    @parameterized.parameters(*BAD_ENTRIES)
+    def test_a_slip_is_told_by_its_entry_key_and_reason(self, changes, message):
+        with self.assertRaisesRegex(ConfigError, f"^mine/task: .*{message}") as caught:
+            check_entry("mine/task", entry(**changes))
+        self.assertEqual(caught.exception.exit_code, 78)
+
+    @parameterized.parameters(None, 3, "sst2", ["prefix"])
+    def test_what_is_no_table_is_refused(self, value):
+        with self.assertRaisesRegex(ConfigError, "mine/task: an entry is a table"):
+            check_entry("mine/task", value)
+
+    @parameterized.parameters(
+        {"prefix": ("t a: ", "b: ")},
+        {"prefix": ["", "b: "]},
+        {"labels": None},
+        {"labels": {0: "no", 1: "yes", -1: "other"}},
+        {"labels": {1: "yes", 0: "no"}},
+        {"metric_names": ["accuracy", "mcc", "precision_macro"]},
+        {"metric_to_optimize": "mcc"},
+        {"metric_to_optimize": "average"},
+        {"metric_names": [], "metric_to_optimize": None},
+        {"labels": None, "metric_names": ["bleu", "rouge", "squad"], "metric_to_optimize": "bleu"},
+        {"splits": {"validation": ["matched", "mismatched"]}},
+    )
+    def test_a_good_entry_passes(self, **changes):
+        check_entry("mine/task", entry(**changes))
+
+
+class LookupTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ("gleu", "sst2", "--benchmark: unknown benchmark 'gleu'.*glue"),
+        ("superglue", "cb", "--benchmark: unknown benchmark 'superglue'.*super_glue"),
+        ("GLUE", "sst2", "--benchmark: unknown benchmark 'GLUE'.*glue"),
+        ("glue", "ssst2", "--dataset_name: unknown glue task 'ssst2'.*sst2"),
+        ("glue", "sts-b", "--dataset_name: .*stsb"),
+        ("glue", "MNLI", "--dataset_name: .*mnli"),
+        ("super_glue", "wsc_fixed", "--dataset_name: .*wsc.fixed"),
+        ("super_glue", "zzzzz", "--dataset_name: .*choose from axb, axg"),
+    )
+    def test_an_unknown_name_is_told_with_the_closest(self, benchmark, name, message):
+        with self.assertRaisesRegex(ConfigError, message) as caught:
+            load_task(benchmark, name)
+        self.assertEqual(caught.exception.exit_code, 78)
+
+    @parameterized.parameters(("mcc", "matthews_correlation"), ("matthews_correlation", "matthews_correlation"))
+    def test_the_optimised_metric_may_be_named_by_its_alias(self, name, expected):
+        task = load_task("glue", "cola").with_metric_to_optimize(name)
+        self.assertEqual(task.entry["metric_to_optimize"], expected)
+        self.assertEqual(DATASET_VALS["glue"]["cola"]["metric_to_optimize"], "matthews_correlation")
+
+    def test_another_metric_than_the_tasks_is_refused_with_the_closest(self):
+        with self.assertRaisesRegex(ConfigError, "--metric_to_optimize.*'acuracy'.*accuracy"):
+            load_task("glue", "mrpc").with_metric_to_optimize("acuracy")
+
+    def test_every_metric_name_is_found_under_itself(self):
+        for name in METRICS:
+            changes = {"metric_names": [name], "metric_to_optimize": name, "labels": None, "group_by": "a"}
+            self.assertEqual(metric_functions(entry(**changes)), {name: METRICS[name]})
+
+
+class Letters:
+    """A tokenizer of one token a character, with T5's special ids."""
+
+    pad_token_id, eos_token_id, bos_token_id = 0, 1, None
+
+    def __call__(self, texts=None, *, text_target=None, max_length, truncation):
+        assert truncation
+        ids = [
+            [ord(c) for c in text][: max_length - 1] + [1] for text in (texts if text_target is None else text_target)
+        ]
+        return {"input_ids": ids}
+
+    def decode(self, ids, clean_up_tokenization_spaces):
+        assert not clean_up_tokenization_spaces
+        return "".join(map(chr, ids))
+
+
+class LambdasTest(parameterized.TestCase):
+    def test_both_are_lambdas_of_one_call(self):
+        task = load_task("glue", "sst2")
+        for function in (bind_tokenize(task, Letters(), Lengths(8, 8)), bind_compute_metrics(task, Letters(), [])):
+            self.assertEqual(function.__name__, "<lambda>")
+
+    def test_rows_become_ids_and_long_ones_keep_their_end(self):
+        tokenize = bind_tokenize(load_task("glue", "sst2"), Letters(), Lengths(source=6, target=4))
+        found = tokenize({"sentence": ["a", "b"], "label": [0, 1]})
+        self.assertEqual(
+            found, {"input_ids": [[*map(ord, "sst2 "), 1]] * 2, "labels": [[*map(ord, w), 1] for w in ("neg", "pos")]}
+        )
+
+    def test_a_row_may_make_several_examples_or_none(self):
+        wsc = {"text": ["a he", "b he"], "span1_text": ["A", "B"], "span2_text": ["he"] * 2, "span2_index": [1, 1]}
+        task = load_task("super_glue", "wsc.fixed")
+        for labels, split, expected in (
+            ([0, 1], "train", ["B"]),
+            ([0, 0], "train", []),
+            ([0, 1], "validation", ["A", "B"]),
+        ):
+            found = tokenize_rows(
+                {**wsc, "label": labels}, task=task, tokenizer=Letters(), lengths=Lengths(99, 9), split=split
+            )
+            self.assertEqual(found["labels"], [[ord(word), 1] for word in expected])
+        rows = {"passage": ["p"] * 2, "query": ["q"] * 2, "entities": [["E"]] * 2, "answers": [["A", "B"], ["C"]]}
+        found = tokenize_rows(rows, task=load_task("super_glue", "record"), tokenizer=Letters(), lengths=Lengths(99, 9))
+        self.assertEqual(found["labels"], [[ord(word), 1] for word in "ABC"])
+
+    def test_generated_ids_are_read_up_to_the_end_and_scored(self):
+        sequences = [[0, *map(ord, "positive"), 1, 0, 0], [0, *map(ord, "bad"), 1, ord("x"), -100, -100]]
+        self.assertEqual(decode_ids(sequences, Letters()), ["positive", "bad"])
+        rows = [{"sentence": "a", "label": 1}, {"sentence": "b", "label": 0}]
+        score = bind_compute_metrics(load_task("glue", "sst2"), Letters(), rows)
+
+        class Output:
+            predictions = sequences
+
+        self.assertEqual(score(Output), {"accuracy": 50.0, "invalid_rate": 50.0})
+        Output.predictions = ["positive", "negative"]
+        self.assertEqual(score(Output), {"accuracy": 100.0, "invalid_rate": 0.0})
+        Output.predictions = []
+        with self.assertRaises(DataError):
+            score(Output)
+
+
+if __name__ == "__main__":
+    absltest.main()
