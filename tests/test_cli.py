@@ -1,0 +1,360 @@
+"""The `t5suite` command: its text pairs and scores, its errors, JSON lines, pipes, and no torch for light work."""
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+from absl.testing import absltest, parameterized
+
+from t5suite import cli
+from t5suite.constants import DATASET_VALS
+from t5suite.data.jsonl import read_jsonl, write_jsonl
+from t5suite.errors import EXIT_BAD_CONFIGURATION, EXIT_BAD_DATA, EXIT_FINISHED, ConfigError, DataError
+from t5suite.tasks.registry import load_task
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+TASKS = [(benchmark, name) for benchmark, tasks in DATASET_VALS.items() for name in tasks]
+RTE_ROWS = [
+    {"sentence1": "It rains.", "sentence2": "It is wet.", "label": 0, "idx": 0},
+    {"sentence1": "Er sagt „nein“\u2028.", "sentence2": "Line\nbreak", "label": 1, "idx": 1},
+]
+
+
+def call(*argv):
+    """`(standard output, standard error)` of a sub-command."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        cli.main(list(argv))
+    return out.getvalue(), err.getvalue()
+
+
+def json_lines(*argv):
+    return [json.loads(line) for line in call(*argv, "--json")[0].split("\n")[:-1]]
+
+
+def shell(*argv, **kwargs):
+    command = [sys.executable, "-m", "t5suite", *argv]
+    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=60, **kwargs)
+
+
+def rows_file(rows, name="rows.jsonl"):
+    path = Path(tempfile.mkdtemp()) / name
+    write_jsonl(path, rows)
+    return str(path)
+
+
+def task_flags(benchmark, name):
+    return ["--benchmark", benchmark, "--dataset_name", name]
+
+
+def score(benchmark, name, rows, predictions, *argv):
+    files = ["--rows", rows_file(rows), "--predictions", rows_file(predictions, "predictions.jsonl")]
+    (scores,) = json_lines("score", *task_flags(benchmark, name), *files, *argv)
+    return scores
+
+
+class StartTest(parameterized.TestCase):
+    def test_light_commands_import_no_torch(self):
+        rows, predictions = rows_file(RTE_ROWS), rows_file(["entailment", "entailment"])
+        data_dir = Path(tempfile.mkdtemp())
+        write_jsonl(data_dir / "rte.test.jsonl", [{"row": 0, "prediction": "entailment", "idx": 0}])
+        rte = task_flags("glue", "rte")
+        submit = ["submit", "--benchmark", "glue", "--predictions_dir", str(data_dir), "--output_dir", str(data_dir)]
+        commands = [
+            [],
+            ["tasks"],
+            ["tasks", "--dataset_name", "record"],
+            ["preview", *rte, "--rows", rows],
+            ["preview", *task_flags("mini", "sentiment"), "--json"],
+            ["score", *rte, "--rows", rows, "--predictions", predictions],
+            [*submit, "--allow_missing_tasks", "--allow_partial"],
+        ]
+        program = (
+            "import json, sys\n"
+            "from t5suite.cli import main\n"
+            "for argv in json.loads(sys.argv[1]):\n"
+            "    main(argv)\n"
+            "    heavy = {'torch', 'transformers', 'accelerate'} & set(sys.modules)\n"
+            "    assert not heavy, (argv, heavy)\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", program, json.dumps(commands)], capture_output=True, text=True, timeout=60
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    @parameterized.parameters([name] for name in (None, *cli.COMMANDS))
+    def test_help_has_an_example(self, command):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), self.assertRaises(SystemExit) as end:
+            cli.main([*([command] if command else []), "--help"])
+        self.assertEqual(end.exception.code, 0)
+        self.assertIn(cli.COMMANDS[command].example if command else "COMMAND --help", out.getvalue())
+
+    @parameterized.parameters([name] for name in cli.COMMANDS)
+    def test_every_example_parses(self, command):
+        program, name, *argv = cli.COMMANDS[command].example.split()
+        self.assertEqual((program, name), ("t5suite", command))
+        self.assertEqual(cli.parse_arguments([name, *argv]).command, command)
+
+    def test_without_arguments_the_help_is_shown(self):
+        self.assertIn("usage: t5suite", call()[0])
+
+    @parameterized.parameters(["tasks", "--benchmark", "glue"], ["--help"], ["preview", "--help"])
+    def test_a_pipe_that_closes_early_is_no_error(self, *argv):
+        reader, writer = os.pipe()
+        os.close(reader)
+        command = [sys.executable, "-m", "t5suite", *argv]
+        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
+        os.close(writer)
+        self.assertEqual((done.returncode, done.stderr), (EXIT_FINISHED, ""))
+
+
+class ErrorTest(parameterized.TestCase):
+    @parameterized.parameters(
+        (["previw"], "unknown sub-command 'previw'; did you mean preview?"),
+        (["tasks", "--benchmrk", "glue"], "unknown flag --benchmrk; did you mean --benchmark?"),
+        (["preview", "--benchmrk", "glue"], "unknown flag --benchmrk; did you mean --benchmark?"),
+        (["tasks", "glue"], "unexpected 'glue'"),
+        (["--json", "tasks"], "unexpected '--json'; flags come after the command"),
+        (["preview", "--benchmark", "glue"], "required: --dataset_name"),
+        (["preview", "--benchmark"], "--benchmark: expected one argument"),
+        (["tasks", "--benchmark", "gleu"], "unknown benchmark 'gleu'; did you mean glue?"),
+        (["tasks", "--dataset_name", "ssst2"], "unknown task 'ssst2'; did you mean sst2"),
+        (["tasks", "--task_file", "nowhere.yaml"], "no file 'nowhere.yaml'"),
+        (["submit", "--benchmark", "superglue", "--output_dir", "x"], "unknown choice 'superglue'; did you mean super_glue"),
+        (["preview", *task_flags("glue", "rte"), "--limit", "x"], "invalid int value: 'x'"),
+        (["preview", *task_flags("glue", "rte"), "--limit", "0"], "--limit 0: must be at least 1"),
+        (["preview", *task_flags("glue", "rte"), "--split", "valdation", "--rows", "x"], "--split: unknown split 'valdation'; did you mean validation?"),
+        (["preview", *task_flags("glue", "ax"), "--split", "train"], "glue/ax has no train split; it has test"),
+    )  # fmt: skip
+    def test_wrong_flags_are_configuration_errors(self, argv, message):
+        with self.assertRaises(ConfigError) as error:
+            call(*argv)
+        self.assertIn(message, str(error.exception))
+        self.assertEqual(error.exception.exit_code, EXIT_BAD_CONFIGURATION)
+
+    def test_the_program_shows_one_message_and_exits_78_or_65(self):
+        done = shell("previw")
+        self.assertEqual(done.returncode, EXIT_BAD_CONFIGURATION)
+        self.assertEqual(done.stderr, "error: t5suite: unknown sub-command 'previw'; did you mean preview?\n")
+        done = shell("preview", *task_flags("glue", "rte"), "--rows", "nowhere.jsonl")
+        self.assertEqual((done.returncode, done.stderr), (EXIT_BAD_DATA, "error: nowhere.jsonl: no such file\n"))
+
+    def test_both_spellings_of_a_flag_and_of_its_value(self):
+        rows = rows_file(RTE_ROWS)
+        expected = json_lines("preview", *task_flags("glue", "rte"), "--rows", rows)
+        self.assertEqual(
+            json_lines("preview", "--benchmark=glue", "--dataset-name=rte", f"--rows={rows}", "--split=validation"),
+            expected,
+        )
+
+
+class TasksTest(parameterized.TestCase):
+    def test_every_task_is_listed_with_counts_and_metrics(self):
+        lines = json_lines("tasks")
+        self.assertEqual([(line["benchmark"], line["dataset_name"]) for line in lines], TASKS)
+        by_name = {(line["benchmark"], line["dataset_name"]): line for line in lines}
+        self.assertEqual(by_name["glue", "mrpc"]["metrics"], ["f1", "accuracy"])
+        self.assertEqual(by_name["glue", "mnli"]["num_examples"]["validation_mismatched"], 9832)
+        text, _ = call("tasks")
+        self.assertRegex(text, r"  mrpc +f1, accuracy +train 3668, validation 408, test 1725\n")
+
+    @parameterized.parameters(*TASKS)
+    def test_every_task_shows_an_example(self, benchmark, name):
+        (line,) = json_lines("tasks", *task_flags(benchmark, name))
+        task = load_task(benchmark, name)
+        example = task.examples(line["example"]["row"])[0]
+        self.assertEqual((line["example"]["inputs"], line["example"]["targets"]), example)
+        prefix = task.entry["prefix"]
+        self.assertStartsWith(example.inputs, prefix if isinstance(prefix, str) else prefix[0])
+        self.assertIn(example.inputs, call("tasks", *task_flags(benchmark, name))[0])
+
+    def assertStartsWith(self, text, start):
+        self.assertTrue(text.startswith(start), text)
+
+
+class PreviewTest(parameterized.TestCase):
+    def test_one_line_per_example(self):
+        lines = json_lines(
+            "preview", *task_flags("glue", "rte"), "--rows", rows_file(RTE_ROWS), "--split", "validation"
+        )
+        expected = [
+            {"row": i, "inputs": f"rte sentence1: {row['sentence1']} sentence2: {row['sentence2']}", "targets": target}
+            for i, (row, target) in enumerate(zip(RTE_ROWS, ["entailment", "not_entailment"]))
+        ]
+        self.assertEqual(lines, expected)
+
+    def test_examples_of_one_row_share_its_number(self):
+        row = cli.EXAMPLE_ROWS["record"]
+        rows = rows_file([{**row, "answers": ["Anna", "Ben"]}, {**row, "answers": []}])
+        lines = json_lines("preview", *task_flags("super_glue", "record"), "--rows", rows)
+        self.assertEqual([(line["row"], line["targets"]) for line in lines], [(0, "Anna"), (0, "Ben"), (1, "<unk>")])
+
+    @parameterized.parameters(("train", [1]), ("validation", [0, 1]))
+    def test_false_rows_of_wsc_teach_nothing(self, split, expected):
+        row = cli.EXAMPLE_ROWS["wsc"]
+        rows = rows_file([{**row, "label": 0}, row])
+        lines = json_lines("preview", *task_flags("super_glue", "wsc.fixed"), "--rows", rows, "--split", split)
+        self.assertEqual([line["row"] for line in lines], expected)
+
+    @parameterized.parameters("validation_matched", "validation_mismatched", "train", "test", "test_matched")
+    def test_splits_of_the_source_and_roles(self, split):
+        rows = rows_file([{"premise": "p", "hypothesis": "h", "label": 1, "idx": 0}])
+        (line,) = json_lines("preview", *task_flags("glue", "mnli"), "--rows", rows, "--split", split)
+        self.assertEqual(line, {"row": 0, "inputs": "mnli hypothesis: h premise: p", "targets": "neutral"})
+
+    @parameterized.parameters("axb", "axg", "dpr")
+    def test_rows_are_previewed_as_a_split_that_the_source_lacks(self, name):
+        row = cli.example_row(load_task("super_glue", name))
+        self.assertLen(json_lines("preview", *task_flags("super_glue", name), "--rows", rows_file([row])), 1)
+
+    def test_a_task_of_ones_own(self):
+        path = Path(tempfile.mkdtemp()) / "tasks.yaml"
+        path.write_text(
+            "mine:\n  topics: {prefix: 'topic: ', text_column_name: text, label_column_name: label,\n"
+            "    labels: ['no', 'yes'], metric_names: [accuracy], metric_to_optimize: accuracy}\n",
+            encoding="utf-8",
+        )
+        flags = [*task_flags("mine", "topics"), "--task_file", str(path)]
+        rows = rows_file([{"text": "x", "label": 1}])
+        self.assertEqual(
+            json_lines("preview", *flags, "--rows", rows), [{"row": 0, "inputs": "topic: x", "targets": "yes"}]
+        )
+        self.assertEqual(json_lines("tasks", *flags)[0]["num_examples"], None)
+
+    def test_without_rows_the_first_of_the_source_are_shown(self):
+        lines = json_lines("preview", *task_flags("mini", "sentiment"))
+        self.assertEqual([line["row"] for line in lines], [0, 1, 2])
+        out, err = call("preview", *task_flags("mini", "sentiment"), "--limit", "1", "--split", "train")
+        self.assertRegex(out, r"^row 0\n  inputs   sentiment sentence: .*\n  targets  (negative|positive)\n$")
+        self.assertIn("bundled mini/sentiment/train", err)
+
+    def test_the_data_directory_of_the_environment(self):
+        directory = Path(tempfile.mkdtemp())
+        write_jsonl(directory / "glue" / "wnli" / "validation.jsonl", [cli.EXAMPLE_ROWS["wnli_simple"]])
+        with mock.patch.dict(os.environ, T5SUITE_DATA_DIR=str(directory)):
+            (line,) = json_lines("preview", *task_flags("glue", "wnli_simple"))
+        self.assertEqual(line["inputs"], "wsc: The cup fell, so *it* broke.")
+
+    @parameterized.parameters(
+        ("rte", {"sentence1": "a", "label": 0}, "no column 'sentence2'"),
+        ("rte", {"sentence1": "a", "sentence2": "b", "label": 7}, "label 7"),
+        ("rte", {"sentence1": ["a"], "sentence2": "b", "label": 0}, "not a text"),
+        ("stsb", {"sentence1": "a", "sentence2": "b", "label": "x"}, "label 'x'"),
+        ("stsb", {"sentence1": "a", "sentence2": "b", "label": [2]}, "label \\[2\\]"),
+        ("wnli_simple", {"sentence1": 3, "sentence2": "b", "label": 0}, "not a row of glue/wnli_simple"),
+    )
+    def test_a_bad_row_is_named_by_file_and_line(self, name, row, message):
+        path = rows_file([cli.example_row(load_task("glue", name)), row])
+        with self.assertRaisesRegex(DataError, f"rows.jsonl:2: .*{message}"):
+            call("preview", *task_flags("glue", name), "--rows", path)
+
+    @parameterized.parameters(
+        ("wsc", {"span2_index": "4"}), ("wsc", {"text": None}), ("record", {"entities": None}), ("dpr", {"label": "x"}), ("dpr", {"candidates": None})
+    )  # fmt: skip
+    def test_a_cell_of_another_type_is_no_traceback(self, name, change):
+        row = cli.EXAMPLE_ROWS[name]
+        with self.assertRaisesRegex(DataError, "rows.jsonl:2: "):
+            call("preview", *task_flags("super_glue", name), "--rows", rows_file([row, {**row, **change}]))
+
+    def test_half_a_surrogate_pair_comes_out_as_json(self):
+        path = Path(rows_file(RTE_ROWS))
+        path.write_text('{"sentence1": "\\ud83d", "sentence2": "é", "label": 0}\n', encoding="utf-8")
+        environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+        done = shell("preview", *task_flags("glue", "rte"), "--rows", str(path), "--json", env=environment)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(json.loads(done.stdout)["inputs"], "rte sentence1: \ud83d sentence2: é")
+
+
+class ScoreTest(parameterized.TestCase):
+    @parameterized.parameters(True, False)
+    def test_a_prediction_is_a_string_or_an_object(self, as_object):
+        texts = ["entailment", "entails"]
+        predictions = [{"prediction": text, "row": 0, "idx": 9} for text in texts] if as_object else texts
+        self.assertEqual(score("glue", "rte", RTE_ROWS, predictions), {"accuracy": 50.0, "invalid_rate": 50.0})
+
+    def test_readable_text(self):
+        files = ["--rows", rows_file(RTE_ROWS), "--predictions", rows_file(["entailment", "not_entailment"])]
+        out, _ = call("score", *task_flags("glue", "rte"), *files)
+        self.assertRegex(out, r"^accuracy +100\.0000\ninvalid_rate +0\.0000\n$")
+
+    def test_multirc_by_question(self):
+        rows = [
+            {"question": "q", "answer": "a", "paragraph": "p", "label": 1, "idx": {"paragraph": 0, "question": q, "answer": i}}
+            for i, q in enumerate([0, 0, 1])
+        ]  # fmt: skip
+        scores = score("super_glue", "multirc", rows, ["True", "False", "True"])
+        self.assertEqual(scores["exact_match"], 50.0)
+        self.assertAlmostEqual(scores["f1"], 80.0)
+
+    def test_record_takes_one_prediction_per_answer(self):
+        rows = [{**cli.EXAMPLE_ROWS["record"], "answers": ["Anna", "Ben"]}]
+        self.assertEqual(score("super_glue", "record", rows, ["ben", "x"])["exact_match"], 100.0)
+
+    def test_nan_is_null_with_a_note(self):
+        rows = [{"sentence1": "a", "sentence2": "b", "label": label} for label in (1.0, 3.0)]
+        files = ["--rows", rows_file(rows), "--predictions", rows_file(["2.0", "2.0"])]
+        out, err = call("score", *task_flags("glue", "stsb"), *files, "--json")
+        self.assertEqual(json.loads(out), {"pearson": None, "spearman": None, "invalid_rate": 0.0})
+        self.assertIn("note: pearson is not a number", err)
+
+    @parameterized.parameters([[]], [["entailment"]], [["entailment"] * 3])
+    def test_the_wrong_number_of_predictions(self, predictions):
+        with self.assertRaisesRegex(DataError, f"2 rows make 2 examples .* there are {len(predictions)} predictions"):
+            score("glue", "rte", RTE_ROWS, predictions)
+
+    @parameterized.parameters(
+        ([7], "predictions.jsonl:1: expected one JSON string or object a line"),
+        (["entailment", {"predicted": "x"}], "predictions.jsonl:2: .*found no 'prediction'"),
+        (["entailment", {"prediction": 1}], "predictions.jsonl:2: .*found prediction 1"),
+    )
+    def test_a_bad_prediction_is_named_by_file_and_line(self, predictions, message):
+        with self.assertRaisesRegex(DataError, message):
+            score("glue", "rte", RTE_ROWS, predictions)
+
+    @parameterized.parameters(
+        ("glue", "rte", [{}, {"label": -1}], "rows.jsonl:2: no label, but line 1 has one"),
+        ("super_glue", "multirc", [{"idx": {"question": 1}}, {}], "rows.jsonl:2: .*'idx.question'"),
+        ("super_glue", "wsc", [{}, {"label": "True"}], "rows.jsonl:2: label 'True' .* is none of 0, 1"),
+        ("glue", "sst2", [{}, {"label": 2}], "rows.jsonl:2: label 2"),
+    )
+    def test_a_bad_row_is_named_by_file_and_line(self, benchmark, name, changes, message):
+        row = cli.example_row(load_task(benchmark, name))
+        with self.assertRaisesRegex(DataError, message):
+            score(benchmark, name, [{**row, **change} for change in changes], ["x", "x"])
+
+    def test_rows_without_labels_have_no_scores(self):
+        rows = [{"premise": "a", "hypothesis": "b", "label": -1}]
+        files = ["--rows", rows_file(rows), "--predictions", rows_file(["neutral"])]
+        self.assertEqual(call("score", *task_flags("glue", "ax"), *files, "--json"), ("{}\n", "note: nothing to score: the task has no metrics\n"))  # fmt: skip
+        _, err = call("score", *task_flags("glue", "mnli"), *files)
+        self.assertIn("the rows have no labels", err)
+
+    @parameterized.parameters(
+        (b, t) for b in ("glue", "super_glue") for t, e in DATASET_VALS[b].items() if "validation" in e["splits"]
+    )
+    def test_the_targets_of_real_rows_are_perfect(self, benchmark, name):
+        task = load_task(benchmark, name)
+        split = next(iter(task.splits("validation").values()))
+        path = DATA / benchmark / task.rows_of / f"{split}.jsonl"
+        if not path.is_file():
+            self.skipTest(f"no real rows of {benchmark}/{name}")
+        rows = read_jsonl(path)[:40]
+        targets = [
+            line["targets"] for line in json_lines("preview", *task_flags(benchmark, name), "--rows", rows_file(rows))
+        ]
+        scores = score(benchmark, name, rows, targets)
+        self.assertEqual(scores, task.score(rows, targets))
+        if name not in ("wsc", "wsc.fixed", "wnli_simple"):  # their false rows are right with another referent
+            for metric in set(scores) - {"invalid_rate"}:
+                self.assertAlmostEqual(scores[metric], 100.0, places=4, msg=metric)
+
+
+if __name__ == "__main__":
+    absltest.main()

@@ -1,0 +1,213 @@
+"""The mirror: what it writes equals what the hub would give, whole files only, and a clear word without a network."""
+
+import contextlib
+import gzip
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from unittest import mock
+
+import datasets
+from absl.testing import absltest, parameterized
+
+from t5suite import cli, constants
+from t5suite.data import mirror as mirror_room
+from t5suite.data.jsonl import read_jsonl
+from t5suite.data.mirror import mirror
+from t5suite.data.sources import DataOptions, load_hub, load_split
+from t5suite.errors import ConfigError, DataError
+from t5suite.tasks.registry import load_task
+
+RTE = {
+    split: [
+        {"sentence1": f"Premise {i} of {split}.", "sentence2": "Straße \u2028 ünd\n\ttab", "label": label, "idx": i}
+        for i, label in enumerate(labels)
+    ]
+    for split, labels in {"train": [0, 1, 0], "validation": [1, 0], "test": [-1, -1]}.items()
+}
+STSB = {
+    split: [{"sentence1": "a", "sentence2": "b", "label": label, "idx": i} for i, label in enumerate(labels)]
+    for split, labels in {"train": [3.8, 0.5], "validation": [2.333], "test": [-1.0]}.items()
+}
+RECORD = {
+    split: [
+        {
+            "passage": "Zoe met Adam.\n@highlight\nIt rained",
+            "query": "@placeholder met Adam",
+            "entities": ["Zoe", "Adam", "Zoe"],
+            "entity_spans": {"text": ["Zoe", "Adam"], "start": [0, 8], "end": [3, 12]},
+            "answers": ["Zoe"] if split != "test" else [],
+            "idx": {"passage": 0, "query": 0},
+        }
+    ]
+    for split in ("train", "validation", "test")
+}
+FEATURES = {
+    "rte": datasets.Features(
+        {
+            "sentence1": datasets.Value("string"),
+            "sentence2": datasets.Value("string"),
+            "label": datasets.ClassLabel(names=["entailment", "not_entailment"]),
+            "idx": datasets.Value("int32"),
+        }
+    ),
+    "stsb": datasets.Features(
+        {
+            "sentence1": datasets.Value("string"),
+            "sentence2": datasets.Value("string"),
+            "label": datasets.Value("float32"),
+            "idx": datasets.Value("int32"),
+        }
+    ),
+    "record": None,
+}
+
+
+def stand_in(folder: Path) -> Path:
+    """A folder that `datasets.load_dataset(folder, name)` reads as it reads the hub's repositories."""
+    configurations = []
+    for name, splits in (("rte", RTE), ("stsb", STSB), ("record", RECORD)):
+        lines = [f"- config_name: {name}", "  data_files:"]
+        for split, rows in splits.items():
+            path = folder / name / f"{split}.parquet"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            datasets.Dataset.from_list(rows, features=FEATURES[name]).to_parquet(str(path))
+            lines += [f"  - split: {split}", f"    path: {name}/{split}.parquet"]
+        configurations += lines
+    (folder / "README.md").write_text("\n".join(["---", "configs:", *configurations, "---", ""]), encoding="utf-8")
+    return folder
+
+
+class StandInTest(parameterized.TestCase):
+    """Tests whose hub is a local folder, read by the real `load_dataset`."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.hub = stand_in(Path(tempfile.mkdtemp()) / "hub")
+
+    def setUp(self):
+        super().setUp()
+        self.directory = Path(tempfile.mkdtemp())
+        cache = mock.patch.object(datasets.config, "HF_DATASETS_CACHE", Path(tempfile.mkdtemp()))
+        reachable = mock.patch("t5suite.hub.hub_reachable", return_value=True)
+        registry = {
+            benchmark: {name: {**entry, "hub_path": str(self.hub)} for name, entry in tasks.items()}
+            for benchmark, tasks in constants.DATASET_VALS.items()
+        }
+        entries = mock.patch.dict(constants.DATASET_VALS, registry)
+        for patch in (cache, reachable, entries):
+            patch.start()
+            self.addCleanup(patch.stop)
+
+    def command(self, *argv):
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            cli.main(["mirror", *argv, "--output_dir", str(self.directory)])
+        return out.getvalue(), err.getvalue()
+
+    @parameterized.product(
+        names=[("glue", "rte"), ("glue", "stsb"), ("super_glue", "record")],
+        split=["train", "validation", "test"],
+        gzipped=[False, True],
+    )
+    def test_a_mirror_gives_the_rows_that_the_hub_gives(self, names, split, gzipped):
+        task = load_task(*names)
+        copies = {copy.split: copy for copy in mirror([task], self.directory, gzipped=gzipped)}
+        mirrored = load_split(task, split, split, DataOptions(data_dir=str(self.directory))).rows.to_list()
+        from_hub = load_hub(task, split, split, DataOptions()).rows.to_list()
+        self.assertEqual(mirrored, from_hub)
+        self.assertEqual(list(mirrored[0]), list(from_hub[0]))
+        self.assertEqual(
+            [task.examples(row, split) for row in mirrored], [task.examples(row, split) for row in from_hub]
+        )
+        self.assertLen(from_hub, copies[split].rows)
+
+    def test_record_entities_are_sorted_and_single(self):
+        list(mirror([load_task("super_glue", "record")], self.directory))
+        (row,) = read_jsonl(self.directory / "super_glue" / "record" / "train.jsonl")
+        self.assertEqual(row["entities"], ["Adam", "Zoe"])
+        self.assertEqual(list(row), list(RECORD["train"][0]))
+
+    def test_files_that_exist_are_kept_unless_forced(self):
+        self.command("--benchmark", "glue", "--dataset_name", "rte")
+        path = self.directory / "glue" / "rte" / "train.jsonl"
+        path.write_text('{"mine": 1}\n', encoding="utf-8")
+        out, _ = self.command("--benchmark", "glue", "--dataset_name", "rte", "--gzip")
+        self.assertEqual(out.count("is there already"), 3)
+        self.assertEqual(path.read_text(encoding="utf-8"), '{"mine": 1}\n')
+        self.command("--benchmark", "glue", "--dataset_name", "rte", "--gzip", "--force")
+        # One form of each split: both would be refused when they are read.
+        self.assertEqual(sorted(os.listdir(path.parent)), ["test.jsonl.gz", "train.jsonl.gz", "validation.jsonl.gz"])
+        with gzip.open(f"{path}.gz", "rt", encoding="utf-8") as file:
+            self.assertEqual([json.loads(line) for line in file], RTE["train"])
+
+    def test_a_file_appears_whole_or_not_at_all(self):
+        def broken(path, rows):
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(path).write_bytes(b'{"sentence1": "half')
+            raise OSError("No space left on device")
+
+        with mock.patch.object(mirror_room, "write_jsonl", broken), self.assertRaises(OSError):
+            list(mirror([load_task("glue", "rte")], self.directory))
+        self.assertEmpty(os.listdir(self.directory / "glue" / "rte"))
+
+    def test_counts_are_compared_with_the_official_ones(self):
+        out, err = self.command("--benchmark", "glue", "--dataset_name", "rte,stsb", "--json")
+        facts = [json.loads(line) for line in out.splitlines()]
+        self.assertLen(facts, 6)
+        self.assertEqual(
+            facts[0],
+            {
+                "benchmark": "glue", "dataset_name": "rte", "split": "train", "status": "written",
+                "path": str(self.directory / "glue" / "rte" / "train.jsonl"), "rows": 3, "official": 2490,
+            },
+        )  # fmt: skip
+        self.assertIn("has 3 rows, but the official number is 2490", err)
+
+    def test_a_task_that_reads_anothers_rows_mirrors_those(self):
+        tasks = cli._tasks_to_mirror("glue", "wnli_simple", None)
+        self.assertEqual([task.name for task in tasks], ["wnli"])
+        self.assertEqual(
+            [task.name for task in cli._tasks_to_mirror("glue", "all", None)],
+            ["cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte", "wnli", "ax"],
+        )
+
+
+class WithoutHubTest(parameterized.TestCase):
+    def test_bundled_tasks_have_nothing_to_download(self):
+        with self.assertRaisesRegex(ConfigError, "mini/sentiment has no hub_path"):
+            cli.main(["mirror", "--benchmark", "mini", "--output_dir", tempfile.mkdtemp()])
+
+    def test_an_unknown_task_is_answered_with_the_closest(self):
+        with self.assertRaisesRegex(ConfigError, "'rtee'; did you mean rte"):
+            cli.main(["mirror", "--benchmark", "glue", "--dataset_name", "cola,rtee", "--output_dir", "x"])
+
+    @parameterized.parameters({"offline": "1"}, {"offline": None})
+    def test_without_a_network_the_answer_comes_at_once(self, offline):
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("HF_") and "proxy" not in k.lower()}
+        # Nothing listens on port 9: the same as a compute node without a way out.
+        environment.update(HF_ENDPOINT="http://127.0.0.1:9", HF_HOME=tempfile.mkdtemp())
+        if offline:
+            environment["HF_HUB_OFFLINE"] = offline
+        directory = Path(tempfile.mkdtemp())
+        start = time.monotonic()
+        done = subprocess.run(
+            [sys.executable, "-m", "t5suite", "mirror", "--benchmark", "glue", "--dataset_name", "rte", "--output_dir", str(directory)],
+            env=environment, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        self.assertLess(time.monotonic() - start, 15)
+        self.assertEqual(done.returncode, DataError.exit_code, done.stderr)
+        self.assertIn("cannot reach the hub for nyu-mll/glue", done.stderr)
+        self.assertIn("t5suite mirror --benchmark glue --dataset_name rte --output_dir", done.stderr)
+        self.assertNotIn("Traceback", done.stderr)
+        self.assertEmpty(os.listdir(directory))
+
+
+if __name__ == "__main__":
+    absltest.main()

@@ -1,0 +1,334 @@
+"""Submission files: the boards' exact bytes, no label made up without a word, no file with rows missing."""
+
+import contextlib
+import doctest
+import io
+import json
+import tempfile
+import zipfile
+from pathlib import Path
+from unittest import mock
+
+from absl.testing import absltest, parameterized
+
+from t5suite import cli, constants
+from t5suite.constants import DATASET_VALS, MIXTURES
+from t5suite.data.jsonl import write_jsonl
+from t5suite.errors import ConfigError, DataError
+from t5suite.tasks import submissions
+from t5suite.tasks.metrics import wsc_verdict
+from t5suite.tasks.registry import load_task
+from t5suite.tasks.submissions import BOARDS, Prediction, board_file, check_count
+
+BOARD_OF = {(benchmark, board.file): board for benchmark, boards in BOARDS.items() for board in boards}
+ALL_BOARDS = [(benchmark, board) for benchmark, boards in BOARDS.items() for board in boards]
+
+
+def made(benchmark, file, texts, task=None, idx=None, candidates=None):
+    board = BOARD_OF[benchmark, file]
+    ids = idx or range(len(texts))
+    candidates = candidates or [None] * len(texts)
+    predictions = [Prediction(f"p:{i + 1}", j, t, c) for i, (j, t, c) in enumerate(zip(ids, texts, candidates))]
+    return board_file(board, load_task(benchmark, task or board.tasks[0]), predictions)
+
+
+def official_predictions(benchmark, board, count=None):
+    """Lines such as a run writes: one per row of the test split, and every answer of the task among them."""
+    task = load_task(benchmark, board.tasks[0])
+    words = task.label_words or ["2.6", "0.0"]
+    for i in range(task.entry["num_examples"][board.split] if count is None else count):
+        line = {"row": i, "example": 0, "prediction": words[i % len(words)], "idx": i}
+        if task.name == "multirc":
+            line["idx"] = {"paragraph": i // 10, "question": i // 5, "answer": i}
+        if task.name == "record":
+            line["idx"] = {"passage": i // 3, "query": i}
+        if task.entry.get("postprocess") == "wsc_verdict":
+            line["candidate"] = "Mark"
+        yield line
+
+
+def predictions_dir(benchmark, counts=()):
+    directory = Path(tempfile.mkdtemp()) / "predictions"
+    for board in BOARDS[benchmark]:
+        if dict(counts).get(board.file) != 0:
+            lines = official_predictions(benchmark, board, dict(counts).get(board.file))
+            write_jsonl(directory / f"{board.tasks[0]}.{board.split}.jsonl", lines)
+    return directory
+
+
+def submit(benchmark, folder, *argv, flag="--predictions_dir"):
+    out, err = io.StringIO(), io.StringIO()
+    output_dir = Path(tempfile.mkdtemp()) / "submission"
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        cli.main(["submit", "--benchmark", benchmark, flag, str(folder), "--output_dir", str(output_dir), *argv])
+    return output_dir, out.getvalue(), err.getvalue()
+
+
+class SmallTestSplits(parameterized.TestCase):
+    """The official numbers of test rows cut to 30 each: QQP alone has 390965."""
+
+    def setUp(self):
+        super().setUp()
+        small = {
+            benchmark: {
+                name: {**entry, "num_examples": {split: min(n, 30) for split, n in entry["num_examples"].items()}}
+                for name, entry in DATASET_VALS[benchmark].items()
+            }
+            for benchmark in BOARDS
+        }
+        patch = mock.patch.dict(constants.DATASET_VALS, small)
+        patch.start()
+        self.addCleanup(patch.stop)
+
+
+class BytesTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ("CoLA.tsv", ["acceptable", "unacceptable"], ["1", "0"]),
+        ("SST-2.tsv", ["negative", "positive"], ["0", "1"]),
+        ("MRPC.tsv", ["equivalent", "not_equivalent"], ["1", "0"]),
+        ("QQP.tsv", ["not_duplicate", "duplicate"], ["0", "1"]),
+        ("STS-B.tsv", ["2.6", "0.0", " 5"], ["2.6", "0.0", "5.0"]),
+        ("MNLI-m.tsv", ["contradiction", "neutral"], ["contradiction", "neutral"]),
+        ("MNLI-mm.tsv", ["entailment", "neutral"], ["entailment", "neutral"]),
+        ("QNLI.tsv", ["entailment", "not_entailment"], ["entailment", "not_entailment"]),
+        ("RTE.tsv", ["entailment", "not_entailment"], ["entailment", "not_entailment"]),
+        ("WNLI.tsv", ["entailment", "not_entailment"], ["1", "0"]),
+        ("AX.tsv", ["contradiction", "entailment"], ["contradiction", "entailment"]),
+    )
+    def test_glue(self, file, texts, values):
+        rows = "".join(f"{i}\t{value}\r\n" for i, value in enumerate(values))
+        self.assertEqual(made("glue", file, texts), (f"index\tprediction\r\n{rows}".encode(), len(texts), 0))
+
+    @parameterized.parameters(
+        ("BoolQ.jsonl", ["True", "False"], ['"true"', '"false"']),
+        ("WiC.jsonl", ["False", "True"], ['"false"', '"true"']),
+        ("CB.jsonl", ["contradiction", "neutral"], ['"contradiction"', '"neutral"']),
+        ("RTE.jsonl", ["entailment", "not_entailment"], ['"entailment"', '"not_entailment"']),
+        ("AX-b.jsonl", ["entailment", "not_entailment"], ['"entailment"', '"not_entailment"']),
+        ("AX-g.jsonl", ["not_entailment", "entailment"], ['"not_entailment"', '"entailment"']),
+        ("COPA.jsonl", ["choice2", "choice1"], ["1", "0"]),
+    )
+    def test_super_glue(self, file, texts, values):
+        expected = "".join(f'{{"idx": {i}, "label": {value}}}\n' for i, value in enumerate(values))
+        self.assertEqual(made("super_glue", file, texts), (expected.encode(), len(texts), 0))
+
+    def test_wsc_verdicts_are_capitalised_words(self):
+        for task in ("wsc", "wsc.fixed"):
+            file = made("super_glue", "WSC.jsonl", ["the Mark", "Pete"], task, candidates=["Mark", "Mark"])
+            self.assertEqual(file.content, b'{"idx": 0, "label": "True"}\n{"idx": 1, "label": "False"}\n')
+
+    def test_wnli_in_the_pronoun_form_gives_the_same_file(self):
+        file = made("glue", "WNLI.tsv", ["the cup", "the saw"], "wnli_simple", candidates=["The cup", "The cup"])
+        self.assertEqual(file.content, b"index\tprediction\r\n0\t1\r\n1\t0\r\n")
+
+    def test_record_takes_the_first_prediction_of_a_query_and_its_id(self):
+        idx = [{"passage": 0, "query": 7}, {"passage": 0, "query": 7}, {"passage": 0, "query": 3}]
+        file = made("super_glue", "ReCoRD.jsonl", ["Zoë", "Ann", "Ben"], idx=idx)
+        self.assertEqual(file.content, b'{"idx": 7, "label": "Zo\\u00eb"}\n{"idx": 3, "label": "Ben"}\n')
+        self.assertEqual(file.rows, 2)
+
+    def test_multirc_is_nested_by_paragraph_and_question_also_where_rows_are_scattered(self):
+        triples = [(0, 0, 0), (0, 1, 2), (0, 0, 1), (1, 2, 3)]
+        idx = [dict(zip(("paragraph", "question", "answer"), triple)) for triple in triples]
+        file = made("super_glue", "MultiRC.jsonl", ["True", "False", "False", "True"], idx=idx)
+        self.assertEqual(
+            [json.loads(line) for line in file.content.splitlines()],
+            [
+                {
+                    "idx": 0,
+                    "passage": {
+                        "questions": [
+                            {"idx": 0, "answers": [{"idx": 0, "label": 1}, {"idx": 1, "label": 0}]},
+                            {"idx": 1, "answers": [{"idx": 2, "label": 0}]},
+                        ]
+                    },
+                },
+                {"idx": 1, "passage": {"questions": [{"idx": 2, "answers": [{"idx": 3, "label": 1}]}]}},
+            ],
+        )
+
+    def test_doctests(self):
+        names = {name: getattr(submissions, name) for name in vars(submissions)} | {"load_task": load_task}
+        for example in (submissions.class_id, submissions.number):
+            (test,) = doctest.DocTestFinder(recurse=False).find(example, globs=names)
+            self.assertEqual(doctest.DocTestRunner().run(test).failed, 0)
+
+
+class NoAnswerTest(SmallTestSplits):
+    @parameterized.parameters(
+        ("glue", "RTE.tsv", b"0\tnot_entailment\r\n"),
+        ("glue", "MNLI-m.tsv", b"0\tcontradiction\r\n"),
+        ("glue", "CoLA.tsv", b"0\t1\r\n"),
+        ("glue", "STS-B.tsv", b"0\t-1.0\r\n"),
+        ("super_glue", "CB.jsonl", b'{"idx": 0, "label": "neutral"}\n'),
+        ("super_glue", "BoolQ.jsonl", b'{"idx": 0, "label": "true"}\n'),
+        ("super_glue", "COPA.jsonl", b'{"idx": 0, "label": 1}\n'),
+    )
+    def test_the_last_label_stands_in_and_is_counted(self, benchmark, file, ending):
+        made_file = made(benchmark, file, ["no such label"])
+        self.assertEndsWith(made_file, ending)
+        self.assertEqual(made_file.unparsable, 1)
+
+    def assertEndsWith(self, made_file, ending):
+        self.assertTrue(made_file.content.endswith(ending), made_file.content)
+
+    @parameterized.parameters("nan", "inf", "-inf", "3,4", "")
+    def test_stsb_writes_no_number_that_is_none(self, text):
+        file = made("glue", "STS-B.tsv", [text])
+        self.assertEqual(file, (b"index\tprediction\r\n0\t-1.0\r\n", 1, 1))
+
+    def test_an_empty_referent_is_counted(self):
+        self.assertEqual(wsc_verdict("the", "Mark"), -1)
+        file = made("super_glue", "WSC.jsonl", ["the"], candidates=["Mark"])
+        self.assertEqual(file, (b'{"idx": 0, "label": "True"}\n', 1, 1))
+
+    def test_the_command_tells_how_many_per_task(self):
+        folder = predictions_dir("glue")
+        write_jsonl(
+            folder / "rte.test.jsonl",
+            [{"row": i, "prediction": "Entailment" if i < 3 else "entailment", "idx": i} for i in range(30)],
+        )
+        _, out, err = submit("glue", folder, "--json")
+        self.assertIn("RTE.tsv: 3 of 30 predictions of rte are no answer; the last label stands for them", err)
+        self.assertEqual(err.count("note:"), 1)
+        by_file = {line["file"]: line for line in map(json.loads, out.splitlines())}
+        self.assertEqual(by_file["RTE.tsv"], {"file": "RTE.tsv", "task": "rte", "rows": 30, "unparsable": 3})
+
+
+class IdTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ("super_glue", "CB.jsonl", [4, 4], "p:2: idx 4 stands in p:1 already"),
+        ("glue", "RTE.tsv", ["a", "b"], "p:1: idx must be a whole number, not 'a'"),
+        ("super_glue", "MultiRC.jsonl", [3, 4], "p:1: idx 3 has no 'answer'"),
+        ("super_glue", "ReCoRD.jsonl", [{"passage": 1}, 4], "p:1: .* has no 'query'"),
+    )
+    def test_wrong_ids_are_named_with_their_line(self, benchmark, file, idx, message):
+        with self.assertRaisesRegex(DataError, message):
+            made(benchmark, file, ["neutral", "neutral"], idx=idx)
+
+
+class CommandTest(SmallTestSplits):
+    @parameterized.parameters("glue", "super_glue")
+    def test_a_whole_submission_and_its_zip(self, benchmark):
+        output_dir, _, err = submit(benchmark, predictions_dir(benchmark))
+        files = sorted(board.file for board in BOARDS[benchmark])
+        self.assertEqual(sorted(path.name for path in output_dir.iterdir()), sorted([*files, f"{benchmark}.zip"]))
+        with zipfile.ZipFile(output_dir / f"{benchmark}.zip") as archive:
+            self.assertEqual(sorted(archive.namelist()), files)
+            for file in files:
+                self.assertEqual(archive.read(file), (output_dir / file).read_bytes())
+        self.assertEqual(err, "")
+        # Equal predictions, equal bytes.
+        again, _, _ = submit(benchmark, predictions_dir(benchmark))
+        self.assertEqual((again / f"{benchmark}.zip").read_bytes(), (output_dir / f"{benchmark}.zip").read_bytes())
+
+    def test_row_counts_of_every_file(self):
+        output_dir, _, _ = submit("glue", predictions_dir("glue"))
+        for board in BOARDS["glue"]:
+            lines = (output_dir / board.file).read_bytes().split(b"\r\n")
+            official = DATASET_VALS["glue"][board.tasks[0]]["num_examples"][board.split]
+            self.assertLen(lines, official + 2, board.file)
+            self.assertEqual((lines[0], lines[-1]), (b"index\tprediction", b""))
+
+    def test_a_run_directory_is_read_from_its_predictions(self):
+        folder = predictions_dir("super_glue")
+        output_dir, _, _ = submit("super_glue", folder.parent, flag="--run_dir")
+        self.assertTrue((output_dir / "super_glue.zip").is_file())
+
+    def test_single_task_runs_together_make_a_submission(self):
+        first, second = predictions_dir("glue", {"RTE.tsv": 0}), Path(tempfile.mkdtemp())
+        write_jsonl(second / "rte.test.jsonl", official_predictions("glue", BOARD_OF["glue", "RTE.tsv"]))
+        output_dir, _, _ = submit("glue", first, "--predictions_dir", str(first), str(second))
+        self.assertTrue((output_dir / "RTE.tsv").is_file())
+
+    def test_fewer_rows_than_the_board_scores_are_refused(self):
+        folder = predictions_dir("glue", {"RTE.tsv": 29})
+        with self.assertRaisesRegex(DataError, "RTE.tsv: 29 rows .* the board scores 30; --allow_partial"):
+            submit("glue", folder)
+        output_dir, _, _ = submit("glue", folder, "--allow_partial")
+        self.assertLen((output_dir / "RTE.tsv").read_bytes().splitlines(), 30)
+
+    def test_more_rows_than_the_board_scores_are_refused_always(self):
+        board = BOARD_OF["glue", "WNLI.tsv"]
+        with self.assertRaisesRegex(DataError, "31 rows .* the board scores 30$"):
+            check_count(board, load_task("glue", "wnli"), 31, allow_partial=True)
+
+    def test_missing_tasks_are_refused_unless_allowed(self):
+        folder = predictions_dir("super_glue", {"WSC.jsonl": 0, "CB.jsonl": 0})
+        named = r"CB.jsonl \(cb.test.jsonl\), WSC.jsonl \(wsc.fixed.test.jsonl or wsc.test.jsonl\)"
+        with self.assertRaisesRegex(DataError, f"{named}; --allow_missing_tasks"):
+            submit("super_glue", folder)
+        output_dir, _, err = submit("super_glue", folder, "--allow_missing_tasks")
+        self.assertRegex(err, named)
+        self.assertFalse((output_dir / "CB.jsonl").exists())
+
+    def test_nothing_at_all_is_refused_even_so(self):
+        with self.assertRaisesRegex(DataError, "no test predictions in"):
+            submit("glue", tempfile.mkdtemp(), "--allow_missing_tasks")
+
+    def test_two_files_for_one_board_file_are_refused(self):
+        folder = predictions_dir("glue")
+        write_jsonl(folder / "wnli_simple.test.jsonl", [{"row": 0, "prediction": "x", "idx": 0, "candidate": "x"}])
+        with self.assertRaisesRegex(DataError, "wnli.test.jsonl and .*wnli_simple.test.jsonl both have predictions"):
+            submit("glue", folder)
+
+    @parameterized.parameters(
+        ({"row": 0, "prediction": 1, "idx": 0}, "rte.test.jsonl:1: 'prediction' must be a text, not 1"),
+        ({"prediction": "entailment"}, "rte.test.jsonl:1: no 'idx'"),
+    )
+    def test_a_bad_line_is_named(self, line, message):
+        folder = Path(tempfile.mkdtemp())
+        write_jsonl(folder / "rte.test.jsonl", [line])
+        with self.assertRaisesRegex(DataError, message):
+            submit("glue", folder, "--allow_missing_tasks")
+
+    def test_folders_must_be_given_and_be_there(self):
+        with self.assertRaisesRegex(ConfigError, "give --run_dir"):
+            cli.main(["submit", "--benchmark", "glue", "--output_dir", "x"])
+        with self.assertRaisesRegex(ConfigError, "no directory 'nowhere/predictions'"):
+            cli.main(["submit", "--benchmark", "glue", "--run_dir", "nowhere", "--output_dir", "x"])
+
+    def test_wsc_candidates_come_from_the_rows_by_idx(self):
+        data = Path(tempfile.mkdtemp())
+        rows = [
+            {"text": "Mark told Pete that he won .", "span1_text": name, "span1_index": 0, "span2_index": 4,
+             "span2_text": "he", "idx": i, "label": -1}
+            for i, name in enumerate(["Mark", "Pete", "Mark"])
+        ]  # fmt: skip
+        write_jsonl(data / "super_glue" / "wsc.fixed" / "test.jsonl", rows)
+        folder = Path(tempfile.mkdtemp())
+        # A part of the split, as --max_predict_samples gives it: row numbers are not those of the split.
+        lines = [{"row": 0, "prediction": "Pete", "idx": 1}, {"row": 1, "prediction": "Pete", "idx": 2}]
+        write_jsonl(folder / "wsc.fixed.test.jsonl", lines)
+        flags = ["--allow_missing_tasks", "--allow_partial", "--data_dir", str(data)]
+        output_dir, _, _ = submit("super_glue", folder, *flags)
+        written = (output_dir / "WSC.jsonl").read_bytes()
+        self.assertEqual(written, b'{"idx": 1, "label": "True"}\n{"idx": 2, "label": "False"}\n')
+        write_jsonl(folder / "wsc.fixed.test.jsonl", [{"row": 0, "prediction": "Pete", "idx": 9}])
+        with self.assertRaisesRegex(DataError, "wsc.fixed.test.jsonl:1: no row of super_glue/wsc.fixed has idx 9"):
+            submit("super_glue", folder, *flags)
+
+
+class TableTest(parameterized.TestCase):
+    def test_counts_are_the_official_ones(self):
+        board, task = BOARD_OF["glue", "WNLI.tsv"], load_task("glue", "wnli")
+        check_count(board, task, 146)
+        check_count(board, task, 100, allow_partial=True)
+        with self.assertRaisesRegex(DataError, "WNLI.tsv: 100 rows of glue/wnli test .* the board scores 146"):
+            check_count(board, task, 100)
+
+    @parameterized.parameters(*ALL_BOARDS)
+    def test_every_board_file_names_tasks_and_a_test_split(self, benchmark, board):
+        for name in board.tasks:
+            task = load_task(benchmark, name)
+            self.assertIn(board.split, task.splits("test").values())
+            self.assertIn(board.split, task.entry["num_examples"])
+
+    @parameterized.parameters("glue", "super_glue")
+    def test_the_mixture_evaluates_every_task_of_a_submission(self, benchmark):
+        evaluated = set(MIXTURES[benchmark]["all"]["evaluate"])
+        self.assertEmpty([board.file for board in BOARDS[benchmark] if not evaluated & set(board.tasks)])
+
+
+if __name__ == "__main__":
+    absltest.main()
