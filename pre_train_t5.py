@@ -18,9 +18,9 @@ from t5suite.tracking import reports
 from t5suite.tracking.trackers import Trackers, tracker_names
 from t5suite.training import fine_tuning as shared
 from t5suite.training import pre_training as steps
-from t5suite.training.argument_parser import parse_arguments
+from t5suite.training.argument_parser import changed_settings, parse_arguments
 from t5suite.training.callbacks import MetricsCallback
-from t5suite.training.checkpoints import checkpoint_to_resume
+from t5suite.training.checkpoints import checkpoint_to_resume, resume_choice
 from t5suite.training.from_arguments import tokenizer_and_model
 from t5suite.training.pre_training_arguments import PRE_TRAINING_ARGUMENTS
 
@@ -42,10 +42,12 @@ def main(argv=None) -> dict:
     is_main = args.process_index == 0
     shared.start_logging(is_main, bool(args.disable_tqdm))
     set_seed(args.seed)
+    shared.one_device_a_process(args)
+    steps.warn_of_idle_flags(changed_settings(arguments), trains)
     logger.info("pre-training on %d x %s", args.world_size, args.device.type)
 
     # 3. Run directory: a new one, or this same run's from before.
-    resume = args.resume_from_checkpoint or text_args.resume
+    resume = resume_choice(text_args.resume, args.resume_from_checkpoint)
     settings = shared.all_settings(*arguments)
     command = sys.argv[1:] if argv is None else argv
     run = open_run(args.output_dir, settings, command, is_main, need_new=is_main and resume == "none")

@@ -301,6 +301,18 @@ class FlagsTest(parameterized.TestCase):
         with self.assertRaisesRegex(ConfigError, message):
             run(*argv)
 
+    @parameterized.parameters(
+        ({"validation_fraction": 0.1}, True, ["validation_fraction"]),
+        ({"validation_fraction": 0.1, "train_file": "a.txt"}, True, []),
+        ({"text_column_name": "body", "train_file": "a.txt.gz"}, True, ["text_column_name"]),
+        ({"text_column_name": "body", "train_file": "a.jsonl.gz"}, True, []),
+        ({"learning_rate": 1e-2}, False, ["learning_rate"]),
+        ({"train_file": "a.txt"}, False, []),
+        ({"train_file": "a.txt", "validation_file": "b.txt"}, False, ["train_file"]),
+    )
+    def test_flags_without_effect_are_named(self, changed, trains, expected):
+        self.assertEqual(pre_training.warn_of_idle_flags(changed, trains), expected)
+
     def test_lengths_follow_the_text_and_a_yaml_file_comes_first(self):
         path = written("run.yaml", b"train_file: a.txt\nnoise_density: 0.25\nlearning_rate: 1e-3\n")
         parse = pre_train_t5.parse_arguments

@@ -31,7 +31,7 @@ from t5suite.data.objectives import sentinel_ids
 from t5suite.data.span_corruption_collator import SpanCorruptionCollator
 from t5suite.errors import DataError
 from t5suite.training.evaluation import Report, Result, selection_value
-from t5suite.training.fine_tuning import update_size
+from t5suite.training.fine_tuning import TRAINING_FLAGS, update_size
 from t5suite.training.trainer import SuiteTrainer, report_metrics
 
 logger = logging.getLogger(__name__)
@@ -50,6 +50,25 @@ def pre_training_output_dir(model: str | None, eval_only: bool = False) -> str:
     """
     parts = [NAME, Path(model).name if model else "tiny", "eval" if eval_only else "", os.environ.get("WANDB_RUN_ID")]
     return str(Path("runs") / "-".join(part for part in parts if part))
+
+
+def warn_of_idle_flags(changed: dict, trains: bool) -> list[str]:
+    """Warns of every flag that was given and has no effect in this run, with the reason; returns the flags."""
+    files = [changed[name] for name in ("train_file", "validation_file") if name in changed]
+    without_train_file = [name for name in TRAINING_FLAGS if name != "train_file"]
+    reasons = [
+        (not trains, without_train_file, "nothing is trained"),
+        (not trains and "validation_file" in changed, ("train_file",), "the validation file alone is scored"),
+        ("validation_file" in changed, ("validation_fraction",), "there is a --validation_file"),
+        (not files, ("validation_fraction",), "the bundled text has a validation file"),
+        (all(".txt" in Path(file).suffixes for file in files), ("text_column_name",), "no file is .jsonl"),
+        (True, ("sortish_sampler",), "blocks are equally long"),
+        (True, ("eval_accumulation_steps", "batch_eval_metrics", "prediction_loss_only"), "evaluation is our own"),
+    ]
+    idle = {name: why for applies, names, why in reasons if applies for name in names if name in changed}
+    for name, why in idle.items():
+        logger.warning("--%s has no effect: %s", name, why)
+    return list(idle)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
