@@ -50,7 +50,7 @@ def draw_mixture(sizes: list[int], rates: list[float], num_draws: int, seed: int
     drawn = np.empty(num_draws, dtype=np.int64)
     for task, size in enumerate(sizes):
         positions = np.flatnonzero(tasks == task)
-        passes = -(-len(positions) // size)
+        passes = -(-len(positions) // size) if len(positions) else 0
         orders = [np.random.default_rng((seed, 1, task, i)).permutation(size) for i in range(passes)]
         if passes:
             drawn[positions] = starts[task] + np.concatenate(orders)[: len(positions)]
