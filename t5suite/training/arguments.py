@@ -14,6 +14,8 @@ from transformers import Seq2SeqTrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from t5suite.errors import ConfigError
+from t5suite.lookup import find
+from t5suite.optim.optimizers import OPTIMIZERS
 
 
 @dataclass
@@ -146,12 +148,17 @@ class SuiteTrainingArguments(Seq2SeqTrainingArguments):
         default=False, metadata={"help": "Off: a loss that is not finite is reported and stops the run."}
     )
     seed: int = field(default=42, metadata={"help": "Decides weights, order of examples, dropout and subsets."})
+    optimizer: str | None = field(
+        default=None, metadata={"help": "adafactor: as T5 was trained with. Default: what --optim says."}
+    )
     z_loss: float = field(default=0.0, metadata={"help": "Weight of log(Z)^2 in the loss; T5 was trained with 1e-4."})
 
     def __post_init__(self):
         self.output_dir_given = self.output_dir is not None
         self.output_dir = self.output_dir or "runs"
         self._reconcile_strategies()
+        if self.optimizer is not None:
+            find(self.optimizer, OPTIMIZERS, "optimizer", where="--optimizer")
         # Every metric is turned into one number, more being better, under this name (`evaluation.selection_value`).
         self.selection_metric, self.metric_for_best_model = self.metric_for_best_model, "selection"
         self.greater_is_better = True

@@ -16,6 +16,7 @@ from transformers import Seq2SeqTrainer
 
 from t5suite.data.samplers import GlobalBatchSampler
 from t5suite.errors import ConfigError
+from t5suite.optim.optimizers import OPTIMIZERS
 from t5suite.training.evaluation import selection_value
 from t5suite.training.losses import TokenLoss
 
@@ -71,6 +72,14 @@ class SuiteTrainer(Seq2SeqTrainer):
             pin_memory=args.dataloader_pin_memory and torch.cuda.is_available(),
             persistent_workers=args.dataloader_persistent_workers and args.dataloader_num_workers > 0,
         )
+
+    def create_optimizer(self, model=None) -> torch.optim.Optimizer:
+        """`--optimizer` from our table, else what `--optim` says."""
+        if self.args.optimizer is None or self.optimizer is not None:
+            return super().create_optimizer(model)
+        trained = [p for p in (model or self.model).parameters() if p.requires_grad]
+        self.optimizer = OPTIMIZERS[self.args.optimizer](trained, self.args.learning_rate)
+        return self.optimizer
 
     def training_step(self, model, inputs, num_items_in_batch=None) -> torch.Tensor:
         """One micro-batch; a run of losses that are no numbers ends the training instead of spoiling the weights."""

@@ -1,0 +1,1 @@
+"""Optimizers and schedules that Hugging Face's trainer does not offer."""
