@@ -54,7 +54,13 @@ def main(argv=None) -> dict:
         return score_checkpoints(plan, *arguments)
     run = None
     if not eval_args.dry_run:
-        run = open_run(args.output_dir, settings, argv or sys.argv[1:], is_main, need_new=is_main and resume == "none")
+        run = open_run(
+            args.output_dir,
+            settings,
+            sys.argv[1:] if argv is None else argv,
+            is_main,
+            need_new=is_main and resume == "none",
+        )
         if run.finished:
             logger.info("run %s in %s was finished before; these are its results", run.run_id, run.directory)
             return reports.print_results(read_json(run.directory / RESULTS), str(run.directory), is_main)

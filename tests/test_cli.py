@@ -248,7 +248,7 @@ class PreviewTest(parameterized.TestCase):
         ("rte", {"sentence1": ["a"], "sentence2": "b", "label": 0}, "not a text"),
         ("stsb", {"sentence1": "a", "sentence2": "b", "label": "x"}, "label 'x'"),
         ("stsb", {"sentence1": "a", "sentence2": "b", "label": [2]}, "label \\[2\\]"),
-        ("wnli_simple", {"sentence1": 3, "sentence2": "b", "label": 0}, "not a row of glue/wnli_simple"),
+        ("wnli_simple", {"sentence1": 3, "sentence2": "b", "label": 0}, "not a text"),
     )
     def test_a_bad_row_is_named_by_file_and_line(self, name, row, message):
         path = rows_file([cli.example_row(load_task("glue", name)), row])

@@ -29,12 +29,18 @@ def as_list(value) -> list:
     return [value] if isinstance(value, str) else list(value)
 
 
-def cell(row, column: str):
-    """`row[column]`, or a `DataError` that names the column and those that the row has."""
+KIND_NAMES = {str: "text", int: "whole number", list: "list"}
+
+
+def cell(row, column: str, kind: type = object):
+    """`row[column]` of type `kind`, or a `DataError` that names the column, its value and those that the row has."""
     try:
-        return row[column]
+        value = row[column]
     except KeyError:
         raise DataError(f"the row has no column {column!r}; its columns are {', '.join(map(str, row))}") from None
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise DataError(f"column {column!r} holds {value!r}, not a {KIND_NAMES[kind]}")
+    return value
 
 
 def join_columns(row, prefixes, columns) -> str:
@@ -86,9 +92,9 @@ def record(row, entry, split):
     [Example(inputs='record query: @placeholder won. entities: A, B passage: A beat B.', targets='A')]
     """
     readable = {
-        "query": cell(row, "query"),
-        "entities": ", ".join(cell(row, "entities")),
-        "passage": clean_record_passage(cell(row, "passage")),
+        "query": cell(row, "query", str),
+        "entities": ", ".join(map(str, cell(row, "entities", list))),
+        "passage": clean_record_passage(cell(row, "passage", str)),
     }
     inputs = join_columns(readable, entry["prefix"], entry["text_column_name"])
     answers = list(row.get(entry["label_column_name"]) or []) or [UNKNOWN_TARGET]
@@ -106,8 +112,8 @@ def wsc(row, entry, split):
     """
     if split == "train" and row.get(entry["label_column_name"]) != 1:
         return []
-    text = mark_wsc_pronoun(cell(row, "text"), cell(row, "span2_index"), cell(row, "span2_text"))
-    return [Example(as_list(entry["prefix"])[0] + text, cell(row, "span1_text"))]
+    text = mark_wsc_pronoun(cell(row, "text", str), cell(row, "span2_index", int), cell(row, "span2_text", str))
+    return [Example(as_list(entry["prefix"])[0] + text, cell(row, "span1_text", str))]
 
 
 def wnli_simple(row, entry, split):
@@ -117,7 +123,7 @@ def wnli_simple(row, entry, split):
     [Example(inputs='wsc: The cup fell, so *it* broke.', targets='The cup')]
     """
     premise_column, hypothesis_column = entry["text_column_name"]
-    text, referent = mark_wnli_pronoun(cell(row, premise_column), cell(row, hypothesis_column))
+    text, referent = mark_wnli_pronoun(cell(row, premise_column, str), cell(row, hypothesis_column, str))
     return [Example(as_list(entry["prefix"])[0] + text, referent)]
 
 
@@ -131,14 +137,14 @@ def dpr(row, entry, split):
     >>> dpr({"sentence": "Bees sting as they fly.", "pronoun": "they", "candidates": ["Bees", "They"], "label": 0}, ...)
     [Example(inputs='wsc: Bees sting as *they* fly.', targets='Bees')]
     """
-    pronoun, sentence = cell(row, "pronoun"), cell(row, "sentence")
+    pronoun, sentence = cell(row, "pronoun", str), cell(row, "sentence", str)
     try:
         text = re.sub(rf" ({pronoun})( |\.|,)", r" *\1*\2", sentence, count=1)
     except re.error:
         text = re.sub(rf" ({re.escape(pronoun)})( |\.|,)", r" *\1*\2", sentence, count=1)
-    candidates = list(cell(row, "candidates"))
+    candidates = cell(row, "candidates", list)
     label = row.get(entry["label_column_name"], -1)
-    if label != -1 and not 0 <= label < len(candidates):
+    if label not in range(-1, len(candidates)):
         raise DataError(f"label {label!r} is not the position of one of the {len(candidates)} candidates")
     return [Example(as_list(entry["prefix"])[0] + text, UNKNOWN_TARGET if label == -1 else candidates[label])]
 

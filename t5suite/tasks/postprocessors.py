@@ -50,7 +50,14 @@ def wsc_verdicts(task, rows, row_of_example, predictions) -> Judged:
     referents = [example.targets for row in rows for example in task.examples(row, "validation")]
     for row, text in zip(row_of_example, predictions, strict=True):
         verdicts.append(wsc_verdict(text, referents[row]))
-    return Judged(verdicts, [int(rows[row][task.entry["label_column_name"]]) for row in row_of_example])
+    return Judged(verdicts, [_verdict_label(rows[row], task) for row in row_of_example])
+
+
+def _verdict_label(row, task) -> int:
+    column = task.entry["label_column_name"]
+    if row[column] not in (0, 1):
+        raise DataError(f"label {row[column]!r} in column {column!r} is neither 0 nor 1")
+    return int(row[column])
 
 
 def cell_at(row, path: str) -> Any:

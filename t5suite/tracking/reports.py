@@ -59,9 +59,11 @@ def write_results(directory, results: dict) -> None:
         for section in ("tasks",)
         for name, metrics in results[section].items()
         for metric, value in metrics.items()
-        if math.isnan(value)
+        if not math.isfinite(value)
     ]
-    notes += [f"averages.{name} is not a number" for name, value in results["averages"].items() if math.isnan(value)]
+    notes += [
+        f"averages.{name} is not a number" for name, value in results["averages"].items() if not math.isfinite(value)
+    ]
     content = without_nan(results)
     write_json(Path(directory) / RESULTS, {**content, "notes": notes} if notes else content)
 
@@ -81,7 +83,9 @@ def prediction_lines(eval_set: EvalSet, predictions: list[str]):
         seen[row] += 1
         if "idx" in eval_set.rows[row]:
             line["idx"] = eval_set.rows[row]["idx"]
-        if eval_set.labelled:
+        if eval_set.task.entry.get("postprocess") == "wsc_verdict":
+            line["candidate"] = example.targets
+        elif eval_set.labelled:
             line["target"] = example.targets
         yield line
 

@@ -403,8 +403,8 @@ def entailment(rng, label) -> dict:
 
     Three neutral rows in four are about somebody else, another time or place, or a reason that the premise omits.
     """
-    unrelated = pick(rng, ["people", "where", "reason"]) if label == NEUTRAL and chance(rng, 0.75) else None
-    who, where, reason = people(rng), adjunct(rng), pick(rng, REASONS) if chance(rng, 0.2) else ""
+    unrelated = pick(rng, ["people", "where", "reason", "reason"]) if label == NEUTRAL and chance(rng, 0.75) else None
+    who, where, reason = people(rng), adjunct(rng), pick(rng, REASONS) if chance(rng, 0.3) else ""
     others = strangers(rng, *who) if unrelated == "people" else who
     where2 = adjunct(rng, besides=where) if unrelated == "where" else where
     reason2 = reason
