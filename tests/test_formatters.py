@@ -361,6 +361,7 @@ class MultircTest(parameterized.TestCase):
         ("<b", "<b"),
         ("</br>", "</br>"),
         ("<b >", "<b >"),
+        ("<b/>< b><br >", "<b/>< b><br >"),
         ("<<b>/b>", "</b>"),
         ("<b<b>>", "<b>"),
         ("<b<br>>", "<b >"),
