@@ -3,7 +3,7 @@
     python fine_tune_t5.py --benchmark glue --dataset_name rte --model_name_or_path google/t5-v1_1-small
     python fine_tune_t5.py config.yaml --learning_rate 1e-3
 
-Every flag has a default: without any, the bundled tiny T5 learns the bundled task mini/sentiment.
+Every flag has a default; without any flag the recipe mini.yaml is run: the bundled tiny T5 learns mini/sentiment.
 """
 
 import logging
@@ -30,6 +30,7 @@ def main(argv=None) -> dict:
     """Runs the numbered steps and returns what `results.json` holds."""
 
     # 1. Flags: a YAML file first, then the command line.
+    argv = (sys.argv[1:] if argv is None else list(argv)) or ["mini.yaml"]
     arguments = parse_arguments(FINE_TUNING_ARGUMENTS, argv, prog="fine_tune_t5.py", description=__doc__)
     model_args, data_args, eval_args, args = arguments
     plan = steps.plan_tasks(data_args.benchmark, data_args.dataset_name, data_args.task_file, args.selection_metric)
@@ -54,13 +55,7 @@ def main(argv=None) -> dict:
         return score_checkpoints(plan, *arguments)
     run = None
     if not eval_args.dry_run:
-        run = open_run(
-            args.output_dir,
-            settings,
-            sys.argv[1:] if argv is None else argv,
-            is_main,
-            need_new=is_main and resume == "none",
-        )
+        run = open_run(args.output_dir, settings, argv, is_main, need_new=is_main and resume == "none")
         if run.finished:
             logger.info("run %s in %s was finished before; these are its results", run.run_id, run.directory)
             return reports.print_results(read_json(run.directory / RESULTS), str(run.directory), is_main)

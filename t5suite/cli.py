@@ -595,6 +595,29 @@ def _tasks_to_mirror(benchmark: str, dataset_name: str, task_file: str | None) -
     return [load_task(benchmark, name, task_file) for name in wanted]
 
 
+# report
+
+
+def report_flags(parser) -> None:
+    """Flags of `t5suite report`."""
+    parser.add_argument("directories", nargs="+", metavar="RUN", help="directories of finished runs")
+    _add_json_flag(parser)
+
+
+def report(arguments) -> None:
+    """Shows the results of finished runs in one table, with a benchmark's average where they cover it."""
+    from t5suite.tracking.run_tables import averages_of_runs, print_run_table, read_runs, rows_of_runs
+
+    runs = read_runs(arguments.directories)
+    if not arguments.json:
+        print_run_table(runs)
+        return
+    for row in rows_of_runs(runs):
+        _print_json(row)
+    for benchmark, value in averages_of_runs(runs).items():
+        _print_json({"benchmark": benchmark, "average": value})
+
+
 # Rows for `t5suite tasks --dataset_name`, by formatter, where texts named after their columns would not do.
 EXAMPLE_ROWS = {
     "record": {
@@ -641,6 +664,12 @@ COMMANDS = {
         "t5suite submit --benchmark glue --run_dir runs/glue-all-t5-base --output_dir submission",
         submit_flags,
         submit,
+    ),
+    "report": Command(
+        "show the results of finished runs in one table",
+        "t5suite report runs/mini-sentiment runs/mini-entailment runs/mini-similarity",
+        report_flags,
+        report,
     ),
     "mirror": Command(
         "copy a benchmark from the hub for machines without a network",

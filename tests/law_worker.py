@@ -1,6 +1,6 @@
 """Trains and evaluates a tiny T5 and writes down what happened; run in this process, or by torchrun on two ranks.
 
-    torchrun --nproc_per_node 2 tests/law_worker.py out.json
+torchrun --nproc_per_node 2 tests/law_worker.py out.json
 """
 
 import json
@@ -33,14 +33,18 @@ LENGTHS = Lengths(64, 16)
 def tiny_model(tokenizer, seed=0):
     """A one-layer T5 without dropout, its weights large enough that outputs differ from row to row."""
     set_seed(seed)
-    model = load_model(tokenizer=tokenizer, config_overrides="d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2,dropout_rate=0")
+    model = load_model(
+        tokenizer=tokenizer, config_overrides="d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2,dropout_rate=0"
+    )
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.5)
     return model
 
 
-def make_trainer(batch_size, accumulation, label_smoothing=0.0, z_loss=0.0, epochs=2, max_grad_norm=1.0) -> SuiteTrainer:
+def make_trainer(
+    batch_size, accumulation, label_smoothing=0.0, z_loss=0.0, epochs=2, max_grad_norm=1.0
+) -> SuiteTrainer:
     """A trainer over 21 rows of differing length, three updates an epoch at an update size of 8."""
     tokenizer = load_tokenizer(None)
     model = tiny_model(tokenizer)

@@ -654,6 +654,36 @@ class DprTest(parameterized.TestCase):
             texts("super_glue", "dpr", self.row("So they fly.", "they", label))
 
 
+class CellsTest(parameterized.TestCase):
+    WSC = {"text": "Ann saw he ran", "span1_text": "Tom", "span2_text": "he", "span2_index": 2, "label": 1}
+    DPR = {"sentence": "So they fly.", "pronoun": "they", "candidates": ["The bees", "flowers"], "label": 1}
+    RECORD = {"query": "@placeholder", "passage": "P.", "entities": ["A", "B"], "answers": ["A", "B"]}
+
+    @parameterized.parameters(tuple, np.array)
+    def test_cells_may_come_as_numpy_and_arrow_deliver_them(self, as_sequence):
+        wsc = {**self.WSC, "span2_index": np.int64(2), "label": np.int64(1), "text": np.str_(self.WSC["text"])}
+        self.assertEqual(texts("super_glue", "wsc", wsc, "train"), texts("super_glue", "wsc", self.WSC, "train"))
+        dpr = {**self.DPR, "candidates": as_sequence(self.DPR["candidates"]), "label": np.int32(1)}
+        self.assertEqual(texts("super_glue", "dpr", dpr), texts("super_glue", "dpr", self.DPR))
+        record = {k: as_sequence(v) if isinstance(v, list) else v for k, v in self.RECORD.items()}
+        self.assertEqual(texts("super_glue", "record", record), texts("super_glue", "record", self.RECORD))
+        self.assertEqual(load_task("super_glue", "record").score([record], ["b", "a"])["f1"], 100.0)
+        record["answers"] = as_sequence([])
+        self.assertEqual(load_task("super_glue", "record").score([record], ["b"]), {})
+        self.assertEqual(texts("super_glue", "record", record)[0][1], "<unk>")
+
+    @parameterized.parameters(
+        ("wsc", "text", None), ("wsc", "span2_index", "2"), ("wsc", "span2_index", True), ("wsc", "span1_text", 3),
+        ("dpr", "pronoun", None), ("dpr", "sentence", 1), ("dpr", "candidates", "The bees"), ("record", "entities", "A, B"),
+        ("record", "passage", None), ("record", "query", ["q"]), ("multirc", "paragraph", {"text": "p"}), ("rte", "premise", None),
+    )  # fmt: skip
+    def test_a_cell_of_the_wrong_kind_is_told_by_its_column(self, name, column, value):
+        rows = {"wsc": self.WSC, "dpr": self.DPR, "record": self.RECORD, "rte": {"premise": "p", "hypothesis": "h"}}
+        row = rows.get(name) or {"paragraph": "p", "question": "q", "answer": "a"}
+        with self.assertRaisesRegex(DataError, f"{column}.* not a "):
+            texts("super_glue", name, {**row, column: value})
+
+
 class ContractTest(parameterized.TestCase):
     def test_an_example_is_named_and_a_pair(self):
         (example,) = load_task("glue", "sst2").examples({"sentence": "x", "label": 1})

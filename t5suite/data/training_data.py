@@ -170,7 +170,7 @@ def make_epoch_order(features: list[TokenArrays], names: list[str], mixing: Mixi
         math.ceil(schedule.max_steps / steps_an_epoch) if schedule.max_steps > 0 else math.ceil(schedule.num_epochs)
     )
     draws = draw_mixture(sizes, list(rates.values()), max(epochs, 1) * epoch_length, seed)
-    return mixture_order(draws, epoch_length, lengths, schedule.update_size, seed, grouped), rates
+    return mixture_order(draws, epoch_length, lengths, schedule.update_size, grouped), rates
 
 
 def _single_task_order(lengths, schedule: Schedule, seed: int) -> Callable[[int], np.ndarray]:

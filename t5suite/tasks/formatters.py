@@ -9,8 +9,11 @@ space behind it. Texts equal the original T5's to the character (arXiv:1910.1068
 preprocessors where the two differ). Every formatter takes `(row, entry, split)` and returns a list of `Example`s.
 """
 
+import numbers
 import re
 from typing import NamedTuple
+
+import numpy as np
 
 from t5suite.errors import DataError
 from t5suite.tasks.pronouns import mark_wnli_pronoun, mark_wsc_pronoun
@@ -29,7 +32,13 @@ def as_list(value) -> list:
     return [value] if isinstance(value, str) else list(value)
 
 
-KIND_NAMES = {str: "text", int: "whole number", list: "list"}
+# What a cell may be, by the kind asked for: also as NumPy and Arrow deliver it.
+KINDS = {
+    object: (object, "value"),
+    str: (str, "text"),
+    int: (numbers.Integral, "whole number"),
+    list: ((list, tuple, np.ndarray), "list"),
+}
 
 
 def cell(row, column: str, kind: type = object):
@@ -38,8 +47,9 @@ def cell(row, column: str, kind: type = object):
         value = row[column]
     except KeyError:
         raise DataError(f"the row has no column {column!r}; its columns are {', '.join(map(str, row))}") from None
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise DataError(f"column {column!r} holds {value!r}, not a {KIND_NAMES[kind]}")
+    types, name = KINDS[kind]
+    if not isinstance(value, types) or (kind is int and isinstance(value, bool)):
+        raise DataError(f"column {column!r} holds {value!r}, not a {name}")
     return value
 
 
@@ -97,8 +107,10 @@ def record(row, entry, split):
         "passage": clean_record_passage(cell(row, "passage", str)),
     }
     inputs = join_columns(readable, entry["prefix"], entry["text_column_name"])
-    answers = list(row.get(entry["label_column_name"]) or []) or [UNKNOWN_TARGET]
-    return [Example(inputs, answer) for answer in answers]
+    answers = row.get(entry["label_column_name"])
+    if answers is None or len(answers) == 0:
+        answers = [UNKNOWN_TARGET]
+    return [Example(inputs, str(answer)) for answer in answers]
 
 
 def wsc(row, entry, split):

@@ -109,7 +109,7 @@ def _number(label, entry) -> float:
 def is_labelled(row, entry) -> bool:
     """Whether the row says what is right: hidden test labels are -1 (numbers: -1.0), hidden answers an empty list."""
     label = row.get(entry["label_column_name"], INVALID_CLASS)
-    if isinstance(label, (list, tuple)):
+    if isinstance(label, (list, tuple, np.ndarray)):
         return len(label) > 0
     return label is not None and label != INVALID_CLASS
 
