@@ -282,13 +282,19 @@ class OrderTest(parameterized.TestCase):
 
     @parameterized.product(grouped=[False, True])
     def test_a_mixtures_epochs_are_the_pieces_of_its_draws(self, grouped):
-        draws = draw_mixture([5, 20], [1.0, 1.0], 60, seed=0)
-        order = mixture_order(draws, 20, np.arange(25) % 7, update_size=4, seed=0, grouped=grouped)
+        draws = draw_mixture([5, 20], [1.0, 1.0], 63, seed=0)
+        lengths = np.arange(25) % 7
+        order = mixture_order(draws, 21, lengths, update_size=4, grouped=grouped)
         for epoch in range(3):
-            piece = draws[epoch * 20 : (epoch + 1) * 20].tolist()
-            found = order(epoch).tolist()
-            self.assertCountEqual(found, piece) if grouped else self.assertEqual(found, piece)
-        self.assertEmpty(order(3).tolist())
+            piece, found = draws[epoch * 21 : (epoch + 1) * 21], order(epoch)
+            # grouping by length moves rows inside their update only
+            for start in range(0, 21, 4):
+                update, expected = found[start : start + 4], piece[start : start + 4]
+                self.assertCountEqual(update.tolist(), expected.tolist())
+                if grouped:
+                    self.assertEqual(lengths[update].tolist(), sorted(lengths[expected].tolist(), reverse=True))
+                else:
+                    self.assertEqual(update.tolist(), expected.tolist())
 
 
 def updates(batch_size, accumulation, world_size, n, epoch=0, order=None):
