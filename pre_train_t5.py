@@ -11,6 +11,7 @@ import sys
 
 from transformers import set_seed
 
+from t5suite.data.span_corruption_collator import SpanCorruptionCollator
 from t5suite.errors import run_command
 from t5suite.models.loading import describe
 from t5suite.runs import RESULTS, open_run, public_settings, read_json
@@ -64,7 +65,7 @@ def main(argv=None) -> dict:
     train_collator, eval_collator = (
         collator_for(model, tokenizer, text_args, seed) for seed in (args.seed, steps.EVALUATION_SEED)
     )
-    corpus = corpus_for(tokenizer, text_args, train_collator.corrupt.tokens_length)
+    corpus = corpus_for(tokenizer, text_args, train_collator.tokens_length)
     steps.check_same_text(run, corpus.described)
 
     # 6. Trainer.
@@ -95,7 +96,7 @@ def main(argv=None) -> dict:
     return results
 
 
-def collator_for(model, tokenizer, text_args, seed: int) -> steps.BlockCollator:
+def collator_for(model, tokenizer, text_args, seed: int) -> SpanCorruptionCollator:
     """The collator of the corruption flags."""
     return steps.make_collator(
         model,

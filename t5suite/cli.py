@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from t5suite import __version__
-from t5suite.errors import ConfigError, DataError, run_command
+from t5suite.errors import ConfigError, DataError, discard_output, run_command
 from t5suite.lookup import closest, find, suggestion
 
 ROLES = ("train", "validation", "test")
@@ -42,7 +42,7 @@ def run() -> None:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        _discard_output()
+        discard_output()
     sys.exit(code)
 
 
@@ -60,7 +60,7 @@ def main(argv=None) -> None:
             COMMANDS[arguments.command].run(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
-        _discard_output()
+        discard_output()
 
 
 def parse_arguments(argv) -> argparse.Namespace | None:
@@ -138,11 +138,6 @@ def _check_flags(command: str, tokens: list[str], flags: list[str]) -> None:
             near = closest(flag, flags)
             hint = f"did you mean {', '.join(near)}?" if near else f"it takes {', '.join(flags)}"
             raise ConfigError(f"t5suite {command}: unknown flag {flag}; {hint}")
-
-
-def _discard_output() -> None:
-    """The reader has gone (`t5suite tasks | head -1`): what is still buffered must not fail at the program's end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 # Flags that several sub-commands share.

@@ -23,7 +23,6 @@ Fields for tasks that need more:
     postprocess                a name in POSTPROCESSORS: how generated texts become what the metrics compare
     metric_functions           {metric name: the function's name in METRICS} where the two differ
     group_by                   the column (dots reach inside) whose equal values make one group, for grouped metrics
-    mixture_examples           the number of examples used for mixing rates, where it is not the number of rows
 
 Texts, label words and counts are those of the original T5 (arXiv:1910.10683, `text-to-text-transfer-transformer`
 0.9.4); its text form of every task is written out in docs/tasks.md.
@@ -80,7 +79,6 @@ DATASET_VALS = {
             "hub_name": "qqp",
             "splits": _TRAIN_VALIDATION_TEST,
             "num_examples": {"train": 363846, "validation": 40430, "test": 390965},
-            "mixture_examples": 363849,
             "prefix": ["qqp question1: ", "question2: "],
             "text_column_name": ["question1", "question2"],
             "label_column_name": "label",
@@ -244,7 +242,6 @@ DATASET_VALS = {
             "hub_name": "record",
             "splits": _TRAIN_VALIDATION_TEST,
             "num_examples": {"train": 100730, "validation": 10000, "test": 10000},
-            "mixture_examples": 138854,
             "formatter": "record",
             "postprocess": "first_answer",
             "prefix": ["record query: ", "entities: ", "passage: "],
@@ -284,7 +281,6 @@ DATASET_VALS = {
             "hub_name": "wsc",
             "splits": _TRAIN_VALIDATION_TEST,
             "num_examples": {"train": 554, "validation": 104, "test": 146},
-            "mixture_examples": 259,
             "formatter": "wsc",
             "postprocess": "wsc_verdict",
             "prefix": "wsc: ",
@@ -299,7 +295,6 @@ DATASET_VALS = {
             "hub_name": "wsc.fixed",
             "splits": _TRAIN_VALIDATION_TEST,
             "num_examples": {"train": 554, "validation": 104, "test": 146},
-            "mixture_examples": 259,
             "formatter": "wsc",
             "postprocess": "wsc_verdict",
             "prefix": "wsc: ",

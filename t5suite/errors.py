@@ -5,6 +5,7 @@
 A command shows the message without a traceback and exits with the error's code (`run_command`).
 """
 
+import os
 import signal
 import sys
 
@@ -47,9 +48,14 @@ def run_command(main, argv=None) -> int:
         print("interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        sys.stderr.close()
+        discard_output()
         return EXIT_FINISHED
     except OSError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_IO
     return EXIT_FINISHED
+
+
+def discard_output() -> None:
+    """The reader has gone (`t5suite tasks | head -1`): what is still buffered must not fail at the program's end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

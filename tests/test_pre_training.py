@@ -173,7 +173,7 @@ class EvaluationTest(parameterized.TestCase):
         cls.tokenizer = load_tokenizer(None)
         cls.model = load_model(tokenizer=cls.tokenizer, config_overrides=TINY)
         cls.collator = pre_training.make_collator(cls.model, cls.tokenizer, 32, seed=pre_training.EVALUATION_SEED)
-        tokens = np.random.default_rng(0).integers(3, 500, size=(13, cls.collator.corrupt.tokens_length))
+        tokens = np.random.default_rng(0).integers(3, 500, size=(13, cls.collator.tokens_length))
         cls.eval_set = pre_training.EvalBlocks(tokens.astype(np.int32))
 
     def uneven(self, examples):

@@ -56,12 +56,6 @@ OTHER_COUNTS = {
     ("super_glue", "dpr"): {"train": 1322, "test": 564},
 }  # fmt: skip
 # Examples that mixing rates count where that is not the number of rows.
-MIXTURE_EXAMPLES = {
-    ("glue", "qqp"): 363849,
-    ("super_glue", "record"): 138854,
-    ("super_glue", "wsc"): 259,
-    ("super_glue", "wsc.fixed"): 259,
-}
 METRIC_NAMES = {
     ("glue", "cola"): ["matthews_correlation"],
     ("glue", "mrpc"): ["f1", "accuracy"],
@@ -129,7 +123,6 @@ class ShippedEntriesTest(parameterized.TestCase):
         expected = OTHER_COUNTS.get(key) or dict(zip(("train", "validation", "test"), COUNTS[key]))
         entry = DATASET_VALS[key[0]][key[1]]
         self.assertEqual(entry["num_examples"], expected)
-        self.assertEqual(entry.get("mixture_examples"), MIXTURE_EXAMPLES.get(key))
         splits = [name for role in entry["splits"] for name in load_task(*key).splits(role).values()]
         self.assertCountEqual(splits, expected)
 
@@ -240,22 +233,6 @@ class MixturesTest(parameterized.TestCase):
                 self.assertContainsSubset(roles["average"], roles["evaluate"])
                 for name in roles["train"]:
                     self.assertTrue(load_task(benchmark, name).splits("train"), name)
-
-    def test_rates_count_the_examples_of_the_published_mixtures(self):
-        def counts(benchmark):
-            entries = DATASET_VALS[benchmark]
-            names = MIXTURES[benchmark]["all"]["train"]
-            return {n: entries[n].get("mixture_examples", entries[n]["num_examples"]["train"]) for n in names}
-
-        self.assertEqual(
-            counts("glue"),
-            {"cola": 8551, "sst2": 67349, "mrpc": 3668, "qqp": 363849, "stsb": 5749, "mnli": 392702, "qnli": 104743, "rte": 2490},
-        )  # fmt: skip
-        self.assertEqual(
-            counts("super_glue"),
-            {"boolq": 9427, "cb": 250, "copa": 400, "multirc": 27243, "record": 138854, "rte": 2490, "wic": 5428,
-             "wsc.fixed": 259, "dpr": 1322},
-        )  # fmt: skip
 
     @parameterized.parameters(
         ("rte", ["rte"]), ("cola,rte", ["cola", "rte"]), (" rte , cola ", ["rte", "cola"]), ("cola,", ["cola"])

@@ -10,7 +10,7 @@ text column is the document. Either may be gzipped (`.gz`). Files are read line 
 from collections.abc import Iterator
 from pathlib import Path
 
-from t5suite.data.jsonl import _lines, numbered_lines
+from t5suite.data.jsonl import byte_lines, numbered_lines
 from t5suite.errors import DataError
 from t5suite.lookup import suggestion
 
@@ -44,7 +44,7 @@ def read_documents(path, text_column_name: str = "text") -> Iterator[str]:
 
 
 def _text_documents(path: Path, _column) -> Iterator[str]:
-    for number, line in enumerate(_lines(path), start=1):
+    for number, line in enumerate(byte_lines(path), start=1):
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:

@@ -33,7 +33,7 @@ def read_jsonl(path, values=dict) -> list:
 
 def numbered_lines(path, values=dict) -> Iterator[tuple[int, object]]:
     """`(line number, value)` of every line that is not empty."""
-    for number, line in enumerate(_lines(Path(path)), start=1):
+    for number, line in enumerate(byte_lines(Path(path)), start=1):
         line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
         if not line.strip():
             continue
@@ -82,7 +82,12 @@ def file_sha256(path) -> str:
     return digest.hexdigest()
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def byte_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file, plain or gzipped, as they are.
+
+    Raises:
+      DataError: no such file, or a gzip file that is broken or cut off.
+    """
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     number = 0

@@ -120,7 +120,8 @@ def load_hub(task: Task, role: str, split: str, options: DataOptions) -> LoadedS
         if online:
             raise DataError(f"{path} ({name}, {split}): {error}") from error
         raise DataError(
-            f"cannot reach the hub for {path} ({name}), and no copy is in the local cache. On a machine with a network "
+            f"cannot reach the hub for {path} ({name}, {split}), and no copy is in the local cache "
+            f"({_first_line(error)}). On a machine with a network "
             f"run `t5suite mirror --benchmark {task.benchmark} --dataset_name {task.rows_of} --output_dir DIR`, copy "
             "DIR here and give --data_dir DIR"
         ) from None
@@ -129,6 +130,10 @@ def load_hub(task: Task, role: str, split: str, options: DataOptions) -> LoadedS
     origin = f"{path} {name} {split}" + (f" @{options.data_revision}" if options.data_revision else "")
     empty = check_rows(task, role, rows, lambda i: f"{origin} row {i}")
     return LoadedSplit(rows, origin, f"datasets:{rows._fingerprint}", empty)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 def sort_entities(row: dict) -> dict:
@@ -205,8 +210,8 @@ def _one_mirror_file(root: Path, task: Task, split: str) -> Path:
         raise DataError(f"both {files[0]} and {files[1].name} exist; keep one")
     if not files:
         folder = root / task.benchmark / task.rows_of
-        present = ", ".join(sorted(path.name for path in folder.glob("*.jsonl*"))) if folder.is_dir() else "no folder"
-        raise MissingSplit(f"no {folder / split}.jsonl or .jsonl.gz (there: {present or 'nothing'})")
+        there = sorted(path.name for path in folder.glob("[!.]*.jsonl*"))
+        raise MissingSplit(f"no {folder / split}.jsonl or .jsonl.gz (there: {', '.join(there) or 'nothing'})")
     return files[0]
 
 

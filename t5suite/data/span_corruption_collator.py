@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from t5suite.data.collators import IGNORED
 from t5suite.data.objectives import corrupt_batch, corrupted_lengths, datum_rng, noise_counts, noise_masks, span_lengths
 from t5suite.errors import ConfigError
-
-IGNORED_LABEL = -100  # what cross-entropy skips
 
 
 @dataclass
@@ -67,11 +66,18 @@ class SpanCorruptionCollator:
             )
 
     def __call__(self, examples):
+        if not examples:
+            return self._batch_that_counts_for_nothing()
         tokens_BL = self._stack(examples)
         rngs = [datum_rng(self.seed, example["index"]) for example in examples]
         mask_BL = noise_masks(*tokens_BL.shape, self.noise_density, self.mean_span_length, rngs)
         inputs_BI, targets_BT = corrupt_batch(tokens_BL, mask_BL, self.sentinel_ids, self.eos_token_id)
         return self._tensors(inputs_BI, targets_BT)
+
+    def _batch_that_counts_for_nothing(self):
+        """For a rank left without rows, where an epoch's last batch is smaller than the number of ranks."""
+        batch = self([{"input_ids": np.full(self.tokens_length, self.pad_token_id), "index": 0}])
+        return {**batch, "labels": torch.full_like(batch["labels"], IGNORED)}
 
     def _stack(self, examples):
         for example in examples:
@@ -90,7 +96,7 @@ class SpanCorruptionCollator:
     def _tensors(self, inputs_BI, targets_BT):
         input_ids = _pad(inputs_BI, self.inputs_length, self.pad_token_id)
         attention_mask = _pad(np.ones_like(inputs_BI), self.inputs_length, 0)
-        labels = _pad(targets_BT, self.targets_length, IGNORED_LABEL)
+        labels = _pad(targets_BT, self.targets_length, IGNORED)
         decoder_input_ids = np.empty_like(labels)
         decoder_input_ids[:, 0] = self.decoder_start_token_id
         decoder_input_ids[:, 1:] = _pad(targets_BT, self.targets_length, self.pad_token_id)[:, :-1]

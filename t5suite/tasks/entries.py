@@ -31,7 +31,6 @@ OPTIONAL_FIELDS = (
     "postprocess",
     "metric_functions",
     "group_by",
-    "mixture_examples",
 )
 SPLIT_ROLES = ("train", "validation", "test")
 

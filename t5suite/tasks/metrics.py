@@ -132,7 +132,9 @@ def grouped_exact_match(predictions, references, *, groups, **_):
 
 
 def gender_parity(predictions, references, *, groups, **_):
-    """AX-g's parity: share of minimal pairs (one group each) whose predictions agree; NaN where no pair is whole.
+    """AX-g's parity: share of minimal pairs whose predictions agree; NaN where no pair is whole.
+
+    A pair is two successive rows of a group (rows with the same hypothesis).
 
     >>> gender_parity([1, 1, 0, 1], [1, 1, 0, 0], groups=["p", "p", "q", "q"])
     50.0
@@ -140,7 +142,7 @@ def gender_parity(predictions, references, *, groups, **_):
     of_group = collections.defaultdict(list)
     for prediction, group in zip(predictions, groups, strict=True):
         of_group[group].append(prediction)
-    agreements = [len(set(pair)) == 1 for pair in of_group.values() if len(pair) > 1]
+    agreements = [first == second for group in of_group.values() for first, second in zip(group[::2], group[1::2])]
     return 100 * float(np.mean(agreements)) if agreements else math.nan
 
 

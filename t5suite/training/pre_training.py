@@ -181,23 +181,6 @@ def check_same_text(run, described: dict[str, dict]) -> None:
 # Batches
 
 
-@dataclass(frozen=True)
-class BlockCollator:
-    """A `SpanCorruptionCollator` that makes a batch that counts for nothing of no examples.
-
-    A rank is left without rows where an epoch's last batch is smaller than the number of ranks.
-    """
-
-    corrupt: SpanCorruptionCollator
-
-    def __call__(self, examples: list[dict]) -> dict[str, torch.Tensor]:
-        if examples:
-            return self.corrupt(examples)
-        block = np.full(self.corrupt.tokens_length, self.corrupt.pad_token_id)
-        batch = self.corrupt([{"input_ids": block, "index": 0}])
-        return {**batch, "labels": torch.full_like(batch["labels"], IGNORED)}
-
-
 def make_collator(
     model,
     tokenizer,
@@ -206,24 +189,22 @@ def make_collator(
     noise_density: float = 0.15,
     mean_span_length: float = 3.0,
     seed: int = 42,
-) -> BlockCollator:
+) -> SpanCorruptionCollator:
     """Span corruption with the tokenizer's sentinels, its noise drawn from (seed, index).
 
     Raises:
       ConfigError: lengths that do not fit, too few sentinels.
     """
-    return BlockCollator(
-        SpanCorruptionCollator(
-            sentinel_ids(tokenizer),
-            tokenizer.eos_token_id,
-            inputs_length,
-            targets_length,
-            noise_density,
-            mean_span_length,
-            seed,
-            model.config.decoder_start_token_id,
-            model.config.pad_token_id,
-        )
+    return SpanCorruptionCollator(
+        sentinel_ids(tokenizer),
+        tokenizer.eos_token_id,
+        inputs_length,
+        targets_length,
+        noise_density,
+        mean_span_length,
+        seed,
+        model.config.decoder_start_token_id,
+        model.config.pad_token_id,
     )
 
 
@@ -273,7 +254,7 @@ class PreTrainingEvaluator:
       accelerator: an `accelerate.Accelerator`, for autocast, the device and the ranks.
     """
 
-    def __init__(self, collator: BlockCollator, batch_size: int, accelerator, progress=None):
+    def __init__(self, collator: SpanCorruptionCollator, batch_size: int, accelerator, progress=None):
         self.collator = collator
         self.batch_size = batch_size
         self.accelerator = accelerator
@@ -353,7 +334,12 @@ class PreTrainer(SuiteTrainer):
 
 
 def make_trainer(
-    model, tokenizer, args, corpus: Corpus, train_collator: BlockCollator, eval_collator: BlockCollator
+    model,
+    tokenizer,
+    args,
+    corpus: Corpus,
+    train_collator: SpanCorruptionCollator,
+    eval_collator: SpanCorruptionCollator,
 ) -> PreTrainer:
     """A trainer over the corpus; without training blocks, one that evaluates only."""
     dataset, order = None, None
@@ -415,7 +401,7 @@ def write_model_card(directory, *, title: str, results: dict, manifest: dict, ex
     (Path(directory) / "README.md").write_text("\n".join(lines), encoding="utf-8")
 
 
-def example_inputs(corpus: Corpus, eval_collator: BlockCollator, tokenizer, num_tokens: int = 40) -> str:
+def example_inputs(corpus: Corpus, eval_collator: SpanCorruptionCollator, tokenizer, num_tokens: int = 40) -> str:
     """The beginning of a corrupted validation block, as text.
 
     >>> example_inputs(corpus, collator, tokenizer)
