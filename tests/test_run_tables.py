@@ -14,7 +14,12 @@ from t5suite.tracking.run_tables import averages_of_runs, read_runs, rows_of_run
 def finished_run(benchmark, tasks, data=None):
     directory = Path(tempfile.mkdtemp())
     (directory / "results.json").write_text(json.dumps({"tasks": tasks, "averages": {}}))
-    manifest = {"settings": {"benchmark": benchmark}, "data": data or {}, "marks": {}, "training": {"train_runtime": 3.0}}
+    manifest = {
+        "settings": {"benchmark": benchmark},
+        "data": data or {},
+        "marks": {},
+        "training": {"train_runtime": 3.0},
+    }
     (directory / "manifest.json").write_text(json.dumps(manifest))
     return directory
 

@@ -54,11 +54,16 @@ REMOVED_FLAGS = {
 LAUNCHER_FLAGS = ("--local_rank", "--local-rank", "--_wandb")
 
 
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Defaults behind each flag; the description's examples keep their lines."""
+
+
 class SuiteArgumentParser(HfArgumentParser):
     """`HfArgumentParser` whose errors are `ConfigError`s."""
 
     def __init__(self, dataclass_types, **kwargs):
-        super().__init__(dataclass_types, allow_abbrev=False, **kwargs)
+        usage = "%(prog)s [config.yaml] [--flag value | --flag=value ...]"
+        super().__init__(dataclass_types, allow_abbrev=False, usage=usage, formatter_class=HelpFormatter, **kwargs)
 
     def error(self, message):
         message = message.removeprefix("argument ")

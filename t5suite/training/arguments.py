@@ -22,6 +22,8 @@ from t5suite.optim.optimizers import OPTIMIZERS
 class ModelArguments:
     """Which model: a hub name, a local folder, or one made from a configuration."""
 
+    _argument_group_name = "model"
+
     model_name_or_path: str | None = field(
         default=None,
         metadata={"help": "Hub name or folder of a model. Default: the bundled tiny T5, made from its configuration."},
@@ -48,6 +50,8 @@ class ModelArguments:
 @dataclass
 class DataArguments:
     """Which task, and where its rows come from."""
+
+    _argument_group_name = "task and data"
 
     benchmark: str = field(default="mini", metadata={"help": "glue, super_glue, mini, or a benchmark of --task_file."})
     dataset_name: str = field(
@@ -96,6 +100,8 @@ class DataArguments:
 class EvaluationArguments:
     """What is evaluated, and how."""
 
+    _argument_group_name = "evaluation, selection and modes"
+
     eval_method: Literal["generate", "score"] = field(
         default="generate", metadata={"help": "Write the answer (generate) or choose the likeliest label (score)."}
     )
@@ -126,6 +132,8 @@ class EvaluationArguments:
 @dataclass
 class SuiteTrainingArguments(Seq2SeqTrainingArguments):
     """Hugging Face's training arguments, with defaults that suit T5's fine-tuning."""
+
+    _argument_group_name = "training (Hugging Face's Seq2SeqTrainingArguments, --optimizer and --z_loss)"
 
     output_dir: str | None = field(
         default=None, metadata={"help": "The run's directory. Default: runs/<benchmark>-<task>-<model>."}

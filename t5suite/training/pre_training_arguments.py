@@ -28,6 +28,8 @@ GENERATION_FLAGS = (
 class PreTrainingArguments:
     """Which text, and what is hidden in it."""
 
+    _argument_group_name = "text and corruption"
+
     train_file: str | None = field(
         default=None,
         metadata={
