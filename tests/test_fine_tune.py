@@ -187,6 +187,17 @@ class ModesTest(parameterized.TestCase):
         self.assertIn("--mixing has no effect: there is one task", log.getvalue())
         self.assertIn("--max_predict_samples has no effect", log.getvalue())
 
+    def test_weights_stay_float32_under_bf16(self):
+        from safetensors.torch import load_file
+
+        _, directory = run("--bf16")
+        self.assertEqual({str(t.dtype) for t in load_file(directory / "model.safetensors").values()}, {"torch.float32"})
+
+    def test_fp16_with_t5_is_warned_of_and_names_bf16(self):
+        with contextlib.redirect_stderr(io.StringIO()) as log:
+            run("--fp16")
+        self.assertRegex(log.getvalue(), "--fp16 with T5 overflows.*Use --bf16")
+
     def test_early_stopping_stops(self):
         _, directory = run("--learning_rate", "0", "--max_steps", "40", "--early_stopping_patience", "2")
         self.assertLess(json.loads((directory / "manifest.json").read_text())["training"]["steps"], 12)
