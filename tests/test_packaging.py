@@ -34,7 +34,7 @@ class PackagingTest(parameterized.TestCase):
     def test_the_version_is_one(self):
         self.assertEqual(SETUP["project"]["version"], t5suite.__version__)
 
-    @parameterized.parameters(*sorted(path.name for path in shipped_folder("recipes").glob("*.yaml")))
+    @parameterized.parameters(*((path.name,) for path in sorted(shipped_folder("recipes").glob("*.yaml"))))
     def test_a_recipe_is_found_by_name_and_understood(self, name):
         self.assertIsNotNone(shipped_file("recipes", name))
         parse_arguments(FINE_TUNING_ARGUMENTS, [name, "--use_cpu"])
