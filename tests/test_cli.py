@@ -13,6 +13,7 @@ from unittest import mock
 from absl.testing import absltest, parameterized
 
 from t5suite import cli
+from t5suite.commands import tasks
 from t5suite.constants import DATASET_VALS
 from t5suite.data.jsonl import read_jsonl, write_jsonl
 from t5suite.errors import EXIT_BAD_CONFIGURATION, EXIT_BAD_DATA, EXIT_FINISHED, ConfigError, DataError
@@ -191,14 +192,14 @@ class PreviewTest(parameterized.TestCase):
         self.assertEqual(lines, expected)
 
     def test_examples_of_one_row_share_its_number(self):
-        row = cli.EXAMPLE_ROWS["record"]
+        row = tasks.EXAMPLE_ROWS["record"]
         rows = rows_file([{**row, "answers": ["Anna", "Ben"]}, {**row, "answers": []}])
         lines = json_lines("preview", *task_flags("super_glue", "record"), "--rows", rows)
         self.assertEqual([(line["row"], line["targets"]) for line in lines], [(0, "Anna"), (0, "Ben"), (1, "<unk>")])
 
     @parameterized.parameters(("train", [1]), ("validation", [0, 1]))
     def test_false_rows_of_wsc_teach_nothing(self, split, expected):
-        row = cli.EXAMPLE_ROWS["wsc"]
+        row = tasks.EXAMPLE_ROWS["wsc"]
         rows = rows_file([{**row, "label": 0}, row])
         lines = json_lines("preview", *task_flags("super_glue", "wsc.fixed"), "--rows", rows, "--split", split)
         self.assertEqual([line["row"] for line in lines], expected)
@@ -211,7 +212,7 @@ class PreviewTest(parameterized.TestCase):
 
     @parameterized.parameters("axb", "axg", "dpr")
     def test_rows_are_previewed_as_a_split_that_the_source_lacks(self, name):
-        row = cli.example_row(load_task("super_glue", name))
+        row = tasks.example_row(load_task("super_glue", name))
         self.assertLen(json_lines("preview", *task_flags("super_glue", name), "--rows", rows_file([row])), 1)
 
     def test_a_task_of_ones_own(self):
@@ -237,7 +238,7 @@ class PreviewTest(parameterized.TestCase):
 
     def test_the_data_directory_of_the_environment(self):
         directory = Path(tempfile.mkdtemp())
-        write_jsonl(directory / "glue" / "wnli" / "validation.jsonl", [cli.EXAMPLE_ROWS["wnli_simple"]])
+        write_jsonl(directory / "glue" / "wnli" / "validation.jsonl", [tasks.EXAMPLE_ROWS["wnli_simple"]])
         with mock.patch.dict(os.environ, T5SUITE_DATA_DIR=str(directory)):
             (line,) = json_lines("preview", *task_flags("glue", "wnli_simple"))
         self.assertEqual(line["inputs"], "wsc: The cup fell, so *it* broke.")
@@ -251,7 +252,7 @@ class PreviewTest(parameterized.TestCase):
         ("wnli_simple", {"sentence1": 3, "sentence2": "b", "label": 0}, "not a text"),
     )
     def test_a_bad_row_is_named_by_file_and_line(self, name, row, message):
-        path = rows_file([cli.example_row(load_task("glue", name)), row])
+        path = rows_file([tasks.example_row(load_task("glue", name)), row])
         with self.assertRaisesRegex(DataError, f"rows.jsonl:2: .*{message}"):
             call("preview", *task_flags("glue", name), "--rows", path)
 
@@ -259,7 +260,7 @@ class PreviewTest(parameterized.TestCase):
         ("wsc", {"span2_index": "4"}), ("wsc", {"text": None}), ("record", {"entities": None}), ("dpr", {"label": "x"}), ("dpr", {"candidates": None})
     )  # fmt: skip
     def test_a_cell_of_another_type_is_no_traceback(self, name, change):
-        row = cli.EXAMPLE_ROWS[name]
+        row = tasks.EXAMPLE_ROWS[name]
         with self.assertRaisesRegex(DataError, "rows.jsonl:2: "):
             call("preview", *task_flags("super_glue", name), "--rows", rows_file([row, {**row, **change}]))
 
@@ -294,7 +295,7 @@ class ScoreTest(parameterized.TestCase):
         self.assertAlmostEqual(scores["f1"], 80.0)
 
     def test_record_takes_one_prediction_per_answer(self):
-        rows = [{**cli.EXAMPLE_ROWS["record"], "answers": ["Anna", "Ben"]}]
+        rows = [{**tasks.EXAMPLE_ROWS["record"], "answers": ["Anna", "Ben"]}]
         self.assertEqual(score("super_glue", "record", rows, ["ben", "x"])["exact_match"], 100.0)
 
     def test_nan_is_null_with_a_note(self):
@@ -325,7 +326,7 @@ class ScoreTest(parameterized.TestCase):
         ("glue", "sst2", [{}, {"label": 2}], "rows.jsonl:2: label 2"),
     )
     def test_a_bad_row_is_named_by_file_and_line(self, benchmark, name, changes, message):
-        row = cli.example_row(load_task(benchmark, name))
+        row = tasks.example_row(load_task(benchmark, name))
         with self.assertRaisesRegex(DataError, message):
             score(benchmark, name, [{**row, **change} for change in changes], ["x", "x"])
 

@@ -16,6 +16,7 @@ import datasets
 from absl.testing import absltest, parameterized
 
 from t5suite import cli, constants
+from t5suite.commands import runs
 from t5suite.data import mirror as mirror_room
 from t5suite.data.jsonl import read_jsonl
 from t5suite.data.mirror import mirror
@@ -171,10 +172,10 @@ class StandInTest(parameterized.TestCase):
         self.assertIn("has 3 rows, but the official number is 2490", err)
 
     def test_a_task_that_reads_anothers_rows_mirrors_those(self):
-        tasks = cli._tasks_to_mirror("glue", "wnli_simple", None)
+        tasks = runs._tasks_to_mirror("glue", "wnli_simple", None)
         self.assertEqual([task.name for task in tasks], ["wnli"])
         self.assertEqual(
-            [task.name for task in cli._tasks_to_mirror("glue", "all", None)],
+            [task.name for task in runs._tasks_to_mirror("glue", "all", None)],
             ["cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte", "wnli", "ax"],
         )
 

@@ -1,0 +1,1 @@
+"""The sub-commands of `t5suite`: each has a function that adds its flags and one that runs it."""

@@ -1,0 +1,72 @@
+"""`t5suite mirror` and `t5suite report`: data for machines without a network, and finished runs in one table.
+
+t5suite mirror --benchmark glue --dataset_name all --output_dir data
+"""
+
+from t5suite.commands.shared import add_json_flag, note, print_json
+from t5suite.lookup import find
+
+
+def mirror_flags(parser) -> None:
+    """Flags of `t5suite mirror`."""
+    parser.add_argument("--benchmark", required=True, help="glue, super_glue, or one of your --task_file")
+    parser.add_argument("--dataset_name", default="all", help="a task, several with commas, or all (default)")
+    parser.add_argument("--task_file", help="YAML or Python file with tasks of your own")
+    parser.add_argument("--output_dir", required=True, help="DIR: files are DIR/<benchmark>/<task>/<split>.jsonl")
+    parser.add_argument("--data_revision", help="branch, tag or commit of the hub's dataset (default: the newest)")
+    parser.add_argument("--gzip", action="store_true", help="write .jsonl.gz")
+    parser.add_argument("--force", action="store_true", help="write files again that are there")
+    add_json_flag(parser)
+
+
+def run_mirror(arguments) -> None:
+    """Downloads a benchmark for machines without a network."""
+    from t5suite.data.mirror import mirror
+
+    tasks = _tasks_to_mirror(arguments.benchmark, arguments.dataset_name, arguments.task_file)
+    for copy in mirror(tasks, arguments.output_dir, arguments.data_revision, arguments.gzip, arguments.force):
+        if arguments.json:
+            facts = {"benchmark": copy.task.benchmark, "dataset_name": copy.task.name, "split": copy.split}
+            facts |= {"path": str(copy.path), "status": copy.status, "rows": copy.rows, "official": copy.official}
+            print_json(facts)
+        else:
+            said = f"{copy.rows} rows" if copy.status == "written" else "is there already (--force writes it again)"
+            print(f"{copy.path}: {said}", flush=True)
+        if copy.differs:
+            note(f"{copy.path} has {copy.rows} rows, but the official number is {copy.official}")
+
+
+def _tasks_to_mirror(benchmark: str, dataset_name: str, task_file: str | None) -> list:
+    """The tasks whose rows are wanted, each once: `wnli_simple` reads `wnli`'s rows."""
+    from t5suite.tasks.registry import load_task, resolve_names
+    from t5suite.tasks.task_files import load_registry
+
+    registry = load_registry(task_file)
+    entries = find(benchmark, registry, "benchmark", where="--benchmark")
+    if dataset_name == "all":
+        names = [name for name, entry in entries.items() if entry.get("hub_path")] or list(entries)
+    else:
+        names, _, _ = resolve_names(benchmark, dataset_name, registry, {})
+    owners = [entries[name].get("rows_of") or name for name in names]
+    wanted = dict.fromkeys(owner if owner in entries else name for owner, name in zip(owners, names, strict=True))
+    return [load_task(benchmark, name, task_file) for name in wanted]
+
+
+def report_flags(parser) -> None:
+    """Flags of `t5suite report`."""
+    parser.add_argument("directories", nargs="+", metavar="RUN", help="directories of finished runs")
+    add_json_flag(parser)
+
+
+def report(arguments) -> None:
+    """Shows the results of finished runs in one table, with a benchmark's average where they cover it."""
+    from t5suite.tracking.run_tables import averages_of_runs, print_run_table, read_runs, rows_of_runs
+
+    runs = read_runs(arguments.directories)
+    if not arguments.json:
+        print_run_table(runs)
+        return
+    for row in rows_of_runs(runs):
+        print_json(row)
+    for benchmark, value in averages_of_runs(runs).items():
+        print_json({"benchmark": benchmark, "average": value})

@@ -1,0 +1,136 @@
+"""`t5suite tasks`: what there is to fine-tune on.
+
+t5suite tasks --benchmark super_glue --dataset_name copa
+"""
+
+import json
+
+from t5suite.commands.shared import ROLES, add_json_flag, add_task_flags, print_json
+from t5suite.lookup import find
+
+
+def tasks_flags(parser) -> None:
+    """Flags of `t5suite tasks`."""
+    add_task_flags(parser, required=False)
+    add_json_flag(parser)
+
+
+def show_tasks(arguments) -> None:
+    """Lists the registry, or describes one task with an example."""
+    from t5suite.tasks.registry import load_task
+    from t5suite.tasks.task_files import load_registry
+
+    registry = load_registry(arguments.task_file)
+    if arguments.benchmark:
+        registry = {arguments.benchmark: find(arguments.benchmark, registry, "benchmark", where="--benchmark")}
+    names = {task: task for tasks in registry.values() for task in tasks}
+    if arguments.dataset_name:
+        find(arguments.dataset_name, names, "task", where="--dataset_name")
+    for benchmark, entries in registry.items():
+        wanted = [name for name in entries if arguments.dataset_name in (None, name)]
+        tasks = [load_task(benchmark, name, arguments.task_file) for name in wanted]
+        if arguments.json:
+            for task in tasks:
+                example = {"example": _example_facts(task)} if arguments.dataset_name else {}
+                print_json({**_task_facts(task), **example})
+        elif arguments.dataset_name:
+            for task in tasks:
+                _print_task(task)
+        else:
+            _print_task_list(benchmark, tasks)
+
+
+def _task_facts(task) -> dict:
+    """What `tasks --json` says of a task."""
+    from t5suite.tasks.entries import metric_functions
+
+    return {
+        "benchmark": task.benchmark,
+        "dataset_name": task.name,
+        "splits": {role: list(task.splits(role).values()) for role in ROLES if task.splits(role)},
+        "num_examples": task.entry.get("num_examples"),
+        "metrics": list(metric_functions(task.entry)),
+        "metric_to_optimize": task.entry["metric_to_optimize"],
+        "prefix": task.entry["prefix"],
+        "text_column_name": task.entry["text_column_name"],
+        "label_column_name": task.entry["label_column_name"],
+        "labels": task.label_words,
+        "hub_path": task.entry.get("hub_path"),
+        "hub_name": task.entry.get("hub_name"),
+    }
+
+
+def _example_facts(task) -> dict:
+    """A made-up row and the texts that it becomes."""
+    row = example_row(task)
+    example = task.examples(row)[0]
+    return {"row": row, "inputs": example.inputs, "targets": example.targets}
+
+
+def _split_counts(facts: dict) -> str:
+    """`train 2490, validation 277, test 3000`; only names where the counts are not known."""
+    counts = facts["num_examples"] or {}
+    names = [name for of_role in facts["splits"].values() for name in of_role]
+    return ", ".join(f"{name} {counts[name]}" if name in counts else name for name in names)
+
+
+def _print_task_list(benchmark: str, tasks: list) -> None:
+    print(benchmark)
+    for task in tasks:
+        facts = _task_facts(task)
+        print(f"  {task.name:<12}  {', '.join(facts['metrics']) or '-':<28}  {_split_counts(facts)}")
+
+
+def _print_task(task) -> None:
+    facts, example = _task_facts(task), _example_facts(task)
+    columns = facts["text_column_name"]
+    selected = facts["metric_to_optimize"]
+    hub = " ".join(filter(None, [facts["hub_path"], facts["hub_name"]]))
+    lines = {
+        "rows": f"{hub + ', or ' if hub else ''}DIR/{task.benchmark}/{task.rows_of}/<split>.jsonl with --data_dir DIR",
+        "splits": _split_counts(facts),
+        "prefix": json.dumps(facts["prefix"]),
+        "columns": ", ".join([columns] if isinstance(columns, str) else columns),
+        "label": facts["label_column_name"],
+        "labels": ", ".join(facts["labels"]) if facts["labels"] else f"({task.value_kind})",
+        "metrics": f"{', '.join(facts['metrics']) or 'none'}" + (f" (selected by {selected})" if selected else ""),
+        "row": json.dumps(example["row"], ensure_ascii=False),
+        "inputs": example["inputs"],
+        "targets": example["targets"],
+    }
+    print(f"{task.benchmark}/{task.name}")
+    for name, value in lines.items():
+        print(f"  {name:<8}  {value}")
+
+
+def example_row(task) -> dict:
+    """A made-up row of a task, its texts named after their columns.
+
+    >>> example_row(load_task("glue", "qnli"))
+    {'question': '<question>', 'sentence': '<sentence>', 'label': 0}
+    """
+    formatter = task.entry.get("formatter")
+    if formatter in EXAMPLE_ROWS:
+        return EXAMPLE_ROWS[formatter]
+    label = {"class": 0, "number": 3.8, "text": f"<{task.entry['label_column_name']}>"}[task.value_kind]
+    return {**{column: f"<{column}>" for column in task.text_columns}, task.entry["label_column_name"]: label}
+
+
+# Rows for `t5suite tasks --dataset_name`, by formatter, where texts named after their columns would not do.
+EXAMPLE_ROWS = {
+    "record": {
+        "query": "@placeholder won the cup.",
+        "entities": ["Anna", "Ben"],
+        "passage": "Anna beat Ben.\n@highlight\nIt rained",
+        "answers": ["Anna"],
+    },
+    "wsc": {
+        "text": "Mark told Pete that he won .",
+        "span1_text": "Mark",
+        "span2_index": 4,
+        "span2_text": "he",
+        "label": 1,
+    },
+    "wnli_simple": {"sentence1": "The cup fell, so it broke.", "sentence2": "The cup broke.", "label": 1},
+    "dpr": {"sentence": "Bees sting as they fly.", "pronoun": "they", "candidates": ["Bees", "Wasps"], "label": 0},
+}
