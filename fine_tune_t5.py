@@ -9,8 +9,6 @@ Every flag has a default; without any flag the recipe mini.yaml is run: the bund
 import logging
 import sys
 
-from transformers import set_seed
-
 from t5suite.errors import ConfigError, run_command
 from t5suite.models.loading import describe
 from t5suite.runs import RESULTS, default_output_dir, open_run, public_settings, read_json, write_json
@@ -42,7 +40,7 @@ def main(argv=None) -> dict:
     # 2. Seed and accelerator: the training arguments have found the device and the other ranks by now.
     is_main = args.process_index == 0
     steps.start_logging(is_main, bool(args.disable_tqdm))
-    set_seed(args.seed)
+    steps.seed_everything(args.seed)
     steps.one_device_a_process(args)
     changed = changed_settings(arguments)
     steps.warn_of_idle_flags(changed, plan, trains, predicts=eval_args.predict_only or args.do_predict)

@@ -9,8 +9,6 @@ Every flag has a default: without any, the bundled tiny T5 learns the bundled te
 import logging
 import sys
 
-from transformers import set_seed
-
 from t5suite.data.span_corruption_collator import SpanCorruptionCollator
 from t5suite.errors import run_command
 from t5suite.models.loading import describe
@@ -42,7 +40,7 @@ def main(argv=None) -> dict:
     # 2. Seed and accelerator: the training arguments have found the device and the other ranks by now.
     is_main = args.process_index == 0
     shared.start_logging(is_main, bool(args.disable_tqdm))
-    set_seed(args.seed)
+    shared.seed_everything(args.seed)
     shared.one_device_a_process(args)
     steps.warn_of_idle_flags(changed_settings(arguments), trains)
     logger.info("pre-training on %d x %s", args.world_size, args.device.type)

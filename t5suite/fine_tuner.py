@@ -8,7 +8,6 @@
 """
 
 import torch
-from transformers import set_seed
 
 from t5suite.runs import default_output_dir, open_run, public_settings
 from t5suite.tasks.registry import decode_ids
@@ -39,7 +38,7 @@ class FineTuner:
             self.args.output_dir = default_output_dir(
                 self.plan.benchmark, self.plan.dataset_name, self.model_args.model_name_or_path
             )
-        set_seed(self.args.seed)
+        steps.seed_everything(self.args.seed)
         self.tokenizer, self.model = tokenizer_and_model(self.model_args)
         self.trainer = None
 

@@ -154,6 +154,20 @@ class CommandTest(parameterized.TestCase):
         self.assertIn("did you mean glue", done.stderr)
         self.assertNotIn("Traceback", done.stderr)
 
+    @parameterized.parameters("fine_tune_t5", "pre_train_t5")
+    def test_waiting_threads_are_told_to_sleep_before_torch_is_loaded(self, script):
+        code = (
+            "import builtins, os\n"
+            "original = builtins.__import__\n"
+            "def watched(name, *rest, **named):\n"
+            "    assert name != 'torch' or os.environ.get('OMP_WAIT_POLICY') == 'PASSIVE', 'torch came first'\n"
+            "    return original(name, *rest, **named)\n"
+            "builtins.__import__ = watched\n"
+            f"import {script}"
+        )
+        environment = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=120, cwd=ROOT, env=environment)
+
     def test_the_package_loads_no_torch(self):
         code = "import sys, t5suite; t5suite.load_task('glue', 'rte'); assert 'torch' not in sys.modules, 'torch'"
         subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tqdm.auto import tqdm
-from transformers import EarlyStoppingCallback
+from transformers import EarlyStoppingCallback, set_seed
 from transformers.utils import logging as transformers_logging
 
 from t5suite.constants import MIXTURES
@@ -167,6 +167,11 @@ def start_logging(is_main: bool, disable_tqdm: bool = False) -> None:
         import datasets
 
         datasets.disable_progress_bars()
+
+
+def seed_everything(seed: int) -> None:
+    """Python's, NumPy's and torch's random numbers; weights and dropout follow from them."""
+    set_seed(seed)
 
 
 def _is_news(record: logging.LogRecord) -> bool:
