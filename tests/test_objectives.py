@@ -14,19 +14,23 @@ import transformers
 from absl.testing import absltest, parameterized
 from torch.utils.data import DataLoader
 
-from t5suite.data import blocks, objectives, span_corruption_collator
+from t5suite.data import blocks, span_corruption_collator
 from t5suite.data.blocks import BlockDataset, block_order, token_blocks
 from t5suite.data.objectives import (
     OBJECTIVES,
     corrupt,
     corrupt_batch,
     corrupted_lengths,
+    corruption,
     datum_rng,
+    denoisers,
     noise_counts,
     noise_mask,
     noise_masks,
+    random_numbers,
     sentinel_ids,
     span_lengths,
+    spans,
 )
 from t5suite.data.span_corruption_collator import SpanCorruptionCollator
 
@@ -209,7 +213,7 @@ class MaskTest(parameterized.TestCase):
 
     def test_ties_among_the_random_keys_keep_the_counts(self):
         keys = np.array([[5, 5, 5, 5, 5, 5], [9, 1, 3, 3, 3, 7], [6, 5, 4, 3, 2, 1]], dtype=np.uint32)
-        parts = objectives._random_runs(keys, num_tokens=7, num_runs=4)
+        parts = spans._random_runs(keys, num_tokens=7, num_runs=4)
         self.assertEqual(parts.tolist(), [[1, 1, 1, 4], [2, 1, 1, 3], [4, 1, 1, 1]])
 
     def test_noise_stream_is_pinned(self):
@@ -507,7 +511,7 @@ class BlocksTest(parameterized.TestCase):
 
 
 class DoctestTest(parameterized.TestCase):
-    @parameterized.parameters(objectives, span_corruption_collator, blocks)
+    @parameterized.parameters(corruption, denoisers, random_numbers, spans, span_corruption_collator, blocks)
     def test_examples_in_docstrings_hold(self, module):
         results = doctest.testmod(module)
         self.assertGreater(results.attempted, 0)
