@@ -1,0 +1,78 @@
+"""FLOPs against the formula, and peaks by name."""
+
+import doctest
+
+import torch
+from absl.testing import absltest, parameterized
+from transformers import BertConfig, BertForMaskedLM, T5Config, T5ForConditionalGeneration
+
+from t5suite.errors import ConfigError
+from t5suite.training import throughput
+
+
+def t5_formula(config, S, T):
+    """The formula of the module's docstring."""
+    d, i, f = config.d_model, config.num_heads * config.d_kv, config.d_ff
+    m = 3 if config.is_gated_act else 2
+    encoder = config.num_layers * (2 * S * (4 * d * i + m * d * f) + 4 * S * S * i)
+    decoder = config.num_decoder_layers * (
+        2 * T * (6 * d * i + m * d * f) + 2 * S * 2 * d * i + 4 * T * T * i + 4 * T * S * i
+    )
+    return encoder + decoder + 2 * T * d * config.vocab_size
+
+
+def t5(**settings):
+    config = T5Config(vocab_size=32128, decoder_start_token_id=0, **settings)
+    with torch.device("meta"):
+        return T5ForConditionalGeneration(config)
+
+
+class FlopsTest(parameterized.TestCase):
+    @parameterized.parameters(
+        (dict(d_model=768, d_ff=2048, num_layers=12, num_heads=12, feed_forward_proj="gated-gelu"), 512, 114),
+        (dict(d_model=512, d_ff=2048, num_layers=6, num_heads=8), 128, 29),
+        (dict(d_model=64, d_kv=24, d_ff=96, num_layers=3, num_decoder_layers=1, num_heads=4), 17, 5),
+    )
+    def test_the_count_equals_the_formula(self, settings, S, T):
+        model = t5(**settings)
+        counted = throughput.forward_flops(model, {"input_ids": (1, S), "decoder_input_ids": (1, T)})
+        self.assertEqual(counted, t5_formula(model.config, S, T))
+
+    def test_t5_base_is_as_published(self):
+        model = t5(d_model=768, d_ff=2048, num_layers=12, num_heads=12, feed_forward_proj="gated-gelu")
+        counted = throughput.forward_flops(model, {"input_ids": (128, 512), "decoder_input_ids": (128, 114)})
+        self.assertAlmostEqual(3 * counted / 1e12, 54.5209, places=4)
+
+    def test_other_architectures_are_counted_and_their_weights_left_alone(self):
+        model = BertForMaskedLM(
+            BertConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64)
+        )
+        before = {name: weight.clone() for name, weight in model.state_dict().items()}
+        one, two = (throughput.forward_flops(model, {"input_ids": (rows, 16)}) for rows in (1, 2))
+        self.assertGreater(one, 2 * 2 * 16 * (4 * 32 * 32 + 2 * 32 * 64))
+        self.assertEqual(two, 2 * one)
+        for name, weight in model.state_dict().items():
+            self.assertTrue(weight.equal(before[name]))
+
+
+class PeakTest(parameterized.TestCase):
+    @parameterized.parameters(*throughput.PEAK_FLOPS.items())
+    def test_every_device_of_the_table_is_found_by_its_own_entry(self, name, peak):
+        self.assertEqual(throughput.peak_of_name(f"NVIDIA {name}"), peak)
+
+    def test_unknown_and_given(self):
+        self.assertIsNone(throughput.peak_flops(torch.device("cpu")))
+        self.assertIsNone(throughput.utilisation(1e12, None))
+        self.assertEqual(throughput.utilisation(1e12, throughput.peak_flops(torch.device("cpu"), 2)), 0.5)
+        with self.assertRaisesRegex(ConfigError, "--peak_tflops -1"):
+            throughput.peak_flops(torch.device("cpu"), -1)
+
+    def test_docstrings(self):
+        base = t5(d_model=768, d_ff=2048, num_layers=12, num_heads=12, feed_forward_proj="gated-gelu")
+        result = doctest.testmod(throughput, extraglobs={"t5_v1_1_base": base})
+        self.assertGreater(result.attempted, 4)
+        self.assertEqual(result.failed, 0)
+
+
+if __name__ == "__main__":
+    absltest.main()
