@@ -14,6 +14,7 @@ from t5suite.errors import run_command
 from t5suite.models.loading import describe
 from t5suite.runs import RESULTS, open_run, public_settings, read_json
 from t5suite.tracking import reports
+from t5suite.tracking.plots import loss_curve
 from t5suite.tracking.trackers import Trackers, tracker_names
 from t5suite.training import fine_tuning as shared
 from t5suite.training import pre_training as steps
@@ -22,6 +23,7 @@ from t5suite.training.callbacks import MetricsCallback
 from t5suite.training.checkpoints import checkpoint_to_resume, resume_choice
 from t5suite.training.from_arguments import tokenizer_and_model
 from t5suite.training.pre_training_arguments import PRE_TRAINING_ARGUMENTS
+from t5suite.training.pre_training_evaluation import EVALUATION_SEED, unigram_entropies
 
 logger = logging.getLogger("t5suite.pre_train")
 
@@ -61,7 +63,7 @@ def main(argv=None) -> dict:
 
     # 5. Text -> blocks of tokens, as long as the corruption needs them.
     train_collator, eval_collator = (
-        collator_for(model, tokenizer, text_args, seed) for seed in (args.seed, steps.EVALUATION_SEED)
+        collator_for(model, tokenizer, text_args, seed) for seed in (args.seed, EVALUATION_SEED)
     )
     corpus = corpus_for(tokenizer, text_args, train_collator.tokens_length)
     steps.check_same_text(run, corpus.described)
@@ -77,10 +79,12 @@ def main(argv=None) -> dict:
         if trains:
             run.update(training=shared.train(trainer, checkpoint_to_resume(args.output_dir, resume)))
             trainer.save_model(args.output_dir)
+            if is_main:
+                loss_curve(run.directory)
 
     # 8. Score, results, model card.
     report = trainer.evaluator.evaluate(trainer.model, trainer.eval_sets)
-    results = steps.results_of(report)
+    results = steps.results_of(report, unigram_entropies(eval_collator, trainer.eval_sets[0]))
     if is_main:
         title = shared.model_title(model, model_args.model_name_or_path, model_args.from_scratch)
         if trains:

@@ -20,7 +20,8 @@ from t5suite.data.corpora import bundled_text, read_documents
 from t5suite.data.jsonl import read_jsonl, write_jsonl
 from t5suite.errors import ConfigError, DataError
 from t5suite.models.loading import load_model, load_tokenizer
-from t5suite.training import pre_training
+from t5suite.training import pre_training, pre_training_evaluation
+from t5suite.training.pre_training_evaluation import EVALUATION_SEED, PreTrainingEvaluator
 
 TINY = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
 QUICK = ["--config_overrides", TINY, "--disable_tqdm", "True", "--use_cpu", "--logging_steps", "1"]
@@ -172,9 +173,9 @@ class EvaluationTest(parameterized.TestCase):
         torch.manual_seed(0)
         cls.tokenizer = load_tokenizer(None)
         cls.model = load_model(tokenizer=cls.tokenizer, config_overrides=TINY)
-        cls.collator = pre_training.make_collator(cls.model, cls.tokenizer, 32, seed=pre_training.EVALUATION_SEED)
+        cls.collator = pre_training.make_collator(cls.model, cls.tokenizer, 32, seed=EVALUATION_SEED)
         tokens = np.random.default_rng(0).integers(3, 500, size=(13, cls.collator.tokens_length))
-        cls.eval_set = pre_training.EvalBlocks(tokens.astype(np.int32))
+        cls.eval_set = pre_training.held_out(tokens.astype(np.int32), cls.tokenizer)
 
     def uneven(self, examples):
         """Targets of differing length: all but the first `1 + index % 5` are ignored."""
@@ -184,7 +185,7 @@ class EvaluationTest(parameterized.TestCase):
         return batch
 
     def nll(self, collator, batch_size):
-        evaluator = pre_training.PreTrainingEvaluator(collator, batch_size, Accelerator(cpu=True))
+        evaluator = PreTrainingEvaluator(collator, batch_size, Accelerator(cpu=True))
         report = evaluator.evaluate(self.model, [self.eval_set])
         self.assertEqual(report.results["pre_train"].num_rows, 13)
         self.assertEqual(report.selection, -report.results["pre_train"].loss)
@@ -208,14 +209,14 @@ class EvaluationTest(parameterized.TestCase):
         parts, calls = [], []
         for rank in range(world_size):
             accelerator = SimpleNamespace(process_index=rank, num_processes=world_size, device="cpu")
-            evaluator = pre_training.PreTrainingEvaluator(self.collator, batch_size, accelerator)
-            with mock.patch.object(pre_training, "gather_object", lambda found: found), torch.no_grad():
+            evaluator = PreTrainingEvaluator(self.collator, batch_size, accelerator)
+            with mock.patch.object(pre_training_evaluation, "gather_object", lambda found: found), torch.no_grad():
                 with mock.patch.object(self.model, "forward", wraps=self.model.forward) as forward:
                     parts += evaluator._over_ranks(self.model, self.eval_set)
                 calls.append(forward.call_count)
-        self.assertCountEqual([index for index, _, _ in parts], range(13))
+        self.assertCountEqual([index for index, _ in parts], range(13))
         self.assertLen(set(calls), 1, "the ranks must stay in step")
-        nll = sum(nll for _, nll, _ in parts) / sum(tokens for _, _, tokens in parts)
+        nll = sum(sums[0] for _, sums in parts) / sum(sums[1] for _, sums in parts)
         np.testing.assert_allclose(nll, self.nll(self.collator, batch_size), rtol=1e-12)
 
     def test_no_examples_make_a_batch_that_counts_for_nothing(self):
@@ -225,7 +226,7 @@ class EvaluationTest(parameterized.TestCase):
 
     def test_the_masks_are_fixed_and_differ_from_block_to_block(self):
         first = self.collator(self.eval_set.features)
-        again = pre_training.make_collator(self.model, self.tokenizer, 32, seed=pre_training.EVALUATION_SEED)(
+        again = pre_training.make_collator(self.model, self.tokenizer, 32, seed=EVALUATION_SEED)(
             self.eval_set.features[3:4]
         )
         self.assertTrue(first["labels"][3:4].equal(again["labels"]))

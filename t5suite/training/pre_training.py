@@ -11,7 +11,6 @@ Shapes: N blocks, L tokens of a block, B examples, T target tokens, V vocabulary
 import logging
 import math
 import os
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -19,26 +18,24 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from accelerate.utils import gather_object
 from tqdm.auto import tqdm
+from transformers import PrinterCallback, ProgressCallback
 
 from t5suite.data.blocks import BlockDataset, token_blocks
-from t5suite.data.collators import IGNORED
 from t5suite.data.corpora import bundled_text, read_documents
 from t5suite.data.jsonl import file_sha256
 from t5suite.data.objectives import sentinel_ids
 from t5suite.data.span_corruption_collator import SpanCorruptionCollator
 from t5suite.errors import DataError
-from t5suite.training.evaluation import Report, Result, selection_value
+from t5suite.training.evaluation import Report
 from t5suite.training.fine_tuning import TRAINING_FLAGS, update_size
-from t5suite.training.trainer import SuiteTrainer, report_metrics
+from t5suite.training.monitors import StepMonitor, TerminalLine, WatchedLoss, weight_norm
+from t5suite.training.pre_training_evaluation import NAME, HeldOut, PreTrainingEvaluator
+from t5suite.training.throughput import peak_flops
+from t5suite.training.trainer import SuiteTrainer
 
 logger = logging.getLogger(__name__)
 
-NAME = "pre_train"
-# The same for every run, whatever its --seed, so that all of them are asked the same; no run's seed is that large.
-EVALUATION_SEED = 2**63
 DOCUMENTS_AT_ONCE = 1000
 
 
@@ -225,112 +222,58 @@ def num_epochs(args, num_blocks: int) -> int:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Evaluation
-
-
-@dataclass
-class EvalBlocks:
-    """Blocks to be scored, under the name that results call them by."""
-
-    blocks_NL: np.ndarray
-    name: str = NAME
-
-    @property
-    def features(self) -> list[dict]:
-        """One example a block, numbered, so that its noise is always the same."""
-        return [{"input_ids": block, "index": i} for i, block in enumerate(self.blocks_NL)]
-
-
-class PreTrainingEvaluator:
-    """Scores blocks by the mean negative log-likelihood of a target token, every block once on any number of ranks.
-
-    >>> report = PreTrainingEvaluator(collator, batch_size=64, accelerator=accelerator).evaluate(model, [eval_blocks])
-    >>> report.results["pre_train"].metrics
-    {'nll': 2.31, 'perplexity': 10.1}
-
-    nll is in nats a token; sentinels and end-of-sequence count as tokens. The noise is that of `EVALUATION_SEED`.
-
-    Args:
-      accelerator: an `accelerate.Accelerator`, for autocast, the device and the ranks.
-    """
-
-    def __init__(self, collator: SpanCorruptionCollator, batch_size: int, accelerator, progress=None):
-        self.collator = collator
-        self.batch_size = batch_size
-        self.accelerator = accelerator
-        self.progress = progress
-
-    def evaluate(self, model, eval_sets: list[EvalBlocks], selection_metric: str | None = None) -> Report:
-        """Every set's nll; their negative mean selects checkpoints."""
-        was_training = model.training
-        model.eval()
-        with torch.no_grad(), self.accelerator.autocast():
-            results = {eval_set.name: self._evaluate_set(model, eval_set) for eval_set in eval_sets}
-        model.train(was_training)
-        values = {name: -result.loss for name, result in results.items()}
-        return Report(results, sum(values.values()) / len(values), values)
-
-    def _evaluate_set(self, model, eval_set: EvalBlocks) -> Result:
-        started = time.perf_counter()
-        found = self._over_ranks(model, eval_set)
-        assert sorted(index for index, _, _ in found) == list(range(len(eval_set.blocks_NL)))
-        nll = math.fsum(nll for _, nll, _ in found) / sum(tokens for _, _, tokens in found)
-        return Result(
-            name=eval_set.name,
-            metrics={"nll": nll, "perplexity": math.exp(nll) if nll < 700 else math.inf},
-            predictions=[],
-            num_rows=len(eval_set.blocks_NL),
-            seconds=time.perf_counter() - started,
-            loss=nll,
-            truncated=0,
-            method="nll",
-            marks=[],
-            labelled=True,
-        )
-
-    def _over_ranks(self, model, eval_set: EvalBlocks) -> list[tuple[int, float, int]]:
-        """`(block, its nll, its target tokens)` on every rank; empty batches keep the ranks in step."""
-        examples = eval_set.features
-        batches = [examples[start : start + self.batch_size] for start in range(0, len(examples), self.batch_size)]
-        rank, world_size = self.accelerator.process_index, self.accelerator.num_processes
-        found = []
-        turns = range(math.ceil(len(batches) / world_size))
-        for turn in self.progress(turns, eval_set.name) if self.progress else turns:
-            mine = turn * world_size + rank
-            examples = batches[mine] if mine < len(batches) else []
-            found.extend(zip((e["index"] for e in examples), *self._block_nll(model, examples)))
-        return gather_object(found) if world_size > 1 else found
-
-    def _block_nll(self, model, examples) -> tuple[list[float], list[int]]:
-        """Per block: the negative log-likelihood of its targets in nats, and their number."""
-        batch = {key: value.to(self.accelerator.device) for key, value in self.collator(examples).items()}
-        labels_BT = batch.pop("labels")
-        logits_BTV = model(**batch).logits.float()
-        nll_BT = F.cross_entropy(logits_BTV.transpose(1, 2), labels_BT, ignore_index=IGNORED, reduction="none")
-        return nll_BT.sum(dim=1).tolist(), labels_BT.ne(IGNORED).sum(dim=1).tolist()
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 # Trainer
 
 
 class PreTrainer(SuiteTrainer):
-    """A `SuiteTrainer` over run-long numbers: an epoch is a part of its data set, which is as long as the run."""
+    """A `SuiteTrainer` over run-long numbers: an epoch is a part of its data set, which is as long as the run.
+
+    Its logs say more: accuracy on the targets of the step, norm of the weights, rates, tokens seen, time left.
+    """
+
+    def __init__(self, *, peak_tflops: float | None = None, **kwargs):
+        super().__init__(**kwargs)
+        self.compute_loss_func = WatchedLoss(self.compute_loss_func, self._summed)
+        self.monitor = StepMonitor(peak_flops(self.args.device, peak_tflops), self._summed)
+        self.add_callback(self.monitor)
+        self.remove_callback(PrinterCallback if self.args.disable_tqdm else ProgressCallback)
+        self.add_callback(TerminalLine(show_bar=not self.args.disable_tqdm))
+
+    def _summed(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self.accelerator.reduce(tensor, "sum") if self.accelerator.num_processes > 1 else tensor
 
     def num_examples(self, dataloader) -> int:
         """Blocks an epoch, which the trainer multiplies by the epochs."""
         return len(self.epoch_order(0))
 
-    def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval") -> dict[str, float]:
-        """Logs `eval/nll`, `eval/perplexity` and `eval/loss`; there are no tasks to take an average of."""
-        report = self.evaluator.evaluate(self.model, self.eval_sets, self.selection_metric)
-        self.last_report = report
-        metrics = report_metrics(report, metric_key_prefix)
-        del metrics[f"{metric_key_prefix}/average"]
-        self.log(dict(metrics))
-        metrics["eval_selection"] = selection_value(report.selection)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+    def training_step(self, model, inputs, num_items_in_batch=None) -> torch.Tensor:
+        """Counts the batch; guesses are counted in the steps that will be logged."""
+        step = self.state.global_step + 1
+        interval = max(int(self.state.logging_steps or 1), 1)
+        self.compute_loss_func.watching = step % interval == 0 or step == 1 and self.args.logging_first_step
+        self.monitor.count(self.model, inputs)
+        return super().training_step(model, inputs, num_items_in_batch)
+
+    def log(self, logs: dict, start_time: float | None = None) -> None:
+        """Adds what the steps since the last log were like."""
+        if "loss" in logs:
+            norm = weight_norm(self.accelerator.unwrap_model(self.model))
+            seen = {"accuracy": self.compute_loss_func.accuracy(), "weight_norm": norm}
+            logs |= {name: value for name, value in seen.items() if value is not None}
+            logs |= self.monitor.rates(self.state)
+        super().log(logs, start_time)
+
+    def metrics_of(self, report, prefix: str) -> dict[str, float]:
+        """`eval/nll`, `eval/accuracy`, ...; there are no tasks to take an average of."""
+        metrics = super().metrics_of(report, prefix)
+        del metrics[f"{prefix}/average"]
         return metrics
+
+
+def held_out(blocks_NL, tokenizer) -> HeldOut:
+    """Blocks to be scored, numbered, so that their noise is always the same."""
+    examples = [{"input_ids": block, "index": i} for i, block in enumerate(blocks_NL)]
+    return HeldOut(examples, frozenset(tokenizer.all_special_ids) - {tokenizer.unk_token_id})
 
 
 def make_trainer(
@@ -353,7 +296,7 @@ def make_trainer(
         train_dataset=dataset,
         epoch_order=order,
         collator=train_collator,
-        eval_sets=[EvalBlocks(corpus.validation_NL)],
+        eval_sets=[held_out(corpus.validation_NL, tokenizer)],
         selection_metric="loss",
         processing_class=tokenizer,
     )
@@ -367,13 +310,13 @@ def make_trainer(
 # Results
 
 
-def results_of(report: Report) -> dict:
-    """What `results.json` holds.
+def results_of(report: Report, entropies: dict[str, float]) -> dict:
+    """What `results.json` holds: the scores, and what a model without context could reach at best.
 
-    >>> results_of(report)
-    {'tasks': {'pre_train': {'nll': 2.31, 'perplexity': 10.1}}, 'averages': {}}
+    >>> results_of(report, entropies)
+    {'tasks': {'pre_train': {'nll': 2.31, 'perplexity': 10.1, ..., 'unigram_nll': 5.71, ...}}, 'averages': {}}
     """
-    return {"tasks": {name: dict(result.metrics) for name, result in report.results.items()}, "averages": {}}
+    return {"tasks": {NAME: {**report.results[NAME].metrics, **entropies}}, "averages": {}}
 
 
 def write_model_card(directory, *, title: str, results: dict, manifest: dict, example: str) -> None:

@@ -100,11 +100,15 @@ class SuiteTrainer(Seq2SeqTrainer):
         """Scores every `EvalSet`; logs `eval/<metric>` (one task) or `eval/<task>/<metric>`, and `eval/average`."""
         report = self.evaluator.evaluate(self.model, self.eval_sets, self.selection_metric)
         self.last_report = report
-        metrics = report_metrics(report, metric_key_prefix)
+        metrics = self.metrics_of(report, metric_key_prefix)
         self.log(dict(metrics))
         metrics["eval_selection"] = selection_value(report.selection)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
+
+    def metrics_of(self, report, prefix: str) -> dict[str, float]:
+        """What of a report is logged."""
+        return report_metrics(report, prefix)
 
 
 class EpochDataLoader(DataLoader):

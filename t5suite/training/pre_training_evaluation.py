@@ -1,0 +1,158 @@
+"""Held-out text -> negative log-likelihood of its target tokens, with the same noise every time.
+
+    >>> report = PreTrainingEvaluator(collator, batch_size=64, accelerator=accelerator).evaluate(model, [held_out])
+    >>> report.results["pre_train"].metrics
+    {'nll': 2.31, 'perplexity': 10.1, 'accuracy': 52.4, 'nll_text': 2.98}
+
+Shapes: B examples, T target tokens, V vocabulary.
+"""
+
+import math
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from accelerate.utils import gather_object
+
+from t5suite.data.collators import IGNORED
+from t5suite.training.evaluation import Report, Result
+
+NAME = "pre_train"
+# The same for every run, whatever its --seed, so that all of them are asked the same; no run's seed is that large.
+EVALUATION_SEED = 2**63
+
+
+@dataclass
+class HeldOut:
+    """Examples to be scored (`examples[i]` -> what the collator takes), under the name that results call them by.
+
+    Attributes:
+      control_ids: sentinels, end of sequence and other ids that are no text; `nll_text` leaves them out.
+    """
+
+    examples: object
+    control_ids: Collection[int] = field(default_factory=frozenset)
+    name: str = NAME
+
+    @property
+    def features(self):
+        """What the trainer calls the evaluation data."""
+        return self.examples
+
+
+class PreTrainingEvaluator:
+    """Scores examples by the mean negative log-likelihood of a target token, each once on any number of ranks.
+
+    nll and nll_text are in nats a token, the latter over tokens of text alone; accuracy is in points: how often the
+    likeliest token, given the true ones before it, is the right one.
+
+    Args:
+      collator: makes batches; its noise should be that of `EVALUATION_SEED`.
+      accelerator: an `accelerate.Accelerator`, for autocast, the device and the ranks.
+    """
+
+    def __init__(self, collator, batch_size: int, accelerator, progress=None):
+        self.collator = collator
+        self.batch_size = batch_size
+        self.accelerator = accelerator
+        self.progress = progress
+
+    def evaluate(self, model, eval_sets: list[HeldOut], selection_metric: str | None = None) -> Report:
+        """Every set's nll; their negative mean selects checkpoints."""
+        was_training = model.training
+        model.eval()
+        with torch.no_grad(), self.accelerator.autocast():
+            results = {eval_set.name: self._evaluate_set(model, eval_set) for eval_set in eval_sets}
+        model.train(was_training)
+        values = {name: -result.loss for name, result in results.items()}
+        return Report(results, sum(values.values()) / len(values), values)
+
+    def _evaluate_set(self, model, eval_set: HeldOut) -> Result:
+        started = time.perf_counter()
+        found = self._over_ranks(model, eval_set)
+        assert sorted(index for index, _ in found) == list(range(len(eval_set.examples)))
+        nll, tokens, right, nll_of_text, text_tokens = (
+            math.fsum(sums) for sums in zip(*(sums for _, sums in found), strict=True)
+        )
+        nll = nll / tokens
+        metrics = {
+            "nll": nll,
+            "perplexity": math.exp(nll) if nll < 700 else math.inf,
+            "accuracy": 100 * right / tokens,
+            "nll_text": nll_of_text / text_tokens if text_tokens else math.nan,
+        }
+        return Result(
+            name=eval_set.name,
+            metrics=metrics,
+            predictions=[],
+            num_rows=len(eval_set.examples),
+            seconds=time.perf_counter() - started,
+            loss=nll,
+            truncated=0,
+            method="nll",
+            marks=[],
+            labelled=True,
+        )
+
+    def _over_ranks(self, model, eval_set: HeldOut) -> list[tuple[int, list[float]]]:
+        """`(example, its sums)` of every rank; empty batches keep the ranks in step."""
+        num_examples = len(eval_set.examples)
+        starts = range(0, num_examples, self.batch_size)
+        rank, world_size = self.accelerator.process_index, self.accelerator.num_processes
+        control_ids = torch.tensor(sorted(eval_set.control_ids), device=self.accelerator.device, dtype=torch.long)
+        found = []
+        turns = range(math.ceil(len(starts) / world_size))
+        for turn in self.progress(turns, eval_set.name) if self.progress else turns:
+            mine = turn * world_size + rank
+            numbers = (
+                range(starts[mine], min(starts[mine] + self.batch_size, num_examples)) if mine < len(starts) else ()
+            )
+            sums = self._sums(model, [eval_set.examples[i] for i in numbers], control_ids)
+            found.extend(zip(numbers, sums))
+        return gather_object(found) if world_size > 1 else found
+
+    def _sums(self, model, examples, control_ids) -> list[list[float]]:
+        """For each example: nll of its targets in nats, their number, those guessed right; nll and number of text."""
+        batch = {key: value.to(self.accelerator.device) for key, value in self.collator(examples).items()}
+        labels_BT = batch.pop("labels")
+        logits_BTV = model(**batch).logits.float()
+        nll_BT = F.cross_entropy(logits_BTV.transpose(1, 2), labels_BT, ignore_index=IGNORED, reduction="none")
+        kept_BT = labels_BT.ne(IGNORED)
+        text_BT = kept_BT & ~torch.isin(labels_BT, control_ids)
+        right_BT = logits_BTV.argmax(-1).eq(labels_BT) & kept_BT
+        sums = [nll_BT, kept_BT, right_BT, nll_BT * text_BT, text_BT]
+        return torch.stack([part_BT.double().sum(dim=1) for part_BT in sums], dim=1).tolist()
+
+
+def unigram_entropies(collator, held_out: HeldOut, batch_size: int = 128) -> dict[str, float]:
+    """What the best model without context would score on the same targets: the entropy of their own frequencies.
+
+    >>> unigram_entropies(collator, held_out)
+    {'unigram_nll': 5.71, 'unigram_nll_text': 6.83}
+
+    In nats a token: over all targets, and over those that are text. No unigram model, wherever it was counted, does
+    better than this one, which has seen the answers (Gibbs' inequality).
+    """
+    counts = np.zeros(0, dtype=np.int64)
+    for start in range(0, len(held_out.examples), batch_size):
+        examples = [held_out.examples[i] for i in range(start, min(start + batch_size, len(held_out.examples)))]
+        labels = collator(examples)["labels"].numpy()
+        counted = np.bincount(labels[labels != IGNORED])
+        counts = np.pad(counts, (0, max(0, len(counted) - len(counts))))
+        counts[: len(counted)] += counted
+    of_text = counts.copy()
+    of_text[[i for i in held_out.control_ids if i < len(counts)]] = 0
+    return {"unigram_nll": entropy(counts), "unigram_nll_text": entropy(of_text)}
+
+
+def entropy(counts: np.ndarray) -> float:
+    """Entropy in nats of relative frequencies.
+
+    >>> round(entropy(np.array([2, 1, 0, 1])), 4)
+    1.0397
+    """
+    shares = counts[counts > 0] / max(counts.sum(), 1)
+    return float(-(shares * np.log(shares)).sum()) + 0.0
