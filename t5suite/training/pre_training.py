@@ -250,7 +250,7 @@ class PreTrainer(SuiteTrainer):
         """Counts the batch; guesses are counted in the steps that will be logged."""
         step = self.state.global_step + 1
         interval = max(int(self.state.logging_steps or 1), 1)
-        self.compute_loss_func.watching = step % interval == 0 or step == 1 and self.args.logging_first_step
+        self.compute_loss_func.watching = step % interval == 0 or (step == 1 and self.args.logging_first_step)
         self.monitor.count(self.model, inputs)
         return super().training_step(model, inputs, num_items_in_batch)
 
