@@ -10,7 +10,8 @@ text column is the document. Either may be gzipped (`.gz`). Files are read line 
 from collections.abc import Iterator
 from pathlib import Path
 
-from t5suite.data.jsonl import byte_lines, numbered_lines
+from t5suite.data.compressed import byte_lines
+from t5suite.data.jsonl import numbered_lines
 from t5suite.errors import DataError
 from t5suite.lookup import suggestion
 

@@ -1,4 +1,4 @@
-"""JSON lines, plain or gzipped, with the file and line of whatever is wrong.
+"""JSON lines, plain or compressed, with the file and line of whatever is wrong.
 
 >>> read_jsonl("rows.jsonl")[0]
 {'sentence': 'It is good.', 'label': 1, 'idx': 0}
@@ -8,10 +8,10 @@ import gzip
 import hashlib
 import json
 import math
-import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from t5suite.data.compressed import byte_lines
 from t5suite.errors import DataError
 
 
@@ -23,7 +23,7 @@ def read_jsonl(path, values=dict) -> list:
 
     Raises:
       DataError: no such file, nothing in it, or a line (named) that is not UTF-8, not JSON or not of type `values`;
-        a gzip file that ends too early.
+        a compressed file that ends too early.
     """
     read = [value for _, value in numbered_lines(path, values)]
     if not read:
@@ -80,26 +80,6 @@ def file_sha256(path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
-
-
-def byte_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file, plain or gzipped, as they are.
-
-    Raises:
-      DataError: no such file, or a gzip file that is broken or cut off.
-    """
-    if not path.is_file():
-        raise DataError(f"{path}: no such file")
-    number = 0
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for line in file:
-                number += 1
-                yield line
-    except EOFError:
-        raise DataError(f"{path}: the gzip file is cut off after line {number}") from None
-    except (gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"{path}: not a sound gzip file ({error}; line {number})") from None
 
 
 def _opened_for_writing(path: Path):
