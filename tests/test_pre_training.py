@@ -17,7 +17,7 @@ from accelerate import Accelerator
 sys.path.insert(0, str(Path(__file__).parent.parent))
 import pre_train_t5
 from t5suite.data.corpora import bundled_text, read_documents
-from t5suite.data.jsonl import read_jsonl, write_jsonl
+from t5suite.data.jsonl import read_jsonl
 from t5suite.errors import ConfigError, DataError
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.training import pre_training, pre_training_evaluation
@@ -236,39 +236,17 @@ class EvaluationTest(parameterized.TestCase):
 
 class DocumentsTest(parameterized.TestCase):
     @parameterized.parameters(
-        ("a.txt", "\ufeffone  two\r\n\n \nthree".encode()),
-        ("a.txt.gz", b"one  two\nthree\n"),
-        ("a.jsonl", b'{"text": "one  two"}\n{"text": ""}\n\n{"text": "three"}\n'),
-        ("a.jsonl.gz", b'{"text": "one  two"}\n{"text": "three"}\n'),
-    )
-    def test_documents(self, name, content):
-        self.assertEqual(list(read_documents(written(name, content))), ["one  two", "three"])
-
-    def test_another_column(self):
-        path = folder() / "rows.jsonl"
-        write_jsonl(path, [{"body": "one\ntwo"}])
-        self.assertEqual(list(read_documents(path, "body")), ["one\ntwo"])
-
-    @parameterized.parameters(
         ("a.txt", b"fine\nw\xff\n", "a.txt:2: not UTF-8 .byte 1 is 0xff"),
         ("a.txt", b" \n", "a.txt: no document"),
         ("a.jsonl", b'{"txt": "one"}', "a.jsonl:1: no column 'text' .--text_column_name.; did you mean txt"),
-        ("a.jsonl", b'{"text": "one"}\n{"text": 3}', "a.jsonl:2: column 'text' holds 3 .int., not text"),
-        ("a.jsonl", b'{"text": "one"}\n{"text"', "a.jsonl:2: not JSON"),
-        ("a.csv", b"one", "a.csv: a text file's name ends in one of .txt, .txt.gz, .jsonl"),
+        ("a.csv", b"one", "a.csv: a text file's name ends in one of .txt, .jsonl"),
         ("a.txt", b"too short", "a.txt: 1 documents hold .* tokens, less than one block of"),
     )
     def test_bad_files_are_refused_by_line(self, name, content, message):
         with self.assertRaisesRegex(DataError, message):
             run("--train_file", str(written(name, content)))
 
-    def test_torn_and_missing_files_are_refused(self):
-        path = written("a.txt.gz", b"one two three\n" * 4000)
-        path.write_bytes(path.read_bytes()[:-20])
-        with self.assertRaisesRegex(DataError, "a.txt.gz: .*gzip"):
-            list(read_documents(path))
-        with self.assertRaisesRegex(DataError, "none.txt: no such file"):
-            list(read_documents(folder() / "none.txt"))
+    def test_a_missing_file_is_refused(self):
         with self.assertRaisesRegex(DataError, "--train_file none.txt: no such file"):
             run("--train_file", "none.txt")
 

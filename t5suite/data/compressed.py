@@ -74,7 +74,7 @@ def open_bytes(path: Path) -> BinaryIO:
 def _torn(path: Path, error: Exception, where: str) -> DataError:
     kind = "gzip" if path.suffix == ".gz" else "Zstandard"
     if isinstance(error, EOFError):
-        return DataError(f"{path}: the {kind} file is cut off ({where})")
+        return DataError(f"{path}: the {kind} file is cut off {where}")
     return DataError(f"{path}: not a sound {kind} file ({error}; {where})")
 
 
