@@ -1,0 +1,279 @@
+"""Collocations: n-grams of tokens that occur together more often than their parts would by chance.
+
+    >>> text = [155, 20, 7, 8, 9, 155, 20, 9, 8, 7] * 20              # "New York" (155, 20), and words in any order
+    >>> table = find_collocations(text, num_collocations=8, max_ngram=2)
+    >>> table.ngrams_KN[0].tolist(), table.counts_K[0].item(), round(table.pmi_K[0].item(), 3)
+    ([155, 20], 40, 1.614)
+
+PMI-masking hides each of them as one unit (`--mask_units pmi`, arXiv:2010.01825).
+Shape suffixes: P places of the text, K n-grams, N tokens of an n-gram, B rows, L tokens of a row.
+"""
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from t5suite.data.jsonl import numbered_lines, write_jsonl
+from t5suite.errors import ConfigError, DataError
+
+NONE = -1
+# Of all collocations, how many have 2, 3, 4 and 5 tokens: the measure is not comparable between lengths (the paper's).
+SHARES = {2: 0.5, 3: 0.25, 4: 0.125, 5: 0.125}
+
+
+class NgramCounts(NamedTuple):
+    """The n-grams of one n that occur often enough.
+
+    Attributes:
+      counts_K: how often each occurs.
+      examples_K: a place where it begins.
+      ids_P: int32, which n-gram begins at each place of the text; -1 for none of them.
+      num_windows: how many n-grams the text has in all, rare ones and repetitions counted in.
+    """
+
+    counts_K: np.ndarray
+    examples_K: np.ndarray
+    ids_P: np.ndarray
+    num_windows: int
+
+
+def count_ngrams(tokens_P, max_ngram: int = 5, min_count: int = 10, special_ids=()) -> list[NgramCounts]:
+    """Counts of the n-grams of 1 to `max_ngram` tokens that occur at least `min_count` times.
+
+    >>> [(level.counts_K.tolist(), level.num_windows) for level in count_ngrams([5, 6, 7, 5, 6], 2, min_count=2)]
+    [([2, 2], 5), ([2], 4)]
+
+    An n-gram can only be frequent where both its (n-1)-grams are, so each n sorts only what the last one left.
+    `special_ids` (separators between documents, say): no n-gram contains one. About 70 bytes a token are needed, 0.3 s a million.
+    """
+    tokens_P = np.asarray(tokens_P)
+    usable_P = ~np.isin(tokens_P, list(special_ids))
+    level = _frequent(tokens_P.astype(np.int64), usable_P, min_count)
+    levels, unigrams_P, window_P = [level], level.ids_P, usable_P
+    for n in range(2, max_ngram + 1):
+        shorter_P = levels[-1].ids_P
+        window_P = window_P[:-1] & usable_P[n - 1 :]
+        frequent_P = (shorter_P[:-1] >= 0) & (shorter_P[1:] >= 0)
+        keys_P = shorter_P[:-1] * np.int64(len(levels[0].counts_K)) + unigrams_P[n - 1 :]
+        levels.append(_frequent(keys_P, frequent_P, min_count)._replace(num_windows=int(window_P.sum())))
+    return levels
+
+
+def _frequent(keys_P, usable_P, min_count) -> NgramCounts:
+    """The keys that occur at least `min_count` times at usable places, numbered in their order."""
+    places = np.flatnonzero(usable_P)
+    _, numbers, counts = np.unique(keys_P[places], return_inverse=True, return_counts=True)
+    kept = counts >= min_count
+    new_numbers = np.where(kept, np.cumsum(kept) - 1, NONE).astype(np.int32)
+    ids_P = np.full(len(keys_P), NONE, dtype=np.int32)
+    ids_P[places] = new_numbers[numbers]
+    examples_K = np.empty(int(kept.sum()), dtype=np.int64)
+    found = np.flatnonzero(ids_P >= 0)
+    examples_K[ids_P[found]] = found
+    return NgramCounts(counts[kept], examples_K, ids_P, len(places))
+
+
+def pointwise_mutual_information(levels: list[NgramCounts]) -> list[np.ndarray]:
+    """PMI in nats of the n-grams of 2, 3, ... tokens, one array [K] for each n.
+
+    PMI(w_1 ... w_n) = min over its segmentations s into two or more parts of log p(w_1 ... w_n) / prod p(part), so
+    that an n-gram scores high only if no way to cut it up explains it (arXiv:2010.01825 eq. 3). p is an n-gram's
+    count, divided by the number of all n-grams of that n. The best segmentation of an n-gram is a best cut into two,
+    each part being left whole or cut up further at its best.
+    """
+    best_whole, measures = [], []  # [n-1][k]: the larger of log p and its best segmentation's sum
+    for n, level in enumerate(levels, start=1):
+        log_p_K = np.log(level.counts_K / max(level.num_windows, 1))
+        if n == 1:
+            best_whole.append(log_p_K)
+            continue
+        parts_K = np.full(len(log_p_K), -np.inf)
+        for cut in range(1, n):
+            left_K = best_whole[cut - 1][levels[cut - 1].ids_P[level.examples_K]]
+            right_K = best_whole[n - cut - 1][levels[n - cut - 1].ids_P[level.examples_K + cut]]
+            parts_K = np.maximum(parts_K, left_K + right_K)
+        measures.append(log_p_K - parts_K)
+        best_whole.append(np.maximum(log_p_K, parts_K))
+    return measures
+
+
+def find_collocations(
+    tokens_P, num_collocations: int = 800_000, max_ngram: int = 5, min_count: int = 10, special_ids=(), tokenizer=""
+) -> "Collocations":
+    """The table of a text's strongest collocations.
+
+    Half of them have 2 tokens, a quarter 3, an eighth each 4 and 5, each length ranked by itself, as the paper did
+    (800,000 for 16 GB of text); of a length that has fewer whose PMI is positive, all of those are taken.
+
+    Args:
+      tokens_P: token ids of the text, [P].
+      special_ids: ids that no collocation contains.
+      tokenizer: a fingerprint that is kept with the table.
+
+    Raises:
+      ConfigError: settings that leave nothing to count.
+      DataError: no collocation in the text.
+    """
+    if max_ngram not in SHARES or min_count < 1 or num_collocations < len(SHARES):
+        raise ConfigError(
+            f"max_ngram {max_ngram}, min_count {min_count}, num_collocations {num_collocations}: collocations have 2 "
+            f"to {max(SHARES)} tokens, each at least once, and there are at least {len(SHARES)}"
+        )
+    tokens_P = np.asarray(tokens_P)
+    levels = count_ngrams(tokens_P, max_ngram, min_count, special_ids)
+    shares = {n: SHARES[n] for n in range(2, max_ngram + 1)}
+    ngrams, counts, scores = [], [], []
+    for n, pmi_K in enumerate(pointwise_mutual_information(levels), start=2):
+        wanted = round(num_collocations * shares[n] / sum(shares.values()))
+        chosen = np.argsort(-pmi_K, kind="stable")[:wanted]
+        chosen = chosen[pmi_K[chosen] > 0]
+        places = levels[n - 1].examples_K[chosen, None] + np.arange(n)
+        ngrams.append(np.pad(tokens_P[places], ((0, 0), (0, max_ngram - n)), constant_values=NONE))
+        counts.append(levels[n - 1].counts_K[chosen])
+        scores.append(pmi_K[chosen])
+    if sum(map(len, counts)) == 0:
+        raise DataError(f"no collocation among {len(tokens_P)} tokens (min_count {min_count}): give more text")
+    return Collocations(np.concatenate(ngrams), np.concatenate(counts), np.concatenate(scores), tokenizer)
+
+
+@dataclass(frozen=True, eq=False)
+class Collocations:
+    """A table of collocations, and where they stand in rows of tokens.
+
+    Attributes:
+      ngrams_KN: int64 [K, 5 or less], shorter ones filled up with -1.
+      counts_K: how often each occurs in the text that the table was made from.
+      pmi_K: in nats.
+      tokenizer: fingerprint of the tokenizer, or "".
+    """
+
+    ngrams_KN: np.ndarray
+    counts_K: np.ndarray
+    pmi_K: np.ndarray
+    tokenizer: str = ""
+    tree: "list[_Level]" = field(init=False, repr=False)
+
+    def __post_init__(self):
+        object.__setattr__(self, "ngrams_KN", np.asarray(self.ngrams_KN, dtype=np.int64))
+        object.__setattr__(self, "tree", _tree(self.ngrams_KN))
+
+    def __len__(self):
+        return len(self.ngrams_KN)
+
+    def longest_matches(self, tokens_BL) -> np.ndarray:
+        """How many tokens the longest collocation has that begins at each token, [B, L]; 1 where none does.
+
+        >>> table = Collocations([[5, 6, -1], [5, 6, 7]], [1, 1], [1.0, 1.0])
+        >>> table.longest_matches(np.array([[4, 5, 6, 7, 5, 6]])).tolist()
+        [[1, 3, 1, 1, 2, 1]]
+        """
+        tokens_BL = np.asarray(tokens_BL, dtype=np.int64)
+        batch, length = tokens_BL.shape
+        tokens, base = tokens_BL.reshape(-1), _base(self.ngrams_KN)
+        matches = np.ones(tokens.size, dtype=np.int64)
+        places = np.flatnonzero(tokens < base)
+        nodes = tokens[places]
+        for n, level in enumerate(self.tree, start=2):
+            within = places % length + n <= length
+            places, nodes = places[within], nodes[within]
+            following = tokens[places + n - 1]
+            keys = np.where(following < base, nodes * base + following, NONE)
+            found = np.minimum(np.searchsorted(level.keys, keys), len(level.keys) - 1)
+            hit = level.keys[found] == keys
+            places, nodes = places[hit], found[hit]
+            matches[places[level.is_collocation[nodes]]] = n
+        return matches.reshape(batch, length)
+
+
+class _Level(NamedTuple):
+    """The n-grams of one n that a collocation begins with: their sorted keys, node x base + last token."""
+
+    keys: np.ndarray
+    is_collocation: np.ndarray
+
+
+def _base(ngrams_KN) -> int:
+    return int(ngrams_KN.max(initial=0)) + 1
+
+
+def _tree(ngrams_KN) -> list[_Level]:
+    """A node for each beginning of a collocation; that of a single token is its id."""
+    base, levels, nodes_K = _base(ngrams_KN), [], ngrams_KN[:, 0]
+    for n in range(2, ngrams_KN.shape[1] + 1):
+        longer = ngrams_KN[:, n - 1] >= 0
+        keys, numbers = np.unique(nodes_K[longer] * base + ngrams_KN[longer, n - 1], return_inverse=True)
+        if len(keys) == 0:
+            break
+        ngrams_KN, nodes_K = ngrams_KN[longer], numbers
+        ends = np.ones(len(nodes_K), dtype=bool) if n == ngrams_KN.shape[1] else ngrams_KN[:, n] < 0
+        is_collocation = np.zeros(len(keys), dtype=bool)
+        is_collocation[nodes_K[ends]] = True
+        levels.append(_Level(keys, is_collocation))
+    return levels
+
+
+# ----------------------------------------------------------------------------------------------------------------- file
+
+
+def save_collocations(path, table: Collocations) -> None:
+    """Writes a table as JSON lines: a head with its size and tokenizer, then one collocation a line.
+
+    >>> save_collocations("collocations.jsonl", table)                   # doctest: +SKIP
+    {"collocations": 2, "tokenizer": "5be1..."}
+    {"ids": [155, 20], "count": 31, "pmi": 7.21}
+    ...
+    """
+    path = Path(path)
+    ngrams = ([token for token in row if token >= 0] for row in table.ngrams_KN.tolist())
+    rows = (
+        {"ids": ids, "count": count, "pmi": pmi}
+        for ids, count, pmi in zip(ngrams, table.counts_K.tolist(), table.pmi_K.tolist())
+    )
+    unfinished = path.with_name(f".{os.getpid()}.{path.name}")
+    try:
+        write_jsonl(unfinished, _with_head({"collocations": len(table), "tokenizer": table.tokenizer}, rows))
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _with_head(head, rows):
+    yield head
+    yield from rows
+
+
+def load_collocations(path, tokenizer: str = "") -> Collocations:
+    """Reads what `save_collocations` wrote.
+
+    Raises:
+      DataError: no such file, a line (named) that is no collocation, lines missing, or a table that was made with
+        another tokenizer than `tokenizer` (fingerprints; not compared where either is "").
+    """
+    lines = numbered_lines(path)
+    _, head = next(lines, (0, {}))
+    if not isinstance(head.get("collocations"), int):
+        raise DataError(f"{path}:1: no head of a table of collocations such as {json.dumps({'collocations': 2})}")
+    made_with = head.get("tokenizer", "")
+    if tokenizer and made_with and tokenizer != made_with:
+        raise DataError(f"{path}: made with another tokenizer ({made_with}) than this run's ({tokenizer})")
+    ngrams, counts, scores = [], [], []
+    for number, row in lines:
+        ids = row.get("ids")
+        if not _is_ngram(ids) or not isinstance(row.get("count"), int) or not isinstance(row.get("pmi"), float):
+            expected = '{"ids": [2 to 5 token ids], "count": n, "pmi": x}'
+            raise DataError(f"{path}:{number}: expected {expected}, found {json.dumps(row):.80}")
+        ngrams.append(ids + [NONE] * (max(SHARES) - len(ids)))
+        counts.append(row["count"])
+        scores.append(row["pmi"])
+    if len(ngrams) != head["collocations"] or not ngrams:
+        raise DataError(f"{path}: {len(ngrams)} collocations, but its head says {head['collocations']}: cut off?")
+    return Collocations(np.array(ngrams), np.array(counts), np.array(scores), made_with)
+
+
+def _is_ngram(ids) -> bool:
+    whole = isinstance(ids, list) and all(type(token) is int and token >= 0 for token in ids)
+    return whole and len(ids) in SHARES

@@ -1,0 +1,110 @@
+"""What a mask must know of a vocabulary: its [MASK], its special tokens, and which pieces begin a word.
+
+    piece          ▁The  ▁un  believ  able  .      unigram: sentencepiece's ▁ stands before a word
+    begins a word     1    1       0     0  1
+
+Shape suffix: V ids of the vocabulary.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from t5suite.errors import ConfigError
+
+
+@dataclass(frozen=True, eq=False)
+class MaskVocabulary:
+    """The ids that a masked language model's data is made with.
+
+    >>> vocabulary = MaskVocabulary(mask_token_id=4, special_V=np.arange(9) < 5)
+    >>> vocabulary.replacement_ids().tolist()
+    [5, 6, 7, 8]
+
+    Attributes:
+      mask_token_id: what most of the chosen tokens are replaced by.
+      special_V: bool [V], which ids are never chosen and never put in another's place.
+      word_start_V: bool [V], which ids begin a word; None where the tokenizer does not tell.
+    """
+
+    mask_token_id: int
+    special_V: np.ndarray
+    word_start_V: np.ndarray | None = None
+
+    def replacement_ids(self) -> np.ndarray:
+        """The ids that a random token is drawn from: all that are not special."""
+        return np.flatnonzero(~self.special_V)
+
+
+def mask_vocabulary(tokenizer, need_words: bool = False) -> MaskVocabulary:
+    """The `MaskVocabulary` of a Hugging Face tokenizer.
+
+    >>> mask_vocabulary(bert_tokenizer).mask_token_id                    # doctest: +SKIP
+    103
+
+    `need_words` False passes over a tokenizer whose pieces do not tell where a word begins.
+    Raises ConfigError where it has no mask token, or where words are needed and its pieces do not tell them.
+    """
+    if tokenizer.mask_token_id is None:
+        raise ConfigError(
+            f"the tokenizer {_name(tokenizer)} has no mask token, which --objective masked_lm needs: take a masked "
+            "language model's (BERT, RoBERTa), or add one with `tokenizer.add_special_tokens({'mask_token': '[MASK]'})`"
+        )
+    special_V = np.zeros(1 + max(tokenizer.get_vocab().values()), dtype=bool)
+    special_V[list(tokenizer.all_special_ids)] = True
+    word_start_V = word_start_flags(tokenizer) if need_words or _marker(tokenizer.get_vocab()) else None
+    return MaskVocabulary(tokenizer.mask_token_id, special_V, word_start_V)
+
+
+WORD_START, CONTINUATION = "starts a word", "continues a word"
+MARKERS = {"\u2581": WORD_START, "\u0120": WORD_START, "##": CONTINUATION}  # sentencepiece, byte-level BPE, wordpiece
+
+
+def word_start_flags(tokenizer) -> np.ndarray:
+    """Which ids of a tokenizer begin a word, bool [V].
+
+    >>> class Wordpieces:
+    ...     all_special_ids = [0]
+    ...     def get_vocab(self): return {"[CLS]": 0, "un": 1, "##believ": 2, "##able": 3, ".": 4}
+    >>> word_start_flags(Wordpieces()).tolist()
+    [True, True, False, False, True]
+
+    The pieces' marks tell: "##" stands on what continues a word (wordpiece), "▁" (sentencepiece) and "Ġ" (byte-level
+    BPE) on what begins one. There, pieces without a letter or digit are words of their own, as in wordpiece: they
+    follow a word without a space. Special tokens are words of their own too.
+    Raises ConfigError where few pieces carry any mark (byte or character vocabularies).
+    """
+    vocabulary = tokenizer.get_vocab()
+    marker = _marker(vocabulary)
+    if marker is None:
+        raise ConfigError(
+            f"the pieces of the tokenizer {_name(tokenizer)} do not tell where a word begins (none of the marks "
+            f"{', '.join(MARKERS)}): use --mask_units token"
+        )
+    word_start_V = np.zeros(1 + max(vocabulary.values()), dtype=bool)
+    for piece, token_id in vocabulary.items():
+        if MARKERS[marker] == CONTINUATION:
+            word_start_V[token_id] = not piece.startswith(marker)
+        else:
+            word_start_V[token_id] = piece.startswith(marker) or not _has_letter(piece, tokenizer, marker)
+    word_start_V[list(tokenizer.all_special_ids)] = True
+    return word_start_V
+
+
+def _marker(vocabulary) -> str | None:
+    """The mark that most pieces carry, if at least one piece in a hundred does."""
+    marked = ((marker, piece) for marker in MARKERS for piece in vocabulary if piece.startswith(marker))
+    counts = Counter(marker for marker, piece in marked if piece != marker)
+    marker, count = max(counts.items(), key=lambda item: item[1], default=(None, 0))
+    return marker if count * 100 >= len(vocabulary) else None
+
+
+def _has_letter(piece: str, tokenizer, marker: str) -> bool:
+    """Whether a piece that carries no mark has a letter or digit; part of a character (bytes) counts as one."""
+    text = tokenizer.convert_tokens_to_string([piece]) if marker == "\u0120" else piece
+    return any(character.isalnum() or character == "\ufffd" for character in text)
+
+
+def _name(tokenizer) -> str:
+    return getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
