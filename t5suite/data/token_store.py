@@ -1,0 +1,279 @@
+"""A corpus on disk as tokens, memory-mapped: what `t5suite corpus build` writes and training reads.
+
+    >>> store = TokenStore.open("corpus")
+    >>> tokens = store.split("train")
+    >>> len(tokens), tokens[1000:1005]
+    (61203311, array([ 8,  414,   13,   8, 1937], dtype=int32))
+    >>> tokens.documents[:3]
+    array([  0, 187, 455])
+
+The folder:
+
+    corpus.json                                  the manifest: tokenizer, settings, sources, counts, shards
+    shard-00000-of-00008/train.tokens.bin        token ids, little endian, uint16 where the vocabulary fits, else uint32
+                         train.documents.npy     int64: the token at which each document starts, from the shard's first
+                         train.hashes.npy        uint64: each document's `document_hash`
+                         train.sentences.npy     int64: the token at which each sentence starts (--split_sentences)
+                         validation. ...         the same for the held-out documents
+                         shard.json              counts, and the files' sizes and SHA-256
+
+Nothing stands between documents unless a separator was asked for; a separator belongs to the document before it.
+"""
+
+import hashlib
+import json
+from collections import OrderedDict
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from t5suite.data.jsonl import file_sha256
+from t5suite.errors import ConfigError, DataError
+from t5suite.runs import read_json
+
+MANIFEST = "corpus.json"
+FORMAT = "t5suite corpus"
+VERSION = 1
+SPLITS = ("train", "validation")
+# A mapped file costs a file descriptor, of which a process has 1024 by default.
+MAX_MAPPED = 256
+
+FINGERPRINT_SAMPLE = "The 3 cafés' “owner” said: it's\ta ﬁne day.\n日本 😀 <extra_id_0> </s>"
+
+
+def tokenizer_fingerprint(tokenizer) -> str:
+    """SHA-256 over the vocabulary, the ids of the special tokens and those of a sample text.
+
+    >>> tokenizer_fingerprint(tokenizer)[:16]
+    '3fe7a5b5c2b1d58e'
+    """
+    special = [tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id]
+    sample = tokenizer(FINGERPRINT_SAMPLE, add_special_tokens=False)["input_ids"]
+    content = json.dumps([sorted(tokenizer.get_vocab().items()), special, sample])
+    return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def token_dtype(vocabulary_size: int) -> np.dtype:
+    """The smallest of uint16 and uint32 that holds every id.
+
+    >>> token_dtype(32100), token_dtype(250100)
+    (dtype('uint16'), dtype('uint32'))
+    """
+    return np.dtype("<u2" if vocabulary_size <= 2**16 else "<u4")
+
+
+@dataclass
+class TokenStore:
+    """An opened corpus; its manifest says what it is made of."""
+
+    directory: Path
+    manifest: dict
+
+    @classmethod
+    def open(cls, directory, check_hashes: bool = False) -> "TokenStore":
+        """The corpus in a folder, after a look at every file's size.
+
+        Args:
+          check_hashes: also compare every file's SHA-256, which reads all of it.
+
+        Raises:
+          DataError: there is no (finished) corpus in the folder, it is of another format, or a file (named) is missing,
+            cut off or changed.
+        """
+        directory = Path(directory)
+        store = cls(directory, _read_manifest(directory))
+        for name, facts in store._files():
+            _check_file(directory / name, facts, check_hashes)
+        return store
+
+    def split(self, name: str) -> "TokenSequence":
+        """The tokens of 'train' or 'validation', as one long row.
+
+        Raises:
+          DataError: the corpus has no document on that side.
+        """
+        counts = self.manifest["splits"].get(name)
+        if not counts or not counts["tokens"]:
+            sides = ", ".join(split for split, count in self.manifest["splits"].items() if count["tokens"])
+            raise DataError(f"{self.directory}: the corpus has no {name} documents; it has {sides}")
+        return TokenSequence(*self._parts(name))
+
+    def _parts(self, split: str):
+        shards = [(self.directory / shard["name"], shard["splits"][split]) for shard in self.manifest["shards"]]
+        shards = [(folder, counts) for folder, counts in shards if counts["tokens"]]
+        tokens = [(str(folder / f"{split}.tokens.bin"), counts["tokens"]) for folder, counts in shards]
+        documents = [(str(folder / f"{split}.documents.npy"), counts["documents"]) for folder, counts in shards]
+        sentences = [(str(folder / f"{split}.sentences.npy"), counts.get("sentences", 0)) for folder, counts in shards]
+        starts = np.cumsum([0, *[counts["tokens"] for _, counts in shards]])[:-1]
+        has_sentences = self.manifest["settings"]["split_sentences"]
+        return (
+            ShardedArray(tokens, self.manifest["dtype"], out_dtype="int32"),
+            ShardedArray(documents, "<i8", starts),
+            ShardedArray(sentences, "<i8", starts) if has_sentences else None,
+        )
+
+    def hashes(self, split: str) -> "ShardedArray":
+        """Each document's `document_hash`, uint64, in the order of the documents."""
+        parts = [
+            (str(self.directory / shard["name"] / f"{split}.hashes.npy"), shard["splits"][split]["documents"])
+            for shard in self.manifest["shards"]
+        ]
+        return ShardedArray(parts, "<u8")
+
+    def check_tokenizer(self, tokenizer, flag: str = "--tokenizer_name") -> None:
+        """Raises ConfigError where the corpus was built with another tokenizer."""
+        built = self.manifest["tokenizer"]
+        if tokenizer_fingerprint(tokenizer) != built["fingerprint"]:
+            raise ConfigError(
+                f"{flag} {tokenizer.name_or_path}: the corpus {self.directory} was built with another tokenizer "
+                f"({built['name']}, {built['vocabulary_size']} ids); build it again, or give that one"
+            )
+
+    def _files(self):
+        for shard in self.manifest["shards"]:
+            for name, facts in shard["files"].items():
+                yield f"{shard['name']}/{name}", facts
+
+
+def _read_manifest(directory: Path) -> dict:
+    path = directory / MANIFEST
+    if not path.is_file():
+        begun = any(directory.glob("shard-*")) if directory.is_dir() else False
+        hint = "its build is not finished: run it again to go on" if begun else "`t5suite corpus build` makes one"
+        raise DataError(f"{directory}: no corpus ({MANIFEST} is not there); {hint}")
+    try:
+        manifest = read_json(path)
+    except ValueError as error:
+        raise DataError(f"{path}: not JSON ({error})") from None
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT or manifest.get("version") != VERSION:
+        found = manifest.get("version") if isinstance(manifest, dict) else None
+        raise DataError(f"{path}: not a corpus of version {VERSION} (found {found!r}); build it again")
+    return manifest
+
+
+def _check_file(path: Path, facts: dict, check_hashes: bool) -> None:
+    size = path.stat().st_size if path.is_file() else None
+    if size != facts["size"]:
+        found = "is missing" if size is None else f"has {size} bytes instead of {facts['size']}"
+        raise DataError(f"{path}: the file {found}; delete its folder and {MANIFEST}, and build again")
+    if check_hashes and file_sha256(path) != facts["sha256"]:
+        raise DataError(f"{path}: the file has changed (SHA-256); delete its folder and {MANIFEST}, and build again")
+
+
+class ShardedArray:
+    """Files of numbers, one after the other, as one read-only row; a slice is read from the disk when it is asked for.
+
+    >>> array = ShardedArray([("a.tokens.bin", 3), ("b.tokens.bin", 2)], "<u2")
+    >>> array[2:4]
+    array([13,  8], dtype=uint16)
+
+    Args:
+      parts: `(file, numbers in it)`; `.npy` files have a header, others none.
+      starts: what is added to the numbers of each file, such as the tokens before it.
+      out_dtype: what slices are turned into.
+
+    It pickles as the list of files, so that worker processes map them anew.
+    """
+
+    def __init__(self, parts, dtype, starts=None, out_dtype=None):
+        self._paths = [path for path, count in parts if count]
+        self._lengths = np.array([count for _, count in parts if count], dtype=np.int64)
+        self._ends = np.cumsum(self._lengths)
+        kept = [index for index, (_, count) in enumerate(parts) if count]
+        self._starts = None if starts is None else np.asarray(starts, dtype=np.int64)[kept]
+        self.dtype = np.dtype(out_dtype or dtype)
+        self._stored = np.dtype(dtype)
+        self._maps = OrderedDict()
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            return self._read(start, stop)[::step] if step > 0 else self._read(stop + 1, start + 1)[::-1][::-step]
+        position = index + len(self) if index < 0 else index
+        if not 0 <= position < len(self):
+            raise IndexError(f"index {index} of {len(self)}")
+        return self._read(position, position + 1)[0]
+
+    def __array__(self, dtype=None, copy=None):
+        return self._read(0, len(self)).astype(dtype or self.dtype, copy=False)
+
+    def _read(self, start: int, stop: int) -> np.ndarray:
+        """A copy of the numbers from `start` to `stop`."""
+        out = np.empty(max(stop - start, 0), dtype=self.dtype)
+        done = 0
+        shard = int(np.searchsorted(self._ends, start, side="right"))
+        while done < len(out):
+            first = start + done - int(self._ends[shard] - self._lengths[shard])
+            part = self._map(shard)[first : first + len(out) - done]
+            out[done : done + len(part)] = part
+            if self._starts is not None:
+                out[done : done + len(part)] += self._starts[shard]
+            done += len(part)
+            shard += 1
+        return out
+
+    def _map(self, shard: int) -> np.ndarray:
+        if shard in self._maps:
+            self._maps.move_to_end(shard)
+            return self._maps[shard]
+        path = self._paths[shard]
+        if path.endswith(".npy"):
+            mapped = np.load(path, mmap_mode="r", allow_pickle=False)
+        else:
+            mapped = np.memmap(path, dtype=self._stored, mode="r")
+        if len(mapped) != self._lengths[shard]:
+            raise DataError(f"{path}: holds {len(mapped)} numbers, but the corpus says {self._lengths[shard]}")
+        self._maps[shard] = mapped
+        if len(self._maps) > MAX_MAPPED:
+            self._maps.popitem(last=False)
+        return mapped
+
+    def __getstate__(self):
+        return {**self.__dict__, "_maps": OrderedDict()}
+
+
+class TokenSequence:
+    """The tokens of a split: `len`, `[start:stop]` -> int32 array, and where documents and sentences start.
+
+    >>> tokens.document(1)
+    array([  37, 6423,   19, ...,    5], dtype=int32)
+    """
+
+    dtype = np.dtype("int32")
+
+    def __init__(self, tokens: ShardedArray, documents: ShardedArray, sentences: ShardedArray | None = None):
+        self._tokens = tokens
+        self.documents = documents
+        self._sentences = sentences
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def __getitem__(self, index):
+        return self._tokens[index]
+
+    def __array__(self, dtype=None, copy=None):
+        return self._tokens.__array__(dtype)
+
+    @property
+    def sentences(self) -> ShardedArray:
+        """The token at which each sentence starts; raises ConfigError for a corpus that was built without."""
+        if self._sentences is None:
+            raise ConfigError("the corpus has no sentences: build it with --split_sentences")
+        return self._sentences
+
+    @cached_property
+    def num_documents(self) -> int:
+        """The number of documents, each of at least one token."""
+        return len(self.documents)
+
+    def document(self, number: int) -> np.ndarray:
+        """The tokens of one document."""
+        start = int(self.documents[number])
+        last = number in (self.num_documents - 1, -1)
+        return self[start : len(self) if last else int(self.documents[number + 1])]
