@@ -7,19 +7,19 @@ Weights are always float32, whatever the checkpoint holds: mixed precision then 
 bfloat16 checkpoint loaded as it is would train in pure bfloat16, whose 8 bits of mantissa lose small updates.
 """
 
-import ast
-import json
-import logging
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, T5Tokenizer
+from transformers import AutoTokenizer, T5Tokenizer
 
 from t5suite.errors import ConfigError
-from t5suite.hub import prepare_hub
-from t5suite.lookup import suggestion
-
-logger = logging.getLogger(__name__)
+from t5suite.models.checkpoint_weights import load_init_checkpoint
+from t5suite.models.configs import cannot_load, first_line, load_config, parse_overrides, require
+from t5suite.models.families import FAMILIES, family_of, model_class_for
+from t5suite.models.head_tying import T5_TYPES, random_model, trained_model
+from t5suite.models.initialization import initialize
+from t5suite.models.packed_t5 import accept_packed_batches
+from t5suite.models.vocabulary import fit_config, grow_embeddings, set_generation_tokens, set_special_tokens
 
 BUNDLED_MODEL = str(Path(__file__).parent.parent / "data" / "mini" / "model")
 WEIGHT_FILES = (
@@ -43,36 +43,11 @@ def load_tokenizer(name: str | None, revision=None, trust_remote_code: bool = Fa
     folder = Path(name)
     if folder.is_dir() and (folder / "spiece.model").is_file() and not (folder / "tokenizer_config.json").is_file():
         return T5Tokenizer.from_pretrained(name)
-    _require(name, flag)
+    require(name, flag)
     try:
         return AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(_cannot_load("a tokenizer", name, flag, error)) from None
-
-
-def load_config(
-    name: str, overrides: str | None = None, dropout_rate: float | None = None, revision=None, trust_remote_code=False
-):
-    """A configuration by hub name, folder or .json file, with changes such as `d_model=256,num_layers=4`.
-
-    Raises:
-      ConfigError: nothing of that name, or an override that the configuration does not have.
-    """
-    _require(name, "--config_name")
-    try:
-        config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(_cannot_load("a configuration", name, "--config_name", error)) from None
-    for key, value in _parse_overrides(overrides).items():
-        if not hasattr(config, key):
-            raise ConfigError(f"--config_overrides: no setting {key!r}; {suggestion(key, config.to_dict())}")
-        setattr(config, key, value)
-    if dropout_rate is not None:
-        if not 0 <= dropout_rate < 1:
-            raise ConfigError(f"--dropout_rate {dropout_rate}: must be at least 0 and below 1")
-        key = "dropout_rate" if hasattr(config, "dropout_rate") else "dropout"
-        setattr(config, key, dropout_rate)
-    return config
+        raise ConfigError(cannot_load("a tokenizer", name, flag, error)) from None
 
 
 def load_model(
@@ -83,37 +58,68 @@ def load_model(
     from_scratch: bool = False,
     config_overrides: str | None = None,
     dropout_rate: float | None = None,
+    family: str | None = None,
+    sentence_pairs: bool = False,
+    num_new_tokens: int = 0,
+    init_checkpoint: str | None = None,
+    allow_missing_keys: bool = False,
+    attn_implementation: str | None = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
 ):
-    """An encoder-decoder model in float32; without a name, the bundled tiny T5 with random weights.
+    """A model in float32; without a name, the bundled tiny T5 with random weights.
 
     `config_name` or `from_scratch` give random weights; the vocabulary is then made to fit the tokenizer, rounded up
-    to a multiple of 128 as T5's is (32100 pieces, 32128 rows).
+    to a multiple of 128 as T5's is (32100 pieces, 32128 rows). The T5 family takes packed batches (`packed_t5`).
+
+    Args:
+      config_name: a preset, a model type, a hub name, a folder or a .json file (`configs.load_config`).
+      family: seq2seq, causal or masked, if not what the configuration says (`families.family_of`).
+      sentence_pairs: take a masked model with a head for pairs of sentences.
+      num_new_tokens: how many of the tokenizer's last pieces were added to it: trained weights grow rows for these.
+      init_checkpoint: a file or folder of bare weights that replace the model's (`checkpoint_weights`).
+      attn_implementation: eager, sdpa, ...; transformers' own choice without it (sdpa where the model has it).
 
     Raises:
       ConfigError: the model cannot be found, or its vocabulary is smaller than the tokenizer's.
     """
     scratch = from_scratch or config_name is not None or name is None
-    config = load_config(
-        config_name or name or BUNDLED_MODEL, config_overrides, dropout_rate, revision, trust_remote_code
-    )
+    config_name = config_name or name or BUNDLED_MODEL
+    config = load_config(config_name, config_overrides, dropout_rate, revision, trust_remote_code, scratch)
+    family = family_of(config, family)
+    auto_class = model_class_for(config, family, sentence_pairs)
+    options = {"dtype": torch.float32, "trust_remote_code": trust_remote_code}
+    if attn_implementation is not None:
+        _check_attention(config, attn_implementation)
+        options["attn_implementation"] = attn_implementation
     if scratch:
-        _fit_vocabulary(config, tokenizer)
-        model = AutoModelForSeq2SeqLM.from_config(config, dtype=torch.float32, trust_remote_code=trust_remote_code)
+        fit_config(config, tokenizer, fixed="vocab_size" in parse_overrides(config_overrides))
+        set_special_tokens(config, tokenizer, FAMILIES[family].special_tokens, scratch)
+        model = _random_weights(auto_class, config, options)
     else:
-        model = _load_weights(name, config, revision, trust_remote_code)
-    _set_special_tokens(model, tokenizer, scratch)
-    rows = model.get_input_embeddings().weight.shape[0]
-    if rows < len(tokenizer):
-        raise ConfigError(
-            f"the model has {rows} embeddings, but the tokenizer has {len(tokenizer)} pieces; "
-            "give the --tokenizer_name that belongs to the model"
-        )
+        model = _trained_weights(auto_class, name, config, {**options, "revision": revision})
+        set_special_tokens(model.config, tokenizer, FAMILIES[family].special_tokens, scratch)
+        if num_new_tokens:
+            grow_embeddings(model, len(tokenizer))
+    set_generation_tokens(model)
+    _check_vocabulary(model, tokenizer)
+    if init_checkpoint is not None:
+        load_init_checkpoint(model, init_checkpoint, allow_missing_keys)
+    if config.model_type in T5_TYPES:
+        accept_packed_batches(model)
     return model
 
 
-def _load_weights(name, config, revision, trust_remote_code):
+def _random_weights(auto_class, config, options):
+    try:
+        model = random_model(auto_class, config, **options)
+    except (ValueError, ImportError) as error:
+        raise ConfigError(f"cannot make a model of type {config.model_type!r}: {first_line(error)}") from None
+    initialize(model)
+    return model
+
+
+def _trained_weights(auto_class, name, config, options):
     folder = Path(name)
     if folder.is_dir() and not any((folder / file).is_file() for file in WEIGHT_FILES):
         raise ConfigError(
@@ -121,79 +127,26 @@ def _load_weights(name, config, revision, trust_remote_code):
             "random ones"
         )
     try:
-        return AutoModelForSeq2SeqLM.from_pretrained(
-            name, config=config, dtype=torch.float32, revision=revision, trust_remote_code=trust_remote_code
+        return trained_model(auto_class, name, config, **options)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise ConfigError(cannot_load("a model", name, "--model_name_or_path", error)) from None
+
+
+def _check_attention(config, attn_implementation: str) -> None:
+    """transformers 5.23 reads T5's bias out of bounds in flex attention for batches of two or more."""
+    if config.model_type in T5_TYPES and attn_implementation not in ("sdpa", "eager"):
+        raise ConfigError(
+            f"--attn_implementation {attn_implementation}: T5's position bias is right with sdpa and eager only"
         )
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(_cannot_load("a model", name, "--model_name_or_path", error)) from None
 
 
-def _fit_vocabulary(config, tokenizer):
-    rows = -(-len(tokenizer) // 128) * 128
-    if config.vocab_size < len(tokenizer):
-        logger.warning(
-            "the configuration's vocabulary of %d is enlarged to %d for the tokenizer", config.vocab_size, rows
+def _check_vocabulary(model, tokenizer) -> None:
+    rows = model.get_input_embeddings().weight.shape[0]
+    if 0 < rows < len(tokenizer):
+        raise ConfigError(
+            f"the model has {rows} embeddings, but the tokenizer has {len(tokenizer)} pieces; "
+            "give the --tokenizer_name that belongs to the model"
         )
-        config.vocab_size = rows
-    elif config.vocab_size > rows:
-        config.vocab_size = rows
-
-
-def _set_special_tokens(model, tokenizer, scratch: bool):
-    """Padding and end are the tokenizer's where weights are new; a fresh T5 configuration names no start token.
-
-    T5 starts its decoder with padding, BART with its end token: the configuration says which where it says anything.
-    """
-    config = model.config
-    starts_with_end = config.decoder_start_token_id is not None and config.decoder_start_token_id == config.eos_token_id
-    for name in ("pad_token_id", "eos_token_id"):
-        if scratch or getattr(config, name) is None:
-            setattr(config, name, getattr(tokenizer, name))
-    if scratch and starts_with_end:
-        config.decoder_start_token_id = config.eos_token_id
-    elif scratch or config.decoder_start_token_id is None:
-        config.decoder_start_token_id = config.pad_token_id
-    generation = model.generation_config
-    generation.pad_token_id, generation.eos_token_id = config.pad_token_id, config.eos_token_id
-    generation.decoder_start_token_id = config.decoder_start_token_id
-
-
-def _parse_overrides(text: str | None) -> dict:
-    """`d_model=256,feed_forward_proj=gated-gelu` -> a table with Python values.
-
-    >>> _parse_overrides("d_model=256,feed_forward_proj=gated-gelu")
-    {'d_model': 256, 'feed_forward_proj': 'gated-gelu'}
-    """
-    values = {}
-    for item in filter(None, (text or "").split(",")):
-        key, separator, value = item.partition("=")
-        if not separator:
-            raise ConfigError(f"--config_overrides: {item!r} is not of the form name=value")
-        try:
-            values[key.strip()] = ast.literal_eval(value.strip())
-        except (ValueError, SyntaxError):
-            values[key.strip()] = {"true": True, "false": False}.get(value.strip().lower(), value.strip())
-    return values
-
-
-def _require(name: str, flag: str) -> None:
-    """Tells a missing folder at once, and asks the hub no more than once whether it is there."""
-    path = Path(name)
-    if path.exists():
-        return
-    if name.startswith((".", "/", "~")) or name.count("/") > 1 or path.suffix == ".json":
-        raise ConfigError(f"{flag}: no file or folder {name!r}")
-    prepare_hub()
-
-
-def _cannot_load(what: str, name: str, flag: str, error: Exception) -> str:
-    if not Path(name).exists() and not prepare_hub():
-        return (
-            f"{flag}: {name!r} is no folder, the hub cannot be reached, and there is no copy of it in the local cache; "
-            "give a folder with the model's files"
-        )
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return f"{flag}: cannot load {what} from {name!r} ({reason})"
 
 
 def describe(model) -> dict:
@@ -208,8 +161,3 @@ def describe(model) -> dict:
         "parameters": sum(p.numel() for p in parameters),
         "trainable": sum(p.numel() for p in parameters if p.requires_grad),
     }
-
-
-def config_digest(config) -> str:
-    """The configuration as canonical JSON, for fingerprints."""
-    return json.dumps(config.to_diff_dict(), sort_keys=True, default=str)

@@ -31,7 +31,8 @@ class ModelArguments:
     config_name: str | None = field(
         default=None,
         metadata={
-            "help": "Hub name, folder or .json file of a configuration, if not the model's. Implies --from_scratch."
+            "help": "A preset (t5-v1_1-base, mini), a model type (bert, gpt2), a folder, .json file or hub name of a "
+            "configuration, if not the model's. Implies --from_scratch."
         },
     )
     tokenizer_name: str | None = field(
@@ -44,6 +45,24 @@ class ModelArguments:
     )
     dropout_rate: float | None = field(default=None, metadata={"help": "Dropout, if not the configuration's."})
     model_revision: str | None = field(default=None, metadata={"help": "Branch, tag or commit of the hub's model."})
+    model_family: Literal["auto", "seq2seq", "causal", "masked"] = field(
+        default="auto", metadata={"help": "What the model is trained as; auto: what its configuration says."}
+    )
+    init_checkpoint: str | None = field(
+        default=None,
+        metadata={
+            "help": "Bare weights that replace the model's: a file (.safetensors, .pth, .bin, .index.json) or folder."
+        },
+    )
+    allow_missing_keys: bool = field(
+        default=False, metadata={"help": "Take an --init_checkpoint that lacks weights, or has some too many."}
+    )
+    num_sentinels: int | None = field(
+        default=None, metadata={"help": "Give the tokenizer this many sentinels (T5 has 100), and the model rows."}
+    )
+    attn_implementation: Literal["sdpa", "eager", "flash_attention_2", "flex_attention"] | None = field(
+        default=None, metadata={"help": "Attention kernels; default: sdpa where the model has it, else eager."}
+    )
     trust_remote_code: bool = field(default=False, metadata={"help": "Run code that a hub repository brings along."})
 
 

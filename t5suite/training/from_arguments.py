@@ -7,18 +7,26 @@ from t5suite.data.sources import DataOptions
 from t5suite.data.subsets import selection_share
 from t5suite.data.training_data import Mixing, Subset
 from t5suite.models.loading import load_model, load_tokenizer
+from t5suite.models.vocabulary import add_sentinels, add_tokens
 from t5suite.tasks.registry import Lengths
 from t5suite.training.fine_tuning import Data, Plan, load_data
 
 
-def tokenizer_and_model(model_args):
-    """`(tokenizer, model)` of the model flags, the model in float32."""
+def tokenizer_and_model(model_args, mode_tokens=(), sentence_pairs: bool = False):
+    """`(tokenizer, model)` of the model flags, the model in float32.
+
+    Args:
+      mode_tokens: tokens that an objective needs and the tokenizer may lack (`vocabulary.MODE_TOKENS` for UL2).
+      sentence_pairs: give a masked model a head for pairs of sentences.
+    """
     tokenizer = load_tokenizer(
         model_args.tokenizer_name or model_args.model_name_or_path,
         model_args.model_revision,
         model_args.trust_remote_code,
         flag="--tokenizer_name" if model_args.tokenizer_name else "--model_name_or_path",
     )
+    added = 0 if model_args.num_sentinels is None else add_sentinels(tokenizer, model_args.num_sentinels)
+    added += add_tokens(tokenizer, mode_tokens)
     model = load_model(
         model_args.model_name_or_path,
         tokenizer=tokenizer,
@@ -26,6 +34,12 @@ def tokenizer_and_model(model_args):
         from_scratch=model_args.from_scratch,
         config_overrides=model_args.config_overrides,
         dropout_rate=model_args.dropout_rate,
+        family=model_args.model_family,
+        sentence_pairs=sentence_pairs,
+        num_new_tokens=added,
+        init_checkpoint=model_args.init_checkpoint,
+        allow_missing_keys=model_args.allow_missing_keys,
+        attn_implementation=model_args.attn_implementation,
         revision=model_args.model_revision,
         trust_remote_code=model_args.trust_remote_code,
     )

@@ -1,0 +1,198 @@
+"""A name -> a configuration: a preset, a bare model type, a folder, a .json file or a hub name, with changes to it.
+
+    >>> load_config("t5-v1_1-base", "num_layers=4", from_scratch=True).num_decoder_layers
+    4
+    >>> load_config("bert", "hidden_size=128,num_attention_heads=2", from_scratch=True).model_type
+    'bert'
+
+A configuration is made once, from its settings with the changes among them, so that what follows from a setting
+follows from the changed one: `feed_forward_proj=gated-gelu` gates, `num_layers=4` shortens a symmetric decoder too.
+"""
+
+import ast
+from pathlib import Path
+
+from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoConfig, PreTrainedConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
+
+from t5suite.errors import ConfigError
+from t5suite.hub import prepare_hub
+from t5suite.lookup import closest, suggestion
+from t5suite.models.head_tying import T5_TYPES, asked_for_tied
+from t5suite.models.presets import PRESETS
+
+# What dropout is called, by the first of these tuples of which the configuration has a field.
+DROPOUT_FIELDS = (
+    ("dropout_rate",),
+    ("hidden_dropout_prob", "attention_probs_dropout_prob"),
+    ("resid_pdrop", "embd_pdrop", "attn_pdrop"),
+    ("embedding_dropout", "mlp_dropout", "attention_dropout"),
+    ("hidden_dropout", "attention_dropout"),
+    ("dropout",),
+    ("attention_dropout",),
+)
+# A T5's settings that transformers derives from another one, where nothing is said of them.
+DERIVED = {
+    "feed_forward_proj": ("dense_act_fn", "is_gated_act"),
+    "tie_word_embeddings": ("scale_decoder_outputs",),
+}
+
+
+def load_config(
+    name: str,
+    overrides: str | None = None,
+    dropout_rate: float | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    from_scratch: bool = False,
+):
+    """A configuration by name, with changes such as `d_model=256,num_layers=4`.
+
+    Args:
+      from_scratch: weights will be random, so that a preset (`t5-v1_1-base`) or a model type (`bert`) will do. Files
+        and folders go first; a name with a slash is the hub's.
+
+    Raises:
+      ConfigError: nothing of that name, a change that the configuration does not have or does not take.
+    """
+    settings, make = _settings_of(name, revision, trust_remote_code, from_scratch)
+    config = _make(make, settings)
+    changes = parse_overrides(overrides)
+    if changes:
+        config = _changed(make, settings, changes, config)
+    if config.model_type in T5_TYPES:
+        changed = {make.attribute_map.get(key, key): value for key, value in changes.items()}
+        config.tie_word_embeddings = asked_for_tied({**settings, **changed, "model_type": config.model_type})
+    if dropout_rate is not None:
+        _set_dropout(config, dropout_rate)
+    return config
+
+
+def _settings_of(name, revision, trust_remote_code, from_scratch) -> tuple[dict, type]:
+    """`(settings as they are written down, class of the configuration)`."""
+    if from_scratch and not Path(name).exists():
+        if name in PRESETS:
+            return PRESETS[name], CONFIG_MAPPING[PRESETS[name]["model_type"]]
+        if name in CONFIG_MAPPING_NAMES:
+            return {"model_type": name}, CONFIG_MAPPING[name]
+    require(name, "--config_name")
+    try:
+        config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
+        settings, _ = PreTrainedConfig.get_config_dict(name, revision=revision)
+    except (OSError, ValueError, KeyError, StrictDataclassError) as error:
+        raise ConfigError(_unknown_config(name, error, from_scratch)) from None
+    return settings, type(config)
+
+
+def _make(make: type, settings: dict):
+    return make.from_dict({key: value for key, value in settings.items() if key != "model_type"})
+
+
+def _changed(make: type, settings: dict, changes: dict, config):
+    """The configuration anew with changes among its settings; `config` is the one without, for its names."""
+    for key in changes:
+        if not hasattr(config, key):
+            raise ConfigError(f"--config_overrides: no setting {key!r}; {suggestion(key, config.to_dict())}")
+    changes = {make.attribute_map.get(key, key): value for key, value in changes.items()}
+    derived = {name for key, names in DERIVED.items() if key in changes for name in names}
+    if "num_layers" in changes and settings.get("num_decoder_layers") == settings.get("num_layers"):
+        derived.add("num_decoder_layers")
+    kept = {key: value for key, value in settings.items() if key not in derived}
+    try:
+        return _make(make, {**kept, **changes})
+    except (ValueError, TypeError, StrictDataclassError) as error:
+        raise ConfigError(f"--config_overrides {format_overrides(changes)}: {first_line(error)}") from None
+
+
+def _set_dropout(config, rate: float) -> None:
+    if not 0 <= rate < 1:
+        raise ConfigError(f"--dropout_rate {rate}: must be at least 0 and below 1")
+    for names in DROPOUT_FIELDS:
+        if hasattr(config, names[0]):
+            for name in names:
+                setattr(config, name, float(rate))
+            return
+    raise ConfigError(f"--dropout_rate {rate}: models of type {config.model_type!r} have no dropout")
+
+
+def parse_overrides(text: str | None) -> dict:
+    """`d_model=256,feed_forward_proj=gated-gelu` -> a table with Python values.
+
+    >>> parse_overrides("d_model=256,feed_forward_proj=gated-gelu,tie_word_embeddings=false")
+    {'d_model': 256, 'feed_forward_proj': 'gated-gelu', 'tie_word_embeddings': False}
+    """
+    values = {}
+    for item in filter(None, (text or "").split(",")):
+        key, separator, value = item.partition("=")
+        if not separator:
+            raise ConfigError(f"--config_overrides: {item!r} is not of the form name=value")
+        try:
+            values[key.strip()] = ast.literal_eval(value.strip())
+        except (ValueError, SyntaxError):
+            values[key.strip()] = {"true": True, "false": False}.get(value.strip().lower(), value.strip())
+    return values
+
+
+def format_overrides(values: dict) -> str:
+    """What `parse_overrides` reads.
+
+    >>> format_overrides({"d_model": 256, "feed_forward_proj": "relu"})
+    'd_model=256,feed_forward_proj=relu'
+    """
+    return ",".join(f"{key}={value}" for key, value in values.items())
+
+
+def check_length(config, length: int, flag: str) -> None:
+    """Refuses sequences longer than the model has positions for; T5 has no such limit.
+
+    >>> check_length(AutoConfig.for_model("bert"), 1024, "--inputs_length")
+    ConfigError: --inputs_length 1024: a model of type 'bert' has positions for 512 tokens
+    (max_position_embeddings=512); ...
+
+    Args:
+      length: tokens, special ones included.
+    """
+    positions = getattr(config, "max_position_embeddings", None)
+    if positions is None or config.model_type in T5_TYPES:
+        return
+    # RoBERTa and its kin count positions from behind the padding id.
+    offset = config.pad_token_id + 1 if "roberta" in config.model_type and config.pad_token_id is not None else 0
+    if length > positions - offset:
+        raise ConfigError(
+            f"{flag} {length}: a model of type {config.model_type!r} has positions for {positions - offset} tokens "
+            f"(max_position_embeddings={positions}); lower {flag}, or give a model made from scratch "
+            f"--config_overrides max_position_embeddings={length + offset}"
+        )
+
+
+def require(name: str, flag: str) -> None:
+    """Tells a missing folder at once, and asks the hub no more than once whether it is there."""
+    path = Path(name)
+    if path.exists():
+        return
+    if name.startswith((".", "/", "~")) or name.count("/") > 1 or path.suffix == ".json":
+        raise ConfigError(f"{flag}: no file or folder {name!r}")
+    prepare_hub()
+
+
+def cannot_load(what: str, name: str, flag: str, error: Exception) -> str:
+    """One line that tells why a name did not lead to `what`."""
+    if not Path(name).exists() and not prepare_hub():
+        return (
+            f"{flag}: {name!r} is no folder, the hub cannot be reached, and there is no copy of it in the local cache; "
+            "give a folder with the model's files"
+        )
+    return f"{flag}: cannot load {what} from {name!r} ({first_line(error)})"
+
+
+def first_line(error: Exception) -> str:
+    """An error's first line, or its type where it says nothing."""
+    lines = str(error).strip().splitlines()
+    return " ".join(line.strip() for line in lines[:2]) if lines else type(error).__name__
+
+
+def _unknown_config(name: str, error: Exception, from_scratch: bool) -> str:
+    message = cannot_load("a configuration", name, "--config_name", error)
+    near = closest(name, [*PRESETS, *CONFIG_MAPPING_NAMES]) if from_scratch and "/" not in name else []
+    return f"{message}; presets and model types of nearly that name: {', '.join(near)}" if near else message

@@ -1,0 +1,115 @@
+"""Three ways to be a language model: which class of transformers makes one, and which configurations belong to it.
+
+>>> family_of(AutoConfig.for_model("bert")), family_of(AutoConfig.for_model("gpt2"))
+('masked', 'causal')
+"""
+
+import inspect
+from dataclasses import dataclass
+
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
+    AutoModelForSeq2SeqLM,
+)
+
+from t5suite.errors import ConfigError
+from t5suite.lookup import find
+
+# The labels that the heads for pairs of sentences take: BERT's next sentence, ALBERT's sentence order.
+PAIR_LABELS = ("next_sentence_label", "sentence_order_label")
+
+
+@dataclass(frozen=True)
+class Family:
+    """One way to be a language model.
+
+    Attributes:
+      description: for help texts.
+      auto_class: transformers' class that makes a model of it from a configuration.
+      special_tokens: what its configurations call the tokenizer's special tokens, `_token_id` left out.
+    """
+
+    description: str
+    auto_class: type
+    special_tokens: tuple[str, ...]
+
+    def holds(self, config) -> bool:
+        """Whether transformers has a model of this family for the configuration."""
+        return type(config) in self.auto_class._model_mapping
+
+
+def family_of(config, asked_for: str | None = None) -> str:
+    """The family of a configuration, or the one asked for if it has that.
+
+    A configuration may belong to several (BERT also has a causal decoder): `architectures` decides where it names one,
+    then `is_encoder_decoder`; else masked goes before causal, unless `is_decoder` is set.
+
+    Raises:
+      ConfigError: an unknown family, or one that the configuration has no model of.
+    """
+    if asked_for not in (None, "auto"):
+        if not find(asked_for, FAMILIES, "family", where="--model_family").holds(config):
+            raise ConfigError(
+                f"--model_family {asked_for}: transformers has no such model of type {config.model_type!r}; "
+                f"it has {', '.join(_families_of(config)) or 'none of any family'}"
+            )
+        return asked_for
+    possible = _families_of(config)
+    named = [family for family in possible if _named_by(config, FAMILIES[family])]
+    if named:
+        return named[0]
+    if getattr(config, "is_encoder_decoder", False) and "seq2seq" in possible:
+        return "seq2seq"
+    if getattr(config, "is_decoder", False) and "causal" in possible:
+        return "causal"
+    for family in ("masked", "causal", "seq2seq"):
+        if family in possible:
+            return family
+    raise ConfigError(f"a model of type {config.model_type!r} is none of {', '.join(FAMILIES)}")
+
+
+def model_class_for(config, family: str, sentence_pairs: bool = False):
+    """transformers' class for a configuration of a family; with `sentence_pairs`, one with a head for them.
+
+    >>> model_class_for(AutoConfig.for_model("bert"), "masked", sentence_pairs=True).__name__
+    'AutoModelForPreTraining'
+
+    Raises:
+      ConfigError: no such head: BERT, BigBird, ALBERT and a few more have one, RoFormer and ModernBERT have not.
+    """
+    if not sentence_pairs:
+        return FAMILIES[family].auto_class
+    auto_class = AutoModelForPreTraining
+    if family == "masked" and type(config) in auto_class._model_mapping:
+        arguments = inspect.signature(class_in(auto_class, config).forward).parameters
+        if any(label in arguments for label in PAIR_LABELS):
+            return auto_class
+    raise ConfigError(
+        f"models of type {config.model_type!r} have no head for pairs of sentences; take bert, big_bird or albert"
+    )
+
+
+def _families_of(config) -> list[str]:
+    return [name for name, family in FAMILIES.items() if family.holds(config)]
+
+
+def _named_by(config, family: Family) -> bool:
+    """Whether the class of this family is among `architectures`, the classes that the weights were saved from."""
+    return class_in(family.auto_class, config).__name__ in (config.architectures or ())
+
+
+def class_in(auto_class, config) -> type:
+    """The class that an `AutoModelFor...` makes of a configuration; the first one where it lists several."""
+    found = auto_class._model_mapping[type(config)]
+    return found[0] if isinstance(found, tuple | list) else found
+
+
+FAMILIES = {
+    "seq2seq": Family("encoder and decoder: T5, BART", AutoModelForSeq2SeqLM, ("pad", "eos")),
+    "causal": Family("decoder alone: GPT-2, Llama", AutoModelForCausalLM, ("pad", "bos", "eos")),
+    "masked": Family(
+        "encoder alone: BERT, RoFormer", AutoModelForMaskedLM, ("pad", "bos", "eos", "cls", "sep", "mask")
+    ),
+}

@@ -1,0 +1,97 @@
+"""Published sizes of T5, as the settings of a configuration: `--config_name t5-v1_1-base` needs no network.
+
+    >>> PRESETS["t5-v1_1-base"]["d_ff"], PRESETS["t5-v1_1-base"]["tie_word_embeddings"]
+    (2048, False)
+
+Three generations differ in more than their sizes:
+
+* `t5-*` (arXiv:1910.10683): ReLU, output layer tied to the embeddings, 32128 rows of vocabulary;
+* `t5-v1_1-*` (arXiv:2002.05202, google-research/t5x): gated GELU, an output layer of its own;
+* `mt5-*` (arXiv:2010.11934): v1.1 with 250112 rows.
+
+Every preset drops out 0.1, as fine-tuning does; v1.1 and mT5 were pre-trained with `--dropout_rate 0`.
+The parameter counts in `NUM_PARAMETERS` are those of the published checkpoints.
+"""
+
+T5_VOCABULARY = 32128
+MT5_VOCABULARY = 250112
+
+
+def t5(d_model, d_ff, num_layers, num_heads, d_kv=64) -> dict:
+    """A T5 of the first generation; `num_layers` in the encoder and as many in the decoder.
+
+    >>> t5(512, 2048, 6, 8)["feed_forward_proj"]
+    'relu'
+    """
+    return {
+        "model_type": "t5",
+        "vocab_size": T5_VOCABULARY,
+        "d_model": d_model,
+        "d_kv": d_kv,
+        "d_ff": d_ff,
+        "num_layers": num_layers,
+        "num_heads": num_heads,
+        "feed_forward_proj": "relu",
+        "tie_word_embeddings": True,
+    }
+
+
+def t5_v1_1(d_model, d_ff, num_layers, num_heads) -> dict:
+    """A T5 v1.1: gated GELU, and an output layer that is not the embedding matrix.
+
+    >>> t5_v1_1(512, 1024, 8, 6)["feed_forward_proj"]
+    'gated-gelu'
+    """
+    return {
+        **t5(d_model, d_ff, num_layers, num_heads),
+        "feed_forward_proj": "gated-gelu",
+        "tie_word_embeddings": False,
+    }
+
+
+def mt5(d_model, d_ff, num_layers, num_heads) -> dict:
+    """An mT5: v1.1 for a hundred languages.
+
+    >>> mt5(512, 1024, 8, 6)["vocab_size"]
+    250112
+    """
+    return {**t5_v1_1(d_model, d_ff, num_layers, num_heads), "model_type": "mt5", "vocab_size": MT5_VOCABULARY}
+
+
+NUM_PARAMETERS = {
+    "t5-small": 60_506_624,
+    "t5-base": 222_903_552,
+    "t5-large": 737_668_096,
+    "t5-3b": 2_851_598_336,
+    "t5-11b": 11_307_321_344,
+    "t5-v1_1-small": 76_961_152,
+    "t5-v1_1-base": 247_577_856,
+    "t5-v1_1-large": 783_150_080,
+    "t5-v1_1-xl": 2_849_757_184,
+    "t5-v1_1-xxl": 11_135_332_352,
+    "mt5-small": 300_176_768,
+    "mt5-base": 582_401_280,
+    "mt5-large": 1_229_581_312,
+    "mt5-xl": 3_742_619_648,
+    "mt5-xxl": 12_921_057_280,
+}
+
+PRESETS = {
+    "t5-small": t5(512, 2048, 6, 8),
+    "t5-base": t5(768, 3072, 12, 12),
+    "t5-large": t5(1024, 4096, 24, 16),
+    "t5-3b": t5(1024, 16384, 24, 32, d_kv=128),
+    "t5-11b": t5(1024, 65536, 24, 128, d_kv=128),
+    "t5-v1_1-small": t5_v1_1(512, 1024, 8, 6),
+    "t5-v1_1-base": t5_v1_1(768, 2048, 12, 12),
+    "t5-v1_1-large": t5_v1_1(1024, 2816, 24, 16),
+    "t5-v1_1-xl": t5_v1_1(2048, 5120, 24, 32),
+    "t5-v1_1-xxl": t5_v1_1(4096, 10240, 24, 64),
+    "mt5-small": mt5(512, 1024, 8, 6),
+    "mt5-base": mt5(768, 2048, 12, 12),
+    "mt5-large": mt5(1024, 2816, 24, 16),
+    "mt5-xl": mt5(2048, 5120, 24, 32),
+    "mt5-xxl": mt5(4096, 10240, 24, 64),
+    # For laptops: T5's vocabulary takes 4.1 of its 5.7 million parameters, which is why its output layer is tied.
+    "mini": {**t5(128, 256, 4, 4, d_kv=32), "feed_forward_proj": "gated-gelu"},
+}

@@ -1,0 +1,134 @@
+"""A tokenizer's pieces and a model's rows for them: more sentinels, mode tokens, embeddings to match.
+
+    >>> tokenizer = load_tokenizer("google/t5-v1_1-small")
+    >>> add_sentinels(tokenizer, 128), len(tokenizer)
+    (28, 32128)
+
+Rows come in multiples of 128, as T5's do (32100 pieces, 32128 rows): matrix units like them. Nothing ever shrinks a
+trained vocabulary.
+"""
+
+import logging
+from collections.abc import Iterable
+
+from transformers import AddedToken
+
+from t5suite.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+MULTIPLE = 128
+SENTINEL = "<extra_id_{}>"
+# UL2's modes (arXiv:2205.05131, section 3.1.2): regular spans, a sequence's continuation, extreme corruption.
+MODE_TOKENS = ("[R]", "[S]", "[X]")
+
+
+def rows_for(num_pieces: int) -> int:
+    """The rows of an embedding matrix for so many pieces.
+
+    >>> rows_for(32100), rows_for(32128)
+    (32128, 32128)
+    """
+    return -(-num_pieces // MULTIPLE) * MULTIPLE
+
+
+def add_tokens(tokenizer, tokens: Iterable[str]) -> int:
+    """Adds the tokens that the tokenizer lacks, as whole and special ones; returns how many they were.
+
+    They get the ids behind the last piece, are saved with the tokenizer and left out by `skip_special_tokens`.
+
+    >>> add_tokens(tokenizer, MODE_TOKENS)
+    3
+    """
+    known = tokenizer.get_vocab()
+    missing = [token for token in tokens if token not in known]
+    if missing:
+        tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in missing])
+        logger.info("%d tokens are added to the tokenizer: %s ... %s", len(missing), missing[0], missing[-1])
+    return len(missing)
+
+
+def add_sentinels(tokenizer, num_sentinels: int) -> int:
+    """Adds what is missing of `<extra_id_0>` to `<extra_id_{num_sentinels - 1}>`; returns how many were.
+
+    T5 has 100. Ids are looked up by name: the added ones come after all others, where T5's own count downwards.
+
+    Raises:
+      ConfigError: fewer than one, or fewer than the tokenizer has: they cannot be taken away.
+    """
+    known = tokenizer.get_vocab()
+    present = sum(1 for number in range(len(known)) if SENTINEL.format(number) in known)
+    if num_sentinels < max(1, present):
+        raise ConfigError(
+            f"--num_sentinels {num_sentinels}: the tokenizer has {present}, and none can be taken away; "
+            f"give {max(1, present)} or more"
+        )
+    return add_tokens(tokenizer, map(SENTINEL.format, range(num_sentinels)))
+
+
+def fit_config(config, tokenizer, fixed: bool = False) -> None:
+    """Gives a configuration whose weights will be random the rows that the tokenizer needs, and its special tokens.
+
+    Args:
+      fixed: the user set the rows himself, so that they are kept.
+
+    Raises:
+      ConfigError: rows of the user's own that are too few.
+    """
+    rows = rows_for(len(tokenizer))
+    too_few = config.vocab_size < len(tokenizer)
+    if fixed and too_few:
+        raise ConfigError(
+            f"--config_overrides vocab_size={config.vocab_size}: the tokenizer has {len(tokenizer)} pieces; "
+            f"leave vocab_size out ({rows} rows are then made)"
+        )
+    if too_few:
+        logger.warning(
+            "the configuration's vocabulary of %d is enlarged to %d for the tokenizer", config.vocab_size, rows
+        )
+    if not fixed:
+        config.vocab_size = rows if too_few else min(config.vocab_size, rows)
+
+
+def grow_embeddings(model, num_pieces: int) -> int:
+    """Gives a trained model rows for added pieces; returns how many were added.
+
+    New rows are drawn around the mean of the old ones (transformers' `mean_resizing`), so that none of them stands out.
+    """
+    rows = model.get_input_embeddings().weight.shape[0]
+    if rows >= num_pieces:
+        return 0
+    model.resize_token_embeddings(rows_for(num_pieces), mean_resizing=True)
+    added = model.get_input_embeddings().weight.shape[0] - rows
+    logger.info("the embeddings grow from %d to %d rows for %d pieces", rows, rows + added, num_pieces)
+    return added
+
+
+def set_special_tokens(config, tokenizer, names: Iterable[str], scratch: bool) -> None:
+    """Writes the tokenizer's ids of special tokens into the configuration; trained weights keep those that they have.
+
+    T5 starts its decoder with padding, BART with its end token: the configuration says which where it says anything; a
+    fresh T5's names no start token.
+
+    >>> set_special_tokens(config, tokenizer, ("pad", "eos"), scratch=True)
+    """
+    is_seq2seq = getattr(config, "is_encoder_decoder", False)
+    start = getattr(config, "decoder_start_token_id", None)
+    starts_with_end = start is not None and start == getattr(config, "eos_token_id", None)
+    for name in names:
+        key = f"{name}_token_id"
+        if hasattr(config, key) and (scratch or getattr(config, key) is None):
+            setattr(config, key, getattr(tokenizer, key, None))
+    if is_seq2seq and (scratch or start is None):
+        config.decoder_start_token_id = config.eos_token_id if scratch and starts_with_end else config.pad_token_id
+
+
+def set_generation_tokens(model) -> None:
+    """Generation pads, ends and starts with what the configuration names."""
+    generation = getattr(model, "generation_config", None)
+    if generation is None:
+        return
+    for key in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
+        value = getattr(model.config, key, None)
+        if value is not None:
+            setattr(generation, key, value)

@@ -1,0 +1,113 @@
+"""Files of weights -> `{name: tensor}`: safetensors, torch's, whole or in shards; nothing in them is ever run.
+
+>>> weights = read_weights("checkpoint-pt-65536/pytorch_model.bin")
+>>> weights["shared.weight"].shape
+torch.Size([32128, 768])
+"""
+
+import json
+import pickle
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from t5suite.errors import ConfigError
+from t5suite.models.configs import first_line
+
+FLAG = "--init_checkpoint"
+FOLDER_FILES = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+TORCH_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
+# Where trainers put the weights in a file that holds more: Lightning, nanoGPT and its kin, DeepSpeed.
+WRAPPERS = ("model_state_dict", "state_dict", "model", "module")
+# Other things that a run's folder keeps beside its weights.
+OTHER_FILES = ("optimizer", "scheduler", "training_args", "random_states", "rng_state", "scaler", "sampler")
+
+
+def read_weights(path) -> dict[str, torch.Tensor]:
+    """Every tensor of a file or folder, on the CPU, under the name that it has there.
+
+    Raises:
+      ConfigError: no such file, a folder without weights or with several files of them, a file that is torn, that
+        holds other objects than tensors, or lacks what its index promises.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise ConfigError(f"{FLAG} {path}: no such file or folder")
+    file = _file_in(path) if path.is_dir() else path
+    return _read_shards(file) if file.name.endswith(".index.json") else _read_file(file)
+
+
+def _file_in(folder: Path) -> Path:
+    for name in FOLDER_FILES:
+        if (folder / name).is_file():
+            return folder / name
+    suffixes = (".safetensors", *TORCH_SUFFIXES)
+    files = [f for f in sorted(folder.iterdir()) if f.suffix in suffixes and not f.name.startswith(OTHER_FILES)]
+    if len(files) == 1:
+        return files[0]
+    found = f"several files of weights ({', '.join(f.name for f in files)})" if files else "no file of weights"
+    raise ConfigError(f"{FLAG} {folder}: {found}; give the file itself, or a folder with {FOLDER_FILES[0]}")
+
+
+def _read_shards(index: Path) -> dict[str, torch.Tensor]:
+    try:
+        places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{FLAG} {index}: not an index of shards ({first_line(error)})") from None
+    weights = {}
+    for name in sorted(set(places.values())):
+        if Path(name).name != name:
+            raise ConfigError(f"{FLAG} {index}: shard {name!r} does not lie beside its index")
+        if not (index.parent / name).is_file():
+            raise ConfigError(f"{FLAG} {index}: its shard {name} is missing")
+        weights.update(_read_file(index.parent / name))
+    if absent := sorted(places.keys() - weights.keys()):
+        raise ConfigError(f"{FLAG} {index}: {len(absent)} weights are not in their shards ({', '.join(absent[:10])})")
+    return weights
+
+
+def _read_file(file: Path) -> dict[str, torch.Tensor]:
+    if file.suffix != ".safetensors" and file.suffix not in TORCH_SUFFIXES:
+        known = ", ".join((".safetensors", ".index.json", *TORCH_SUFFIXES))
+        raise ConfigError(f"{FLAG} {file}: a file of weights ends in one of {known}")
+    try:
+        if file.suffix == ".safetensors":
+            return load_file(file)
+        content = torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        if not zipfile.is_zipfile(file) and "Unsupported" not in str(error) and "GLOBAL" not in str(error):
+            raise ConfigError(f"{FLAG} {file}: not a file of weights, or a torn one ({first_line(error)})") from None
+        raise ConfigError(
+            f"{FLAG} {file}: it holds Python objects besides tensors, and reading those could run code; "
+            "save the weights alone: torch.save(model.state_dict(), file)"
+        ) from None
+    except (SafetensorError, RuntimeError, EOFError, ValueError, zipfile.BadZipFile) as error:
+        raise ConfigError(f"{FLAG} {file}: not a file of weights, or a torn one ({first_line(error)})") from None
+    return _unwrap(content, file)
+
+
+def _unwrap(content, file: Path) -> dict[str, torch.Tensor]:
+    """The innermost table of tensors: `{"model_state_dict": {...}, "step": 5}` -> `{...}`."""
+    while isinstance(content, Mapping):
+        inner = next((content[name] for name in WRAPPERS if isinstance(content.get(name), Mapping)), None)
+        if inner is None:
+            break
+        content = inner
+    if not isinstance(content, Mapping) or not content:
+        raise ConfigError(f"{FLAG} {file}: it holds no table of weights but {type(content).__name__}")
+    others = [str(name) for name, value in content.items() if not isinstance(value, torch.Tensor)]
+    if others:
+        raise ConfigError(
+            f"{FLAG} {file}: {len(others)} of its entries are no tensors ({', '.join(others[:10])}); "
+            f"weights are looked for at the top or in {', '.join(WRAPPERS)}"
+        )
+    return dict(content)
