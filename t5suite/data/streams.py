@@ -1,0 +1,262 @@
+"""Documents that are tokenized beside training: the same data at every step for any number of workers and ranks.
+
+    >>> settings = StreamSettings(lengths=collator.tokens_lengths, seed=42, validation_fraction=0.001)
+    >>> corpus = StreamCorpus(open_source("hub:allenai/c4:en:train"))
+    >>> loader = StreamLoader([corpus], encode, settings, collator, batch_size=16, num_workers=2)
+    >>> for batch in loader:                       # without an end
+    ...     ...
+    >>> json.dumps(loader.state_dict())            # small; a run goes on from it exactly
+    '{"version": 1, "num_given": 32, ...}'
+
+Run-long datum j is element j // V of virtual stream j % V (`virtual_streams`). Rank r of W takes every W-th datum, and
+worker k of its n every n-th of those; as V is a multiple of W * n, each stream is read by one process alone, and
+neither W nor n changes what j stands for. An update of G data covers [u * G, (u + 1) * G), whatever the ranks.
+
+Workers send messages of several blocks; the main process puts them in order, which a collation (about 1 ms) follows.
+The position counts what was given out to training, never what workers have read ahead.
+"""
+
+import copy
+import logging
+import multiprocessing
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+from torch.utils.data import DataLoader
+
+from t5suite.data.held_out import is_held_out
+from t5suite.data.stream_sources import Share, open_source
+from t5suite.data.stream_states import VERSION, check_same, merge_states
+from t5suite.data.stream_workers import BLOCKS_A_MESSAGE, BlockMessages, Message, check_shares
+from t5suite.data.virtual_streams import NO_COUNTS, Block, StreamCorpus, StreamSettings, VirtualStream
+from t5suite.errors import ConfigError, DataError
+
+__all__ = ["StreamCorpus", "StreamLoader", "StreamSettings", "merge_states", "open_source", "take_validation"]
+
+logger = logging.getLogger(__name__)
+
+PROBLEMS_SHOWN = 10
+
+
+class StreamLoader:
+    """Batches of a rank, without an end; iterating again goes on where the last iteration stood.
+
+    Args:
+      encode: a list of texts -> a list of their ids, without special tokens; it is sent to the workers.
+      collator: makes a batch of `{"input_ids", "index"}`, with "denoiser" where there are several lengths of blocks
+        and "corpus" where there are several corpora.
+      batch_size: blocks of a batch.
+      multiprocessing_context: how workers are started. 'forkserver' starts them from a process without threads; a
+        forked copy of this one could wait for ever for a lock that one of its threads held.
+
+    Raises:
+      ConfigError: the number of virtual streams cannot be shared out over ranks and workers.
+    """
+
+    def __init__(
+        self,
+        corpora: list[StreamCorpus],
+        encode: Callable,
+        settings: StreamSettings,
+        collator: Callable,
+        batch_size: int,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        num_workers: int = 0,
+        prefetch_factor: int = 4,
+        multiprocessing_context: str = "forkserver",
+    ):
+        check_shares(settings.num_virtual_streams, world_size, num_workers)
+        self.corpora = list(corpora)
+        self.encode = encode
+        self.settings = settings
+        self.collator = collator
+        self.batch_size = batch_size
+        self.rank, self.world_size = rank, world_size
+        self.num_workers = num_workers
+        self.prefetch_factor = prefetch_factor
+        self.multiprocessing_context = multiprocessing_context
+        self.num_given = 0
+        self._positions = {
+            index: [None] * len(corpora) for index in range(rank, settings.num_virtual_streams, world_size)
+        }
+        self._num_problems = 0
+        self._running = None
+
+    def __iter__(self) -> Iterator[dict]:
+        self.close()
+        self._running = self._batches()
+        return self._running
+
+    def close(self) -> None:
+        """Ends the workers; the position stays."""
+        if self._running is not None:
+            self._running.close()
+            self._running = None
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Position
+
+    def state_dict(self) -> dict:
+        """The position after the last batch that was given out, as JSON: this rank's streams alone.
+
+        `num_given` counts the data of all ranks, which stand at the same number between two updates.
+        """
+        streams = {str(index): copy.deepcopy(positions) for index, positions in self._positions.items()}
+        return {"version": VERSION, "num_given": self.num_given, "data": self.describe(), "streams": streams}
+
+    def load_state_dict(self, state: dict) -> None:
+        """Goes on from a rank's position, or from all ranks' (`merge_states`) if the number of ranks has changed.
+
+        Raises:
+          ConfigError: other settings, or no position for a stream that this rank reads.
+          DataError: other text.
+        """
+        check_same(state, self.describe())
+        if state["num_given"] % self.world_size:
+            raise ConfigError(
+                f"the run stood at datum {state['num_given']}, which {self.world_size} ranks cannot go on from "
+                "together: choose a number of ranks that divides it"
+            )
+        missing = [index for index in self._positions if str(index) not in state["streams"]]
+        if missing:
+            raise ConfigError(
+                f"no position for {len(missing)} of the {len(self._positions)} virtual streams of rank {self.rank} of "
+                f"{self.world_size} (the first: {missing[0]}): the positions of all ranks are needed"
+            )
+        self.close()
+        self.num_given = state["num_given"]
+        self._positions = {index: copy.deepcopy(state["streams"][str(index)]) for index in self._positions}
+
+    def describe(self) -> dict:
+        """What the data depend on; a run goes on with the same alone."""
+        corpora = [{**corpus.source.describe(), "weight": corpus.weight} for corpus in self.corpora]
+        tokenizer = getattr(self.encode, "fingerprint", None)
+        return {"settings": self.settings.describe(), "corpora": corpora, "tokenizer": tokenizer}
+
+    def counts(self) -> dict[str, int]:
+        """What this rank has read so far, windows in progress included; `epochs` is the most passes begun.
+
+        >>> loader.counts()
+        {'documents': 5120, 'tokens': 2912256, 'held_out': 4, 'empty': 0, 'bad': 0, 'epochs': 1}
+        """
+        known = [position for positions in self._positions.values() for position in positions if position]
+        counts = {name: sum(position["read"][name] for position in known) for name in NO_COUNTS}
+        return {**counts, "epochs": 1 + max((position["epoch"] for position in known), default=-1)}
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Batches
+
+    def _batches(self) -> Iterator[dict]:
+        blocks = self._blocks_in_order()
+        while True:
+            found = [next(blocks) for _ in range(self.batch_size)]
+            examples = []
+            for block in found:
+                index = self.num_given + self.rank
+                examples.append(self._example(block, index))
+                self._note(block, index % self.settings.num_virtual_streams)
+                self.num_given += self.world_size
+            yield self.collator(examples)
+
+    def _example(self, block: Block, index: int) -> dict:
+        example = {"input_ids": block.tokens, "index": index}
+        if len(self.settings.lengths) > 1:
+            example["denoiser"] = block.denoiser
+        if len(self.corpora) > 1:
+            example["corpus"] = block.corpus
+        return example
+
+    def _note(self, block: Block, stream: int) -> None:
+        positions = self._positions[stream]
+        window = positions[block.corpus] if block.window is None else block.window
+        positions[block.corpus] = {**window, "given": block.given}
+
+    def _blocks_in_order(self) -> Iterator[Block]:
+        """One message from each worker in turn, their blocks dealt like cards."""
+        messages = iter(self._data_loader())
+        while True:
+            turn = [self._received(messages) for _ in range(max(1, self.num_workers))]
+            for place in range(BLOCKS_A_MESSAGE):
+                for message in turn:
+                    if place == len(message.blocks):
+                        kind, text = message.error
+                        raise kind(text)
+                    yield message.blocks[place]
+
+    def _received(self, messages) -> Message:
+        try:
+            message = next(messages)
+        except RuntimeError as error:
+            if "DataLoader worker (pid" in str(error):
+                raise ChildProcessError(
+                    f"a process that tokenizes beside training has died ({str(error).splitlines()[0]}). If memory was "
+                    "short: lower --dataloader_num_workers or --buffer_size"
+                ) from error
+            raise
+        for problem in message.problems:
+            self._num_problems += 1
+            if self._num_problems <= PROBLEMS_SHOWN:
+                more = "; no more are shown" if self._num_problems == PROBLEMS_SHOWN else ""
+                logger.warning("skipped: %s%s", problem, more)
+        return message
+
+    def _data_loader(self) -> DataLoader:
+        settings = self.settings
+        dataset = BlockMessages(
+            partial(VirtualStream, self.corpora, self.encode, settings),
+            settings.num_virtual_streams,
+            self.num_given + self.rank,
+            self.world_size,
+            self._positions,
+        )
+        options = {}
+        if self.num_workers:
+            context = multiprocessing.get_context(self.multiprocessing_context)
+            if self.multiprocessing_context == "forkserver":
+                context.set_forkserver_preload([__name__])  # the imports are then made once for all workers
+            options = {"multiprocessing_context": context, "prefetch_factor": self.prefetch_factor}
+        # A generator of its own: DataLoader else draws from torch's, and dropout of a resumed run would differ.
+        generator = torch.Generator().manual_seed(settings.seed)
+        return DataLoader(
+            dataset,
+            batch_size=None,
+            collate_fn=_as_it_is,
+            num_workers=self.num_workers,
+            generator=generator,
+            **options,
+        )
+
+
+def _as_it_is(message):
+    return message
+
+
+def take_validation(source, fraction: float, count: int) -> list[str]:
+    """The first `count` held-out documents of a source, read in its own order: the same for every run.
+
+    >>> take_validation(source, fraction=0.01, count=2)
+    ['The centre of the city is old.', 'It rains in the hills.']
+
+    Reading ends with the last one; at a fraction of 0.01, 100 documents take about 10,000. A source that has fewer
+    gives those.
+
+    Raises:
+      DataError: none is held out, or there is a bad line, unless the source skips those.
+    """
+    found, num_documents = [], 0
+    for item in source.read(Share(0, 1)):
+        if item.problem and source.bad_lines == "error":
+            raise DataError(item.problem)
+        if item.text is None:
+            continue
+        num_documents += 1
+        if is_held_out(item.text, fraction):
+            found.append(item.text)
+            if len(found) == count:
+                break
+    if not found:
+        raise DataError(f"none of {num_documents} documents is held out: raise --validation_fraction ({fraction})")
+    return found
