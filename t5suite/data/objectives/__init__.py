@@ -13,25 +13,113 @@ All lengths are in tokens. What a user can mend raises ConfigError, which is a V
 and restarts never change the data.
 """
 
-from t5suite.data.objectives.corruption import corrupt, corrupt_batch, sentinel_ids
-from t5suite.data.objectives.denoisers import span_corruption
-from t5suite.data.objectives.random_numbers import datum_rng
+from t5suite.data.objectives import block_lengths, denoisers
+from t5suite.data.objectives.block_lengths import Block
+from t5suite.data.objectives.corruption import corrupt, corrupt_batch, corrupt_ragged, sentinel_ids
+from t5suite.data.objectives.ragged import Ragged
+from t5suite.data.objectives.random_numbers import DatumRngs, datum_rng
 from t5suite.data.objectives.spans import corrupted_lengths, noise_counts, noise_mask, noise_masks, span_lengths
+from t5suite.data.objectives.table import Objective
+from t5suite.data.objectives.ul2 import UL2_DENOISERS, ul2, ul2_block
 
 __all__ = [
     "OBJECTIVES",
+    "UL2_DENOISERS",
+    "Block",
+    "DatumRngs",
+    "Objective",
+    "Ragged",
     "corrupt",
     "corrupt_batch",
+    "corrupt_ragged",
     "corrupted_lengths",
     "datum_rng",
     "noise_counts",
     "noise_mask",
     "noise_masks",
     "sentinel_ids",
-    "span_corruption",
     "span_lengths",
 ]
 
 OBJECTIVES = {
-    "span_corruption": span_corruption,
+    "span_corruption": Objective(
+        "seq2seq",
+        "spans of noise become sentinels, which the targets spell out",
+        "arXiv:1910.10683 sec. 3.1.4",
+        denoisers.span_corruption,
+        block_lengths.span_corruption_block,
+        needs=("sentinel_ids", "eos_id"),
+        heeds=("noise_density", "mean_span_length", "random_roll"),
+    ),
+    "iid_denoising": Objective(
+        "seq2seq",
+        "tokens are noise independently of each other; runs of noise become sentinels",
+        "arXiv:1910.10683 sec. 3.3.2",
+        denoisers.iid_denoising,
+        block_lengths.iid_denoising_block,
+        needs=("sentinel_ids", "eos_id", "targets_length"),
+        heeds=("noise_density",),
+    ),
+    "drop_tokens": Objective(
+        "seq2seq",
+        "i.i.d. noise is left out of the inputs; the targets are what was left out",
+        "arXiv:1910.10683 sec. 3.3.2",
+        denoisers.drop_tokens,
+        block_lengths.drop_tokens_block,
+        needs=("eos_id", "targets_length"),
+        heeds=("noise_density",),
+    ),
+    "mass_style": Objective(
+        "seq2seq",
+        "i.i.d. noise becomes one mask token each; the targets are the whole text",
+        "arXiv:1910.10683 sec. 3.3.2",
+        denoisers.mass_style,
+        block_lengths.whole_text_block,
+        needs=("sentinel_ids", "eos_id"),
+        heeds=("noise_density",),
+    ),
+    "bert_style": Objective(
+        "seq2seq",
+        "i.i.d. noise becomes a mask token or, once in ten, a random one; the targets are the whole text",
+        "arXiv:1910.10683 sec. 3.3.1",
+        denoisers.bert_style,
+        block_lengths.whole_text_block,
+        needs=("sentinel_ids", "replacement_ids", "eos_id"),
+        heeds=("noise_density",),
+    ),
+    "deshuffling": Objective(
+        "seq2seq",
+        "the inputs are the tokens in random order, the targets the text",
+        "arXiv:1910.10683 sec. 3.3.1",
+        denoisers.deshuffling,
+        block_lengths.whole_text_block,
+        needs=("eos_id",),
+    ),
+    "prefix_lm": Objective(
+        "seq2seq",
+        "a random prefix is the inputs, the rest the targets",
+        "arXiv:1910.10683 sec. 3.3.1",
+        denoisers.prefix_lm,
+        block_lengths.prefix_lm_block,
+        needs=("eos_id",),
+        heeds=("noise_density",),
+    ),
+    "full_lm": Objective(
+        "seq2seq",
+        "the targets are the text, the inputs end-of-sequence alone",
+        "arXiv:1910.10683 sec. 3.2.2",
+        denoisers.full_lm,
+        block_lengths.full_lm_block,
+        needs=("eos_id",),
+    ),
+    "ul2": Objective(
+        "seq2seq",
+        "UL2's mixture of seven denoisers, told apart by mode tokens",
+        "arXiv:2205.05131",
+        ul2,
+        ul2_block,
+        needs=("sentinel_ids", "eos_id"),
+        heeds=("mode_token_ids",),
+        weights=tuple(denoiser.weight for denoiser in UL2_DENOISERS),
+    ),
 }

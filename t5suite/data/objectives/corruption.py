@@ -7,6 +7,8 @@ import re
 
 import numpy as np
 
+from t5suite.data.objectives.ragged import Ragged
+from t5suite.data.objectives.runs import Runs
 from t5suite.errors import ConfigError
 
 
@@ -28,63 +30,102 @@ def corrupt(tokens, mask, sentinel_ids, eos_id=None):
     tokens, mask = np.asarray(tokens), np.asarray(mask)
     if tokens.ndim != 1:
         raise ValueError(f"tokens have shape {tokens.shape}: `corrupt` takes one row, `corrupt_batch` takes several")
-    inputs_1I, targets_1T = corrupt_batch(tokens[None], mask[None], sentinel_ids, eos_id)
-    return inputs_1I[0], targets_1T[0]
+    inputs, targets = corrupt_ragged(tokens[None], mask[None], sentinel_ids, eos_id)
+    return inputs.values, targets.values
 
 
 def corrupt_batch(tokens_BL, mask_BL, sentinel_ids, eos_id=None):
     """`corrupt` for B rows at once, without a loop over rows: (inputs [B, I], targets [B, T]), int64.
 
     All rows must come out equally long, as they do with the masks of `noise_masks`; ValueError otherwise.
+    `corrupt_ragged` takes any masks.
+    """
+    sides = corrupt_ragged(tokens_BL, mask_BL, sentinel_ids, eos_id)
+    for side, name in zip(sides, ("inputs", "targets")):
+        if (side.lengths != side.lengths[:1]).any():
+            shortest, longest = np.sort(side.lengths - (eos_id is not None))[[0, -1]]
+            raise ValueError(
+                f"the {name} of a batch must be equally long, but come out between {shortest} and {longest} tokens: "
+                "corrupt rows of equal noise and span counts together, or any rows with `corrupt_ragged`"
+            )
+    return tuple(side.padded(int(side.lengths.max(initial=0)), 0) for side in sides)
+
+
+def corrupt_ragged(tokens_BL, mask_BL, sentinel_ids, eos_id=None):
+    """`corrupt` for B rows at once, without a loop over rows: (inputs, targets), both `Ragged`, int64.
+
+    >>> inputs, targets = corrupt_ragged([[5, 6, 7], [8, 9, 10]], [[0, 1, 1], [0, 1, 0]], [32099, 32098])
+    >>> [row.tolist() for row in inputs.rows()], [row.tolist() for row in targets.rows()]
+    ([[5, 32099], [8, 32099, 10]], [[32099, 6, 7], [32099, 9, 32098]])
     """
     tokens_BL, mask_BL = np.asarray(tokens_BL), np.asarray(mask_BL, dtype=bool)
     if tokens_BL.ndim != 2 or tokens_BL.shape != mask_BL.shape:
         raise ValueError(f"tokens of shape {tokens_BL.shape} need a mask of the same shape, not {mask_BL.shape}")
+    return replace_runs(tokens_BL, Runs.of(mask_BL), Runs.of(~mask_BL), sentinel_ids, eos_id)
+
+
+def replace_runs(tokens_BL, noise_runs, clean_runs, sentinel_ids, eos_id=None):
+    """`corrupt_ragged` where the runs are known, as they are for masks drawn by `noise_runs`.
+
+    Raises ConfigError where a row has more runs than there are sentinels.
+    """
+    _check_sentinels(noise_runs, clean_runs, len(sentinel_ids))
     sentinel_ids = np.asarray(sentinel_ids, dtype=np.int64)
-    starts = _run_starts(mask_BL), _run_starts(~mask_BL)
-    _check_sentinels(*starts, len(sentinel_ids))
-    inputs_BI = _replace_runs(tokens_BL, mask_BL, starts[0], sentinel_ids, eos_id, side="inputs")
-    targets_BT = _replace_runs(tokens_BL, ~mask_BL, starts[1], sentinel_ids, eos_id, side="targets")
-    return inputs_BI, targets_BT
+    tokens_BL = ended(tokens_BL, eos_id)
+    return tuple(_replace(tokens_BL, runs, sentinel_ids, eos_id is not None) for runs in (noise_runs, clean_runs))
 
 
-def _run_starts(hidden_BL):
-    starts_BL = hidden_BL.copy()
-    starts_BL[:, 1:] &= ~hidden_BL[:, :-1]
-    return starts_BL
-
-
-def _check_sentinels(noise_starts_BL, clean_starts_BL, num_sentinels):
-    for_inputs = int(noise_starts_BL.sum(axis=1).max(initial=0))
-    for_targets = int(clean_starts_BL.sum(axis=1).max(initial=0))
+def _check_sentinels(noise_runs, clean_runs, num_sentinels):
+    for_inputs, for_targets = int(noise_runs.counts_B.max(initial=0)), int(clean_runs.counts_B.max(initial=0))
     if max(for_inputs, for_targets) > num_sentinels:
         raise ConfigError(
             f"the inputs need {for_inputs} sentinels and the targets {for_targets}, but the tokenizer has "
             f"{num_sentinels}: lower --noise_density or --inputs_length, raise --mean_span_length, or use a tokenizer "
-            "with more <extra_id_N> tokens"
+            "with more <extra_id_N> tokens (--num_sentinels)"
         )
 
 
-def _replace_runs(tokens_BL, hidden_BL, starts_BL, sentinel_ids, eos_id, side):
-    """Each run of hidden tokens becomes the next sentinel of its row; `starts_BL` marks the first token of each run."""
-    runs_per_row = starts_BL.sum(axis=1)
-    first_run = np.cumsum(runs_per_row) - runs_per_row
-    ranks = np.arange(runs_per_row.sum()) - np.repeat(first_run, runs_per_row)
-    values_BL = tokens_BL.astype(np.int64)
-    values_BL[starts_BL] = sentinel_ids[ranks]
-    kept_BL = starts_BL | ~hidden_BL
-    lengths = kept_BL.sum(axis=1)
-    width = int(lengths.max(initial=0))
-    if (lengths != width).any():
-        raise ValueError(
-            f"the {side} of a batch must be equally long, but come out between {lengths.min()} and {width} tokens: "
-            "corrupt rows of equal noise and span counts together, or one at a time with `corrupt`"
-        )
-    out = np.empty((len(lengths), width + (eos_id is not None)), dtype=np.int64)
-    out[:, :width] = values_BL[kept_BL].reshape(len(lengths), width)
-    if eos_id is not None:
-        out[:, width] = eos_id
-    return out
+def ended(tokens_BL, eos_id):
+    """Rows as int64, with EOS, where given, after each."""
+    if eos_id is None:
+        return tokens_BL.astype(np.int64)
+    batch, length = tokens_BL.shape
+    ended_BL = np.empty((batch, length + 1), dtype=np.int64)
+    ended_BL[:, :length], ended_BL[:, length] = tokens_BL, eos_id
+    return ended_BL
+
+
+def _replace(tokens_BL, hidden, sentinel_ids, with_eos):
+    """Each run of hidden tokens becomes the next sentinel of its row.
+
+    The source of every output is a running sum of ones, with a jump behind each run; no pass over a mask, whose
+    unpredictable branches cost more than all of this (0.5 ms against 0.15 for 128 rows of 568 tokens).
+    """
+    batch, width = tokens_BL.shape
+    first_run_B = np.cumsum(hidden.counts_B) - hidden.counts_B
+    row_of_run = np.repeat(np.arange(batch), hidden.counts_B)
+    jumps = hidden.lengths - 1
+    jumped = np.cumsum(jumps)
+    places = hidden.starts + with_eos * row_of_run - (jumped - jumps)
+    total = tokens_BL.size - int(jumped[-1]) if len(jumped) else tokens_BL.size
+    sources = np.ones(total + 1, dtype=np.int64)
+    sources[0] = 0
+    sources[places + 1] += jumps
+    values = tokens_BL.reshape(-1).take(np.cumsum(sources, out=sources)[:total])
+    values[places] = sentinel_ids[np.arange(len(places)) - first_run_B[row_of_run]]
+    jumped_B = np.bincount(row_of_run, weights=jumps, minlength=batch).astype(np.int64)
+    return Ragged(values, width - jumped_B)
+
+
+def keep(tokens_BL, kept_BL, eos_id=None):
+    """The marked tokens of each row, and then `eos_id`, where given, as `Ragged`, int64.
+
+    >>> keep(np.array([[5, 6], [7, 8]]), np.array([[True, True], [False, True]]), eos_id=1).values.tolist()
+    [5, 6, 1, 8, 1]
+    """
+    kept_too_BL = np.ones((len(kept_BL), kept_BL.shape[1] + (eos_id is not None)), dtype=bool)
+    kept_too_BL[:, : kept_BL.shape[1]] = kept_BL
+    return Ragged(ended(tokens_BL, eos_id)[kept_too_BL], np.count_nonzero(kept_too_BL, axis=1))
 
 
 def sentinel_ids(tokenizer):

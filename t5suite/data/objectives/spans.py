@@ -8,7 +8,8 @@ Shape suffixes: B rows, L tokens of a block, K spans, G gaps between tokens. All
 
 import numpy as np
 
-from t5suite.data.objectives.random_numbers import random_keys
+from t5suite.data.objectives.random_numbers import below, random_keys
+from t5suite.data.objectives.runs import Runs
 from t5suite.errors import ConfigError
 
 
@@ -82,13 +83,18 @@ def corrupted_lengths(length, noise_density=0.15, mean_span_length=3.0):
 
 
 def _check_noise(noise_density, mean_span_length):
-    if not 0 <= noise_density < 1:
-        raise ConfigError(f"noise_density is {noise_density}: it must be at least 0 and below 1 (T5: 0.15)")
+    check_density(noise_density)
     if not mean_span_length >= 1:
         raise ConfigError(f"mean_span_length is {mean_span_length}: it must be at least 1 token (T5: 3)")
 
 
-def noise_mask(length, noise_density, mean_span_length, rng):
+def check_density(noise_density):
+    """Raises ConfigError unless the density lies in [0, 1)."""
+    if not 0 <= noise_density < 1:
+        raise ConfigError(f"noise_density is {noise_density}: it must be at least 0 and below 1 (T5: 0.15)")
+
+
+def noise_mask(length, noise_density, mean_span_length, rng, random_roll=False):
     """Which tokens of one block are noise.
 
     >>> from t5suite.data.objectives.random_numbers import datum_rng
@@ -97,28 +103,55 @@ def noise_mask(length, noise_density, mean_span_length, rng):
 
     Noise and clean tokens are each cut into the same number of non-empty runs, every composition being equally
     likely, and interleaved, clean first: the first token is never noise, the last always is (from two tokens on).
-    Counts are those of `noise_counts`. Returns a bool array [length]; 4 (length - 2) bytes are drawn from `rng`.
+    Counts are those of `noise_counts`. With `random_roll` the mask is then rotated by U[0, length), so that every
+    position is noise equally often; a run that wraps around counts as two.
+    Returns a bool array [length]; 4 (length - 2) bytes are drawn from `rng`, and 4 more for the roll.
     Source: T5's random-span mask (arXiv:1910.10683).
     """
-    return noise_masks(1, length, noise_density, mean_span_length, rng)[0]
+    return noise_masks(1, length, noise_density, mean_span_length, rng, random_roll)[0]
 
 
-def noise_masks(batch, length, noise_density, mean_span_length, rng):
+def noise_masks(batch, length, noise_density, mean_span_length, rng, random_roll=False):
     """`noise_mask` for `batch` rows at once, bool [batch, length], without a loop over rows.
 
-    `rng` is one Generator for all rows (row by row, it gives what `noise_mask` would), or a sequence of one Generator
-    per row. A uniform choice of k cuts among G gaps is the k smallest of G random keys.
+    `rng` is one Generator for all rows (row by row, it gives what `noise_mask` would), a sequence of one Generator
+    per row, or a `DatumRngs`. A uniform choice of k cuts among G gaps is the k smallest of G random keys.
     """
-    num_noise, num_spans = noise_counts(length, noise_density, mean_span_length)
+    num_spans = noise_counts(length, noise_density, mean_span_length)[1]
     if num_spans == 0:
         return np.zeros((batch, length), dtype=bool)
-    num_clean = length - num_noise
-    keys_BG = random_keys(batch, length - 2, rng)
-    clean_BK = _random_runs(keys_BG[:, : num_clean - 1], num_clean, num_spans)
-    noise_BK = _random_runs(keys_BG[:, num_clean - 1 :], num_noise, num_spans)
-    runs_BK2 = np.stack([clean_BK, noise_BK], axis=2)
+    clean_BK, noise_BK, shift_B1 = _random_spans(batch, length, noise_density, mean_span_length, rng, random_roll)
     is_noise = np.tile([False, True], batch * num_spans)
-    return np.repeat(is_noise, runs_BK2.reshape(-1)).reshape(batch, length)
+    mask_BL = np.repeat(is_noise, np.stack([clean_BK, noise_BK], axis=2).reshape(-1)).reshape(batch, length)
+    if not random_roll:
+        return mask_BL
+    return np.take_along_axis(mask_BL, (np.arange(length) - shift_B1) % length, axis=1)
+
+
+def noise_runs(batch, length, noise_density, mean_span_length, rng, random_roll=False):
+    """The runs of `noise_masks` and those of its complement, `(noise, clean)`, where it can without making a mask.
+
+    >>> from t5suite.data.objectives.random_numbers import datum_rng
+    >>> noise, clean = noise_runs(1, 12, 0.25, 1.5, datum_rng(0, 0))
+    >>> noise.starts.tolist(), noise.lengths.tolist()
+    ([2, 11], [2, 1])
+    """
+    if random_roll or noise_counts(length, noise_density, mean_span_length)[1] == 0:
+        mask_BL = noise_masks(batch, length, noise_density, mean_span_length, rng, random_roll)
+        return Runs.of(mask_BL), Runs.of(~mask_BL)
+    clean_BK, noise_BK, _ = _random_spans(batch, length, noise_density, mean_span_length, rng)
+    clean, noise = Runs.alternating(clean_BK, noise_BK)
+    return noise, clean
+
+
+def _random_spans(batch, length, noise_density, mean_span_length, rng, random_roll=False):
+    """Lengths of the clean and of the noise runs, both [B, K], and how far each row is to be rolled [B, 1]."""
+    num_noise, num_spans = noise_counts(length, noise_density, mean_span_length)
+    num_clean, num_gaps = length - num_noise, length - 2
+    keys_BG = random_keys(batch, num_gaps + bool(random_roll), rng)
+    clean_BK = _random_runs(keys_BG[:, : num_clean - 1], num_clean, num_spans)
+    noise_BK = _random_runs(keys_BG[:, num_clean - 1 : num_gaps], num_noise, num_spans)
+    return clean_BK, noise_BK, below(keys_BG[:, num_gaps:], length)
 
 
 def _random_runs(keys_BG, num_tokens, num_runs):

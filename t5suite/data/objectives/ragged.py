@@ -1,0 +1,52 @@
+"""Rows of different lengths, as one flat array.
+
+Shape suffixes: B rows, X width.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Ragged(NamedTuple):
+    """Rows laid end to end in `values`, row b having `lengths[b]` of them.
+
+    >>> ragged = Ragged(np.array([5, 6, 1, 7, 1]), np.array([3, 2]))
+    >>> [row.tolist() for row in ragged.rows()]
+    [[5, 6, 1], [7, 1]]
+    >>> ragged.padded(4, -100).tolist()
+    [[5, 6, 1, -100], [7, 1, -100, -100]]
+    """
+
+    values: np.ndarray
+    lengths: np.ndarray
+
+    @classmethod
+    def of(cls, rows_BX):
+        """Rows that are equally long."""
+        return cls(rows_BX.reshape(-1), np.full(len(rows_BX), rows_BX.shape[1]))
+
+    def starts(self):
+        """Where each row begins in `values`, [B]."""
+        return np.cumsum(self.lengths) - self.lengths
+
+    def rows(self):
+        """One array a row."""
+        return np.split(self.values, self.starts()[1:]) if len(self.lengths) else []
+
+    def padded(self, width, fill):
+        """[B, width], rows filled up at their end; no copy where every row is that long.
+
+        Raises ValueError where a row is longer.
+        """
+        if len(self.lengths) and self.lengths.max() > width:
+            raise ValueError(f"a row of {self.lengths.max()} does not fit a width of {width}")
+        if (self.lengths == width).all():
+            return self.values.reshape(len(self.lengths), width)
+        padded_BX = np.full((len(self.lengths), width), fill, dtype=self.values.dtype)
+        padded_BX[np.arange(width) < self.lengths[:, None]] = self.values
+        return padded_BX
+
+    def prepended(self, value):
+        """Every row with `value` in front."""
+        return Ragged(np.insert(self.values, self.starts(), value), self.lengths + 1)
