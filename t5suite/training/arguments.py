@@ -14,8 +14,8 @@ from transformers import Seq2SeqTrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from t5suite.errors import ConfigError
-from t5suite.lookup import find
-from t5suite.optim.optimizers import OPTIMIZERS
+from t5suite.optim.schedules import SCHEDULES
+from t5suite.training.optimization import check_schedule, resolve_names
 
 
 @dataclass
@@ -176,7 +176,26 @@ class SuiteTrainingArguments(Seq2SeqTrainingArguments):
     )
     seed: int = field(default=42, metadata={"help": "Decides weights, order of examples, dropout and subsets."})
     optimizer: str | None = field(
-        default=None, metadata={"help": "adafactor: as T5 was trained with. Default: what --optim says."}
+        default=None,
+        metadata={
+            "help": "adamw, adamw_rms, adafactor (as T5 was trained with) or muon, with settings in --optim_args "
+            "'betas=(0.9,0.95)'; or a name of --optim. Default: what --optim says."
+        },
+    )
+    schedule: str | None = field(
+        default=None,
+        metadata={
+            "help": f"{', '.join(SCHEDULES)}, with settings in --lr_scheduler_kwargs 'min_lr=1e-5'; or a name of "
+            "--lr_scheduler_type. Default: what --lr_scheduler_type says."
+        },
+    )
+    clip_grad_value: float | None = field(
+        default=None,
+        metadata={"help": "Clip each gradient element to +-this, after --max_grad_norm (0: no clipping by norm)."},
+    )
+    max_minutes: float | None = field(
+        default=None,
+        metadata={"help": "Train at most so long, restarts included; then evaluate, save and end as a finished run."},
     )
     z_loss: float = field(default=0.0, metadata={"help": "Weight of log(Z)^2 in the loss; T5 was trained with 1e-4."})
 
@@ -184,8 +203,10 @@ class SuiteTrainingArguments(Seq2SeqTrainingArguments):
         self.output_dir_given = self.output_dir is not None
         self.output_dir = self.output_dir or "runs"
         self._reconcile_strategies()
-        if self.optimizer is not None:
-            find(self.optimizer, OPTIMIZERS, "optimizer", where="--optimizer")
+        resolve_names(self)
+        for flag in ("clip_grad_value", "max_minutes"):
+            if getattr(self, flag) is not None and not getattr(self, flag) > 0:
+                raise ConfigError(f"--{flag} {getattr(self, flag)}: must be above 0")
         # Every metric is turned into one number, more being better, under this name (`evaluation.selection_value`).
         self.selection_metric, self.metric_for_best_model = self.metric_for_best_model, "selection"
         self.greater_is_better = True
@@ -193,6 +214,7 @@ class SuiteTrainingArguments(Seq2SeqTrainingArguments):
             super().__post_init__()
         except (ValueError, ImportError) as error:
             raise ConfigError(str(error)) from None
+        check_schedule(self)
         # Our trackers mirror metrics.jsonl; the trainer's own reporting callbacks stay off.
         self.trackers, self.report_to = self.report_to, []
 

@@ -16,9 +16,10 @@ from transformers import Seq2SeqTrainer
 
 from t5suite.data.samplers import GlobalBatchSampler
 from t5suite.errors import ConfigError
-from t5suite.optim.optimizers import OPTIMIZERS
 from t5suite.training.evaluation import selection_value
+from t5suite.training.limits import limit_callbacks
 from t5suite.training.losses import TokenLoss
+from t5suite.training.optimization import build_optimizer, build_scheduler, check_parallelism, sets_its_own_rates
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +54,8 @@ class SuiteTrainer(Seq2SeqTrainer):
         self.selection_metric = selection_metric
         self.last_report = None
         self._non_finite_in_a_row = 0
+        for callback in limit_callbacks(args):
+            self.add_callback(callback)
 
     def get_train_dataloader(self) -> DataLoader:
         """Batches of this rank only; the trainer moves them to the device, so accelerate has nothing to prepare."""
@@ -77,9 +80,22 @@ class SuiteTrainer(Seq2SeqTrainer):
         """`--optimizer` from our table, else what `--optim` says."""
         if self.args.optimizer is None or self.optimizer is not None:
             return super().create_optimizer(model)
-        trained = [p for p in (model or self.model).parameters() if p.requires_grad]
-        self.optimizer = OPTIMIZERS[self.args.optimizer](trained, self.args.learning_rate)
+        check_parallelism(self.args.optimizer, self.accelerator)
+        self.optimizer = build_optimizer(self.args, model or self.model)
         return self.optimizer
+
+    def create_scheduler(self, num_training_steps: int, optimizer=None) -> torch.optim.lr_scheduler.LRScheduler:
+        """`--schedule` from our table, else what `--lr_scheduler_type` says.
+
+        The trainer steps it once an update; it must not be prepared by accelerate, which would step it once a process.
+        """
+        optimizer = optimizer or self.optimizer
+        ours = self.args.schedule is not None or sets_its_own_rates(optimizer)
+        if self.lr_scheduler is not None or not ours:
+            return super().create_scheduler(num_training_steps, optimizer)
+        self.lr_scheduler = build_scheduler(self.args, optimizer, num_training_steps)
+        self._created_lr_scheduler = True
+        return self.lr_scheduler
 
     def training_step(self, model, inputs, num_items_in_batch=None) -> torch.Tensor:
         """One micro-batch; a run of losses that are no numbers ends the training instead of spoiling the weights."""

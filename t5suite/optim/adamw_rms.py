@@ -1,0 +1,130 @@
+"""AdamW whose steps are relative to the size of each parameter: AdamW with RMS scaling.
+
+    >>> weight = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
+    >>> weight.grad = torch.tensor([1.0, -2.0])
+    >>> AdamWRMS([weight], lr=0.1).step()
+    >>> weight                                     # the first step: 0.1 * RMS(3, 4) = 0.354 against the gradient's sign
+    Parameter containing:
+    tensor([2.6465, 4.3535], requires_grad=True)
+
+For a parameter p with gradient g, in update t (nanoT5's AdamWScale, which takes the scale from Adafactor,
+arXiv:1804.04235 section 8, and the rest from AdamW, arXiv:1711.05101):
+
+    m = beta1 m + (1 - beta1) g                    v = beta2 v + (1 - beta2) g^2
+    p = p - lr sqrt(1 - beta2^t) / (1 - beta1^t) max(1e-3, RMS(p)) m / (sqrt(v) + eps)
+    p = p - lr weight_decay p                      (the plain learning rate, not scaled by RMS)
+
+A learning rate of 2e-2 means: 2% of the parameter's own size. Moments are float32 whatever the parameter's type.
+"""
+
+import torch
+
+from t5suite.optim.parameter_groups import parameter_rms
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+FUSED_DEVICES = ("cpu", "cuda")
+
+
+class AdamWRMS(torch.optim.Optimizer):
+    """AdamW with RMS scaling.
+
+    Nothing waits for the device: steps are counted in Python, RMS values stay where the parameters are. Float32
+    parameters on a CPU or GPU take one pass over the memory each (torch's fused Adam with the scaled learning rate as
+    a tensor); others go through the same formula list by list.
+
+    Args:
+      min_rms: what the RMS of a small parameter counts as, so that a parameter that is all zero can move.
+      fused: None decides by type and device; False never takes the fused kernel.
+    """
+
+    def __init__(
+        self, params, lr=1e-2, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.0, min_rms=1e-3, fused: bool | None = None
+    ):
+        defaults = {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay, "min_rms": min_rms}
+        super().__init__(params, {**defaults, "fused": fused})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        """One update of everything that has a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            parameters = [p for p in group["params"] if p.grad is not None]
+            for fused in (True, False):
+                part = [p for p in parameters if self._takes_fused(p, group) == fused]
+                if part:
+                    self._update(part, group, fused)
+        return loss
+
+    def _takes_fused(self, parameter, group) -> bool:
+        able = parameter.dtype == torch.float32 and type(parameter.data) is torch.Tensor
+        return group["fused"] is not False and able and parameter.device.type in FUSED_DEVICES
+
+    def _update(self, parameters: list[torch.Tensor], group: dict, fused: bool) -> None:
+        states = [self._state(parameter) for parameter in parameters]
+        for state in states:
+            state["step"] += 1
+        scales = parameter_rms(parameters)
+        torch._foreach_clamp_min_(scales, group["min_rms"])
+        torch._foreach_mul_(scales, group["lr"])
+        moments = [[state[name] for state in states] for name in MOMENTS]
+        steps = [state["step"] for state in states]
+        update = fused_update if fused else foreach_update
+        update(parameters, [p.grad for p in parameters], *moments, steps, scales, group["betas"], group["eps"])
+        if group["weight_decay"]:
+            torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+
+    def _state(self, parameter) -> dict:
+        state = self.state[parameter]
+        if not state:
+            state["step"] = 0
+            for name in MOMENTS:
+                state[name] = torch.zeros_like(parameter, dtype=torch.float32, memory_format=torch.preserve_format)
+        return state
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """Restores moments bit by bit: torch's own way rounds them to the type of the parameter."""
+        super().load_state_dict(state_dict)
+        names = [name for group in state_dict["param_groups"] for name in group["params"]]
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        for name, parameter in zip(names, parameters, strict=True):
+            for moment in MOMENTS:
+                if moment in state_dict["state"].get(name, {}):
+                    saved = state_dict["state"][name][moment]
+                    self.state[parameter][moment] = saved.to(device=parameter.device, dtype=torch.float32)
+
+
+def fused_update(parameters, grads, exp_avgs, exp_avg_sqs, steps, scales, betas, eps) -> None:
+    """A tensor at a time through torch's fused Adam kernel, `scales` being learning rates that stay on the device.
+
+    Its denominator is `sqrt(v) / sqrt(1 - beta2^t) + eps'`, so eps' = eps / sqrt(1 - beta2^t) makes it ours.
+    """
+    counters = {}
+    for parameter, grad, exp_avg, exp_avg_sq, step, scale in zip(
+        parameters, grads, exp_avgs, exp_avg_sqs, steps, scales, strict=True
+    ):
+        key = (step, parameter.device)
+        if key not in counters:
+            counters[key] = torch.full((), float(step), dtype=torch.float32, device=parameter.device)
+        torch._fused_adamw_(
+            [parameter], [grad], [exp_avg], [exp_avg_sq], [], [counters[key]],
+            lr=scale, beta1=betas[0], beta2=betas[1], eps=eps / (1 - betas[1] ** step) ** 0.5,
+            weight_decay=0.0, amsgrad=False, maximize=False,
+        )  # fmt: skip
+
+
+def foreach_update(parameters, grads, exp_avgs, exp_avg_sqs, steps, scales, betas, eps) -> None:
+    """The same formula with operations over lists of tensors, for every type and device."""
+    beta1, beta2 = betas
+    grads = [grad.float() for grad in grads]
+    torch._foreach_lerp_(exp_avgs, grads, 1 - beta1)
+    torch._foreach_mul_(exp_avg_sqs, beta2)
+    torch._foreach_addcmul_(exp_avg_sqs, grads, grads, 1 - beta2)
+    denominators = torch._foreach_sqrt(exp_avg_sqs)
+    torch._foreach_add_(denominators, eps)
+    updates = torch._foreach_div(exp_avgs, denominators)
+    torch._foreach_mul_(scales, [(1 - beta2**step) ** 0.5 / (1 - beta1**step) for step in steps])
+    torch._foreach_mul_(updates, scales)
+    torch._foreach_sub_(parameters, [update.to(p.dtype) for update, p in zip(updates, parameters, strict=True)])

@@ -1,0 +1,160 @@
+"""The flags of optimizer and schedule -> the two objects that the trainer steps.
+
+    >>> optimizer = build_optimizer(args, model)
+    >>> scheduler = build_scheduler(args, optimizer, num_training_steps=1000)
+
+Only for `--optimizer` and `--schedule` of our own tables; for Hugging Face's names the trainer builds both itself.
+"""
+
+import inspect
+import logging
+
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
+from transformers.trainer_utils import SchedulerType
+from transformers.training_args import OptimizerNames
+
+from t5suite.errors import ConfigError
+from t5suite.lookup import find, suggestion
+from t5suite.optim.learning_rates import make_scheduler
+from t5suite.optim.optimizers import NEED_WHOLE_TENSORS, OPTIMIZERS, is_adam, make_optimizer
+from t5suite.optim.schedules import SCHEDULES, has_warmup, schedule_settings
+from t5suite.optim.settings import parse_settings, read_value, setting_types, settings_for
+
+logger = logging.getLogger(__name__)
+
+ADAM_FLAGS = ("adam_beta1", "adam_beta2", "adam_epsilon")
+# Schedules of Hugging Face that watch evaluations. Ours are one number, more being better and often below zero, while
+# their defaults are for losses and for relative changes.
+WATCHING = {"mode": "max", "threshold_mode": "abs"}
+GIVEN_BY_THE_TRAINER = ("optimizer", "num_warmup_steps", "num_training_steps", "last_epoch")
+# Schedules that give rates themselves: `--learning_rate` should be 1.0.
+ABSOLUTE_RATES = ("inverse_sqrt_t5", "relative_step")
+
+
+def resolve_names(args) -> None:
+    """Hugging Face's names under our flags become their flags; names and settings are checked.
+
+    `--optimizer adamw_torch_fused` means `--optim adamw_torch_fused`; where both tables have a name, ours counts.
+
+    Raises:
+      ConfigError: a name, setting or value that is neither's.
+    """
+    args.optimizer, args.optim = _ours_or_theirs(args.optimizer, args.optim, OPTIMIZERS, OptimizerNames, "optimizer")
+    args.schedule, args.lr_scheduler_type = _ours_or_theirs(
+        args.schedule, args.lr_scheduler_type, SCHEDULES, SchedulerType, "schedule"
+    )
+    if args.optimizer is not None:
+        settings_for(OPTIMIZERS[args.optimizer], args.optim_args, "--optim_args")
+    given = args.lr_scheduler_kwargs
+    if isinstance(given, str) and not given.lstrip().startswith("{"):
+        pairs = parse_settings(given, "--lr_scheduler_kwargs")
+        args.lr_scheduler_kwargs = {name: read_value(value) for name, value in pairs.items()}
+
+
+def check_schedule(args) -> None:
+    """Refuses settings that the schedule does not have, and a schedule that waits for evaluations that never come."""
+    watches = args.schedule == "plateau"
+    if args.schedule is not None:
+        schedule_settings(args.schedule, args.lr_scheduler_kwargs, args.learning_rate)
+    else:
+        kind = SchedulerType(args.lr_scheduler_type)
+        watches = kind in (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
+        if watches:
+            args.lr_scheduler_kwargs = {**WATCHING, **(args.lr_scheduler_kwargs or {})}
+        else:
+            _check_their_settings(kind, args.lr_scheduler_kwargs)
+    if watches and args.eval_strategy.value == "no":
+        raise ConfigError("this schedule follows the evaluations, and --eval_strategy no makes none; choose steps")
+
+
+def build_optimizer(args, model) -> torch.optim.Optimizer:
+    """The optimizer `--optimizer` with `--learning_rate`, `--weight_decay`, `--adam_*` and `--optim_args`."""
+    name = args.optimizer
+    if _given(args, "optim"):
+        logger.warning("--optim has no effect beside --optimizer %s", name)
+    defaults = {"weight_decay": args.weight_decay}
+    if is_adam(name):
+        defaults["betas"] = (args.adam_beta1, args.adam_beta2)
+        # Ours have an eps of their own, which counts unless the flag was given.
+        if _given(args, "adam_epsilon"):
+            defaults["eps"] = args.adam_epsilon
+    for flag in ADAM_FLAGS:
+        if _given(args, flag) and not is_adam(name):
+            logger.warning("--%s has no effect: --optimizer %s is no Adam; see --optim_args", flag, name)
+    if _given(args, "weight_decay") and "weight_decay" not in setting_types(OPTIMIZERS[name]):
+        logger.warning("--weight_decay has no effect: --optimizer %s has none", name)
+    return make_optimizer(name, model, args.learning_rate, args.optim_args, defaults)
+
+
+def build_scheduler(args, optimizer, num_training_steps: int) -> LambdaLR:
+    """The scheduler of `--schedule` with `--warmup_steps` and `--lr_scheduler_kwargs`."""
+    name, settings = args.schedule, {}
+    if sets_its_own_rates(optimizer):
+        for flag in ("schedule", "learning_rate", "lr_scheduler_kwargs"):
+            if _given(args, flag):
+                logger.warning("--%s has no effect: --optim_args relative_step=True sets its own rates", flag)
+        name, settings = "relative_step", {"warmup_init": optimizer.param_groups[0]["warmup_init"]}
+    else:
+        if _given(args, "lr_scheduler_type"):
+            logger.warning(
+                "--lr_scheduler_type %s has no effect beside --schedule %s", args.lr_scheduler_type.value, name
+            )
+        settings = schedule_settings(name, args.lr_scheduler_kwargs, args.learning_rate)
+        if name in ABSOLUTE_RATES and args.learning_rate != 1.0:
+            logger.warning(
+                "--schedule %s gives learning rates themselves (--learning_rate 1.0); they are multiplied by %s here",
+                name,
+                args.learning_rate,
+            )
+    if _given(args, "warmup_steps") and not has_warmup(name):
+        logger.warning("--warmup_steps has no effect: --schedule %s has no warm-up of that kind", name)
+    return make_scheduler(optimizer, name, num_training_steps, args.get_warmup_steps(num_training_steps), settings)
+
+
+def sets_its_own_rates(optimizer) -> bool:
+    """Whether this is Adafactor with relative steps, which heeds no schedule."""
+    groups = getattr(optimizer, "param_groups", None)  # a stand-in of DeepSpeed has none
+    return bool(groups and groups[0].get("relative_step"))
+
+
+def check_parallelism(name: str | None, accelerator) -> None:
+    """Refuses optimizers that look at whole tensors where ZeRO or FSDP cuts them into pieces.
+
+    Raises:
+      ConfigError: with what to choose instead.
+    """
+    kind = accelerator.distributed_type.value
+    if name in NEED_WHOLE_TENSORS and kind in ("DEEPSPEED", "FSDP"):
+        raise ConfigError(
+            f"--optimizer {name} works on whole tensors (their RMS, rows or singular values), and {kind} gives it "
+            "pieces; choose --optimizer adamw, or train without sharding"
+        )
+
+
+def _ours_or_theirs(name, theirs, table, names, what: str):
+    """`(our name or None, Hugging Face's name)` of what `--optimizer` or `--schedule` said."""
+    if name is None:
+        return None, theirs
+    hugging_face = [member.value for member in names]
+    if name in table or name not in hugging_face:
+        find(name, {**dict.fromkeys(hugging_face), **table}, what, where=f"--{what}")
+        return name, theirs
+    return None, name
+
+
+def _check_their_settings(kind: SchedulerType, given: dict | None) -> None:
+    parameters = inspect.signature(TYPE_TO_SCHEDULER_FUNCTION[kind]).parameters
+    known = [name for name in parameters if name not in GIVEN_BY_THE_TRAINER]
+    for name in given or {}:
+        if name not in known or kind == SchedulerType.CONSTANT:
+            raise ConfigError(
+                f"--lr_scheduler_kwargs: {kind.value} (--lr_scheduler_type) has no setting {name!r}; "
+                f"{suggestion(name, known)}; ours are behind --schedule"
+            )
+
+
+def _given(args, flag: str) -> bool:
+    """Whether a flag's value is not its default."""
+    return getattr(args, flag) != type(args).__dataclass_fields__[flag].default
