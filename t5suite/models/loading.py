@@ -99,10 +99,9 @@ def load_model(
     else:
         model = _trained_weights(auto_class, name, config, {**options, "revision": revision})
         set_special_tokens(model.config, tokenizer, FAMILIES[family].special_tokens, scratch)
-        if num_new_tokens:
-            grow_embeddings(model, len(tokenizer))
+        _check_vocabulary(model, len(tokenizer) - num_new_tokens)
+        grow_embeddings(model, len(tokenizer))
     set_generation_tokens(model)
-    _check_vocabulary(model, tokenizer)
     if init_checkpoint is not None:
         load_init_checkpoint(model, init_checkpoint, allow_missing_keys)
     if config.model_type in T5_TYPES:
@@ -128,7 +127,7 @@ def _trained_weights(auto_class, name, config, options):
         )
     try:
         return trained_model(auto_class, name, config, **options)
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         raise ConfigError(cannot_load("a model", name, "--model_name_or_path", error)) from None
 
 
@@ -140,11 +139,11 @@ def _check_attention(config, attn_implementation: str) -> None:
         )
 
 
-def _check_vocabulary(model, tokenizer) -> None:
-    rows = model.get_input_embeddings().weight.shape[0]
-    if 0 < rows < len(tokenizer):
+def _check_vocabulary(model, num_pieces: int) -> None:
+    rows = model.config.get_text_config().vocab_size
+    if rows < num_pieces:
         raise ConfigError(
-            f"the model has {rows} embeddings, but the tokenizer has {len(tokenizer)} pieces; "
+            f"the model has {rows} embeddings, but the tokenizer has {num_pieces} pieces; "
             "give the --tokenizer_name that belongs to the model"
         )
 

@@ -51,23 +51,26 @@ def add_tokens(tokenizer, tokens: Iterable[str]) -> int:
 def add_sentinels(tokenizer, num_sentinels: int) -> int:
     """Adds what is missing of `<extra_id_0>` to `<extra_id_{num_sentinels - 1}>`; returns how many were.
 
-    T5 has 100. Ids are looked up by name: the added ones come after all others, where T5's own count downwards.
+    T5 has 100; mT5's begin with U+2581. Ids are looked up by name: the added ones come after all others, where T5's own
+    count downwards.
 
     Raises:
       ConfigError: fewer than one, or fewer than the tokenizer has: they cannot be taken away.
     """
     known = tokenizer.get_vocab()
-    present = sum(1 for number in range(len(known)) if SENTINEL.format(number) in known)
-    if num_sentinels < max(1, present):
+    has = [not known.keys().isdisjoint((name, "\u2581" + name)) for name in map(SENTINEL.format, range(len(known)))]
+    if num_sentinels < max(1, sum(has)):
         raise ConfigError(
-            f"--num_sentinels {num_sentinels}: the tokenizer has {present}, and none can be taken away; "
-            f"give {max(1, present)} or more"
+            f"--num_sentinels {num_sentinels}: the tokenizer has {sum(has)}, and none can be taken away; "
+            f"give {max(1, sum(has))} or more"
         )
-    return add_tokens(tokenizer, map(SENTINEL.format, range(num_sentinels)))
+    return add_tokens(tokenizer, (SENTINEL.format(n) for n in range(num_sentinels) if n >= len(has) or not has[n]))
 
 
 def fit_config(config, tokenizer, fixed: bool = False) -> None:
-    """Gives a configuration whose weights will be random the rows that the tokenizer needs, and its special tokens.
+    """Gives a configuration whose weights will be random the rows that the tokenizer needs.
+
+    A vocabulary of exactly the tokenizer's pieces is left so: it was made for this tokenizer.
 
     Args:
       fixed: the user set the rows himself, so that they are kept.
@@ -75,19 +78,17 @@ def fit_config(config, tokenizer, fixed: bool = False) -> None:
     Raises:
       ConfigError: rows of the user's own that are too few.
     """
-    rows = rows_for(len(tokenizer))
-    too_few = config.vocab_size < len(tokenizer)
-    if fixed and too_few:
+    num_pieces, rows = len(tokenizer), rows_for(len(tokenizer))
+    if config.vocab_size == num_pieces or (fixed and config.vocab_size > num_pieces):
+        return
+    if fixed:
         raise ConfigError(
-            f"--config_overrides vocab_size={config.vocab_size}: the tokenizer has {len(tokenizer)} pieces; "
+            f"--config_overrides vocab_size={config.vocab_size}: the tokenizer has {num_pieces} pieces; "
             f"leave vocab_size out ({rows} rows are then made)"
         )
-    if too_few:
-        logger.warning(
-            "the configuration's vocabulary of %d is enlarged to %d for the tokenizer", config.vocab_size, rows
-        )
-    if not fixed:
-        config.vocab_size = rows if too_few else min(config.vocab_size, rows)
+    if config.vocab_size != rows:
+        logger.info("the configuration's vocabulary of %d becomes %d for the tokenizer", config.vocab_size, rows)
+    config.vocab_size = rows
 
 
 def grow_embeddings(model, num_pieces: int) -> int:
@@ -95,11 +96,11 @@ def grow_embeddings(model, num_pieces: int) -> int:
 
     New rows are drawn around the mean of the old ones (transformers' `mean_resizing`), so that none of them stands out.
     """
-    rows = model.get_input_embeddings().weight.shape[0]
+    rows = model.config.get_text_config().vocab_size
     if rows >= num_pieces:
         return 0
     model.resize_token_embeddings(rows_for(num_pieces), mean_resizing=True)
-    added = model.get_input_embeddings().weight.shape[0] - rows
+    added = rows_for(num_pieces) - rows
     logger.info("the embeddings grow from %d to %d rows for %d pieces", rows, rows + added, num_pieces)
     return added
 

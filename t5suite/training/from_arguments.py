@@ -3,6 +3,8 @@
 >>> tokenizer, model = tokenizer_and_model(ModelArguments(model_name_or_path="t5-small"))
 """
 
+import logging
+
 from t5suite.data.sources import DataOptions
 from t5suite.data.subsets import selection_share
 from t5suite.data.training_data import Mixing, Subset
@@ -10,6 +12,8 @@ from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.models.vocabulary import add_sentinels, add_tokens
 from t5suite.tasks.registry import Lengths
 from t5suite.training.fine_tuning import Data, Plan, load_data
+
+logger = logging.getLogger(__name__)
 
 
 def tokenizer_and_model(model_args, mode_tokens=(), sentence_pairs: bool = False):
@@ -25,6 +29,8 @@ def tokenizer_and_model(model_args, mode_tokens=(), sentence_pairs: bool = False
         model_args.trust_remote_code,
         flag="--tokenizer_name" if model_args.tokenizer_name else "--model_name_or_path",
     )
+    if model_args.allow_missing_keys and model_args.init_checkpoint is None:
+        logger.warning("--allow_missing_keys has no effect: there is no --init_checkpoint")
     added = 0 if model_args.num_sentinels is None else add_sentinels(tokenizer, model_args.num_sentinels)
     added += add_tokens(tokenizer, mode_tokens)
     model = load_model(

@@ -1,0 +1,521 @@
+"""Configurations, families, presets, output layers, first weights and vocabularies."""
+
+import doctest
+import json
+import logging
+import math
+import os
+import re
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+import shared_data
+import torch
+from absl.testing import absltest, parameterized
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    BertConfig,
+    MT5Config,
+    T5Config,
+    T5ForConditionalGeneration,
+    UMT5Config,
+    set_seed,
+)
+
+from t5suite.data.objectives import sentinel_ids
+from t5suite.errors import ConfigError
+from t5suite.models import configs, families, initialization, presets, vocabulary
+from t5suite.models.configs import check_length, load_config
+from t5suite.models.families import FAMILIES, family_of, model_class_for
+from t5suite.models.head_tying import T5_TYPES, asked_for_tied, random_model, trained_model
+from t5suite.models.initialization import expected_first_loss
+from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
+from t5suite.models.presets import NUM_PARAMETERS, PRESETS
+from t5suite.models.vocabulary import MODE_TOKENS, add_sentinels, add_tokens, rows_for
+from t5suite.training.arguments import ModelArguments
+from t5suite.training.from_arguments import tokenizer_and_model
+
+TINY = "d_model=32,d_kv=8,d_ff=48,num_layers=2,num_heads=2"
+TINY_UNTIED = f"{TINY},tie_word_embeddings=False,feed_forward_proj=gated-gelu"
+SMALL_ENCODER = "num_hidden_layers=2,hidden_size=64,num_attention_heads=2,intermediate_size=128"
+# Every model type that is tried from scratch -> its family and a small size.
+MODEL_TYPES = {
+    "bert": ("masked", SMALL_ENCODER),
+    "roberta": ("masked", SMALL_ENCODER),
+    "roformer": ("masked", SMALL_ENCODER),
+    "modernbert": ("masked", SMALL_ENCODER),
+    "big_bird": ("masked", f"{SMALL_ENCODER},block_size=8,num_random_blocks=1"),
+    "albert": ("masked", SMALL_ENCODER),
+    "electra": ("masked", SMALL_ENCODER),
+    "distilbert": ("masked", "n_layers=2,dim=64,n_heads=2,hidden_dim=128"),
+    "gpt2": ("causal", "n_layer=2,n_embd=64,n_head=2"),
+    "llama": ("causal", f"{SMALL_ENCODER},num_key_value_heads=2"),
+    "gpt_neox": ("causal", SMALL_ENCODER),
+    "bart": (
+        "seq2seq",
+        "d_model=32,encoder_layers=1,decoder_layers=1,encoder_attention_heads=2,decoder_attention_heads=2",
+    ),
+    "t5": ("seq2seq", TINY),
+    "mt5": ("seq2seq", TINY),
+    "umt5": ("seq2seq", TINY),
+}
+
+
+def folder() -> Path:
+    return Path(tempfile.mkdtemp())
+
+
+def tiny(overrides=TINY, name=BUNDLED_MODEL, seed=0, **settings):
+    """A small model of random weights over the bundled vocabulary."""
+    set_seed(seed)
+    return load_model(config_name=name, config_overrides=overrides, tokenizer=load_tokenizer(None), **settings).eval()
+
+
+def tokens(model, batch=4, length=96, seed=0):
+    return torch.randint(3, 500, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def mean_loss(logits_BLV, labels_BL):
+    return torch.nn.functional.cross_entropy(logits_BLV.transpose(1, 2).float(), labels_BL).item()
+
+
+def first_loss(model, family):
+    """Of random tokens and random labels."""
+    inputs, labels = tokens(model), tokens(model, seed=1)
+    batch = {"input_ids": inputs, **({"decoder_input_ids": tokens(model, seed=2)} if family == "seq2seq" else {})}
+    with torch.no_grad():
+        return mean_loss(model(**batch).logits, labels)
+
+
+class PresetTest(parameterized.TestCase):
+    @parameterized.parameters(*NUM_PARAMETERS)
+    def test_parameters_are_those_of_the_published_checkpoint(self, name):
+        config = load_config(name, from_scratch=True)
+        with torch.device("meta"):
+            model = random_model(AutoModelForSeq2SeqLM, config)
+        self.assertEqual(sum(p.numel() for p in model.parameters()), NUM_PARAMETERS[name])
+
+    def test_every_published_preset_is_counted(self):
+        self.assertEqual(set(PRESETS) - set(NUM_PARAMETERS), {"mini"})
+
+    @parameterized.parameters(*PRESETS)
+    def test_preset(self, name):
+        config = load_config(name, from_scratch=True)
+        self.assertEqual(config.num_decoder_layers, config.num_layers)
+        self.assertEqual(config.is_gated_act, name.startswith(("t5-v1_1", "mt5", "mini")))
+        self.assertEqual(config.tie_word_embeddings, not name.startswith(("t5-v1_1", "mt5")))
+        self.assertEqual(getattr(config, "scale_decoder_outputs", False), config.tie_word_embeddings)
+        self.assertEqual(config.dropout_rate, 0.1)
+
+    def test_mini_has_about_five_million_parameters(self):
+        with torch.device("meta"):
+            model = random_model(AutoModelForSeq2SeqLM, load_config("mini", from_scratch=True))
+        self.assertBetween(sum(p.numel() for p in model.parameters()), 4e6, 6e6)
+
+    @parameterized.parameters(presets, configs, families, initialization, vocabulary)
+    def test_examples_in_docstrings(self, module):
+        """Those that need neither a model nor a tokenizer."""
+        runner = doctest.DocTestRunner()
+        for case in doctest.DocTestFinder().find(module, extraglobs={"AutoConfig": AutoConfig}):
+            sources = "".join(example.source + example.want for example in case.examples)
+            if not re.search(r"\b(model|tokenizer|config|ConfigError)\b", sources):
+                runner.run(case)
+        self.assertEqual(runner.failures, 0)
+        self.assertGreater(runner.tries, 0)
+
+
+class ConfigTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ("t5-v1_1-small", "num_layers=3", dict(num_layers=3, num_decoder_layers=3)),
+        ("t5-v1_1-small", "num_layers=3,num_decoder_layers=1", dict(num_layers=3, num_decoder_layers=1)),
+        ("t5-v1_1-small", "num_hidden_layers=3", dict(num_layers=3, num_decoder_layers=3)),
+        ("t5-small", "feed_forward_proj=gated-gelu", dict(is_gated_act=True, dense_act_fn="gelu_new")),
+        ("t5-small", "tie_word_embeddings=False", dict(tie_word_embeddings=False, scale_decoder_outputs=False)),
+        ("t5-v1_1-small", "tie_word_embeddings=True", dict(tie_word_embeddings=True, scale_decoder_outputs=True)),
+        (BUNDLED_MODEL, "feed_forward_proj=gated-gelu", dict(is_gated_act=True, dense_act_fn="gelu_new")),
+        (BUNDLED_MODEL, "num_layers=2", dict(num_layers=2, num_decoder_layers=1)),
+        (BUNDLED_MODEL, "d_model=128", dict(hidden_size=128, d_ff=256)),
+        ("llama", "hidden_size=64,num_attention_heads=4", dict(head_dim=16)),
+        ("gpt2", "n_layer=2", dict(num_hidden_layers=2)),
+    )
+    def test_what_follows_from_a_setting_follows_from_a_changed_one(self, name, overrides, expected):
+        config = load_config(name, overrides, from_scratch=True)
+        self.assertEqual({key: getattr(config, key) for key in expected}, expected)
+
+    @parameterized.parameters(
+        ("t5-small", "d_modle=3", "no setting 'd_modle'; did you mean d_model"),
+        ("t5-small", "d_model", "'d_model' is not of the form name=value"),
+        ("t5-small", "d_model=wide", "--config_overrides d_model=wide: Validation error for field 'd_model'"),
+        ("t5-small", "feed_forward_proj=a-b-c", "--config_overrides feed_forward_proj=a-b-c: .*feed_forward_proj"),
+        ("/nowhere/t5", None, "--config_name: no file or folder '/nowhere/t5'"),
+        ("t5-v1_1-basse", None, "t5-v1_1-basse.* of nearly that name: t5-v1_1-base"),
+    )
+    def test_bad_configurations_are_named(self, name, overrides, message):
+        with self.assertRaisesRegex(ConfigError, message):
+            load_config(name, overrides, from_scratch=True)
+
+    def test_presets_and_model_types_ask_no_hub(self):
+        with mock.patch.object(configs, "prepare_hub", side_effect=AssertionError), mock.patch.dict(os.environ):
+            for name in [*PRESETS, *MODEL_TYPES]:
+                load_config(name, from_scratch=True)
+
+    def test_a_folder_goes_before_a_preset_and_a_slash_goes_to_the_hub(self):
+        place = folder()
+        T5Config(d_model=24).save_pretrained(place / "t5-small")
+        here = mock.patch.object(configs, "Path", lambda name: place / name)
+        with here, mock.patch.object(AutoConfig, "from_pretrained", side_effect=OSError("asked")) as asked:
+            for name, from_scratch in (("t5-small", True), ("google/t5-small", True), ("t5-base", False)):
+                with self.assertRaises(ConfigError):
+                    load_config(name, from_scratch=from_scratch)
+        self.assertEqual([call.args[0] for call in asked.call_args_list], ["t5-small", "google/t5-small", "t5-base"])
+
+    @parameterized.parameters(
+        ("t5", ("dropout_rate",)),
+        ("bart", ("dropout",)),
+        ("bert", ("hidden_dropout_prob", "attention_probs_dropout_prob")),
+        ("gpt2", ("resid_pdrop", "embd_pdrop", "attn_pdrop")),
+        ("modernbert", ("embedding_dropout", "mlp_dropout", "attention_dropout")),
+        ("gpt_neox", ("hidden_dropout", "attention_dropout")),
+        ("llama", ("attention_dropout",)),
+        ("distilbert", ("dropout",)),
+    )
+    def test_dropout_reaches_the_model(self, model_type, names):
+        config = load_config(model_type, MODEL_TYPES[model_type][1], dropout_rate=0.25, from_scratch=True)
+        self.assertEqual({getattr(config, name) for name in names}, {0.25})
+        model = tiny(MODEL_TYPES[model_type][1], model_type, dropout_rate=0.25)
+        rates = [m.p for m in model.modules() if isinstance(m, torch.nn.Dropout)]
+        rates += [m.attention_dropout for m in model.modules() if hasattr(m, "attention_dropout")]
+        rates += [m.dropout for m in model.modules() if isinstance(getattr(m, "dropout", None), float)]
+        self.assertIn(0.25, rates)
+        with self.assertRaisesRegex(ConfigError, "--dropout_rate 1.0: must be at least 0 and below 1"):
+            load_config(model_type, dropout_rate=1.0, from_scratch=True)
+
+    @parameterized.parameters(("bert", 512), ("roberta", 510), ("gpt2", 1024), ("llama", 2048))
+    def test_sequences_longer_than_the_positions_are_refused(self, model_type, longest):
+        overrides = "max_position_embeddings=512" if model_type == "roberta" else None
+        config = load_config(model_type, overrides, from_scratch=True)
+        if model_type == "roberta":
+            config.pad_token_id = 1
+        check_length(config, longest, "--inputs_length")
+        with self.assertRaisesRegex(ConfigError, f"--inputs_length {longest + 1}: .* for {longest} tokens"):
+            check_length(config, longest + 1, "--inputs_length")
+
+    def test_roberta_has_the_positions_that_it_is_said_to_have(self):
+        model = tiny(f"{SMALL_ENCODER},max_position_embeddings=64", "roberta")
+        longest = 64 - model.config.pad_token_id - 1
+        check_length(model.config, longest, "--inputs_length")
+        model(tokens(model, length=longest))
+        with self.assertRaises((IndexError, RuntimeError)):
+            model(tokens(model, length=longest + 1))
+
+    def test_t5_has_no_longest_sequence(self):
+        check_length(T5Config(), 10**6, "--inputs_length")
+
+
+class FamilyTest(parameterized.TestCase):
+    @parameterized.parameters(*MODEL_TYPES)
+    def test_random_weights_of_any_model_type(self, model_type):
+        """Family, class, special tokens, rows, and a first loss near ln V."""
+        family, overrides = MODEL_TYPES[model_type]
+        model, tokenizer = tiny(overrides, model_type), load_tokenizer(None)
+        self.assertEqual(family_of(model.config), family)
+        self.assertTrue(FAMILIES[family].holds(model.config))
+        self.assertEqual(model.config.vocab_size, rows_for(len(tokenizer)))
+        self.assertEqual(model.get_input_embeddings().weight.shape[0], rows_for(len(tokenizer)))
+        self.assertEqual(model.config.pad_token_id, tokenizer.pad_token_id)
+        self.assertEqual(model.config.eos_token_id, tokenizer.eos_token_id)
+        self.assertEqual(model.dtype, torch.float32)
+        delta = 0.65 if model_type in T5_TYPES else 0.1
+        self.assertAlmostEqual(first_loss(model, family), math.log(model.config.vocab_size), delta=delta)
+
+    def test_every_family_is_tried(self):
+        self.assertEqual({family for family, _ in MODEL_TYPES.values()}, set(FAMILIES))
+
+    def test_special_tokens_of_a_masked_model_are_the_tokenizers(self):
+        names = dict(pad=7, bos=8, eos=9, cls=10, sep=11, mask=12)
+        tokenizer = SimpleNamespace(**{f"{name}_token_id": value for name, value in names.items()})
+        config = AutoConfig.for_model("modernbert")
+        vocabulary.set_special_tokens(config, tokenizer, FAMILIES["masked"].special_tokens, scratch=True)
+        found = {name: getattr(config, f"{name}_token_id", None) for name in names}
+        self.assertEqual(
+            {name: value for name, value in found.items() if value is not None},
+            {n: v for n, v in names.items() if n != "mask"},
+        )
+
+    @parameterized.parameters(
+        (dict(), "masked"),
+        (dict(is_decoder=True), "causal"),
+        (dict(architectures=["BertLMHeadModel"]), "causal"),
+        (dict(architectures=["BertForMaskedLM"], is_decoder=True), "masked"),
+        (dict(architectures=["BertForPreTraining"]), "masked"),
+    )
+    def test_family_of_a_bert(self, settings, expected):
+        self.assertEqual(family_of(BertConfig(**settings)), expected)
+
+    def test_family_asked_for(self):
+        self.assertEqual(family_of(BertConfig(), "causal"), "causal")
+        self.assertEqual(family_of(BertConfig(), "auto"), "masked")
+        with self.assertRaisesRegex(ConfigError, "--model_family masked: .* type 't5'; it has seq2seq"):
+            family_of(T5Config(), "masked")
+        with self.assertRaisesRegex(ConfigError, "--model_family: unknown family 'mask'; did you mean masked"):
+            family_of(T5Config(), "mask")
+        with self.assertRaisesRegex(ConfigError, "type 'vit' is none of seq2seq, causal, masked"):
+            family_of(AutoConfig.for_model("vit"))
+
+    @parameterized.parameters(
+        ("bert", "next_sentence_label"), ("big_bird", "next_sentence_label"), ("albert", "sentence_order_label")
+    )
+    def test_head_for_pairs_of_sentences(self, model_type, label):
+        model = tiny(MODEL_TYPES[model_type][1], model_type, sentence_pairs=True)
+        batch = {"input_ids": tokens(model), "labels": tokens(model), label: torch.tensor([0, 1, 0, 1])}
+        self.assertTrue(model(**batch).loss.isfinite())
+
+    @parameterized.parameters("roformer", "modernbert", "electra", "gpt2", "t5")
+    def test_models_without_a_head_for_pairs_are_refused(self, model_type):
+        config = load_config(model_type, from_scratch=True)
+        with self.assertRaisesRegex(ConfigError, f"'{model_type}' have no head for pairs"):
+            model_class_for(config, family_of(config), sentence_pairs=True)
+
+    def test_attention_is_chosen(self):
+        self.assertEqual(tiny().config._attn_implementation, "sdpa")
+        self.assertEqual(tiny(attn_implementation="eager").config._attn_implementation, "eager")
+        with self.assertRaisesRegex(ConfigError, "--attn_implementation flex_attention: T5's position bias"):
+            tiny(attn_implementation="flex_attention")
+        with self.assertRaisesRegex(ConfigError, "type 'roformer': .*scaled_dot_product_attention"):
+            tiny(SMALL_ENCODER, "roformer", attn_implementation="sdpa")
+
+
+class HeadTest(parameterized.TestCase):
+    @parameterized.parameters(T5Config, MT5Config, UMT5Config)
+    def test_transformers_still_ties_every_t5(self, config_class):
+        """Fails when transformers keeps its word: `head_tying` may then go."""
+        config = config_class(tie_word_embeddings=False)
+        self.assertTrue(config.tie_word_embeddings)
+        with torch.device("meta"):
+            model = AutoModelForSeq2SeqLM.from_config(config)
+        self.assertIs(model.lm_head.weight, model.shared.weight)
+
+    def check_untied(self, model):
+        self.assertIsNot(model.lm_head.weight, model.shared.weight)
+        self.assertFalse(torch.equal(model.lm_head.weight, model.shared.weight))
+        for stack in (model.encoder, model.decoder):
+            self.assertIs(stack.embed_tokens.weight, model.shared.weight)
+        self.assertFalse(model.config.tie_word_embeddings)
+
+    @parameterized.parameters(*T5_TYPES)
+    def test_untied_survives_tying_resizing_saving_and_loading(self, model_type):
+        model, place, tokenizer = tiny(TINY_UNTIED, model_type), folder(), load_tokenizer(None)
+        self.check_untied(model)
+        model.tie_weights()
+        self.check_untied(model)
+        model.resize_token_embeddings(768)
+        self.check_untied(model)
+        model.save_pretrained(place)
+        self.assertFalse(json.loads((place / "config.json").read_text())["tie_word_embeddings"])
+        with self.assertNoLogs("transformers", logging.WARNING):
+            loaded = load_model(str(place), tokenizer=tokenizer).eval()
+        self.check_untied(loaded)
+        batch = {"input_ids": tokens(model), "decoder_input_ids": tokens(model, seed=1)}
+        with torch.no_grad():
+            self.assertTrue(torch.equal(loaded(**batch).logits, model(**batch).logits))
+        again = folder()
+        loaded.save_pretrained(again)
+        self.assertEqual((again / "model.safetensors").read_bytes(), (place / "model.safetensors").read_bytes())
+
+    def test_transformers_alone_loads_the_same(self):
+        model, place = tiny(TINY_UNTIED), folder()
+        model.save_pretrained(place)
+        stock = T5ForConditionalGeneration.from_pretrained(place).eval()
+        batch = {"input_ids": tokens(model), "decoder_input_ids": tokens(model, seed=1)}
+        with torch.no_grad():
+            self.assertTrue(torch.equal(stock(**batch).logits, model(**batch).logits))
+
+    @parameterized.parameters(*T5_TYPES)
+    def test_an_untied_output_layer_sees_unscaled_states(self, model_type):
+        model = tiny(TINY_UNTIED, model_type)
+        batch = {"input_ids": tokens(model), "decoder_input_ids": tokens(model, seed=1)}
+        states = []
+        model.decoder.register_forward_hook(lambda *call: states.append(call[-1].last_hidden_state))
+        with torch.no_grad():
+            logits = model(**batch).logits
+            torch.testing.assert_close(logits, states[0] @ model.lm_head.weight.T)
+
+    def test_tied_stays_tied(self):
+        model, place = tiny(TINY), folder()
+        self.assertIs(model.lm_head.weight, model.shared.weight)
+        model.save_pretrained(place)
+        loaded = load_model(str(place), tokenizer=load_tokenizer(None))
+        self.assertIs(loaded.lm_head.weight, loaded.shared.weight)
+        self.assertTrue(loaded.config.tie_word_embeddings and loaded.config.scale_decoder_outputs)
+
+    def test_a_checkpoint_whose_configuration_is_wrong_is_loaded_as_it_is(self):
+        """Two matrices under a configuration that says one (transformers 5 writes such), and the other way round."""
+        two, place = tiny(TINY_UNTIED), folder()
+        two.save_pretrained(place)
+        settings = json.loads((place / "config.json").read_text())
+        (place / "config.json").write_text(json.dumps({**settings, "tie_word_embeddings": True}))
+        loaded = load_model(str(place), tokenizer=load_tokenizer(None))
+        self.check_untied(loaded)
+        self.assertFalse(loaded.config.scale_decoder_outputs)
+        one, place = tiny(TINY), folder()
+        one.save_pretrained(place)
+        settings = json.loads((place / "config.json").read_text())
+        (place / "config.json").write_text(json.dumps({**settings, "tie_word_embeddings": False}))
+        with self.assertLogs("t5suite", logging.WARNING) as logs:
+            loaded = load_model(str(place), tokenizer=load_tokenizer(None))
+        self.assertIn("holds none: it is tied", logs.output[-1])
+        self.assertIs(loaded.lm_head.weight, loaded.shared.weight)
+        loaded.tie_weights()
+        self.assertTrue(torch.equal(loaded.lm_head.weight, one.shared.weight))
+
+    def test_transformers_own_classes_are_left_as_they_were(self):
+        before = dict(T5ForConditionalGeneration._tied_weights_keys)
+        tiny(TINY_UNTIED)
+        with self.assertRaises(ValueError):
+            random_model(
+                AutoModelForSeq2SeqLM, load_config("t5-v1_1-small", TINY, from_scratch=True), attn_implementation="none"
+            )
+        with self.assertRaises(OSError):
+            trained_model(AutoModelForSeq2SeqLM, str(folder()), load_config("t5-v1_1-small", from_scratch=True))
+        self.assertEqual(T5ForConditionalGeneration._tied_weights_keys, before)
+
+    def test_what_published_configurations_mean(self):
+        self.assertTrue(asked_for_tied({"model_type": "t5"}))
+        self.assertFalse(asked_for_tied({"model_type": "t5", "tie_word_embeddings": False}))
+        self.assertFalse(asked_for_tied({"model_type": "umt5"}))
+
+
+class InitializationTest(parameterized.TestCase):
+    @parameterized.product(model_type=T5_TYPES, d_model=(64, 256))
+    def test_first_loss_of_an_untied_t5(self, model_type, d_model):
+        """Standard normal logits: ln V + 1/2. With transformers' own output layer it is above 30."""
+        model = tiny(f"{TINY_UNTIED},d_model={d_model}", model_type)
+        self.assertAlmostEqual(first_loss(model, "seq2seq"), expected_first_loss(model.config.vocab_size), delta=0.1)
+        self.assertAlmostEqual(model.lm_head.weight.std().item(), d_model**-0.5, delta=0.02 * d_model**-0.5)
+        stock = AutoModelForSeq2SeqLM.from_config(model.config).eval()
+        self.assertGreater(first_loss(stock, "seq2seq"), 15)
+
+    @parameterized.parameters(("t5-small", 0.3), ("mini", 0.3))
+    def test_first_loss_of_a_tied_t5(self, name, delta):
+        """The token just read has a higher logit than others, less so the deeper the decoder is."""
+        model = tiny("d_model=128,d_ff=512,num_layers=6", name)
+        self.assertAlmostEqual(first_loss(model, "seq2seq"), expected_first_loss(model.config.vocab_size), delta=delta)
+
+    @parameterized.parameters(TINY, TINY_UNTIED)
+    def test_standard_deviations_are_t5s(self, overrides):
+        model = tiny(f"{overrides},d_model=64,d_ff=256,num_heads=4")
+        expected = {"shared": 1, ".q.": (64 * 8) ** -0.5, ".k.": 64**-0.5, ".v.": 64**-0.5, ".o.": 32**-0.5}
+        expected |= {".wi": 64**-0.5, ".wo.": 256**-0.5, "relative": 64**-0.5, "lm_head": 64**-0.5}
+        for name, parameter in model.named_parameters():
+            if "norm" in name:
+                self.assertTrue(parameter.eq(1).all(), name)
+                continue
+            wanted = next(value for key, value in expected.items() if key in name)
+            tolerance = 0.25 if "relative" in name else 0.06
+            self.assertAlmostEqual(parameter.std().item() / wanted, 1, delta=tolerance, msg=name)
+
+    @parameterized.parameters(TINY, TINY_UNTIED)
+    def test_the_seed_decides_the_weights(self, overrides):
+        one, same, other = (tiny(overrides, seed=seed).state_dict() for seed in (3, 3, 4))
+        self.assertTrue(all(torch.equal(one[name], same[name]) for name in one))
+        self.assertFalse(torch.equal(one["lm_head.weight"], other["lm_head.weight"]))
+
+
+class VocabularyTest(parameterized.TestCase):
+    def tokenizers(self):
+        yield load_tokenizer(None)
+        if shared_data.has("tokenizer/t5/spiece.model"):
+            yield load_tokenizer(str(shared_data.SHARED_DATA / "tokenizer" / "t5"))
+
+    def test_more_sentinels(self):
+        for tokenizer in self.tokenizers():
+            before, ids = len(tokenizer), sentinel_ids(tokenizer)
+            text_ids = tokenizer("a good film <extra_id_5>.").input_ids
+            self.assertEqual(add_sentinels(tokenizer, 128), 28)
+            self.assertEqual(add_sentinels(tokenizer, 128), 0)
+            self.assertEqual(sentinel_ids(tokenizer), ids + list(range(before, before + 28)))
+            self.assertEqual(tokenizer("a good film <extra_id_5>.").input_ids, text_ids)
+            self.assertEqual(tokenizer("<extra_id_127>").input_ids, [before + 27, tokenizer.eos_token_id])
+            self.assertEqual(tokenizer.decode([before + 27], skip_special_tokens=True), "")
+            place = folder()
+            tokenizer.save_pretrained(place)
+            loaded = load_tokenizer(str(place))
+            self.assertEqual(sentinel_ids(loaded), sentinel_ids(tokenizer))
+            self.assertLen(loaded, before + 28)
+
+    def test_mt5s_sentinels_are_sentinels(self):
+        vocabulary_of_mt5 = {f"\u2581<extra_id_{n}>": n for n in range(100)}
+        tokenizer = mock.Mock(get_vocab=lambda: vocabulary_of_mt5)
+        self.assertEqual(add_sentinels(tokenizer, 100), 0)
+        self.assertEqual(add_sentinels(tokenizer, 103), 3)
+        self.assertEqual(
+            [str(t) for t in tokenizer.add_tokens.call_args.args[0]], [f"<extra_id_{n}>" for n in (100, 101, 102)]
+        )
+
+    @parameterized.parameters(0, 99, -1)
+    def test_sentinels_are_not_taken_away(self, number):
+        with self.assertRaisesRegex(
+            ConfigError, f"--num_sentinels {number}: the tokenizer has 100, .* give 100 or more"
+        ):
+            add_sentinels(load_tokenizer(None), number)
+
+    def test_mode_tokens_are_whole(self):
+        tokenizer = load_tokenizer(None)
+        self.assertEqual(add_tokens(tokenizer, MODE_TOKENS), 3)
+        self.assertEqual(add_tokens(tokenizer, MODE_TOKENS), 0)
+        self.assertLen(tokenizer("[R][X]").input_ids, 3)
+
+    @parameterized.parameters(TINY, TINY_UNTIED)
+    def test_trained_weights_grow_and_mean_the_same(self, overrides):
+        place = folder()
+        old = tiny(f"{overrides},vocab_size=640")
+        old.save_pretrained(place)
+        load_tokenizer(None).save_pretrained(place)
+        args = ModelArguments(model_name_or_path=str(place), num_sentinels=128)
+        tokenizer, model = tokenizer_and_model(args, mode_tokens=MODE_TOKENS)
+        self.assertLen(tokenizer, 621 + 28 + 3)
+        self.assertEqual(
+            (model.config.vocab_size, model.shared.weight.shape[0], model.lm_head.weight.shape[0]), (768, 768, 768)
+        )
+        self.assertEqual(model.lm_head.weight is model.shared.weight, overrides == TINY)
+        batch = {"input_ids": tokens(old), "decoder_input_ids": tokens(old, seed=1)}
+        with torch.no_grad():
+            torch.testing.assert_close(model.eval()(**batch).logits[..., :640], old(**batch).logits)
+        spread = model.shared.weight[640:].std(0).mean() / old.shared.weight.std(0).mean()
+        self.assertLess(spread, 0.1)
+
+    def test_rows_that_suffice_are_left_alone(self):
+        place = folder()
+        tiny(f"{TINY},vocab_size=768").save_pretrained(place)
+        load_tokenizer(None).save_pretrained(place)
+        _, model = tokenizer_and_model(ModelArguments(model_name_or_path=str(place), num_sentinels=128))
+        self.assertEqual(model.config.vocab_size, 768)
+
+    def test_a_tokenizer_of_another_model_is_told_from_an_enlarged_one(self):
+        place = folder()
+        tiny(f"{TINY},vocab_size=640").save_pretrained(place)
+        tokenizer = load_tokenizer(None)
+        add_tokens(tokenizer, [f"<other_{n}>" for n in range(100)])
+        with self.assertRaisesRegex(ConfigError, "640 embeddings, but the tokenizer has 721 pieces"):
+            load_model(str(place), tokenizer=tokenizer)
+        add_sentinels(tokenizer, 128)
+        with self.assertRaisesRegex(ConfigError, "640 embeddings, but the tokenizer has 721 pieces"):
+            load_model(str(place), tokenizer=tokenizer, num_new_tokens=28)
+
+    def test_random_weights_fit_the_enlarged_tokenizer(self):
+        args = ModelArguments(config_overrides=TINY, num_sentinels=128)
+        tokenizer, model = tokenizer_and_model(args)
+        self.assertEqual(model.config.vocab_size, rows_for(len(tokenizer)))
+        self.assertEqual(rows_for(len(tokenizer)), 768)
+
+    def test_rows_of_ones_own(self):
+        self.assertEqual(tiny(f"{TINY},vocab_size=1000").config.vocab_size, 1000)
+        with self.assertRaisesRegex(ConfigError, "vocab_size=600: the tokenizer has 621 pieces"):
+            tiny(f"{TINY},vocab_size=600")
+
+
+if __name__ == "__main__":
+    absltest.main()
