@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from t5suite import __version__
-from t5suite.commands import runs, scoring, submit, tasks
+from t5suite.commands import runs, scoring, submit, tasks, tokenizer
 from t5suite.errors import ConfigError, discard_output, run_command
 from t5suite.lookup import closest, suggestion
 
@@ -172,5 +172,11 @@ COMMANDS = {
         "t5suite mirror --benchmark glue --dataset_name all --output_dir data",
         runs.mirror_flags,
         runs.run_mirror,
+    ),
+    "tokenizer": Command(
+        "train a tokenizer on one's own text: T5's, BERT's or GPT-2's kind",
+        "t5suite tokenizer train --type unigram --input articles.jsonl.gz --vocab_size 32000 --output_dir tokenizer",
+        tokenizer.tokenizer_flags,
+        tokenizer.run_tokenizer,
     ),
 }

@@ -1,7 +1,7 @@
 """Reviews, counts, recipes, guides, comparisons, conclusions and rhymes: text with an order in it.
 
-    >>> sums(random.Random(1))
-    []
+    >>> sums(random.Random(2))
+    ['As you know, 9 and 6 are 15.', 'And 9 and 7 are 16.', 'And 9 and 8 are 17.']
 
 Every function draws one document, a list of sentences, from a seeded generator. Numbers are counted up, amounts grow
 together, properties come back, and a conclusion follows from what was said. All words are pieces of the bundled

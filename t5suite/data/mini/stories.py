@@ -1,7 +1,7 @@
 """Stories, letters, dialogues and diaries: people keep their pronouns, things their owners and places.
 
     >>> story(random.Random(4))[:2]
-    []
+    ['There was a tired farmer near the house.', 'She had a carriage and a dog.']
 
 Every function draws one document, a list of sentences, from a seeded generator. What is said later follows from what
 was said first: who is she, who has the horse now, where is the dog. A model that reads the whole document can fill in
