@@ -48,7 +48,8 @@ def count_ngrams(tokens_P, max_ngram: int = 5, min_count: int = 10, special_ids=
     [([2, 2], 5), ([2], 4)]
 
     An n-gram can only be frequent where both its (n-1)-grams are, so each n sorts only what the last one left.
-    `special_ids` (separators between documents, say): no n-gram contains one. About 70 bytes a token are needed, 0.3 s a million.
+    `special_ids` (separators between documents, say): no n-gram contains one.
+    A million tokens take 0.3 s and 70 MB (measured on two million).
     """
     tokens_P = np.asarray(tokens_P)
     usable_P = ~np.isin(tokens_P, list(special_ids))

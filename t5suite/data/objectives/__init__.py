@@ -13,7 +13,7 @@ All lengths are in tokens. What a user can mend raises ConfigError, which is a V
 and restarts never change the data.
 """
 
-from t5suite.data.objectives import block_lengths, denoisers
+from t5suite.data.objectives import block_lengths, causal, denoisers, masked
 from t5suite.data.objectives.block_lengths import Block
 from t5suite.data.objectives.corruption import corrupt, corrupt_batch, corrupt_ragged, sentinel_ids
 from t5suite.data.objectives.ragged import Ragged
@@ -121,5 +121,19 @@ OBJECTIVES = {
         needs=("sentinel_ids", "eos_id"),
         heeds=("mode_token_ids",),
         weights=tuple(denoiser.weight for denoiser in UL2_DENOISERS),
+    ),
+    "masked_lm": Objective(
+        "masked",
+        "some tokens are hidden behind [MASK] or another token; the labels are the tokens that were there",
+        "arXiv:1810.04805 sec. 3.1",
+        masked.masked_lm_batch,
+        needs=("vocabulary",),
+        heeds=("noise_density", "mask_units", "exact_count", "mean_span_length", "collocations"),
+    ),
+    "causal_lm": Objective(
+        "causal",
+        "every token is told from those before it: the labels are the tokens, shifted by one",
+        "arXiv:2005.14165 sec. 2",
+        causal.causal_lm_batch,
     ),
 }
