@@ -9,7 +9,7 @@ Every flag has a default: without any, the bundled tiny T5 learns the bundled te
 import logging
 import sys
 
-from t5suite.data.span_corruption_collator import SpanCorruptionCollator
+from t5suite.data.pre_training_collator import T5DataCollator
 from t5suite.errors import run_command
 from t5suite.models.loading import describe
 from t5suite.runs import RESULTS, open_run, public_settings, read_json
@@ -98,7 +98,7 @@ def main(argv=None) -> dict:
     return results
 
 
-def collator_for(model, tokenizer, text_args, seed: int) -> SpanCorruptionCollator:
+def collator_for(model, tokenizer, text_args, seed: int) -> T5DataCollator:
     """The collator of the corruption flags."""
     return steps.make_collator(
         model,

@@ -25,7 +25,7 @@ from t5suite.data.blocks import BlockDataset, token_blocks
 from t5suite.data.corpora import bundled_text, read_documents
 from t5suite.data.jsonl import file_sha256
 from t5suite.data.objectives import sentinel_ids
-from t5suite.data.span_corruption_collator import SpanCorruptionCollator
+from t5suite.data.pre_training_collator import T5DataCollator
 from t5suite.errors import DataError
 from t5suite.training.evaluation import Report
 from t5suite.training.fine_tuning import TRAINING_FLAGS, update_size
@@ -186,22 +186,28 @@ def make_collator(
     noise_density: float = 0.15,
     mean_span_length: float = 3.0,
     seed: int = 42,
-) -> SpanCorruptionCollator:
-    """Span corruption with the tokenizer's sentinels, its noise drawn from (seed, index).
+    objective: str = "span_corruption",
+    **settings,
+) -> T5DataCollator:
+    """The objective's collator with the tokenizer's sentinels, its noise drawn from (seed, index).
+
+    settings: more of `T5DataCollator`'s (random_roll, mode_token_ids, pack, ...).
 
     Raises:
       ConfigError: lengths that do not fit, too few sentinels.
     """
-    return SpanCorruptionCollator(
-        sentinel_ids(tokenizer),
-        tokenizer.eos_token_id,
-        inputs_length,
-        targets_length,
-        noise_density,
-        mean_span_length,
-        seed,
-        model.config.decoder_start_token_id,
-        model.config.pad_token_id,
+    return T5DataCollator(
+        objective=objective,
+        sentinel_ids=sentinel_ids(tokenizer),
+        eos_token_id=tokenizer.eos_token_id,
+        inputs_length=inputs_length,
+        targets_length=targets_length,
+        noise_density=noise_density,
+        mean_span_length=mean_span_length,
+        seed=seed,
+        decoder_start_token_id=model.config.decoder_start_token_id,
+        pad_token_id=model.config.pad_token_id,
+        **settings,
     )
 
 
@@ -281,8 +287,8 @@ def make_trainer(
     tokenizer,
     args,
     corpus: Corpus,
-    train_collator: SpanCorruptionCollator,
-    eval_collator: SpanCorruptionCollator,
+    train_collator: T5DataCollator,
+    eval_collator: T5DataCollator,
 ) -> PreTrainer:
     """A trainer over the corpus; without training blocks, one that evaluates only."""
     dataset, order = None, None
@@ -344,7 +350,7 @@ def write_model_card(directory, *, title: str, results: dict, manifest: dict, ex
     (Path(directory) / "README.md").write_text("\n".join(lines), encoding="utf-8")
 
 
-def example_inputs(corpus: Corpus, eval_collator: SpanCorruptionCollator, tokenizer, num_tokens: int = 40) -> str:
+def example_inputs(corpus: Corpus, eval_collator: T5DataCollator, tokenizer, num_tokens: int = 40) -> str:
     """The beginning of a corrupted validation block, as text.
 
     >>> example_inputs(corpus, collator, tokenizer)

@@ -50,3 +50,19 @@ class Ragged(NamedTuple):
     def prepended(self, value):
         """Every row with `value` in front."""
         return Ragged(np.insert(self.values, self.starts(), value), self.lengths + 1)
+
+    def take(self, order):
+        """The rows of these numbers, in this order.
+
+        >>> Ragged(np.array([5, 6, 1, 7, 1]), np.array([3, 2])).take(np.array([1, 0])).values.tolist()
+        [7, 1, 5, 6, 1]
+        """
+        lengths = self.lengths[order]
+        ends = np.cumsum(lengths)
+        shifts = np.repeat(self.starts()[order] - (ends - lengths), lengths)
+        return Ragged(self.values[np.arange(len(shifts)) + shifts], lengths)
+
+    @classmethod
+    def concatenated(cls, parts):
+        """The rows of all parts, one part after the other."""
+        return cls(*(np.concatenate(arrays) for arrays in zip(*parts)))

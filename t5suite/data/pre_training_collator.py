@@ -1,0 +1,219 @@
+"""Blocks of tokens -> batches of torch tensors for an encoder-decoder model, by any seq2seq objective.
+
+Shape suffixes: B examples, L tokens of a block, R rows, S tokens of a row's inputs, T of its targets.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from t5suite.data.collators import IGNORED
+from t5suite.data.objectives import OBJECTIVES, DatumRngs, Ragged
+from t5suite.data.packing import lay_out, pack_examples
+from t5suite.errors import ConfigError
+from t5suite.lookup import find
+
+
+@dataclass(kw_only=True)
+class T5DataCollator:
+    """Hides what its objective hides, by chance that depends on (seed, index) alone: workers and batch size never
+    change the data.
+
+    >>> collate = T5DataCollator(sentinel_ids=[32099, 32098], eos_token_id=1, inputs_length=12, seed=0)
+    >>> collate.tokens_length, collate.targets_length
+    (12, 4)
+    >>> batch = collate([{"input_ids": np.arange(2, 14), "index": 7}])
+    >>> batch["input_ids"].tolist()
+    [[2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 32099, 1]]
+    >>> batch["labels"].tolist(), batch["decoder_input_ids"].tolist()
+    ([[32099, 12, 13, 1]], [[0, 32099, 12, 13]])
+
+    Every example is `{"input_ids": [L], "index": j}`, j being the run-long number of the datum, and for an objective
+    of several denoisers (`ul2`) "denoiser": d. The batch has `input_ids` and `attention_mask` [B, inputs_length],
+    `labels` and `decoder_input_ids` [B, targets_length], all int64. Span corruption fills its rows; what other
+    objectives leave free is `pad_token_id` under a zero of the attention mask, and -100 in the labels.
+
+    With `pack`, examples share rows of [row_inputs_length, row_targets_length], as few as first-fit finds, and the
+    batch also has `encoder_segment_ids` [R, S] and `decoder_segment_ids` [R, T] (`t5suite.data.packing`), which the
+    model must heed (`t5suite.models.packed_t5`); decoder inputs begin anew with every example.
+
+    Args:
+      objective: a seq2seq name in `OBJECTIVES`.
+      inputs_length, targets_length: tokens of an example, EOS included; targets_length None means just enough.
+      noise_density, mean_span_length, random_roll, mode_token_ids: passed on to objectives that heed them
+        (`OBJECTIVES[objective].heeds`), None meaning the objective's own default.
+      replacement_ids: what `bert_style` draws its random tokens from.
+
+    Attributes:
+      tokens_lengths: raw tokens of a block, for each denoiser; `tokens_length` where there is only one.
+      weights: how often each denoiser is to be chosen; they sum to 1.
+
+    Raises:
+      ConfigError: when made: too few sentinels, lengths that do not fit; when called: a block of a wrong length, an
+        example without "index" (Trainer drops it unless `remove_unused_columns=False`) or of an unknown denoiser.
+    """
+
+    objective: str = "span_corruption"
+    sentinel_ids: Sequence[int] = ()
+    eos_token_id: int = 1
+    inputs_length: int = 512
+    targets_length: int | None = None
+    noise_density: float | None = None
+    mean_span_length: float | None = None
+    random_roll: bool | None = None
+    mode_token_ids: Mapping[str, int] | None = None
+    replacement_ids: Sequence[int] | None = None
+    seed: int = 0
+    decoder_start_token_id: int = 0
+    pad_token_id: int = 0
+    pack: bool = False
+    row_inputs_length: int | None = None
+    row_targets_length: int | None = None
+    tokens_lengths: list[int] = field(init=False)
+    weights: tuple[float, ...] = field(init=False)
+
+    def __post_init__(self):
+        table = {name: entry for name, entry in OBJECTIVES.items() if entry.family == "seq2seq"}
+        objective = find(self.objective, table, "objective of an encoder-decoder model", where="--objective")
+        self.weights = objective.weights
+        needs = {"sentinel_ids": self.sentinel_ids, "eos_id": self.eos_token_id}
+        needs |= {"replacement_ids": self.replacement_ids, "targets_length": self.targets_length}
+        self._settings = {name: needs[name] for name in objective.needs}
+        for name in objective.heeds:
+            if getattr(self, name) is not None:
+                self._settings[name] = getattr(self, name)
+        if "replacement_ids" in objective.needs and self.replacement_ids is None:
+            raise ConfigError(
+                f"--objective {self.objective} needs replacement_ids, which its random tokens are drawn of"
+            )
+        self._blocks = [self._block_of(objective, denoiser) for denoiser in range(len(self.weights))]
+        self.tokens_lengths = [block.tokens_length for block in self._blocks]
+        self._set_lengths()
+
+    def _settings_of(self, denoiser):
+        return {**self._settings, "denoiser": denoiser} if len(self.weights) > 1 else self._settings
+
+    def _block_of(self, objective, denoiser):
+        settings = {name: value for name, value in self._settings_of(denoiser).items() if name != "targets_length"}
+        return objective.block(self.inputs_length, self.targets_length, **settings)
+
+    def _set_lengths(self):
+        """Fixes the shapes of batches, and checks that the longest examples fit them."""
+        longest_inputs = max(block.inputs_length for block in self._blocks)
+        longest_targets = max(block.targets_length for block in self._blocks)
+        if longest_inputs == 1:  # full_lm reads EOS alone: there is nothing to keep room for
+            self.inputs_length = 1
+        if self.targets_length is None:
+            self.targets_length = longest_targets
+        if "targets_length" in self._settings:
+            self._settings["targets_length"] = self.targets_length
+        self._check_fits("inputs", longest_inputs, self.inputs_length)
+        self._check_fits("targets", longest_targets, self.targets_length)
+        for side in ("inputs", "targets"):
+            name, example_length = f"row_{side}_length", getattr(self, f"{side}_length")
+            row_length = getattr(self, name)
+            if row_length is not None and not self.pack:
+                raise ConfigError(f"--{name} {row_length} has no effect without --pack")
+            if row_length is not None and row_length < example_length:
+                raise ConfigError(f"--{name} {row_length}: examples have up to {example_length} {side}")
+            setattr(self, name, example_length if row_length is None else row_length)
+
+    def _check_fits(self, side, needed, given):
+        if needed > given:
+            raise ConfigError(
+                f"blocks of {max(self.tokens_lengths)} tokens become {needed} {side}, more than --{side}_length "
+                f"{given}: set --{side}_length {needed}, or change --inputs_length"
+            )
+
+    @property
+    def tokens_length(self):
+        """Raw tokens of a block; ValueError where denoisers have blocks of their own."""
+        if len(self.tokens_lengths) > 1:
+            raise ValueError(f"{self.objective} has blocks of {self.tokens_lengths} tokens: use `tokens_lengths`")
+        return self.tokens_lengths[0]
+
+    def __call__(self, examples):
+        if not examples:
+            return self._batch_that_counts_for_nothing()
+        inputs, targets = self.corrupt(examples)
+        return self._packed(inputs, targets) if self.pack else self._padded(inputs, targets)
+
+    def _batch_that_counts_for_nothing(self):
+        """For a rank left without rows, where an epoch's last batch is smaller than the number of ranks."""
+        block = np.full(self.tokens_lengths[0], self.pad_token_id)
+        batch = self([{"input_ids": block, "index": 0, "denoiser": 0}])
+        return {**batch, "labels": torch.full_like(batch["labels"], IGNORED)}
+
+    def corrupt(self, examples):
+        """`(inputs, targets)` of the examples, in their order, both `Ragged`: what the batch is made of."""
+        groups = {}
+        for place, example in enumerate(examples):
+            groups.setdefault((example.get("denoiser", 0), len(example["input_ids"])), []).append(place)
+        sides = []
+        for (denoiser, length), places in groups.items():
+            members = examples if len(groups) == 1 else [examples[place] for place in places]
+            self._check_block(members[0], denoiser, length)
+            tokens_BL = np.concatenate([np.asarray(example["input_ids"]) for example in members]).reshape(-1, length)
+            settings = self._settings_of(denoiser)
+            sides.append(OBJECTIVES[self.objective].batch(tokens_BL, self._rngs(members), **settings))
+        if len(sides) == 1:
+            return sides[0]
+        order = np.argsort(np.concatenate(list(groups.values())))
+        return tuple(Ragged.concatenated(parts).take(order) for parts in zip(*sides))
+
+    def _rngs(self, examples):
+        try:
+            return DatumRngs(self.seed, [example["index"] for example in examples])
+        except KeyError:
+            raise ConfigError(
+                'an example has no "index", which its noise is drawn from: set remove_unused_columns=False in the '
+                "training arguments, and use a dataset that numbers its examples (BlockDataset)"
+            ) from None
+
+    def _check_block(self, example, denoiser, length):
+        if not 0 <= denoiser < len(self._blocks):
+            raise ConfigError(f"denoiser {denoiser}: {self.objective} has {len(self._blocks)}, numbered from 0")
+        block = self._blocks[denoiser]
+        needed = f"blocks of {block.tokens_length}" if block.exact else f"1 to {block.tokens_length}"
+        if length != block.tokens_length and (block.exact or not 1 <= length <= block.tokens_length):
+            raise ConfigError(
+                f"example {example.get('index')} has {length} tokens: --inputs_length {self.inputs_length} needs "
+                f"{needed}"
+            )
+
+    def _padded(self, inputs, targets):
+        inputs_mask_BS = np.arange(self.inputs_length) < inputs.lengths[:, None]
+        labels_BT = targets.padded(self.targets_length, IGNORED)
+        decoder_input_ids_BT = np.empty_like(labels_BT)
+        decoder_input_ids_BT[:, 0] = self.decoder_start_token_id
+        decoder_input_ids_BT[:, 1:] = targets.padded(self.targets_length, self.pad_token_id)[:, :-1]
+        return _tensors(
+            input_ids=inputs.padded(self.inputs_length, self.pad_token_id),
+            attention_mask=inputs_mask_BS.astype(np.int64),
+            labels=labels_BT,
+            decoder_input_ids=decoder_input_ids_BT,
+        )
+
+    def _packed(self, inputs, targets):
+        lengths_B2 = np.stack([inputs.lengths, targets.lengths], axis=1)
+        rows_B = pack_examples(lengths_B2, (self.row_inputs_length, self.row_targets_length))
+        input_ids_RS, encoder_segments_RS = lay_out(inputs, rows_B, self.row_inputs_length, self.pad_token_id)
+        labels_RT, decoder_segments_RT = lay_out(targets, rows_B, self.row_targets_length, IGNORED)
+        shifted = np.empty_like(targets.values)
+        shifted[1:] = targets.values[:-1]
+        shifted[targets.starts()] = self.decoder_start_token_id
+        shifted = Ragged(shifted, targets.lengths)
+        return _tensors(
+            input_ids=input_ids_RS,
+            attention_mask=(encoder_segments_RS > 0).astype(np.int64),
+            labels=labels_RT,
+            decoder_input_ids=lay_out(shifted, rows_B, self.row_targets_length, self.pad_token_id)[0],
+            encoder_segment_ids=encoder_segments_RS,
+            decoder_segment_ids=decoder_segments_RT,
+        )
+
+
+def _tensors(**arrays):
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
