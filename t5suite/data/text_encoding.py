@@ -11,8 +11,8 @@ transformers 5.23 `split_special_tokens=True` is no help for T5: the control tok
 with the best score of all, so the search for the best pieces finds `</s>` again. Here the pieces are renamed.
 
 Two engines give the ids. The tokenizer's own (`tokenizers`) is the reference; SentencePiece's encoder, which T5 itself
-used, is 5 to 9 times faster on the same `spiece.model` and is taken where both agree on PROBES. Whoever encodes a corpus
-goes on comparing (`TextEncoder.reference`) and falls back where they ever differ.
+used, is 5 to 9 times faster on the same `spiece.model` and is taken where both agree on PROBES. Whoever encodes a
+corpus goes on comparing (`TextEncoder.reference`) and falls back where they ever differ.
 """
 
 import functools

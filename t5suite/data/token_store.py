@@ -193,7 +193,9 @@ class ShardedArray:
     def __getitem__(self, index):
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
-            return self._read(start, stop)[::step] if step > 0 else self._read(stop + 1, start + 1)[::-1][::-step]
+            if step < 1:
+                raise ValueError(f"step {step}: the row is read forwards")
+            return self._read(start, stop)[::step]
         position = index + len(self) if index < 0 else index
         if not 0 <= position < len(self):
             raise IndexError(f"index {index} of {len(self)}")

@@ -1,0 +1,194 @@
+"""Text -> a corpus of tokens on disk, by many processes, which can be killed and started again at any time.
+
+    >>> store = build_corpus(["crawl/*.jsonl.gz"], "corpus", tokenizer, num_workers=16)
+    >>> len(store.split("train"))
+    61203311
+
+The work is cut into units (`t5suite.data.corpus_plans`), each of which becomes a shard. A build that goes on keeps the
+finished ones; one with `shard=(i, n)` makes every n-th of them, so that the jobs of a Slurm array share a folder; who
+finds all of them finished writes the manifest. Tokens do not depend on any of that, byte for byte.
+
+While a corpus is being built its folder has `build.json`, which says what is built, and `source-00000.json` for each
+source's SHA-256. `t5suite.data.token_store` says what it has in the end.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from t5suite.data.corpus_finishing import BUILD, LOCK, Build, finish, locked, num_read
+from t5suite.data.corpus_plans import CorpusPlan, CorpusSettings, make_plan
+from t5suite.data.corpus_units import build_unit, finished_unit
+from t5suite.data.corpus_workers import run_jobs
+from t5suite.data.jsonl import file_sha256
+from t5suite.data.text_encoding import make_text_encoder
+from t5suite.data.token_store import MANIFEST, TokenStore
+from t5suite.errors import ConfigError, DataError
+from t5suite.runs import read_json, write_json
+
+
+class Progress(NamedTuple):
+    """How far a build has come; `documents` and `tokens` are those of all finished units."""
+
+    units: int
+    num_units: int
+    documents: int
+    tokens: int
+    seconds: float
+
+
+def build_corpus(
+    inputs,
+    output_dir,
+    tokenizer,
+    *,
+    text_column_name: str = "text",
+    text_unit: str = "line",
+    bad_lines: str = "error",
+    validation_fraction: float = 0.01,
+    document_separator: str = "none",
+    split_sentences: str | None = None,
+    max_documents: int | None = None,
+    unit_megabytes: float = 64.0,
+    num_workers: int = 1,
+    shard: tuple[int, int] | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> TokenStore | None:
+    """Builds the corpus, goes on with its build, or opens it where it is finished.
+
+    A document is held out for validation by its text's hash (`t5suite.data.held_out`). Where that would leave a side
+    without a document, though 0 < `validation_fraction` < 1, the document with the lowest hash is held out, or the one
+    with the highest is trained on (with its duplicates).
+
+    Args:
+      inputs: files, folders, patterns, `hub:` names (`list_sources`).
+      tokenizer: a Hugging Face tokenizer.
+      split_sentences: a language such as 'en': sentences are told apart and encoded one by one.
+      num_workers: processes; 1 builds in this one.
+      shard: `(i, n)`: only every n-th unit from the i-th on; None is returned while others' units are missing.
+
+    Raises:
+      ConfigError: impossible settings; the folder holds a corpus of other settings.
+      DataError: nothing to read, a bad line, a torn file; a source has changed since the build began.
+    """
+    settings = CorpusSettings(
+        text_column_name, text_unit, bad_lines, validation_fraction,
+        document_separator, split_sentences, max_documents, unit_megabytes,
+    )  # fmt: skip
+    _check_work(num_workers, shard, max_documents)
+    plan, directory = make_plan(inputs, settings, tokenizer), Path(output_dir)
+    if (directory / MANIFEST).is_file():
+        return _reopen(directory, plan)
+    directory.mkdir(parents=True, exist_ok=True)
+    with locked(directory / LOCK):
+        _begin(directory, plan)
+    build = Build(directory, plan, make_text_encoder(tokenizer), num_workers)
+    started = time.perf_counter()
+    _build_units(build, shard or (0, 1), progress, started)
+    return finish(build, started)
+
+
+def _check_work(num_workers: int, shard, max_documents) -> None:
+    if num_workers < 1:
+        raise ConfigError(f"--num_workers {num_workers}: must be at least 1")
+    if shard is not None and not 0 <= shard[0] < shard[1]:
+        raise ConfigError(f"--shard {shard[0]}/{shard[1]}: must be i/n with i from 0 to n - 1, such as 0/{shard[1]}")
+    if shard is not None and max_documents is not None:
+        raise ConfigError("--max_documents counts from the first document on, which --shard cannot: give one of them")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The folder
+
+
+def _begin(directory: Path, plan: CorpusPlan) -> None:
+    """Claims the folder for this build, or makes sure that it is the one that was begun there."""
+    path = directory / BUILD
+    mtimes = [source.mtime_ns for source in plan.sources]
+    if not path.is_file():
+        if any(not entry.name.startswith(".") for entry in directory.iterdir()):
+            raise ConfigError(f"--output_dir {directory}: not empty, and what is in it is no corpus; give a new one")
+        write_json(path, {**plan.described(), "mtimes": mtimes})
+        return
+    begun = read_json(path)
+    _refuse_another(directory, begun, plan.described())
+    for source, before, now in zip(plan.sources, begun["mtimes"], mtimes, strict=True):
+        if before != now:
+            raise DataError(f"{source.name}: has changed since the build in {directory} began; delete that folder")
+
+
+def _reopen(directory: Path, plan: CorpusPlan) -> TokenStore:
+    """The finished corpus, if it is of this plan and its sources are still the same."""
+    store = TokenStore.open(directory)
+    _refuse_another(directory, store.manifest["plan"], plan.described())
+    for source, built in zip(plan.sources, store.manifest["sources"], strict=True):
+        same_time = source.mtime_ns == store.manifest["build"]["mtimes"][source.name]
+        if not same_time and file_sha256(source.name) != built["sha256"]:
+            raise DataError(
+                f"{source.name}: has changed since the corpus in {directory} was built; give a new --output_dir, or "
+                "delete that folder"
+            )
+    return store
+
+
+def _refuse_another(directory: Path, theirs: dict, ours: dict) -> None:
+    if theirs["sources"] != ours["sources"]:
+        there, here = ({tuple(source) for source in plan["sources"]} for plan in (theirs, ours))
+        changed = sorted(there ^ here)[:3] or "their order"
+        names = ", ".join(f"{name} ({size} bytes)" for name, size in changed) if there ^ here else changed
+        raise DataError(f"{directory} holds the corpus of other sources ({names} differ); give a new --output_dir")
+    differing = [
+        f"--{name} {theirs['settings'].get(name)} there, {value} here"
+        for name, value in ours["settings"].items()
+        if theirs["settings"].get(name) != value
+    ]
+    differing += ["another tokenizer"] if theirs["tokenizer"] != ours["tokenizer"] else []
+    differing += ["another format"] if theirs["version"] != ours["version"] else []
+    if differing or theirs["num_units"] != ours["num_units"]:
+        what = ", ".join(differing) or "other units"
+        raise ConfigError(f"--output_dir {directory} holds another corpus: {what}. Give a new --output_dir")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Units
+
+
+def _build_units(build: Build, shard: tuple[int, int], progress, started: float) -> None:
+    """Builds this process's share of the units that are not there yet, and the checksums of its share of sources."""
+    index, count = shard
+    for source in range(index, len(build.plan.sources), count):
+        path = build.source_file(source)
+        if build.plan.sources[source].size is not None and not path.is_file():
+            write_json(path, {"sha256": file_sha256(build.plan.sources[source].name)})
+    mine = range(index, len(build.plan.units), count)
+    done = {unit: facts for unit in mine if (facts := finished_unit(build.job(unit)))}
+    if build.plan.settings.max_documents is None:
+        jobs = {unit: build.job(unit) for unit in mine if unit not in done}
+        finished = run_jobs(jobs, build.encoder, build.num_workers)
+    else:
+        done, finished = {}, _limited_units(build)
+    _report(progress, done, len(mine), started)
+    for unit, facts in finished:
+        done[unit] = facts
+        _report(progress, done, len(mine), started)
+
+
+def _limited_units(build: Build):
+    """`(unit, facts)` from the first unit on, until there are `max_documents`: one after the other."""
+    remaining = build.plan.settings.max_documents
+    for unit in range(len(build.plan.units)):
+        job = build.job(unit, limit=remaining)
+        facts = finished_unit(job) or build_unit(job, build.encoder)
+        remaining -= num_read(facts)
+        yield unit, facts
+        if remaining <= 0:
+            return
+
+
+def _report(progress, done: dict, num_units: int, started: float) -> None:
+    if progress is None:
+        return
+    counts = [split for facts in done.values() for split in facts["splits"].values()]
+    documents, tokens = (sum(count[name] for count in counts) for name in ("documents", "tokens"))
+    progress(Progress(len(done), num_units, documents, tokens, time.perf_counter() - started))
