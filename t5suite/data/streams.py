@@ -83,7 +83,7 @@ class StreamLoader:
             index: [None] * len(corpora) for index in range(rank, settings.num_virtual_streams, world_size)
         }
         self._num_problems = 0
-        self._running = None
+        self._running, self._messages = None, None
 
     def __iter__(self) -> Iterator[dict]:
         self.close()
@@ -94,7 +94,11 @@ class StreamLoader:
         """Ends the workers; the position stays."""
         if self._running is not None:
             self._running.close()
-            self._running = None
+            self._running, self._messages = None, None
+
+    def worker_pids(self) -> list[int]:
+        """The process ids of the running workers."""
+        return [worker.pid for worker in getattr(self._messages, "_workers", [])]
 
     # -----------------------------------------------------------------------------------------------------------------
     # Position
@@ -176,7 +180,7 @@ class StreamLoader:
 
     def _blocks_in_order(self) -> Iterator[Block]:
         """One message from each worker in turn, their blocks dealt like cards."""
-        messages = iter(self._data_loader())
+        messages = self._messages = iter(self._data_loader())
         while True:
             turn = [self._received(messages) for _ in range(max(1, self.num_workers))]
             for place in range(BLOCKS_A_MESSAGE):

@@ -302,7 +302,7 @@ class BlockStream:
         end = [] if self.settings.separator_id is None else [self.settings.separator_id]
         tokens = self.counts["tokens"]
         for (item, counts), ids in zip(read, self.encode([item.text for item, _ in read]), strict=True):
-            ids = np.asarray([*ids, *end], dtype=np.int32)
+            ids = np.asarray([*ids, *end] if end else ids, dtype=np.int32)
             if len(ids):
                 yield _Document(epoch, item.position, {**counts, "tokens": tokens}, ids)
             tokens += len(ids)

@@ -1,0 +1,121 @@
+"""Training from a stream: where it stands goes into every checkpoint, and a resumed run goes on from there exactly.
+
+    >>> trainer = StreamPreTrainer(stream=loader, model=model, args=args, collator=collator, ...)
+    >>> trainer.train(resume_from_checkpoint="runs/x/checkpoint-500")
+    >>> (Path("runs/x/checkpoint-1000") / "stream-rank-0.json").is_file()
+    True
+
+A stream has no length: `max_steps` says when training ends. Every rank writes the position of its own virtual streams;
+a run that goes on with another number of ranks reads them all.
+"""
+
+import json
+import logging
+from pathlib import Path
+
+from transformers import TrainerCallback
+
+from t5suite.data.streams import StreamLoader, merge_states
+from t5suite.errors import ConfigError
+from t5suite.runs import write_json
+from t5suite.training.pre_training import PreTrainer
+
+logger = logging.getLogger(__name__)
+
+POSITION_FILE = "stream-rank-{rank}.json"
+
+
+def save_position(loader: StreamLoader, checkpoint) -> Path:
+    """Writes the position of a rank's streams into a checkpoint."""
+    path = Path(checkpoint) / POSITION_FILE.format(rank=loader.rank)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, loader.state_dict())
+    return path
+
+
+def load_position(loader: StreamLoader, checkpoint) -> None:
+    """Makes a loader go on from a checkpoint, whatever the number of ranks that wrote it.
+
+    Raises:
+      ConfigError: the checkpoint has no position, or not of all streams; other settings.
+      DataError: the text has changed.
+    """
+    paths = sorted(Path(checkpoint).glob(POSITION_FILE.format(rank="*")))
+    if not paths:
+        raise ConfigError(
+            f"{checkpoint} has no {POSITION_FILE.format(rank=loader.rank)}: it was not trained from a stream, or its "
+            "save was cut short. Resume from an earlier checkpoint, or begin the data anew with --reset data"
+        )
+    states = []
+    for path in paths:
+        try:
+            states.append(json.loads(path.read_text(encoding="utf-8")))
+        except ValueError as error:
+            raise ConfigError(f"{path} is broken ({error}): resume from an earlier checkpoint") from None
+    try:
+        loader.load_state_dict(merge_states(states))
+    except (ConfigError, KeyError) as error:
+        raise ConfigError(f"{checkpoint}: {error}") from None
+
+
+class StreamPositionCallback(TrainerCallback):
+    """Writes the position beside every checkpoint, keeps the epoch a share of the run, and ends the workers."""
+
+    def __init__(self, loader: StreamLoader):
+        self.loader = loader
+        self._ahead_of_steps = None
+
+    def on_step_end(self, args, state, control, **kwargs):
+        """The trainer counts the epoch from where it resumed, for a stream is one epoch; a whole run counts from 0."""
+        state.epoch = state.global_step / state.max_steps
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        """Notes what has been given out."""
+        self._ahead_of_steps = self.loader.num_given - self._of_steps(args, state)
+
+    def on_save(self, args, state, control, **kwargs):
+        """Adds the position to the checkpoint that was just written."""
+        assert self.loader.num_given - self._of_steps(args, state) == self._ahead_of_steps, "somebody reads ahead"
+        save_position(self.loader, Path(args.output_dir) / f"checkpoint-{state.global_step}")
+
+    def on_train_end(self, args, state, control, **kwargs):
+        """Ends the workers and says what was read."""
+        self.loader.close()
+        read = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in self.loader.counts().items())
+        logger.info("rank %d read %s", self.loader.rank, read)
+
+    def _of_steps(self, args, state) -> int:
+        """The data of the steps so far, over all ranks."""
+        update = self.loader.batch_size * args.gradient_accumulation_steps * self.loader.world_size
+        return state.global_step * update
+
+
+class StreamTraining:
+    """For a `SuiteTrainer` that trains from a stream; stands before it among the base classes."""
+
+    def __init__(self, *, stream: StreamLoader, **kwargs):
+        args = kwargs["args"]
+        if args.max_steps <= 0:
+            raise ConfigError(f"--max_steps {args.max_steps}: a stream has no end, so give the number of steps")
+        # The stream itself goes on from its position; the trainer would draw and throw away all batches before it.
+        args.ignore_data_skip = True
+        super().__init__(**kwargs)
+        self.stream = stream
+        self.add_callback(StreamPositionCallback(stream))
+
+    def get_train_dataloader(self) -> StreamLoader:
+        """The stream, as it is: accelerate would read a batch ahead and count it as given out."""
+        return self.stream
+
+    def train(self, resume_from_checkpoint=None, **kwargs):
+        """Trains on from the stream's position in the checkpoint."""
+        if resume_from_checkpoint:
+            load_position(self.stream, resume_from_checkpoint)
+        try:
+            return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+        finally:
+            self.stream.close()
+
+
+class StreamPreTrainer(StreamTraining, PreTrainer):
+    """A `PreTrainer` whose blocks come from a stream."""

@@ -1,0 +1,10 @@
+"""A tokenizer for tests of streams: texts are numbers. It stands in a module of its own, which workers import fast."""
+
+
+class NumberEncoder:
+    """`"12 7"` -> `[12, 7]`."""
+
+    fingerprint = "numbers"
+
+    def __call__(self, texts):
+        return [[int(word) for word in text.split()] for text in texts]

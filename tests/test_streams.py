@@ -1,0 +1,542 @@
+"""Streams: the same data for any number of workers and ranks, exact positions, nothing held out is trained on."""
+
+import doctest
+import gzip
+import json
+import os
+import signal
+import tempfile
+import time
+from pathlib import Path
+from unittest import mock
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import zstandard
+from absl.testing import absltest, parameterized
+from number_encoder import NumberEncoder
+
+from t5suite.data import corpus_mixtures, stream_sources, stream_workers
+from t5suite.data.corpora import bundled_text, read_documents
+from t5suite.data.corpus_mixtures import CorpusMixture
+from t5suite.data.held_out import is_held_out
+from t5suite.data.stream_encoding import stream_encoder
+from t5suite.data.stream_sources import FileSource, HubSource, Share, open_source
+from t5suite.data.stream_workers import check_shares
+from t5suite.data.streams import StreamCorpus, StreamLoader, StreamSettings, merge_states, take_validation
+from t5suite.data.text_encoding import control_tokens
+from t5suite.data.text_readers import TextOptions
+from t5suite.data.virtual_streams import VirtualStream
+from t5suite.errors import ConfigError, DataError
+from t5suite.models.loading import load_tokenizer
+
+UPDATE = 16  # blocks of an update, over all ranks
+PACKED = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}
+
+
+def folder():
+    return Path(tempfile.mkdtemp())
+
+
+def number_documents(count=300, seed=0):
+    """Documents of 3 to 29 numbers; no number comes twice, so that each tells its document."""
+    lengths = np.random.default_rng(seed).integers(3, 30, size=count)
+    return [" ".join(str(100 * i + t) for t in range(length)) for i, length in enumerate(lengths)]
+
+
+def written(texts, name, where=None) -> Path:
+    path = (where or folder()) / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kind = path.name.removesuffix(".gz").removesuffix(".zst")
+    if kind.endswith(".parquet"):
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.table({"id": range(len(texts)), "text": texts}), sink, row_group_size=7)
+        content = sink.getvalue().to_pybytes()
+    elif kind.endswith(".txt"):
+        content = "\n".join(texts).encode() + b"\n"
+    else:
+        content = "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
+    path.write_bytes(PACKED[path.suffix if path.suffix in PACKED else ""](content))
+    return path
+
+
+def as_it_is(examples):
+    return examples
+
+
+def settings(**changes):
+    return StreamSettings(**{"lengths": (8,), "seed": 3, "num_virtual_streams": 8, "buffer_size": 32, **changes})
+
+
+def loader(corpora, rank=0, world_size=1, num_workers=0, **changes):
+    corpora = corpora if isinstance(corpora, list) else [StreamCorpus(corpora)]
+    ranks = {"rank": rank, "world_size": world_size, "num_workers": num_workers}
+    return StreamLoader(corpora, NumberEncoder(), settings(**changes), as_it_is, UPDATE // world_size, **ranks)
+
+
+def updates(corpora, count, world_size=1, num_workers=0, state=None, **changes):
+    """`(per update {j: its tokens}, the run's position at the end)` from all ranks."""
+    found, states = [{} for _ in range(count)], []
+    for rank in range(world_size):
+        stream = loader(corpora, rank, world_size, num_workers, **changes)
+        if state is not None:
+            stream.load_state_dict(json.loads(json.dumps(state)))
+        batches = iter(stream)
+        for update in found:
+            update.update({e["index"]: (e["input_ids"].tolist(), e.get("corpus", 0)) for e in next(batches)})
+        states.append(stream.state_dict())
+        stream.close()
+    return found, merge_states(states)
+
+
+class MixtureTest(parameterized.TestCase):
+    @parameterized.parameters(((1,),), ((3, 1),), ((2, 1),), ((0.7, 0.2, 0.1),), ((1, 1e-4, 5e-4),), ((1 / 3, 0.1, 7),))
+    def test_counts_are_within_one_of_the_weights_at_every_border(self, weights):
+        mixture = CorpusMixture(weights, seed=1, chunk_size=256)
+        shares = np.asarray(weights) / sum(weights)
+        corpora, indices = mixture.corpora_of(np.arange(5 * mixture.chunk_size))
+        for chunk in range(1, 6):
+            end = chunk * mixture.chunk_size
+            counts = np.bincount(corpora[:end], minlength=len(weights))
+            self.assertLess(np.abs(counts - shares * end).max(), 1 + 1e-6)
+        for corpus in range(len(weights)):
+            self.assertEqual(sorted(indices[corpora == corpus].tolist()), list(range((corpora == corpus).sum())))
+            self.assertTrue((np.diff(indices[corpora == corpus]) == 1).all())
+
+    def test_one_at_a_time_equals_many(self):
+        mixture = CorpusMixture((5, 2, 1), seed=(7, 8), chunk_size=64)
+        numbers = np.random.default_rng(0).integers(0, 1 << 40, size=200)
+        pairs = list(zip(*(array.tolist() for array in mixture.corpora_of(numbers))))
+        self.assertEqual(pairs, [mixture.corpus_of(j) for j in numbers])
+
+    def test_order_depends_on_the_seed_and_is_mixed(self):
+        first, _ = CorpusMixture((1, 1), seed=0).corpora_of(np.arange(4096))
+        other, _ = CorpusMixture((1, 1), seed=1).corpora_of(np.arange(4096))
+        self.assertGreater((first != other).mean(), 0.4)
+        self.assertBetween((first[1:] != first[:-1]).mean(), 0.45, 0.55)
+
+    @parameterized.parameters(((),), ((1, 0),), ((1, -1),), ((float("nan"), 1),), ((float("inf"),),))
+    def test_weights_that_are_not_positive_are_refused(self, weights):
+        with self.assertRaisesRegex(ConfigError, "one positive number"):
+            CorpusMixture(weights)
+
+
+NAMES = ("a.txt", "a.jsonl", "a.json.gz", "a.txt.zst", "a.parquet")
+
+
+class ShareTest(parameterized.TestCase):
+    @parameterized.product(names=[(name,) for name in NAMES] + [NAMES, ("a.txt", "b.jsonl")], count=(1, 2, 6, 15))
+    def test_every_document_belongs_to_one_reader_once_a_pass(self, names, count):
+        directory, texts = folder(), number_documents(60)
+        for i, name in enumerate(names):
+            written(texts[i :: len(names)], f"{i}/{name}", directory)
+        source = FileSource(directory)
+        for epoch in range(2):
+            shares = [[item.text for item in source.read(Share(i, count), epoch, seed=5)] for i in range(count)]
+            self.assertCountEqual([text for share in shares for text in share], texts)
+
+    @parameterized.product(name=NAMES, text_unit=("line", "paragraph"))
+    def test_reading_on_from_any_document(self, name, text_unit):
+        texts = number_documents(40)
+        texts = [text + "\n" for text in texts] if text_unit == "paragraph" and ".txt" in name else texts
+        source = FileSource(written(texts, name), TextOptions(text_unit=text_unit))
+        items = list(source.read(Share(1, 3), seed=5))
+        for i, item in enumerate(items):
+            if item.text:
+                self.assertEqual(list(source.read(Share(1, 3), position=item.position, seed=5)), items[i:])
+
+    def test_plain_files_are_cut_evenly_and_are_not_all_read_by_everyone(self):
+        path = written(number_documents(4000), "a.txt")
+        shares = [sum(len(item.text) for item in FileSource(path).read(Share(i, 8))) for i in range(8)]
+        self.assertLess(max(shares), 1.02 * min(shares))
+        with mock.patch.object(stream_sources, "file_records", wraps=stream_sources.file_records) as read:
+            list(FileSource(path).read(Share(3, 8)))
+        _, _, start, end = read.call_args.args
+        self.assertAlmostEqual((end - start) / path.stat().st_size, 1 / 8, delta=0.002)
+
+    @parameterized.parameters(
+        ([1] * 64, 64, 64), ([1] * 128, 64, 64), ([1] * 6, 4, 2), ([1] * 5, 8, 1), ([1], 8, 1), ([9, 1], 8, 1)
+    )
+    def test_files_are_dealt_in_even_groups(self, sizes, count, groups):
+        found = {tuple(p.file for p in stream_sources.dealt_files(sizes, Share(i, count))[0]) for i in range(count)}
+        self.assertLen(found, groups)
+
+    def test_files_come_in_another_order_every_pass(self):
+        directory = folder()
+        for i, text in enumerate(number_documents(12)):
+            written([text], f"{i:02}.txt", directory)
+        passes = [[item.text for item in FileSource(directory).read(Share(0, 1), e, seed=0)] for e in range(2)]
+        self.assertNotEqual(*passes)
+
+    def test_files_and_the_hub_are_corpora_of_their_own(self):
+        with self.assertRaisesRegex(ConfigError, "several corpora"):
+            open_source([str(written(["1"], "a.txt")), "hub:allenai/c4:en"])
+        with self.assertRaisesRegex(DataError, "a.txt: the file is empty"):
+            path = folder() / "a.txt"
+            path.touch()
+            open_source(path)
+
+
+class BlockTest(parameterized.TestCase):
+    def test_a_window_holds_the_next_blocks_of_the_text_in_another_order(self):
+        texts = number_documents(30)
+        tokens = [int(word) for _ in range(4) for text in texts for word in text.split()]
+        stream = VirtualStream(
+            [StreamCorpus(FileSource(written(texts, "a.txt")))],
+            NumberEncoder(),
+            settings(num_virtual_streams=1, buffer_size=10),
+            index=0,
+        )
+        found = [next(stream).tokens.tolist() for _ in range(101)]
+        expected = [tokens[8 * i : 8 * i + 8] for i in range(101)]
+        borders = [0, 1, *range(11, 102, 10)]
+        shuffled = 0
+        for start, end in zip(borders, borders[1:]):
+            self.assertCountEqual(found[start:end], expected[start:end])
+            shuffled += found[start:end] != expected[start:end]
+        self.assertGreater(shuffled, 8)
+
+    def test_blocks_of_several_lengths_follow_their_weights(self):
+        source = FileSource(written(number_documents(200), "a.txt"))
+        mixed = settings(lengths=(5, 8, 11), denoiser_weights=(1, 2, 0), num_virtual_streams=2, buffer_size=40)
+        batches = iter(StreamLoader([StreamCorpus(source)], NumberEncoder(), mixed, as_it_is, 600))
+        examples = next(batches)
+        self.assertTrue(all(len(e["input_ids"]) == (5, 8, 11)[e["denoiser"]] for e in examples))
+        counts = np.bincount([e["denoiser"] for e in examples], minlength=3)
+        self.assertBetween(counts[0], 150, 250)
+        self.assertEqual(counts[2], 0)
+
+    def test_several_corpora_follow_their_weights_and_are_read_in_full(self):
+        few, many = number_documents(20), [" ".join(f"9{n}" for n in t.split()) for t in number_documents(90, 1)]
+        corpora = [
+            StreamCorpus(FileSource(written(few, "few.txt")), 1),
+            StreamCorpus(FileSource(written(many, "many.txt.gz")), 3),
+        ]
+        found, _ = updates(corpora, 128, num_virtual_streams=2)
+        data = [datum for update in found for datum in update.values()]
+        self.assertLessEqual(abs(sum(corpus for _, corpus in data) - 0.75 * len(data)), 2 * 2)
+        for corpus, texts in enumerate((few, many)):
+            seen = {token for tokens, which in data if which == corpus for token in tokens}
+            self.assertEqual(seen, {int(word) for text in texts for word in text.split()})
+
+    def test_a_separator_follows_every_document(self):
+        source = FileSource(written(["1 2 3", "4 5"], "a.txt"))
+        found, _ = updates(source, 1, num_virtual_streams=1, separator_id=9, lengths=(14,))
+        self.assertEqual(found[0][0][0], [1, 2, 3, 9, 4, 5, 9] * 2)
+
+    @parameterized.parameters(
+        ({"lengths": ()}, "lengths"),
+        ({"lengths": (0,)}, "lengths"),
+        ({"lengths": (8, 9), "denoiser_weights": (1,)}, "weights"),
+        ({"num_virtual_streams": 0}, "num_virtual_streams"),
+        ({"buffer_size": 0}, "buffer_size"),
+        ({"validation_fraction": 1.0}, "nothing to train on"),
+        ({"validation_fraction": -0.1}, "fraction"),
+    )
+    def test_settings_that_cannot_be(self, changes, message):
+        with self.assertRaisesRegex(ConfigError, message):
+            settings(**changes)
+
+
+class SameDataTest(parameterized.TestCase):
+    """25 updates are about 4 passes over 300 documents."""
+
+    NUM_UPDATES = 25
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        directory = folder()
+        written(number_documents(200), "a.txt", directory)
+        written(number_documents(300)[200:], "b.txt", directory)
+        cls.sources = {
+            "plain": FileSource(directory),
+            "packed": FileSource(written(number_documents(200), "a.jsonl.gz")),
+        }
+        cls.whole = {name: updates(source, cls.NUM_UPDATES)[0] for name, source in cls.sources.items()}
+
+    def test_the_run_has_several_passes(self):
+        for source in self.sources.values():
+            stream = loader(source)
+            batches = iter(stream)
+            for _ in range(self.NUM_UPDATES * 2):
+                next(batches)
+            self.assertGreaterEqual(stream.counts()["epochs"], 2)
+
+    @parameterized.product(
+        kind=("plain", "packed"), shape=[(1, 1), (1, 2), (1, 4), (2, 0), (2, 1), (2, 2), (4, 0), (4, 2), (8, 0)]
+    )
+    def test_workers_and_ranks_change_nothing(self, kind, shape):
+        world_size, num_workers = shape
+        found, _ = updates(self.sources[kind], self.NUM_UPDATES, world_size, num_workers)
+        self.assertEqual(found, self.whole[kind])
+
+    @parameterized.product(kind=("plain", "packed"), cut=list(range(1, NUM_UPDATES, 2)))
+    def test_going_on_from_any_update_changes_nothing(self, kind, cut):
+        _, state = updates(self.sources[kind], cut)
+        rest, _ = updates(self.sources[kind], self.NUM_UPDATES - cut, state=state)
+        self.assertEqual(rest, self.whole[kind][cut:])
+
+    @parameterized.parameters((1, 2, 1, 0), (1, 2, 1, 2), (1, 4, 2, 1), (2, 1, 1, 2), (4, 0, 2, 0), (2, 2, 8, 0))
+    def test_going_on_with_other_workers_and_ranks(self, ranks_before, workers_before, ranks_after, workers_after):
+        source, cut = self.sources["plain"], 17
+        _, state = updates(source, cut, ranks_before, workers_before)
+        rest, _ = updates(source, self.NUM_UPDATES - cut, ranks_after, workers_after, state)
+        self.assertEqual(rest, self.whole["plain"][cut:])
+
+    def test_the_position_counts_what_was_given_out_not_what_was_read_ahead(self):
+        _, by_workers = updates(self.sources["plain"], 5, num_workers=2)
+        _, alone = updates(self.sources["plain"], 5)
+        self.assertEqual(by_workers, alone)
+        self.assertLess(len(json.dumps(by_workers)), 8 * 500)
+
+    def test_iterating_again_goes_on(self):
+        stream = loader(self.sources["plain"])
+        found = [next(iter(stream)) for _ in range(4)]
+        self.assertEqual([e["index"] for batch in found for e in batch], list(range(4 * UPDATE)))
+        expected = [tokens for update in self.whole["plain"][:4] for tokens, _ in update.values()]
+        self.assertEqual([e["input_ids"].tolist() for batch in found for e in batch], expected)
+
+    def test_mixed_corpora_go_on_exactly(self):
+        corpora = [StreamCorpus(source, weight) for source, weight in zip(self.sources.values(), (2, 1))]
+        whole, _ = updates(corpora, 12)
+        _, state = updates(corpora, 7, num_workers=2)
+        rest, _ = updates(corpora, 5, world_size=2, state=state)
+        self.assertEqual(rest, whole[7:])
+
+    def test_a_position_is_refused_where_it_does_not_belong(self):
+        source = self.sources["plain"]
+        states = []
+        for rank in range(2):
+            stream = loader(source, rank, 2)
+            next(iter(stream))
+            states.append(stream.state_dict())
+        with self.assertRaisesRegex(ConfigError, "seed 3 there, 4 here"):
+            loader(source, seed=4).load_state_dict(merge_states(states))
+        with self.assertRaisesRegex(ConfigError, "positions of all ranks are needed"):
+            loader(source).load_state_dict(states[0])
+        with self.assertRaisesRegex(ConfigError, "datum 16.*cannot go on"):
+            check = loader(source, 0, 3, num_virtual_streams=9)
+            check.load_state_dict({**check.state_dict(), "num_given": 16})
+        with self.assertRaisesRegex(ConfigError, "different steps"):
+            merge_states([states[0], {**states[1], "num_given": 32}])
+        with self.assertRaisesRegex(DataError, "text has changed"):
+            loader(FileSource(written(["1 2"], "a.txt"))).load_state_dict(merge_states(states))
+        with self.assertRaisesRegex(ConfigError, "version"):
+            loader(source).load_state_dict({"version": 0})
+
+    @parameterized.parameters((64, 3, 0, "66"), (64, 4, 3, "0, 1, 2, 4"), (64, 1, 5, "0, 1, 2, 4, 8, 16"))
+    def test_streams_that_cannot_be_shared_out(self, num_streams, ranks, workers, choices):
+        with self.assertRaisesRegex(ConfigError, f"{num_streams} virtual streams.*{choices}"):
+            check_shares(num_streams, ranks, workers)
+
+
+class HeldOutTest(parameterized.TestCase):
+    def test_no_held_out_document_is_trained_on(self):
+        texts = number_documents(300)
+        source = FileSource(written(texts, "a.txt"))
+        found, _ = updates(source, 40, validation_fraction=0.2)
+        seen = {token // 100 for update in found for tokens, _ in update.values() for token in tokens}
+        self.assertEqual(seen, {i for i, text in enumerate(texts) if not is_held_out(text, 0.2)})
+        held_out = [text for text in texts if is_held_out(text, 0.2)]
+        self.assertEqual(take_validation(source, 0.2, 10), held_out[:10])
+        self.assertEqual(take_validation(source, 0.2, 1000), held_out)
+
+    def test_none_held_out_is_an_error(self):
+        with self.assertRaisesRegex(DataError, "none of 3 documents is held out.*validation_fraction"):
+            take_validation(FileSource(written(["1", "2", "3"], "a.txt")), 1e-9, 5)
+
+
+class TroubleTest(parameterized.TestCase):
+    def stream_of(self, lines, bad_lines="error", **options):
+        path = folder() / "a.jsonl"
+        path.write_text("".join(line + "\n" for line in lines))
+        return path, loader(FileSource(path, TextOptions(bad_lines=bad_lines)), **options)
+
+    LINES = [json.dumps({"text": text}) for text in number_documents(50)]
+
+    @parameterized.parameters(0, 2)
+    def test_a_bad_line_is_named_by_file_and_line(self, num_workers):
+        path, stream = self.stream_of([*self.LINES, "{oh", *self.LINES], num_workers=num_workers)
+        batches = iter(stream)
+        with self.assertRaisesRegex(DataError, f"^{path}:51: not JSON"):
+            for _ in range(20):
+                next(batches)
+
+    @parameterized.parameters(0, 2)
+    def test_bad_and_empty_lines_are_counted_and_named(self, num_workers):
+        lines = [*self.LINES, "{oh", '{"text": " "}', "", '{"text": 7}']
+        path, stream = self.stream_of(lines, "skip", num_workers=num_workers, num_virtual_streams=2)
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            batches = iter(stream)
+            for _ in range(8):
+                next(batches)
+        stream.close()
+        counts = stream.counts()
+        passes = counts["bad"] // 2
+        self.assertGreaterEqual(passes, 1)
+        self.assertEqual(counts["empty"], counts["bad"])
+        self.assertBetween(counts["documents"], 50 * passes, 50 * (passes + 2))
+        self.assertIn(f"skipped: {path}:51: not JSON", "\n".join(logs.output))
+        self.assertIn(f"{path}:54: column 'text' holds 7", "\n".join(logs.output))
+
+    def test_counts_are_the_same_after_a_restart(self):
+        def stream():
+            return loader(source, num_virtual_streams=2, buffer_size=8)
+
+        lines = "".join(line + "\n" for line in [*self.LINES, "", *self.LINES[:3]])
+        path = folder() / "a.jsonl"
+        path.write_text(lines)
+        source = FileSource(path)
+        whole = stream()
+        batches = iter(whole)
+        for cut in range(12):
+            part = stream()
+            part.load_state_dict(whole.state_dict())
+            self.assertEqual(part.state_dict(), whole.state_dict())
+            next(batches)
+            next(iter(part))
+            self.assertEqual(part.state_dict(), whole.state_dict(), cut)
+
+    def test_fewer_documents_than_streams(self):
+        _, stream = self.stream_of(self.LINES[:3])
+        with self.assertRaisesRegex(DataError, r"stream \d of 8 finds nothing to train on.*--num_virtual_streams"):
+            next(iter(stream))
+
+    def test_a_killed_worker_ends_the_run_with_a_clear_error(self):
+        _, stream = self.stream_of(self.LINES, num_workers=2)
+        with mock.patch("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.5):
+            batches = iter(stream)
+            next(batches)
+            victim = stream.worker_pids()[1]
+            os.kill(victim, signal.SIGKILL)
+            started = time.monotonic()
+            with self.assertRaisesRegex(ChildProcessError, "tokenizes beside training has died"):
+                for _ in range(10000):
+                    next(batches)
+        self.assertLess(time.monotonic() - started, 30)
+
+    def test_closing_ends_the_workers(self):
+        _, stream = self.stream_of(self.LINES, num_workers=2)
+        next(iter(stream))
+        pids = stream.worker_pids()
+        self.assertLen(pids, 2)
+        stream.close()
+        self.assertEmpty([pid for pid in pids if Path(f"/proc/{pid}/cmdline").is_file() and _is_running(pid)])
+
+
+def _is_running(pid) -> bool:
+    return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+
+
+class TokenizerTest(parameterized.TestCase):
+    def test_control_tokens_in_documents_stay_text(self):
+        tokenizer = load_tokenizer(None)
+        source = FileSource(written([f"the guard </s> of <extra_id_{i}> a <pad> town" for i in range(40)], "a.txt"))
+        encode = stream_encoder(tokenizer, [source])
+        stream = StreamLoader([StreamCorpus(source)], encode, settings(num_virtual_streams=2), as_it_is, 50)
+        ids = {int(token) for example in next(iter(stream)) for token in example["input_ids"]}
+        controls = tokenizer.convert_tokens_to_ids(list(control_tokens(tokenizer) - {tokenizer.unk_token}))
+        self.assertEmpty(ids & set(controls))
+
+    def test_workers_tokenize_as_the_main_process_does(self):
+        source = FileSource(bundled_text("validation"))
+        encode = stream_encoder(load_tokenizer(None), [source])
+        found = []
+        for num_workers in (0, 2):
+            stream = StreamLoader([StreamCorpus(source)], encode, settings(), as_it_is, 24, num_workers=num_workers)
+            found.append([example["input_ids"].tolist() for example in next(iter(stream))])
+            stream.close()
+        self.assertEqual(*found)
+
+    def test_another_tokenizer_is_refused_on_resume(self):
+        source = FileSource(written(number_documents(50), "a.txt"))
+        state = loader(source).state_dict()
+        with self.assertRaisesRegex(ConfigError, "tokenized by other, this run's is numbers"):
+            loader(source).load_state_dict({**state, "data": {**state["data"], "tokenizer": "other"}})
+
+
+class HubTest(parameterized.TestCase):
+    """The hub's stand-in is a local folder, streamed by the real `load_dataset`."""
+
+    def setUp(self):
+        super().setUp()
+        offline = mock.patch.object(datasets.config, "HF_HUB_OFFLINE", True)  # else it counts the download: 5 s
+        offline.start()
+        self.addCleanup(offline.stop)
+        self.texts = number_documents(90)
+        self.sources = {}
+        for kind in ("jsonl", "parquet", "jsonl.gz"):
+            directory = folder()
+            for i in range(4):
+                written(self.texts[i::4], f"train-{i}.{kind}", directory)
+            builder = "parquet" if kind == "parquet" else "json"
+            files = sorted(map(str, directory.iterdir()))
+            dataset = datasets.load_dataset(builder, data_files=files, split="train", streaming=True)
+            self.sources[kind] = HubSource(f"hub:{kind}", dataset=dataset)
+
+    @parameterized.product(kind=("jsonl", "parquet", "jsonl.gz"), count=(1, 2, 3, 8))
+    def test_every_document_belongs_to_one_reader(self, kind, count):
+        source = self.sources[kind]
+        shares = [[item.text for item in source.read(Share(i, count), seed=1)] for i in range(count)]
+        self.assertCountEqual([text for share in shares for text in share], self.texts)
+
+    @parameterized.parameters("jsonl", "parquet")
+    def test_reading_on_from_any_document(self, kind):
+        items = list(self.sources[kind].read(Share(1, 8), seed=5))
+        for i, item in enumerate(items):
+            self.assertEqual(list(self.sources[kind].read(Share(1, 8), 0, item.position, 5)), items[i:])
+
+    def test_same_data_with_workers_and_after_a_restart(self):
+        source = self.sources["jsonl"]
+        whole, _ = updates(source, 12)
+        self.assertEqual(updates(source, 12, num_workers=2)[0], whole)
+        _, state = updates(source, 7, num_workers=2)
+        self.assertEqual(updates(source, 5, world_size=2, state=state)[0], whole[7:])
+
+    def test_files_are_the_same_as_a_data_set(self):
+        directory = folder()
+        for i in range(4):
+            written(self.texts[i::4], f"train-{i}.jsonl.gz", directory)
+        files = FileSource(directory)
+        files.sizes = [1] * 4  # a data set's are not known
+        self.assertEqual(updates(files, 12)[0], updates(self.sources["jsonl"], 12)[0])
+
+    def test_a_column_that_is_not_there(self):
+        with self.assertRaisesRegex(DataError, "hub:x: no column 'body'.*text_column_name"):
+            HubSource("hub:x", TextOptions("body"), dataset=self.sources["jsonl"].dataset)
+
+    def test_a_row_without_text(self):
+        directory = folder()
+        (directory / "a.jsonl").write_text('{"text": "1 2"}\n{"text": null}\n')
+        dataset = datasets.load_dataset("json", data_files=str(directory / "a.jsonl"), split="train", streaming=True)
+        items = list(HubSource("hub:x", dataset=dataset).read(Share(0, 1)))
+        self.assertRegex(items[1].problem, "^hub:x, file 0:2: column 'text' holds None")
+
+    def test_a_broken_file_is_named(self):
+        directory = folder()
+        (directory / "a.jsonl").write_text('{"text": "1 2"}\n' * 3)
+        dataset = datasets.load_dataset("json", data_files=str(directory / "a.jsonl"), split="train", streaming=True)
+        (directory / "a.jsonl").write_text('{"text": "1 2"}\n{"tex\n')
+        with self.assertRaisesRegex(DataError, "hub:x: file 0 cannot be read"):
+            list(HubSource("hub:x", dataset=dataset).read(Share(0, 1)))
+
+
+class DocstringTest(parameterized.TestCase):
+    @parameterized.parameters(
+        (corpus_mixtures,),
+        (stream_sources.dealt_files, stream_sources),
+        (stream_sources.cut_files, stream_sources),
+    )
+    def test_examples_run(self, thing, module=None):
+        names = {**vars(module or thing), "np": np}
+        tests = doctest.DocTestFinder(exclude_empty=True).find(thing, globs=names)
+        self.assertNotEmpty([test for test in tests if test.examples])
+        for test in tests:
+            self.assertEqual(doctest.DocTestRunner().run(test).failed, 0)
+
+
+if __name__ == "__main__":
+    absltest.main()
