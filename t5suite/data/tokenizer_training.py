@@ -35,7 +35,8 @@ UNKNOWN_MARK = "\u2585"
 class TokenizerSettings:
     """What a tokenizer shall be like; `vocab_size` is what `len(tokenizer)` will be, special tokens included.
 
-    >>> TokenizerSettings(vocab_size=32_100)
+    >>> TokenizerSettings(vocab_size=32_100).num_sentinels
+    100
 
     Attributes:
       num_sentinels: `<extra_id_0>`, ... at the end of the vocabulary, counting down (unigram).
@@ -113,17 +114,20 @@ def train_unigram(texts: Texts, settings: TokenizerSettings) -> dict[str, bytes]
 def training_lines(texts) -> Iterator[str]:
     """The lines of the texts, cut (at white space, where there is some) so that sentencepiece passes over none.
 
-    >>> list(training_lines(["One line.\\nAnother.", "x" * 1500]))[:2]
+    >>> list(training_lines(["One  line.\\nAnother.", "x" * 1500]))[:2]
     ['One line.', 'Another.']
+
+    All white space becomes one space, as the tokenizer's folder will read it whatever the normalization.
     """
     for text in texts:
         for line in text.replace(UNKNOWN_MARK, " ").replace("\0", " ").splitlines():
+            line = " ".join(line.split())
             while len(line) > LONGEST_LINE:
                 cut = line.rfind(" ", 1, LONGEST_LINE)
                 cut = cut if cut > 0 else LONGEST_LINE
                 yield line[:cut]
-                line = line[cut:]
-            if line and not line.isspace():
+                line = line[cut:].lstrip()
+            if line:
                 yield line
 
 

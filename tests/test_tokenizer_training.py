@@ -1,0 +1,349 @@
+"""Laws of trained tokenizers: size, special ids, round trip, the same bytes each time, and errors that say what fits."""
+
+import contextlib
+import doctest
+import hashlib
+import io
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from absl.testing import absltest, parameterized
+from transformers import AutoTokenizer, T5Tokenizer
+
+from t5suite import cli
+from t5suite.data import tokenizer_training
+from t5suite.data.mini.documents import documents
+from t5suite.data.tokenizer_files import write_folder
+from t5suite.data.tokenizer_texts import TrainingTexts
+from t5suite.data.tokenizer_training import LONGEST_LINE, UNKNOWN_MARK, TokenizerSettings, train_files
+from t5suite.errors import ConfigError, DataError
+
+TEXT = documents("validation")[:60] + ["Größe naïve café, 12 & 3.5 (zebra) “fin”"] * 3
+SIZES = {"unigram": 360, "wordpiece": 300, "bpe": 400}
+KINDS = parameterized.named_parameters(*[(kind, kind) for kind in SIZES])
+SPECIAL = {
+    "unigram": {"pad_token": 0, "eos_token": 1, "unk_token": 2},
+    "wordpiece": {"pad_token": 0, "unk_token": 1, "cls_token": 2, "sep_token": 3, "mask_token": 4},
+    "bpe": {"bos_token": 0, "eos_token": 0, "unk_token": 0, "pad_token": 1},
+}
+
+
+def texts():
+    return iter(TEXT)
+
+
+def folder():
+    return Path(tempfile.mkdtemp())
+
+
+def trained(kind, texts=texts, **settings):
+    """The files of a tokenizer, and the tokenizer that AutoTokenizer makes of them."""
+    settings = TokenizerSettings(**{"vocab_size": SIZES[kind], "character_coverage": 1.0, **settings})
+    files = train_files(kind, texts, settings)
+    write_folder(path := folder() / "tokenizer", files)
+    return files, AutoTokenizer.from_pretrained(path), path
+
+
+def sha256(content):
+    return hashlib.sha256(content).hexdigest()
+
+
+ANOTHER_PROCESS = """
+import hashlib, json, sys
+from t5suite.data.tokenizer_training import TokenizerSettings, train_files
+
+texts = lambda: iter(open(sys.argv[1]).read().splitlines())
+for kind, size in (sizes := json.loads(sys.argv[2])).items():
+    files = train_files(kind, texts, TokenizerSettings(size, character_coverage=1.0))
+    sizes[kind] = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+print(json.dumps(sizes))
+"""
+
+
+def command(*argv):
+    """What `t5suite tokenizer train ... --json` prints."""
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        cli.main(["tokenizer", "train", *map(str, argv), "--json"])
+    return json.loads(output.getvalue())
+
+
+class EveryKindTest(parameterized.TestCase):
+    def test_every_kind_is_tested(self):
+        self.assertEqual(set(SIZES), set(tokenizer_training.TRAINERS))
+        self.assertEqual(set(SIZES), set(tokenizer_training.SETTINGS_OF))
+
+    @KINDS
+    def test_the_vocabulary_is_as_large_as_asked(self, kind):
+        _, tokenizer, _ = trained(kind)
+        self.assertLen(tokenizer, SIZES[kind])
+        self.assertEqual(sorted(tokenizer.get_vocab().values()), list(range(SIZES[kind])))
+
+    @KINDS
+    def test_special_tokens_have_their_ids_and_no_others_are_special(self, kind):
+        _, tokenizer, _ = trained(kind)
+        self.assertEqual({name: getattr(tokenizer, f"{name}_id") for name in SPECIAL[kind]}, SPECIAL[kind])
+        others = {token for token in tokenizer.all_special_tokens if not token.startswith("<extra_id_")}
+        self.assertEqual(others, {getattr(tokenizer, name) for name in SPECIAL[kind]})
+
+    @KINDS
+    def test_text_comes_back(self, kind):
+        _, tokenizer, _ = trained(kind)
+        for text in TEXT[-5:]:
+            ids = tokenizer(text)["input_ids"]
+            back = tokenizer.decode(ids, skip_special_tokens=True)
+            if kind == "wordpiece":  # white space is not kept beside punctuation
+                text, back = text.replace(" ", ""), back.replace(" ", "")
+            self.assertEqual(back, text)
+            if kind != "bpe":
+                self.assertNotIn(tokenizer.unk_token_id, ids)
+
+    def test_another_process_writes_the_same_bytes(self):
+        path = folder() / "text.txt"
+        path.write_text("\n".join(TEXT))
+        script = folder() / "script.py"
+        script.write_text(ANOTHER_PROCESS)
+        printed = subprocess.run(
+            [sys.executable, str(script), str(path), json.dumps(SIZES)], capture_output=True, text=True, check=True
+        )
+        read = lambda: iter(path.read_text().splitlines())
+        expected = {kind: {name: sha256(content) for name, content in trained(kind, read)[0].items()} for kind in SIZES}
+        self.assertEqual(json.loads(printed.stdout), expected)
+
+    @KINDS
+    def test_too_large_a_vocabulary_is_an_error_that_says_the_largest_and_that_one_works(self, kind):
+        with self.assertRaisesRegex(
+            DataError, r"--vocab_size 50000: .* give --vocab_size (\d+) or more text"
+        ) as caught:
+            trained(kind, vocab_size=50_000)
+        largest = int(str(caught.exception).split("give --vocab_size ")[1].split()[0])
+        self.assertLen(trained(kind, vocab_size=largest)[1], largest)
+
+    @KINDS
+    def test_too_small_a_vocabulary_is_an_error_that_says_the_smallest(self, kind):
+        with self.assertRaisesRegex(ConfigError, r"--vocab_size 110: .* alone are (\d+)") as caught:
+            trained(kind, vocab_size=110)
+        smallest = int(str(caught.exception).split(" alone are ")[1].split(";")[0])
+        with self.assertRaises(ConfigError):
+            trained(kind, vocab_size=smallest - 1)
+
+    @KINDS
+    def test_no_text_is_an_error(self, kind):
+        if kind != "bpe":  # its bytes need no text, but pieces do
+            with self.assertRaisesRegex(DataError, "no text"):
+                trained(kind, texts=lambda: iter([]))
+        else:
+            with self.assertRaisesRegex(DataError, "258 pieces at most"):
+                trained(kind, texts=lambda: iter([]))
+
+
+class UnigramTest(parameterized.TestCase):
+    @parameterized.parameters(100, 7, 0)
+    def test_sentinels_count_down_from_the_last_id(self, num_sentinels):
+        _, tokenizer, _ = trained("unigram", num_sentinels=num_sentinels)
+        ids = tokenizer.convert_tokens_to_ids([f"<extra_id_{i}>" for i in range(num_sentinels)])
+        self.assertEqual(ids, [SIZES["unigram"] - 1 - i for i in range(num_sentinels)])
+        self.assertLen(tokenizer, SIZES["unigram"])
+        if num_sentinels:
+            self.assertEqual(tokenizer("a<extra_id_1> b")["input_ids"].count(SIZES["unigram"] - 2), 1)
+
+    @parameterized.parameters("nmt_nfkc", "identity", "nfkc_cf")
+    def test_sentencepiece_gives_the_same_ids(self, normalization):
+        import sentencepiece
+
+        files, tokenizer, path = trained("unigram", normalization=normalization)
+        pieces = sentencepiece.SentencePieceProcessor(model_proto=files["spiece.model"])
+        alone = T5Tokenizer.from_pretrained(path)
+        lines = (
+            ["The soup\nand\tthe stage"] if normalization.startswith("nmt") else []
+        )  # the others know one space only
+        for text in [*TEXT[:20], "  Two  spaces", "ﬁne ½ ① Ｆｕｌｌ", "", *lines]:
+            self.assertEqual(tokenizer(text)["input_ids"], [*pieces.encode(text), 1])
+            self.assertEqual(alone(text)["input_ids"], [*pieces.encode(text), 1])
+
+    def test_it_is_a_t5_tokenizer_and_spiece_model_alone_suffices(self):
+        files, tokenizer, _ = trained("unigram")
+        self.assertIsInstance(tokenizer, T5Tokenizer)
+        write_folder(alone := folder() / "alone", {"spiece.model": files["spiece.model"]})
+        other = T5Tokenizer.from_pretrained(alone)
+        self.assertEqual(other.get_vocab(), tokenizer.get_vocab())
+        self.assertEqual(other(TEXT)["input_ids"], tokenizer(TEXT)["input_ids"])
+
+    def test_names_are_those_that_transformers_4_knows(self):
+        """4.57 stops at a list under extra_special_tokens and at TokenizersBackend."""
+        for kind in SIZES:
+            config = json.loads(trained(kind)[0]["tokenizer_config.json"])
+            self.assertIn(config["tokenizer_class"], ("T5Tokenizer", "PreTrainedTokenizerFast"))
+            self.assertNotIn("extra_special_tokens", config)
+            self.assertNotIn("backend", config)
+
+    def test_byte_fallback_spells_what_has_no_piece(self):
+        text = "東京 and 🍕"
+        _, plain, _ = trained("unigram")
+        self.assertIn(plain.unk_token_id, plain(text)["input_ids"])
+        _, tokenizer, path = trained("unigram", vocab_size=700, byte_fallback=True)
+        for loaded in (tokenizer, AutoTokenizer.from_pretrained(path, use_fast=True)):
+            ids = loaded(text)["input_ids"]
+            self.assertNotIn(loaded.unk_token_id, ids)
+            self.assertEqual(loaded.decode(ids, skip_special_tokens=True), text)
+            self.assertEqual(loaded.convert_tokens_to_ids("<extra_id_0>"), 699)
+
+    def test_no_line_is_too_long_or_marked_for_sentencepiece(self):
+        """It would pass over both and say nothing: the rare letters of such lines must have pieces."""
+        rare = [("word " * 2000) + "ж", f"{UNKNOWN_MARK} щ", "ф\0 б", "ю" * 5000]
+        _, tokenizer, _ = trained("unigram", texts=lambda: iter([*TEXT, *rare]))
+        for letter in "жщфбю":
+            self.assertNotIn(tokenizer.unk_token_id, tokenizer(letter)["input_ids"], letter)
+
+    def test_lines_lose_nothing(self):
+        text = "one two\n" + "many words " * 400 + "\n" + "x" * 2500
+        lines = list(tokenizer_training.training_lines([text]))
+        self.assertLessEqual(max(map(len, lines)), LONGEST_LINE)
+        self.assertEqual("".join("".join(lines).split()), "".join(text.split()))
+        self.assertEqual(
+            {word for line in lines for word in line.split() if "x" not in word}, {"one", "two", "many", "words"}
+        )
+
+    def test_coverage_leaves_out_the_rarest_characters(self):
+        once = lambda: iter([*TEXT * 20, "ж"])
+        _, tokenizer, _ = trained("unigram", texts=once, character_coverage=0.999)
+        self.assertIn(tokenizer.unk_token_id, tokenizer("ж")["input_ids"])
+        _, tokenizer, _ = trained("unigram", texts=once, character_coverage=1.0)
+        self.assertNotIn(tokenizer.unk_token_id, tokenizer("ж")["input_ids"])
+
+    def test_sentinels_without_room_are_an_error(self):
+        with self.assertRaisesRegex(ConfigError, "--vocab_size 90 has no room beside 100 sentinels.*at least 104"):
+            trained("unigram", vocab_size=90)
+
+
+class FastTokenizerTest(parameterized.TestCase):
+    def test_bert_marks_and_pairs(self):
+        _, tokenizer, _ = trained("wordpiece")
+        encoded = tokenizer("The soup", "a stage")
+        tokens = tokenizer.convert_ids_to_tokens(encoded["input_ids"])
+        self.assertEqual((tokens[0], tokens[-1], tokens.count("[SEP]")), ("[CLS]", "[SEP]", 2))
+        first = tokens.index("[SEP]") + 1
+        self.assertEqual(encoded["token_type_ids"], [0] * first + [1] * (len(tokens) - first))
+
+    def test_lower_case_is_a_choice(self):
+        self.assertEqual(
+            trained("wordpiece", lowercase=True)[1].tokenize("Café"),
+            trained("wordpiece", lowercase=True)[1].tokenize("cafe"),
+        )
+        _, cased, _ = trained("wordpiece")
+        self.assertNotEqual(cased.tokenize("The"), cased.tokenize("the"))
+
+    def test_characters_inside_of_words_are_no_special_tokens(self):
+        _, tokenizer, _ = trained("wordpiece")
+        self.assertEqual(tokenizer.decode(tokenizer("zebra zzz")["input_ids"], skip_special_tokens=True), "zebra zzz")
+
+    def test_gpt_spells_everything_and_puts_no_marks(self):
+        _, tokenizer, _ = trained("bpe")
+        text = "  東京 🍕\n\ttab"
+        ids = tokenizer(text)["input_ids"]
+        self.assertEqual(tokenizer.decode(ids), text)
+        self.assertNotIn("token_type_ids", tokenizer(text))
+
+
+class TextsTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.path = folder() / "text.txt"
+        self.path.write_text("\n".join(TEXT[:60]) + "\n")
+
+    def test_held_out_documents_are_not_trained_on_and_none_is_lost(self):
+        texts = TrainingTexts([str(self.path)], validation_fraction=0.3)
+        kept = list(texts())
+        self.assertNotEmpty(texts.held_out)
+        self.assertEqual(sorted(kept + texts.held_out), sorted(TEXT[:60]))
+        self.assertEqual((texts.num_documents, texts.tally.documents), (len(kept), 60))
+        self.assertEqual(list(texts()), kept)
+
+    def test_a_sample_is_exact_drawn_by_seed_and_in_order(self):
+        draw = lambda seed: list(TrainingTexts([str(self.path)], sample_documents=20, seed=seed)())
+        self.assertEqual(draw(1), draw(1))
+        self.assertNotEqual(draw(1), draw(2))
+        self.assertLen(draw(1), 20)
+        self.assertEqual([text for text in TEXT if text in draw(1)], draw(1))
+        with self.assertRaisesRegex(DataError, "--sample_documents 61"):
+            draw_all = TrainingTexts([str(self.path)], sample_documents=61)
+            list(draw_all())
+
+    def test_no_more_than_the_first_are_read(self):
+        texts = TrainingTexts([str(self.path)], max_documents=5, validation_fraction=0)
+        self.assertEqual(list(texts()), TEXT[:5])
+        with self.assertRaisesRegex(ConfigError, "--max_documents 0"):
+            TrainingTexts([str(self.path)], max_documents=0)
+
+
+class CommandTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.path = folder() / "rows.jsonl"
+        self.path.write_text("".join(json.dumps({"body": text}) + "\n" for text in TEXT * 2))
+        self.flags = ["--input", self.path, "--text_column_name", "body", "--output_dir", folder() / "out"]
+
+    def test_the_report_tells_what_came_out(self):
+        report = command("--type", "unigram", "--vocab_size", 360, "--validation_fraction", 0.2, *self.flags)
+        self.assertEqual((report["pieces"], report["type"], report["held_out"]), (360, "unigram", True))
+        self.assertEqual(report["special_ids"]["<extra_id_0>"], 359)
+        self.assertBetween(report["tokens_per_word"], 1.0, 4.0)
+        self.assertAlmostEqual(report["tokens_per_word"], report["tokens"] / report["words"], delta=1e-4)
+        self.assertEqual(report["sample"]["decoded"], report["sample"]["text"])
+        self.assertLen(report["sample"]["ids"], len(report["sample"]["tokens"]))
+
+    def test_unknown_tokens_are_a_share_in_points(self):
+        self.path.write_text(
+            "".join(json.dumps({"body": "a b a b"}) + "\n" for _ in range(20)) + '{"body": "a a a ж"}\n'
+        )
+        report = command(
+            "--type",
+            "wordpiece",
+            "--vocab_size",
+            9,
+            "--character_coverage",
+            0.9,
+            "--validation_fraction",
+            0,
+            *self.flags,
+        )
+        self.assertEqual((report["held_out"], report["tokens"], report["unk_rate"]), (False, 84, round(100 / 84, 4)))
+
+    @parameterized.parameters(
+        ("bpe", "lowercase", ["--lowercase"], "wordpiece"),
+        ("wordpiece", "num_sentinels", ["--num_sentinels", 5], "unigram"),
+        ("bpe", "character_coverage", ["--character_coverage", 0.9], "unigram and wordpiece"),
+    )
+    def test_a_setting_of_another_type_is_an_error(self, kind, name, flags, kinds):
+        with self.assertRaisesRegex(ConfigError, f"--{name}: for --type {kinds}; {kind} has no such setting"):
+            command("--type", kind, "--vocab_size", 300, *flags, *self.flags)
+
+    def test_nothing_is_written_over(self):
+        report = command("--type", "bpe", "--vocab_size", 300, *self.flags)
+        before = {path.name: path.read_bytes() for path in Path(report["output_dir"]).iterdir()}
+        with self.assertRaisesRegex(ConfigError, "--output_dir .*give a new one"):
+            command("--type", "unigram", "--vocab_size", 400, *self.flags)
+        self.assertEqual({path.name: path.read_bytes() for path in Path(report["output_dir"]).iterdir()}, before)
+
+    @parameterized.parameters(
+        ({"vocab_size": 0}, "--vocab_size 0"),
+        ({"num_sentinels": -1}, "--num_sentinels -1"),
+        ({"character_coverage": 1.5}, "--character_coverage 1.5"),
+        ({"normalization": "nmt_nfk"}, "did you mean nmt_nfkc"),
+    )
+    def test_bad_settings_are_named(self, settings, message):
+        with self.assertRaisesRegex(ConfigError, message):
+            TokenizerSettings(**{"vocab_size": 300, **settings})
+
+
+class DoctestTest(parameterized.TestCase):
+    def test_examples_in_docstrings_hold(self):
+        results = doctest.testmod(tokenizer_training)
+        self.assertGreater(results.attempted, 4)
+        self.assertEqual(results.failed, 0)
+
+
+if __name__ == "__main__":
+    absltest.main()
