@@ -18,8 +18,9 @@ from t5suite.tracking.trackers import Trackers, tracker_names
 from t5suite.training import fine_tuning as steps
 from t5suite.training.argument_parser import changed_settings, parse_arguments
 from t5suite.training.arguments import FINE_TUNING_ARGUMENTS
-from t5suite.training.checkpoints import checkpoint_step, checkpoint_to_resume, checkpoints, resume_choice
+from t5suite.training.checkpoints import checkpoint_step, checkpoints, resume_choice
 from t5suite.training.from_arguments import data_for, lengths_of, mixing_of, tokenizer_and_model
+from t5suite.training.resets import Start, choose_start, going_on
 
 logger = logging.getLogger("t5suite.fine_tune")
 
@@ -53,7 +54,9 @@ def main(argv=None) -> dict:
         return score_checkpoints(plan, *arguments)
     run = None
     if not eval_args.dry_run:
-        run = open_run(args.output_dir, settings, argv, is_main, need_new=is_main and resume == "none")
+        run = open_run(
+            args.output_dir, settings, argv, is_main, need_new=is_main and resume == "none", extend=args.extend
+        )
         if run.finished:
             logger.info("run %s in %s was finished before; these are its results", run.run_id, run.directory)
             return reports.print_results(read_json(run.directory / RESULTS), str(run.directory), is_main)
@@ -79,10 +82,11 @@ def main(argv=None) -> dict:
     names = tracker_names(args.trackers) if is_main else []
     per_task = eval_args.select == "per_task" and trains
     with Trackers(names, run.directory, run.run_id, public_settings(settings)) as trackers:
-        resume_from = checkpoint_to_resume(args.output_dir, resume) if trains else None
-        best = steps.add_callbacks(trainer, run.directory, trackers, per_task, resume_from)
+        start = choose_start(args.output_dir, resume, args.reset, run.extended) if trains else Start()
+        best = steps.add_callbacks(trainer, run.directory, trackers, per_task, start.history)
         if trains:
-            run.update(training=steps.train(trainer, resume_from))
+            with going_on(trainer, start, run) as folder:
+                run.update(training=steps.train(trainer, folder))
             trainer.save_model(args.output_dir)
 
     # 8. Scores, predictions, results, table.

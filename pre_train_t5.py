@@ -20,10 +20,11 @@ from t5suite.training import fine_tuning as shared
 from t5suite.training import pre_training as steps
 from t5suite.training.argument_parser import changed_settings, parse_arguments
 from t5suite.training.callbacks import MetricsCallback
-from t5suite.training.checkpoints import checkpoint_to_resume, resume_choice
+from t5suite.training.checkpoints import resume_choice
 from t5suite.training.from_arguments import tokenizer_and_model
 from t5suite.training.pre_training_arguments import PRE_TRAINING_ARGUMENTS
 from t5suite.training.pre_training_evaluation import EVALUATION_SEED, unigram_entropies
+from t5suite.training.resets import choose_start, going_on
 
 logger = logging.getLogger("t5suite.pre_train")
 
@@ -51,7 +52,9 @@ def main(argv=None) -> dict:
     resume = resume_choice(text_args.resume, args.resume_from_checkpoint)
     settings = shared.all_settings(*arguments)
     command = sys.argv[1:] if argv is None else argv
-    run = open_run(args.output_dir, settings, command, is_main, need_new=is_main and resume == "none")
+    run = open_run(
+        args.output_dir, settings, command, is_main, need_new=is_main and resume == "none", extend=args.extend
+    )
     if run.finished:
         logger.info("run %s in %s was finished before; these are its results", run.run_id, run.directory)
         return reports.print_results(read_json(run.directory / RESULTS), str(run.directory), is_main)
@@ -77,7 +80,9 @@ def main(argv=None) -> dict:
     with Trackers(names, run.directory, run.run_id, public_settings(settings)) as trackers:
         trainer.add_callback(MetricsCallback(run.directory, trackers))
         if trains:
-            run.update(training=shared.train(trainer, checkpoint_to_resume(args.output_dir, resume)))
+            start = choose_start(args.output_dir, resume, args.reset, run.extended)
+            with going_on(trainer, start, run) as folder:
+                run.update(training=shared.train(trainer, folder))
             trainer.save_model(args.output_dir)
             if is_main:
                 loss_curve(run.directory)

@@ -16,8 +16,9 @@ from t5suite.tracking.trackers import Trackers, tracker_names
 from t5suite.training import fine_tuning as steps
 from t5suite.training.argument_parser import parse_arguments
 from t5suite.training.arguments import FINE_TUNING_ARGUMENTS
-from t5suite.training.checkpoints import checkpoint_to_resume, resume_choice
+from t5suite.training.checkpoints import resume_choice
 from t5suite.training.from_arguments import data_for, mixing_of, tokenizer_and_model
+from t5suite.training.resets import choose_start, going_on
 
 
 class FineTuner:
@@ -46,16 +47,18 @@ class FineTuner:
         """Trains, scores, writes the run directory and returns what `results.json` holds."""
         settings = steps.all_settings(*self.arguments)
         is_main = self.args.process_index == 0
-        run = open_run(self.args.output_dir, settings, is_main=is_main)
+        run = open_run(self.args.output_dir, settings, is_main=is_main, extend=self.args.extend)
         data = self._prepare(trains=True)
         with Trackers(
             tracker_names(self.args.trackers) if is_main else [], run.directory, run.run_id, public_settings(settings)
         ) as trackers:
             resume = resume_choice(self.eval_args.resume, self.args.resume_from_checkpoint)
-            resume_from = checkpoint_to_resume(self.args.output_dir, resume)
+            start = choose_start(self.args.output_dir, resume, self.args.reset, run.extended)
             per_task = self.eval_args.select == "per_task"
-            best = steps.add_callbacks(self.trainer, run.directory, trackers, per_task, resume_from)
-            run.update(data=data.described, training=steps.train(self.trainer, resume_from))
+            best = steps.add_callbacks(self.trainer, run.directory, trackers, per_task, start.history)
+            run.update(data=data.described)
+            with going_on(self.trainer, start, run) as folder:
+                run.update(training=steps.train(self.trainer, folder))
             self.trainer.save_model(self.args.output_dir)
         steps.mark_for_table(data, selected=self.args.load_best_model_at_end)
         report = steps.evaluate_finally(self.trainer, data, best if per_task else None)

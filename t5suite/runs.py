@@ -17,7 +17,7 @@ import platform
 import secrets
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from t5suite.errors import ConfigError
@@ -39,11 +39,13 @@ PACKAGES = (
 # Settings that say where and how loudly a run goes on, but not what comes out of it.
 OPERATIONAL_SETTINGS = frozenset(
     """output_dir logging_strategy logging_first_step logging_steps log_level log_level_replica log_on_each_node
-    report_to trackers run_name project trackio_space_id disable_tqdm resume resume_from_checkpoint dry_run
+    report_to trackers run_name project trackio_space_id disable_tqdm resume resume_from_checkpoint reset extend dry_run
     save_total_limit dataloader_num_workers dataloader_pin_memory dataloader_persistent_workers
     dataloader_prefetch_factor push_to_hub hub_model_id hub_strategy hub_token hub_private_repo hub_always_push
     hub_revision eval_checkpoints data_dir local_rank ddp_timeout logging_nan_inf_filter""".split()
 )
+# What `--extend` may raise: how long a run is.
+EXTENDABLE_SETTINGS = ("max_steps", "num_train_epochs", "max_minutes")
 SECRET_WORDS = ("token", "key", "password", "secret")
 
 
@@ -55,7 +57,7 @@ class Run:
     manifest: dict
     is_main: bool = True
     resumed: bool = False
-    _extra: dict = field(default_factory=dict)
+    extended: bool = False
 
     @property
     def run_id(self) -> str:
@@ -79,12 +81,15 @@ class Run:
         self.update(status="finished", finished=_now())
 
 
-def open_run(output_dir, settings: dict, argv=(), is_main: bool = True, need_new: bool = False) -> Run:
+def open_run(
+    output_dir, settings: dict, argv=(), is_main: bool = True, need_new: bool = False, extend: bool = False
+) -> Run:
     """The run of `settings` in `output_dir`: a new one, or the one that is there already. Nothing is written yet.
 
     Args:
       settings: every flag by name; OPERATIONAL_SETTINGS do not count for "the same run".
       need_new: refuse a directory with a run in it, even this one (`--resume none`).
+      extend: settings that say how long the run is may have grown (`--extend`); a finished run is then unfinished.
 
     Raises:
       ConfigError: the directory holds another run, or files that are no run's.
@@ -94,6 +99,8 @@ def open_run(output_dir, settings: dict, argv=(), is_main: bool = True, need_new
     manifest_path = directory / MANIFEST
     if manifest_path.is_file():
         manifest = read_json(manifest_path)
+        if extend and not need_new and _is_extension(manifest, settings, fingerprint):
+            return Run(directory, _extended(manifest, settings, fingerprint), is_main, resumed=True, extended=True)
         _check_same_run(directory, manifest, settings, fingerprint, need_new)
         return Run(directory, manifest, is_main, resumed=True)
     if directory.is_dir() and any(directory.iterdir()):
@@ -121,16 +128,46 @@ def _check_same_run(directory, manifest, settings, fingerprint, need_new):
         raise ConfigError(f"--output_dir {directory} holds run {run_id}; --resume none needs a new --output_dir")
     if manifest.get("fingerprint") == fingerprint:
         return
-    ours, theirs = public_settings(settings), manifest.get("settings", {})
-    differing = [
-        f"{name} {theirs.get(name)!r} there, {ours.get(name)!r} here"
-        for name in sorted(set(ours) | set(theirs))
-        if name not in OPERATIONAL_SETTINGS and ours.get(name) != theirs.get(name)
-    ]
+    changes = _differing(manifest, settings)
+    differing = [f"{name} {there!r} there, {here!r} here" for name, (there, here) in changes.items()]
+    longer = " (or --extend to make that run longer)" if set(changes) <= set(EXTENDABLE_SETTINGS) else ""
     raise ConfigError(
         f"--output_dir {directory} holds another run ({run_id}; this one would be {new_run_id()}): "
-        f"{'; '.join(differing[:6])}{'; ...' if len(differing) > 6 else ''}. Give a new --output_dir"
+        f"{'; '.join(differing[:6])}{'; ...' if len(differing) > 6 else ''}. Give a new --output_dir{longer}"
     )
+
+
+def _differing(manifest: dict, settings: dict) -> dict[str, tuple]:
+    """`{name: (value there, value here)}` of the settings that make another run."""
+    ours, theirs = public_settings(settings), manifest.get("settings", {})
+    return {
+        name: (theirs.get(name), ours.get(name))
+        for name in sorted(set(ours) | set(theirs))
+        if name not in OPERATIONAL_SETTINGS and ours.get(name) != theirs.get(name)
+    }
+
+
+def _is_extension(manifest: dict, settings: dict, fingerprint: str) -> bool:
+    """Whether the settings are those of the manifest but for a longer run.
+
+    Raises:
+      ConfigError: a number of steps, epochs or minutes that is smaller than before.
+    """
+    changes = _differing(manifest, settings)
+    if manifest.get("fingerprint") == fingerprint or not set(changes) <= set(EXTENDABLE_SETTINGS):
+        return False
+    for name, (there, here) in changes.items():
+        if (there or 0) > 0 and (here or 0) > 0 and here < there:
+            raise ConfigError(f"--extend: --{name} {here} is less than the {there} that the run had")
+    return True
+
+
+def _extended(manifest: dict, settings: dict, fingerprint: str) -> dict:
+    """The manifest of the longer run, which remembers what it was before."""
+    changes = {name: list(values) for name, values in _differing(manifest, settings).items()}
+    extensions = [*manifest.get("extensions", []), {"changed": changes, "at": _now()}]
+    longer = {"settings": public_settings(settings), "fingerprint": fingerprint, "extensions": extensions}
+    return {**manifest, **longer, "status": "running"}
 
 
 def settings_fingerprint(settings: dict) -> str:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from t5suite.errors import ConfigError
+
 
 class GlobalBatchSampler:
     """A batch sampler for one rank.
@@ -82,6 +84,31 @@ def length_grouped_order(lengths, update_size: int, seed: int, group_size: int =
         return np.concatenate([*updates, rest[np.argsort(-lengths[rest], kind="stable")]])
 
     return order
+
+
+def shifted_order(order: Callable[[int], np.ndarray], epoch_length: int, offset: int) -> Callable[[int], np.ndarray]:
+    """Epoch -> its piece of the run-long order (all epochs one after the other), begun `offset` examples further on.
+
+    >>> order = shifted_order(lambda epoch: np.arange(epoch * 4, epoch * 4 + 4), epoch_length=4, offset=6)
+    >>> order(0).tolist(), order(1).tolist()
+    ([6, 7, 8, 9], [10, 11, 12, 13])
+
+    With a negative offset a run's later steps see the first examples; what would lie before them is filled up, for it
+    is passed over.
+
+    Raises:
+      ConfigError: the order ends before the epoch does (a mixture is drawn for as many steps as the run has).
+    """
+
+    def shifted(epoch: int) -> np.ndarray:
+        first, start = divmod(offset + epoch * epoch_length, epoch_length)
+        both = np.concatenate([order(max(0, first)), order(max(0, first + 1))]) if start else order(max(0, first))
+        piece = both[start : start + epoch_length]
+        if len(piece) < epoch_length:
+            raise ConfigError("a mixture's draws end with its steps: add data to --reset, so that it starts anew")
+        return piece
+
+    return shifted
 
 
 def mixture_order(draws: np.ndarray, epoch_length: int, lengths, update_size: int, grouped: bool):

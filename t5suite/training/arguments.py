@@ -16,6 +16,7 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 from t5suite.errors import ConfigError
 from t5suite.optim.schedules import SCHEDULES
 from t5suite.training.optimization import check_schedule, resolve_names
+from t5suite.training.resets import parse_reset
 
 
 @dataclass
@@ -197,6 +198,14 @@ class SuiteTrainingArguments(Seq2SeqTrainingArguments):
         default=None,
         metadata={"help": "Train at most so long, restarts included; then evaluate, save and end as a finished run."},
     )
+    reset: str | None = field(
+        default=None,
+        metadata={"help": "What does not go on from the --resume checkpoint: any of optimizer,schedule,step,data."},
+    )
+    extend: bool = field(
+        default=False,
+        metadata={"help": "Make a run longer: same --output_dir, more --max_steps, --num_train_epochs, --max_minutes."},
+    )
     z_loss: float = field(default=0.0, metadata={"help": "Weight of log(Z)^2 in the loss; T5 was trained with 1e-4."})
 
     def __post_init__(self):
@@ -204,6 +213,7 @@ class SuiteTrainingArguments(Seq2SeqTrainingArguments):
         self.output_dir = self.output_dir or "runs"
         self._reconcile_strategies()
         resolve_names(self)
+        parse_reset(self.reset)
         for flag in ("clip_grad_value", "max_minutes"):
             if getattr(self, flag) is not None and not getattr(self, flag) > 0:
                 raise ConfigError(f"--{flag} {getattr(self, flag)}: must be above 0")

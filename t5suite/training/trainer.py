@@ -14,12 +14,13 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import Seq2SeqTrainer
 
-from t5suite.data.samplers import GlobalBatchSampler
+from t5suite.data.samplers import GlobalBatchSampler, shifted_order
 from t5suite.errors import ConfigError
 from t5suite.training.evaluation import selection_value
 from t5suite.training.limits import limit_callbacks
 from t5suite.training.losses import TokenLoss
 from t5suite.training.optimization import build_optimizer, build_scheduler, check_parallelism, sets_its_own_rates
+from t5suite.training.resets import Position, examples_before, write_position
 
 logger = logging.getLogger(__name__)
 
@@ -53,15 +54,22 @@ class SuiteTrainer(Seq2SeqTrainer):
         self.eval_sets = list(eval_sets)
         self.selection_metric = selection_metric
         self.last_report = None
+        # Set by `resets.going_on`: how far the examples are ahead of what the step says, the step at which the schedule
+        # began, and what was reset.
+        self.data_offset = 0
+        self.schedule_start = 0
+        self.reset_done = ""
         self._non_finite_in_a_row = 0
         for callback in limit_callbacks(args):
             self.add_callback(callback)
 
     def get_train_dataloader(self) -> DataLoader:
         """Batches of this rank only; the trainer moves them to the device, so accelerate has nothing to prepare."""
-        args = self.args
+        args, order = self.args, self.epoch_order
+        if self.data_offset:
+            order = shifted_order(order, self.epoch_length(), self.data_offset)
         sampler = GlobalBatchSampler(
-            self.epoch_order,
+            order,
             self._train_batch_size,
             args.gradient_accumulation_steps,
             rank=self.accelerator.process_index,
@@ -75,6 +83,22 @@ class SuiteTrainer(Seq2SeqTrainer):
             pin_memory=args.dataloader_pin_memory and torch.cuda.is_available(),
             persistent_workers=args.dataloader_persistent_workers and args.dataloader_num_workers > 0,
         )
+
+    def epoch_length(self) -> int:
+        """Examples of an epoch; 0 where training data have no order of their own."""
+        return len(self.epoch_order(0)) if self.epoch_order else 0
+
+    def update_size(self) -> int:
+        """Examples that one update takes, over micro-batches and ranks."""
+        return self._train_batch_size * self.args.gradient_accumulation_steps * self.accelerator.num_processes
+
+    def save_model(self, output_dir=None, _internal_call: bool = False):
+        """A checkpoint's model comes with the position of the run: before the trainer's state, which completes it."""
+        super().save_model(output_dir, _internal_call)
+        if _internal_call and output_dir and self.args.should_save:
+            length, size = self.epoch_length(), self.update_size()
+            seen = examples_before(self.state.global_step, length, size) if length else self.state.global_step * size
+            write_position(output_dir, Position(seen + self.data_offset, self.schedule_start, self.reset_done))
 
     def create_optimizer(self, model=None) -> torch.optim.Optimizer:
         """`--optimizer` from our table, else what `--optim` says."""
@@ -90,6 +114,7 @@ class SuiteTrainer(Seq2SeqTrainer):
         The trainer steps it once an update; it must not be prepared by accelerate, which would step it once a process.
         """
         optimizer = optimizer or self.optimizer
+        num_training_steps -= self.schedule_start
         ours = self.args.schedule is not None or sets_its_own_rates(optimizer)
         if self.lr_scheduler is not None or not ours:
             return super().create_scheduler(num_training_steps, optimizer)

@@ -1,0 +1,310 @@
+"""Going on from a checkpoint as something else: what is reset, what another or a longer run keeps.
+
+    >>> start = choose_start("runs/new", resume="runs/old/checkpoint-400", reset="optimizer,schedule")
+    >>> with going_on(trainer, start) as folder:
+    ...     trainer.train(resume_from_checkpoint=folder)
+
+`--reset` takes any of these; whatever is not named is kept:
+
+* `optimizer`: its moments are dropped; they begin at zero.
+* `schedule`: it starts anew (warm-up and all) and covers the steps that are left. Kept: it goes on from where it
+  stood, in the shape and with the rate that the flags say.
+* `step`: counts from 0 again, so `--max_steps` more are trained. Needs a new `--output_dir`.
+* `data`: begins with the first example of the first epoch. Kept: the example after the last one seen comes next.
+
+A reset is done once: the same command over its own checkpoints (a job that was requeued) goes on without another. In
+`position.json` every checkpoint says how many examples were seen and when the schedule began, so a run in a new
+directory, with another batch size or number of ranks, goes on with the next example, too.
+"""
+
+import contextlib
+import dataclasses
+import logging
+import math
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from accelerate.utils import broadcast_object_list
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import TrainerCallback, TrainerState
+from transformers.trainer_callback import ExportableState
+
+from t5suite.errors import ConfigError
+from t5suite.lookup import suggestion
+from t5suite.optim.learning_rates import set_rates
+from t5suite.runs import read_json, write_json
+from t5suite.training.checkpoints import STATE_FILE, checkpoint_step, checkpoint_to_resume, newest_checkpoint
+
+logger = logging.getLogger(__name__)
+
+RESETS = ("optimizer", "schedule", "step", "data")
+POSITION_FILE = "position.json"
+STAGING = ".going-on"
+OPTIMIZER_FILE, SCHEDULER_FILE = "optimizer.pt", "scheduler.pt"
+# What a schedule remembers, as against the rates and the shape, which are the flags'.
+SCHEDULE_MEMORY = ("last_epoch", "_step_count", "reduction", "best", "num_bad")
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a checkpoint stands, beside its step.
+
+    Attributes:
+      examples: training examples seen, by the run-long order.
+      schedule_start: the step at which the schedule began (below 0: so many steps before the counter did).
+      reset: what `--reset` did when the run, or this part of it, began.
+    """
+
+    examples: int
+    schedule_start: int = 0
+    reset: str = ""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where training begins.
+
+    Attributes:
+      checkpoint: None for a fresh run.
+      reset: what is to be reset now.
+      restart: the flags may differ from those of the checkpoint (another run's, reset, or made longer).
+      position: the checkpoint's, if it has one.
+    """
+
+    checkpoint: Path | None = None
+    reset: frozenset[str] = frozenset()
+    restart: bool = False
+    position: Position | None = None
+
+    @property
+    def history(self) -> Path | None:
+        """The checkpoint whose records (best steps) still count."""
+        return None if "step" in self.reset else self.checkpoint
+
+    def describe(self) -> dict:
+        """What the manifest says of it."""
+        return {"from": str(self.checkpoint), "reset": sorted(self.reset)}
+
+
+def parse_reset(reset: str | None) -> frozenset[str]:
+    """`--reset` as a set.
+
+    >>> sorted(parse_reset("schedule, optimizer"))
+    ['optimizer', 'schedule']
+
+    Raises:
+      ConfigError: a part that cannot be reset.
+    """
+    parts = [part.strip() for part in (reset or "").split(",") if part.strip()]
+    for part in parts:
+        if part not in RESETS:
+            raise ConfigError(f"--reset {reset}: unknown part {part!r}; {suggestion(part, RESETS)}")
+    return frozenset(parts)
+
+
+def choose_start(output_dir, resume: str, reset: str | None = None, extended: bool = False) -> Start:
+    """Which checkpoint a run goes on from, and what is reset then.
+
+    A checkpoint of another run is where a run begins; once it has checkpoints of its own, those count.
+
+    Raises:
+      ConfigError: no such checkpoint, or a reset that needs a new directory.
+    """
+    wanted = parse_reset(reset)
+    checkpoint = checkpoint_to_resume(output_dir, resume)
+    if checkpoint is not None and not _is_in(checkpoint, output_dir):
+        checkpoint = newest_checkpoint(output_dir) or checkpoint
+    if checkpoint is None:
+        if wanted:
+            logger.warning("--reset %s has no effect: there is no checkpoint to go on from (see --resume)", reset)
+        if extended:
+            logger.warning("--extend: this run has no checkpoint to go on from, so it starts from the beginning")
+        return Start()
+    position, foreign = read_position(checkpoint), not _is_in(checkpoint, output_dir)
+    if wanted and not foreign and position and parse_reset(position.reset) == wanted:
+        logger.info("%s was made after --reset %s; nothing is reset again", checkpoint, reset)
+        wanted = frozenset()
+    if "step" in wanted and not foreign:
+        raise ConfigError(
+            f"--reset {reset}: {output_dir} has checkpoints already, and steps that count from 0 again would mix with "
+            f"them; give a new --output_dir and --resume {checkpoint}"
+        )
+    return Start(checkpoint, wanted, foreign or bool(wanted) or extended, position)
+
+
+def read_position(checkpoint) -> Position | None:
+    """What a checkpoint says of its position; None for one that was made without ours."""
+    path = Path(checkpoint) / POSITION_FILE
+    return Position(**read_json(path)) if path.is_file() else None
+
+
+def write_position(folder, position: Position) -> None:
+    """Puts `position.json` into a checkpoint."""
+    write_json(Path(folder) / POSITION_FILE, dataclasses.asdict(position))
+
+
+def examples_before(step: int, epoch_length: int, update_size: int) -> int:
+    """Examples that the first `step` updates take; an epoch's last update may be smaller.
+
+    >>> [examples_before(step, epoch_length=21, update_size=8) for step in (0, 2, 3, 4)]
+    [0, 16, 21, 29]
+    """
+    epochs, steps = divmod(step, math.ceil(epoch_length / update_size))
+    return epochs * epoch_length + min(steps * update_size, epoch_length)
+
+
+@contextlib.contextmanager
+def going_on(trainer, start: Start, run=None) -> Iterator[str | None]:
+    """The folder that the trainer is to resume from (None: none), with the trainer prepared for what is reset.
+
+    Args:
+      run: a `runs.Run` whose manifest notes the restart.
+
+    Raises:
+      ConfigError: nothing is left to train, or a reset that sharded training cannot do.
+    """
+    if trainer.accelerator.num_processes > 1:
+        # One rank may have looked before, and another after the manifest was written.
+        start = broadcast_object_list([start])[0]
+    if start.checkpoint is None:
+        yield None
+        return
+    old_step = checkpoint_step(start.checkpoint)
+    step = 0 if "step" in start.reset else old_step
+    _place(trainer, start, old_step, step)
+    if not start.restart:
+        yield str(start.checkpoint)
+        return
+    if run is not None:
+        run.update(restarts=[*run.manifest.get("restarts", []), {**start.describe(), "step": old_step}])
+    _check_steps_left(trainer, step)
+    sharded = trainer.accelerator.distributed_type.value in ("DEEPSPEED", "FSDP")
+    if sharded and start.reset:
+        raise ConfigError(
+            f"--reset {','.join(sorted(start.reset))} cannot take a sharded checkpoint apart; start from its weights "
+            "alone with --model_name_or_path"
+        )
+    trainer.add_callback(RestartCallback(start, loads=not sharded))
+    if sharded:
+        yield str(start.checkpoint)
+        return
+    folder = Path(trainer.args.output_dir) / STAGING
+    if trainer.is_world_process_zero():
+        _stage(trainer, start, folder)
+    trainer.accelerator.wait_for_everyone()
+    try:
+        yield str(folder)
+    finally:
+        trainer.accelerator.wait_for_everyone()
+        if trainer.is_world_process_zero():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class RestartCallback(TrainerCallback):
+    """Restores what is kept of optimizer and schedule, once both are there; rates and other settings are the flags'.
+
+    Args:
+      loads: False where the trainer has loaded them itself and only the rates follow from the flags.
+    """
+
+    def __init__(self, start: Start, loads: bool = True):
+        self.start = start
+        self.loads = loads
+
+    def on_train_begin(self, args, state, control, optimizer=None, lr_scheduler=None, **kwargs):
+        """Loads, and gives every group the rate of the present step."""
+        if self.loads and "optimizer" not in self.start.reset:
+            load_moments(optimizer, _load(self.start.checkpoint / OPTIMIZER_FILE), self.start.checkpoint)
+        if self.loads and "schedule" not in self.start.reset:
+            load_schedule(lr_scheduler, _load(self.start.checkpoint / SCHEDULER_FILE), optimizer)
+        if isinstance(lr_scheduler, LambdaLR):
+            set_rates(lr_scheduler)
+        state.compute_steps(args, state.max_steps)
+
+
+def load_moments(optimizer, saved: dict, checkpoint) -> None:
+    """The saved state into the optimizer, whose groups keep their own rates, betas and weight decay.
+
+    Raises:
+      ConfigError: the saved state is another optimizer's.
+    """
+    own = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+    try:
+        kinds = {frozenset(state) for state in saved["state"].values()}
+        optimizer.load_state_dict(saved)
+        if [set(group) for group in saved["param_groups"]] != [{*group, "params"} for group in own]:
+            raise ValueError(f"its groups have other settings, its state holds {sorted(map(sorted, kinds))}")
+    except (ValueError, KeyError) as error:
+        raise ConfigError(
+            f"{checkpoint}: its optimizer is another one than this run's ({error}); add optimizer to --reset"
+        ) from None
+    for group, settings in zip(optimizer.param_groups, own, strict=True):
+        group.update(settings)
+
+
+def load_schedule(scheduler, saved: dict, optimizer) -> None:
+    """How far a schedule has come and what it has seen into the scheduler, whose rates and shape are the flags'."""
+    if not isinstance(scheduler, LambdaLR):
+        scheduler.load_state_dict(saved)
+        for group, rate in zip(optimizer.param_groups, saved.get("_last_lr", [])):
+            group["lr"] = rate
+        return
+    for key in SCHEDULE_MEMORY:
+        if key in saved and hasattr(scheduler, key):
+            setattr(scheduler, key, saved[key])
+
+
+def _place(trainer, start: Start, old_step: int, step: int) -> None:
+    """Tells the trainer how far its examples and its schedule are from what its step says."""
+    length, size = trainer.epoch_length(), trainer.update_size()
+    position = start.position or Position(examples_before(old_step, length, size) if length else 0)
+    if length:
+        seen = 0 if "data" in start.reset else position.examples
+        trainer.data_offset = seen - examples_before(step, length, size)
+        if hasattr(trainer.train_dataset, "num_examples"):
+            # A data set as long as the run: what another run saw of it comes on top.
+            trainer.train_dataset.num_examples += max(0, trainer.data_offset)
+    trainer.schedule_start = step if "schedule" in start.reset else position.schedule_start + step - old_step
+    trainer.reset_done = ",".join(sorted(start.reset)) or position.reset
+
+
+def _check_steps_left(trainer, step: int) -> None:
+    args, length = trainer.args, trainer.epoch_length()
+    total = args.max_steps
+    if total <= 0 and length:
+        total = math.ceil(args.num_train_epochs * math.ceil(length / trainer.update_size()))
+    if 0 < total <= step:
+        raise ConfigError(
+            f"nothing is left to train: {step} steps are done, and --max_steps or --num_train_epochs makes {total}; "
+            "raise it, or add step to --reset"
+        )
+
+
+def _stage(trainer, start: Start, folder: Path) -> None:
+    """The checkpoint as a folder of links, without what the callback restores and with the step that counts."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    left_out = {OPTIMIZER_FILE, SCHEDULER_FILE, POSITION_FILE}
+    if "step" in start.reset:
+        left_out.add(STATE_FILE)
+        parts = [part for part in [*trainer.callback_handler.callbacks, trainer.control] if _is_stateful(part)]
+        TrainerState(stateful_callbacks=parts).save_to_json(str(folder / STATE_FILE))
+    for path in start.checkpoint.iterdir():
+        if path.name not in left_out:
+            os.symlink(path.resolve(), folder / path.name)
+
+
+def _is_stateful(part) -> bool:
+    return isinstance(part, ExportableState)
+
+
+def _load(path: Path):
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _is_in(checkpoint: Path, output_dir) -> bool:
+    return checkpoint.resolve().parent == Path(output_dir).resolve()
