@@ -23,6 +23,7 @@ from t5suite.data.corpus_units import build_unit, finished_unit
 from t5suite.data.corpus_workers import run_jobs
 from t5suite.data.jsonl import file_sha256
 from t5suite.data.text_encoding import make_text_encoder
+from t5suite.data.text_readers import TextOptions
 from t5suite.data.token_store import MANIFEST, TokenStore
 from t5suite.errors import ConfigError, DataError
 from t5suite.runs import read_json, write_json
@@ -43,12 +44,10 @@ def build_corpus(
     output_dir,
     tokenizer,
     *,
-    text_column_name: str = "text",
-    text_unit: str = "line",
-    bad_lines: str = "error",
+    options: TextOptions | None = None,
     validation_fraction: float = 0.01,
     document_separator: str = "none",
-    split_sentences: str | None = None,
+    split_sentences: str | bool | None = None,
     max_documents: int | None = None,
     unit_megabytes: float = 64.0,
     num_workers: int = 1,
@@ -64,7 +63,12 @@ def build_corpus(
     Args:
       inputs: files, folders, patterns, `hub:` names (`list_sources`).
       tokenizer: a Hugging Face tokenizer.
-      split_sentences: a language such as 'en': sentences are told apart and encoded one by one.
+      options: how documents are told apart; None for `TextOptions()`.
+      document_separator: what ends each document: 'none' (T5), 'eos' or a token of the vocabulary.
+      split_sentences: a language such as 'en' (which is what True means): sentences are told apart and encoded one by
+        one, and the corpus says where each starts.
+      max_documents: only the first so many.
+      unit_megabytes: text of a unit of work; a killed build loses at most the units that were under way.
       num_workers: processes; 1 builds in this one.
       shard: `(i, n)`: only every n-th unit from the i-th on; None is returned while others' units are missing.
 
@@ -72,9 +76,10 @@ def build_corpus(
       ConfigError: impossible settings; the folder holds a corpus of other settings.
       DataError: nothing to read, a bad line, a torn file; a source has changed since the build began.
     """
+    options = options or TextOptions()
     settings = CorpusSettings(
-        text_column_name, text_unit, bad_lines, validation_fraction,
-        document_separator, split_sentences, max_documents, unit_megabytes,
+        options.text_column_name, options.text_unit, options.bad_lines, validation_fraction,
+        document_separator, "en" if split_sentences is True else split_sentences or None, max_documents, unit_megabytes,
     )  # fmt: skip
     _check_work(num_workers, shard, max_documents)
     plan, directory = make_plan(inputs, settings, tokenizer), Path(output_dir)
