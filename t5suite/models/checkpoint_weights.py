@@ -60,19 +60,17 @@ def load_init_checkpoint(model, path, allow_missing: bool = False) -> dict:
 
 
 def strip_prefixes(weights: dict, model) -> dict:
-    """Takes away what stands before every name and before none of the model's, one wrapper after the other.
+    """Takes away what stands before every name, one wrapper after the other, until a name is the model's.
 
     >>> list(strip_prefixes({"module._orig_mod.shared.weight": w}, model))
     ['shared.weight']
     """
-    own = tuple(model.state_dict())
-    while weights:
-        for prefix in PREFIXES:
-            if all(name.startswith(prefix) for name in weights) and not any(name.startswith(prefix) for name in own):
-                weights = {name.removeprefix(prefix): value for name, value in weights.items()}
-                break
-        else:
+    own = model.state_dict().keys()
+    while weights and own.isdisjoint(weights):
+        prefix = next((p for p in PREFIXES if all(name.startswith(p) for name in weights)), None)
+        if prefix is None:
             break
+        weights = {name.removeprefix(prefix): value for name, value in weights.items()}
     return weights
 
 

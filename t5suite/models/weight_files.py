@@ -84,15 +84,21 @@ def _read_file(file: Path) -> dict[str, torch.Tensor]:
             return load_file(file)
         content = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        if not zipfile.is_zipfile(file) and "Unsupported" not in str(error) and "GLOBAL" not in str(error):
-            raise ConfigError(f"{FLAG} {file}: not a file of weights, or a torn one ({first_line(error)})") from None
-        raise ConfigError(
-            f"{FLAG} {file}: it holds Python objects besides tensors, and reading those could run code; "
-            "save the weights alone: torch.save(model.state_dict(), file)"
-        ) from None
+        if _is_pickle(file):
+            raise ConfigError(
+                f"{FLAG} {file}: it holds Python objects besides tensors, and reading those could run code; "
+                "save the weights alone: torch.save(model.state_dict(), file)"
+            ) from None
+        raise ConfigError(f"{FLAG} {file}: not a file of weights, or a torn one ({first_line(error)})") from None
     except (SafetensorError, RuntimeError, EOFError, ValueError, zipfile.BadZipFile) as error:
         raise ConfigError(f"{FLAG} {file}: not a file of weights, or a torn one ({first_line(error)})") from None
     return _unwrap(content, file)
+
+
+def _is_pickle(file: Path) -> bool:
+    """Whether it is a file of torch's (a zip archive today) or a bare pickle, which begins with its protocol."""
+    with open(file, "rb") as opened:
+        return zipfile.is_zipfile(file) or opened.read(1) == b"\x80"
 
 
 def _unwrap(content, file: Path) -> dict[str, torch.Tensor]:
