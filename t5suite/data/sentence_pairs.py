@@ -1,6 +1,6 @@
 """Documents cut into sentences -> numbered sentence pairs for `MaskedLMCollator`.
 
-    >>> documents = [[[5, 6], [7, 8, 9]], [[20, 21]], [[30], [31], [32, 33]]]
+    >>> documents = SentenceDocuments.of([[[5, 6], [7, 8, 9]], [[20, 21]], [[30], [31], [32, 33]]])
     >>> dataset = SentencePairDataset(documents, inputs_length=9, cls_token_id=101, sep_token_id=102, kind="order")
     >>> len(dataset), dataset.num_passed_over
     (3, 1)
@@ -8,9 +8,10 @@
     ([101, 31, 102, 32, 33, 102], [0, 0, 0, 1, 1, 1], 0)
 
 A document of one sentence begins no pair: these are counted in `num_passed_over`.
+Shape suffixes: D documents, S sentences.
 """
 
-from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from torch.utils.data import Dataset
@@ -21,6 +22,72 @@ from t5suite.errors import ConfigError, DataError
 from t5suite.lookup import find
 
 
+class SentenceDocuments:
+    """Documents as lists of sentences, over one row of tokens: `documents[d][i:j]` -> arrays of token ids.
+
+    >>> documents = SentenceDocuments(np.array([5, 6, 7, 8, 9, 20]), documents=[0, 5], sentences=[0, 2, 5])
+    >>> [sentence.tolist() for sentence in documents[0][:]], documents.num_sentences_D.tolist()
+    ([[5, 6], [7, 8, 9]], [2, 1])
+
+    Args:
+      tokens: anything with a length and `tokens[start:stop]`, such as an array or a memory-mapped `TokenSequence`.
+      documents, sentences: the token at which each document, each sentence starts (`TokenSequence.documents`,
+        `.sentences`), in order; no sentence is empty. They are read in slices, not kept in memory.
+
+    Raises DataError where a document starts within a sentence, or a sentence is empty.
+    """
+
+    def __init__(self, tokens, documents, sentences):
+        self.tokens, self.sentences = tokens, sentences
+        starts_S, starts_D = np.asarray(sentences), np.asarray(documents)
+        self.first_D = np.searchsorted(starts_S, starts_D)
+        self.num_sentences_D = np.diff(self.first_D, append=len(starts_S))
+        empty_S = np.diff(starts_S, append=len(tokens)) < 1
+        if empty_S.any():
+            raise DataError(f"sentence {np.argmax(empty_S)} has no tokens: leave such out")
+        if not np.array_equal(np.append(starts_S, -1)[self.first_D], starts_D):
+            raise DataError("a document does not start where a sentence does: were they cut by the same corpus build?")
+
+    @classmethod
+    def of(cls, documents):
+        """From lists of lists of token ids; a document without sentences is left out."""
+        documents = [sentences for sentences in documents if len(sentences)]
+        lengths_S = np.array([len(sentence) for sentences in documents for sentence in sentences], dtype=np.int64)
+        lengths_D = np.array([sum(map(len, sentences)) for sentences in documents], dtype=np.int64)
+        tokens = [token for sentences in documents for sentence in sentences for token in sentence]
+        return cls(np.array(tokens), np.cumsum(lengths_D) - lengths_D, np.cumsum(lengths_S) - lengths_S)
+
+    def __len__(self):
+        return len(self.first_D)
+
+    def __getitem__(self, document):
+        if not 0 <= document < len(self):
+            raise IndexError(f"document {document} of {len(self)}")
+        return Sentences(self, int(self.first_D[document]), int(self.num_sentences_D[document]))
+
+
+class Sentences:
+    """The sentences of one document; only those that are asked for are read, since a document may be a book."""
+
+    def __init__(self, documents: SentenceDocuments, first: int, count: int):
+        self.documents, self.range = documents, range(first, first + count)
+
+    def __len__(self):
+        return len(self.range)
+
+    def __getitem__(self, index):
+        if not isinstance(index, slice):
+            raise TypeError("sentences are read in slices")
+        wanted = self.range[index]
+        if not wanted:
+            return []
+        starts = np.asarray(self.documents.sentences[wanted[0] : wanted[-1] + 2]).tolist()
+        if len(starts) == len(wanted):  # no sentence follows the last one
+            starts.append(len(self.documents.tokens))
+        tokens = np.asarray(self.documents.tokens[starts[0] : starts[-1]])
+        return [tokens[start - starts[0] : stop - starts[0]] for start, stop in pairwise(starts)]
+
+
 class SentencePairDataset(Dataset):
     """Pairs by run-long index: every sentence that another one follows begins one pair an epoch, in random order.
 
@@ -28,20 +95,20 @@ class SentencePairDataset(Dataset):
     sentence about as often as a pair has sentences.
 
     Args:
-      documents: `documents[d]` -> its sentences, each a sequence of token ids; read where needed, not copied.
       inputs_length: tokens of a pair at most, [CLS] and both [SEP] included.
-      kind: "next" (BERT: from where does the second part come?) or "order" (ALBERT: which came first?).
+      kind: "next" (BERT: does the second part follow the first?) or "order" (ALBERT: which came first?).
       num_examples: the length in examples; None means one epoch.
 
     Attributes:
-      num_passed_over: documents of fewer than two sentences, in which no pair begins.
+      num_pairs: pairs of an epoch.
+      num_passed_over: documents of one sentence, in which no pair begins.
 
     Raises DataError where no document has two sentences, or "next" has no second document to draw from.
     """
 
     def __init__(
         self,
-        documents: Sequence,
+        documents: SentenceDocuments,
         inputs_length: int,
         cls_token_id: int,
         sep_token_id: int,
@@ -54,14 +121,12 @@ class SentencePairDataset(Dataset):
             raise ConfigError(f"--inputs_length {inputs_length}: a sentence pair and its special tokens need 5")
         self.documents, self.inputs_length, self.seed = documents, inputs_length, seed
         self.special_ids = cls_token_id, sep_token_id
-        num_sentences = np.array([len(sentences) for sentences in documents], dtype=np.int64)
-        self.nonempty = np.flatnonzero(num_sentences)
-        self.ends = np.cumsum(np.maximum(num_sentences - 1, 0))  # numbers of the pairs that each document ends before
-        self.num_passed_over = int((num_sentences < 2).sum())
-        self.num_pairs = int(self.ends[-1]) if len(self.ends) else 0
+        self.ends_D = np.cumsum(documents.num_sentences_D - 1)  # the number of pairs that begin up to each document
+        self.num_passed_over = int((documents.num_sentences_D == 1).sum())
+        self.num_pairs = int(self.ends_D[-1]) if len(documents) else 0
         if self.num_pairs == 0:
-            raise DataError(f"none of {len(num_sentences)} documents has two sentences, as a sentence pair needs")
-        if kind == "next" and len(self.nonempty) < 2:
+            raise DataError(f"none of {len(documents)} documents has two sentences, as a sentence pair needs")
+        if kind == "next" and len(documents) == 1:
             raise DataError("there is one document, but next-sentence pairs also need text from another")
         self.num_examples = self.num_pairs if num_examples is None else num_examples
 
@@ -73,17 +138,16 @@ class SentencePairDataset(Dataset):
             raise IndexError(f"example {index} of a dataset of {self.num_examples}")
         epoch, position = divmod(int(index), self.num_pairs)
         number = int(block_order(self.seed, epoch, self.num_pairs)[position])
-        document = int(np.searchsorted(self.ends, number, side="right"))
-        start = number - (int(self.ends[document - 1]) if document else 0)
-        rng = pair_rng(self.seed, int(index))
-        pair, label_name = self.make_pair(self, document, rng, start)
+        document = int(np.searchsorted(self.ends_D, number, side="right"))
+        start = number - (int(self.ends_D[document - 1]) if document else 0)
+        pair, label_name = self.make_pair(self, document, pair_rng(self.seed, int(index)), start)
         input_ids, token_type_ids = pair_inputs(pair, *self.special_ids)
         return {"input_ids": input_ids, "token_type_ids": token_type_ids, label_name: pair.label, "index": int(index)}
 
     def _next(self, document, rng, start):
         def other_document(rng):
-            place = int(rng.integers(len(self.nonempty) - 1))
-            return self.documents[int(self.nonempty[place + (self.nonempty[place] >= document)])]
+            other = int(rng.integers(len(self.documents) - 1))
+            return self.documents[other + (other >= document)]
 
         pair = next_sentence_pair(self.documents[document], rng, self.inputs_length - 3, other_document, start)
         return pair, "next_sentence_label"

@@ -115,8 +115,9 @@ def _two_parts(sentences, rng, max_tokens, start, short_rate):
 
 def _sentences_from(sentences, start, wanted):
     """As many sentences from `start` as it takes to have `wanted` tokens, or all up to the end."""
-    num_tokens = np.cumsum([len(sentence) for sentence in sentences[start:]])
-    return sentences[start : start + 1 + int(np.searchsorted(num_tokens, wanted))]
+    enough = sentences[start : start + wanted]  # none is empty, so no more are needed: a document may be a book
+    num_tokens = np.cumsum([len(sentence) for sentence in enough])
+    return enough[: 1 + int(np.searchsorted(num_tokens, wanted))]
 
 
 def _joined(sentences):
@@ -137,6 +138,5 @@ def _shared_out(first_length, second_length, wanted):
     """Lengths after taking tokens, one by one, from the longer part (from the second where they are equal)."""
     if first_length + second_length <= wanted:
         return first_length, second_length
-    shorter = min(first_length, second_length, wanted // 2)
-    longer = wanted - shorter
-    return (longer, shorter) if first_length > second_length else (shorter, longer)
+    first_length = min(first_length, max(wanted - second_length, wanted - wanted // 2))
+    return first_length, wanted - first_length

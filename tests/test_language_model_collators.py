@@ -1,0 +1,192 @@
+"""Batches for masked and causal language models."""
+
+import doctest
+import pickle
+
+import numpy as np
+import torch
+import transformers
+from absl.testing import absltest, parameterized
+from test_masked_objectives import CLS, PAD, SEP, TABLE, VOCABULARY, V, example_text
+from torch.utils.data import DataLoader
+
+from t5suite.data import language_model_collators
+from t5suite.data.language_model_collators import CausalLMCollator, MaskedLMCollator
+from t5suite.data.objectives import OBJECTIVES, causal
+from t5suite.data.objectives.causal import causal_lm, join_documents
+from t5suite.data.objectives.word_masks import MASK_UNITS
+from t5suite.errors import ConfigError
+from t5suite.training.losses import token_loss
+
+
+class MaskedCollatorTest(parameterized.TestCase):
+    def collator(self, **settings):
+        settings = {"inputs_length": 32, "cls_token_id": CLS, "sep_token_id": SEP, "collocations": TABLE, **settings}
+        return MaskedLMCollator(VOCABULARY, **settings)
+
+    def examples(self, count, length=30):
+        return [{"input_ids": row.astype(np.uint16), "index": j} for j, row in enumerate(example_text(count, length))]
+
+    def pairs(self, count):
+        rows = []
+        for j, row in enumerate(example_text(count, 32)):
+            length = 10 + j % 20
+            ids, types = row[:length].copy(), (np.arange(length) > 4).astype(int)
+            ids[0], ids[4], ids[-1] = CLS, SEP, SEP
+            rows.append({"input_ids": ids, "token_type_ids": types, "next_sentence_label": j % 2, "index": j})
+        return rows
+
+    @parameterized.parameters(*MASK_UNITS)
+    def test_shapes_and_special_tokens(self, mask_units):
+        collate = self.collator(mask_units=mask_units)
+        self.assertEqual((collate.tokens_length, collate.tokens_lengths, tuple(collate.weights)), (30, [30], (1.0,)))
+        batch = collate(self.examples(6))
+        self.assertEqual(
+            {name: (tuple(t.shape), t.dtype) for name, t in batch.items()},
+            {name: ((6, 32), torch.long) for name in ("input_ids", "attention_mask", "labels")},
+        )
+        self.assertTrue(batch["input_ids"][:, 0].eq(CLS).all() and batch["input_ids"][:, -1].eq(SEP).all())
+        self.assertTrue(batch["labels"][:, [0, -1]].eq(-100).all())
+        whole = torch.where(batch["labels"].eq(-100), batch["input_ids"], batch["labels"])[:, 1:-1]
+        self.assertEqual(whole.tolist(), [example["input_ids"].tolist() for example in self.examples(6)])
+
+    @parameterized.product(mask_units=tuple(MASK_UNITS), sentence_pairs=(None, "next"))
+    def test_a_row_depends_on_seed_and_index_alone(self, mask_units, sentence_pairs):
+        collate = self.collator(mask_units=mask_units, sentence_pairs=sentence_pairs, seed=3)
+        examples = self.pairs(9) if sentence_pairs else self.examples(9)
+        whole = collate(examples)
+        for j in (8, 2, 5):
+            alone = collate([examples[j]])
+            for name, tensor in alone.items():
+                self.assertTrue(tensor[0].equal(whole[name][j]), name)
+        other = self.collator(mask_units=mask_units, sentence_pairs=sentence_pairs, seed=4)(examples)
+        self.assertFalse(other["labels"].equal(whole["labels"]))
+
+    def test_workers_do_not_change_the_data(self):
+        collate, examples = self.collator(mask_units="pmi"), self.examples(12)
+        batches = list(DataLoader(examples, 4, num_workers=2, collate_fn=collate))
+        whole = collate(examples)
+        for name, tensor in whole.items():
+            self.assertTrue(torch.cat([batch[name] for batch in batches]).equal(tensor), name)
+
+    def test_the_same_block_is_masked_anew_in_each_epoch(self):
+        block = example_text(30)
+        labels = [tuple(self.collator()([{"input_ids": block, "index": j}])["labels"][0].tolist()) for j in range(10)]
+        self.assertLen(set(labels), 10)
+
+    def test_pairs_are_padded_and_padding_counts_for_nothing(self):
+        batch = self.collator(sentence_pairs="next")(self.pairs(8))
+        for row, pair in enumerate(self.pairs(8)):
+            length = len(pair["input_ids"])
+            self.assertEqual(batch["attention_mask"][row].tolist(), [1] * length + [0] * (32 - length))
+            self.assertTrue(batch["input_ids"][row, length:].eq(PAD).all())
+            self.assertEqual(batch["labels"][row].ne(-100).sum(), round(length * 0.15))
+            self.assertEqual(batch["token_type_ids"][row, :length].tolist(), pair["token_type_ids"].tolist())
+        self.assertEqual(batch["next_sentence_label"].tolist(), [0, 1] * 4)
+
+    @parameterized.parameters(None, "next", "order")
+    def test_an_empty_batch_counts_for_nothing(self, sentence_pairs):
+        collate = self.collator(sentence_pairs=sentence_pairs)
+        batch = collate([])
+        labels = [name for name in batch if "label" in name]
+        self.assertLen(labels, 1 + bool(sentence_pairs))
+        for name in labels:
+            self.assertTrue(batch[name].eq(-100).all())
+        self.assertEqual(batch["input_ids"].shape, (1, 32))
+
+    def test_pickles(self):
+        collate = self.collator(mask_units="pmi")
+        copy = pickle.loads(pickle.dumps(collate))
+        self.assertTrue(copy(self.examples(2))["labels"].equal(collate(self.examples(2))["labels"]))
+
+    @parameterized.named_parameters(
+        ("length", {}, [{"input_ids": np.full(31, 7), "index": 4}], "example 4 has 31 tokens: .*blocks of 30"),
+        ("no index", {}, [{"input_ids": np.full(30, 7)}], '"index": set remove_unused_columns=False'),
+        ("no pair", {"sentence_pairs": "next"}, [{"input_ids": [7], "index": 0}], '"token_type_ids".*SentencePairData'),
+    )
+    def test_wrong_examples_are_refused(self, settings, examples, message):
+        with self.assertRaisesRegex(ConfigError, message):
+            self.collator(**settings)(examples)
+
+    def test_a_pair_that_is_too_long_is_refused(self):
+        pair = {"input_ids": [7] * 33, "token_type_ids": [0] * 33, "sentence_order_label": 0, "index": 0}
+        with self.assertRaisesRegex(ConfigError, "has 33 tokens, --inputs_length is 32"):
+            self.collator(sentence_pairs="order")([pair])
+
+    @parameterized.named_parameters(
+        ("units", {"mask_units": "wrod"}, "did you mean word"),
+        ("density", {"noise_density": 1.0}, "--noise_density 1.0"),
+        ("table", {"mask_units": "pmi", "collocations": None}, "needs a table of collocations"),
+        ("length", {"inputs_length": 2}, "--inputs_length 2"),
+        ("special", {"cls_token_id": 9}, "special tokens"),
+        ("pairs", {"sentence_pairs": "nxt"}, "did you mean next"),
+    )
+    def test_settings_that_cannot_work_are_refused_when_made(self, settings, message):
+        with self.assertRaisesRegex(ConfigError, message):
+            self.collator(**settings)
+
+    def test_our_loss_on_a_batch_is_hugging_faces(self):
+        config = transformers.BertConfig(
+            vocab_size=V, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
+        )
+        torch.manual_seed(0)
+        model, batch = transformers.BertForMaskedLM(config).eval(), self.collator()(self.examples(3))
+        outputs = model(**batch)
+        ours = token_loss(outputs.logits, batch["labels"], batch["labels"].ne(-100).sum())
+        torch.testing.assert_close(ours, outputs.loss)
+
+
+class CausalTest(parameterized.TestCase):
+    def test_our_loss_on_shifted_labels_is_hugging_faces_on_unshifted_ones(self):
+        config = transformers.GPT2Config(vocab_size=V, n_positions=32, n_embd=16, n_layer=1, n_head=2)
+        torch.manual_seed(0)
+        model = transformers.GPT2LMHeadModel(config).eval()
+        batch = CausalLMCollator(16)([{"input_ids": row, "index": j} for j, row in enumerate(example_text(3, 16))])
+        labels = batch.pop("labels")
+        theirs = model(**batch, labels=batch["input_ids"])
+        torch.testing.assert_close(token_loss(theirs.logits, labels, labels.ne(-100).sum()), theirs.loss)
+
+    def test_labels_are_the_next_tokens(self):
+        collate = CausalLMCollator(16)
+        batch = collate([{"input_ids": row.astype(np.uint16), "index": j} for j, row in enumerate(example_text(3, 16))])
+        self.assertEqual((collate.tokens_length, collate.tokens_lengths), (16, [16]))
+        self.assertEqual(batch["input_ids"].tolist(), example_text(3, 16).tolist())
+        self.assertEqual(batch["labels"][:, :-1].tolist(), example_text(3, 16)[:, 1:].tolist())
+        self.assertTrue(batch["labels"][:, -1].eq(-100).all() and batch["attention_mask"].eq(1).all())
+
+    def test_a_row_is_the_objective_of_one_datum(self):
+        row = example_text(16)
+        batch = CausalLMCollator(16)([{"input_ids": row, "index": 0}])
+        input_ids, labels = causal_lm(row)
+        named = OBJECTIVES["causal_lm"](row, None)
+        self.assertEqual([ids.tolist() for ids in named], [input_ids.tolist(), labels.tolist()])
+        self.assertEqual(
+            (batch["input_ids"][0].tolist(), batch["labels"][0].tolist()), (input_ids.tolist(), labels.tolist())
+        )
+
+    def test_an_empty_batch_counts_for_nothing(self):
+        self.assertTrue(CausalLMCollator(8)([])["labels"].eq(-100).all())
+
+    def test_wrong_lengths_are_refused(self):
+        with self.assertRaisesRegex(ConfigError, "--inputs_length 1"):
+            CausalLMCollator(1)
+        with self.assertRaisesRegex(ConfigError, "has 7 tokens: --inputs_length 8 needs blocks of 8"):
+            CausalLMCollator(8)([{"input_ids": np.full(7, 7), "index": 0}])
+
+    def test_documents_are_parted_by_the_separator(self):
+        documents = [[5, 6], [], [7]]
+        self.assertEqual(join_documents(documents).tolist(), [5, 6, 7])
+        self.assertEqual(join_documents(documents, 0).tolist(), [5, 6, 0, 7, 0])
+        self.assertEqual(join_documents([], 0).tolist(), [])
+
+
+class DoctestTest(parameterized.TestCase):
+    @parameterized.parameters(causal, language_model_collators)
+    def test_examples_in_docstrings_hold(self, module):
+        results = doctest.testmod(module)
+        self.assertGreater(results.attempted, 0)
+        self.assertEqual(results.failed, 0)
+
+
+if __name__ == "__main__":
+    absltest.main()

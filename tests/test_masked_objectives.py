@@ -1,0 +1,372 @@
+"""Masked language modelling: units, masks, replacements, and what tokenizers tell of words."""
+
+import doctest
+import pathlib
+
+import numpy as np
+import tokenizers
+import transformers
+from absl.testing import absltest, parameterized
+from scipy import stats
+
+from t5suite.data.collocations import Collocations
+from t5suite.data.objectives import OBJECTIVES, corrupt, datum_rng, masked, vocabulary, word_masks
+from t5suite.data.objectives.masked import masked_lm, masked_lm_batch
+from t5suite.data.objectives.random_numbers import DatumRngs, random_keys
+from t5suite.data.objectives.vocabulary import MaskVocabulary, mask_vocabulary, word_start_flags
+from t5suite.data.objectives.word_masks import MASK_UNITS, choose_units, reached, unit_mask, unit_masks, unit_starts
+from t5suite.errors import ConfigError, DataError
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+MINI_TOKENIZER = ROOT / "t5suite" / "data" / "mini" / "model"
+PAD, CLS, SEP, MASK = 0, 1, 2, 3
+NUM_SPECIAL, V = 5, 40
+# Ids 5..39; those divisible by 3 continue a word. Collocations of 2 to 5 tokens, overlapping and containing each other.
+VOCABULARY = MaskVocabulary(MASK, np.arange(V) < NUM_SPECIAL, (np.arange(V) % 3 != 0) | (np.arange(V) < NUM_SPECIAL))
+TABLE = Collocations(
+    [[7, 8, -1, -1, -1], [8, 10, -1, -1, -1], [7, 8, 10, -1, -1], [10, 7, 8, 10, 11], [13, 14, -1, -1, -1]],
+    np.ones(5, dtype=int),
+    np.ones(5),
+)
+UNITS = {"word_start_V": VOCABULARY.word_start_V, "collocations": TABLE}
+
+
+def example_text(*shape, seed=0):
+    """Tokens of which half are likely to make collocations."""
+    rng = np.random.default_rng(seed)
+    common = rng.choice([7, 8, 10, 11, 13, 14], size=shape)
+    return np.where(rng.random(shape) < 0.5, common, rng.integers(NUM_SPECIAL, V, size=shape))
+
+
+def words_of(tokens):
+    """The words of a row, as lists of places."""
+    words = []
+    for place, token in enumerate(tokens):
+        if place and not VOCABULARY.word_start_V[token]:
+            words[-1].append(place)
+        else:
+            words.append([place])
+    return words
+
+
+def collocations_of(tokens):
+    """Collocations from left to right, the longest first; what is between them in words. As lists of places."""
+    table = {tuple(token for token in row if token >= 0) for row in TABLE.ngrams_KN.tolist()}
+    units, place = [], 0
+    in_words = {place: word for word in words_of(tokens) for place in word}
+    while place < len(tokens):
+        longest = min(5, len(tokens) - place)
+        length = next((n for n in range(longest, 1, -1) if tuple(tokens[place : place + n]) in table), 0)
+        if length:
+            units.append(list(range(place, place + length)))
+        elif units and len(units[-1]) and place - 1 == units[-1][-1] and in_words[place] is in_words[place - 1]:
+            if tuple(tokens[units[-1][0] : place]) in table:
+                units.append([place])
+            else:
+                units[-1].append(place)
+        else:
+            units.append([place])
+        place += max(length, 1)
+    return units
+
+
+def greedy(starts, choosable, density, keys):
+    """`choose_units` one unit after the other."""
+    length, units = len(starts), []
+    for place in range(length):
+        cut = place == 0 or starts[place] or not choosable[place] or not choosable[place - 1]
+        units.append([place]) if cut else units[-1].append(place)
+    allowance = max(1, round(length * density))
+    units = [part for unit in units for part in ([unit] if len(unit) <= allowance else [[place] for place in unit])]
+    mask = np.zeros(length, dtype=bool)
+    for unit in sorted(units, key=lambda unit: (keys[unit[0]], unit[0])):
+        if choosable[unit[0]] and mask.sum() + len(unit) <= allowance:
+            mask[unit] = True
+    return mask
+
+
+class UnitsTest(parameterized.TestCase):
+    def test_collocations_are_found_from_left_to_right_longest_first(self):
+        for row in example_text(200, 30):
+            starts = unit_starts(row[None], None, "pmi", **UNITS)[0]
+            self.assertEqual(np.flatnonzero(starts).tolist(), [unit[0] for unit in collocations_of(row.tolist())])
+
+    def test_words_begin_where_the_vocabulary_says(self):
+        for row in example_text(50, 30):
+            starts = unit_starts(row[None], None, "word", **UNITS)[0]
+            self.assertEqual(np.flatnonzero(starts).tolist(), [word[0] for word in words_of(row)])
+
+    @parameterized.parameters(("ngram", 1 / np.arange(1, 4)), ("span", 0.8 ** np.arange(10)))
+    def test_runs_of_words_follow_the_published_law(self, mask_units, weights):
+        tokens = np.full((400, 500), 7)
+        starts = unit_starts(tokens, random_keys(400, 500, np.random.default_rng(0)), mask_units)
+        lengths = np.concatenate([np.diff(np.flatnonzero(row)) for row in starts])
+        counts = np.bincount(lengths, minlength=len(weights) + 1)[1:]
+        self.assertLen(counts, len(weights))
+        self.assertGreater(stats.chisquare(counts, counts.sum() * weights / weights.sum()).pvalue, 1e-4)
+
+    def test_span_lengths_have_spanberts_mean(self):
+        starts = unit_starts(np.full((400, 500), 7), random_keys(400, 500, np.random.default_rng(1)), "span")
+        lengths = np.concatenate([np.diff(np.flatnonzero(row)) for row in starts])
+        self.assertAlmostEqual(lengths.mean(), 3.8, delta=0.05)
+
+    @parameterized.parameters("ngram", "span")
+    def test_runs_of_words_cut_no_word(self, mask_units):
+        tokens = example_text(100, 60)
+        words = unit_starts(tokens, None, "word", **UNITS)
+        starts = unit_starts(tokens, random_keys(100, 60, np.random.default_rng(0)), mask_units, **UNITS)
+        self.assertFalse((starts & ~words).any())
+        self.assertLess(starts.sum(), words.sum())
+
+    @parameterized.parameters(1, 2, 7, 64, 65)
+    def test_reached_equals_walking(self, length):
+        steps = np.random.default_rng(length).integers(1, 6, size=(20, length))
+        for row, found in zip(steps, reached(steps)):
+            expected, place = [], 0
+            while place < length:
+                expected.append(place)
+                place += row[place]
+            self.assertEqual(np.flatnonzero(found).tolist(), expected)
+
+    def test_units_that_need_what_is_not_there_are_refused(self):
+        tokens = example_text(1, 8)
+        with self.assertRaisesRegex(ConfigError, "--mask_units word needs .*--mask_units token"):
+            unit_masks(tokens, 0.15, datum_rng(0, 0), "word")
+        with self.assertRaisesRegex(ConfigError, "needs a table of collocations"):
+            unit_masks(tokens, 0.15, datum_rng(0, 0), "pmi")
+        with self.assertRaisesRegex(ConfigError, "--mask_units: unknown unit 'words'; did you mean word"):
+            unit_masks(tokens, 0.15, datum_rng(0, 0), "words")
+        with self.assertRaisesRegex(ConfigError, "--mean_span_length 0.5"):
+            unit_masks(tokens, 0.15, datum_rng(0, 0), "span", mean_span_length=0.5)
+        with self.assertRaisesRegex(DataError, "token id 40, but the tokenizer has 40"):
+            unit_masks(np.array([[V]]), 0.15, datum_rng(0, 0), "word", **UNITS)
+
+
+class ChoiceTest(parameterized.TestCase):
+    @parameterized.product(density=(0.05, 0.15, 0.5), length=(1, 9, 40))
+    def test_choice_equals_one_unit_after_the_other(self, density, length):
+        rng = np.random.default_rng(length)
+        starts, choosable = rng.random((60, length)) < 0.4, rng.random((60, length)) < 0.8
+        keys = random_keys(60, length, rng) >> np.uint32(28)  # with ties
+        chosen = choose_units(starts, choosable, density, keys)
+        for row in range(60):
+            expected = greedy(starts[row], choosable[row], density, keys[row])
+            np.testing.assert_array_equal(chosen[row], expected)
+
+    def test_every_unit_is_equally_likely(self):
+        """Single tokens: every set of 2 of 6 is chosen equally often."""
+        keys = random_keys(30_000, 6, np.random.default_rng(0))
+        ones = np.ones((30_000, 6), dtype=bool)
+        chosen = choose_units(ones, ones, 1 / 3, keys)
+        counts = np.unique(chosen @ (1 << np.arange(6)), return_counts=True)[1]
+        self.assertLen(counts, 15)
+        self.assertGreater(stats.chisquare(counts).pvalue, 1e-4)
+
+    @parameterized.product(mask_units=tuple(MASK_UNITS), exact_count=(True, False))
+    def test_units_are_hidden_whole_or_not_at_all(self, mask_units, exact_count):
+        tokens = example_text(200, 150)
+        keys = random_keys(200, 300, DatumRngs(3, range(200))).reshape(200, 2, 150)[:, 0]
+        starts = unit_starts(tokens, keys, mask_units, **UNITS)
+        mask = unit_masks(tokens, 0.25, DatumRngs(3, range(200)), mask_units, exact_count=exact_count, **UNITS)
+        inside = ~starts[:, 1:]
+        np.testing.assert_array_equal(mask[:, 1:][inside], mask[:, :-1][inside])
+        self.assertTrue(mask.any() and not mask.all())
+
+    @parameterized.parameters(*MASK_UNITS)
+    def test_the_share_is_met_but_for_what_a_unit_is_too_long_for(self, mask_units):
+        mask = unit_masks(example_text(200, 200), 0.15, np.random.default_rng(0), mask_units, **UNITS)
+        counts = mask.sum(axis=1)
+        self.assertLessEqual(counts.max(), 30)
+        self.assertGreaterEqual(counts.min(), 30 - 10)
+        self.assertAlmostEqual(counts.mean(), 30, delta=0.5)
+        if mask_units == "token":
+            self.assertEqual(set(counts), {30})
+
+    @parameterized.parameters(*MASK_UNITS)
+    def test_without_exact_counts_each_unit_has_that_chance(self, mask_units):
+        rngs = np.random.default_rng(0)
+        mask = unit_masks(example_text(500, 200), 0.15, rngs, mask_units, exact_count=False, **UNITS)
+        self.assertAlmostEqual(mask.mean(), 0.15, delta=0.01)
+        self.assertGreater(mask.sum(axis=1).std(), 3)
+
+    @parameterized.product(mask_units=tuple(MASK_UNITS), exact_count=(True, False))
+    def test_batched_masks_equal_single_masks(self, mask_units, exact_count):
+        tokens, settings = example_text(20, 50), {"exact_count": exact_count, **UNITS}
+        singles = np.stack([unit_mask(tokens[j], 0.15, datum_rng(7, j), mask_units, **settings) for j in range(20)])
+        for rngs in (DatumRngs(7, range(20)), [datum_rng(7, j) for j in range(20)]):
+            np.testing.assert_array_equal(unit_masks(tokens, 0.15, rngs, mask_units, **settings), singles)
+
+    @parameterized.parameters(*MASK_UNITS)
+    def test_masks_serve_span_corruption(self, mask_units):
+        tokens, sentinels = example_text(60), list(range(32099, 31999, -1))
+        mask = unit_mask(tokens, 0.15, datum_rng(0, 0), mask_units, **UNITS)
+        inputs, targets = corrupt(tokens, mask, sentinels)
+        self.assertEqual([t for t in inputs if t < V], tokens[~mask].tolist())
+        self.assertEqual([t for t in targets if t < V], tokens[mask].tolist())
+
+    @parameterized.parameters((10, 0.01, 1), (10, 0.15, 2), (20, 0.15, 3), (512, 0.15, 77))
+    def test_counts_are_those_of_berts_script(self, length, density, count):
+        mask = unit_masks(example_text(4, length), density, np.random.default_rng(0), "token")
+        self.assertEqual(set(mask.sum(axis=1)), {count})
+
+    def test_a_unit_longer_than_the_allowance_is_cut(self):
+        starts = np.arange(40)[None] == 0
+        mask = choose_units(starts, np.ones((1, 40), dtype=bool), 0.15, random_keys(1, 40, datum_rng(0, 0)))
+        self.assertEqual(mask.sum(), 6)
+
+    @parameterized.parameters(0.0, 1.0, -0.1, float("nan"))
+    def test_impossible_densities_are_refused(self, density):
+        with self.assertRaisesRegex(ConfigError, "--noise_density"):
+            unit_mask([7, 8], density, datum_rng(0, 0), "token")
+
+
+class MaskedLMTest(parameterized.TestCase):
+    def rows(self, batch, length=50):
+        tokens = example_text(batch, length)
+        tokens[:, 0], tokens[:, -1], tokens[:, length // 2], tokens[:, 3] = CLS, SEP, SEP, 4
+        return tokens
+
+    @parameterized.product(mask_units=tuple(MASK_UNITS), exact_count=(True, False))
+    def test_special_tokens_are_never_chosen_and_never_put_in(self, mask_units, exact_count):
+        tokens, units = self.rows(400), {"collocations": TABLE, "mask_units": mask_units, "exact_count": exact_count}
+        inputs, labels = (side.padded(50, 0) for side in masked_lm_batch(tokens, datum_rng(0, 0), VOCABULARY, **units))
+        special = tokens < NUM_SPECIAL
+        self.assertTrue((labels[special] == -100).all())
+        np.testing.assert_array_equal(inputs[special], tokens[special])
+        new = inputs[(inputs != tokens) & (inputs != MASK)]
+        self.assertGreater(len(new), 20)
+        self.assertGreaterEqual(new.min(), NUM_SPECIAL)
+
+    def test_labels_are_the_hidden_tokens_and_all_else_is_as_it_was(self):
+        tokens = self.rows(100)
+        inputs, labels = (side.padded(50, 0) for side in masked_lm_batch(tokens, datum_rng(0, 0), VOCABULARY))
+        chosen = labels != -100
+        np.testing.assert_array_equal(labels[chosen], tokens[chosen])
+        np.testing.assert_array_equal(inputs[~chosen], tokens[~chosen])
+        self.assertEqual(set(chosen.sum(axis=1)), {round(50 * 0.15)})
+
+    @parameterized.parameters("token", "word", "pmi")
+    def test_of_the_chosen_80_percent_are_masked_10_random_10_kept(self, mask_units):
+        """One unit a row, 10,000 rows; a random token is the old one in 1 of 35 cases."""
+        tokens = np.tile([CLS, 7, 8, 20, 22, 25, SEP], (10_000, 1))
+        settings = {"mask_units": mask_units, "collocations": TABLE, "noise_density": 0.3}
+        rngs = DatumRngs(1, range(10_000))
+        inputs, labels = (side.padded(7, 0) for side in masked_lm_batch(tokens, rngs, VOCABULARY, **settings))
+        first = np.argmax(labels != -100, axis=1)[:, None]
+        old, new = (np.take_along_axis(ids, first, axis=1) for ids in (tokens, inputs))
+        counts = np.array([(new == MASK).sum(), ((new != MASK) & (new != old)).sum(), (new == old).sum()])
+        shares = np.array([0.8, 0.1 * 34 / 35, 0.1 + 0.1 / 35])
+        self.assertEqual(counts.sum(), 10_000)
+        self.assertGreater(stats.chisquare(counts, 10_000 * shares).pvalue, 1e-4)
+
+    def test_random_tokens_are_uniform_over_the_ordinary_ids(self):
+        tokens = np.full((2000, 100), 7)
+        inputs, _ = masked_lm_batch(tokens, datum_rng(0, 0), VOCABULARY, noise_density=0.5)
+        others = inputs.values[(inputs.values != MASK) & (inputs.values != 7)]
+        counts = np.bincount(others, minlength=V)[NUM_SPECIAL:]
+        self.assertGreater(stats.chisquare(np.delete(counts, 7 - NUM_SPECIAL)).pvalue, 1e-4)
+
+    @parameterized.parameters(*MASK_UNITS)
+    def test_a_spans_or_collocations_tokens_share_one_fate(self, mask_units):
+        tokens = np.tile([7, 8], (3000, 20))
+        table = Collocations([[7, 8]], [1], [1.0])
+        settings = {"mask_units": mask_units, "collocations": table, "mean_span_length": 1e9}
+        inputs, labels = (
+            side.padded(40, 0) for side in masked_lm_batch(tokens, DatumRngs(0, range(3000)), VOCABULARY, **settings)
+        )
+        together = (labels[:, :-1] != -100) & (labels[:, 1:] != -100) & (tokens[:, :-1] == 7)
+        masked_first, masked_second = ((inputs == MASK)[:, side][together] for side in (np.s_[:-1], np.s_[1:]))
+        alike = (masked_first == masked_second).mean()
+        if mask_units == "pmi":
+            self.assertEqual(alike, 1)
+        elif mask_units == "span":  # two spans may stand beside each other
+            self.assertGreater(alike, 0.9)
+        else:
+            self.assertAlmostEqual(alike, 0.8**2 + 0.2**2, delta=0.04)
+
+    @parameterized.parameters(*MASK_UNITS)
+    def test_batched_rows_equal_single_rows(self, mask_units):
+        tokens, settings = self.rows(12), {"mask_units": mask_units, "collocations": TABLE}
+        inputs, labels = masked_lm_batch(tokens, DatumRngs(5, range(12)), VOCABULARY, **settings)
+        for j, (row_inputs, row_labels) in enumerate(zip(inputs.rows(), labels.rows())):
+            one_inputs, one_labels = masked_lm(tokens[j], datum_rng(5, j), VOCABULARY, **settings)
+            np.testing.assert_array_equal(row_inputs, one_inputs)
+            np.testing.assert_array_equal(row_labels, one_labels)
+
+    def test_the_objective_has_that_name_and_says_what_it_heeds(self):
+        tokens, settings = self.rows(1)[0], {"mask_units": "word", "noise_density": 0.3}
+        entry = OBJECTIVES["masked_lm"]
+        inputs, labels = entry(tokens, datum_rng(0, 3), VOCABULARY, **settings)
+        expected = masked_lm(tokens, datum_rng(0, 3), VOCABULARY, **settings)
+        self.assertEqual((inputs.tolist(), labels.tolist()), (expected[0].tolist(), expected[1].tolist()))
+        self.assertEqual(entry.family, "masked")
+        self.assertEqual(entry.unheeded([*settings, "random_roll"]), ["random_roll"])
+        for unit in MASK_UNITS.values():
+            self.assertContainsSubset(unit.heeds, entry.heeds)
+
+    def test_ids_of_another_tokenizer_are_refused(self):
+        with self.assertRaisesRegex(DataError, "token id 40, but the tokenizer has 40 ids"):
+            masked_lm([7, V], datum_rng(0, 0), VOCABULARY)
+
+    def test_a_vocabulary_of_special_tokens_is_refused(self):
+        with self.assertRaisesRegex(ConfigError, "every id of the vocabulary is special"):
+            masked_lm([0, 1], datum_rng(0, 0), MaskVocabulary(0, np.ones(2, dtype=bool)))
+
+
+def bert_tokenizer():
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "##believ", "##able", "the", ".", "##s"]
+    return transformers.BertTokenizerFast(vocab={word: i for i, word in enumerate(words)})
+
+
+def byte_level_tokenizer():
+    """GPT-2's kind, trained on three lines."""
+    tokenizer = tokenizers.ByteLevelBPETokenizer()
+    trainer = {"vocab_size": 300, "min_frequency": 1, "special_tokens": ["<s>", "<mask>"], "show_progress": False}
+    tokenizer.train_from_iterator(["the centre of the city’s old", "the city, the old one.\n", "centre"], **trainer)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer._tokenizer, mask_token="<mask>")
+
+
+class VocabularyTest(parameterized.TestCase):
+    def starts(self, tokenizer, text):
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        flags = word_start_flags(tokenizer)
+        return list(zip(tokenizer.convert_ids_to_tokens(ids), flags[ids].tolist()))
+
+    def test_wordpiece(self):
+        pieces = self.starts(bert_tokenizer(), "unbelievable the.")
+        self.assertEqual(pieces, [("un", True), ("##believ", False), ("##able", False), ("the", True), (".", True)])
+
+    def test_sentencepiece(self):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(MINI_TOKENIZER)
+        text = "The garden was not perfect, he said."
+        words = [(piece, piece.startswith("\u2581") or piece in ",.") for piece in tokenizer.tokenize(text)]
+        self.assertEqual(self.starts(tokenizer, text), words)
+        self.assertTrue(word_start_flags(tokenizer)[tokenizer.all_special_ids].all())
+
+    def test_byte_level(self):
+        pieces = dict(self.starts(byte_level_tokenizer(), "zq the city’s, old\n"))
+        self.assertEqual({pieces[","], pieces["\u010a"], pieces["\u0120the"], pieces["\u0120city"]}, {True})
+        self.assertFalse(pieces["q"] or pieces["s"])
+
+    def test_a_byte_vocabulary_does_not_tell_words(self):
+        with self.assertRaisesRegex(ConfigError, "ByT5Tokenizer do not tell where a word begins.*--mask_units token"):
+            word_start_flags(transformers.ByT5Tokenizer())
+
+    def test_mask_vocabulary_of_a_tokenizer(self):
+        found = mask_vocabulary(bert_tokenizer())
+        self.assertEqual((found.mask_token_id, found.replacement_ids().tolist()), (4, list(range(5, 11))))
+        self.assertFalse(found.word_start_V[6])
+        with self.assertRaisesRegex(ConfigError, "has no mask token.*add_special_tokens"):
+            mask_vocabulary(transformers.AutoTokenizer.from_pretrained(MINI_TOKENIZER))
+
+
+class DoctestTest(parameterized.TestCase):
+    @parameterized.parameters(vocabulary, word_masks, masked)
+    def test_examples_in_docstrings_hold(self, module):
+        results = doctest.testmod(module)
+        self.assertGreater(results.attempted, 0)
+        self.assertEqual(results.failed, 0)
+
+
+if __name__ == "__main__":
+    absltest.main()
