@@ -2,6 +2,7 @@
 
 import doctest
 import gzip
+import itertools
 import json
 import os
 import signal
@@ -18,8 +19,8 @@ import zstandard
 from absl.testing import absltest, parameterized
 from number_encoder import NumberEncoder
 
-from t5suite.data import corpus_mixtures, stream_sources, stream_workers
-from t5suite.data.corpora import bundled_text, read_documents
+from t5suite.data import corpus_mixtures, stream_sources
+from t5suite.data.corpora import bundled_text
 from t5suite.data.corpus_mixtures import CorpusMixture
 from t5suite.data.held_out import is_held_out
 from t5suite.data.stream_encoding import stream_encoder
@@ -193,7 +194,7 @@ class BlockTest(parameterized.TestCase):
         expected = [tokens[8 * i : 8 * i + 8] for i in range(101)]
         borders = [0, 1, *range(11, 102, 10)]
         shuffled = 0
-        for start, end in zip(borders, borders[1:]):
+        for start, end in itertools.pairwise(borders):
             self.assertCountEqual(found[start:end], expected[start:end])
             shuffled += found[start:end] != expected[start:end]
         self.assertGreater(shuffled, 8)
