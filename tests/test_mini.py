@@ -1,7 +1,10 @@
 """Laws of the bundled benchmark `mini`: written by its grammar, blind to single words, covered by its tokenizer."""
 
+import doctest
 import gzip
 import json
+import random
+import re
 import shutil
 import tempfile
 from collections import Counter
@@ -14,7 +17,21 @@ from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from transformers import AutoConfig, AutoTokenizer
 
-from t5suite.data.mini import FOLDER, MODEL_FOLDER, grammar, vocabulary
+from t5suite.data.corpora import bundled_text, read_documents
+from t5suite.data.mini import (
+    FOLDER,
+    MODEL_FOLDER,
+    articles,
+    documents,
+    drawing,
+    entailment_rows,
+    grammar,
+    sentiment_rows,
+    similarity_rows,
+    stories,
+    vocabulary,
+    words,
+)
 
 COLUMNS = {
     "sentiment": ["sentence"],
@@ -135,6 +152,120 @@ class MiniTest(parameterized.TestCase):
     def test_no_single_word_decides(self, task):
         majority = 100 * max(Counter(labels(task, "validation")).values()) / grammar.NUM_ROWS["validation"]
         self.assertLessEqual(accuracy_of_best_word(task), majority + 10)
+
+
+class TextTest(parameterized.TestCase):
+    """The bundled text: large enough, whole in its pieces, and with something in a document to learn the rest from."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.text = {split: list(read_documents(bundled_text(split))) for split in documents.NUM_CHARACTERS}
+
+    def test_it_is_a_megabyte_and_validation_is_a_twentieth(self):
+        sizes = {split: sum(map(len, text)) for split, text in self.text.items()}
+        self.assertGreater(sizes["train"], 1_000_000)
+        self.assertBetween(sizes["validation"] / sizes["train"], 0.04, 0.06)
+
+    def test_no_document_occurs_twice_in_one_split_or_both(self):
+        everything = [text.strip() for split in self.text.values() for text in split]
+        self.assertLen(set(everything), len(everything))
+
+    def test_documents_have_two_to_forty_sentences(self):
+        lengths = [len(re.findall(r"[.?](?= |$)", text)) for text in self.text["train"]]
+        self.assertEqual(min(lengths), 2)
+        self.assertBetween(max(lengths), 20, 40)
+        self.assertGreater(np.std(lengths), 4)
+
+    def test_every_kind_of_text_is_frequent_in_both_splits(self):
+        for split in self.text.values():
+            first = Counter(text.split()[0] for text in split)
+            self.assertGreaterEqual(len(first), 8)
+        self.assertLen({write.__name__ for write in documents.KINDS_OF_TEXT}, len(documents.KINDS_OF_TEXT))
+
+    def test_words_are_pieces(self):
+        """Plurals are two, numbers two or three."""
+        tokenizer = AutoTokenizer.from_pretrained(MODEL_FOLDER)
+        ids = tokenizer(self.text["validation"], add_special_tokens=False)["input_ids"]
+        self.assertNotIn(tokenizer.unk_token_id, {i for row in ids for i in row})
+        units = [unit for text in self.text["validation"] for unit in re.findall(r"\w+|[^\w\s]", text)]
+        self.assertLess(sum(map(len, ids)) / len(units), 1.05)
+        spelt = {unit for unit in units if unit.isalpha() and len(tokenizer.tokenize(unit)) > 1} - {"You"}
+        self.assertEmpty([word for word in spelt if not word.endswith("s")])
+
+    def test_words_of_a_document_come_back_in_it(self):
+        """Content words of a document's second half stand in its first half, not in another document's."""
+        content = {word for pair in words.PEOPLE for word in pair} | set(words.TRAITS) | set(words.GOOD + words.BAD)
+        content |= {thing for things in words.KINDS.values() for thing in things}
+        of_text = [re.findall(r"\w+", text) for text in self.text["validation"]]
+        halves = [(set(w[: len(w) // 2]), [x for x in w[len(w) // 2 :] if x in content]) for w in of_text]
+        own = np.mean([word in first for first, second in halves for word in second])
+        others = np.mean([word in halves[i - 1][0] for i, (_, second) in enumerate(halves) for word in second])
+        self.assertGreater(own, 0.6)
+        self.assertLess(others, 0.25)
+
+    def test_numbers_add_up(self):
+        numbers = {"no": 0, "one": 1, "two": 2, **{str(n): n for n in range(60)}}
+        steps = 0
+        for seed in range(200):
+            had = None
+            for line in articles.ledger(random.Random(seed)):
+                number = numbers[re.search(r"(?:had|bought|found|sold|lost) (\w+) ", line)[1]]
+                if "had" in line:
+                    self.assertIn(had, (None, number), line)
+                    had = number
+                else:
+                    had += -number if re.search("sold|lost", line) else number
+                    steps += 1
+        self.assertGreater(steps, 500)
+
+    def test_who_has_what_in_the_end_follows_from_what_happened(self):
+        for seed in range(200):
+            lines = stories.story(random.Random(seed))
+            people = [line for line in lines if line.startswith("And after it all")]
+            things = [thing for line in people for thing in re.findall(r"an? (\w+)", line)]
+            begun = [
+                thing for line in lines if re.match(r"S?[Hh]e had", line) for thing in re.findall(r"an? (\w+)", line)
+            ]
+            self.assertEqual(sorted(things), sorted(begun))
+
+    def test_somebody_keeps_their_pronoun(self):
+        their = {"He": "his", "She": "her"}
+        told = 0
+        for seed in range(200):
+            lines = stories.story(random.Random(seed))
+            first = [re.match(r"There was an? \w+ (\w+)", line) for line in lines]
+            pronouns = {m[1]: their[lines[i + 1].split()[0]] for i, m in enumerate(first) if m}
+            for line in lines:
+                for role, pronoun in re.findall(r"the (\w+) (?:sold|lost) (his|her)", line):
+                    self.assertEqual(pronoun, pronouns[role], line)
+                    told += 1
+            self.assertEqual(pronouns.get("king", "his"), "his")
+        self.assertGreater(told, 200)
+
+    def test_questions_are_answered_by_what_was_said(self):
+        for seed in range(100):
+            lines = stories.dialogue(random.Random(seed))
+            facts = [line for line in lines if ":" not in line]
+            self.assertLen(lines, 3 * len(facts))
+            for fact in facts:
+                thing, where = re.match(r"The (\w+) was (.*)\.", fact).groups()
+                answers = [line for line in lines if line.endswith(".") and ": " in line and where in line]
+                self.assertLen(answers, 1, thing)
+
+    def test_any_split_is_written_alone(self):
+        self.assertEqual(documents.documents("train"), self.text["train"])
+        self.assertEqual(documents.documents("validation"), self.text["validation"])
+
+
+class DoctestTest(parameterized.TestCase):
+    @parameterized.parameters(
+        drawing, documents, stories, articles, sentiment_rows, entailment_rows, similarity_rows, words
+    )
+    def test_examples_in_docstrings_hold(self, module):
+        results = doctest.testmod(module, extraglobs={"random": random})
+        self.assertGreater(results.attempted, 0)
+        self.assertEqual(results.failed, 0)
 
 
 class TinyModelTest(parameterized.TestCase):

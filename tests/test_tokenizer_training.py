@@ -120,12 +120,15 @@ class EveryKindTest(parameterized.TestCase):
             trained(kind, vocab_size=50_000)
         largest = int(str(caught.exception).split("give --vocab_size ")[1].split()[0])
         self.assertLen(trained(kind, vocab_size=largest)[1], largest)
+        with self.assertRaisesRegex(DataError, f"give --vocab_size {largest} or more text"):
+            trained(kind, vocab_size=largest + 1)
 
     @KINDS
     def test_too_small_a_vocabulary_is_an_error_that_says_the_smallest(self, kind):
         with self.assertRaisesRegex(ConfigError, r"--vocab_size 110: .* alone are (\d+)") as caught:
             trained(kind, vocab_size=110)
         smallest = int(str(caught.exception).split(" alone are ")[1].split(";")[0])
+        self.assertLen(trained(kind, vocab_size=smallest)[1], smallest)
         with self.assertRaises(ConfigError):
             trained(kind, vocab_size=smallest - 1)
 

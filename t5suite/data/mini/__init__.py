@@ -3,9 +3,11 @@
 >>> (FOLDER / "sentiment" / "train.jsonl.gz").exists()
 True
 
-sentiment/ entailment/ similarity/   {train,validation,test}.jsonl.gz, written by `grammar`
-text/                                {train,validation}.txt.gz, one document a line, for pre-training
+sentiment/ entailment/ similarity/   {train,validation,test}.jsonl.gz: the rows of `sentiment_rows` and its like
+text/                                {train,validation}.txt.gz, one document a line, for pre-training: `documents`
 model/                               configuration and tokenizer of a tiny T5, written by `vocabulary`
+
+`grammar` writes the first two from a seed (`--write`) and checks them (`--check`).
 """
 
 from pathlib import Path

@@ -1,6 +1,6 @@
 """The bundled text: a megabyte and a half of short documents for pre-training, written from a seed.
 
-    >>> documents("validation")[0][:91]
+    >>> documents("validation")[0][:90]
     'To my friend, the king. I was in the garden last week, at dawn, and I found a sword there.'
 
 Documents hold two to forty sentences of one kind (KINDS_OF_TEXT): stories with people who keep their pronouns,
