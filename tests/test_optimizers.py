@@ -1,0 +1,414 @@
+"""Optimizers: every one learns and resumes to the bit, and each equals its formula written plainly."""
+
+import copy
+import doctest
+import functools
+import io
+from types import SimpleNamespace
+from unittest import mock
+
+import law_worker
+import numpy as np
+import torch
+from absl.testing import absltest, parameterized
+from transformers import Trainer
+
+from t5suite.errors import ConfigError
+from t5suite.models.loading import load_tokenizer
+from t5suite.optim import adamw_rms, parameter_groups, settings
+from t5suite.optim.adamw_rms import AdamWRMS
+from t5suite.optim.optimizers import NEED_WHOLE_TENSORS, OPTIMIZERS, make_optimizer
+from t5suite.optim.parameter_groups import decay_groups, decay_names, hidden_matrices
+from t5suite.training.argument_parser import parse_arguments
+from t5suite.training.arguments import SuiteTrainingArguments
+from t5suite.training.limits import ClipGradValueCallback, limit_callbacks
+from t5suite.training.optimization import build_optimizer, check_parallelism
+
+RATES = {"adamw": 1e-2, "adamw_rms": 3e-2, "adafactor": 3e-2, "muon": 1e-2}
+
+
+@functools.cache
+def tiny_t5():
+    return law_worker.tiny_model(load_tokenizer(None))
+
+
+def t5(dtype=torch.float32):
+    return copy.deepcopy(tiny_t5()).to(dtype)
+
+
+@functools.cache
+def batch():
+    """Eight rows of random ids: what a small T5 learns by heart."""
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(3, 200, (8, 12), generator=generator)
+    return {"input_ids": ids, "labels": ids[:, :6].contiguous()}
+
+
+def loss_of(model):
+    return model(**batch()).loss
+
+
+def steps(model, optimizer, count):
+    losses = []
+    for _ in range(count):
+        loss = loss_of(model)
+        losses.append(float(loss.detach()))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return losses
+
+
+def weights(model):
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+
+def through_a_file(state):
+    """As a checkpoint keeps it, and as the trainer reads it: without unpickling code."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def arguments(*argv):
+    flags = ["--use_cpu", "--eval_strategy", "no", *argv]
+    return parse_arguments((SuiteTrainingArguments,), flags)[0]
+
+
+class EveryOptimizerTest(parameterized.TestCase):
+    @parameterized.parameters(*OPTIMIZERS)
+    def test_a_tiny_t5_learns_a_batch_by_heart(self, name):
+        model = t5()
+        losses = steps(model, make_optimizer(name, model, RATES.get(name, 1e-2)), 15)
+        self.assertLess(losses[-1], losses[0] - 1.0)
+        self.assertTrue(np.isfinite(losses).all())
+
+    @parameterized.parameters(*OPTIMIZERS)
+    def test_a_quadratic_comes_to_its_minimum(self, name):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(6, 5)
+        target = torch.randn(5, 6)
+        optimizer = make_optimizer(name, model, 5e-2)
+        distances = []
+        for i in range(400):
+            for group in optimizer.param_groups:
+                group["lr"] = 5e-2 * (1 - i / 400)
+            optimizer.zero_grad()
+            distance = (model.weight - target).square().mean() + model.bias.sub(1).square().mean()
+            distance.backward()
+            optimizer.step()
+            distances.append(float(distance.detach()))
+        self.assertLess(distances[-1], 0.02 * distances[0])
+
+    @parameterized.parameters(*OPTIMIZERS)
+    def test_a_resumed_run_equals_the_uninterrupted_one_to_the_bit(self, name):
+        model = t5()
+        optimizer = make_optimizer(name, model, 1e-2, defaults={"weight_decay": 0.1})
+        steps(model, optimizer, 3)
+        resumed = copy.deepcopy(model)
+        other = make_optimizer(name, resumed, 1e-2, defaults={"weight_decay": 0.1})
+        other.load_state_dict(through_a_file(optimizer.state_dict()))
+        self.assertEqual(steps(model, optimizer, 3), steps(resumed, other, 3))
+        self.assertTrue(torch.equal(weights(model), weights(resumed)))
+
+    @parameterized.parameters(*OPTIMIZERS)
+    def test_rates_of_a_schedule_hold_for_every_parameter(self, name):
+        model = t5()
+        optimizer = make_optimizer(name, model, 1e-2, defaults={"weight_decay": 0.1})
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.0)
+        before = weights(model)
+        steps(model, optimizer, 2)
+        scheduler.step()
+        self.assertTrue(torch.equal(before, weights(model)))
+
+    @parameterized.parameters(*OPTIMIZERS)
+    def test_frozen_parameters_are_left_alone_and_a_frozen_model_is_refused(self, name):
+        model = t5()
+        model.shared.weight.requires_grad_(False)
+        before = model.shared.weight.clone()
+        steps(model, make_optimizer(name, model, 1e-2), 2)
+        self.assertTrue(torch.equal(before, model.shared.weight))
+        with self.assertRaisesRegex(ConfigError, "every parameter of the model is frozen"):
+            make_optimizer(name, model.requires_grad_(False), 1e-2)
+
+    @parameterized.parameters(*OPTIMIZERS)
+    def test_every_trained_parameter_is_in_one_group(self, name):
+        model = t5()
+        grouped = [id(p) for group in make_optimizer(name, model, 1e-2).param_groups for p in group["params"]]
+        self.assertCountEqual(grouped, [id(p) for p in model.parameters()])
+
+    @parameterized.parameters(*OPTIMIZERS)
+    def test_weight_decay_is_hugging_face_s(self, name):
+        model = t5()
+        optimizer = make_optimizer(name, model, 1e-2, defaults={"weight_decay": 0.1})
+        names = {id(p): n for n, p in model.named_parameters()}
+        decayed = {names[id(p)] for g in optimizer.param_groups if g["weight_decay"] == 0.1 for p in g["params"]}
+        self.assertEqual(decayed, decay_names(model) & set(names.values()))
+        for part in ("layer_norm", "relative_attention_bias"):
+            self.assertFalse(any(part in parameter for parameter in decayed))
+        self.assertIn("shared.weight", decayed)
+
+
+def adamw_rms_reference(p, g, state, lr, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.0):
+    """One parameter, float64, as nanoT5's formula reads."""
+    m, v, t = state.get("m", np.zeros_like(p)), state.get("v", np.zeros_like(p)), state.get("t", 0) + 1
+    m = betas[0] * m + (1 - betas[0]) * g
+    v = betas[1] * v + (1 - betas[1]) * g**2
+    state.update(m=m, v=v, t=t)
+    step = lr * np.sqrt(1 - betas[1] ** t) / (1 - betas[0] ** t) * max(1e-3, np.sqrt(np.mean(p**2)))
+    p = p - step * m / (np.sqrt(v) + eps)
+    return p - lr * weight_decay * p
+
+
+class AdamWRMSTest(parameterized.TestCase):
+    @parameterized.product(fused=(None, False), weight_decay=(0.0, 0.1), eps=(1e-6, 1e-3))
+    def test_it_equals_the_formula(self, fused, weight_decay, eps):
+        rng = np.random.default_rng(0)
+        shapes = [(4, 5), (7,), (3, 2, 2), ()]
+        values = [rng.normal(size=shape) for shape in shapes]
+        values[1] *= 1e-5  # an RMS below 1e-3
+        parameters = [torch.nn.Parameter(torch.tensor(value, dtype=torch.float32)) for value in values]
+        optimizer = AdamWRMS(parameters, lr=2e-2, weight_decay=weight_decay, eps=eps, fused=fused)
+        states = [{} for _ in shapes]
+        for _ in range(20):
+            for i, parameter in enumerate(parameters):
+                grad = rng.normal(size=shapes[i])
+                parameter.grad = torch.tensor(grad, dtype=torch.float32)
+                values[i] = adamw_rms_reference(values[i], grad, states[i], 2e-2, eps=eps, weight_decay=weight_decay)
+            optimizer.step()
+        for parameter, value in zip(parameters, values):
+            np.testing.assert_allclose(parameter.detach().numpy(), value, rtol=2e-6, atol=1e-8)
+
+    def test_a_parameter_that_missed_updates_counts_its_own(self):
+        rng = np.random.default_rng(1)
+        parameters = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
+        values, states = [np.ones(3), np.ones(3)], [{}, {}]
+        optimizer = AdamWRMS(parameters, lr=0.1)
+        for t in range(6):
+            for i, parameter in enumerate(parameters):
+                parameter.grad = None
+                if i == 0 or t % 2:
+                    grad = rng.normal(size=3)
+                    parameter.grad = torch.tensor(grad, dtype=torch.float32)
+                    values[i] = adamw_rms_reference(values[i], grad, states[i], 0.1)
+            optimizer.step()
+        for parameter, value in zip(parameters, values):
+            np.testing.assert_allclose(parameter.detach().numpy(), value, rtol=2e-6)
+
+    def test_moments_of_bfloat16_parameters_are_float32_before_and_after_a_restart(self):
+        model = t5(torch.bfloat16)
+        optimizer = make_optimizer("adamw_rms", model, 1e-2)
+        steps(model, optimizer, 2)
+        other = make_optimizer("adamw_rms", copy.deepcopy(model), 1e-2)
+        other.load_state_dict(through_a_file(optimizer.state_dict()))
+        for mine, theirs in zip(optimizer.state.values(), other.state.values(), strict=True):
+            for name in adamw_rms.MOMENTS:
+                self.assertEqual(theirs[name].dtype, torch.float32)
+                self.assertTrue(torch.equal(mine[name], theirs[name]))
+
+    @parameterized.parameters(True, False)
+    def test_nothing_waits_for_the_device(self, fused):
+        """A tensor on the meta device has no values: whoever asks for one fails, as `.item()` would wait on a GPU."""
+        parameter = torch.nn.Parameter(torch.ones(4, 3, device="meta"))
+        parameter.grad = torch.ones(4, 3, device="meta")
+        optimizer = AdamWRMS([parameter], weight_decay=0.1)
+        kernel = mock.create_autospec(torch._fused_adamw_)
+        with (
+            mock.patch.object(adamw_rms, "FUSED_DEVICES", ("meta",) if fused else ()),
+            mock.patch.object(torch, "_fused_adamw_", kernel),
+        ):
+            optimizer.step()
+            optimizer.step()
+        self.assertEqual(kernel.call_count, 2 if fused else 0)
+        with self.assertRaises(RuntimeError):
+            parameter.sum().item()
+
+
+def adafactor_reference(p, g, state, rho, t):
+    """arXiv:1804.04235, algorithms 4 (matrices) and 5 (vectors) with its proposed settings, float64."""
+    beta2 = 1 - t**-0.8
+    squared = g**2 + 1e-30
+    if p.ndim == 2:
+        state["R"] = beta2 * state.get("R", 0) + (1 - beta2) * squared.sum(1, keepdims=True)
+        state["C"] = beta2 * state.get("C", 0) + (1 - beta2) * squared.sum(0, keepdims=True)
+        second = state["R"] @ state["C"] / state["R"].sum()
+    else:
+        second = state["V"] = beta2 * state.get("V", 0) + (1 - beta2) * squared
+    update = g / np.sqrt(second)
+    update /= max(1.0, np.sqrt(np.mean(update**2)) / 1.0)
+    return p - max(1e-3, np.sqrt(np.mean(p**2))) * rho * update
+
+
+class AdafactorTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ({}, lambda t: 0.02),
+        ({"relative_step": True}, lambda t: min(1e-2, t**-0.5)),
+        ({"relative_step": True, "warmup_init": True}, lambda t: min(1e-6 * t, t**-0.5)),
+    )
+    def test_it_equals_the_paper(self, optim_args, rho):
+        rng = np.random.default_rng(0)
+        model = torch.nn.Linear(6, 4)
+        optimizer = make_optimizer("adafactor", model, 0.02, optim_args)
+        values = [p.detach().double().numpy().copy() for p in model.parameters()]
+        states = [{} for _ in values]
+        for t in range(1, 21):
+            for i, parameter in enumerate(model.parameters()):
+                grad = rng.normal(size=values[i].shape) * 10.0**i
+                parameter.grad = torch.tensor(grad, dtype=torch.float32)
+                values[i] = adafactor_reference(values[i], grad, states[i], rho(t), t)
+            optimizer.step()
+        for parameter, value in zip(model.parameters(), values):
+            np.testing.assert_allclose(parameter.detach().numpy(), value, rtol=1e-5)
+
+    def test_without_parameter_scaling_the_rate_is_the_step(self):
+        model = torch.nn.Linear(1, 1, bias=False)
+        torch.nn.init.constant_(model.weight, 8.0)
+        model.weight.grad = torch.ones(1, 1)
+        make_optimizer("adafactor", model, 0.5, "scale_parameter=False").step()
+        self.assertAlmostEqual(model.weight.item(), 7.5, places=5)
+
+    def test_its_own_warm_up_needs_relative_steps(self):
+        with self.assertRaisesRegex(ConfigError, "needs relative_step=True"):
+            make_optimizer("adafactor", torch.nn.Linear(2, 2), 1e-3, "warmup_init=True")
+
+
+class MuonTest(parameterized.TestCase):
+    def test_matrices_between_the_layers_are_muon_s_and_all_else_adamw_s(self):
+        model = t5()
+        optimizer = make_optimizer("muon", model, 1e-2)
+        names = {id(p): name for name, p in model.named_parameters()}
+        by_part = {"muon": set(), "adamw": set()}
+        for group in optimizer.param_groups:
+            by_part[group["algorithm"]] |= {names[id(p)] for p in group["params"]}
+        self.assertEqual(by_part["muon"], hidden_matrices(model))
+        self.assertContainsSubset({"shared.weight", "encoder.final_layer_norm.weight"}, by_part["adamw"])
+        self.assertTrue(all("relative_attention_bias" not in name for name in by_part["muon"]))
+        self.assertTrue(all(name.endswith((".q.weight", ".k.weight", ".v.weight", ".o.weight", ".wi.weight", ".wo.weight",
+                                           ".wi_0.weight", ".wi_1.weight")) for name in by_part["muon"]))  # fmt: skip
+
+    def test_an_untied_head_is_adamw_s(self):
+        model = t5()
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+        self.assertNotIn("lm_head.weight", hidden_matrices(model))
+
+    def test_it_equals_torch_s_two_optimizers_side_by_side(self):
+        model = t5()
+        twin = copy.deepcopy(model)
+        optimizer = make_optimizer("muon", model, 1e-2, "adamw_learning_rate=3e-3", {"weight_decay": 0.1})
+        matrices = hidden_matrices(twin)
+        others = {name for name, _ in twin.named_parameters()} - matrices
+        muon = torch.optim.Muon(
+            [p for name, p in twin.named_parameters() if name in matrices],
+            lr=1e-2, weight_decay=0.1, adjust_lr_fn="match_rms_adamw",
+        )  # fmt: skip
+        adamw = torch.optim.AdamW(decay_groups(twin, 0.1, only=others), lr=3e-3, fused=True)
+        for _ in range(3):
+            for m in (model, twin):
+                m.zero_grad()
+                loss_of(m).backward()
+            for each in (optimizer, muon, adamw):
+                each.step()
+        self.assertTrue(torch.equal(weights(model), weights(twin)))
+
+    def test_its_steps_are_as_large_as_adamw_s(self):
+        """arXiv:2502.16982, section 2.2: an RMS of 0.2 to 0.4 times the learning rate."""
+        torch.manual_seed(0)
+        model = torch.nn.Linear(64, 96, bias=False)
+        before = model.weight.detach().clone()
+        model.weight.grad = torch.randn(96, 64)
+        make_optimizer("muon", model, 1e-2).step()
+        rms = float((model.weight - before).square().mean().sqrt())
+        self.assertBetween(rms, 0.15e-2, 0.4e-2)
+
+
+class SettingsTest(parameterized.TestCase):
+    def test_optim_args_come_before_the_flags_and_the_flags_before_the_defaults(self):
+        model = t5()
+        for flags, betas, eps in (
+            ([], (0.9, 0.999), 1e-6),
+            (["--adam_beta2", "0.95", "--adam_epsilon", "1e-9"], (0.9, 0.95), 1e-9),
+            (["--adam_epsilon", "1e-9", "--optim_args", "betas=(0.8, 0.9),eps=1e-5"], (0.8, 0.9), 1e-5),
+        ):
+            args = arguments("--optimizer", "adamw_rms", "--weight_decay", "0.25", *flags)
+            group = build_optimizer(args, model).param_groups[0]
+            self.assertEqual((group["betas"], group["eps"], group["weight_decay"]), (betas, eps, 0.25))
+
+    def test_a_flag_without_effect_is_named(self):
+        args = arguments("--optimizer", "adafactor", "--adam_beta1", "0.5", "--optim", "sgd")
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            build_optimizer(args, t5())
+        self.assertIn("--adam_beta1 has no effect", "".join(logs.output))
+        self.assertIn("--optim has no effect", "".join(logs.output))
+
+    @parameterized.parameters(
+        (["--optimizer", "adamw_rsm"], "--optimizer: unknown optimizer 'adamw_rsm'; did you mean adamw_rms"),
+        (["--optimizer", "muon", "--optim_args", "momentun=0.9"], "no setting 'momentun'; did you mean momentum"),
+        (["--optimizer", "adamw", "--optim_args", "betas=0.9"], "betas=0.9: expected tuple"),
+        (["--optimizer", "adamw", "--optim_args", "eps"], "'eps' is not name=value"),
+        (["--optimizer", "adamw", "--optim_args", "eps=1,eps=2"], "eps stands there twice"),
+        (["--optimizer", "adamw", "--optim_args", "fused=3"], "fused=3: expected bool"),
+        (["--clip_grad_value", "-1"], "--clip_grad_value -1.0: must be above 0"),
+        (["--max_minutes", "0"], "--max_minutes 0.0: must be above 0"),
+    )
+    def test_bad_settings_are_named(self, argv, message):
+        with self.assertRaisesRegex(ConfigError, message):
+            arguments(*argv)
+
+    def test_hugging_face_s_names_are_understood(self):
+        args = arguments(
+            "--optimizer", "sgd", "--schedule", "cosine_with_min_lr", "--lr_scheduler_kwargs", "min_lr=1e-5"
+        )
+        self.assertEqual((args.optimizer, args.optim.value), (None, "sgd"))
+        self.assertEqual((args.schedule, args.lr_scheduler_type.value), (None, "cosine_with_min_lr"))
+        self.assertEqual(args.lr_scheduler_kwargs, {"min_lr": 1e-5})
+
+    def test_the_decay_rule_is_the_trainer_s(self):
+        model = t5()
+        trainer = law_worker.make_trainer(8, 1)
+        self.assertEqual(decay_names(model), set(trainer.get_decay_parameter_names(model)))
+        self.assertEqual(decay_names(model), set(Trainer.get_decay_parameter_names(trainer, model)))
+
+    @parameterized.product(name=tuple(OPTIMIZERS), kind=("DEEPSPEED", "FSDP", "MULTI_GPU"))
+    def test_whole_tensors_are_asked_for_where_sharding_would_cut_them(self, name, kind):
+        accelerator = SimpleNamespace(distributed_type=SimpleNamespace(value=kind))
+        if name in NEED_WHOLE_TENSORS and kind != "MULTI_GPU":
+            with self.assertRaisesRegex(ConfigError, "works on whole tensors"):
+                check_parallelism(name, accelerator)
+        else:
+            check_parallelism(name, accelerator)
+
+    @parameterized.parameters(settings, parameter_groups)
+    def test_examples_in_docstrings_run(self, module):
+        examples = [t for t in doctest.DocTestFinder().find(module) if "t5" not in t.docstring]
+        for test in examples:
+            test.globs["torch"] = torch
+            result = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test)
+            self.assertEqual(result.failed, 0)
+
+
+class ClippingTest(parameterized.TestCase):
+    def test_every_element_is_clipped_after_accumulation_and_before_the_update(self):
+        trainer = law_worker.make_trainer(2, 4, epochs=1, max_grad_norm=0)
+        trainer.add_callback(ClipGradValueCallback(1e-3))
+        seen = []
+        update = torch.optim.SGD.step
+
+        def watched(optimizer, *args, **kwargs):
+            grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+            seen.append(max(float(grad.abs().max()) for grad in grads))
+            return update(optimizer, *args, **kwargs)
+
+        with mock.patch.object(torch.optim.SGD, "step", watched):
+            trainer.train()
+        self.assertLen(seen, 3)
+        self.assertTrue(all(abs(value - 1e-3) < 1e-9 for value in seen), seen)
+        self.assertGreater(min(line["grad_norm"] for line in trainer.state.log_history if "grad_norm" in line), 0.1)
+
+    def test_the_flag_brings_the_callback(self):
+        found = limit_callbacks(arguments("--clip_grad_value", "0.5"))
+        self.assertEqual([cb.value for cb in found if isinstance(cb, ClipGradValueCallback)], [0.5])
+
+
+if __name__ == "__main__":
+    absltest.main()
