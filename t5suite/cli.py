@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from t5suite import __version__
-from t5suite.commands import runs, scoring, submit, tasks, tokenizer
+from t5suite.commands import corpus, runs, scoring, submit, tasks, tokenizer
 from t5suite.errors import ConfigError, discard_output, run_command
 from t5suite.lookup import closest, suggestion
 
@@ -72,7 +72,9 @@ def parse_arguments(argv) -> argparse.Namespace | None:
     argv = [_with_underscores(token) for token in argv]
     if argv[0] in COMMANDS:
         # Before argparse looks, which would first ask for the required flag that was mistyped.
-        _check_flags(argv[0], argv[1:], parser.flags_of[argv[0]])
+        action = " ".join(argv[:2])
+        command = action if action in parser.flags_of else argv[0]
+        _check_flags(command, argv[1:], parser.flags_of[command])
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
         where = f"t5suite {arguments.command}"
@@ -92,7 +94,7 @@ class CommandParser(argparse.ArgumentParser):
         if choice:
             names = [name.strip("'") for name in choice[2].split(", ")]
             what = message.partition(":")[0]
-            place = "unknown sub-command" if what == "COMMAND" else f"{what}: unknown choice"
+            place = "unknown sub-command" if what in ("COMMAND", "ACTION") else f"{what}: unknown choice"
             message = f"{place} {choice[1]!r}; {suggestion(choice[1], names)}"
         raise ConfigError(f"{self.prog}: {message}")
 
@@ -115,8 +117,18 @@ def _parser() -> CommandParser:
             name, help=command.help, description=command.help, epilog=f"example:\n  {command.example}"
         )
         command.add_flags(sub)
-        parser.flags_of[name] = [flag for action in sub._actions for flag in action.option_strings if flag[:2] == "--"]
+        parser.flags_of |= _flags_of(sub, name)
     return parser
+
+
+def _flags_of(parser, name: str) -> dict[str, list[str]]:
+    """The flags of a sub-command, and under `name action` those of each of its actions where it has some."""
+    found = {name: [flag for action in parser._actions for flag in action.option_strings if flag[:2] == "--"]}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for choice, sub in action.choices.items():
+                found |= _flags_of(sub, f"{name} {choice}")
+    return found
 
 
 def _with_underscores(token: str) -> str:
@@ -178,5 +190,11 @@ COMMANDS = {
         "t5suite tokenizer train --type unigram --input articles.jsonl.gz --vocab_size 32000 --output_dir tokenizer",
         tokenizer.tokenizer_flags,
         tokenizer.run_tokenizer,
+    ),
+    "corpus": Command(
+        "tokenize text into files that training maps into memory, and show what they hold",
+        "t5suite corpus build --input crawl/ --tokenizer_name google/t5-v1_1-base --output_dir corpus --num_workers 8",
+        corpus.corpus_flags,
+        corpus.run_corpus,
     ),
 }

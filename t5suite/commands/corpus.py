@@ -1,0 +1,261 @@
+"""`t5suite corpus build` and `t5suite corpus show`: text -> tokens on disk, and a look at them.
+
+t5suite corpus build --input crawl/ --tokenizer_name google/t5-v1_1-base --output_dir corpus --num_workers 16
+t5suite corpus show corpus
+"""
+
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+from t5suite.commands.shared import add_json_flag, note, print_json
+from t5suite.errors import ConfigError
+
+BUILD_EXAMPLES = """examples:
+  t5suite corpus build --input books/ crawl/*.jsonl.zst --tokenizer_name google/t5-v1_1-base --output_dir corpus
+  t5suite corpus build --input hub:allenai/c4:en:train --tokenizer_name google/t5-v1_1-base --output_dir c4 \\
+      --num_workers 8 --shard $SLURM_ARRAY_TASK_ID/64       # the job that ends last writes corpus.json
+
+A build that was killed goes on when the same command is given again."""
+SHOW_EXAMPLES = """examples:
+  t5suite corpus show corpus
+  t5suite corpus show articles.jsonl.gz --tokenizer_name google/t5-v1_1-base --objective prefix_lm --json"""
+INPUT_HELP = (
+    "files, folders, patterns or hub:PATH[@REVISION][:CONFIG[:SPLIT]]; .txt, .jsonl, .json, .parquet, .gz, .zst"
+)
+
+
+def corpus_flags(parser) -> None:
+    """Flags of `t5suite corpus build` and `t5suite corpus show`."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    build = actions.add_parser("build", help=BUILD_HELP, description=BUILD_HELP, epilog=BUILD_EXAMPLES)
+    show = actions.add_parser("show", help=SHOW_HELP, description=SHOW_HELP, epilog=SHOW_EXAMPLES)
+    _build_flags(build)
+    _show_flags(show)
+
+
+BUILD_HELP = "tokenize text once, into files that training maps into memory"
+SHOW_HELP = "show what a corpus or text files hold, and what training makes of it"
+
+
+def _build_flags(parser) -> None:
+    parser.add_argument("--input", required=True, nargs="+", metavar="INPUT", help=INPUT_HELP)
+    parser.add_argument("--output_dir", required=True, help="the corpus's folder")
+    parser.add_argument("--tokenizer_name", required=True, help="hub name or folder of the tokenizer")
+    _reading_flags(parser, bad_lines="error")
+    making = parser.add_argument_group("corpus")
+    making.add_argument(
+        "--validation_fraction", type=float, default=0.01, help="share of documents that are held out (default: 0.01)"
+    )
+    making.add_argument(
+        "--document_separator", default="none", help="what ends a document: none (default, as T5), eos, or a TOKEN"
+    )
+    making.add_argument(
+        "--split_sentences", nargs="?", const="en", metavar="LANGUAGE",
+        help="note where sentences start, for sentence pairs (default language: en)",
+    )  # fmt: skip
+    making.add_argument("--max_documents", type=int, help="the first so many documents alone")
+    working = parser.add_argument_group("work")
+    working.add_argument("--num_workers", type=int, default=1, help="processes (default: 1)")
+    working.add_argument("--shard", metavar="I/N", help="this job's share of the work, I from 0 to N - 1")
+    working.add_argument(
+        "--unit_megabytes", type=float, default=64.0, help="text of a unit of work, and so of a shard (default: 64)"
+    )
+    add_json_flag(parser)
+
+
+def _show_flags(parser) -> None:
+    parser.add_argument("corpus", nargs="+", help="the folder of a corpus, or files as for `build --input`")
+    parser.add_argument("--tokenizer_name", help="for files; a corpus knows its own")
+    _reading_flags(parser, bad_lines="skip")
+    parser.add_argument("--max_documents", type=int, default=10000, help="of files, read so many (default: 10000)")
+    parser.add_argument(
+        "--objective", default="span_corruption", help="what corrupts the examples (default: span_corruption)"
+    )
+    parser.add_argument("--inputs_length", type=int, default=512, help="tokens of an example's inputs (default: 512)")
+    parser.add_argument("--num_examples", type=int, default=3, help="examples to show (default: 3)")
+    parser.add_argument("--check_hashes", action="store_true", help="compare every file's SHA-256 with the manifest")
+    add_json_flag(parser)
+
+
+def _reading_flags(parser, bad_lines: str) -> None:
+    reading = parser.add_argument_group("text")
+    reading.add_argument("--text_column_name", default="text", help="where rows hold the text (default: text)")
+    reading.add_argument(
+        "--text_unit", default="line", help="a document of a .txt file: line (default), paragraph or file"
+    )
+    reading.add_argument(
+        "--bad_lines", default=bad_lines,
+        help=f"error: stop at a line that cannot be read; skip: count and name it (default: {bad_lines})",
+    )  # fmt: skip
+
+
+def run_corpus(arguments) -> None:
+    """Builds or shows a corpus."""
+    ACTIONS[arguments.action](arguments)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# build
+
+
+def build(arguments) -> None:
+    """Builds a corpus, or a job's share of it."""
+    from t5suite.data.corpus_building import build_corpus
+    from t5suite.models.loading import load_tokenizer
+
+    shard = parse_shard(arguments.shard) if arguments.shard else None
+    store = build_corpus(
+        arguments.input,
+        arguments.output_dir,
+        load_tokenizer(arguments.tokenizer_name),
+        options=_text_options(arguments),
+        validation_fraction=arguments.validation_fraction,
+        document_separator=arguments.document_separator,
+        split_sentences=arguments.split_sentences,
+        max_documents=arguments.max_documents,
+        unit_megabytes=arguments.unit_megabytes,
+        num_workers=arguments.num_workers,
+        shard=shard,
+        progress=_print_progress,
+    )
+    if store is None:
+        note(f"shard {arguments.shard} is finished; {arguments.output_dir}/corpus.json is written when all others are")
+    else:
+        _print_corpus(store, arguments.json)
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """`I/N` as two numbers.
+
+    >>> parse_shard("3/64")
+    (3, 64)
+    """
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not match:
+        raise ConfigError(f"--shard {text!r}: must be I/N, such as 0/64 for the first of 64 jobs")
+    return int(match[1]), int(match[2])
+
+
+def _print_progress(progress) -> None:
+    speed = progress.tokens / progress.seconds if progress.seconds else 0
+    print(
+        f"{progress.units}/{progress.num_units} units, {progress.documents} documents, {progress.tokens} tokens, "
+        f"{progress.seconds:.0f} s ({speed / 1e6:.2f} M tokens/s)",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def _text_options(arguments):
+    from t5suite.data.text_readers import TextOptions
+
+    return TextOptions(arguments.text_column_name, arguments.text_unit, arguments.bad_lines)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# show
+
+
+def show(arguments) -> None:
+    """Shows a built corpus; files are built into a temporary one first."""
+    from t5suite.data.corpus_building import build_corpus
+    from t5suite.data.token_store import MANIFEST, TokenStore
+    from t5suite.models.loading import load_tokenizer
+
+    if arguments.num_examples < 0:
+        raise ConfigError(f"--num_examples {arguments.num_examples}: must be at least 0")
+    folder = Path(arguments.corpus[0])
+    if len(arguments.corpus) == 1 and ((folder / MANIFEST).is_file() or any(folder.glob("shard-*"))):
+        store = TokenStore.open(folder, check_hashes=arguments.check_hashes)
+        tokenizer = load_tokenizer(arguments.tokenizer_name or store.manifest["tokenizer"]["name"])
+        store.check_tokenizer(tokenizer)
+        _show_store(store, tokenizer, arguments)
+        return
+    if not arguments.tokenizer_name:
+        raise ConfigError("--tokenizer_name is needed to show files that are not a built corpus")
+    tokenizer = load_tokenizer(arguments.tokenizer_name)
+    with tempfile.TemporaryDirectory() as temporary:
+        store = build_corpus(
+            arguments.corpus,
+            Path(temporary) / "corpus",
+            tokenizer,
+            options=_text_options(arguments),
+            validation_fraction=0,
+            max_documents=arguments.max_documents,
+        )
+        _show_store(store, tokenizer, arguments)
+
+
+def _show_store(store, tokenizer, arguments) -> None:
+    from t5suite.data.corpus_report import describe_blocks, sample_blocks
+
+    collator = _collator(tokenizer, arguments.objective, arguments.inputs_length)
+    _print_corpus(store, arguments.json, {arguments.objective: describe_blocks(store, collator)})
+    split = next(name for name, counts in store.manifest["splits"].items() if counts["tokens"])
+    examples = list(sample_blocks(store.split(split), collator, arguments.num_examples))
+    if len(examples) < arguments.num_examples:
+        note(f"{split} has {len(examples)} whole blocks; a lower --inputs_length gives more")
+    for example in examples:
+        texts = {name: tokenizer.decode(example[name]) for name in ("tokens", "inputs", "targets")}
+        if arguments.json:
+            print_json({"split": split, "block": example["block"], **texts})
+        else:
+            print(f"\nblock {example['block']} of {split}")
+            for name, text in texts.items():
+                print(f"  {name:<8}  {text}")
+
+
+def _collator(tokenizer, objective: str, inputs_length: int):
+    from t5suite.data.objectives import sentinel_ids
+    from t5suite.data.pre_training_collator import T5DataCollator
+    from t5suite.data.text_encoding import control_tokens
+
+    vocabulary = tokenizer.get_vocab()
+    controls = control_tokens(tokenizer)
+    return T5DataCollator(
+        objective=objective,
+        sentinel_ids=sentinel_ids(tokenizer),
+        eos_token_id=tokenizer.eos_token_id,
+        inputs_length=inputs_length,
+        replacement_ids=sorted(number for token, number in vocabulary.items() if token not in controls),
+    )
+
+
+def _print_corpus(store, as_json: bool, blocks: dict | None = None) -> None:
+    from t5suite.data.corpus_report import describe_corpus
+
+    facts = describe_corpus(store) | ({"blocks": blocks} if blocks else {})
+    if facts["left_out"]:
+        note(f"left out: {facts['left_out']}")
+    if as_json:
+        print_json(facts)
+        return
+    tokenizer = facts["tokenizer"]
+    size = f"{tokenizer['vocabulary_size']} ids, {facts['dtype']}, encoded by {tokenizer['engine']}"
+    duplicates = "not counted" if facts["duplicates"] is None else facts["duplicates"]
+    print(f"corpus      {facts['directory']}, from {facts['sources']} sources, built in {facts['seconds']:.1f} s")
+    print(f"tokenizer   {tokenizer['name']} ({size})")
+    for name, counts in facts["splits"].items():
+        print(f"{name:<10}  {_said_of_split(counts)}")
+    print(f"duplicates  {duplicates}")
+    for objective, found in (blocks or {}).items():
+        lengths = "/".join(map(str, found["tokens_length"]))
+        into = f"{found['inputs_length']} inputs and {found['targets_length']} targets ({objective})"
+        print(f"blocks      {found['train']} + {found['validation']} of {lengths} tokens, which become {into}")
+
+
+def _said_of_split(counts: dict) -> str:
+    if not counts["tokens"]:
+        return "no documents"
+    lengths = ", ".join(f"{name}% {length}" for name, length in counts["length_percentiles"].items())
+    sentences = f" in {counts['sentences']} sentences" if "sentences" in counts else ""
+    return (
+        f"{counts['documents']} documents{sentences}, {counts['tokens']} tokens, {counts['bytes_per_token']:.2f} bytes "
+        f"a token, {100 * counts['unk_rate']:.3f}% unknown\n"
+        f"{'':<10}  tokens of a document: mean {counts['mean_length']:.1f}; {lengths}"
+    )
+
+
+ACTIONS = {"build": build, "show": show}
