@@ -69,7 +69,7 @@ def _show_flags(parser) -> None:
     parser.add_argument("corpus", nargs="+", help="the folder of a corpus, or files as for `build --input`")
     parser.add_argument("--tokenizer_name", help="for files; a corpus knows its own")
     _reading_flags(parser, bad_lines="skip")
-    parser.add_argument("--max_documents", type=int, default=10000, help="of files, read so many (default: 10000)")
+    parser.add_argument("--max_documents", type=int, help="of files, read so many (default: 10000)")
     parser.add_argument(
         "--objective", default="span_corruption", help="what corrupts the examples (default: span_corruption)"
     )
@@ -171,8 +171,10 @@ def show(arguments) -> None:
         store = TokenStore.open(folder, check_hashes=arguments.check_hashes)
         tokenizer = load_tokenizer(arguments.tokenizer_name or store.manifest["tokenizer"]["name"])
         store.check_tokenizer(tokenizer)
+        _note_idle(arguments, CORPUS_KNOWS, "is a corpus")
         _show_store(store, tokenizer, arguments)
         return
+    _note_idle(arguments, {"check_hashes": False}, "is no corpus")
     if not arguments.tokenizer_name:
         raise ConfigError("--tokenizer_name is needed to show files that are not a built corpus")
     tokenizer = load_tokenizer(arguments.tokenizer_name)
@@ -183,9 +185,16 @@ def show(arguments) -> None:
             tokenizer,
             options=_text_options(arguments),
             validation_fraction=0,
-            max_documents=arguments.max_documents,
+            max_documents=10000 if arguments.max_documents is None else arguments.max_documents,
         )
         _show_store(store, tokenizer, arguments)
+
+
+def _note_idle(arguments, defaults: dict, why: str) -> None:
+    """Says which of the given flags change nothing."""
+    for name, default in defaults.items():
+        if getattr(arguments, name) != default:
+            note(f"--{name} has no effect: {arguments.corpus[0]} {why}")
 
 
 def _show_store(store, tokenizer, arguments) -> None:
@@ -257,5 +266,8 @@ def _said_of_split(counts: dict) -> str:
         f"{'':<10}  tokens of a document: mean {counts['mean_length']:.1f}; {lengths}"
     )
 
+
+# Flags of `show` that a built corpus makes idle, with their defaults.
+CORPUS_KNOWS = {"text_column_name": "text", "text_unit": "line", "bad_lines": "skip", "max_documents": None}
 
 ACTIONS = {"build": build, "show": show}

@@ -1,0 +1,226 @@
+"""`t5suite corpus`: what is built and shown, a killed build that goes on, and flags that are wrong."""
+
+import contextlib
+import io
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from absl.testing import absltest, parameterized
+
+from t5suite import cli
+from t5suite.commands.corpus import parse_shard
+from t5suite.data.token_store import TokenStore
+from t5suite.errors import ConfigError, DataError
+from t5suite.models.loading import BUNDLED_MODEL
+
+WORDS = "the cook praised king at noon . guard saw a boat in store and left".split()
+
+
+def folder():
+    return Path(tempfile.mkdtemp())
+
+
+def text_file(count=400, name="a.jsonl"):
+    rng = random.Random(0)
+    path = folder() / name
+    texts = [" ".join(rng.choice(WORDS) for _ in range(rng.randint(1, 60))) for _ in range(count)]
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in [*texts, ""]))
+    return path
+
+
+def call(*argv):
+    """`(standard output, standard error)` of `t5suite corpus`."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        cli.main(["corpus", *map(str, argv)])
+    return out.getvalue(), err.getvalue()
+
+
+def build_flags(source, directory, *more):
+    flags = ["--input", source, "--output_dir", directory, "--tokenizer_name", BUNDLED_MODEL]
+    return ["build", *flags, "--unit_megabytes", "0.01", *more]
+
+
+def files_of(directory):
+    found = {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(Path(directory).rglob("*"))
+        if path.is_file() and path.name != ".lock"
+    }
+    manifest = json.loads(found["corpus.json"])
+    manifest.pop("build")
+    return {**found, "corpus.json": manifest}
+
+
+def children(pid):
+    """The ids of the processes that a process and its children started."""
+    own = Path(f"/proc/{pid}/task/{pid}/children")
+    found = [int(child) for child in own.read_text().split()] if own.exists() else []
+    return found + [grandchild for child in found for grandchild in children(child)]
+
+
+def ends_within(seconds, pids):
+    """Whether all of the processes end in time; those that have ended and wait for their parent count."""
+    deadline = time.monotonic() + seconds
+    while alive := [pid for pid in pids if _runs(pid)]:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return not alive
+
+
+def _runs(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+class BuildTest(parameterized.TestCase):
+    def test_a_killed_build_goes_on_and_its_workers_end(self):
+        source, killed, whole = text_file(4000), folder(), folder()
+        command = [sys.executable, "-m", "t5suite", "corpus", *build_flags(source, killed, "--num_workers", "2")]
+        process = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True)
+        for line in process.stderr:
+            if line.startswith("5/"):
+                break
+        workers = children(process.pid)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stderr.close()
+        self.assertGreaterEqual(len(workers), 2)
+        self.assertTrue(ends_within(10, workers), "workers must not outlive the build")
+        finished = list(killed.glob("shard-*/shard.json"))
+        self.assertBetween(len(finished), 5, 60)
+        with self.assertRaisesRegex(DataError, "its build is not finished"):
+            TokenStore.open(killed)
+        times = [path.stat().st_mtime_ns for path in finished]
+        _, progress = call(*build_flags(source, killed))
+        self.assertEqual(int(progress.partition("/")[0]), len(finished), "what was finished is kept")
+        self.assertEqual([path.stat().st_mtime_ns for path in finished], times)
+        call(*build_flags(source, whole))
+        self.assertEqual(files_of(killed), files_of(whole))
+
+    def test_a_summary_is_printed(self):
+        source, directory = text_file(), folder()
+        out, err = call(*build_flags(source, directory, "--validation_fraction", "0.1"))
+        store = TokenStore.open(directory)
+        counts = store.manifest["splits"]["train"]
+        self.assertIn(f"{counts['documents']} documents, {counts['tokens']} tokens", out)
+        self.assertRegex(out, "tokens of a document: mean [0-9.]+; 0% 1, 5% ")
+        self.assertIn(f"1 document without text ({source}:401)", err)
+        (line,) = call(*build_flags(source, directory, "--validation_fraction", "0.1"), "--json")[0].splitlines()
+        facts, different = json.loads(line), set(source.read_text().splitlines()[:-1])
+        self.assertEqual(facts["splits"]["train"]["tokens"], counts["tokens"])
+        self.assertEqual(facts["duplicates"], 400 - len(different))
+
+    def test_a_job_of_an_array_says_that_others_are_missing(self):
+        source, directory = text_file(), folder()
+        out, err = call(*build_flags(source, directory, "--shard", "0/2"))
+        self.assertEqual(out, "")
+        self.assertIn("shard 0/2 is finished", err)
+        self.assertIn("train", call(*build_flags(source, directory, "--shard", "1/2"))[0])
+
+
+class ShowTest(parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.source, cls.directory = text_file(), folder()
+        call(*build_flags(cls.source, cls.directory))
+
+    def lines(self, *argv):
+        return [json.loads(line) for line in call("show", *argv, "--json")[0].splitlines()]
+
+    def test_examples_before_and_after_corruption(self):
+        facts, *examples = self.lines(self.directory, "--inputs_length", "64", "--num_examples", "4")
+        self.assertLen(examples, 4)
+        self.assertEqual(facts["blocks"]["span_corruption"]["tokens_length"], [70])
+        for example in examples:
+            inputs, targets = example["inputs"].removesuffix("</s>"), example["targets"].removesuffix("</s>")
+            self.assertEqual(_refilled(inputs, targets), example["tokens"].replace(" ", ""))
+        out, _ = call("show", self.directory, "--inputs_length", "64", "--num_examples", "1")
+        self.assertIn(examples[0]["inputs"], out)
+
+    @parameterized.parameters("prefix_lm", "bert_style", "full_lm", "deshuffling")
+    def test_other_objectives(self, objective):
+        _, *examples = self.lines(self.directory, "--inputs_length", "32", "--objective", objective)
+        self.assertLen(examples, 3)
+
+    def test_files_are_shown_without_a_corpus(self):
+        flags = ["--tokenizer_name", BUNDLED_MODEL, "--inputs_length", "32"]
+        shown, built = self.lines(self.source, *flags)[0], self.lines(self.directory)[0]
+        for name in ("documents", "tokens", "bytes"):
+            total = sum(split[name] for split in built["splits"].values())
+            self.assertEqual(shown["splits"]["train"][name], total)
+        limited = self.lines(self.source, *flags, "--max_documents", "7")[0]
+        self.assertEqual(limited["splits"]["train"]["documents"], 7)
+
+    def test_flags_without_effect_are_named(self):
+        _, err = call("show", self.directory, "--text_unit", "file", "--max_documents", "3")
+        self.assertIn("--text_unit has no effect", err)
+        self.assertIn("--max_documents has no effect", err)
+        _, err = call(
+            "show", self.directory, "--inputs_length", "2000", "--num_examples", "99", "--objective", "full_lm"
+        )
+        self.assertRegex(err, "train has [1-9] whole blocks; a lower --inputs_length gives more")
+
+    def test_a_changed_file_is_found_when_asked(self):
+        directory = folder()
+        call(*build_flags(self.source, directory))
+        path = directory / json.loads((directory / "corpus.json").read_text())["shards"][0]["name"] / "train.tokens.bin"
+        path.write_bytes(path.read_bytes()[::-1])
+        call("show", directory)
+        with self.assertRaisesRegex(DataError, "train.tokens.bin: the file has changed"):
+            call("show", directory, "--check_hashes")
+
+
+def _refilled(inputs, targets):
+    """The text of span corruption's two sides put together again, without spaces."""
+    for number in range(100):
+        sentinel, following = f"<extra_id_{number}>", f"<extra_id_{number + 1}>"
+        if sentinel not in inputs:
+            break
+        inputs = inputs.replace(sentinel, targets.partition(sentinel)[2].partition(following)[0])
+    return inputs.replace(" ", "")
+
+
+class FlagsTest(parameterized.TestCase):
+    @parameterized.parameters(
+        (["bild"], ConfigError, "unknown sub-command 'bild'; did you mean build"),
+        ([], ConfigError, "required: ACTION"),
+        (["build", "--input", "x", "--output_dir", "y"], ConfigError, "required: --tokenizer_name"),
+        (["show", "x", "--num_worker", "3"], ConfigError, "unknown flag --num_worker"),
+        (["show", "nowhere.txt", "--tokenizer_name", BUNDLED_MODEL], DataError, "nowhere.txt: no such file"),
+        (["show", "nowhere.txt"], ConfigError, "--tokenizer_name is needed"),
+        (["show", "x", "--num_examples", "-1"], ConfigError, "--num_examples -1"),
+    )
+    def test_wrong_flags_are_refused(self, argv, error, message):
+        with self.assertRaisesRegex(error, message):
+            call(*argv)
+
+    @parameterized.parameters("3", "a/b", "-1/3", "1/2/3")
+    def test_shards_are_numbers(self, text):
+        self.assertEqual(parse_shard("3/64"), (3, 64))
+        with self.assertRaisesRegex(ConfigError, "--shard"):
+            parse_shard(text)
+
+    def test_help_imports_no_torch(self):
+        program = (
+            "import sys\nfrom t5suite.cli import main\n"
+            "try:\n    main(['corpus', 'build', '--help'])\nexcept SystemExit:\n    pass\n"
+            "assert not {'torch', 'transformers', 'numpy', 'datasets'} & set(sys.modules)\n"
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("--shard", done.stdout)
+
+
+if __name__ == "__main__":
+    absltest.main()

@@ -1,0 +1,462 @@
+"""Built corpora: tokens equal the tokenizer's, whoever builds them; documents keep to their side; files that are torn,
+changed or another build's are named; text never becomes a control token."""
+
+import hashlib
+import itertools
+import json
+import os
+import pickle
+import random
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+from absl.testing import absltest, parameterized
+from shared_data import MISSING, SHARED_DATA, has
+from transformers import ByT5Tokenizer, T5Tokenizer
+
+from t5suite.data import corpus_plans, corpus_units, text_encoding, token_store
+from t5suite.data.corpora import list_sources
+from t5suite.data.corpus_building import build_corpus
+from t5suite.data.corpus_workers import run_jobs
+from t5suite.data.held_out import document_hash, is_held_out
+from t5suite.data.sentences import split_sentences
+from t5suite.data.text_encoding import control_tokens, make_text_encoder
+from t5suite.data.text_readers import TextOptions
+from t5suite.data.token_store import TokenStore, token_dtype
+from t5suite.errors import ConfigError, DataError
+from t5suite.models.loading import load_tokenizer
+
+TOKENIZER = load_tokenizer(None)
+WORDS = "the cook praised king at noon . guard saw a boat in store and left".split()
+ODD = [
+    "</s> the end <pad> of <unk> it <extra_id_0> <extra_id_99></s>",
+    "  two  spaces,\ta tab and Straße 日本 \u00a0 \ue000",
+    "<pad>",
+]
+
+
+def folder():
+    return Path(tempfile.mkdtemp())
+
+
+def texts(count=300, seed=0):
+    rng = random.Random(seed)
+    made = [" ".join(rng.choice(WORDS) for _ in range(rng.randint(1, 40))) for _ in range(count)]
+    return made[: count // 2] + ODD + made[count // 2 :]
+
+
+def text_file(lines, name="a.txt", where=None):
+    path = (where or folder()) / name
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def build(inputs, directory=None, tokenizer=TOKENIZER, **settings):
+    settings = {"validation_fraction": 0.1, "unit_megabytes": 0.005, **settings}
+    return build_corpus(inputs, directory or folder(), tokenizer, **settings)
+
+
+def documents(tokens):
+    return [tokens.document(number).tolist() for number in range(tokens.num_documents)]
+
+
+def files_of(directory):
+    """Every file's bytes; of the manifest, all but how it was built."""
+    found = {}
+    for path in sorted(Path(directory).rglob("*")):
+        if path.is_file() and path.name != ".lock":
+            found[str(path.relative_to(directory))] = path.read_bytes()
+    manifest = json.loads(found["corpus.json"])
+    manifest.pop("build")
+    return {**found, "corpus.json": manifest}
+
+
+class TokensTest(parameterized.TestCase):
+    def test_a_corpus_is_the_tokenized_documents_of_each_side(self):
+        lines = texts()
+        store = build(text_file(lines))
+        self.assertGreater(len(store.manifest["shards"]), 3)
+        encoded = make_text_encoder(TOKENIZER).reference(lines)
+        for split, held_out in (("train", False), ("validation", True)):
+            chosen = [number for number, text in enumerate(lines) if is_held_out(text, 0.1) == held_out]
+            tokens = store.split(split)
+            self.assertEqual(documents(tokens), [encoded[number] for number in chosen])
+            self.assertEqual(tokens[:].tolist(), [i for number in chosen for i in encoded[number]])
+            self.assertEqual(np.asarray(store.hashes(split)).tolist(), [document_hash(lines[n]) for n in chosen])
+            counts = store.manifest["splits"][split]
+            self.assertEqual(counts["documents"], len(chosen))
+            self.assertEqual(counts["bytes"], sum(len(lines[number].encode()) for number in chosen))
+            self.assertEqual(counts["unk"], int((tokens[:] == TOKENIZER.unk_token_id).sum()))
+
+    def test_plain_documents_have_the_ids_that_the_tokenizer_gives(self):
+        lines = [text for text in texts() if text not in ODD]
+        expected = TOKENIZER(lines, add_special_tokens=False)["input_ids"]
+        self.assertEqual(documents(build(text_file(lines), validation_fraction=0).split("train")), expected)
+
+    def test_slices_are_those_of_one_long_row(self):
+        store = build(text_file(texts()))
+        tokens = store.split("train")
+        raw = [
+            np.fromfile(store.directory / shard["name"] / "train.tokens.bin", dtype="<u2")
+            for shard in store.manifest["shards"]
+        ]
+        whole = np.concatenate(raw).astype(np.int32)
+        self.assertLen(tokens, len(whole))
+        borders = np.cumsum([len(part) for part in raw])
+        ends = sorted({0, 1, *borders, *(borders - 1), *(borders[:-1] + 1)})
+        with mock.patch.object(token_store, "MAX_MAPPED", 2):
+            for start, stop in itertools.product([*ends, -5], [*ends, len(whole) + 9, None]):
+                np.testing.assert_array_equal(tokens[start:stop], whole[start:stop])
+        self.assertEqual(tokens[3:50].dtype, np.int32)
+        for index in (0, int(borders[0]), -1, -len(whole)):
+            self.assertEqual(tokens[index], whole[index])
+        np.testing.assert_array_equal(tokens[10:400:7], whole[10:400:7])
+        np.testing.assert_array_equal(np.asarray(pickle.loads(pickle.dumps(tokens))), whole)
+        for index in (len(whole), -len(whole) - 1):
+            with self.assertRaises(IndexError):
+                tokens[index]
+
+    def test_what_is_read_is_a_copy_and_the_files_stay(self):
+        store = build(text_file(texts()))
+        tokens = store.split("train")
+        before, part = files_of(store.directory), tokens[:10]
+        part[:] = 7
+        self.assertFalse((tokens[:10] == 7).all())
+        self.assertEqual(files_of(store.directory), before)
+
+    def test_a_separator_ends_every_document(self):
+        lines = texts()
+        plain = documents(build(text_file(lines)).split("train"))
+        for separator, token_id in (("eos", TOKENIZER.eos_token_id), ("<extra_id_5>", 615)):
+            token_id = TOKENIZER.convert_tokens_to_ids(separator) if separator != "eos" else token_id
+            found = documents(build(text_file(lines), document_separator=separator).split("train"))
+            self.assertEqual(found, [[*ids, token_id] for ids in plain])
+        with self.assertRaisesRegex(ConfigError, "--document_separator 'EOS': not a token .*did you mean eos"):
+            build(text_file(lines), document_separator="EOS")
+
+    @parameterized.parameters("none", "eos")
+    def test_sentences_are_encoded_one_by_one(self, separator):
+        lines = ["The cook left. The king saw it. ", "One alone", "Why? \t  No! At noon."]
+        store = build(text_file(lines), validation_fraction=0, split_sentences="en", document_separator=separator)
+        tokens, encoder = store.split("train"), make_text_encoder(TOKENIZER)
+        expected = [ids for line in lines for ids in encoder.reference(split_sentences(line))]
+        last = np.cumsum([len(split_sentences(line)) for line in lines]) - 1
+        if separator == "eos":
+            expected = [[*ids, 1] if number in last else ids for number, ids in enumerate(expected)]
+        starts = np.asarray(tokens.sentences)
+        found = [part.tolist() for part in np.split(tokens[:], starts[1:])]
+        self.assertEqual(found, expected)
+        self.assertContainsSubset(np.asarray(tokens.documents).tolist(), starts.tolist())
+        with self.assertRaisesRegex(ConfigError, "--split_sentences"):
+            _ = build(text_file(lines), validation_fraction=0).split("train").sentences
+
+    def test_ids_are_stored_in_16_bits_where_they_fit(self):
+        pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("\u2581", -2.0)]
+        pieces += [(f"\u2581w{number}", -3.0) for number in range(70000)]
+        tokenizer = T5Tokenizer(vocab=pieces, extra_ids=0)
+        store = build(text_file(["w3 w69999 w65533"] * 4), tokenizer=tokenizer, validation_fraction=0)
+        self.assertEqual(store.manifest["dtype"], "uint32")
+        self.assertEqual(store.split("train").document(3).tolist(), [7, 70003, 65537])
+        self.assertEqual(build(text_file(texts())).manifest["dtype"], "uint16")
+        self.assertEqual([token_dtype(size).name for size in (2**16, 2**16 + 1)], ["uint16", "uint32"])
+
+    def test_other_formats_and_many_files_give_the_same_tokens(self):
+        lines, where = texts(), folder()
+        text_file(lines[:100], "a.txt", where)
+        (where / "b.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in lines[100:]))
+        store = build(where)
+        self.assertEqual(documents(store.split("train")), documents(build(text_file(lines)).split("train")))
+        sources = store.manifest["sources"]
+        self.assertEqual([source["documents"] for source in sources], [100, len(lines) - 100])
+        counts = store.manifest["splits"].values()
+        self.assertEqual(sum(source["tokens"] for source in sources), sum(count["tokens"] for count in counts))
+        self.assertEqual(sources[0]["sha256"], hashlib.sha256((where / "a.txt").read_bytes()).hexdigest())
+
+    @parameterized.parameters(1, 40, 250, 10000)
+    def test_max_documents_takes_the_first(self, limit):
+        lines = texts()
+        found = build(text_file(lines), validation_fraction=0, max_documents=limit).split("train")
+        whole = build(text_file(lines), validation_fraction=0).split("train")
+        self.assertEqual(documents(found), documents(whole)[:limit])
+
+
+class ControlTokensTest(parameterized.TestCase):
+    @parameterized.parameters((None,), ("t5",), ("byt5",))
+    def test_text_gives_no_control_token(self, name):
+        if name == "t5" and not has("tokenizer/t5/spiece.model"):
+            self.skipTest(MISSING)
+        folder_of = {None: None, "t5": str(SHARED_DATA / "tokenizer" / "t5")}
+        tokenizer = ByT5Tokenizer() if name == "byt5" else load_tokenizer(folder_of[name])
+        encoder = make_text_encoder(tokenizer)
+        names = sorted(control_tokens(tokenizer))
+        every = [*names, *(f"x{token}y" for token in names), " ".join(names), "".join(names), *text_encoding.PROBES]
+        for made in (encoder, encoder.by_reference(), pickle.loads(pickle.dumps(encoder))):
+            found = {token_id for ids in made.encode(every) for token_id in ids}
+            self.assertEmpty(found & encoder.control_ids)
+        self.assertIn(tokenizer.eos_token_id, tokenizer("</s>", add_special_tokens=False)["input_ids"])
+        self.assertEqual(encoder.engine, {None: "tokenizers", "t5": "sentencepiece", "byt5": "transformers"}[name])
+
+    def test_both_engines_agree_on_real_text(self):
+        if not has("tokenizer/t5/spiece.model") or not has("text/web_c4_cc_sample.jsonl"):
+            self.skipTest(MISSING)
+        encoder = make_text_encoder(load_tokenizer(str(SHARED_DATA / "tokenizer" / "t5")))
+        rows = (SHARED_DATA / "text" / "web_c4_cc_sample.jsonl").read_text().splitlines()
+        lines = [json.loads(row)["text"] for row in rows]
+        self.assertEqual(encoder.encode(lines), encoder.reference(lines))
+
+    def test_a_unit_on_which_the_engines_differ_is_encoded_by_the_tokenizer(self):
+        """The bundled model's two engines treat tabs differently."""
+        lines = [text for text in texts() if text not in ODD]
+        lines[200] = "the cook\tleft"
+        with mock.patch.object(text_encoding, "PROBES", ("the cook left",)):
+            self.assertEqual(make_text_encoder(TOKENIZER).engine, "sentencepiece")
+            with mock.patch.object(corpus_units, "CHECK_EVERY", 1):
+                store = build(text_file(lines), validation_fraction=0)
+        self.assertEqual(store.manifest["tokenizer"]["engine"], "sentencepiece+tokenizers")
+        expected = TOKENIZER(lines, add_special_tokens=False)["input_ids"]
+        self.assertEqual(documents(store.split("train")), expected)
+
+    def test_control_ids_that_come_all_the_same_are_dropped_and_counted(self):
+        encoder = make_text_encoder(TOKENIZER)
+        given = replace(encoder, _engines={})
+        ids = [[5, 0, 6], [0], [7, 1, 0]]
+        with mock.patch.object(type(encoder), "reference", lambda self, texts: ids[: len(texts)]):
+            plan = corpus_plans.make_plan(text_file(["a", "b", "c"]), corpus_plans.CorpusSettings(), TOKENIZER)
+            job = corpus_units.UnitJob(
+                str(folder()), "plan", {0: plan.sources[0].name}, plan.units[0], plan.settings, None, 0
+            )
+            facts = corpus_units.build_unit(job, given)
+        tokens = np.fromfile(Path(job.folder) / "train.tokens.bin", dtype="<u2")
+        self.assertEqual((tokens.tolist(), facts["control_tokens_dropped"]), ([5, 6, 7], 4))
+        self.assertEqual(np.load(Path(job.folder) / "train.documents.npy").tolist(), [0, 2])
+        self.assertEqual(facts["sources"]["0"]["left_out"], {"without tokens": 1})
+        self.assertEqual(facts["sources"]["0"]["named"]["without tokens"], [f"{plan.sources[0].name}:2"])
+
+
+class SplitTest(parameterized.TestCase):
+    def sides(self, store):
+        return [set(np.asarray(store.hashes(split)).tolist()) for split in ("train", "validation")]
+
+    def test_equal_documents_stand_on_one_side_and_order_changes_nothing(self):
+        lines = texts() * 2
+        store = build(text_file(lines))
+        train, validation = self.sides(store)
+        self.assertEmpty(train & validation)
+        self.assertLen(train | validation, len(set(lines)))
+        self.assertEqual(validation, {document_hash(text) for text in lines if is_held_out(text, 0.1)})
+        random.Random(1).shuffle(lines)
+        self.assertEqual(self.sides(build(text_file(lines), unit_megabytes=0.002)), [train, validation])
+
+    @parameterized.parameters(1e-9, 1 - 1e-9)
+    def test_both_sides_get_a_document_with_its_duplicates(self, fraction):
+        lines = texts(60) * 3
+        with mock.patch.object(corpus_units, "DOCUMENTS_AT_ONCE", 7):
+            store = build(text_file(lines), validation_fraction=fraction, unit_megabytes=0.001)
+        train, validation = self.sides(store)
+        hashes = {document_hash(text) for text in lines}
+        few, extreme = (validation, min(hashes)) if fraction < 0.5 else (train, max(hashes))
+        self.assertEqual(few, {extreme})
+        self.assertEqual(train | validation, hashes)
+        self.assertEmpty(train & validation)
+        name = "validation" if fraction < 0.5 else "train"
+        self.assertEqual(store.manifest["splits"][name]["documents"], 3)
+        self.assertLen(store.split("train"), store.manifest["splits"]["train"]["tokens"])
+        self.assertEqual(TokenStore.open(store.directory, check_hashes=True).manifest, store.manifest)
+
+    def test_one_document_cannot_be_on_both_sides(self):
+        with self.assertRaisesRegex(DataError, "one document alone"):
+            build(text_file(["the cook"] * 5))
+        store = build(text_file(["the cook"] * 5), validation_fraction=0)
+        with self.assertRaisesRegex(DataError, "no validation documents; it has train"):
+            store.split("validation")
+        self.assertLen(build(text_file(["the cook"]), validation_fraction=1).split("validation"), 2)
+
+
+class SameBytesTest(parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.source = text_file(texts(1500), "\u00fcber a.txt")
+        cls.store = build(cls.source)
+        cls.expected = files_of(cls.store.directory)
+        assert len(cls.store.manifest["shards"]) > 20
+
+    @parameterized.parameters(2, 4)
+    def test_any_number_of_workers(self, num_workers):
+        store = build(self.source, num_workers=num_workers)
+        self.assertEqual(files_of(store.directory), self.expected)
+
+    @parameterized.parameters([[0, 1, 2]], [[2, 0, 1]])
+    def test_shares_of_several_jobs_in_any_order(self, order):
+        directory = folder()
+        built = [build(self.source, directory, shard=(index, 3)) for index in order]
+        self.assertEqual([store is None for store in built], [True, True, False])
+        self.assertEqual(files_of(directory), self.expected)
+        self.assertIsNotNone(build(self.source, directory, shard=(order[0], 3)))
+
+    def test_the_rest_of_a_share_is_built_without_shard(self):
+        directory = folder()
+        build(self.source, directory, shard=(1, 40))
+        self.assertEqual(files_of(build(self.source, directory).directory), self.expected)
+
+    def test_a_build_that_stopped_anywhere_goes_on(self):
+        whole, names = self.store.directory, [shard["name"] for shard in self.store.manifest["shards"]]
+        directory = folder()
+        build(self.source, directory, shard=(0, 2))
+        kept = directory / names[0] / "train.tokens.bin"
+        before = kept.stat().st_mtime_ns
+        for name, damage in (
+            (names[2], "train.tokens.bin"),
+            (names[4], "shard.json"),
+            (names[6], "validation.hashes.npy"),
+        ):
+            path = directory / name / damage
+            os.truncate(path, path.stat().st_size // 2) if damage != "shard.json" else path.unlink()
+        (directory / names[8] / ".train.tokens.bin.77.partial").write_bytes(b"half")
+        shutil.copytree(whole / names[1], directory / names[1])
+        build(self.source, directory)
+        self.assertEqual(files_of(directory), self.expected)
+        self.assertEqual(kept.stat().st_mtime_ns, before)
+
+    def test_a_finished_corpus_is_opened(self):
+        with mock.patch.object(corpus_units, "_build", side_effect=AssertionError("nothing is to be built")):
+            store = build(self.source, self.store.directory)
+        self.assertEqual(store.manifest, self.store.manifest)
+
+    def test_a_killed_worker_is_said(self):
+        with self.assertRaisesRegex(DataError, "a worker was killed.*--num_workers"):
+            list(run_jobs({0: None, 1: None}, _EndsTheProcess(), num_workers=2))
+
+
+class _EndsTheProcess:
+    def __reduce__(self):
+        return os._exit, (1,)
+
+
+class AnotherBuildTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.source, self.directory = text_file(texts()), folder()
+
+    @parameterized.parameters(
+        ({"validation_fraction": 0.2}, "--validation_fraction 0.1 there, 0.2 here"),
+        ({"document_separator": "eos"}, "--document_separator none there, eos here"),
+        ({"options": TextOptions(text_unit="file")}, "--text_unit line there, file here"),
+        ({"tokenizer": ByT5Tokenizer()}, "another tokenizer"),
+    )
+    def test_other_settings_are_refused(self, changed, message):
+        for shard in ((0, 2), None):
+            build(self.source, self.directory, shard=shard)
+            with self.assertRaisesRegex(ConfigError, f"holds another corpus: {message}"):
+                build(self.source, self.directory, **changed)
+
+    def test_changed_sources_are_refused_and_touched_ones_are_not(self):
+        build(self.source, self.directory, shard=(0, 2))
+        os.utime(self.source, ns=(1, 1))
+        with self.assertRaisesRegex(DataError, r"a\.txt: has changed since the build in .* began"):
+            build(self.source, self.directory)
+        other = folder()
+        build(self.source, other)
+        os.utime(self.source, ns=(2, 2))
+        build(self.source, other)
+        self.source.write_text(self.source.read_text().replace("cook", "book"))
+        with self.assertRaisesRegex(DataError, r"a\.txt: has changed since the corpus in .* was built"):
+            build(self.source, other)
+        self.source.write_text(self.source.read_text() + " more")
+        with self.assertRaisesRegex(DataError, r"other sources \(.*a\.txt"):
+            build(self.source, other)
+
+    def test_a_folder_with_something_else_is_refused(self):
+        (self.directory / "thesis.tex").write_text("mine")
+        with self.assertRaisesRegex(ConfigError, "not empty"):
+            build(self.source, self.directory)
+
+    @parameterized.parameters(
+        ({"num_workers": 0}, "--num_workers 0"),
+        ({"shard": (3, 3)}, "--shard 3/3"),
+        ({"shard": (0, 3), "max_documents": 5}, "--max_documents"),
+        ({"max_documents": 0}, "--max_documents 0"),
+        ({"validation_fraction": 1.5}, "--validation_fraction 1.5"),
+        ({"unit_megabytes": 0}, "--unit_megabytes 0"),
+    )
+    def test_impossible_settings_are_refused(self, settings, message):
+        with self.assertRaisesRegex(ConfigError, message):
+            build(self.source, **settings)
+
+    def test_bad_lines_are_named_as_in_the_file_and_counted(self):
+        lines = texts()
+        lines[250:250] = ["", ""]
+        content = "\n".join(lines).encode().split(b"\n")
+        content[270] = b"bad \xff"
+        self.source.write_bytes(b"\n".join(content))
+        with self.assertRaisesRegex(DataError, r"a\.txt:271: not UTF-8"):
+            build(self.source)
+        source = build(self.source, options=TextOptions(bad_lines="skip")).manifest["sources"][0]
+        self.assertEqual(source["left_out"], {"empty": 2, "not UTF-8": 1})
+        self.assertEqual(source["named"]["empty"], [f"{self.source}:251", f"{self.source}:252"])
+        self.assertIn(":271: not UTF-8", source["named"]["not UTF-8"][0])
+
+    def test_text_without_documents_is_refused(self):
+        with self.assertRaisesRegex(DataError, "no document in it .2 documents without text"):
+            build(text_file([" ", "", ""]))
+
+
+class OpenTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.store = build(text_file(texts()))
+        self.path = self.store.directory / self.store.manifest["shards"][2]["name"] / "train.tokens.bin"
+
+    def test_a_torn_missing_or_changed_file_is_named(self):
+        content = self.path.read_bytes()
+        self.path.write_bytes(content[:-2])
+        named = f"{self.path}: the file has {len(content) - 2} bytes instead of {len(content)}"
+        with self.assertRaisesRegex(DataError, named):
+            TokenStore.open(self.store.directory)
+        self.path.unlink()
+        with self.assertRaisesRegex(DataError, f"{self.path}: the file is missing"):
+            TokenStore.open(self.store.directory)
+        self.path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        TokenStore.open(self.store.directory)
+        with self.assertRaisesRegex(DataError, f"{self.path}: the file has changed"):
+            TokenStore.open(self.store.directory, check_hashes=True)
+
+    def test_what_is_no_corpus_is_refused(self):
+        manifest = self.store.directory / "corpus.json"
+        manifest.write_text(json.dumps({**self.store.manifest, "version": 99}))
+        with self.assertRaisesRegex(DataError, "not a corpus of version 1 .found 99"):
+            TokenStore.open(self.store.directory)
+        manifest.write_text("{")
+        with self.assertRaisesRegex(DataError, "corpus.json: not JSON"):
+            TokenStore.open(self.store.directory)
+        manifest.unlink()
+        with self.assertRaisesRegex(DataError, "not finished"):
+            TokenStore.open(self.store.directory)
+        with self.assertRaisesRegex(DataError, "`t5suite corpus build` makes one"):
+            TokenStore.open(folder())
+
+    def test_another_tokenizer_is_refused(self):
+        self.store.check_tokenizer(TOKENIZER)
+        with self.assertRaisesRegex(ConfigError, "--tokenizer_name .*another tokenizer"):
+            self.store.check_tokenizer(ByT5Tokenizer())
+
+
+class PlanTest(parameterized.TestCase):
+    def test_small_files_share_a_unit_and_big_ones_are_cut(self):
+        where = folder()
+        for number in range(6):
+            text_file(["x" * 9] * 100, f"{number}.txt", where)
+        text_file(["x" * 9] * 1000, "big.txt", where)
+        settings = corpus_plans.CorpusSettings(unit_megabytes=0.003)
+        units = corpus_plans.make_plan(where, settings, TOKENIZER).units
+        self.assertEqual([len(unit) for unit in units], [3, 3, 1, 1, 1, 1])
+        self.assertEqual([piece[1:] for unit in units[2:] for piece in unit][:2], [(0, 3000), (3000, 6000)])
+        self.assertLen(list_sources(where), 7)
+
+
+if __name__ == "__main__":
+    absltest.main()
