@@ -16,7 +16,9 @@ from transformers import AutoTokenizer, T5Tokenizer
 from t5suite import cli
 from t5suite.data import tokenizer_training
 from t5suite.data.mini.documents import documents
+from t5suite.data.text_encoding import make_text_encoder
 from t5suite.data.tokenizer_files import write_folder
+from t5suite.data.tokenizer_report import measure
 from t5suite.data.tokenizer_texts import TrainingTexts
 from t5suite.data.tokenizer_training import LONGEST_LINE, UNKNOWN_MARK, TokenizerSettings, train_files
 from t5suite.errors import ConfigError, DataError
@@ -248,6 +250,28 @@ class FastTokenizerTest(parameterized.TestCase):
         ids = tokenizer(text)["input_ids"]
         self.assertEqual(tokenizer.decode(ids), text)
         self.assertNotIn("token_type_ids", tokenizer(text))
+
+
+class ReportTest(parameterized.TestCase):
+    def test_text_that_spells_out_a_special_token_is_not_unknown(self):
+        spelt = lambda: iter([*TEXT, *["x <unk> <pad> [UNK] </s> <|endoftext|> y"] * 3])
+        for kind in SIZES:
+            _, tokenizer, _ = trained(kind, texts=spelt)
+            self.assertEqual(measure(tokenizer, ["x <unk> y", "[UNK] </s> <|endoftext|>"])["unk_rate"], 0, kind)
+
+    def test_figures_equal_a_count_by_hand(self):
+        _, tokenizer, _ = trained("wordpiece")
+        texts = ["The soup was bad.", "ж The ж"]
+        ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+        tokens, unknown = sum(map(len, ids)), sum(row.count(tokenizer.unk_token_id) for row in ids)
+        self.assertEqual(unknown, 2)
+        report = measure(tokenizer, texts)
+        self.assertEqual((report["documents"], report["words"], report["tokens"]), (2, 7, tokens))
+        self.assertEqual(report["unk_rate"], round(200 / tokens, 4))
+        self.assertEqual(report["bytes_per_token"], round((17 + 9) / tokens, 4))
+
+    def test_corpora_are_encoded_by_the_fast_engine(self):
+        self.assertEqual(make_text_encoder(trained("unigram")[1]).engine, "sentencepiece")
 
 
 class TextsTest(parameterized.TestCase):

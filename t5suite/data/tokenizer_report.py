@@ -4,26 +4,30 @@
 {'documents': 1, 'words': 24, 'tokens': 31, 'tokens_per_word': 1.29, 'bytes_per_token': 4.2, 'unk_rate': 0.0}
 """
 
+from t5suite.data.text_encoding import make_text_encoder
+
 SPECIAL_TOKENS = ("pad_token", "eos_token", "bos_token", "unk_token", "cls_token", "sep_token", "mask_token")
 SAMPLE_WORDS = 12
 
 
 def measure(tokenizer, texts) -> dict:
-    """Figures over texts; `unk_rate` is in points: of 100 tokens, how many are unknown. Special tokens do not count."""
-    totals = {"documents": 0, "words": 0, "tokens": 0, "bytes": 0, "unknown": 0}
-    for text in texts:
-        ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        totals["documents"] += 1
-        totals["words"] += len(text.split())
-        totals["bytes"] += len(text.encode())
-        totals["tokens"] += len(ids)
-        totals["unknown"] += ids.count(tokenizer.unk_token_id)
-    tokens = max(totals["tokens"], 1)
+    """Figures over texts, read as a corpus is: a text that spells out `<unk>` gives characters, not the token.
+
+    `unk_rate` is in points: of 100 tokens, how many are unknown. Special tokens are not added and do not count.
+    """
+    texts = list(texts)
+    encoder = make_text_encoder(tokenizer)
+    ids_of_texts = encoder.encode(texts)
+    words = sum(len(text.split()) for text in texts)
+    tokens = sum(map(len, ids_of_texts))
+    unknown = sum(ids.count(encoder.unk_id) for ids in ids_of_texts)
     return {
-        **{name: totals[name] for name in ("documents", "words", "tokens")},
-        "tokens_per_word": round(totals["tokens"] / max(totals["words"], 1), 4),
-        "bytes_per_token": round(totals["bytes"] / tokens, 4),
-        "unk_rate": round(100 * totals["unknown"] / tokens, 4),
+        "documents": len(texts),
+        "words": words,
+        "tokens": tokens,
+        "tokens_per_word": round(tokens / max(words, 1), 4),
+        "bytes_per_token": round(sum(len(text.encode()) for text in texts) / max(tokens, 1), 4),
+        "unk_rate": round(100 * unknown / max(tokens, 1), 4),
     }
 
 

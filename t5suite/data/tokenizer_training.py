@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from t5suite.data.tokenizer_files import BERT_TOKENS, GPT_TOKENS, fast_tokenizer_files, t5_tokenizer_files
+from t5suite.data.tokenizer_files import BERT_TOKENS, GPT_TOKENS, T5_TOKENS, fast_tokenizer_files, t5_tokenizer_files
 from t5suite.errors import ConfigError, DataError
 from t5suite.lookup import find
 
@@ -26,9 +26,11 @@ Texts = Callable[[], Iterator[str]]
 NORMALIZATIONS = ("nmt_nfkc", "nmt_nfkc_cf", "nfkc", "nfkc_cf", "identity")
 # Sums of floating-point numbers depend on how many threads share them, so the number is not the machine's.
 UNIGRAM_THREADS = 16
-# sentencepiece passes over longer lines (4192 bytes) and over lines with its own mark for an unknown character.
+# sentencepiece passes over longer lines (4192 bytes) and over lines with its own mark for an unknown character. It counts
+# the names of its special tokens as these, not as text, so that < and > would have no pieces in a text like WikiText.
 LONGEST_LINE = 1000  # characters, of at most 4 bytes
 UNKNOWN_MARK = "\u2585"
+NOT_AS_TEXT = re.compile("|".join(map(re.escape, ["\0", UNKNOWN_MARK, *T5_TOKENS.values()])))
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ def training_lines(texts) -> Iterator[str]:
     All white space becomes one space, as the tokenizer's folder will read it whatever the normalization.
     """
     for text in texts:
-        for line in text.replace(UNKNOWN_MARK, " ").replace("\0", " ").splitlines():
+        for line in NOT_AS_TEXT.sub(_apart, text).splitlines():
             line = " ".join(line.split())
             while len(line) > LONGEST_LINE:
                 cut = line.rfind(" ", 1, LONGEST_LINE)
@@ -129,6 +131,11 @@ def training_lines(texts) -> Iterator[str]:
                 line = line[cut:].lstrip()
             if line:
                 yield line
+
+
+def _apart(found: re.Match) -> str:
+    """`<unk>` -> `< unk>`, and a space for a single character."""
+    return f"{found[0][0]} {found[0][1:]}" if len(found[0]) > 1 else " "
 
 
 def _pieces_besides_sentinels(settings: TokenizerSettings) -> int:
