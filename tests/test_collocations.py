@@ -100,7 +100,12 @@ class StatisticsTest(parameterized.TestCase):
             best = np.sort(pmi_K)[::-1][: (lengths == n).sum()]
             np.testing.assert_allclose(table.pmi_K[lengths == n], best)
         self.assertNotIn(SEPARATOR, table.ngrams_KN)
-        self.assertGreater(table.pmi_K.min(), 0)
+
+    def test_what_occurs_together_no_more_than_by_chance_is_no_collocation(self):
+        pmi_K = np.concatenate(pointwise_mutual_information(count_ngrams(example_text(), 5, 5)))
+        table = find_collocations(example_text(), 100_000, 5, 5)
+        np.testing.assert_allclose(np.sort(table.pmi_K), np.sort(pmi_K[pmi_K > 0]))
+        self.assertLess(len(table), len(pmi_K))
 
     @parameterized.parameters({"max_ngram": 1}, {"max_ngram": 6}, {"min_count": 0}, {"num_collocations": 0})
     def test_impossible_settings_are_refused(self, **settings):

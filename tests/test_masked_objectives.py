@@ -347,6 +347,8 @@ class VocabularyTest(parameterized.TestCase):
         pieces = dict(self.starts(byte_level_tokenizer(), "zq the city’s, old\n"))
         self.assertEqual({pieces[","], pieces["\u010a"], pieces["\u0120the"], pieces["\u0120city"]}, {True})
         self.assertFalse(pieces["q"] or pieces["s"])
+        part_of_a_character = byte_level_tokenizer().get_vocab()["\u00e2"]  # the first of ’'s three bytes
+        self.assertFalse(word_start_flags(byte_level_tokenizer())[part_of_a_character])
 
     def test_a_byte_vocabulary_does_not_tell_words(self):
         with self.assertRaisesRegex(ConfigError, "ByT5Tokenizer do not tell where a word begins.*--mask_units token"):

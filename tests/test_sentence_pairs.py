@@ -189,6 +189,8 @@ class DatasetTest(parameterized.TestCase):
         rows = [[dataset[j]["input_ids"].tolist() for j in (7, 2, 5)] for dataset in (one, again, other)]
         self.assertEqual(rows[0], rows[1])
         self.assertNotEqual(rows[0], rows[2])
+        orders = [self.dataset("order", [THIRD], seed=seed, num_examples=50) for seed in (0, 1)]  # one pair there is
+        self.assertNotEqual(*([dataset[j]["sentence_order_label"] for j in range(50)] for dataset in orders))
 
     def test_bounds_and_errors(self):
         for j in (-1, 10):
