@@ -43,7 +43,7 @@ def tiny_model(tokenizer, seed=0):
 
 
 def make_trainer(
-    batch_size, accumulation, label_smoothing=0.0, z_loss=0.0, epochs=2, max_grad_norm=1.0
+    batch_size, accumulation, label_smoothing=0.0, z_loss=0.0, epochs=2, max_grad_norm=1.0, schedule="constant"
 ) -> SuiteTrainer:
     """A trainer over 21 rows of differing length, three updates an epoch at an update size of 8."""
     tokenizer = load_tokenizer(None)
@@ -59,7 +59,7 @@ def make_trainer(
         learning_rate=1e-2,
         optim="sgd",
         max_grad_norm=max_grad_norm,
-        lr_scheduler_type="constant",
+        schedule=schedule,
         logging_steps=1,
         label_smoothing_factor=label_smoothing,
         z_loss=z_loss,
@@ -87,6 +87,7 @@ def train_history(batch_size, accumulation, **settings) -> dict:
     return {
         "loss": [line["loss"] for line in lines],
         "grad_norm": [line["grad_norm"] for line in lines],
+        "learning_rate": [line["learning_rate"] for line in lines],
         "weights": sum(float(p.detach().double().abs().sum()) for p in trainer.model.parameters()),
         "world_size": trainer.accelerator.num_processes,
     }
@@ -120,6 +121,7 @@ def evaluations(batch_size=4) -> dict:
 def main(out):
     assert "mini" in DATASET_VALS
     report = {"train": train_history(4, 1), "train_accumulated": train_history(2, 2), "evaluate": evaluations()}
+    report["scheduled"] = train_history(2, 2, schedule="linear")
     if int(os.environ.get("RANK", 0)) == 0:
         with open(out, "w") as file:
             json.dump(report, file)

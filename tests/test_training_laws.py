@@ -72,6 +72,12 @@ class LossLawTest(parameterized.TestCase):
         expected = float(token_nll.sum() / labels.ne(-100).sum())
         self.assertAlmostEqual(one_rank()["loss"][0], expected, delta=1e-5)
 
+    def test_a_schedule_steps_once_an_update_on_any_number_of_ranks(self):
+        """accelerate steps a scheduler that it has prepared once a process; the trainer's must not be one."""
+        expected = [1e-2 * (1 - step / 6) for step in range(6)]
+        self.assertEqual(one_rank(2, 4, schedule="linear")["learning_rate"], expected)
+        self.assertEqual(two_ranks()["scheduled"]["learning_rate"], expected)
+
     def test_the_stock_trainer_still_breaks_the_law(self):
         """When this fails, transformers has mended its loss for T5: tell the documentation."""
         from transformers import Seq2SeqTrainer

@@ -45,7 +45,7 @@ class PlateauLR(LambdaLR):
 
     def get_lr(self) -> list[float]:
         """Base rates times the warm-up and all reductions so far."""
-        return [rate * self.reduction for rate in super().get_lr()]
+        return present_rates(self)
 
 
 def make_scheduler(optimizer, name: str, num_training_steps: int, num_warmup_steps: int = 0, settings=None) -> LambdaLR:
@@ -57,8 +57,15 @@ def make_scheduler(optimizer, name: str, num_training_steps: int, num_warmup_ste
     return PlateauLR(optimizer, multiplier, **{key: (settings or {}).get(key, defaults[key]) for key in defaults})
 
 
+def present_rates(scheduler: LambdaLR) -> list[float]:
+    """Each group's rate for the present step; `get_lr` is the same and warns when anybody but `step` calls it."""
+    reduction = getattr(scheduler, "reduction", 1.0)
+    multipliers = [multiplier(scheduler.last_epoch) * reduction for multiplier in scheduler.lr_lambdas]
+    return [base * by for base, by in zip(scheduler.base_lrs, multipliers, strict=True)]
+
+
 def set_rates(scheduler: LambdaLR) -> None:
     """Gives every group the rate that its schedule has for the present step."""
-    scheduler._last_lr = scheduler.get_lr()
+    scheduler._last_lr = present_rates(scheduler)
     for group, rate in zip(scheduler.optimizer.param_groups, scheduler._last_lr, strict=True):
         group["lr"] = rate

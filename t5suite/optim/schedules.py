@@ -245,7 +245,7 @@ def _tail(step: int, num_training_steps: int, decay_share: float) -> tuple[int, 
     first = math.ceil((1.0 - decay_share) * num_training_steps)
     if step <= first or decay_share == 0.0:
         return step, 1.0
-    return first, max(0.0, (num_training_steps - step) / (num_training_steps - first))
+    return first, max(0.0, (num_training_steps - step) / max(1, num_training_steps - first))
 
 
 DECAY_TYPES = {

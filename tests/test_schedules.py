@@ -1,0 +1,317 @@
+"""Schedules: exact values from warm-up to end, against torch and transformers, through the trainer and after a resume."""
+
+import doctest
+import io
+import math
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import law_worker
+import torch
+from absl.testing import absltest, parameterized
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LinearLR, SequentialLR
+from transformers import get_scheduler
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+import fine_tune_t5
+from t5suite.data.jsonl import read_jsonl
+from t5suite.errors import ConfigError
+from t5suite.optim import schedules
+from t5suite.optim.learning_rates import make_scheduler
+from t5suite.optim.schedules import SCHEDULES, has_warmup, make_multiplier, schedule_settings
+from t5suite.training.argument_parser import parse_arguments
+from t5suite.training.arguments import SuiteTrainingArguments
+from t5suite.training.trainer import SuiteTrainer
+
+STEPS, WARMUP = 1000, 100
+# Those of Hugging Face's names whose defaults must give their values.
+SHARED = ("constant", "constant_with_warmup", "cosine", "cosine_with_restarts", "inverse_sqrt", "linear", "polynomial")
+END_VALUES = {
+    "constant": 1.0,
+    "constant_with_warmup": 1.0,
+    "cosine": 0.0,
+    "cosine_with_restarts": 0.0,
+    "inverse_sqrt": math.sqrt(WARMUP / STEPS),
+    "inverse_sqrt_t5": 0.01,
+    "linear": 0.0,
+    "plateau": 1.0,
+    "polynomial": 0.0,
+    "relative_step": 0.01,
+    "warmup_stable_decay": 0.0,
+}
+
+
+def optimizer(rate=1.0):
+    return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=rate)
+
+
+def rates(scheduler, count):
+    """The rate of every update, as the trainer steps it: the update first, then the schedule."""
+    found = []
+    for _ in range(count):
+        found.append(scheduler.get_last_lr()[0])
+        scheduler.optimizer.step()
+        scheduler.step()
+    return found
+
+
+def arguments(*argv):
+    return parse_arguments((SuiteTrainingArguments,), ["--use_cpu", "--eval_strategy", "no", *argv])[0]
+
+
+class EveryScheduleTest(parameterized.TestCase):
+    @parameterized.parameters(*SCHEDULES)
+    def test_values_are_finite_and_never_below_zero(self, name):
+        multiplier = make_multiplier(name, STEPS, WARMUP)
+        for step in range(2 * STEPS):
+            self.assertTrue(math.isfinite(multiplier(step)))
+            self.assertBetween(multiplier(step), 0.0, 1.0)
+
+    @parameterized.parameters(*SCHEDULES)
+    def test_the_end_value(self, name):
+        self.assertAlmostEqual(make_multiplier(name, STEPS, WARMUP)(STEPS), END_VALUES[name], places=12)
+
+    @parameterized.parameters(*(name for name in SCHEDULES if has_warmup(name)))
+    def test_the_warm_up_rises_in_equal_steps_to_one(self, name):
+        for start in (0.0, 0.5):
+            multiplier = make_multiplier(name, STEPS, WARMUP, {"warmup_start": start})
+            self.assertEqual((multiplier(0), multiplier(WARMUP)), (start, 1.0))
+            self.assertAlmostEqual(multiplier(WARMUP // 4), start + (1 - start) / 4, places=12)
+            values = [multiplier(step) for step in range(WARMUP + 1)]
+            self.assertEqual(values, sorted(values))
+
+    @parameterized.parameters(*SCHEDULES)
+    def test_no_warm_up_begins_at_the_top(self, name):
+        multiplier = make_multiplier(name, STEPS, 0)
+        self.assertEqual(multiplier(0), 0.01 if name in ("inverse_sqrt_t5", "relative_step") else 1.0)
+
+    @parameterized.parameters(*SCHEDULES)
+    def test_one_step_is_a_run_too(self, name):
+        multiplier = make_multiplier(name, 1, 1)
+        self.assertTrue(all(0 <= multiplier(step) <= 1 for step in (0, 1, 2)))
+
+    @parameterized.parameters(
+        *(name for name in SCHEDULES if "min_lr_rate" in schedules.setting_types(SCHEDULES[name]))
+    )
+    def test_the_floor_is_where_it_ends(self, name):
+        settings = schedule_settings(name, "min_lr=2e-3", learning_rate=1e-2)
+        self.assertEqual(settings, {"min_lr_rate": 0.2})
+        if name != "plateau":
+            values = [make_multiplier(name, STEPS, WARMUP, settings)(step) for step in range(WARMUP, STEPS + 50)]
+            self.assertAlmostEqual(values[-1], 0.2, places=12)
+            self.assertAlmostEqual(min(values), 0.2, places=12)
+
+    @parameterized.parameters(*SCHEDULES)
+    def test_a_resumed_scheduler_goes_on_to_the_bit(self, name):
+        whole = rates(make_scheduler(optimizer(0.3), name, STEPS, WARMUP), 200)
+        first = make_scheduler(optimizer(0.3), name, STEPS, WARMUP)
+        begun = rates(first, 130)
+        file = io.BytesIO()
+        torch.save([first.state_dict(), first.optimizer.state_dict()], file)
+        file.seek(0)
+        state, optimizer_state = torch.load(file, weights_only=True)
+        second = make_scheduler(optimizer(0.3), name, STEPS, WARMUP)
+        second.optimizer.load_state_dict(optimizer_state)
+        second.load_state_dict(state)
+        self.assertEqual(begun + rates(second, 70), whole)
+
+
+class ExactValuesTest(parameterized.TestCase):
+    @parameterized.named_parameters(
+        ("linear", "linear", {}, {0: 0, 50: 0.5, 100: 1, 550: 0.5, 1000: 0}),
+        ("polynomial", "polynomial", {"power": 2.0}, {50: 0.5, 100: 1, 550: 0.25, 1000: 0}),
+        ("cosine", "cosine", {"min_lr_rate": 0.1}, {0: 0, 100: 1, 550: 0.55, 1000: 0.1, 1500: 0.1}),
+        ("nano_t5", "cosine", {"warmup_start": 0.5, "min_lr_rate": 5e-4}, {0: 0.5, 50: 0.75, 550: 0.50025, 1000: 5e-4}),
+        ("restarts", "cosine_with_restarts", {"num_cycles": 3}, {100: 1, 250: 0.5, 400: 1, 700: 1, 850: 0.5, 1000: 0}),
+        ("inverse_sqrt", "inverse_sqrt", {}, {50: 0.5, 100: 1, 400: 0.5, 900: 1 / 3}),
+        ("timescale", "inverse_sqrt", {"timescale": 300}, {100: 1, 1000: 0.5}),
+        ("tail", "inverse_sqrt", {"decay_share": 0.1}, {400: 0.5, 900: 1 / 3, 950: 1 / 6, 1000: 0}),
+        ("t5", "inverse_sqrt_t5", {"timescale": 400}, {0: 0.05, 400: 0.05, 900: 1 / 30, 1000: 1000**-0.5}),
+        ("stable", "warmup_stable_decay", {"decay_share": 0.2}, {50: 0.5, 100: 1, 800: 1, 900: 0.5, 1000: 0}),
+        ("sqrt", "warmup_stable_decay", {"decay_share": 0.4, "decay_type": "1-sqrt"}, {600: 1, 700: 0.5, 1000: 0}),
+        ("stable_cosine", "warmup_stable_decay", {"decay_type": "cosine"}, {900: 1, 950: 0.5, 1000: 0}),
+        ("constant", "constant", {}, {0: 1, 1000: 1}),
+        ("constant_with_warmup", "constant_with_warmup", {}, {25: 0.25, 1000: 1}),
+        ("relative", "relative_step", {"warmup_init": True}, {0: 1e-6, 999: 1e-3}),
+    )
+    def test_values(self, name, settings, expected):
+        multiplier = make_multiplier(name, STEPS, WARMUP, settings)
+        for step, value in expected.items():
+            self.assertAlmostEqual(multiplier(step), value, places=12, msg=f"step {step}")
+
+    @parameterized.product(name=SHARED, warmup=(0, 30))
+    def test_hugging_face_s_name_means_hugging_face_s_values(self, name, warmup):
+        theirs = get_scheduler(name, optimizer(0.3), warmup, 200)
+        ours = make_scheduler(optimizer(0.3), name, 200, warmup)
+        # Their polynomial ends at 1e-7.
+        for a, b in zip(rates(ours, 201), rates(theirs, 201)):
+            self.assertAlmostEqual(a, b, delta=1.1e-7 if name == "polynomial" else 1e-15)
+
+    @parameterized.parameters(65536, 1000, 10)
+    def test_t5_s_with_a_tail_is_nano_t5_s_legacy(self, total):
+        """min(1e-2, 1/sqrt(t)) for ceil(0.9 T) steps, then linearly from there to 0; any base rate serves."""
+        first = math.ceil(0.9 * total)
+        multiplier = make_multiplier("inverse_sqrt_t5", total, 0, {"decay_share": 0.1})
+        for step in {0, 1, first // 2, first - 1, first, (first + total) // 2, total}:
+            flat = min(1e-2, min(max(step, 1), first) ** -0.5)
+            expected = flat * min(1.0, (total - step) / (total - first))
+            self.assertAlmostEqual(multiplier(step), expected, places=12)
+
+    def test_nano_t5_s_cosine_is_torch_s_two_schedulers_in_a_row(self):
+        """Linear from half the rate in the warm-up, then cosine to 1e-5."""
+        theirs = optimizer(2e-2)
+        parts = [LinearLR(theirs, 0.5, 1.0, 20), CosineAnnealingLR(theirs, 80, eta_min=1e-5)]
+        settings = schedule_settings("cosine", "warmup_start=0.5,min_lr=1e-5", 2e-2)
+        ours = make_scheduler(optimizer(2e-2), "cosine", 100, 20, settings)
+        for a, b in zip(rates(ours, 100), rates(SequentialLR(theirs, parts, [20]), 100)):
+            self.assertAlmostEqual(a, b, delta=1e-9)
+
+    def test_every_group_has_its_own_base_rate(self):
+        groups = [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": rate} for rate in (1.0, 0.1)]
+        scheduler = make_scheduler(torch.optim.SGD(groups), "linear", 10)
+        rates(scheduler, 5)
+        self.assertEqual(scheduler.get_last_lr(), [0.5, 0.05])
+
+    def test_examples_in_docstrings_run(self):
+        self.assertEqual(doctest.testmod(schedules).failed, 0)
+
+
+class PlateauTest(parameterized.TestCase):
+    def scheduler(self, **settings):
+        return make_scheduler(optimizer(), "plateau", STEPS, 4, {"patience": 1, "factor": 0.5, **settings})
+
+    def test_the_rate_falls_after_more_bad_evaluations_than_patience(self):
+        scheduler = self.scheduler()
+        rates(scheduler, 10)
+        found = []
+        for value in (-2.0, -1.5, -1.5, -1.6, -1.4, -1.4, -1.39995):
+            scheduler.observe(value)
+            found.append(scheduler.get_last_lr()[0])
+        self.assertEqual(found, [1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.25])
+        self.assertEqual(scheduler.optimizer.param_groups[0]["lr"], 0.25)
+
+    def test_a_slightly_worse_loss_is_no_improvement(self):
+        """torch's relative threshold says it is one, for values below 0."""
+        scheduler = self.scheduler(patience=0)
+        for value in (-2.0, -2.0001):
+            scheduler.observe(value)
+        self.assertEqual(scheduler.reduction, 0.5)
+
+    def test_it_warms_up_and_stops_at_its_floor(self):
+        scheduler = self.scheduler(patience=0, min_lr_rate=0.2)
+        self.assertEqual(rates(scheduler, 6), [0.0, 0.25, 0.5, 0.75, 1.0, 1.0])
+        for _ in range(5):
+            scheduler.observe(-1.0)
+        self.assertEqual(scheduler.get_last_lr(), [0.2])
+
+    def test_it_remembers_over_a_restart(self):
+        scheduler = self.scheduler()
+        for value in (-1.0, -1.0, -1.0, -1.0):
+            scheduler.observe(value)
+        self.assertEqual((scheduler.reduction, scheduler.num_bad), (0.5, 1))
+        other = self.scheduler()
+        other.load_state_dict(scheduler.state_dict())
+        other.observe(-1.0)
+        self.assertEqual((other.reduction, other.best), (0.25, -1.0))
+
+
+class SettingsTest(parameterized.TestCase):
+    @parameterized.parameters(
+        (["--schedule", "cosin"], "--schedule: unknown schedule 'cosin'; did you mean cosine"),
+        (["--schedule", "linear", "--lr_scheduler_kwargs", "power=2"], "linear has no setting 'power'"),
+        (["--schedule", "cosine", "--lr_scheduler_kwargs", "min_lr=1"], "min_lr=1: must lie between 0 and --learning_rate"),
+        (["--schedule", "cosine", "--lr_scheduler_kwargs", "min_lr=0,min_lr_rate=0"], "not both"),
+        (["--schedule", "cosine", "--lr_scheduler_kwargs", "warmup_start=2"], "warmup_start=2.0: must lie between"),
+        (["--schedule", "warmup_stable_decay", "--lr_scheduler_kwargs", "decay_type=lin"], "did you mean linear"),
+        (["--schedule", "constant", "--lr_scheduler_kwargs", "a=1"], "has no setting 'a'; it has none"),
+        (["--lr_scheduler_kwargs", "min_lr=1e-5"], r"linear \(--lr_scheduler_type\) has no setting 'min_lr'"),
+        (["--schedule", "plateau"], "follows the evaluations, and --eval_strategy no makes none"),
+    )  # fmt: skip
+    def test_bad_settings_are_named(self, argv, message):
+        with self.assertRaisesRegex(ConfigError, message):
+            arguments(*argv)
+
+    def test_json_and_pairs_mean_the_same(self):
+        forms = ('{"min_lr_rate": 0.1, "warmup_start": "5e-1"}', "min_lr_rate=0.1, warmup_start=5e-1")
+        found = [arguments("--schedule", "cosine", "--lr_scheduler_kwargs", form) for form in forms]
+        expected = {"min_lr_rate": 0.1, "warmup_start": 0.5}
+        self.assertEqual([schedule_settings("cosine", a.lr_scheduler_kwargs, 1.0) for a in found], [expected] * 2)
+
+    @parameterized.parameters("reduce_lr_on_plateau", "greedy")
+    def test_hugging_face_s_watchers_take_more_for_better(self, name):
+        args = arguments("--lr_scheduler_type", name, "--eval_strategy", "steps", "--eval_steps", "5")
+        scheduler = get_scheduler(name, optimizer(), scheduler_specific_kwargs=args.lr_scheduler_kwargs)
+        self.assertEqual((scheduler.mode, scheduler.threshold_mode), ("max", "abs"))
+
+
+def trained(*argv, resume=None):
+    """`(learning rates that were logged, trainer)` of eight updates of a tiny T5."""
+    worker = law_worker.make_trainer(8, 1)
+    flags = ["--output_dir", worker.args.output_dir, "--max_steps", "8", "--save_strategy", "steps", "--save_steps", "4",
+             "--logging_steps", "1", "--learning_rate", "0.02", "--disable_tqdm", "True"]  # fmt: skip
+    trainer = SuiteTrainer(
+        model=worker.model,
+        args=arguments(*flags, *argv),
+        train_dataset=worker.train_dataset,
+        epoch_order=worker.epoch_order,
+        collator=worker.data_collator,
+        processing_class=worker.processing_class,
+    )
+    trainer.train(resume_from_checkpoint=resume)
+    return [line["learning_rate"] for line in trainer.state.log_history if "loss" in line], trainer
+
+
+class TrainerTest(parameterized.TestCase):
+    @parameterized.parameters("linear", "cosine", "inverse_sqrt")
+    def test_update_n_runs_at_the_rate_of_n_minus_1_also_after_a_resume(self, name):
+        flags = ["--schedule", name, "--warmup_steps", "2", "--optimizer", "muon"]
+        found, trainer = trained(*flags)
+        multiplier = make_multiplier(name, 8, 2)
+        self.assertEqual(found, [0.02 * multiplier(step) for step in range(8)])
+        again, resumed = trained(*flags, resume=str(Path(trainer.args.output_dir) / "checkpoint-4"))
+        self.assertEqual(again, found)
+        for a, b in zip(trainer.model.parameters(), resumed.model.parameters()):
+            self.assertTrue(torch.equal(a, b))
+
+    def test_relative_steps_are_logged_and_heed_no_schedule(self):
+        flags = ["--optimizer", "adafactor", "--optim_args", "relative_step=True,warmup_init=True"]
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            found, _ = trained(*flags)
+        self.assertEqual(found, [1e-6 * (step + 1) for step in range(8)])
+        self.assertIn("--learning_rate has no effect", "".join(logs.output))
+
+    def test_hugging_face_s_schedule_is_used_without_ours(self):
+        found, trainer = trained("--lr_scheduler_type", "constant")
+        self.assertEqual(found, [0.02] * 8)
+        self.assertIsInstance(trainer.lr_scheduler, LambdaLR)
+
+    def test_a_plateau_is_seen_by_the_evaluations_of_a_run(self):
+        directory = Path(tempfile.mkdtemp()) / "run"
+        tiny = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
+        flags = ["--config_overrides", tiny, "--dataset_name", "sentiment", "--max_train_samples", "64",
+                 "--max_eval_samples", "8", "--eval_method", "score", "--max_steps", "12", "--eval_strategy", "steps",
+                 "--eval_steps", "2", "--load_best_model_at_end", "False", "--save_strategy", "steps", "--save_steps", "4",
+                 "--schedule", "plateau", "--lr_scheduler_kwargs", "patience=0,factor=0.5,threshold=1000",
+                 "--learning_rate", "1e-3", "--logging_steps", "1", "--disable_tqdm", "True", "--use_cpu"]  # fmt: skip
+        flags += ["--save_total_limit", "9", "--output_dir", str(directory)]
+        # The evaluation after step 2 is the first; each later one is "no better" by 1000 points.
+        expected = [1e-3 * 0.5 ** max(0, step // 2 - 1) for step in range(12)]
+        fine_tune_t5.main(flags)
+        self.assertEqual(logged_rates(directory), expected)
+        state = torch.load(directory / "checkpoint-8" / "scheduler.pt", weights_only=True)
+        self.assertEqual((state["reduction"], state["last_epoch"]), (0.125, 8))
+        shutil.rmtree(directory / "checkpoint-12")
+        (directory / "results.json").unlink()
+        fine_tune_t5.main(flags)
+        self.assertEqual(logged_rates(directory), expected)
+
+
+def logged_rates(directory):
+    name = "train/learning_rate"
+    return [line[name] for line in read_jsonl(directory / "metrics.jsonl") if name in line]
+
+
+if __name__ == "__main__":
+    absltest.main()
