@@ -26,8 +26,8 @@ Texts = Callable[[], Iterator[str]]
 NORMALIZATIONS = ("nmt_nfkc", "nmt_nfkc_cf", "nfkc", "nfkc_cf", "identity")
 # Sums of floating-point numbers depend on how many threads share them, so the number is not the machine's.
 UNIGRAM_THREADS = 16
-# sentencepiece passes over longer lines (4192 bytes) and over lines with its own mark for an unknown character. It counts
-# the names of its special tokens as these, not as text, so that < and > would have no pieces in a text like WikiText.
+# sentencepiece passes over longer lines (4192 bytes) and over lines with its own mark for an unknown character. It
+# counts its special tokens' names as these, not as text, so that < and > would have no pieces in a text like WikiText.
 LONGEST_LINE = 1000  # characters, of at most 4 bytes
 UNKNOWN_MARK = "\u2585"
 NOT_AS_TEXT = re.compile("|".join(map(re.escape, ["\0", UNKNOWN_MARK, *T5_TOKENS.values()])))
