@@ -145,6 +145,12 @@ class ConfigTest(parameterized.TestCase):
         config = load_config(name, overrides, from_scratch=True)
         self.assertEqual({key: getattr(config, key) for key in expected}, expected)
 
+    def test_a_symmetric_model_of_a_file_stays_symmetric(self):
+        place = folder()
+        T5Config(num_layers=6, num_decoder_layers=6).save_pretrained(place)
+        self.assertEqual(load_config(str(place), "num_layers=4").num_decoder_layers, 4)
+        self.assertEqual(load_config(str(place), "num_decoder_layers=2").num_layers, 6)
+
     @parameterized.parameters(
         ("t5-small", "d_modle=3", "no setting 'd_modle'; did you mean d_model"),
         ("t5-small", "d_model", "'d_model' is not of the form name=value"),
@@ -310,6 +316,7 @@ class HeadTest(parameterized.TestCase):
         model, place, tokenizer = tiny(TINY_UNTIED, model_type), folder(), load_tokenizer(None)
         self.check_untied(model)
         model.tie_weights()
+        model.tie_weights(recompute_mapping=False)
         self.check_untied(model)
         model.resize_token_embeddings(768)
         self.check_untied(model)

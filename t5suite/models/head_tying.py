@@ -59,9 +59,7 @@ def trained_model(auto_class, name, config, **options):
 
 
 def mark_untied(model):
-    """Makes a model whose output layer is its own stay so when it is resized, saved and loaded."""
-    model._tied_weights_keys = {key: value for key, value in type(model)._tied_weights_keys.items() if key != HEAD}
-    model.all_tied_weights_keys.pop(HEAD, None)
+    """Says of a model whose output layer is its own that it is: it stays so when resized, saved and loaded."""
     model.config.tie_word_embeddings = False
     return model
 
