@@ -273,10 +273,7 @@ def _place(trainer, start: Start, old_step: int, step: int) -> None:
 
 
 def _check_steps_left(trainer, step: int) -> None:
-    args, length = trainer.args, trainer.epoch_length()
-    total = args.max_steps
-    if total <= 0 and length:
-        total = math.ceil(args.num_train_epochs * math.ceil(length / trainer.update_size()))
+    total = _total_steps(trainer)
     if 0 < total <= step:
         raise ConfigError(
             f"nothing is left to train: {step} steps are done, and --max_steps or --num_train_epochs makes {total}; "
@@ -284,22 +281,29 @@ def _check_steps_left(trainer, step: int) -> None:
         )
 
 
+def _total_steps(trainer) -> int:
+    """Steps that the flags make of the run; 0 where that is not known."""
+    args, length = trainer.args, trainer.epoch_length()
+    if args.max_steps > 0 or not length:
+        return max(0, args.max_steps)
+    return math.ceil(args.num_train_epochs * math.ceil(length / trainer.update_size()))
+
+
 def _stage(trainer, start: Start, folder: Path) -> None:
-    """The checkpoint as a folder of links, without what the callback restores and with the step that counts."""
+    """The checkpoint as a folder of links, without what the callback restores; its state follows this run's flags."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    left_out = {OPTIMIZER_FILE, SCHEDULER_FILE, POSITION_FILE}
-    if "step" in start.reset:
-        left_out.add(STATE_FILE)
-        parts = [part for part in [*trainer.callback_handler.callbacks, trainer.control] if _is_stateful(part)]
-        TrainerState(stateful_callbacks=parts).save_to_json(str(folder / STATE_FILE))
     for path in start.checkpoint.iterdir():
-        if path.name not in left_out:
+        if path.name not in (OPTIMIZER_FILE, SCHEDULER_FILE, POSITION_FILE, STATE_FILE):
             os.symlink(path.resolve(), folder / path.name)
-
-
-def _is_stateful(part) -> bool:
-    return isinstance(part, ExportableState)
+    if "step" in start.reset:
+        parts = [*trainer.callback_handler.callbacks, trainer.control]
+        state = TrainerState(stateful_callbacks=[part for part in parts if isinstance(part, ExportableState)])
+    else:
+        state = TrainerState.load_from_json(str(start.checkpoint / STATE_FILE))
+    state.train_batch_size = trainer.args.train_batch_size
+    state.compute_steps(trainer.args, _total_steps(trainer))
+    state.save_to_json(str(folder / STATE_FILE))
 
 
 def _load(path: Path):

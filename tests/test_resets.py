@@ -1,0 +1,315 @@
+"""--reset and --extend: what goes on from a checkpoint and what begins anew, by data, rates, steps and moments."""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import law_worker
+import torch
+from absl.testing import absltest, parameterized
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+import fine_tune_t5
+from t5suite.data.jsonl import read_jsonl
+from t5suite.data.samplers import shifted_order, shuffled_order
+from t5suite.errors import ConfigError
+from t5suite.runs import open_run
+from t5suite.training.argument_parser import parse_arguments
+from t5suite.training.arguments import SuiteTrainingArguments
+from t5suite.training.limits import MaxMinutesCallback
+from t5suite.training.resets import (
+    RESETS,
+    Position,
+    Start,
+    choose_start,
+    examples_before,
+    going_on,
+    parse_reset,
+    read_position,
+    write_position,
+)
+from t5suite.training.trainer import SuiteTrainer
+
+ROWS, UPDATE = law_worker.TRAINING_ROWS, 8
+RATE = 0.02
+
+
+def folder():
+    return Path(tempfile.mkdtemp())
+
+
+class Watched(torch.utils.data.Dataset):
+    """A data set that remembers which rows were read."""
+
+    def __init__(self, rows):
+        self.rows, self.seen = rows, []
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        self.seen.append(int(index))
+        return self.rows[index]
+
+
+def make_trainer(output_dir, *argv, max_steps=8, batch_size=8):
+    worker = law_worker.make_trainer(8, 1)
+    flags = ["--output_dir", str(output_dir), "--max_steps", str(max_steps), "--save_strategy", "steps",
+             "--save_steps", "4", "--logging_steps", "1", "--learning_rate", str(RATE), "--disable_tqdm", "True",
+             "--per_device_train_batch_size", str(batch_size), "--eval_strategy", "no", "--use_cpu",
+             "--optimizer", "adamw", "--schedule", "linear", "--save_total_limit", "9"]  # fmt: skip
+    return SuiteTrainer(
+        model=worker.model,
+        args=parse_arguments((SuiteTrainingArguments,), [*flags, *argv])[0],
+        train_dataset=Watched(worker.train_dataset),
+        epoch_order=worker.epoch_order,
+        collator=worker.data_collator,
+        processing_class=worker.processing_class,
+    )
+
+
+def train(output_dir, *argv, start=None, **settings):
+    trainer = make_trainer(output_dir, *argv, **settings)
+    with going_on(trainer, start or Start()) as checkpoint:
+        trainer.train(resume_from_checkpoint=checkpoint)
+    return trainer
+
+
+def rates(trainer):
+    return [line["learning_rate"] for line in trainer.state.log_history if "loss" in line]
+
+
+def losses(trainer):
+    return [line["loss"] for line in trainer.state.log_history if "loss" in line]
+
+
+def run_long_rows(first, count):
+    """Rows by their place in the run-long order."""
+    order = shuffled_order(ROWS, 0)
+    rows = [int(row) for epoch in range(10) for row in order(epoch)]
+    return rows[first : first + count]
+
+
+def weights(model):
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+
+class ResetTest(parameterized.TestCase):
+    """The first run makes eight updates of 8 + 8 + 5 + 8 + ... rows; others go on from its checkpoint-4."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.old = folder() / "old"
+        cls.whole = train(cls.old)
+        cls.seen = examples_before(4, ROWS, UPDATE)
+
+    def go_on(self, reset=None, output_dir=None, resume=None, **settings):
+        output_dir = output_dir or folder() / "new"
+        start = choose_start(output_dir, resume or str(self.old / "checkpoint-4"), reset)
+        argv = settings.pop("argv", ())
+        return train(output_dir, *argv, start=start, **settings)
+
+    def test_without_a_reset_another_directory_goes_on_to_the_bit(self):
+        trainer = self.go_on()
+        self.assertEqual(losses(trainer), losses(self.whole))
+        self.assertEqual(rates(trainer), rates(self.whole))
+        self.assertTrue(torch.equal(weights(trainer.model), weights(self.whole.model)))
+
+    def test_optimizer_drops_the_moments_alone(self):
+        trainer = self.go_on("optimizer", argv=("--save_steps", "5"))
+        self.assertEqual(rates(trainer), rates(self.whole))
+        self.assertEqual(trainer.train_dataset.seen, run_long_rows(self.seen, len(trainer.train_dataset.seen)))
+        self.assertEqual(losses(trainer)[4], losses(self.whole)[4])
+        self.assertNotEqual(losses(trainer)[5], losses(self.whole)[5])
+        state = torch.load(Path(trainer.args.output_dir) / "checkpoint-5" / "optimizer.pt", weights_only=True)
+        self.assertEqual({float(entry["step"]) for entry in state["state"].values()}, {1.0})
+
+    def test_another_optimizer_needs_its_reset(self):
+        with self.assertRaisesRegex(ConfigError, "add optimizer to --reset"):
+            self.go_on(argv=("--optimizer", "adamw_rms"))
+        trainer = self.go_on("optimizer", argv=("--optimizer", "adamw_rms"))
+        self.assertLen(losses(trainer), 8)
+
+    def test_schedule_starts_anew_over_the_steps_that_are_left(self):
+        trainer = self.go_on("schedule")
+        self.assertEqual(rates(trainer)[4:], [RATE * (1 - step / 4) for step in range(4)])
+        self.assertEqual(losses(trainer)[4], losses(self.whole)[4])
+
+    def test_step_counts_from_0_while_the_rest_goes_on(self):
+        trainer = self.go_on("step", max_steps=6)
+        self.assertEqual(trainer.state.global_step, 6)
+        self.assertEqual(trainer.train_dataset.seen, run_long_rows(self.seen, examples_before(6, ROWS, UPDATE)))
+        # Four steps of the schedule were over, so it has ten.
+        expected = [RATE * (1 - step / 10) for step in range(4, 10)]
+        for a, b in zip(rates(trainer), expected, strict=True):
+            self.assertAlmostEqual(a, b, places=12)
+
+    def test_data_begins_anew_while_steps_count_on(self):
+        trainer = self.go_on("data")
+        self.assertEqual(trainer.state.global_step, 8)
+        self.assertEqual(rates(trainer), rates(self.whole))
+        self.assertEqual(trainer.train_dataset.seen[:8], run_long_rows(0, 8))
+        self.assertEqual(trainer.train_dataset.seen, run_long_rows(0, len(trainer.train_dataset.seen)))
+
+    def test_all_together_are_the_weights_alone(self):
+        trainer = self.go_on("optimizer,schedule,step,data")
+        self.assertEqual(rates(trainer), rates(self.whole))
+        self.assertEqual(trainer.train_dataset.seen, self.whole.train_dataset.seen)
+        self.assertLess(losses(trainer)[0], losses(self.whole)[0])
+
+    @parameterized.parameters(*RESETS, "data,schedule")
+    def test_a_reset_run_resumes_to_the_bit_and_resets_once(self, reset):
+        output_dir = folder() / "new"
+        trainer = self.go_on(reset, output_dir, max_steps=12)
+        again = choose_start(output_dir, str(self.old / "checkpoint-4"), reset)
+        self.assertEqual((again.checkpoint, again.reset), (output_dir / "checkpoint-12", frozenset()))
+        halfway = choose_start(output_dir, str(output_dir / "checkpoint-8"), reset)
+        self.assertEqual(halfway.reset, frozenset())
+        resumed = train(output_dir, start=halfway, max_steps=12)
+        self.assertEqual(losses(resumed), losses(trainer))
+        self.assertEqual(rates(resumed), rates(trainer))
+        self.assertTrue(torch.equal(weights(resumed.model), weights(trainer.model)))
+        self.assertFalse((output_dir / ".going-on").exists())
+
+    @parameterized.parameters(3, 5, 16)
+    def test_another_batch_size_goes_on_with_the_next_example(self, batch_size):
+        trainer = self.go_on(batch_size=batch_size, max_steps=12)
+        found = trainer.train_dataset.seen
+        self.assertEqual(found, run_long_rows(self.seen, len(found)))
+        position = read_position(Path(trainer.args.output_dir) / "checkpoint-12")
+        self.assertEqual(position.examples, self.seen + len(found))
+
+    def test_flags_hold_over_what_the_checkpoint_was_set_to(self):
+        trainer = self.go_on(argv=("--learning_rate", "0.004", "--weight_decay", "0.5", "--schedule", "constant"))
+        self.assertEqual(rates(trainer)[4:], [0.004] * 4)
+        self.assertEqual(max(group["weight_decay"] for group in trainer.optimizer.param_groups), 0.5)
+        self.assertEqual(losses(trainer)[4], losses(self.whole)[4])
+
+    def test_a_checkpoint_without_a_position_goes_by_its_step(self):
+        copied = folder() / "old" / "checkpoint-4"
+        copied.mkdir(parents=True)
+        for path in (self.old / "checkpoint-4").iterdir():
+            if path.name != "position.json":
+                (copied / path.name).write_bytes(path.read_bytes())
+        self.assertEqual(losses(self.go_on(resume=str(copied))), losses(self.whole))
+
+    def test_nothing_left_to_train_is_said(self):
+        with self.assertRaisesRegex(ConfigError, "nothing is left to train: 4 steps are done.* makes 4"):
+            self.go_on(max_steps=4)
+
+    def test_a_longer_run_follows_its_new_total(self):
+        longer = folder() / "run"
+        train(longer, max_steps=4)
+        trainer = train(longer, start=choose_start(longer, "auto", extended=True), max_steps=8)
+        self.assertEqual(rates(trainer)[4:], rates(self.whole)[4:])
+
+
+class StartTest(parameterized.TestCase):
+    def checkpoint(self, run, step, position=None):
+        path = run / f"checkpoint-{step}"
+        path.mkdir(parents=True)
+        for name in ("model.safetensors", "optimizer.pt", "scheduler.pt"):
+            (path / name).touch()
+        (path / "trainer_state.json").write_text("{}")
+        if position:
+            write_position(path, position)
+        return path
+
+    def test_a_run_begins_elsewhere_but_goes_on_from_its_own(self):
+        old, new = folder(), folder()
+        first = self.checkpoint(old, 7)
+        self.assertEqual(choose_start(new, str(first)), Start(first, restart=True))
+        own = self.checkpoint(new, 3, Position(24))
+        self.assertEqual(choose_start(new, str(first)), Start(own, position=Position(24)))
+
+    def test_in_its_own_directory_a_run_is_reset_once(self):
+        run = folder()
+        first = self.checkpoint(run, 3, Position(24))
+        start = choose_start(run, "auto", "schedule,optimizer")
+        self.assertEqual((start.checkpoint, start.reset, start.restart), (first, {"schedule", "optimizer"}, True))
+        self.checkpoint(run, 5, Position(40, 3, "optimizer,schedule"))
+        self.assertEqual(choose_start(run, "auto", "schedule,optimizer").reset, frozenset())
+        self.assertEqual(choose_start(run, "auto", "data").reset, {"data"})
+
+    def test_steps_from_0_need_a_new_directory(self):
+        run = folder()
+        self.checkpoint(run, 3)
+        with self.assertRaisesRegex(ConfigError, "give a new --output_dir and --resume .*checkpoint-3"):
+            choose_start(run, "auto", "step")
+
+    def test_a_reset_without_a_checkpoint_is_said_to_have_no_effect(self):
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            self.assertEqual(choose_start(folder(), "auto", "data"), Start())
+        self.assertIn("--reset data has no effect", logs.output[0])
+
+    def test_what_cannot_be_reset_is_named(self):
+        with self.assertRaisesRegex(ConfigError, "unknown part 'optimiser'; did you mean optimizer"):
+            parse_reset("data,optimiser")
+
+    @parameterized.parameters(0, 1, 21, 30, -16, -21)
+    def test_a_shifted_order_is_the_run_long_order_further_on(self, offset):
+        order = shifted_order(shuffled_order(ROWS, 0), ROWS, offset)
+        found = [int(row) for epoch in range(4) for row in order(epoch)]
+        skipped = max(0, -offset)
+        self.assertEqual(found[skipped:], run_long_rows(offset + skipped, len(found) - skipped))
+
+    def test_a_mixture_that_ends_is_an_error(self):
+        with self.assertRaisesRegex(ConfigError, "add data to --reset"):
+            shifted_order(lambda epoch: run_long_rows(0, 0 if epoch else ROWS), ROWS, 5)(0)
+
+
+FLAGS = ["--dataset_name", "sentiment", "--max_train_samples", "64", "--max_eval_samples", "8", "--eval_method", "score",
+         "--config_overrides", "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2", "--save_strategy", "steps",
+         "--eval_strategy", "steps", "--eval_steps", "2", "--save_steps", "2", "--load_best_model_at_end", "False",
+         "--logging_steps", "1", "--disable_tqdm", "True", "--use_cpu", "--schedule", "constant"]  # fmt: skip
+
+
+class ScriptTest(parameterized.TestCase):
+    def test_an_extended_run_equals_a_longer_one(self):
+        whole, grown = folder() / "run", folder() / "run"
+        expected = fine_tune_t5.main([*FLAGS, "--max_steps", "6", "--output_dir", str(whole)])
+        fine_tune_t5.main([*FLAGS, "--max_steps", "4", "--output_dir", str(grown)])
+        longer = [*FLAGS, "--max_steps", "6", "--output_dir", str(grown)]
+        with self.assertRaisesRegex(ConfigError, "max_steps 4 there, 6 here.*or --extend"):
+            fine_tune_t5.main(longer)
+        self.assertEqual(fine_tune_t5.main([*longer, "--extend"]), expected)
+        self.assertEqual(*[(path / "model.safetensors").read_bytes() for path in (whole, grown)])
+        manifest = json.loads((grown / "manifest.json").read_text())
+        self.assertEqual((manifest["status"], manifest["settings"]["max_steps"]), ("finished", 6))
+        self.assertEqual(manifest["extensions"][0]["changed"], {"max_steps": [4, 6]})
+        self.assertEqual(fine_tune_t5.main([*longer, "--extend"]), expected)  # finished; nothing is trained again
+        with self.assertRaisesRegex(ConfigError, "--max_steps 5 is less than the 6"):
+            fine_tune_t5.main([*FLAGS, "--max_steps", "5", "--output_dir", str(grown), "--extend"])
+
+    def test_a_budget_ends_a_run_as_its_steps_would(self):
+        directory = folder() / "run"
+        flags = [*FLAGS, "--max_steps", "100000", "--max_minutes", "1e-4", "--output_dir", str(directory)]
+        results = fine_tune_t5.main(flags)
+        self.assertIn("accuracy", results["tasks"]["sentiment"])
+        manifest = json.loads((directory / "manifest.json").read_text())
+        self.assertEqual(manifest["status"], "finished")
+        self.assertEqual(manifest["training"]["steps"], 1)
+        self.assertTrue((directory / "checkpoint-1").is_dir())
+        self.assertTrue(any("eval/accuracy" in line for line in read_jsonl(directory / "metrics.jsonl")))
+        state = json.loads((directory / "checkpoint-1" / "trainer_state.json").read_text())
+        self.assertGreater(state["stateful_callbacks"]["MaxMinutesCallback"]["attributes"]["seconds_before"], 0.006)
+
+    def test_minutes_are_summed_over_restarts(self):
+        first = MaxMinutesCallback()
+        first.seconds_before = 100.0
+        second = MaxMinutesCallback.from_state(first.state())
+        self.assertBetween(second.seconds, 100.0, 101.0)
+
+    def test_other_settings_are_another_run_still(self):
+        directory = folder() / "run"
+        open_run(directory, {"max_steps": 4, "seed": 1}).update()
+        with self.assertRaisesRegex(ConfigError, "seed 1 there, 2 here"):
+            open_run(directory, {"max_steps": 8, "seed": 2}, extend=True)
+        self.assertFalse(open_run(directory, {"max_steps": 4, "seed": 1}, extend=True).extended)
+        self.assertTrue(open_run(directory, {"max_steps": 8, "seed": 1}, extend=True).extended)
+
+
+if __name__ == "__main__":
+    absltest.main()
