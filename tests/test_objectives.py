@@ -15,7 +15,7 @@ from absl.testing import absltest, parameterized
 from torch.utils.data import DataLoader
 
 from t5suite.data import blocks, pre_training_collator
-from t5suite.data.blocks import BlockDataset, block_order, token_blocks
+from t5suite.data.blocks import BlockDataset, BlockLayout
 from t5suite.data.objectives import (
     OBJECTIVES,
     corrupt,
@@ -221,15 +221,28 @@ class MaskTest(parameterized.TestCase):
         rngs = [datum_rng(7, j) for j in range(20)]
         np.testing.assert_array_equal(noise_masks(20, length, density, mean_span, rngs), singles)
 
-    def test_ties_among_the_random_keys_keep_the_counts(self):
-        keys = np.array([[5, 5, 5, 5, 5, 5], [9, 1, 3, 3, 3, 7], [6, 5, 4, 3, 2, 1]], dtype=np.uint32)
-        parts = spans._random_runs(keys, num_tokens=7, num_runs=4)
-        self.assertEqual(parts.tolist(), [[1, 1, 1, 4], [2, 1, 1, 3], [4, 1, 1, 1]])
+    def test_draws_that_do_not_do_are_continued(self):
+        """Five draws with three different values, where four are wanted: the next draws of the same row follow."""
+        rng = np.random.default_rng(0)
+        few_BD = random_numbers.random_keys(1, 5, rng) % 3 << 30
+        values = spans.first_different(few_BD, 4, 4, rng)
+        self.assertEqual(values.tolist(), [[0, 1, 2, 3]])
+
+    @parameterized.parameters((10, 3), (10, 7), (6, 1), (6, 5), (5, 5), (4, 0), (0, 0))
+    def test_any_number_of_cuts_is_uniform(self, num_gaps, num_cuts):
+        rng, num_rows = np.random.default_rng(num_cuts), 20_000
+        keys_BD = random_numbers.random_keys(num_rows, spans.num_draws(num_gaps, num_cuts), rng)
+        parts = spans.random_composition(keys_BD, num_gaps + 1, num_cuts + 1, rng)
+        expected = [tuple(lengths.tolist()) for lengths in compositions(num_gaps + 1, num_cuts + 1)]
+        counts = collections.Counter(map(tuple, parts.tolist()))
+        self.assertEqual(set(counts), set(expected))
+        if len(expected) > 1:
+            self.assertLess(abs(chi_square_z(counts, len(expected))), 4)
 
     def test_noise_stream_is_pinned(self):
         """A library that changed these bits would change the data of resumed runs."""
         masks = noise_masks(64, 568, 0.15, 3, [datum_rng(2026, j) for j in range(64)])
-        self.assertEqual(hashlib.sha256(np.packbits(masks).tobytes()).hexdigest()[:16], "293ad867ed6df5fe")
+        self.assertEqual(hashlib.sha256(np.packbits(masks).tobytes()).hexdigest()[:16], "5764ccc8cafa4cf2")
 
     def test_generators_and_rows_must_agree(self):
         with self.assertRaisesRegex(ValueError, "2 generators for 3 rows"):
@@ -378,7 +391,8 @@ class SentinelIdsTest(parameterized.TestCase):
 class CollatorTest(parameterized.TestCase):
     def examples(self, collator, num_examples, seed=0):
         tokens_NL = np.random.default_rng(0).integers(2, 32000, (5, collator.tokens_length)).astype(np.uint16)
-        return BlockDataset(tokens_NL, seed=seed, num_examples=num_examples)
+        layout = BlockLayout(tokens_NL.size, [collator.tokens_length])
+        return BlockDataset(tokens_NL.reshape(-1), layout, seed, num_examples)
 
     def test_t5_lengths_without_padding(self):
         collator = collator_of(512, 114, noise_density=0.15, mean_span_length=3.0)
@@ -471,53 +485,6 @@ class CollatorTest(parameterized.TestCase):
             collator([{"input_ids": np.arange(64), "index": 3}])
         with self.assertRaisesRegex(ValueError, "remove_unused_columns"):
             collator([{"input_ids": np.arange(collator.tokens_length)}])
-
-
-class BlocksTest(parameterized.TestCase):
-    @parameterized.parameters(1, 2, 3, 4, 10)
-    def test_blocks_and_the_rest_are_the_text(self, tokens_length):
-        documents = ["abc", "", "defg", "hij"]
-        blocks_NL, num_dropped = token_blocks(iter(documents), lambda text: [ord(c) for c in text], tokens_length)
-        self.assertEqual(blocks_NL.shape, (10 // tokens_length, tokens_length))
-        self.assertEqual(blocks_NL.dtype, np.int32)
-        kept = "".join(map(chr, blocks_NL.reshape(-1)))
-        self.assertEqual(kept, "abcdefghij"[: 10 - num_dropped])
-        self.assertEqual(num_dropped, 10 % tokens_length)
-
-    @parameterized.parameters(((),), (("abc",),))
-    def test_too_little_text_is_refused(self, documents):
-        with self.assertRaisesRegex(ValueError, "less than one block of 4"):
-            token_blocks(documents, lambda text: [ord(c) for c in text], 4)
-
-    def test_each_epoch_has_every_block_once_in_an_order_of_its_own(self):
-        dataset = BlockDataset(np.arange(50)[:, None], seed=2, num_examples=120)
-        order = [dataset[j]["input_ids"].item() for j in range(120)]
-        self.assertEqual([dataset[j]["index"] for j in range(120)], list(range(120)))
-        self.assertCountEqual(order[:50], range(50))
-        self.assertCountEqual(order[50:100], range(50))
-        self.assertNotEqual(order[:50], order[50:100])
-        self.assertNotEqual(order[:50], block_order(3, 0, 50).tolist())
-        for j in (119, 0, 60, 3):  # any order of access
-            self.assertEqual(dataset[j]["input_ids"].item(), block_order(2, j // 50, 50)[j % 50])
-
-    def test_a_longer_run_starts_with_the_shorter_one(self):
-        blocks_NL = np.arange(8).reshape(4, 2)
-        short, long = (BlockDataset(blocks_NL, seed=1, num_examples=n) for n in (6, 11))
-        for j in range(6):
-            np.testing.assert_array_equal(short[j]["input_ids"], long[j]["input_ids"])
-
-    def test_bounds(self):
-        dataset = BlockDataset(np.zeros((3, 2)), num_examples=4)
-        self.assertLen(dataset, 4)
-        self.assertLen(list(dataset), 4)
-        self.assertLen(BlockDataset(np.zeros((3, 2))), 3)
-        for j in (-1, 4):
-            with self.assertRaises(IndexError):
-                dataset[j]
-        with self.assertRaises(ValueError):
-            BlockDataset(np.zeros((0, 2)))
-        with self.assertRaises(ValueError):
-            BlockDataset(np.zeros((3, 2)), num_examples=-1)
 
 
 class DoctestTest(parameterized.TestCase):

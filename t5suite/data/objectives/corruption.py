@@ -86,11 +86,11 @@ def _check_sentinels(noise_runs, clean_runs, num_sentinels):
 
 
 def ended(tokens_BL, eos_id):
-    """Rows as int64, with EOS, where given, after each."""
+    """Rows with EOS, where given, after each, in the narrowest type that holds both."""
     if eos_id is None:
-        return tokens_BL.astype(np.int64)
+        return tokens_BL
     batch, length = tokens_BL.shape
-    ended_BL = np.empty((batch, length + 1), dtype=np.int64)
+    ended_BL = np.empty((batch, length + 1), dtype=np.promote_types(tokens_BL.dtype, np.min_scalar_type(eos_id)))
     ended_BL[:, :length], ended_BL[:, length] = tokens_BL, eos_id
     return ended_BL
 
@@ -99,7 +99,8 @@ def _replace(tokens_BL, hidden, sentinel_ids, with_eos):
     """Each run of hidden tokens becomes the next sentinel of its row.
 
     The source of every output is a running sum of ones, with a jump behind each run; no pass over a mask, whose
-    unpredictable branches cost more than all of this (0.5 ms against 0.15 for 128 rows of 568 tokens).
+    unpredictable branches cost more than all of this (0.5 ms against 0.15 for 128 rows of 568 tokens). Outputs take
+    their sources' place, because fresh memory is dear, too: 0.5 ms a megabyte where it was measured.
     """
     batch, width = tokens_BL.shape
     first_run_B = np.cumsum(hidden.counts_B) - hidden.counts_B
@@ -108,10 +109,11 @@ def _replace(tokens_BL, hidden, sentinel_ids, with_eos):
     jumped = np.cumsum(jumps)
     places = hidden.starts + with_eos * row_of_run - (jumped - jumps)
     total = tokens_BL.size - int(jumped[-1]) if len(jumped) else tokens_BL.size
-    sources = np.ones(total + 1, dtype=np.int64)
-    sources[0] = 0
-    sources[places + 1] += jumps
-    values = tokens_BL.reshape(-1).take(np.cumsum(sources, out=sources)[:total])
+    steps = np.ones(total + 1, dtype=np.int64)
+    steps[0] = 0
+    steps[places + 1] += jumps
+    values = np.cumsum(steps, out=steps)[:total]
+    values[:] = tokens_BL.reshape(-1).take(values)
     values[places] = sentinel_ids[np.arange(len(places)) - first_run_B[row_of_run]]
     jumped_B = np.bincount(row_of_run, weights=jumps, minlength=batch).astype(np.int64)
     return Ragged(values, width - jumped_B)
@@ -125,7 +127,7 @@ def keep(tokens_BL, kept_BL, eos_id=None):
     """
     kept_too_BL = np.ones((len(kept_BL), kept_BL.shape[1] + (eos_id is not None)), dtype=bool)
     kept_too_BL[:, : kept_BL.shape[1]] = kept_BL
-    return Ragged(ended(tokens_BL, eos_id)[kept_too_BL], np.count_nonzero(kept_too_BL, axis=1))
+    return Ragged(ended(tokens_BL, eos_id)[kept_too_BL].astype(np.int64), np.count_nonzero(kept_too_BL, axis=1))
 
 
 def sentinel_ids(tokenizer):

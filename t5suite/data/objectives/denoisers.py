@@ -203,4 +203,4 @@ def _up_to(mask_BL, costs_BL, limit):
 
 def _whole(tokens_BL, eos_id=None):
     """All tokens of each row, and EOS."""
-    return Ragged.of(ended(tokens_BL, eos_id))
+    return Ragged.of(ended(tokens_BL, eos_id).astype(np.int64))

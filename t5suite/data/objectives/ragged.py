@@ -47,6 +47,12 @@ class Ragged(NamedTuple):
         padded_BX[np.arange(width) < self.lengths[:, None]] = self.values
         return padded_BX
 
+    def marks(self, width):
+        """Int64 [B, width]: 1 where `padded` has a row's own values, 0 behind them."""
+        if (self.lengths == width).all():
+            return np.ones((len(self.lengths), width), dtype=np.int64)
+        return (np.arange(width) < self.lengths[:, None]).astype(np.int64)
+
     def prepended(self, value):
         """Every row with `value` in front."""
         return Ragged(np.insert(self.values, self.starts(), value), self.lengths + 1)

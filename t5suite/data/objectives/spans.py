@@ -1,10 +1,13 @@
 """Span corruption's lengths and masks: which tokens of a block are noise.
 
     block of 12 tokens, density 0.25, mean span 1.5   ->   3 noise tokens in 2 spans
-    [0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1]                   1 = noise
+    [0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1]                   1 = noise
 
-Shape suffixes: B rows, L tokens of a block, K spans, G gaps between tokens. All lengths are in tokens.
+Shape suffixes: B rows, L tokens of a block, K spans, G gaps between tokens, D draws. All lengths are in tokens.
 """
+
+import functools
+import math
 
 import numpy as np
 
@@ -99,13 +102,13 @@ def noise_mask(length, noise_density, mean_span_length, rng, random_roll=False):
 
     >>> from t5suite.data.objectives.random_numbers import datum_rng
     >>> noise_mask(12, 0.25, 1.5, datum_rng(0, 0)).astype(int).tolist()
-    [0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1]
+    [0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1]
 
     Noise and clean tokens are each cut into the same number of non-empty runs, every composition being equally
     likely, and interleaved, clean first: the first token is never noise, the last always is (from two tokens on).
     Counts are those of `noise_counts`. With `random_roll` the mask is then rotated by U[0, length), so that every
     position is noise equally often; a run that wraps around counts as two.
-    Returns a bool array [length]; 4 (length - 2) bytes are drawn from `rng`, and 4 more for the roll.
+    Returns a bool array [length].
     Source: T5's random-span mask (arXiv:1910.10683).
     """
     return noise_masks(1, length, noise_density, mean_span_length, rng, random_roll)[0]
@@ -115,7 +118,7 @@ def noise_masks(batch, length, noise_density, mean_span_length, rng, random_roll
     """`noise_mask` for `batch` rows at once, bool [batch, length], without a loop over rows.
 
     `rng` is one Generator for all rows (row by row, it gives what `noise_mask` would), a sequence of one Generator
-    per row, or a `DatumRngs`. A uniform choice of k cuts among G gaps is the k smallest of G random keys.
+    per row, or a `DatumRngs`. See `random_composition`.
     """
     num_spans = noise_counts(length, noise_density, mean_span_length)[1]
     if num_spans == 0:
@@ -134,7 +137,7 @@ def noise_runs(batch, length, noise_density, mean_span_length, rng, random_roll=
     >>> from t5suite.data.objectives.random_numbers import datum_rng
     >>> noise, clean = noise_runs(1, 12, 0.25, 1.5, datum_rng(0, 0))
     >>> noise.starts.tolist(), noise.lengths.tolist()
-    ([2, 11], [2, 1])
+    ([1, 10], [1, 2])
     """
     if random_roll or noise_counts(length, noise_density, mean_span_length)[1] == 0:
         mask_BL = noise_masks(batch, length, noise_density, mean_span_length, rng, random_roll)
@@ -147,28 +150,62 @@ def noise_runs(batch, length, noise_density, mean_span_length, rng, random_roll=
 def _random_spans(batch, length, noise_density, mean_span_length, rng, random_roll=False):
     """Lengths of the clean and of the noise runs, both [B, K], and how far each row is to be rolled [B, 1]."""
     num_noise, num_spans = noise_counts(length, noise_density, mean_span_length)
-    num_clean, num_gaps = length - num_noise, length - 2
-    keys_BG = random_keys(batch, num_gaps + bool(random_roll), rng)
-    clean_BK = _random_runs(keys_BG[:, : num_clean - 1], num_clean, num_spans)
-    noise_BK = _random_runs(keys_BG[:, num_clean - 1 : num_gaps], num_noise, num_spans)
-    return clean_BK, noise_BK, below(keys_BG[:, num_gaps:], length)
+    totals = length - num_noise, num_noise
+    counts = [num_draws(total - 1, num_spans - 1) for total in totals]
+    keys_BD = random_keys(batch, sum(counts) + bool(random_roll), rng)
+    parts = np.split(keys_BD, np.cumsum(counts), axis=1)
+    clean_BK, noise_BK = (random_composition(keys, total, num_spans, rng) for keys, total in zip(parts, totals))
+    return clean_BK, noise_BK, below(parts[2], length)
 
 
-def _random_runs(keys_BG, num_tokens, num_runs):
-    """Lengths [B, num_runs], all at least 1, of a uniform random composition of `num_tokens` (G = num_tokens - 1)."""
-    (batch, num_gaps), num_cuts = keys_BG.shape, num_runs - 1
-    if num_cuts == 0:
-        return np.full((batch, 1), num_tokens)
-    threshold_B1 = np.partition(keys_BG, num_cuts - 1, axis=1)[:, num_cuts - 1 : num_cuts]
-    cut_BG = keys_BG <= threshold_B1
-    if np.count_nonzero(cut_BG) != batch * num_cuts:
-        _break_ties(cut_BG, keys_BG, num_cuts)
-    cuts_BK = np.flatnonzero(cut_BG).reshape(batch, num_cuts) - num_gaps * np.arange(batch)[:, None] + 1
-    return np.diff(cuts_BK, axis=1, prepend=0, append=num_tokens)
+def random_composition(keys_BD, num_tokens, num_runs, rng):
+    """Lengths [B, num_runs], all at least 1, of random runs that fill `num_tokens`, every composition equally likely.
+
+    >>> keys_BD = np.array([[1, 0, 3]], dtype=np.uint32) << 30         # of the four gaps: the second, first and last
+    >>> random_composition(keys_BD, num_tokens=5, num_runs=3, rng=None).tolist()
+    [[1, 1, 3]]
+
+    Gaps between tokens are drawn one after the other, and the first `num_runs` - 1 different ones are cut. keys_BD are
+    the draws, `num_draws` of them; should they not do, as in one row of a hundred million, `rng` gives more. Where
+    more than half the gaps are to be cut, those left uncut are drawn instead.
+    """
+    num_gaps, num_cuts = num_tokens - 1, num_runs - 1
+    if num_cuts <= num_gaps // 2:
+        cuts_BK = first_different(keys_BD, num_gaps, num_cuts, rng)
+    else:
+        is_cut_BG = np.ones((len(keys_BD), num_gaps), dtype=bool)
+        np.put_along_axis(is_cut_BG, first_different(keys_BD, num_gaps, num_gaps - num_cuts, rng), False, axis=1)
+        cuts_BK = np.nonzero(is_cut_BG)[1].reshape(len(keys_BD), num_cuts)
+    edges_BK = np.empty((len(keys_BD), num_runs + 1), dtype=np.int64)
+    edges_BK[:, 0], edges_BK[:, 1:-1], edges_BK[:, -1] = 0, cuts_BK + 1, num_tokens
+    return edges_BK[:, 1:] - edges_BK[:, :-1]
 
 
-def _break_ties(cut_BG, keys_BG, num_cuts):
-    """Among keys equal to the threshold (one row of 10**7 at 568 tokens) the earlier gap is cut."""
-    for row in np.flatnonzero(cut_BG.sum(axis=1) != num_cuts):
-        cut_BG[row] = False
-        cut_BG[row, np.argsort(keys_BG[row], kind="stable")[:num_cuts]] = True
+def first_different(keys_BD, bound, count, rng):
+    """Of draws from [0, bound), the first `count` different ones of each row, sorted, [B, count]."""
+    if count == 0:
+        return np.empty((len(keys_BD), 0), dtype=np.int64)
+    num_drawn = keys_BD.shape[1]
+    bits = num_drawn.bit_length()
+    sorted_BD = np.sort(below(keys_BD, bound) << bits | np.arange(num_drawn), axis=1)  # by value, then by turn
+    value_BD, turn_BD = sorted_BD >> bits, sorted_BD & (1 << bits) - 1
+    turn_BD[:, 1:] += num_drawn * (value_BD[:, 1:] == value_BD[:, :-1])  # drawn before: behind all others
+    last_B1 = np.partition(turn_BD, count - 1, axis=1)[:, count - 1 : count]
+    if (last_B1 >= num_drawn).any():
+        more_BD = random_keys(len(keys_BD), num_drawn, rng)
+        return first_different(np.concatenate([keys_BD, more_BD], axis=1), bound, count, rng)
+    # Sums and sorts, because a bool index over chance costs a mispredicted branch every other element.
+    return np.sort(value_BD + bound * (turn_BD > last_B1), axis=1)[:, :count]
+
+
+@functools.lru_cache
+def num_draws(num_gaps, num_cuts):
+    """Draws among which the different ones will be enough: the mean number and six standard deviations, at least.
+
+    >>> num_draws(482, 27), num_draws(84, 27)
+    (37, 52)
+    """
+    wanted = min(num_cuts, num_gaps - num_cuts)
+    chances = 1 - np.arange(wanted) / max(num_gaps, 1)  # that a draw is new, after 0, 1, ... different ones
+    mean, variance = (1 / chances).sum(), ((1 - chances) / chances**2).sum()
+    return math.ceil(mean + 6 * math.sqrt(variance)) + 3 if wanted else 0

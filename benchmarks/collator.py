@@ -1,0 +1,135 @@
+"""How fast span corruption is collated, against the algorithm written plainly a row at a time.
+
+    python -m benchmarks.collator [--json]
+
+Both make the same tensors of 128 blocks of 568 tokens (512 inputs, 114 targets), on one thread, new noise in every
+batch; they take turns, and processor time is counted. Before anything is timed, it is checked that both obey the same
+law: equal counts, equal tokens from equal masks, and no difference between their span lengths and positions that a
+test would notice.
+"""
+
+import argparse
+import json
+import platform
+import sys
+
+import numpy as np
+import torch
+from scipy import stats
+
+from benchmarks.plain_span_corruption import EOS, FIRST_SENTINEL, plain_collate, plain_noise_mask, plain_side
+from benchmarks.timing import interleaved, summary
+from t5suite.data.objectives import DatumRngs, corrupt_batch, noise_masks
+from t5suite.data.pre_training_collator import T5DataCollator
+
+SENTINELS = list(range(FIRST_SENTINEL, FIRST_SENTINEL - 100, -1))
+NOISE = 0.15, 3.0
+SMALLEST_P = 1e-4  # about ten tests: an honest contender fails once in a thousand runs
+
+
+def check_same_law(length, num_rows):
+    """`{statistic: p-value}` of two-sample tests, ours against the plain one; AssertionError where they differ."""
+    ours_NL = noise_masks(num_rows, length, *NOISE, DatumRngs(7, range(num_rows)))
+    rng = np.random.default_rng(7)
+    plain_NL = np.stack([plain_noise_mask(length, *NOISE, rng) for _ in range(num_rows)])
+    ours, plain = _statistics(ours_NL), _statistics(plain_NL)
+    assert set(ours["noise tokens"]) == set(plain["noise tokens"]) and set(ours["spans"]) == set(plain["spans"])
+    p_values = {}
+    for name in ("first noise span", "middle noise span", "first clean span", "middle clean span"):
+        p_values[f"length of the {name}"] = _chi_square_p(ours[name], plain[name])
+    for name in ("first start", "middle start", "last start"):
+        p_values[f"position of the {name}"] = stats.ks_2samp(ours[name], plain[name]).pvalue
+    for name, p in p_values.items():
+        assert p > SMALLEST_P, f"{name}: p = {p}"
+    tokens_NL = np.random.default_rng(0).integers(2, 32000, ours_NL[:100].shape)
+    inputs_NI, targets_NT = corrupt_batch(tokens_NL, ours_NL[:100], SENTINELS, EOS)
+    for row, (tokens, mask) in enumerate(zip(tokens_NL, ours_NL)):
+        np.testing.assert_array_equal(inputs_NI[row], plain_side(tokens, mask))
+        np.testing.assert_array_equal(targets_NT[row], plain_side(tokens, ~mask))
+    return p_values
+
+
+def _statistics(mask_NL):
+    """One number a row each, so that the rows' independence is the samples'."""
+    num_rows, length = mask_NL.shape
+    padded = np.pad(mask_NL, ((0, 0), (1, 1))).astype(np.int8)
+    starts_NK = np.nonzero(np.diff(padded, axis=1) == 1)[1].reshape(num_rows, -1)
+    ends_NK = np.nonzero(np.diff(padded, axis=1) == -1)[1].reshape(num_rows, -1)
+    middle = starts_NK.shape[1] // 2
+    return {
+        "noise tokens": mask_NL.sum(axis=1),
+        "spans": np.full(num_rows, starts_NK.shape[1]),
+        "first noise span": ends_NK[:, 0] - starts_NK[:, 0],
+        "middle noise span": ends_NK[:, middle] - starts_NK[:, middle],
+        "first clean span": starts_NK[:, 0],
+        "middle clean span": starts_NK[:, middle] - ends_NK[:, middle - 1],
+        "first start": starts_NK[:, 0],
+        "middle start": starts_NK[:, middle],
+        "last start": starts_NK[:, -1],
+    }
+
+
+def _chi_square_p(ours, plain):
+    """Two-sample chi-square over values; those seen fewer than 20 times are pooled into one cell."""
+    counts = np.stack([np.bincount(sample, minlength=1 + max(ours.max(), plain.max())) for sample in (ours, plain)])
+    common = counts.sum(axis=0) >= 20
+    cells = np.concatenate([counts[:, common], counts[:, ~common].sum(axis=1, keepdims=True)], axis=1)
+    return stats.chi2_contingency(cells[:, cells.sum(axis=0) > 0]).pvalue
+
+
+def measure(batch_size=128, repetitions=15, batches=5):
+    """Processor milliseconds a batch of both, and how many times faster ours is."""
+    collator = T5DataCollator(sentinel_ids=SENTINELS, eos_token_id=EOS)
+    blocks_BL = np.random.default_rng(0).integers(2, 32000, (batch_size, collator.tokens_length)).astype(np.uint16)
+    rng, next_index = np.random.default_rng(0), iter(range(2**62))
+
+    def examples():
+        return [{"input_ids": block, "index": next(next_index)} for block in blocks_BL]
+
+    def repeat(collate):
+        for _ in range(batches):
+            batch = collate()
+        return batch
+
+    contenders = {
+        "ours": lambda: repeat(lambda: collator(examples())),
+        "plain": lambda: repeat(lambda: plain_collate(examples(), rng)),
+    }
+    shapes = [{name: tensor.shape for name, tensor in call().items()} for call in contenders.values()]
+    assert shapes[0] == shapes[1], shapes
+    times = interleaved(contenders, repetitions)
+    per_batch = {name: summary([total / batches for total in totals]) for name, totals in times.items()}
+    ratios = [plain / ours for ours, plain in zip(times["ours"], times["plain"])]
+    return {
+        "batch_size": batch_size,
+        "tokens": collator.tokens_length,
+        "inputs": collator.inputs_length,
+        "targets": collator.targets_length,
+        "milliseconds": per_batch,
+        "times_faster": summary(ratios),
+        "raw_tokens_per_second": batch_size * collator.tokens_length / per_batch["ours"]["median"] * 1e3,
+    }
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+    parser.add_argument("--rows", type=int, default=10_000, help="rows that the laws are compared on")
+    parser.add_argument("--repetitions", type=int, default=15, help="timed turns of each contender (at least 7)")
+    options = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    found = {"p_values": check_same_law(568, options.rows), **measure(repetitions=options.repetitions)}
+    found["versions"] = {"python": platform.python_version(), "numpy": np.__version__, "torch": torch.__version__}
+    if options.json:
+        print(json.dumps(found, allow_nan=False))
+        return found
+    print(f"same law: smallest p-value {min(found['p_values'].values()):.3f} of {len(found['p_values'])}")
+    for name, times in found["milliseconds"].items():
+        print(f"{name:6} {times['median']:7.2f} ms a batch   ({times['low']:.2f} to {times['high']:.2f})")
+    ratio = found["times_faster"]
+    print(f"ours is {ratio['median']:.1f} times faster   ({ratio['low']:.1f} to {ratio['high']:.1f})")
+    return found
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
