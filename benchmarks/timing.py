@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 
 def interleaved(contenders: dict[str, Callable[[], object]], repetitions: int) -> dict[str, list[float]]:
-    """Processor milliseconds of every call, the contenders taking turns; one call of each comes first and is not counted."""
+    """Processor milliseconds of every call, the contenders taking turns, after one call of each that is not counted."""
     for call in contenders.values():
         call()
     times = {name: [] for name in contenders}
