@@ -140,6 +140,14 @@ class FormsTest(parameterized.TestCase):
         load_init_checkpoint(target, write_torch("a.bin")(folder(), weights))
         self.assertTrue(torch.equal(target.shared.weight, source.shared.weight))
 
+    def test_what_else_a_run_keeps_is_not_taken_for_weights(self):
+        source, target, place = tiny(seed=1), tiny(seed=2), folder()
+        write_torch("step-9.pt")(place, weights_of(source))
+        for other in ("optimizer.pt", "scheduler.pt", "training_args.bin", "rng_state_0.pth"):
+            write_torch(other)(place, {})
+        load_init_checkpoint(target, place)
+        self.assertTrue(torch.equal(target.shared.weight, source.shared.weight))
+
     def test_a_masked_model(self):
         settings = dict(vocab_size=60, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=20)
         source, target = (BertForMaskedLM(BertConfig(**settings)) for _ in range(2))
