@@ -13,7 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
+import datasets
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from absl.testing import absltest, parameterized
 from shared_data import MISSING, SHARED_DATA, has
 from transformers import ByT5Tokenizer, T5Tokenizer
@@ -175,6 +178,23 @@ class TokensTest(parameterized.TestCase):
         counts = store.manifest["splits"].values()
         self.assertEqual(sum(source["tokens"] for source in sources), sum(count["tokens"] for count in counts))
         self.assertEqual(sources[0]["sha256"], hashlib.sha256((where / "a.txt").read_bytes()).hexdigest())
+
+    def test_row_groups_and_files_of_the_hub_are_units(self):
+        lines, where = texts(), folder()
+        plain = documents(build(text_file(lines)).split("train"))
+        table = pa.table({"text": lines})
+        pq.write_table(table, where / "a.parquet", row_group_size=40)
+        store = build(where / "a.parquet")
+        self.assertGreater(len(store.manifest["shards"]), 3)
+        self.assertEqual(documents(store.split("train")), plain)
+        for start in range(0, len(lines), 120):
+            pq.write_table(table.slice(start, 120), where / f"train-{start:05d}.parquet")
+        (where / "a.parquet").unlink()
+        cache = mock.patch.object(datasets.config, "HF_DATASETS_CACHE", folder())
+        with cache, mock.patch("t5suite.hub.hub_reachable", return_value=True):
+            store = build(f"hub:{where}")
+        self.assertLen(store.manifest["shards"], 3)
+        self.assertEqual(documents(store.split("train")), plain)
 
     @parameterized.parameters(1, 40, 250, 10000)
     def test_max_documents_takes_the_first(self, limit):

@@ -236,6 +236,8 @@ def _print_corpus(store, as_json: bool, blocks: dict | None = None) -> None:
     from t5suite.data.corpus_report import describe_corpus
 
     facts = describe_corpus(store) | ({"blocks": blocks} if blocks else {})
+    for source in facts["sources_without_documents"]:
+        note(f"{source}: no document in it")
     if facts["left_out"]:
         note(f"left out: {facts['left_out']}")
     if as_json:

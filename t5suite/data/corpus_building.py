@@ -12,6 +12,7 @@ While a corpus is being built its folder has `build.json`, which says what is bu
 source's SHA-256. `t5suite.data.token_store` says what it has in the end.
 """
 
+import concurrent.futures
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -162,10 +163,6 @@ def _refuse_another(directory: Path, theirs: dict, ours: dict) -> None:
 def _build_units(build: Build, shard: tuple[int, int], progress, started: float) -> None:
     """Builds this process's share of the units that are not there yet, and the checksums of its share of sources."""
     index, count = shard
-    for source in range(index, len(build.plan.sources), count):
-        path = build.source_file(source)
-        if build.plan.sources[source].size is not None and not path.is_file():
-            write_json(path, {"sha256": file_sha256(build.plan.sources[source].name)})
     mine = range(index, len(build.plan.units), count)
     done = {unit: facts for unit in mine if (facts := finished_unit(build.job(unit)))}
     if build.plan.settings.max_documents is None:
@@ -173,10 +170,24 @@ def _build_units(build: Build, shard: tuple[int, int], progress, started: float)
         finished = run_jobs(jobs, build.encoder, build.num_workers)
     else:
         done, finished = {}, _limited_units(build)
-    _report(progress, done, len(mine), started)
-    for unit, facts in finished:
-        done[unit] = facts
+    hashing = concurrent.futures.ThreadPoolExecutor(1)  # beside the units: hashing leaves the interpreter's lock
+    try:
+        sources = range(index, len(build.plan.sources), count)
+        hashed = [hashing.submit(_hash_source, build, source) for source in sources]
         _report(progress, done, len(mine), started)
+        for unit, facts in finished:
+            done[unit] = facts
+            _report(progress, done, len(mine), started)
+        for future in hashed:
+            future.result()
+    finally:
+        hashing.shutdown(wait=False, cancel_futures=True)
+
+
+def _hash_source(build: Build, number: int) -> None:
+    path, source = build.source_file(number), build.plan.sources[number]
+    if source.size is not None and not path.is_file():
+        write_json(path, {"sha256": file_sha256(source.name)})
 
 
 def _limited_units(build: Build):

@@ -21,8 +21,9 @@ MAX_SORTED = 50_000_000
 def describe_corpus(store: TokenStore) -> dict:
     """The facts of a corpus, as plain data.
 
-    >>> sorted(describe_corpus(store))
-    ['directory', 'dtype', 'duplicates', 'left_out', 'seconds', 'settings', 'sources', 'splits', 'tokenizer']
+    >>> facts = describe_corpus(store)
+    >>> facts["sources"], facts["duplicates"], facts["left_out"]
+    (130, 54, '3 documents without text (books/a.txt:7, books/a.txt:9, books/b.txt:12)')
     """
     manifest, tally = store.manifest, Tally()
     for source in manifest["sources"]:
@@ -34,6 +35,7 @@ def describe_corpus(store: TokenStore) -> dict:
         "settings": manifest["settings"],
         "splits": {name: describe_split(store, name) for name in manifest["splits"]},
         "sources": len(manifest["sources"]),
+        "sources_without_documents": [source["name"] for source in manifest["sources"] if not source["documents"]],
         "left_out": tally.summary(),
         "duplicates": count_duplicates(store),
         "seconds": manifest["build"]["seconds"],
