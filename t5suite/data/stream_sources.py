@@ -175,6 +175,10 @@ class FileSource:
             "bad_lines": self.bad_lines,
         }
 
+    def times_read(self, num_readers: int) -> int:
+        """How often so many readers read every file in a pass."""
+        return 1 if self.can_be_cut else dealt_files(self.sizes, Share(0, num_readers))[1]
+
     def read(self, share: Share, epoch: int = 0, position=None, seed: int | None = None) -> Iterator[Item]:
         """The share's items of one pass.
 
@@ -261,6 +265,10 @@ class HubSource:
             "text_column_name": self.column,
             "bad_lines": self.bad_lines,
         }
+
+    def times_read(self, num_readers: int) -> int:
+        """How often so many readers read every file in a pass."""
+        return dealt_files([1] * self.num_files, Share(0, num_readers))[1]
 
     def read(self, share: Share, epoch: int = 0, position=None, seed: int | None = None) -> Iterator[Item]:
         """The share's items of one pass.

@@ -19,6 +19,7 @@ The position counts what was given out to training, never what workers have read
 import copy
 import logging
 import multiprocessing
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -37,6 +38,8 @@ __all__ = ["StreamCorpus", "StreamLoader", "StreamSettings", "merge_states", "op
 logger = logging.getLogger(__name__)
 
 PROBLEMS_SHOWN = 10
+# 64 readers of one .jsonl.gz file took 2.5 times as long as one unpacked file (docs/log.md).
+MANY_TIMES_READ = 8
 
 
 class StreamLoader:
@@ -69,6 +72,8 @@ class StreamLoader:
         multiprocessing_context: str = "forkserver",
     ):
         check_shares(settings.num_virtual_streams, world_size, num_workers)
+        for corpus in corpora:
+            _warn_of_slow_reading(corpus.source, settings.num_virtual_streams)
         self.corpora = list(corpora)
         self.encode = encode
         self.settings = settings
@@ -220,7 +225,7 @@ class StreamLoader:
         if self.num_workers:
             context = multiprocessing.get_context(self.multiprocessing_context)
             if self.multiprocessing_context == "forkserver":
-                context.set_forkserver_preload([__name__])  # the imports are then made once for all workers
+                context.set_forkserver_preload(_imported_modules())
             options = {"multiprocessing_context": context, "prefetch_factor": self.prefetch_factor}
         # A generator of its own: DataLoader else draws from torch's, and dropout of a resumed run would differ.
         generator = torch.Generator().manual_seed(settings.seed)
@@ -236,6 +241,23 @@ class StreamLoader:
 
 def _as_it_is(message):
     return message
+
+
+def _imported_modules() -> list[str]:
+    """What the server that starts workers imports, once for all of them; else each would take seconds for it."""
+    return [name for name in sys.modules if name.startswith("t5suite.") or name == "datasets"]
+
+
+def _warn_of_slow_reading(source, num_virtual_streams: int) -> None:
+    times = source.times_read(num_virtual_streams)
+    if times > MANY_TIMES_READ:
+        logger.warning(
+            "%r is read %d times in every pass, for %d virtual streams share files that can only be read from their "
+            "beginning. Unpacked .txt or .jsonl files are read once; so are as many packed files as there are streams",
+            source,
+            times,
+            num_virtual_streams,
+        )
 
 
 def take_validation(source, fraction: float, count: int) -> list[str]:
