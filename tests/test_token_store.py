@@ -445,6 +445,13 @@ class OpenTest(parameterized.TestCase):
         with self.assertRaisesRegex(DataError, f"{self.path}: the file has changed"):
             TokenStore.open(self.store.directory, check_hashes=True)
 
+    def test_a_damaged_shard_is_made_again(self):
+        source, before = self.store.manifest["sources"][0]["name"], files_of(self.store.directory)
+        shutil.rmtree(self.path.parent)
+        (self.store.directory / "corpus.json").unlink()
+        build(source, self.store.directory)
+        self.assertEqual(files_of(self.store.directory), before)
+
     def test_what_is_no_corpus_is_refused(self):
         manifest = self.store.directory / "corpus.json"
         manifest.write_text(json.dumps({**self.store.manifest, "version": 99}))

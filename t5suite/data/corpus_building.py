@@ -113,8 +113,11 @@ def _begin(directory: Path, plan: CorpusPlan) -> None:
     path = directory / BUILD
     mtimes = [source.mtime_ns for source in plan.sources]
     if not path.is_file():
-        if any(not entry.name.startswith(".") for entry in directory.iterdir()):
-            raise ConfigError(f"--output_dir {directory}: not empty, and what is in it is no corpus; give a new one")
+        # Shards alone are those of a corpus whose manifest was deleted for the sake of a damaged one.
+        shards = {plan.shard_name(unit) for unit in range(len(plan.units))}
+        others = sorted(entry.name for entry in directory.iterdir() if not entry.name.startswith("."))
+        if others := [name for name in others if name not in shards]:
+            raise ConfigError(f"--output_dir {directory}: not empty ({others[0]}), and no corpus; give a new one")
         write_json(path, {**plan.described(), "mtimes": mtimes})
         return
     begun = read_json(path)
