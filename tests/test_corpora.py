@@ -162,7 +162,7 @@ class BadLinesTest(parameterized.TestCase):
         path = written("a.txt", b"one\n\xff\n")
         with self.assertLogs("t5suite.data.corpora", "WARNING") as logs:
             list(read_documents(path, bad_lines="skip"))
-        self.assertRegex(logs.output[0], "1 line is not UTF-8 .*a.txt:2")
+        self.assertRegex(logs.output[0], "1 line: not UTF-8 .*a.txt:2")
 
     def test_tallies_add_up(self):
         first, second = Tally(2), Tally(3)

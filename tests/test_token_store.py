@@ -1,6 +1,7 @@
 """Built corpora: tokens equal the tokenizer's, whoever builds them; documents keep to their side; files that are torn,
 changed or another build's are named; text never becomes a control token."""
 
+import doctest
 import hashlib
 import itertools
 import json
@@ -21,7 +22,7 @@ from absl.testing import absltest, parameterized
 from shared_data import MISSING, SHARED_DATA, has
 from transformers import ByT5Tokenizer, T5Tokenizer
 
-from t5suite.data import corpus_plans, corpus_units, text_encoding, token_store
+from t5suite.data import corpus_plans, corpus_units, sentences, text_encoding, token_store
 from t5suite.data.corpora import list_sources
 from t5suite.data.corpus_building import build_corpus
 from t5suite.data.corpus_workers import run_jobs
@@ -483,6 +484,15 @@ class PlanTest(parameterized.TestCase):
         self.assertEqual([len(unit) for unit in units], [3, 3, 1, 1, 1, 1])
         self.assertEqual([piece[1:] for unit in units[2:] for piece in unit][:2], [(0, 3000), (3000, 6000)])
         self.assertLen(list_sources(where), 7)
+
+
+class ExamplesTest(absltest.TestCase):
+    def test_docstring_examples(self):
+        examples = ((token_store.token_dtype, token_store), (sentences, sentences))
+        for function, module in examples:
+            for test in doctest.DocTestFinder(recurse=False).find(function, "example", globs=dict(vars(module))):
+                self.assertNotEmpty(test.examples)
+                self.assertEqual(doctest.DocTestRunner().run(test).failed, 0)
 
 
 if __name__ == "__main__":

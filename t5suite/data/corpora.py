@@ -44,7 +44,7 @@ class Tally:
     >>> tally = Tally(documents=98)
     >>> tally.count("not JSON", "rows.jsonl:7: not JSON (Expecting value at column 1)")
     >>> tally.summary()
-    '1 line is not JSON (rows.jsonl:7: not JSON (Expecting value at column 1))'
+    '1 line: not JSON (rows.jsonl:7: not JSON (Expecting value at column 1))'
     """
 
     documents: int = 0
@@ -86,7 +86,7 @@ EMPTY = "empty"
 def _said(kind: str, number: int) -> str:
     if kind == EMPTY:
         return "document without text" if number == 1 else "documents without text"
-    return f"line is {kind}" if number == 1 else f"lines are {kind}"
+    return f"line: {kind}" if number == 1 else f"lines: {kind}"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

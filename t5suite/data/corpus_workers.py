@@ -35,18 +35,17 @@ def run_jobs(jobs: dict[int, UnitJob], encoder: TextEncoder, num_workers: int) -
     pool = concurrent.futures.ProcessPoolExecutor(
         min(num_workers, len(jobs)), multiprocessing.get_context("spawn"), _start_worker, (encoder,)
     )
-    with pool:
+    try:
         futures = {pool.submit(_work, job): unit for unit, job in jobs.items()}
-        try:
-            for future in concurrent.futures.as_completed(futures):
-                yield futures[future], future.result()
-        except BrokenProcessPool:
-            raise DataError(
-                "a worker was killed, perhaps for want of memory: give fewer --num_workers; the same command goes on "
-                "from the units that are finished"
-            ) from None
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+        for future in concurrent.futures.as_completed(futures):
+            yield futures[future], future.result()
+    except BrokenProcessPool:
+        raise DataError(
+            "a worker was killed, perhaps for want of memory: give fewer --num_workers; the same command goes on from "
+            "the units that are finished"
+        ) from None
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _start_worker(encoder: TextEncoder) -> None:
