@@ -13,14 +13,14 @@ All lengths are in tokens. What a user can mend raises ConfigError, which is a V
 and restarts never change the data.
 """
 
-from t5suite.data.objectives import block_lengths, causal, denoisers, masked
+from t5suite.data.objectives import block_lengths, causal, denoisers, masked, ul2
 from t5suite.data.objectives.block_lengths import Block
 from t5suite.data.objectives.corruption import corrupt, corrupt_batch, corrupt_ragged, sentinel_ids
 from t5suite.data.objectives.ragged import Ragged
 from t5suite.data.objectives.random_numbers import DatumRngs, datum_rng
 from t5suite.data.objectives.spans import corrupted_lengths, noise_counts, noise_mask, noise_masks, span_lengths
 from t5suite.data.objectives.table import Objective
-from t5suite.data.objectives.ul2 import UL2_DENOISERS, ul2, ul2_block
+from t5suite.data.objectives.ul2 import UL2_DENOISERS
 
 __all__ = [
     "OBJECTIVES",
@@ -116,8 +116,8 @@ OBJECTIVES = {
         "seq2seq",
         "UL2's mixture of seven denoisers, told apart by mode tokens",
         "arXiv:2205.05131",
-        ul2,
-        ul2_block,
+        ul2.ul2,
+        ul2.ul2_block,
         needs=("sentinel_ids", "eos_id"),
         heeds=("mode_token_ids",),
         weights=tuple(denoiser.weight for denoiser in UL2_DENOISERS),

@@ -43,13 +43,19 @@ def span_corruption_block(
     "({mean_span_length}), or give the tokenizer more (--num_sentinels)",
     **_,
 ):
-    """`span_lengths`; a rolled mask may cut a span in two, for which one token is kept free on either side.
+    """`span_lengths`, or a token less where masks really hold a span more than it says (float32; a lone long span).
 
+    >>> span_corruption_block(512, sentinel_ids=range(100))
+    Block(tokens_length=568, inputs_length=512, targets_length=114, exact=True)
+
+    A rolled mask may cut a span in two, for which one token is kept free on either side.
     Raises ConfigError for more spans than sentinels.
     """
     if inputs_length <= random_roll:
         raise ConfigError(f"--inputs_length {inputs_length}: it must be at least {1 + random_roll} tokens")
     tokens_length = span_lengths(inputs_length - random_roll, noise_density, mean_span_length)[0]
+    while corrupted_lengths(tokens_length, noise_density, mean_span_length)[0] > inputs_length - random_roll:
+        tokens_length -= 1
     num_spans = max(noise_counts(tokens_length, noise_density, mean_span_length)[1], 1) + random_roll
     if num_spans > len(sentinel_ids):
         settings = dict(

@@ -79,6 +79,8 @@ def random_keys(batch, num_keys, rng):
     rng: one Generator for all rows (row after row what it would draw for each), a `DatumRngs`, or a sequence of one
     Generator for each row. Raises ValueError where there are more or fewer of them than rows.
     """
+    if batch * num_keys == 0:
+        return np.empty((batch, num_keys), dtype=np.uint32)  # `bytes(0)` would use a key up
     if isinstance(rng, np.random.Generator):
         return np.frombuffer(rng.bytes(4 * batch * num_keys), dtype="<u4").reshape(batch, num_keys)
     if len(rng) != batch:

@@ -1,0 +1,372 @@
+"""The laws of every sequence-to-sequence objective: randomness, lengths, text kept, settings heeded, statistics."""
+
+import collections
+import doctest
+import inspect
+import itertools
+import math
+
+import numpy as np
+from absl.testing import absltest, parameterized
+from scipy import stats
+
+from t5suite.data.objectives import (
+    OBJECTIVES,
+    UL2_DENOISERS,
+    DatumRngs,
+    block_lengths,
+    corruption,
+    datum_rng,
+    denoisers,
+    noise_counts,
+    noise_mask,
+    noise_masks,
+    ragged,
+    random_numbers,
+    runs,
+    span_lengths,
+    spans,
+    table,
+    ul2,
+)
+
+SENTINELS = list(range(32099, 31999, -1))
+EOS, MODES = 1, {"R": 32100, "S": 32101, "X": 32102}
+GIVEN = {
+    "sentinel_ids": SENTINELS,
+    "eos_id": EOS,
+    "replacement_ids": range(20_000, 20_100),
+    "mode_token_ids": MODES,
+    "targets_length": None,
+}
+# Another value for each setting that an objective may heed.
+OTHER = {"noise_density": 0.4, "mean_span_length": 6.0, "random_roll": True, "mode_token_ids": None}
+DRAWS = 10_000
+
+
+def cases():
+    """Every seq2seq objective, each of its denoisers: `(label, name, settings)`."""
+    for name, objective in OBJECTIVES.items():
+        if objective.family != "seq2seq":
+            continue
+        settings = {key: GIVEN[key] for key in (*objective.needs, *objective.heeds) if key in GIVEN}
+        for denoiser in range(len(objective.weights)):
+            several = {"denoiser": denoiser} if len(objective.weights) > 1 else {}
+            yield f"{name} {denoiser}", name, {**settings, **several}
+
+
+def draw(name, num_rows, length, seed=0, **settings):
+    """Rows of the tokens 100, 101, ...: `(tokens_BL, inputs, targets)`."""
+    tokens_BL = np.tile(np.arange(100, 100 + length), (num_rows, 1))
+    return tokens_BL, *OBJECTIVES[name].batch(tokens_BL, DatumRngs(seed, range(num_rows)), **settings)
+
+
+def restored(name, inputs, targets):
+    """The tokens that a datum came from, sorted where the objective does not tell their order."""
+    text = [[t for t in side.tolist() if t not in (EOS, *MODES.values())] for side in (inputs, targets)]
+    if name in ("mass_style", "bert_style", "deshuffling", "full_lm"):
+        return text[1]
+    if name == "prefix_lm":
+        return text[0] + text[1]
+    if name == "drop_tokens":
+        return sorted(text[0] + text[1])
+    return merged(*text)
+
+
+def merged(inputs, targets):
+    """Clean runs of the inputs and noise runs of the targets, taking turns."""
+    sides = []
+    for side in (inputs, targets):
+        pieces = [[]]
+        for token in side:
+            if token in SENTINELS:
+                pieces.append([])
+            else:
+                pieces[-1].append(token)
+        sides.append(pieces)
+    starts_with_noise = sides[0][0] == []
+    first, second = (sides[1], sides[0]) if starts_with_noise else sides
+    turns = itertools.zip_longest(first, second[1:], fillvalue=[])
+    return list(itertools.chain.from_iterable(itertools.chain.from_iterable(turns)))
+
+
+class LawsTest(parameterized.TestCase):
+    """What holds for every entry of the table."""
+
+    @parameterized.named_parameters(*cases())
+    def test_a_datum_is_a_function_of_seed_and_index(self, name, settings):
+        """One by one, all at once, in another order, from generators or from one Philox: the same inputs and targets."""
+        tokens_BL = np.random.default_rng(0).integers(100, 20_000, (9, 120)).astype(np.uint16)
+        singles = [OBJECTIVES[name](tokens, datum_rng(5, j), **settings) for j, tokens in enumerate(tokens_BL)]
+        order = [4, 0, 8, 2]
+        batches = [
+            (range(9), OBJECTIVES[name].batch(tokens_BL, DatumRngs(5, range(9)), **settings)),
+            (range(9), OBJECTIVES[name].batch(tokens_BL, [datum_rng(5, j) for j in range(9)], **settings)),
+            (order, OBJECTIVES[name].batch(tokens_BL[order], DatumRngs(5, order), **settings)),
+        ]
+        for numbers, sides in batches:
+            for side, rows in enumerate(sides):
+                for number, row in zip(numbers, rows.rows(), strict=True):
+                    np.testing.assert_array_equal(row, singles[number][side])
+                    self.assertEqual(row.dtype, np.int64)
+
+    @parameterized.named_parameters(*cases())
+    def test_the_text_can_be_restored_from_both_sides(self, name, settings):
+        kind = "prefix_lm" if settings.get("denoiser") == 2 else name
+        for j in range(40):
+            tokens = np.random.default_rng(j).permutation(np.arange(100, 300))
+            got = restored(kind, *OBJECTIVES[name](tokens, datum_rng(3, j), **settings))
+            expected = sorted(tokens.tolist()) if kind == "drop_tokens" else tokens.tolist()
+            self.assertEqual(got, expected)
+
+    @parameterized.named_parameters(*cases())
+    def test_both_sides_end_in_eos_and_have_it_nowhere_else(self, name, settings):
+        inputs, targets = OBJECTIVES[name](np.arange(100, 300), datum_rng(0, 1), **settings)
+        self.assertEqual(np.flatnonzero(inputs == EOS).tolist(), [len(inputs) - 1])
+        ends = [] if name == "full_lm" else [len(targets) - 1]
+        self.assertEqual(np.flatnonzero(targets == EOS).tolist(), ends)
+
+    @parameterized.named_parameters(*cases())
+    def test_blocks_come_out_as_long_as_promised(self, name, settings):
+        """Span corruption and whole texts exactly; the longest of 2,000 others within what there is room for."""
+        inputs_length = 130
+        block = OBJECTIVES[name].block(inputs_length, **settings)
+        if "targets_length" in settings:
+            settings = {**settings, "targets_length": block.targets_length}
+        tokens_BL = np.tile(np.arange(100, 100 + block.tokens_length), (2000, 1))
+        inputs, targets = OBJECTIVES[name].batch(tokens_BL, DatumRngs(0, range(2000)), **settings)
+        longest = inputs.lengths.max(), targets.lengths.max()
+        self.assertLessEqual(longest[0], block.inputs_length)
+        self.assertLessEqual(longest[1], block.targets_length)
+        self.assertLessEqual(block.inputs_length, inputs_length)
+        self.assertGreaterEqual(longest[1], block.targets_length - 20)
+        if block.exact:
+            self.assertEqual({*inputs.lengths}, {block.inputs_length})
+            self.assertEqual({*targets.lengths}, {block.targets_length})
+
+    @parameterized.named_parameters(*cases())
+    def test_short_blocks_leave_nothing_out(self, name, settings):
+        for length in (1, 2, 3):
+            inputs, targets = OBJECTIVES[name](np.arange(100, 100 + length), datum_rng(0, 0), **settings)
+            self.assertGreaterEqual(len(inputs), 1)
+            seen = {*inputs.tolist(), *targets.tolist()}
+            self.assertContainsSubset(set(range(100, 100 + length)), seen)
+
+    @parameterized.named_parameters(*cases())
+    def test_settings_are_those_that_the_functions_take(self, name, settings):
+        objective = OBJECTIVES[name]
+        taken = [taken for taken in inspect.signature(objective.batch).parameters if taken != "denoiser"]
+        self.assertCountEqual(taken[2:], (*objective.needs, *objective.heeds))
+        self.assertEqual(objective.unheeded([*objective.heeds, "nonsense"]), ["nonsense"])
+
+    @parameterized.named_parameters(*cases())
+    def test_every_heeded_setting_changes_what_is_made(self, name, settings):
+        tokens = np.arange(100, 400)
+        before = [side.tolist() for side in OBJECTIVES[name](tokens, datum_rng(0, 0), **settings)]
+        for setting in OBJECTIVES[name].heeds:
+            after = OBJECTIVES[name](tokens, datum_rng(0, 0), **{**settings, setting: OTHER[setting]})
+            self.assertNotEqual([side.tolist() for side in after], before, setting)
+
+    def test_weights_are_probabilities(self):
+        for objective in OBJECTIVES.values():
+            self.assertAlmostEqual(sum(objective.weights), 1)
+
+
+class RandomNumbersTest(parameterized.TestCase):
+    @parameterized.parameters((0, 1), (1, 3), (2, 8), (5, 5), (7, 0), (64, 283))
+    def test_one_philox_draws_what_the_generators_draw(self, first, second):
+        """In every later draw, too, whatever was left of a word or of a block of four."""
+        indices = [0, 5, 2**63, 2**64 - 1]
+        together, apart = DatumRngs(2**64 - 1, indices), [datum_rng(2**64 - 1, j) for j in indices]
+        for num_keys in (first, second, first, 11):
+            expected = random_numbers.random_keys(4, num_keys, apart)
+            np.testing.assert_array_equal(random_numbers.random_keys(4, num_keys, together), expected)
+
+    def test_indices_out_of_range_are_refused(self):
+        for seed, index in ((0, -1), (0, 2**64), (-1, 0)):
+            with self.assertRaisesRegex(ValueError, "below 2\\*\\*64"):
+                DatumRngs(seed, [0, index])
+
+    def test_no_rows(self):
+        self.assertEqual(DatumRngs(0, []).keys(7).shape, (0, 7))
+
+    def test_below_and_bernoulli_are_uniform(self):
+        keys = DatumRngs(3, range(1)).keys(60_000)[0]
+        self.assertGreater(stats.chisquare(np.bincount(random_numbers.below(keys, 7), minlength=7)).pvalue, 1e-4)
+        self.assertAlmostEqual(random_numbers.bernoulli(keys, 0.15).mean(), 0.15, delta=0.006)
+        self.assertTrue(random_numbers.bernoulli(keys, 1.0).all())
+        self.assertFalse(random_numbers.bernoulli(keys, 0.0).any())
+
+
+class StatisticsTest(parameterized.TestCase):
+    """10,000 draws of each objective's chance, against its law."""
+
+    def test_random_roll_turns_the_mask_uniformly(self):
+        """Every rotation of a plain mask is equally likely: with one span, the mask tells how far it was turned."""
+        masks_NL = noise_masks(DRAWS, 20, 0.15, 64, DatumRngs(0, range(DRAWS)), random_roll=True)
+        self.assertEqual(set(masks_NL.sum(axis=1)), {3})
+        ends = (masks_NL & ~np.roll(masks_NL, -1, axis=1)).argmax(axis=1)
+        self.assertGreater(stats.chisquare(np.bincount(ends, minlength=20)).pvalue, 1e-4)
+
+    def test_random_roll_makes_every_position_noise_equally_often(self):
+        masks_NL = noise_masks(DRAWS, 64, 0.15, 3, DatumRngs(1, range(DRAWS)), random_roll=True)
+        num_noise = noise_counts(64, 0.15, 3)[0]
+        deviation = math.sqrt(num_noise / 64 * (1 - num_noise / 64) / DRAWS)
+        self.assertLess(np.abs(masks_NL.mean(axis=0) - num_noise / 64).max(), 4.5 * deviation)
+
+    def test_a_rolled_mask_is_the_plain_one_rolled(self):
+        for j in range(50):
+            plain, rolled = (noise_mask(40, 0.3, 3, datum_rng(0, j), random_roll=roll) for roll in (False, True))
+            turns = [np.roll(plain, shift).tolist() for shift in range(40)]
+            self.assertIn(rolled.tolist(), turns)
+
+    @parameterized.parameters("iid_denoising", "mass_style", "bert_style", "drop_tokens")
+    def test_iid_noise_is_independent_of_place_and_neighbours(self, name):
+        length, density = 30, 0.15
+        settings = {key: GIVEN[key] for key in OBJECTIVES[name].needs if key in GIVEN}
+        tokens_BL, inputs, _ = draw(name, DRAWS, length, **{**settings, "noise_density": density})
+        row_of_value = np.repeat(np.arange(DRAWS), inputs.lengths)
+        clean_BL = np.zeros((DRAWS, length), dtype=bool)
+        is_text = (inputs.values >= 100) & (inputs.values < 100 + length)
+        clean_BL[row_of_value[is_text], inputs.values[is_text] - 100] = True
+        noise_BL = ~clean_BL
+        np.testing.assert_allclose(noise_BL.mean(axis=0), density, atol=4.5 * math.sqrt(density * 0.85 / DRAWS))
+        both = (noise_BL[:, 1:] & noise_BL[:, :-1]).mean()
+        self.assertAlmostEqual(both, density**2, delta=4.5 * density / math.sqrt(DRAWS * length))
+
+    def test_bert_style_replaces_one_in_ten(self):
+        settings = {key: GIVEN[key] for key in OBJECTIVES["bert_style"].needs}
+        _, inputs, targets = draw("bert_style", 2000, 50, **settings)
+        random = inputs.values[(inputs.values >= 20_000) & (inputs.values < 20_100)]
+        num_noise = (inputs.values == SENTINELS[0]).sum() + len(random)
+        self.assertAlmostEqual(num_noise / (2000 * 50), 0.15, delta=0.006)
+        self.assertAlmostEqual(len(random) / num_noise, 0.1, delta=0.012)
+        self.assertGreater(stats.chisquare(np.bincount(random - 20_000, minlength=100)).pvalue, 1e-4)
+
+    def test_deshuffling_makes_every_order_equally_likely(self):
+        _, inputs, _ = draw("deshuffling", 24_000, 4, eos_id=None)
+        counts = collections.Counter(map(tuple, inputs.values.reshape(-1, 4).tolist()))
+        self.assertLen(counts, 24)
+        self.assertGreater(stats.chisquare(list(counts.values())).pvalue, 1e-4)
+
+    @parameterized.parameters((0.5, 1, 19), (0.25, 10, 19), (0.1, 15, 19), (0.75, 1, 10))
+    def test_prefixes_are_uniform_between_their_bounds(self, density, shortest, longest):
+        """20 tokens: the prefix of density 0.25 has at least round(0.5 * 19) = 10 (half to even)."""
+        self.assertEqual(denoisers.prefix_bounds(20, density), (shortest, longest))
+        _, inputs, targets = draw("prefix_lm", DRAWS, 20, eos_id=None, noise_density=density)
+        counts = np.bincount(inputs.lengths, minlength=21)
+        self.assertEqual(np.flatnonzero(counts).tolist(), list(range(shortest, longest + 1)))
+        self.assertGreater(stats.chisquare(counts[shortest : longest + 1]).pvalue, 1e-4)
+        self.assertAlmostEqual(targets.lengths.mean() / 20, density, delta=0.06)
+
+    def test_a_prefix_lm_has_neither_empty_inputs_nor_sentinels(self):
+        for length in (1, 2, 3):
+            _, inputs, targets = draw("prefix_lm", 100, length, eos_id=EOS)
+            self.assertGreaterEqual(inputs.lengths.min(), 2)
+            self.assertGreaterEqual(targets.lengths.min(), 1)
+            self.assertLess(max(inputs.values.max(), targets.values.max()), 32000)
+
+    def test_iid_noise_stops_where_sentinels_or_targets_run_out(self):
+        """No text is lost, no row outgrows its room, and rows that fit are as they would be."""
+        free = draw("iid_denoising", 500, 60, sentinel_ids=SENTINELS, eos_id=EOS, noise_density=0.3)
+        for sentinels, room in ((SENTINELS[:12], None), (SENTINELS, 34), (SENTINELS[:13], 30)):
+            settings = {"sentinel_ids": sentinels, "targets_length": room}
+            _, inputs, targets = draw("iid_denoising", 500, 60, eos_id=EOS, noise_density=0.3, **settings)
+            self.assertLessEqual(targets.lengths.max(), room or 120)
+            unchanged = 0
+            for row, text in enumerate(zip(inputs.rows(), targets.rows())):
+                self.assertEqual(restored("iid_denoising", *text), list(range(100, 160)))
+                unchanged += text[0].tolist() == free[1].rows()[row].tolist()
+            self.assertBetween(unchanged, 50, 480)
+
+
+class UL2Test(parameterized.TestCase):
+    def test_the_table_is_the_papers(self):
+        """arXiv:2205.05131 table 1: mean spans and rates of R and X; S is a prefix LM of a quarter."""
+        found = [(d.mode, d.mean_span_length, d.noise_density) for d in UL2_DENOISERS]
+        expected = [("R", 3, 0.15), ("R", 8, 0.15), ("S", None, 0.25)]
+        expected += [("X", 3, 0.5), ("X", 8, 0.5), ("X", 64, 0.15), ("X", 64, 0.5)]
+        self.assertCountEqual(found, expected)
+        self.assertLen({d.weight for d in UL2_DENOISERS}, 1)
+
+    @parameterized.product(inputs_length=(128, 384, 512), modes=(None, MODES))
+    def test_blocks_are_those_of_span_lengths(self, inputs_length, modes):
+        mode_tokens = int(modes is not None)
+        sentinels = range(100 if inputs_length <= 384 else 128)
+        for number, denoiser in enumerate(UL2_DENOISERS):
+            block = ul2.ul2_block(inputs_length, sentinel_ids=sentinels, mode_token_ids=modes, denoiser=number)
+            if denoiser.mode == "S":
+                self.assertEqual(block.tokens_length, inputs_length - mode_tokens - 1)
+                continue
+            tokens_length, targets_length = span_lengths(
+                inputs_length - mode_tokens, denoiser.noise_density, denoiser.mean_span_length
+            )
+            if round(round(tokens_length * denoiser.noise_density) / denoiser.mean_span_length) == 0:
+                tokens_length -= 1  # the helper counts no span where there is one: 22 tokens of noise, spans of 64
+                targets_length += 1
+            self.assertEqual((block.tokens_length, block.targets_length), (tokens_length, targets_length))
+            self.assertBetween(block.inputs_length, inputs_length - 1, inputs_length)
+
+    def test_too_many_spans_say_what_to_change(self):
+        with self.assertRaisesRegex(
+            ValueError, "128 spans.* 100 sentinels.*X denoiser.*--inputs_length.*--num_sentinels"
+        ):
+            ul2.ul2_block(512, sentinel_ids=range(100), denoiser=3)
+        ul2.ul2_block(384, sentinel_ids=range(100), mode_token_ids=MODES, denoiser=3)
+
+    def test_the_prefix_denoiser_has_targets_of_a_quarter(self):
+        _, inputs, targets = draw(
+            "ul2", DRAWS, 400, sentinel_ids=SENTINELS, eos_id=None, mode_token_ids=MODES, denoiser=2
+        )
+        self.assertAlmostEqual(targets.lengths.mean() / 400, 0.25, delta=0.01)
+        self.assertTrue((inputs.values[inputs.starts()] == MODES["S"]).all())
+
+    def test_mode_tokens_stand_in_front_of_the_inputs_alone(self):
+        for number, denoiser in enumerate(UL2_DENOISERS):
+            settings = {"sentinel_ids": SENTINELS, "eos_id": EOS, "denoiser": number}
+            _, inputs, targets = draw("ul2", 3, 200, mode_token_ids=MODES, **settings)
+            _, bare_inputs, bare_targets = draw("ul2", 3, 200, **settings)
+            for row, bare in zip(inputs.rows(), bare_inputs.rows()):
+                self.assertEqual(row.tolist(), [MODES[denoiser.mode], *bare.tolist()])
+            np.testing.assert_array_equal(targets.values, bare_targets.values)
+
+    def test_a_mode_without_a_token_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "no id for X"):
+            ul2.ul2_block(128, sentinel_ids=SENTINELS, mode_token_ids={"R": 5, "S": 6})
+
+
+class BlockLengthsTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ("iid_denoising", {"noise_density": 0.3}, "runs of noise, but the tokenizer has 100 .*--num_sentinels"),
+        ("iid_denoising", {"targets_length": 100}, "--targets_length 100: .* 144 targets on average and up to 202"),
+        ("drop_tokens", {"targets_length": 50}, "--targets_length 50: .* 78 targets on average"),
+        ("prefix_lm", {"noise_density": 1.5}, "noise_density is 1.5"),
+        ("prefix_lm", {"noise_density": 0.0}, "noise_density is 0.0"),
+        ("bert_style", {"inputs_length": 1}, "--inputs_length 1"),
+        ("full_lm", {"targets_length": 0}, "--targets_length 0"),
+        ("span_corruption", {"noise_density": 0.5}, "128 spans.*--noise_density.*--inputs_length.*--num_sentinels"),
+        ("span_corruption", {"inputs_length": 1, "random_roll": True}, "--inputs_length 1: .* at least 2"),
+    )
+    def test_what_cannot_work_is_refused(self, name, settings, message):
+        settings = {"inputs_length": 512, "sentinel_ids": SENTINELS, **settings}
+        with self.assertRaisesRegex(ValueError, message):
+            OBJECTIVES[name].block(**settings)
+
+    def test_the_common_row_of_iid_noise_fits(self):
+        """The room that is kept for targets is outgrown in less than one row of a thousand, unless it is given."""
+        block = OBJECTIVES["iid_denoising"].block(512, sentinel_ids=SENTINELS)
+        _, _, targets = draw("iid_denoising", 3000, block.tokens_length, sentinel_ids=SENTINELS, eos_id=EOS)
+        self.assertLess((targets.lengths > block.targets_length).mean(), 1e-3)
+        self.assertLess(block.targets_length, 1.5 * targets.lengths.mean())
+
+
+class DoctestTest(parameterized.TestCase):
+    @parameterized.parameters(block_lengths, corruption, denoisers, ragged, random_numbers, runs, spans, table, ul2)
+    def test_examples_in_docstrings_hold(self, module):
+        results = doctest.testmod(module)
+        self.assertGreater(results.attempted, 0)
+        self.assertEqual(results.failed, 0)
+
+
+if __name__ == "__main__":
+    absltest.main()
