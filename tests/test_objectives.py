@@ -1,4 +1,4 @@
-"""Span corruption: lengths, masks, corruption, the collator and the blocks it reads."""
+"""Span corruption: lengths, masks, corruption, sentinels."""
 
 import collections
 import doctest
@@ -6,16 +6,13 @@ import hashlib
 import itertools
 import math
 import pathlib
-import pickle
 
 import numpy as np
 import torch
 import transformers
 from absl.testing import absltest, parameterized
-from torch.utils.data import DataLoader
 
-from t5suite.data import blocks, pre_training_collator
-from t5suite.data.blocks import BlockDataset, BlockLayout
+from t5suite.data import blocks
 from t5suite.data.objectives import (
     OBJECTIVES,
     corrupt,
@@ -32,7 +29,6 @@ from t5suite.data.objectives import (
     span_lengths,
     spans,
 )
-from t5suite.data.pre_training_collator import T5DataCollator
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 T5_TOKENIZER = ROOT.parent / "shared" / "data" / "tokenizer" / "t5"
@@ -49,16 +45,6 @@ class Vocabulary:
 
     def get_vocab(self):
         return {token: i for i, token in enumerate(self.tokens)}
-
-
-def collator_of(inputs_length, targets_length=None, **settings):
-    return T5DataCollator(
-        sentinel_ids=SENTINELS,
-        eos_token_id=EOS,
-        inputs_length=inputs_length,
-        targets_length=targets_length,
-        **settings,
-    )
 
 
 def reference_corrupt(tokens, mask, sentinels, eos_id=None):
@@ -388,107 +374,8 @@ class SentinelIdsTest(parameterized.TestCase):
         self.assertLen(set(ids), len(ids))
 
 
-class CollatorTest(parameterized.TestCase):
-    def examples(self, collator, num_examples, seed=0):
-        tokens_NL = np.random.default_rng(0).integers(2, 32000, (5, collator.tokens_length)).astype(np.uint16)
-        layout = BlockLayout(tokens_NL.size, [collator.tokens_length])
-        return BlockDataset(tokens_NL.reshape(-1), layout, seed, num_examples)
-
-    def test_t5_lengths_without_padding(self):
-        collator = collator_of(512, 114, noise_density=0.15, mean_span_length=3.0)
-        self.assertEqual(collator.tokens_length, 568)
-        batch = collator(list(self.examples(collator, 6)))
-        shapes = {name: tuple(tensor.shape) for name, tensor in batch.items()}
-        self.assertEqual(
-            shapes,
-            {"input_ids": (6, 512), "attention_mask": (6, 512), "labels": (6, 114), "decoder_input_ids": (6, 114)},
-        )
-        self.assertEqual({tensor.dtype for tensor in batch.values()}, {torch.long})
-        self.assertTrue(batch["attention_mask"].eq(1).all())
-        self.assertFalse(batch["input_ids"].eq(0).any() or batch["labels"].lt(0).any())
-        self.assertTrue(batch["input_ids"][:, -1].eq(EOS).all() and batch["labels"][:, -1].eq(EOS).all())
-        self.assertTrue(batch["labels"][:, 0].eq(32099).all())
-
-    def test_decoder_inputs_are_labels_shifted_right(self):
-        collator = collator_of(64, decoder_start_token_id=7)
-        batch = collator(list(self.examples(collator, 3)))
-        self.assertTrue(batch["decoder_input_ids"][:, 0].eq(7).all())
-        self.assertTrue(batch["decoder_input_ids"][:, 1:].equal(batch["labels"][:, :-1]))
-
-    def test_rows_equal_the_objective_of_one_datum(self):
-        collator = collator_of(128, seed=11)
-        examples = list(self.examples(collator, 8))
-        batch = collator(examples)
-        for row, example in enumerate(examples):
-            inputs, targets = OBJECTIVES["span_corruption"](
-                example["input_ids"], datum_rng(11, example["index"]), SENTINELS, EOS
-            )
-            self.assertEqual(batch["input_ids"][row].tolist(), inputs.tolist())
-            self.assertEqual(batch["labels"][row].tolist(), targets.tolist())
-
-    @parameterized.parameters((1, 0), (3, 0), (8, 0), (3, 2), (4, 2))
-    def test_workers_and_batch_size_do_not_change_the_data(self, batch_size, num_workers):
-        collator = collator_of(64, seed=5)
-        dataset = self.examples(collator, 12, seed=5)
-        whole = collator([dataset[j] for j in range(12)])
-        torch.manual_seed(batch_size)
-        np.random.seed(batch_size)
-        batches = list(DataLoader(dataset, batch_size, num_workers=num_workers, collate_fn=collator))
-        for name, tensor in whole.items():
-            self.assertTrue(torch.cat([batch[name] for batch in batches]).equal(tensor), name)
-
-    def test_the_same_block_gets_new_noise_in_each_epoch_and_seed(self):
-        collator = collator_of(64)
-        block = np.arange(100, 100 + collator.tokens_length)
-        labels = {tuple(collator([{"input_ids": block, "index": j}])["labels"][0].tolist()) for j in range(10)}
-        self.assertLen(labels, 10)
-        other = collator_of(64, seed=1)([{"input_ids": block, "index": 0}])
-        self.assertNotIn(tuple(other["labels"][0].tolist()), labels)
-
-    def test_pickles(self):
-        collator = collator_of(64, seed=5)
-        examples = list(self.examples(collator, 2))
-        copy = pickle.loads(pickle.dumps(collator))
-        self.assertTrue(copy(examples)["labels"].equal(collator(examples)["labels"]))
-
-    def test_room_left_by_the_lengths_is_padded_and_ignored(self):
-        """Density 0.5 can leave both sides one short of what `span_lengths` says."""
-        collator = collator_of(11, span_lengths(11, 0.5, 3)[1], noise_density=0.5, pad_token_id=9)
-        batch = collator([{"input_ids": np.arange(100, 114), "index": 0}])
-        self.assertEqual(batch["input_ids"][0, -2:].tolist(), [EOS, 9])
-        self.assertEqual(batch["attention_mask"][0].tolist(), [1] * 10 + [0])
-        self.assertEqual(batch["labels"][0, -2:].tolist(), [EOS, -100])
-        self.assertEqual(batch["decoder_input_ids"][0, -1].item(), EOS)
-
-    @parameterized.product(density=(0.15, 0.3, 0.5), inputs_length=(33, 64, 77, 172))
-    def test_any_inputs_length_gives_that_shape(self, density, inputs_length):
-        collator = collator_of(inputs_length, noise_density=density)
-        batch = collator(list(self.examples(collator, 2)))
-        self.assertEqual(batch["input_ids"].shape, (2, inputs_length))
-        self.assertEqual(batch["labels"].shape, (2, collator.targets_length))
-        self.assertFalse(batch["labels"].eq(-100).any())
-
-    def test_too_short_targets_are_refused(self):
-        with self.assertRaisesRegex(ValueError, "114 targets, more than --targets_length 113"):
-            collator_of(512, 113)
-        with self.assertRaisesRegex(ValueError, "--targets_length 40"):  # float32 makes two more than span_lengths says
-            collator_of(172, span_lengths(172, 0.15, 3)[1])
-
-    @parameterized.parameters((2048, 0.15, 114), (512, 0.5, 128))
-    def test_too_few_sentinels_are_refused_when_made(self, inputs_length, density, num_spans):
-        with self.assertRaisesRegex(ValueError, f"{num_spans} spans, but the tokenizer has 100 sentinels"):
-            collator_of(inputs_length, noise_density=density)
-
-    def test_blocks_of_another_length_and_unnumbered_examples_are_refused(self):
-        collator = collator_of(64)
-        with self.assertRaisesRegex(ValueError, "example 3 has 64 tokens: .* needs blocks of 70"):
-            collator([{"input_ids": np.arange(64), "index": 3}])
-        with self.assertRaisesRegex(ValueError, "remove_unused_columns"):
-            collator([{"input_ids": np.arange(collator.tokens_length)}])
-
-
 class DoctestTest(parameterized.TestCase):
-    @parameterized.parameters(corruption, denoisers, random_numbers, spans, pre_training_collator, blocks)
+    @parameterized.parameters(corruption, denoisers, random_numbers, spans, blocks)
     def test_examples_in_docstrings_hold(self, module):
         results = doctest.testmod(module)
         self.assertGreater(results.attempted, 0)

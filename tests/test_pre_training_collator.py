@@ -1,0 +1,343 @@
+"""`T5DataCollator`: shapes, what may change a datum, every objective, several denoisers, packed rows."""
+
+import doctest
+import pickle
+
+import numpy as np
+import torch
+from absl.testing import absltest, parameterized
+from torch.utils.data import DataLoader
+
+from t5suite.data import packing, pre_training_collator
+from t5suite.data.blocks import BlockDataset, BlockLayout
+from t5suite.data.objectives import OBJECTIVES, Ragged, datum_rng, span_lengths
+from t5suite.data.packing import lay_out, pack_examples
+from t5suite.data.pre_training_collator import T5DataCollator
+
+SENTINELS = list(range(32099, 31999, -1))
+EOS, PAD, START = 1, 0, 7
+MODES = {"R": 32100, "S": 32101, "X": 32102}
+SEQ2SEQ = [name for name, objective in OBJECTIVES.items() if objective.family == "seq2seq"]
+
+
+def collator_of(inputs_length, targets_length=None, **settings):
+    return T5DataCollator(
+        sentinel_ids=SENTINELS,
+        eos_token_id=EOS,
+        inputs_length=inputs_length,
+        targets_length=targets_length,
+        **settings,
+    )
+
+
+def any_collator(name, inputs_length=64, **settings):
+    """A collator of any objective, with all that one may need."""
+    given = {"replacement_ids": range(20_000, 20_100), "mode_token_ids": MODES, "decoder_start_token_id": START}
+    return collator_of(inputs_length, objective=name, **{**given, **settings})
+
+
+def some_examples(collator, num_examples, first_index=0):
+    """Blocks of random text as long as they may be, the denoisers taking turns."""
+    examples = []
+    for index in range(first_index, first_index + num_examples):
+        denoiser = index % len(collator.weights)
+        tokens = np.random.default_rng(index).integers(100, 20_000, collator.tokens_lengths[denoiser])
+        examples.append({"input_ids": tokens, "index": index, "denoiser": denoiser})
+    return examples
+
+
+def sides(batch):
+    """`[(inputs, targets)]` of a padded batch, without the padding."""
+    lengths = batch["attention_mask"].sum(1).tolist()
+    inputs = [row[:length].tolist() for row, length in zip(batch["input_ids"], lengths)]
+    return [(ids, row[row != -100].tolist()) for ids, row in zip(inputs, batch["labels"])]
+
+
+def packed_sides(batch):
+    """`[(inputs, targets, decoder inputs)]` of every segment of a packed batch, row by row."""
+    found = []
+    for row in range(len(batch["input_ids"])):
+        encoder, decoder = batch["encoder_segment_ids"][row], batch["decoder_segment_ids"][row]
+        assert set(encoder[encoder > 0].tolist()) == set(decoder[decoder > 0].tolist())
+        for segment in range(1, int(encoder.max()) + 1):
+            ids = batch["input_ids"][row][encoder == segment]
+            labels, starts = (batch[name][row][decoder == segment] for name in ("labels", "decoder_input_ids"))
+            found.append((ids.tolist(), labels.tolist(), starts.tolist()))
+    return found
+
+
+class CollatorTest(parameterized.TestCase):
+    def examples(self, collator, num_examples, seed=0):
+        tokens_NL = np.random.default_rng(0).integers(2, 32000, (5, collator.tokens_length)).astype(np.uint16)
+        layout = BlockLayout(tokens_NL.size, [collator.tokens_length])
+        return BlockDataset(tokens_NL.reshape(-1), layout, seed, num_examples)
+
+    def test_t5_lengths_without_padding(self):
+        collator = collator_of(512, 114, noise_density=0.15, mean_span_length=3.0)
+        self.assertEqual(collator.tokens_length, 568)
+        batch = collator(list(self.examples(collator, 6)))
+        shapes = {name: tuple(tensor.shape) for name, tensor in batch.items()}
+        self.assertEqual(
+            shapes,
+            {"input_ids": (6, 512), "attention_mask": (6, 512), "labels": (6, 114), "decoder_input_ids": (6, 114)},
+        )
+        self.assertEqual({tensor.dtype for tensor in batch.values()}, {torch.long})
+        self.assertTrue(batch["attention_mask"].eq(1).all())
+        self.assertFalse(batch["input_ids"].eq(0).any() or batch["labels"].lt(0).any())
+        self.assertTrue(batch["input_ids"][:, -1].eq(EOS).all() and batch["labels"][:, -1].eq(EOS).all())
+        self.assertTrue(batch["labels"][:, 0].eq(32099).all())
+
+    def test_decoder_inputs_are_labels_shifted_right(self):
+        collator = collator_of(64, decoder_start_token_id=7)
+        batch = collator(list(self.examples(collator, 3)))
+        self.assertTrue(batch["decoder_input_ids"][:, 0].eq(7).all())
+        self.assertTrue(batch["decoder_input_ids"][:, 1:].equal(batch["labels"][:, :-1]))
+
+    def test_rows_equal_the_objective_of_one_datum(self):
+        collator = collator_of(128, seed=11)
+        examples = list(self.examples(collator, 8))
+        batch = collator(examples)
+        for row, example in enumerate(examples):
+            inputs, targets = OBJECTIVES["span_corruption"](
+                example["input_ids"], datum_rng(11, example["index"]), SENTINELS, EOS
+            )
+            self.assertEqual(batch["input_ids"][row].tolist(), inputs.tolist())
+            self.assertEqual(batch["labels"][row].tolist(), targets.tolist())
+
+    @parameterized.parameters((1, 0), (3, 0), (8, 0), (3, 2), (4, 2))
+    def test_workers_and_batch_size_do_not_change_the_data(self, batch_size, num_workers):
+        collator = collator_of(64, seed=5)
+        dataset = self.examples(collator, 12, seed=5)
+        whole = collator([dataset[j] for j in range(12)])
+        torch.manual_seed(batch_size)
+        np.random.seed(batch_size)
+        batches = list(DataLoader(dataset, batch_size, num_workers=num_workers, collate_fn=collator))
+        for name, tensor in whole.items():
+            self.assertTrue(torch.cat([batch[name] for batch in batches]).equal(tensor), name)
+
+    def test_the_same_block_gets_new_noise_in_each_epoch_and_seed(self):
+        collator = collator_of(64)
+        block = np.arange(100, 100 + collator.tokens_length)
+        labels = {tuple(collator([{"input_ids": block, "index": j}])["labels"][0].tolist()) for j in range(10)}
+        self.assertLen(labels, 10)
+        other = collator_of(64, seed=1)([{"input_ids": block, "index": 0}])
+        self.assertNotIn(tuple(other["labels"][0].tolist()), labels)
+
+    def test_pickles(self):
+        collator = collator_of(64, seed=5)
+        examples = list(self.examples(collator, 2))
+        copy = pickle.loads(pickle.dumps(collator))
+        self.assertTrue(copy(examples)["labels"].equal(collator(examples)["labels"]))
+
+    def test_room_left_by_the_lengths_is_padded_and_ignored(self):
+        """Density 0.5 can leave both sides one short of what `span_lengths` says."""
+        collator = collator_of(11, span_lengths(11, 0.5, 3)[1], noise_density=0.5, pad_token_id=9)
+        batch = collator([{"input_ids": np.arange(100, 114), "index": 0}])
+        self.assertEqual(batch["input_ids"][0, -2:].tolist(), [EOS, 9])
+        self.assertEqual(batch["attention_mask"][0].tolist(), [1] * 10 + [0])
+        self.assertEqual(batch["labels"][0, -2:].tolist(), [EOS, -100])
+        self.assertEqual(batch["decoder_input_ids"][0, -1].item(), EOS)
+
+    @parameterized.product(density=(0.15, 0.3, 0.5), inputs_length=(33, 64, 77, 172))
+    def test_any_inputs_length_gives_that_shape(self, density, inputs_length):
+        collator = collator_of(inputs_length, noise_density=density)
+        batch = collator(list(self.examples(collator, 2)))
+        self.assertEqual(batch["input_ids"].shape, (2, inputs_length))
+        self.assertEqual(batch["labels"].shape, (2, collator.targets_length))
+        self.assertFalse(batch["labels"].eq(-100).any())
+
+    def test_too_short_targets_are_refused(self):
+        with self.assertRaisesRegex(ValueError, "114 targets, more than --targets_length 113"):
+            collator_of(512, 113)
+        with self.assertRaisesRegex(ValueError, "--targets_length 40"):  # float32 makes two more than span_lengths says
+            collator_of(172, span_lengths(172, 0.15, 3)[1])
+
+    @parameterized.parameters((2048, 0.15, 114), (512, 0.5, 128))
+    def test_too_few_sentinels_are_refused_when_made(self, inputs_length, density, num_spans):
+        with self.assertRaisesRegex(ValueError, f"{num_spans} spans, but the tokenizer has 100 sentinels"):
+            collator_of(inputs_length, noise_density=density)
+
+    def test_blocks_of_another_length_and_unnumbered_examples_are_refused(self):
+        collator = collator_of(64)
+        with self.assertRaisesRegex(ValueError, "example 3 has 64 tokens: .* needs blocks of 70"):
+            collator([{"input_ids": np.arange(64), "index": 3}])
+        with self.assertRaisesRegex(ValueError, "remove_unused_columns"):
+            collator([{"input_ids": np.arange(collator.tokens_length)}])
+
+
+class EveryObjectiveTest(parameterized.TestCase):
+    @parameterized.product(name=SEQ2SEQ, pack=(False, True))
+    def test_batch_composition_does_not_change_a_datum(self, name, pack):
+        collator = any_collator(name, seed=3, pack=pack)
+        read = (lambda batch: [side[:2] for side in packed_sides(batch)]) if pack else sides
+        examples = some_examples(collator, 14)
+        alone = [read(collator([example]))[0] for example in examples]
+        together = read(collator([examples[i] for i in (3, 13, 0, 7, 8, 9)]))
+        self.assertCountEqual(together, [alone[i] for i in (3, 13, 0, 7, 8, 9)])
+        if not pack:
+            self.assertEqual(together, [alone[i] for i in (3, 13, 0, 7, 8, 9)])
+
+    @parameterized.parameters(*SEQ2SEQ)
+    def test_rows_are_what_the_objective_makes_of_one_datum(self, name):
+        collator, objective = any_collator(name, seed=9), OBJECTIVES[name]
+        given = {"sentinel_ids": SENTINELS, "eos_id": EOS, "targets_length": collator.targets_length}
+        given |= {"replacement_ids": collator.replacement_ids, "mode_token_ids": MODES}
+        examples = some_examples(collator, 7)
+        for example, side in zip(examples, sides(collator(examples))):
+            settings = {key: given[key] for key in (*objective.needs, *objective.heeds) if key in given}
+            if name == "ul2":
+                settings["denoiser"] = example["denoiser"]
+            inputs, targets = objective(example["input_ids"], datum_rng(9, example["index"]), **settings)
+            self.assertEqual(side, (inputs.tolist(), targets.tolist()))
+
+    @parameterized.parameters(*SEQ2SEQ)
+    def test_shapes_never_change(self, name):
+        collator = any_collator(name)
+        width = 1 if name == "full_lm" else 64
+        for examples in (some_examples(collator, 1), some_examples(collator, 9), []):
+            batch = collator(examples)
+            num_rows = max(len(examples), 1)
+            for key, tensor in batch.items():
+                expected = collator.targets_length if key in ("labels", "decoder_input_ids") else width
+                self.assertEqual((tensor.shape, tensor.dtype), ((num_rows, expected), torch.long), key)
+
+    @parameterized.product(name=SEQ2SEQ, pack=(False, True))
+    def test_no_examples_make_a_batch_that_counts_for_nothing(self, name, pack):
+        batch = any_collator(name, pack=pack)([])
+        self.assertTrue(batch["labels"].eq(-100).all())
+        self.assertLen(batch["labels"], 1)
+
+    @parameterized.parameters(*[name for name in SEQ2SEQ if name not in ("span_corruption", "ul2")])
+    def test_shorter_blocks_are_taken_and_longer_ones_refused(self, name):
+        collator = any_collator(name)
+        block = np.arange(100, 101 + collator.tokens_length)
+        blocks = [{"input_ids": block[:length], "index": length} for length in (5, 1, 9, 5)]
+        self.assertLen(sides(collator(blocks)), 4)
+        for length in (len(block), 0):
+            with self.assertRaisesRegex(ValueError, f"has {length} tokens: .* needs 1 to {collator.tokens_length}"):
+                collator([{"input_ids": block[:length], "index": 0}])
+
+    def test_settings_that_an_objective_does_not_heed_do_nothing(self):
+        plain = any_collator("prefix_lm")
+        other = any_collator("prefix_lm", mean_span_length=9.0, random_roll=True)
+        examples = some_examples(plain, 4)
+        self.assertEqual(sides(plain(examples)), sides(other(examples)))
+
+    def test_random_roll_fits_its_rows(self):
+        collator = collator_of(128, random_roll=True)
+        examples = some_examples(collator, 300)
+        lengths = {(len(inputs), len(targets)) for inputs, targets in sides(collator(examples))}
+        inputs, targets = collator.inputs_length, collator.targets_length
+        self.assertEqual(lengths, {(inputs - 1, targets - 1), (inputs, targets - 1), (inputs - 1, targets)})
+
+    @parameterized.parameters(
+        ({"objective": "span_coruption"}, "--objective: unknown .*did you mean span_corruption"),
+        ({"objective": "causal_lm"}, "--objective: unknown objective of an encoder-decoder model 'causal_lm'"),
+        ({"objective": "bert_style", "replacement_ids": None}, "bert_style needs replacement_ids"),
+        ({"objective": "prefix_lm", "targets_length": 100}, "127 targets, more than --targets_length 100"),
+        ({"row_inputs_length": 512}, "--row_inputs_length 512 has no effect without --pack"),
+        ({"pack": True, "row_targets_length": 8}, "--row_targets_length 8: examples have up to 29 targets"),
+        ({"objective": "ul2", "inputs_length": 512}, "UL2's X denoiser.*--num_sentinels"),
+    )
+    def test_what_cannot_work_is_refused_when_made(self, settings, message):
+        with self.assertRaisesRegex(ValueError, message):
+            T5DataCollator(**{"sentinel_ids": SENTINELS, "inputs_length": 128, **settings})
+
+    def test_denoisers(self):
+        collator = any_collator("ul2", 384)
+        self.assertLen(collator.tokens_lengths, 7)
+        self.assertAlmostEqual(sum(collator.weights), 1)
+        with self.assertRaisesRegex(ValueError, "ul2 has blocks of .* use `tokens_lengths`"):
+            _ = collator.tokens_length
+        tokens = np.arange(100, 100 + collator.tokens_lengths[0])
+        with self.assertRaisesRegex(ValueError, "denoiser 7: ul2 has 7"):
+            collator([{"input_ids": tokens, "index": 0, "denoiser": 7}])
+        inputs = [ids for ids, _ in sides(collator(some_examples(collator, 14)))]
+        self.assertEqual([ids[0] for ids in inputs], [MODES[mode] for mode in "RRSXXXX"] * 2)
+
+
+class PackingTest(parameterized.TestCase):
+    def lengths(self, seed, num_examples=60):
+        rng = np.random.default_rng(seed)
+        return np.stack([rng.integers(1, 65, num_examples), rng.integers(0, 33, num_examples)], axis=1)
+
+    @parameterized.parameters(*range(8))
+    def test_every_example_stands_in_one_row_that_has_room(self, seed):
+        lengths_B2, row_lengths = self.lengths(seed), np.array([64, 32])
+        rows_B = pack_examples(lengths_B2, row_lengths)
+        self.assertEqual(sorted(set(rows_B.tolist())), list(range(rows_B.max() + 1)))
+        used_R2 = np.stack([np.bincount(rows_B, weights=side) for side in lengths_B2.T], axis=1)
+        self.assertTrue((used_R2 <= row_lengths).all())
+        np.testing.assert_array_equal(rows_B, pack_examples(lengths_B2, row_lengths))
+
+    @parameterized.parameters(*range(8))
+    def test_few_rows_are_enough(self, seed):
+        """No two rows could be merged, and there are at most a third more than the tokens ask for."""
+        lengths_B2, row_lengths = self.lengths(seed), np.array([64, 32])
+        rows_B = pack_examples(lengths_B2, row_lengths)
+        used_R2 = np.stack([np.bincount(rows_B, weights=side) for side in lengths_B2.T], axis=1)
+        pairs = used_R2[:, None] + used_R2[None]
+        fits = (pairs <= row_lengths).all(axis=2) & ~np.eye(len(used_R2), dtype=bool)
+        self.assertFalse(fits.any())
+        self.assertLess(len(used_R2), 4 / 3 * (lengths_B2.sum(axis=0) / row_lengths).max() + 1)
+
+    def test_rows_that_can_be_filled_are(self):
+        self.assertEqual(pack_examples([[5, 1], [3, 1], [6, 1], [2, 1]], (8, 4)).tolist(), [0, 0, 1, 1])
+        self.assertEqual(pack_examples(np.zeros((0, 2)), (8, 4)).tolist(), [])
+
+    def test_an_example_longer_than_a_row_is_refused(self):
+        with self.assertRaisesRegex(
+            ValueError, r"example 1 has \[9, 1\] inputs and targets, more than a row's \[8, 4\]"
+        ):
+            pack_examples([[5, 1], [9, 1]], (8, 4))
+
+    @parameterized.parameters(*range(4))
+    def test_laid_out_rows_hold_the_examples_and_nothing_else(self, seed):
+        lengths = self.lengths(seed)[:, 0]
+        examples = Ragged(np.random.default_rng(seed).integers(100, 200, lengths.sum()), lengths)
+        rows_B = pack_examples(np.stack([lengths, lengths], axis=1), (64, 64))
+        ids_RX, segments_RX = lay_out(examples, rows_B, 64, fill=-1)
+        seen = np.zeros(rows_B.max() + 1, dtype=int)
+        for row, tokens in zip(rows_B, examples.rows()):
+            seen[row] += 1
+            np.testing.assert_array_equal(ids_RX[row][segments_RX[row] == seen[row]], tokens)
+        self.assertTrue((ids_RX[segments_RX == 0] == -1).all())
+        np.testing.assert_array_equal(segments_RX.max(axis=1), seen)
+        for segments in segments_RX:  # contiguous, in order, padding last
+            used = segments[: np.count_nonzero(segments)]
+            self.assertTrue((np.diff(used) >= 0).all() and (used > 0).all())
+
+    @parameterized.parameters(*SEQ2SEQ)
+    def test_packed_examples_are_those_of_padded_rows_each_once(self, name):
+        rows = {"row_inputs_length": 150, "row_targets_length": 200}
+        padded, packed = any_collator(name, seed=2), any_collator(name, seed=2, pack=True, **rows)
+        examples = some_examples(padded, 21)
+        batch, found = packed(examples), packed_sides(packed(examples))
+        self.assertCountEqual([(inputs, targets) for inputs, targets, _ in found], sides(padded(examples)))
+        for _, targets, decoder_inputs in found:
+            self.assertEqual(decoder_inputs, [START, *targets[:-1]])
+        self.assertLess(len(batch["input_ids"]), len(examples))
+        self.assertEqual(batch["input_ids"].shape, batch["encoder_segment_ids"].shape)
+        self.assertEqual(batch["labels"].shape, (len(batch["input_ids"]), 200))
+        self.assertTrue(batch["attention_mask"].equal((batch["encoder_segment_ids"] > 0).long()))
+        for name_of_side, fill, segments in (("input_ids", PAD, "encoder"), ("labels", -100, "decoder")):
+            free = batch[f"{segments}_segment_ids"] == 0
+            self.assertTrue(batch[name_of_side][free].eq(fill).all())
+
+    def test_prefix_lm_packs_well(self):
+        """Blocks of 511 tokens become 513 in all: rows of 1024 and 1024 have room for three of them, 22 rows for 64."""
+        collator = any_collator("prefix_lm", 512, pack=True, row_inputs_length=1024, row_targets_length=1024)
+        batch = collator(some_examples(collator, 64))
+        self.assertLen(batch["input_ids"], 22)
+
+
+class DoctestTest(parameterized.TestCase):
+    @parameterized.parameters(packing, pre_training_collator)
+    def test_examples_in_docstrings_hold(self, module):
+        results = doctest.testmod(module)
+        self.assertGreater(results.attempted, 0)
+        self.assertEqual(results.failed, 0)
+
+
+if __name__ == "__main__":
+    absltest.main()
