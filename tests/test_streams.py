@@ -6,6 +6,8 @@ import itertools
 import json
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -15,6 +17,7 @@ import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 import zstandard
 from absl.testing import absltest, parameterized
 from number_encoder import NumberEncoder
@@ -442,11 +445,32 @@ class TroubleTest(parameterized.TestCase):
         pids = stream.worker_pids()
         self.assertLen(pids, 2)
         stream.close()
-        self.assertEmpty([pid for pid in pids if Path(f"/proc/{pid}/cmdline").is_file() and _is_running(pid)])
+        self.assertEmpty([pid for pid in pids if _is_running(pid)])
+
+    @pytest.mark.slow
+    def test_workers_end_when_the_main_process_is_killed(self):
+        path = written(number_documents(500), "a.txt")
+        program = (
+            "import sys, time; sys.path.insert(0, sys.argv[2]); import test_streams as t\n"
+            "stream = t.loader(t.FileSource(sys.argv[1]), num_workers=2); next(iter(stream))\n"
+            "print(*stream.worker_pids(), flush=True); time.sleep(60)"
+        )
+        command = [sys.executable, "-c", program, str(path), str(Path(__file__).parent)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as main:
+            pids = [int(pid) for pid in main.stdout.readline().split()]
+            self.assertTrue(all(map(_is_running, pids)))
+            main.kill()
+        deadline = time.monotonic() + 30
+        while any(map(_is_running, pids)) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        self.assertEmpty([pid for pid in pids if _is_running(pid)])
 
 
 def _is_running(pid) -> bool:
-    return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 class TokenizerTest(parameterized.TestCase):

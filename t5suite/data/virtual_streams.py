@@ -126,7 +126,7 @@ class VirtualStream:
     Args:
       encode: a list of texts -> a list of their ids, without end-of-sequence.
       index: which of the V streams.
-      positions: one for each corpus, as `Position.state_dict` gave them; None: the beginning.
+      positions: one for each corpus, as the blocks told them (`BlockStream.go_on_from`); None: the beginning.
       report: called with every bad line's description.
     """
 
