@@ -4,6 +4,7 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import law_worker
 import torch
@@ -15,6 +16,7 @@ from t5suite.data.jsonl import read_jsonl
 from t5suite.data.samplers import shifted_order, shuffled_order
 from t5suite.errors import ConfigError
 from t5suite.runs import open_run
+from t5suite.training import stream_positions
 from t5suite.training.argument_parser import parse_arguments
 from t5suite.training.arguments import SuiteTrainingArguments
 from t5suite.training.limits import MaxMinutesCallback
@@ -254,6 +256,20 @@ class StartTest(parameterized.TestCase):
         found = [int(row) for epoch in range(4) for row in order(epoch)]
         skipped = max(0, -offset)
         self.assertEqual(found[skipped:], run_long_rows(offset + skipped, len(found) - skipped))
+
+    @parameterized.parameters(True, False)
+    def test_a_stream_begins_anew_only_where_data_are_reset(self, data_reset):
+        class Trainer:
+            def train(self, resume_from_checkpoint=None):
+                return resume_from_checkpoint
+
+        class Streaming(stream_positions.StreamTraining, Trainer):
+            def __init__(self):
+                self.stream, self.data_reset = mock.Mock(), data_reset
+
+        with mock.patch.object(stream_positions, "load_position") as load:
+            self.assertEqual(Streaming().train("runs/x/checkpoint-4"), "runs/x/checkpoint-4")
+        self.assertEqual(load.called, not data_reset)
 
     def test_a_mixture_that_ends_is_an_error(self):
         with self.assertRaisesRegex(ConfigError, "add data to --reset"):

@@ -46,7 +46,8 @@ logger = logging.getLogger(__name__)
 TRAINING_FLAGS = (
     "train_file max_train_samples train_fraction few_shot mixing mixing_limit mixing_temperature selection_split "
     "select early_stopping_patience learning_rate num_train_epochs max_steps per_device_train_batch_size optim z_loss "
-    "gradient_accumulation_steps label_smoothing_factor eval_steps save_steps lr_scheduler_type warmup_steps"
+    "gradient_accumulation_steps label_smoothing_factor eval_steps save_steps lr_scheduler_type warmup_steps optimizer "
+    "optim_args schedule lr_scheduler_kwargs clip_grad_value max_grad_norm max_minutes reset extend"
 ).split()
 GENERATION_FLAGS = ("generation_num_beams", "generation_max_length")
 

@@ -268,6 +268,7 @@ def _place(trainer, start: Start, old_step: int, step: int) -> None:
         if hasattr(trainer.train_dataset, "num_examples"):
             # A data set as long as the run: what another run saw of it comes on top.
             trainer.train_dataset.num_examples += max(0, trainer.data_offset)
+    trainer.data_reset = "data" in start.reset
     trainer.schedule_start = step if "schedule" in start.reset else position.schedule_start + step - old_step
     trainer.reset_done = ",".join(sorted(start.reset)) or position.reset
 

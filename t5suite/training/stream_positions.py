@@ -108,8 +108,8 @@ class StreamTraining:
         return self.stream
 
     def train(self, resume_from_checkpoint=None, **kwargs):
-        """Trains on from the stream's position in the checkpoint."""
-        if resume_from_checkpoint:
+        """Trains on from the stream's position in the checkpoint; `--reset data` begins the stream anew."""
+        if resume_from_checkpoint and not self.data_reset:
             load_position(self.stream, resume_from_checkpoint)
         try:
             return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)

@@ -54,9 +54,10 @@ class SuiteTrainer(Seq2SeqTrainer):
         self.eval_sets = list(eval_sets)
         self.selection_metric = selection_metric
         self.last_report = None
-        # Set by `resets.going_on`: how far the examples are ahead of what the step says, the step at which the schedule
-        # began, and what was reset.
+        # Set by `resets.going_on`: how far the examples are ahead of what the step says, whether they begin anew, the
+        # step at which the schedule began, and what was reset.
         self.data_offset = 0
+        self.data_reset = False
         self.schedule_start = 0
         self.reset_done = ""
         self._non_finite_in_a_row = 0
