@@ -12,11 +12,12 @@ from pathlib import Path
 from transformers import set_seed
 
 from t5suite.data.corpora import bundled_text, read_documents
+from t5suite.data.objectives import sentinel_ids
+from t5suite.data.pre_training_collator import T5DataCollator
 from t5suite.data.stream_encoding import stream_encoder
 from t5suite.data.stream_sources import FileSource
 from t5suite.data.streams import StreamCorpus, StreamLoader, StreamSettings
 from t5suite.models.loading import load_model, load_tokenizer
-from t5suite.training.pre_training import make_collator
 from t5suite.training.pre_training_arguments import PreTrainerArguments
 from t5suite.training.stream_positions import StreamPreTrainer
 
@@ -43,7 +44,14 @@ def make_trainer(output_dir, *, num_workers=0, dropout_rate=0.1, max_steps=10, w
     )
     set_seed(1)
     model = load_model(tokenizer=tokenizer, config_overrides=f"{TINY},dropout_rate={dropout_rate}")
-    collator = make_collator(model, tokenizer, inputs_length=32, seed=1)
+    collator = T5DataCollator(
+        sentinel_ids=sentinel_ids(tokenizer),
+        eos_token_id=tokenizer.eos_token_id,
+        inputs_length=32,
+        seed=1,
+        decoder_start_token_id=model.config.decoder_start_token_id,
+        pad_token_id=model.config.pad_token_id,
+    )
     source = FileSource(path or short_text(tokenizer))
     defaults = {"seed": 1, "num_virtual_streams": 4, "buffer_size": 28}
     settings = StreamSettings((collator.tokens_length,), **{**defaults, **stream})

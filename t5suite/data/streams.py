@@ -202,7 +202,7 @@ class StreamLoader:
             if "DataLoader worker (pid" in str(error):
                 raise ChildProcessError(
                     f"a process that tokenizes beside training has died ({str(error).splitlines()[0]}). If memory was "
-                    "short: lower --dataloader_num_workers or --buffer_size"
+                    "short: lower --dataloader_num_workers or --shuffle_buffer_size"
                 ) from error
             raise
         for problem in message.problems:

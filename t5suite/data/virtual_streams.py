@@ -81,7 +81,8 @@ class StreamSettings:
             raise ConfigError(f"weights {weights} for blocks of {self.lengths} tokens: one positive number for each")
         if self.num_virtual_streams < 1 or self.buffer_size < 1:
             raise ConfigError(
-                f"--num_virtual_streams {self.num_virtual_streams}, --buffer_size {self.buffer_size}: at least 1 each"
+                f"--num_virtual_streams {self.num_virtual_streams} and --shuffle_buffer_size {self.buffer_size} must "
+                "be at least 1 each"
             )
         held_out_below(self.validation_fraction)
         if self.validation_fraction == 1:
@@ -270,7 +271,7 @@ class BlockStream:
         read, characters = [], 0
         for item in self.source.read(self.share, epoch, position, self.settings.seed):
             kind = self._kind(item)
-            self._count(kind)
+            self.counts[kind] += 1
             if kind != "documents":
                 continue
             before = {**self.counts, "documents": self.counts["documents"] - 1}
@@ -291,9 +292,6 @@ class BlockStream:
             return "empty"
         held_out = self.held_out_below and document_hash(item.text) < self.held_out_below
         return "held_out" if held_out else "documents"
-
-    def _count(self, kind: str, number: int = 1) -> None:
-        self.counts[kind] += number
 
     def _tokenized(self, epoch: int, read: list) -> Iterator[_Document]:
         """The documents' ids; those that give no token are left out."""
