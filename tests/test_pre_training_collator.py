@@ -2,15 +2,17 @@
 
 import doctest
 import pickle
+from unittest import mock
 
 import numpy as np
 import torch
 from absl.testing import absltest, parameterized
 from torch.utils.data import DataLoader
 
+from benchmarks import collator as collator_benchmark
 from t5suite.data import packing, pre_training_collator
 from t5suite.data.blocks import BlockDataset, BlockLayout
-from t5suite.data.objectives import OBJECTIVES, Ragged, datum_rng, span_lengths
+from t5suite.data.objectives import OBJECTIVES, Ragged, datum_rng, noise_masks, span_lengths
 from t5suite.data.packing import lay_out, pack_examples
 from t5suite.data.pre_training_collator import T5DataCollator
 
@@ -254,6 +256,25 @@ class EveryObjectiveTest(parameterized.TestCase):
             collator([{"input_ids": tokens, "index": 0, "denoiser": 7}])
         inputs = [ids for ids, _ in sides(collator(some_examples(collator, 14)))]
         self.assertEqual([ids[0] for ids in inputs], [MODES[mode] for mode in "RRSXXXX"] * 2)
+
+
+class PlainAlgorithmTest(parameterized.TestCase):
+    @parameterized.parameters(568, 64)
+    def test_masks_obey_the_law_of_the_plain_algorithm(self, length):
+        """The benchmark's peer: equal counts, tokens from equal masks, span lengths and positions."""
+        self.assertLen(collator_benchmark.check_same_law(length, 2000), 7)
+
+    def test_the_laws_can_be_told_apart(self):
+        """A mean span of 2.9 tokens makes one span more."""
+        with mock.patch.object(collator_benchmark, "noise_masks", lambda n, *_: noise_masks(n, 568, 0.15, 2.9, rng)):
+            rng = np.random.default_rng(0)
+            with self.assertRaises(AssertionError):
+                collator_benchmark.check_same_law(568, 2000)
+
+    def test_the_benchmark_runs(self):
+        found = collator_benchmark.measure(batch_size=4, repetitions=2, batches=1)
+        self.assertEqual((found["tokens"], found["inputs"], found["targets"]), (568, 512, 114))
+        self.assertGreater(found["times_faster"]["median"], 0)
 
 
 class PackingTest(parameterized.TestCase):
