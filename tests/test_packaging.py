@@ -6,9 +6,7 @@ from pathlib import Path
 from absl.testing import absltest, parameterized
 
 import t5suite
-from t5suite.shipped import FOLDERS, shipped_file, shipped_folder
-from t5suite.training.argument_parser import parse_arguments
-from t5suite.training.arguments import FINE_TUNING_ARGUMENTS
+from t5suite.shipped import FOLDERS, shipped_folder
 
 ROOT = Path(__file__).parent.parent
 SETUP = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -33,11 +31,6 @@ class PackagingTest(parameterized.TestCase):
 
     def test_the_version_is_one(self):
         self.assertEqual(SETUP["project"]["version"], t5suite.__version__)
-
-    @parameterized.parameters(*((path.name,) for path in sorted(shipped_folder("recipes").glob("*.yaml"))))
-    def test_a_recipe_is_found_by_name_and_understood(self, name):
-        self.assertIsNotNone(shipped_file("recipes", name))
-        parse_arguments(FINE_TUNING_ARGUMENTS, [name, "--use_cpu"])
 
     def test_every_tested_version_is_pinned(self):
         pinned = {

@@ -1,77 +1,153 @@
-"""Text documents -> blocks of tokens, and the order in which a run reads them.
+"""A long row of tokens -> blocks, and the order in which a run reads them.
 
+    >>> layout = BlockLayout(num_tokens=100, lengths=[8])
+    >>> layout.num_blocks, layout.num_dropped
+    (12, 4)
+    >>> dataset = BlockDataset(np.arange(100), layout, seed=0, num_examples=24)
+    >>> dataset[13]["index"], len(dataset[13]["input_ids"])
+    (13, 8)
+
+Every datum has one run-long index j: it is block `j % n` of epoch `j // n`'s order, n being the blocks of an epoch.
+Which tokens and which noise j stands for depends on (seed, j) alone: not on workers, ranks, batches or restarts.
+
+An objective that mixes denoisers (UL2) needs blocks of several lengths. The number of blocks of each length is then the
+same in every epoch, but which part of the text gets which denoiser is drawn anew in each.
 Shape suffixes: N blocks, L tokens of a block.
 """
 
 import functools
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from torch.utils.data import Dataset
 
+from t5suite.data.corpus_mixtures import CorpusMixture
 from t5suite.errors import ConfigError, DataError
 
 
-def token_blocks(documents, encode, tokens_length):
-    """Join the encoded documents and cut them into consecutive blocks of `tokens_length` tokens.
+def apportion(num_items: int, weights: Sequence[float]) -> list[int]:
+    """`num_items` shared out in whole numbers after weights (largest remainders; ties to the first).
 
-    >>> vocabulary = {"Hello": 8774, "world": 296, "again": 541}
-    >>> encode = lambda text: [vocabulary[word] for word in text.split()]
-    >>> blocks_NL, num_dropped = token_blocks(["Hello world", "Hello again world"], encode, tokens_length=2)
-    >>> blocks_NL.tolist(), num_dropped
-    ([[8774, 296], [8774, 541]], 1)
-
-    No separator and no EOS stands between documents, as in T5's pipeline (arXiv:1910.10683): `encode` maps a text to
-    its ids alone, e.g. `lambda text: tokenizer(text, add_special_tokens=False)["input_ids"]`.
-
-    Returns the blocks, int32 [N, tokens_length], and the number of tokens of the last partial block, which is dropped
-    so that every block has the same shape (T5 keeps it, padded). Raises ValueError when there is not one whole block.
+    >>> apportion(10, [1, 1, 2])
+    [3, 2, 5]
     """
-    if tokens_length < 1:
-        raise ConfigError(f"tokens_length is {tokens_length}: it must be at least 1 token")
-    parts = [np.asarray(encode(document), dtype=np.int32) for document in documents]
-    tokens = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)
-    num_blocks, num_dropped = divmod(len(tokens), tokens_length)
-    if num_blocks == 0:
-        raise DataError(
-            f"{len(parts)} documents hold {len(tokens)} tokens, less than one block of {tokens_length}: "
-            "give more text, or lower --inputs_length"
-        )
-    return tokens[: num_blocks * tokens_length].reshape(num_blocks, tokens_length), num_dropped
+    shares = np.asarray(weights, dtype=np.float64) / sum(weights) * num_items
+    counts = np.floor(shares + 1e-9).astype(np.int64)
+    largest = np.argsort(-(shares - counts), kind="stable")[: num_items - int(counts.sum())]
+    counts[largest] += 1
+    return counts.tolist()
+
+
+@dataclass(frozen=True)
+class BlockLayout:
+    """How many blocks of each length fit into a text; `denoisers_N` and `starts_N` say what an epoch's blocks are.
+
+    Args:
+      lengths: tokens of a block, one entry for each denoiser.
+      weights: how often each denoiser is used, in relative numbers of blocks.
+
+    Raises:
+      DataError: the text holds not one whole block.
+    """
+
+    num_tokens: int
+    lengths: tuple[int, ...]
+    weights: tuple[float, ...] = ()
+    counts: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self):
+        lengths, weights = tuple(self.lengths), tuple(self.weights) or (1.0,) * len(self.lengths)
+        if min(lengths) < 1:
+            raise ConfigError(f"blocks of {min(lengths)} tokens: they must have at least 1")
+        if len(weights) != len(lengths) or min(weights) < 0 or sum(weights) <= 0:
+            raise ConfigError(f"weights {weights} for blocks of {lengths} tokens: one positive number for each")
+        object.__setattr__(self, "lengths", lengths)
+        object.__setattr__(self, "weights", weights)
+        object.__setattr__(self, "counts", tuple(_most_blocks(self.num_tokens, lengths, weights)))
+        if self.num_blocks == 0:
+            raise DataError(
+                f"{self.num_tokens} tokens, less than one block of {max(lengths)}: give more text, or lower "
+                "--inputs_length"
+            )
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks an epoch."""
+        return sum(self.counts)
+
+    @property
+    def num_dropped(self) -> int:
+        """Tokens at the end of the text that make no whole block."""
+        return self.num_tokens - int(np.dot(self.counts, self.lengths))
+
+    def denoisers_N(self, seed: int, epoch: int) -> np.ndarray:
+        """Which denoiser each block of an epoch is for, in the order of the text."""
+        denoisers_N = np.repeat(np.arange(len(self.lengths)), self.counts)
+        return denoisers_N if len(self.lengths) == 1 else _rng(seed, epoch, "denoisers").permutation(denoisers_N)
+
+
+def _most_blocks(num_tokens: int, lengths, weights) -> list[int]:
+    """The largest number of blocks, shared out after the weights, whose tokens the text has."""
+    mean_length = float(np.dot(lengths, weights) / sum(weights))
+    num_blocks = int(num_tokens / mean_length) + len(lengths)
+    while num_blocks and np.dot(apportion(num_blocks, weights), lengths) > num_tokens:
+        num_blocks -= 1
+    return apportion(num_blocks, weights)
+
+
+def _rng(seed: int, epoch: int, purpose: str) -> np.random.Generator:
+    return np.random.default_rng((seed, epoch, *purpose.encode()))
 
 
 @functools.lru_cache(maxsize=2)  # a loader that runs ahead stands in two epochs at once
-def block_order(seed, epoch, num_blocks):
-    """The order of the blocks in one epoch, int64 [num_blocks], read-only: a permutation drawn from (seed, epoch).
+def block_order(seed: int, epoch: int, num_blocks: int) -> np.ndarray:
+    """The order of the blocks in one epoch, [num_blocks], read-only: a permutation drawn from (seed, epoch).
 
     >>> sorted(block_order(0, 3, 4).tolist())
     [0, 1, 2, 3]
     """
-    order = np.random.default_rng((seed, epoch)).permutation(num_blocks)
+    dtype = np.uint32 if num_blocks <= 2**32 else np.int64
+    order = np.arange(num_blocks, dtype=dtype)
+    np.random.default_rng((seed, epoch)).shuffle(order)
     order.setflags(write=False)
     return order
 
 
-class BlockDataset(Dataset):
-    """Blocks by run-long index: datum j is block `block_order(seed, epoch)[j % N]` of epoch `j // N`.
+@functools.lru_cache(maxsize=2)
+def _cuts(layout: BlockLayout, seed: int, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+    """`(starts_N, denoisers_N)` of an epoch's blocks, for blocks of several lengths."""
+    denoisers_N = layout.denoisers_N(seed, epoch)
+    lengths_N = np.asarray(layout.lengths)[denoisers_N]
+    return np.cumsum(lengths_N) - lengths_N, denoisers_N
 
-    >>> dataset = BlockDataset(np.array([[5, 6], [7, 8], [9, 10]]), seed=0, num_examples=6)
+
+class BlockDataset(Dataset):
+    """Blocks by run-long index, as `{"input_ids": [L], "index": j}`, with the "denoiser" where there are several.
+
+    >>> dataset = BlockDataset(np.array([5, 6, 7, 8, 9, 10]), BlockLayout(6, [2]), seed=0, num_examples=6)
     >>> len(dataset), dataset[4]["index"]
     (6, 4)
     >>> sorted(dataset[j]["input_ids"][0].item() for j in (3, 4, 5))     # the second epoch has every block once
     [5, 7, 9]
 
-    Read it in order (a sequential sampler): it is shuffled already, and a shuffled sampler would reshuffle whole epochs
-    together. `num_examples` is the length in examples, steps x examples per step; None means one epoch.
+    Read it in order (a sequential sampler): it is shuffled already. In an epoch of shuffle=False, blocks keep the order
+    of the text: for evaluation.
 
-    Raises ValueError for no blocks or a negative length, IndexError for j outside [0, num_examples).
+    Args:
+      tokens: anything with `tokens[start:stop]` -> ids, such as an array or a memory-mapped `TokenSequence`.
+      num_examples: the length in examples, steps x examples a step; None means one epoch.
+
+    Raises ValueError for a negative length, IndexError for j outside [0, num_examples).
     """
 
-    def __init__(self, blocks_NL, seed=0, num_examples=None):
-        if len(blocks_NL) == 0:
-            raise DataError("no blocks to read: the text gave none")
-        self.blocks_NL = blocks_NL
+    def __init__(self, tokens, layout: BlockLayout, seed: int = 0, num_examples: int | None = None, shuffle=True):
+        self.tokens = tokens
+        self.layout = layout
         self.seed = seed
-        self.num_examples = len(blocks_NL) if num_examples is None else num_examples
+        self.shuffle = shuffle
+        self.num_examples = layout.num_blocks if num_examples is None else num_examples
         if self.num_examples < 0:
             raise ConfigError(f"num_examples is {num_examples}: it must be at least 0")
 
@@ -81,6 +157,51 @@ class BlockDataset(Dataset):
     def __getitem__(self, index):
         if not 0 <= index < self.num_examples:
             raise IndexError(f"example {index} of a dataset of {self.num_examples}")
-        epoch, position = divmod(int(index), len(self.blocks_NL))
-        block = block_order(self.seed, epoch, len(self.blocks_NL))[position]
-        return {"input_ids": self.blocks_NL[block], "index": int(index)}
+        index, num_blocks = int(index), self.layout.num_blocks
+        epoch, position = divmod(index, num_blocks)
+        block = int(block_order(self.seed, epoch, num_blocks)[position]) if self.shuffle else position
+        if len(self.layout.lengths) == 1:
+            length = self.layout.lengths[0]
+            return {"input_ids": self.tokens[block * length : (block + 1) * length], "index": index}
+        starts_N, denoisers_N = _cuts(self.layout, self.seed, epoch)
+        start, denoiser = int(starts_N[block]), int(denoisers_N[block])
+        tokens = self.tokens[start : start + self.layout.lengths[denoiser]]
+        return {"input_ids": tokens, "index": index, "denoiser": denoiser}
+
+
+class MixedBlocks(Dataset):
+    """Blocks of several corpora by weight; each corpus runs through epochs of its own.
+
+    >>> corpora = [np.arange(60), np.arange(100, 120)]
+    >>> mixed = MixedBlocks(corpora, [BlockLayout(len(tokens), [2]) for tokens in corpora], weights=(3, 1), seed=0)
+    >>> mixed.num_blocks, len(mixed)
+    (40, 40)
+
+    Args:
+      weights: how often each corpus is drawn from, in blocks; None means after their sizes.
+      num_examples: the length in examples; None means as many as all corpora have blocks together, which is called an
+        epoch here.
+    """
+
+    def __init__(self, corpora, layouts, weights=None, seed: int = 0, num_examples: int | None = None):
+        self.num_blocks = sum(layout.num_blocks for layout in layouts)
+        self.mixture = CorpusMixture(tuple(weights or [float(layout.num_blocks) for layout in layouts]), seed)
+        self.num_examples = self.num_blocks if num_examples is None else num_examples
+        # Corpora differ in their numbers of blocks and so in their orders; a seed of its own parts equal ones too.
+        self.datasets = [
+            BlockDataset(tokens, layout, _corpus_seed(seed, number), sys.maxsize)
+            for number, (tokens, layout) in enumerate(zip(corpora, layouts, strict=True))
+        ]
+
+    def __len__(self):
+        return self.num_examples
+
+    def __getitem__(self, index):
+        if not 0 <= index < self.num_examples:
+            raise IndexError(f"example {index} of a dataset of {self.num_examples}")
+        corpus, position = self.mixture.corpus_of(index)
+        return {**self.datasets[corpus][position], "index": int(index)}
+
+
+def _corpus_seed(seed: int, number: int) -> int:
+    return int(np.random.SeedSequence((seed, number)).generate_state(1, np.uint64)[0])

@@ -70,6 +70,18 @@ def family_of(config, asked_for: str | None = None) -> str:
     raise ConfigError(f"a model of type {config.model_type!r} is none of {', '.join(FAMILIES)}")
 
 
+def family_of_model(model) -> str:
+    """The family of a model that is there, by its class.
+
+    >>> family_of_model(model)
+    'seq2seq'
+    """
+    for name, family in FAMILIES.items():
+        if family.holds(model.config) and class_in(family.auto_class, model.config) is type(model):
+            return name
+    return family_of(model.config)
+
+
 def model_class_for(config, family: str, sentence_pairs: bool = False):
     """transformers' class for a configuration of a family; with `sentence_pairs`, one with a head for them.
 

@@ -109,6 +109,13 @@ def load_model(
     return model
 
 
+def load_model_shapes(name: str | None = None, **settings):
+    """What `load_model` would give, without its weights: every parameter is on the meta device."""
+    settings |= {"init_checkpoint": None, "config_name": settings.get("config_name") or name or BUNDLED_MODEL}
+    with torch.device("meta"):
+        return load_model(None, **settings)
+
+
 def _random_weights(auto_class, config, options):
     try:
         model = random_model(auto_class, config, **options)

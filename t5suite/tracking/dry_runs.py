@@ -38,7 +38,7 @@ def print_dry_run(settings: dict, changed: dict, data, tokenizer, lengths, args)
       data: `fine_tuning.Data`.
     """
     console = Console(width=118)
-    _print_settings(console, settings, changed)
+    print_settings(console, settings, changed)
     _print_pairs(console, data)
     figures = {"lengths": {}, "steps": None}
     table = Table(title="tokens", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
@@ -81,7 +81,8 @@ def token_figures(texts: list[str], side: str, tokenizer, limit: int) -> dict:
     }
 
 
-def _print_settings(console, settings, changed):
+def print_settings(console, settings: dict, changed: dict) -> None:
+    """A table of our flags, the most important of Hugging Face's, and whatever is not at its default."""
     table = Table(title="settings (* not the default)", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("flag")
     table.add_column("value")

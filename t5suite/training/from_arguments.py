@@ -4,24 +4,32 @@
 """
 
 import logging
+from dataclasses import asdict
+from pathlib import Path
 
 from t5suite.data.sources import DataOptions
 from t5suite.data.subsets import selection_share
+from t5suite.data.text_readers import TextOptions
 from t5suite.data.training_data import Mixing, Subset
-from t5suite.models.loading import load_model, load_tokenizer
+from t5suite.models.loading import load_model, load_model_shapes, load_tokenizer
 from t5suite.models.vocabulary import add_sentinels, add_tokens
 from t5suite.tasks.registry import Lengths
 from t5suite.training.fine_tuning import Data, Plan, load_data
+from t5suite.training.pre_training import control_ids
+from t5suite.training.pre_training_collators import make_collator
+from t5suite.training.pre_training_evaluation import EVALUATION_SEED
+from t5suite.training.pre_training_text import Examples, block_data, pair_data, stream_data, tokenized_text
 
 logger = logging.getLogger(__name__)
 
 
-def tokenizer_and_model(model_args, mode_tokens=(), sentence_pairs: bool = False):
+def tokenizer_and_model(model_args, mode_tokens=(), sentence_pairs: bool = False, without_weights: bool = False):
     """`(tokenizer, model)` of the model flags, the model in float32.
 
     Args:
       mode_tokens: tokens that an objective needs and the tokenizer may lack (`vocabulary.MODE_TOKENS` for UL2).
       sentence_pairs: give a masked model a head for pairs of sentences.
+      without_weights: make a new model's shapes alone (on the meta device), which a dry run needs.
     """
     tokenizer = load_tokenizer(
         model_args.tokenizer_name or model_args.model_name_or_path,
@@ -33,7 +41,8 @@ def tokenizer_and_model(model_args, mode_tokens=(), sentence_pairs: bool = False
         logger.warning("--allow_missing_keys has no effect: there is no --init_checkpoint")
     added = 0 if model_args.num_sentinels is None else add_sentinels(tokenizer, model_args.num_sentinels)
     added += add_tokens(tokenizer, mode_tokens)
-    model = load_model(
+    load = load_model_shapes if without_weights else load_model
+    model = load(
         model_args.model_name_or_path,
         tokenizer=tokenizer,
         config_name=model_args.config_name,
@@ -90,3 +99,67 @@ def lengths_of(data_args) -> Lengths:
 def mixing_of(data_args) -> Mixing:
     """How often a mixture's tasks are drawn."""
     return Mixing(data_args.mixing, data_args.mixing_limit, data_args.mixing_temperature)
+
+
+def pre_training_collators(objective_args, tokenizer, model, seed: int):
+    """`(for training, for evaluation)`: the latter's noise is the same in every run, and its rows are not packed."""
+    settings = asdict(objective_args)
+    for name in ("document_separator", "sentence_language", "mode_tokens"):
+        del settings[name]
+    if objective_args.modes:
+        ids = tokenizer.convert_tokens_to_ids(list(objective_args.modes))
+        settings["mode_token_ids"] = dict(zip("RSX", ids, strict=True))
+    unpacked = {**settings, "pack": None, "row_inputs_length": None, "row_targets_length": None}
+    return (
+        make_collator(tokenizer=tokenizer, model=model, seed=seed, **settings),
+        make_collator(tokenizer=tokenizer, model=model, seed=EVALUATION_SEED, **unpacked),
+    )
+
+
+def pre_training_data(arguments, tokenizer, train_collator, eval_collator) -> tuple[dict, Examples, object]:
+    """`(what the manifest says of the text, examples, stream)` of the text flags; the stream is None for files.
+
+    The main process tokenizes first; the others find its work done.
+    """
+    _, text_args, objective_args, run_args, args = arguments
+    options = TextOptions(text_args.text_column_name, text_args.text_unit, text_args.bad_lines)
+    shared = {
+        "validation_files": text_args.validation_file or (),
+        "validation_fraction": text_args.validation_fraction,
+        "document_separator": objective_args.separator,
+    }
+    scored = {"control_ids": control_ids(tokenizer), "max_eval_samples": text_args.max_eval_samples}
+    folder, weights = Path(args.output_dir) / "corpus", text_args.corpus_weights
+    with args.main_process_first(local=False, desc="tokenizing"):
+        if text_args.streaming:
+            return stream_data(
+                tokenizer,
+                folder,
+                options,
+                train_collator,
+                eval_collator,
+                args,
+                inputs=[[name] for name in text_args.train_file] if weights else [text_args.train_file],
+                weights=weights,
+                num_virtual_streams=text_args.num_virtual_streams,
+                buffer_size=text_args.shuffle_buffer_size,
+                trains=not run_args.eval_only,
+                **shared,
+                **scored,
+            )
+        text = tokenized_text(
+            tokenizer,
+            folder,
+            options,
+            train_files=text_args.train_file or (),
+            corpora=text_args.train_corpus or (),
+            apart=weights is not None,
+            split_sentences=objective_args.sentence_language if objective_args.sentence_pairs else None,
+            trains=not run_args.eval_only,
+            **shared,
+        )
+    if objective_args.sentence_pairs:
+        examples = pair_data(text, train_collator, seed=args.seed, **scored)
+    else:
+        examples = block_data(text, train_collator, seed=args.seed, weights=weights, **scored)
+    return {**text.described, "examples": examples.counts()}, examples, None

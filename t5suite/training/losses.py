@@ -44,4 +44,68 @@ class TokenLoss:
     def __call__(self, outputs, labels, num_items_in_batch=None) -> torch.Tensor:
         if num_items_in_batch is None:
             num_items_in_batch = labels.ne(IGNORED).sum().clamp(min=1)
-        return token_loss(outputs.logits, labels, num_items_in_batch, self.label_smoothing, self.z_loss)
+        return token_loss(token_logits(outputs), labels, num_items_in_batch, self.label_smoothing, self.z_loss)
+
+
+def token_logits(outputs) -> torch.Tensor:
+    """What a model says of tokens, [B, T, V]; models with a head for sentence pairs call it otherwise."""
+    return outputs.logits if "logits" in outputs else outputs.prediction_logits
+
+
+def pair_logits(outputs) -> torch.Tensor:
+    """What a model says of its sentence pairs, [B, 2]."""
+    return outputs.sop_logits if "sop_logits" in outputs else outputs.seq_relationship_logits
+
+
+# The labels of sentence pairs: BERT's next sentence, ALBERT's sentence order.
+PAIR_LABELS = ("next_sentence_label", "sentence_order_label")
+
+
+class WatchedLoss:
+    """A token loss that also learns sentence pairs, and counts the guesses in the steps that are logged.
+
+    >>> loss.watching = True
+    >>> loss(outputs, labels, num_items_in_batch)
+    tensor(3.41)
+    >>> loss.accuracy()          # points over the micro-batches watched, or None
+    38.9
+
+    Attributes:
+      watching: whether guesses are counted, which takes a pass over the logits.
+      pair_labels: [B], of the next call's rows; their mean cross-entropy is added to the tokens' (arXiv:1810.04805).
+    """
+
+    def __init__(self, loss, reduce=lambda tensor: tensor):
+        self.loss = loss
+        self.reduce = reduce
+        self.watching = False
+        self.pair_labels = None
+        self.counts = None
+
+    def __call__(self, outputs, labels, num_items_in_batch=None) -> torch.Tensor:
+        kept = labels.ne(IGNORED)
+        if self.watching:
+            with torch.no_grad():
+                right = token_logits(outputs).argmax(-1).eq(labels) & kept
+                counts = torch.stack([right.sum(), kept.sum()])
+                self.counts = counts if self.counts is None else self.counts + counts
+        if num_items_in_batch is None:
+            num_items_in_batch = kept.sum().clamp(min=1)
+        loss = self.loss(outputs, labels, num_items_in_batch)
+        if self.pair_labels is not None:
+            loss = loss + self._pair_loss(outputs, kept.sum() / num_items_in_batch)
+        return loss
+
+    def _pair_loss(self, outputs, share):
+        """The mean over the update's pairs: a batch counts by its share of the update's labels, as rows have alike."""
+        counted = self.pair_labels.ne(IGNORED).sum().clamp(min=1)
+        logits, labels = pair_logits(outputs).float(), self.pair_labels.view(-1)
+        return F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum") / counted * share
+
+    def accuracy(self) -> float | None:
+        """Points since the last call."""
+        if self.counts is None:
+            return None
+        right, total = self.reduce(self.counts).tolist()
+        self.counts = None
+        return 100 * right / max(total, 1)

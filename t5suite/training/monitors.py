@@ -11,7 +11,6 @@ import time
 import torch
 from transformers import ProgressCallback, TrainerCallback
 
-from t5suite.data.collators import IGNORED
 from t5suite.training.throughput import forward_flops, utilisation
 
 logger = logging.getLogger(__name__)
@@ -118,40 +117,6 @@ def weight_norm(model) -> float | None:
     if any(p.numel() == 0 or hasattr(p, "ds_id") or hasattr(p, "placements") for p in parameters):
         return None
     return torch.linalg.vector_norm(torch.stack(torch._foreach_norm([p.float() for p in parameters]))).item()
-
-
-class WatchedLoss:
-    """A loss that also counts, in the steps that are logged, how many target tokens were guessed right.
-
-    >>> loss.watching = True
-    >>> loss(outputs, labels, num_items_in_batch)
-    tensor(3.41)
-    >>> loss.accuracy()          # points over the micro-batches watched, or None
-    38.9
-    """
-
-    def __init__(self, loss, reduce=lambda tensor: tensor):
-        self.loss = loss
-        self.reduce = reduce
-        self.watching = False
-        self.counts = None
-
-    def __call__(self, outputs, labels, num_items_in_batch=None) -> torch.Tensor:
-        if self.watching:
-            with torch.no_grad():
-                kept = labels.ne(IGNORED)
-                right = outputs.logits.argmax(-1).eq(labels) & kept
-                counts = torch.stack([right.sum(), kept.sum()])
-                self.counts = counts if self.counts is None else self.counts + counts
-        return self.loss(outputs, labels, num_items_in_batch)
-
-    def accuracy(self) -> float | None:
-        """Points since the last call."""
-        if self.counts is None:
-            return None
-        right, total = self.reduce(self.counts).tolist()
-        self.counts = None
-        return 100 * right / max(total, 1)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

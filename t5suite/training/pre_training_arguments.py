@@ -1,19 +1,26 @@
 """The flags of `pre_train_t5.py`, as dataclasses.
 
-    >>> model, text, training = parse_arguments(PRE_TRAINING_ARGUMENTS, ["--train_file", "articles.txt.gz"])
+    >>> model, text, objective, run, training = parse_arguments(PRE_TRAINING_ARGUMENTS, ["--train_file", "a.txt.gz"])
 
 The model's flags are those of fine-tuning; so are the trainer's, with defaults that suit pre-training.
 """
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
+from t5suite.data.objectives import OBJECTIVES
 from t5suite.errors import ConfigError
+from t5suite.lookup import find
+from t5suite.models.vocabulary import MODE_TOKENS
 from t5suite.training.arguments import ModelArguments, SuiteTrainingArguments
 
 OWN_TEXT_INPUTS_LENGTH = 512
-BUNDLED_TEXT_INPUTS_LENGTH = 128
+BUNDLED_TEXT_INPUTS_LENGTH = 64
+STREAMED_BY_DEFAULT = "hub:allenai/c4:en:train"
+# Objectives that learn where a document ends.
+SEPARATED = ("causal_lm", "full_lm")
 SELECTION_METRICS = (None, "loss", "nll", "perplexity")
 GENERATION_FLAGS = (
     "predict_with_generate",
@@ -25,53 +32,194 @@ GENERATION_FLAGS = (
 
 
 @dataclass
-class PreTrainingArguments:
-    """Which text, and what is hidden in it."""
+class TextArguments:
+    """Which text: files, built corpora, or a stream. Without any of these flags, the bundled text."""
 
-    _argument_group_name = "text and corruption"
+    _argument_group_name = "text"
 
-    train_file: str | None = field(
+    train_file: list[str] | None = field(
         default=None,
         metadata={
-            "help": "Text to train on: .txt (one document a line) or .jsonl, each also .gz. Default: the bundled text."
+            "help": "Text to train on: files (.txt, .jsonl, .parquet, each also .gz or .zst), folders, patterns, "
+            "or hub:NAME:CONFIG:SPLIT. Tokenized once, into the run's directory, unless --streaming."
         },
     )
-    validation_file: str | None = field(
+    validation_file: list[str] | None = field(
+        default=None, metadata={"help": "Text to evaluate on. Default: --validation_fraction of the documents."}
+    )
+    train_corpus: list[str] | None = field(
+        default=None, metadata={"help": "Folders that `t5suite corpus build` made, in place of --train_file."}
+    )
+    corpus_weights: list[float] | None = field(
         default=None,
-        metadata={"help": "Text to evaluate on. Default: --validation_fraction of the training text's blocks."},
+        metadata={
+            "help": "How often each --train_corpus, or each --train_file as a corpus of its own, is drawn from. "
+            "Default: after their sizes."
+        },
     )
-    text_column_name: str = field(default="text", metadata={"help": "Where a .jsonl file's rows hold the text."})
+    streaming: bool = field(
+        default=False,
+        metadata={"help": "Tokenize while training, for text that is too large to tokenize first; needs --max_steps."},
+    )
+    shuffle_buffer_size: int = field(default=16384, metadata={"help": "Blocks of a stream that are shuffled together."})
+    num_virtual_streams: int = field(
+        default=64, metadata={"help": "Parts of a stream; a multiple of ranks x --dataloader_num_workers."}
+    )
+    text_column_name: str = field(
+        default="text", metadata={"help": "Where the rows of a .jsonl, .parquet or hub dataset hold the text."}
+    )
+    text_unit: Literal["line", "paragraph", "file"] = field(
+        default="line", metadata={"help": "What a document is in a .txt file."}
+    )
+    bad_lines: Literal["error", "skip"] = field(
+        default="error", metadata={"help": "A line that cannot be read ends the run, or is counted and left out."}
+    )
     validation_fraction: float = field(
-        default=0.05,
-        metadata={"help": "Share of the training blocks, from the end, held out where there is no --validation_file."},
+        default=0.05, metadata={"help": "Share of the documents held out where there is no --validation_file."}
     )
+    max_eval_samples: int | None = field(default=None, metadata={"help": "At most this many blocks are evaluated."})
+
+    def __post_init__(self):
+        if self.streaming and not self.train_file:
+            self.train_file = [STREAMED_BY_DEFAULT]
+        if self.train_file and self.train_corpus:
+            raise ConfigError("--train_file and --train_corpus: give one of them")
+        if self.streaming and self.train_corpus:
+            raise ConfigError("--streaming with --train_corpus: a built corpus is tokenized already; leave one out")
+        if not 0 < self.validation_fraction < 1:
+            raise ConfigError(f"--validation_fraction {self.validation_fraction}: must lie between 0 and 1")
+        num_corpora = len(self.train_corpus or self.train_file or ())
+        if self.corpus_weights is not None and len(self.corpus_weights) != num_corpora:
+            raise ConfigError(
+                f"--corpus_weights has {len(self.corpus_weights)} numbers for {num_corpora} --train_file or "
+                "--train_corpus: give one for each"
+            )
+        if self.max_eval_samples is not None and self.max_eval_samples < 1:
+            raise ConfigError(f"--max_eval_samples {self.max_eval_samples}: must be at least 1")
+
+    @property
+    def bundled(self) -> bool:
+        """Whether the text is the bundled one."""
+        return not (self.train_file or self.validation_file or self.train_corpus)
+
+
+@dataclass
+class ObjectiveArguments:
+    """What is hidden in the text, and in which form it comes back."""
+
+    _argument_group_name = "objective"
+
+    objective: str = field(default="span_corruption", metadata={"help": ", ".join(OBJECTIVES) + "."})
     inputs_length: int | None = field(
         default=None,
-        metadata={"help": "Input tokens after corruption. Default: 512; on the short bundled text, 128."},
+        metadata={"help": "Input tokens of a block after corruption. Default: 512; on the short bundled text, 64."},
     )
     targets_length: int | None = field(
-        default=None, metadata={"help": "Target tokens. Default: as many as the corruption makes."}
+        default=None, metadata={"help": "Target tokens of a block. Default: as many as the objective makes."}
     )
-    noise_density: float = field(default=0.15, metadata={"help": "Share of the tokens that is hidden."})
-    mean_span_length: float = field(default=3.0, metadata={"help": "Mean length of a hidden span in tokens."})
+    noise_density: float | None = field(
+        default=None, metadata={"help": "Share of the tokens that is hidden. Default: the objective's (T5: 0.15)."}
+    )
+    mean_span_length: float | None = field(
+        default=None, metadata={"help": "Mean length of a hidden span in tokens. Default: the objective's (T5: 3)."}
+    )
+    random_roll: bool = field(
+        default=False, metadata={"help": "Turn the mask by a random offset, so that every position is hidden equally."}
+    )
+    mode_tokens: str | None = field(
+        default=None,
+        metadata={
+            "help": "What stands for UL2's modes R, S, X in the inputs, such as '[NLU],[S2S],[NLG]'; none: nothing "
+            "does. Default: [R],[S],[X]."
+        },
+    )
+    mask_units: Literal["token", "word", "ngram", "pmi", "span"] | None = field(
+        default=None, metadata={"help": "What masked_lm hides as a whole. Default: token."}
+    )
+    collocations: str | None = field(
+        default=None, metadata={"help": "The table of --mask_units pmi, made by t5suite corpus collocations."}
+    )
+    sentence_pairs: Literal["next", "order"] | None = field(
+        default=None,
+        metadata={"help": "masked_lm also learns which sentences follow each other: next (BERT) or order (ALBERT)."},
+    )
+    sentence_language: str = field(
+        default="en", metadata={"help": "How sentences of a --train_file are told apart: a language."}
+    )
+    document_separator: Literal["none", "eos"] | None = field(
+        default=None,
+        metadata={
+            "help": "What stands between documents. Default: eos for causal_lm and full_lm, else none, as in T5."
+        },
+    )
+    pack: bool = field(
+        default=False, metadata={"help": "Several short examples in one row, which do not see each other."}
+    )
+    row_inputs_length: int | None = field(
+        default=None, metadata={"help": "Input tokens of a packed row. Default: --inputs_length."}
+    )
+    row_targets_length: int | None = field(
+        default=None, metadata={"help": "Target tokens of a packed row. Default: --targets_length."}
+    )
+
+    def __post_init__(self):
+        find(self.objective, OBJECTIVES, "objective", where="--objective")
+        if self.inputs_length is not None and self.inputs_length < 4:
+            raise ConfigError(f"--inputs_length {self.inputs_length}: must be at least 4 tokens")
+        if self.mode_tokens not in (None, "none") and len(self.modes) != 3:
+            raise ConfigError(f"--mode_tokens {self.mode_tokens}: give three, such as {','.join(MODE_TOKENS)}, or none")
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """The tokens of UL2's modes R, S and X; none for other objectives."""
+        if self.objective != "ul2" or self.mode_tokens == "none":
+            return ()
+        return tuple(self.mode_tokens.split(",")) if self.mode_tokens else MODE_TOKENS
+
+    @property
+    def separator(self) -> str:
+        """What stands between documents."""
+        return self.document_separator or ("eos" if self.objective in SEPARATED else "none")
+
+
+@dataclass
+class RunArguments:
+    """How the run goes."""
+
+    _argument_group_name = "modes and reporting"
+
     eval_only: bool = field(default=False, metadata={"help": "Score the model without training it."})
+    dry_run: bool = field(
+        default=False, metadata={"help": "Show the configuration, an example, lengths, steps and FLOPs, then stop."}
+    )
     resume: str = field(
         default="auto",
         metadata={
             "help": "auto: go on from the newest complete checkpoint; none: a fresh run; or a checkpoint's path."
         },
     )
+    keep_every: int | None = field(
+        default=None, metadata={"help": "Checkpoints at multiples of this step stay, beside --save_total_limit."}
+    )
+    peak_tflops: float | None = field(
+        default=None, metadata={"help": "The device's peak for MFU, where its name does not tell (bf16, dense)."}
+    )
 
     def __post_init__(self):
-        if self.validation_file and not self.train_file and not self.eval_only:
-            raise ConfigError(f"--validation_file {self.validation_file} needs a --train_file beside it")
-        if not 0 < self.validation_fraction < 1:
-            raise ConfigError(f"--validation_fraction {self.validation_fraction}: must lie between 0 and 1")
-        if self.inputs_length is None:
-            own_text = self.train_file or self.validation_file
-            self.inputs_length = OWN_TEXT_INPUTS_LENGTH if own_text else BUNDLED_TEXT_INPUTS_LENGTH
-        if self.inputs_length < 4:
-            raise ConfigError(f"--inputs_length {self.inputs_length}: must be at least 4 tokens")
+        if self.keep_every is not None and self.keep_every < 1:
+            raise ConfigError(f"--keep_every {self.keep_every}: must be at least 1 step")
+
+
+def reconcile(text: TextArguments, objective: ObjectiveArguments, run: RunArguments) -> None:
+    """What depends on flags of several groups: the default of `--inputs_length`, and files that lack their partner.
+
+    Raises:
+      ConfigError: text to evaluate on, but none to train on.
+    """
+    if objective.inputs_length is None:
+        objective.inputs_length = BUNDLED_TEXT_INPUTS_LENGTH if text.bundled else OWN_TEXT_INPUTS_LENGTH
+    if text.validation_file and not (text.train_file or text.train_corpus or run.eval_only):
+        raise ConfigError(f"--validation_file {' '.join(text.validation_file)} needs a --train_file beside it")
 
 
 @dataclass
@@ -101,7 +249,7 @@ class PreTrainerArguments(SuiteTrainingArguments):
     )
     metric_for_best_model: str | None = field(default=None, metadata={"help": "loss, the only one there is."})
     train_sampling_strategy: str = field(
-        default="random", metadata={"help": "random: every pass has an order of its own. All blocks are equally long."}
+        default="random", metadata={"help": "random: every pass has an order of its own. "}
     )
     logging_steps: float = field(default=10, metadata={"help": "Steps between two lines of metrics.jsonl."})
 
@@ -119,4 +267,4 @@ class PreTrainerArguments(SuiteTrainingArguments):
                 raise ConfigError(f"--{name} {getattr(self, name)}: pre-training generates nothing; leave it out")
 
 
-PRE_TRAINING_ARGUMENTS = (ModelArguments, PreTrainingArguments, PreTrainerArguments)
+PRE_TRAINING_ARGUMENTS = (ModelArguments, TextArguments, ObjectiveArguments, RunArguments, PreTrainerArguments)

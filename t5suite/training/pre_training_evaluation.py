@@ -19,6 +19,7 @@ from accelerate.utils import gather_object
 
 from t5suite.data.collators import IGNORED
 from t5suite.training.evaluation import Report, Result
+from t5suite.training.losses import PAIR_LABELS, pair_logits, token_logits
 
 NAME = "pre_train"
 # The same for every run, whatever its --seed, so that all of them are asked the same; no run's seed is that large.
@@ -74,16 +75,18 @@ class PreTrainingEvaluator:
         started = time.perf_counter()
         found = self._over_ranks(model, eval_set)
         assert sorted(index for index, _ in found) == list(range(len(eval_set.examples)))
-        nll, tokens, right, nll_of_text, text_tokens = (
+        nll, tokens, right, nll_of_text, text_tokens, *pairs = (
             math.fsum(sums) for sums in zip(*(sums for _, sums in found), strict=True)
         )
-        nll = nll / tokens
+        nll = nll / max(tokens, 1)
         metrics = {
             "nll": nll,
             "perplexity": math.exp(nll) if nll < 700 else math.inf,
-            "accuracy": 100 * right / tokens,
+            "accuracy": 100 * right / max(tokens, 1),
             "nll_text": nll_of_text / text_tokens if text_tokens else math.nan,
         }
+        if pairs:
+            metrics["pair_accuracy"] = 100 * pairs[0] / pairs[1]
         return Result(
             name=eval_set.name,
             metrics=metrics,
@@ -115,16 +118,24 @@ class PreTrainingEvaluator:
         return gather_object(found) if world_size > 1 else found
 
     def _sums(self, model, examples, control_ids) -> list[list[float]]:
-        """For each example: nll of its targets in nats, their number, those guessed right; nll and number of text."""
+        """For each example: nll of its targets in nats, their number, those guessed right; nll and number of text;
+        with sentence pairs: whether the pair was guessed right, and 1.
+        """
         batch = {key: value.to(self.accelerator.device) for key, value in self.collator(examples).items()}
         labels_BT = batch.pop("labels")
-        logits_BTV = model(**batch).logits.float()
+        pair_labels_B = next((batch.pop(name) for name in PAIR_LABELS if name in batch), None)
+        outputs = model(**batch)
+        logits_BTV = token_logits(outputs).float()
         nll_BT = F.cross_entropy(logits_BTV.transpose(1, 2), labels_BT, ignore_index=IGNORED, reduction="none")
         kept_BT = labels_BT.ne(IGNORED)
         text_BT = kept_BT & ~torch.isin(labels_BT, control_ids)
         right_BT = logits_BTV.argmax(-1).eq(labels_BT) & kept_BT
-        sums = [nll_BT, kept_BT, right_BT, nll_BT * text_BT, text_BT]
-        return torch.stack([part_BT.double().sum(dim=1) for part_BT in sums], dim=1).tolist()
+        parts = [nll_BT, kept_BT, right_BT, nll_BT * text_BT, text_BT]
+        sums = [part_BT.double().sum(dim=1) for part_BT in parts]
+        if pair_labels_B is not None:
+            right_B = pair_logits(outputs).argmax(-1).eq(pair_labels_B.view(-1))
+            sums += [right_B.double(), torch.ones_like(right_B, dtype=torch.float64)]
+        return torch.stack(sums, dim=1).tolist()
 
 
 def unigram_entropies(collator, held_out: HeldOut, batch_size: int = 128) -> dict[str, float]:

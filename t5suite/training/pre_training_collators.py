@@ -1,0 +1,102 @@
+"""An objective, a tokenizer and a model -> the collator that makes batches of them.
+
+    >>> collator = make_collator("span_corruption", tokenizer, model, inputs_length=512, seed=42)
+    >>> collator.tokens_lengths, collator.targets_length
+    ([568], 114)
+
+Settings that an objective does not heed are refused by nothing here: `unheeded_settings` names them.
+"""
+
+import numpy as np
+
+from t5suite.data.collocations import load_collocations
+from t5suite.data.language_model_collators import CausalLMCollator, MaskedLMCollator
+from t5suite.data.objectives import OBJECTIVES, sentinel_ids
+from t5suite.data.objectives.vocabulary import mask_vocabulary
+from t5suite.data.pre_training_collator import T5DataCollator
+from t5suite.data.token_store import tokenizer_fingerprint
+from t5suite.errors import ConfigError
+from t5suite.models.families import family_of_model
+
+# Settings by name that belong to every seq2seq objective, or to every masked one.
+PACKING = ("pack", "row_inputs_length", "row_targets_length")
+SHAPED = ("targets_length", *PACKING)
+
+
+def make_collator(objective: str, tokenizer, model, *, inputs_length: int, seed: int, **settings):
+    """The collator of an objective's family, its noise drawn from (seed, index).
+
+    Args:
+      settings: what the objective heeds (noise_density, mask_units, ...), and for seq2seq `SHAPED`; None counts as not
+        given, and so does whatever else the objective has no use for.
+
+    Raises:
+      ConfigError: the model is of another family; too few sentinels; lengths that do not fit.
+    """
+    check_family(objective, family_of_model(model))
+    given = {name: value for name, value in settings.items() if value is not None}
+    return COLLATORS[OBJECTIVES[objective].family](objective, tokenizer, model, inputs_length, seed, given)
+
+
+def _seq2seq(objective, tokenizer, model, inputs_length, seed, given):
+    entry = OBJECTIVES[objective]
+    heeded = {name: given[name] for name in (*entry.heeds, *SHAPED) if name in given}
+    if "sentinel_ids" in entry.needs:
+        heeded["sentinel_ids"] = sentinel_ids(tokenizer)
+    if "replacement_ids" in entry.needs:
+        heeded["replacement_ids"] = np.setdiff1d(np.arange(len(tokenizer)), tokenizer.all_special_ids)
+    return T5DataCollator(
+        objective=objective,
+        eos_token_id=tokenizer.eos_token_id,
+        inputs_length=inputs_length,
+        seed=seed,
+        decoder_start_token_id=model.config.decoder_start_token_id,
+        pad_token_id=model.config.pad_token_id,
+        **heeded,
+    )
+
+
+def _masked(objective, tokenizer, model, inputs_length, seed, given):
+    heeded = {name: given[name] for name in (*OBJECTIVES[objective].heeds, "sentence_pairs") if name in given}
+    units = heeded.get("mask_units", "token")
+    if "collocations" in heeded:
+        heeded["collocations"] = load_collocations(heeded["collocations"], tokenizer_fingerprint(tokenizer))
+    return MaskedLMCollator(
+        mask_vocabulary(tokenizer, need_words=units in ("word", "ngram")),
+        inputs_length,
+        cls_token_id=tokenizer.cls_token_id,
+        sep_token_id=tokenizer.sep_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        seed=seed,
+        **heeded,
+    )
+
+
+def _causal(objective, tokenizer, model, inputs_length, seed, given):
+    return CausalLMCollator(inputs_length)
+
+
+def check_family(objective: str, family: str) -> None:
+    """An objective is learnt by one kind of model."""
+    wanted = OBJECTIVES[objective].family
+    if family != wanted:
+        suited = ", ".join(name for name, entry in OBJECTIVES.items() if entry.family == family)
+        raise ConfigError(f"--objective {objective} is for {wanted} models, but the model is {family}: choose {suited}")
+
+
+def unheeded_settings(objective: str, names) -> list[str]:
+    """Those of the settings that have no effect under an objective.
+
+    >>> unheeded_settings("causal_lm", ["noise_density", "pack"])
+    ['noise_density', 'pack']
+    """
+    entry = OBJECTIVES[objective]
+    of_family = {"seq2seq": SHAPED, "masked": ("sentence_pairs", "sentence_language"), "causal": ()}[entry.family]
+    return [name for name in names if name not in (*entry.heeds, *of_family)]
+
+
+COLLATORS = {
+    "seq2seq": _seq2seq,
+    "masked": _masked,
+    "causal": _causal,
+}

@@ -1,0 +1,277 @@
+"""The text of a pre-training run: where it comes from, what is held out, and the examples that it becomes.
+
+    >>> text = tokenized_text(tokenizer, "runs/x/corpus", TextOptions(), train_files=["articles.jsonl.gz"])
+    >>> data = block_data(text, collator, seed=42, num_examples=1000)
+    >>> len(data.train), data.blocks_an_epoch, len(data.held_out.examples)
+    (1000, 640, 33)
+
+Files are tokenized once, into the run's directory; a corpus that `t5suite corpus build` made is mapped as it is. Whole
+documents are held out, chosen by their text, so that no training example ever shows a part of one.
+"""
+
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from t5suite.data.blocks import BlockDataset, BlockLayout, MixedBlocks
+from t5suite.data.corpora import bundled_text
+from t5suite.data.corpus_building import build_corpus
+from t5suite.data.sentence_pairs import SentenceDocuments, SentencePairDataset
+from t5suite.data.stream_encoding import stream_encoder
+from t5suite.data.streams import StreamCorpus, StreamLoader, StreamSettings, open_source, take_validation
+from t5suite.data.text_encoding import make_text_encoder
+from t5suite.data.text_readers import TextOptions
+from t5suite.data.token_store import TokenStore
+from t5suite.errors import ConfigError, DataError
+from t5suite.training.pre_training_evaluation import HeldOut
+
+logger = logging.getLogger(__name__)
+
+# Blocks of a stream that are scored where the user does not say how many.
+STREAMED_EVAL_SAMPLES = 1024
+HELD_OUT_DOCUMENTS_AT_FIRST = 64
+
+
+@dataclass
+class Text:
+    """Tokenized text.
+
+    Attributes:
+      train: one row of tokens for each corpus; empty where nothing is trained.
+      validation: the held-out rows of tokens, whose blocks are scored one after the other.
+      described: what the manifest says of each corpus.
+    """
+
+    train: list
+    validation: list
+    described: dict[str, dict] = field(default_factory=dict)
+
+
+def tokenized_text(
+    tokenizer,
+    directory,
+    options: TextOptions,
+    *,
+    train_files: Sequence[str] = (),
+    validation_files: Sequence[str] = (),
+    corpora: Sequence[str] = (),
+    apart: bool = False,
+    validation_fraction: float = 0.05,
+    document_separator: str = "none",
+    split_sentences: str | None = None,
+    trains: bool = True,
+) -> Text:
+    """The text of files (the bundled one without any), or of built corpora, as memory-mapped rows of tokens.
+
+    Args:
+      directory: where what is tokenized here is kept.
+      apart: every entry of `train_files` is a corpus of its own, to be mixed by weight.
+      split_sentences: a language, where sentence pairs are to be made.
+
+    Raises:
+      DataError: a file or corpus is missing or wrong, or nothing is left on one side.
+      ConfigError: a corpus was built with another tokenizer.
+    """
+    if not (train_files or validation_files or corpora):
+        train_files, validation_files = [str(bundled_text("train"))], [str(bundled_text("validation"))]
+    directory = Path(directory)
+    shared = {"options": options, "document_separator": document_separator, "split_sentences": split_sentences}
+    fraction = 0.0 if validation_files else validation_fraction
+    stores = {}
+    if train_files and (trains or not validation_files):
+        groups = [[name] for name in train_files] if apart else [list(train_files)]
+        for number, group in enumerate(groups):
+            name = "train" if len(groups) == 1 else f"train-{number}"
+            stores[name] = build_corpus(group, directory / name, tokenizer, validation_fraction=fraction, **shared)
+    for number, folder in enumerate(corpora):
+        store = TokenStore.open(folder)
+        store.check_tokenizer(tokenizer)
+        stores["train" if len(corpora) == 1 else f"train-{number}"] = store
+    validation = [_held_out(store, fraction) for store in stores.values()] if not validation_files else []
+    if validation_files:
+        folder = directory / "validation"
+        stores["validation"] = build_corpus(validation_files, folder, tokenizer, validation_fraction=1.0, **shared)
+        validation = [stores["validation"].split("validation")]
+    train = [store.split("train") for name, store in stores.items() if name != "validation"] if trains else []
+    return Text(train, validation, {name: describe(store) for name, store in stores.items()})
+
+
+def _held_out(store: TokenStore, fraction: float):
+    try:
+        return store.split("validation")
+    except DataError:
+        raise DataError(
+            f"{store.directory}: no document is held out at --validation_fraction {fraction}; raise it, or give a "
+            "--validation_file"
+        ) from None
+
+
+def describe(store: TokenStore) -> dict:
+    """What a run's manifest says of a corpus: its folder, sources with fingerprints, and counts."""
+    keys = ("sources", "splits", "tokenizer", "settings")
+    return {"path": str(store.directory), **{key: store.manifest[key] for key in keys if key in store.manifest}}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Examples
+
+
+@dataclass
+class Examples:
+    """What a run trains on and is scored on.
+
+    Attributes:
+      train: by run-long index, as long as the run; None where nothing is trained.
+      blocks_an_epoch: how many of them show the text once.
+    """
+
+    train: Dataset | None
+    held_out: HeldOut
+    blocks_an_epoch: int = 0
+
+    def counts(self) -> dict[str, int]:
+        """What the manifest says of them.
+
+        >>> examples.counts()
+        {'an_epoch': 640, 'held_out': 33}
+        """
+        return {"an_epoch": self.blocks_an_epoch, "held_out": len(self.held_out.examples)}
+
+
+def block_data(
+    text: Text, collator, *, seed: int, weights=None, control_ids=frozenset(), max_eval_samples: int | None = None
+) -> Examples:
+    """Blocks as long as the collator's objective takes them."""
+    shape = {"lengths": tuple(collator.tokens_lengths), "weights": tuple(collator.weights)}
+    held_out = HeldOut(_spread(_in_order(text.validation, shape), max_eval_samples), control_ids)
+    if not text.train:
+        return Examples(None, held_out)
+    layouts = [BlockLayout(len(tokens), **shape) for tokens in text.train]
+    if len(text.train) == 1:
+        train = BlockDataset(text.train[0], layouts[0], seed, sys.maxsize)
+        return Examples(train, held_out, layouts[0].num_blocks)
+    train = MixedBlocks(text.train, layouts, weights, seed, sys.maxsize)
+    return Examples(train, held_out, train.num_blocks)
+
+
+def _in_order(rows, shape) -> list[dict]:
+    """The blocks of all rows in the order of the text, numbered, so that their noise is always the same."""
+    examples = []
+    for tokens in rows:
+        blocks = BlockDataset(tokens, BlockLayout(len(tokens), **shape), shuffle=False)
+        examples += [{**block, "index": len(examples) + i} for i, block in enumerate(blocks)]
+    return examples
+
+
+def _spread(examples: list[dict], limit: int | None) -> list[dict]:
+    """At most `limit` of them, evenly spread over the text."""
+    if limit is None or len(examples) <= limit:
+        return examples
+    return [examples[i] for i in np.linspace(0, len(examples) - 1, limit).astype(int)]
+
+
+def pair_data(text: Text, collator, *, seed: int, control_ids=frozenset(), max_eval_samples=None) -> Examples:
+    """Sentence pairs for an encoder-only model."""
+    if len(text.train) > 1:
+        raise ConfigError("--sentence_pairs reads one corpus: build one of all the files")
+    settings = (collator.inputs_length, collator.cls_token_id, collator.sep_token_id, collator.sentence_pairs)
+    validation = SentencePairDataset(_sentences(text.validation[0]), *settings, seed=0)
+    held_out = HeldOut(_spread([validation[i] for i in range(len(validation))], max_eval_samples), control_ids)
+    if not text.train:
+        return Examples(None, held_out)
+    train = SentencePairDataset(_sentences(text.train[0]), *settings, seed=seed, num_examples=sys.maxsize)
+    return Examples(train, held_out, train.num_pairs)
+
+
+def _sentences(tokens) -> SentenceDocuments:
+    return SentenceDocuments(tokens, np.asarray(tokens.documents), np.asarray(tokens.sentences))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Streams
+
+
+def stream_data(
+    tokenizer,
+    directory,
+    options: TextOptions,
+    train_collator,
+    eval_collator,
+    args,
+    *,
+    inputs: Sequence[Sequence[str]],
+    weights=None,
+    validation_files: Sequence[str] = (),
+    validation_fraction: float = 0.05,
+    document_separator: str = "none",
+    num_virtual_streams: int = 64,
+    buffer_size: int = 16384,
+    control_ids=frozenset(),
+    max_eval_samples: int | None = None,
+    trains: bool = True,
+) -> tuple[dict, Examples, StreamLoader | None]:
+    """Text that is tokenized beside training: `(what the manifest says, what is scored, the stream)`.
+
+    Without validation files, the first documents that the hash rule holds out are scored, as many as it takes for
+    `max_eval_samples` blocks; training passes them and all other held-out documents over.
+
+    Args:
+      args: the training arguments: batch size, seed, ranks, workers.
+      inputs: the files of each corpus.
+    """
+    sources = [open_source(group, options) for group in inputs]
+    described = {f"stream-{number}": source.describe() for number, source in enumerate(sources)}
+    shape = {"lengths": tuple(eval_collator.tokens_lengths), "weights": tuple(eval_collator.weights)}
+    if validation_files:
+        text = tokenized_text(
+            tokenizer, directory, options, validation_files=validation_files,
+            document_separator=document_separator, trains=False,
+        )  # fmt: skip
+        rows, described = text.validation, {**described, **text.described}
+    else:
+        limit = max_eval_samples or STREAMED_EVAL_SAMPLES
+        rows = [_held_out_tokens(tokenizer, sources[0], validation_fraction, limit * max(shape["lengths"]))]
+    held_out = HeldOut(_spread(_in_order(rows, shape), max_eval_samples), control_ids)
+    examples = Examples(None, held_out)
+    described["examples"] = examples.counts()
+    if not trains:
+        return described, examples, None
+    settings = StreamSettings(
+        tuple(train_collator.tokens_lengths),
+        tuple(train_collator.weights),
+        args.seed,
+        num_virtual_streams,
+        buffer_size,
+        0.0 if validation_files else validation_fraction,
+        tokenizer.eos_token_id if document_separator == "eos" else None,
+    )
+    loader = StreamLoader(
+        [StreamCorpus(source, weight) for source, weight in zip(sources, weights or [1.0] * len(sources), strict=True)],
+        stream_encoder(tokenizer, sources),
+        settings,
+        train_collator,
+        args.per_device_train_batch_size,
+        rank=args.process_index,
+        world_size=args.world_size,
+        num_workers=args.dataloader_num_workers,
+    )
+    return described, examples, loader
+
+
+def _held_out_tokens(tokenizer, source, fraction: float, num_tokens: int) -> np.ndarray:
+    """The tokens of the first held-out documents of a stream, at least `num_tokens` if it has them."""
+    encoder, count = make_text_encoder(tokenizer), HELD_OUT_DOCUMENTS_AT_FIRST
+    while True:
+        documents = take_validation(source, fraction, count)
+        ids = [np.asarray(part, dtype=np.int32) for part in encoder.encode(documents)]
+        if sum(map(len, ids)) >= num_tokens or len(documents) < count:
+            break
+        count *= 2
+    if not ids:
+        raise DataError(f"{source!r}: no document is held out at --validation_fraction {fraction}; raise it")
+    return np.concatenate(ids)[:num_tokens]

@@ -1,0 +1,124 @@
+"""Blocks of a long row of tokens: every token once an epoch, in an order that (seed, index) alone decide."""
+
+import doctest
+
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from t5suite.data import blocks
+from t5suite.data.blocks import BlockDataset, BlockLayout, MixedBlocks, apportion, block_order
+from t5suite.errors import ConfigError, DataError
+
+
+def dataset(num_tokens, lengths, num_examples=None, seed=0, weights=()):
+    return BlockDataset(np.arange(num_tokens), BlockLayout(num_tokens, lengths, weights), seed, num_examples)
+
+
+class LayoutTest(parameterized.TestCase):
+    @parameterized.parameters(
+        (10, [3], (), (3,), 1),
+        (12, [3], (), (4,), 0),
+        (100, [10, 20], (1, 1), (4, 3), 0),
+        (1000, [30, 7, 11], (1, 2, 0), (22, 45, 0), 25),
+    )
+    def test_counts(self, num_tokens, lengths, weights, counts, num_dropped):
+        layout = BlockLayout(num_tokens, lengths, weights)
+        self.assertEqual(layout.counts, counts)
+        self.assertEqual(layout.num_dropped, num_dropped)
+
+    @parameterized.product(num_tokens=(997, 5000, 123457), weights=((1, 1, 1), (5, 1, 2), (1, 0.3, 0)))
+    def test_no_more_blocks_would_fit_and_the_weights_are_kept(self, num_tokens, weights):
+        layout = BlockLayout(num_tokens, (61, 117, 200), weights)
+        self.assertGreaterEqual(layout.num_dropped, 0)
+        one_more = np.dot(apportion(layout.num_blocks + 1, weights), layout.lengths)
+        self.assertGreater(one_more, num_tokens)
+        shares = np.array(weights) / sum(weights) * layout.num_blocks
+        np.testing.assert_array_less(np.abs(np.array(layout.counts) - shares), 1)
+
+    @parameterized.parameters(
+        (DataError, 5, [6], (), "5 tokens, less than one block of 6"),
+        (ConfigError, 5, [0], (), "blocks of 0 tokens"),
+        (ConfigError, 50, [5, 6], (1,), "one positive number for each"),
+        (ConfigError, 50, [5, 6], (0, 0), "one positive number for each"),
+    )
+    def test_what_cannot_be_is_refused(self, error, num_tokens, lengths, weights, message):
+        with self.assertRaisesRegex(error, message):
+            BlockLayout(num_tokens, lengths, weights)
+
+
+class BlockDatasetTest(parameterized.TestCase):
+    @parameterized.parameters(([7], ()), ([7, 3], ()), ([7, 3, 12], (5, 1, 2)))
+    def test_each_epoch_has_every_token_once_but_the_last_few(self, lengths, weights):
+        found = dataset(1000, lengths, num_examples=10**6, weights=weights)
+        num_blocks = found.layout.num_blocks
+        for epoch in (0, 1, 5):
+            examples = [found[j] for j in range(epoch * num_blocks, (epoch + 1) * num_blocks)]
+            tokens = np.sort(np.concatenate([example["input_ids"] for example in examples]))
+            np.testing.assert_array_equal(tokens, np.arange(1000 - found.layout.num_dropped))
+            self.assertEqual([e["index"] for e in examples], list(range(epoch * num_blocks, (epoch + 1) * num_blocks)))
+            if len(lengths) > 1:
+                used = np.bincount([example["denoiser"] for example in examples], minlength=len(lengths))
+                self.assertEqual(tuple(used), found.layout.counts)
+                self.assertTrue(all(len(e["input_ids"]) == lengths[e["denoiser"]] for e in examples))
+
+    def test_each_epoch_has_an_order_and_denoisers_of_its_own(self):
+        found = dataset(1000, [7, 3], num_examples=10**6)
+        n = found.layout.num_blocks
+        first, second = ([found[j]["input_ids"][0] for j in range(e * n, (e + 1) * n)] for e in (0, 1))
+        self.assertNotEqual(first, second)
+        starts = [sorted(int(t) for t in epoch) for epoch in (first, second)]
+        self.assertNotEqual(*starts, "the cuts are drawn anew")
+
+    def test_any_order_of_access_and_any_length_give_the_same(self):
+        short, long = (dataset(200, [5, 9], num_examples=n) for n in (40, 400))
+        expected = [long[j] for j in range(40)]
+        for j in (39, 0, 17, 38, 17):
+            for found in (short[j], long[j]):
+                np.testing.assert_array_equal(found["input_ids"], expected[j]["input_ids"])
+                self.assertEqual(found["denoiser"], expected[j]["denoiser"])
+
+    def test_the_seed_changes_the_order(self):
+        self.assertNotEqual(block_order(3, 0, 50).tolist(), block_order(2, 0, 50).tolist())
+        self.assertCountEqual(block_order(3, 0, 50).tolist(), range(50))
+
+    def test_without_shuffling_the_text_stays_in_order(self):
+        found = BlockDataset(np.arange(30), BlockLayout(30, [7]), shuffle=False)
+        self.assertEqual([example["input_ids"][0] for example in found], [0, 7, 14, 21])
+
+    def test_bounds(self):
+        found = dataset(6, [2], num_examples=4)
+        self.assertLen(found, 4)
+        self.assertLen(dataset(6, [2]), 3)
+        for j in (-1, 4):
+            with self.assertRaises(IndexError):
+                found[j]
+        with self.assertRaises(ValueError):
+            dataset(6, [2], num_examples=-1)
+
+
+class MixedBlocksTest(parameterized.TestCase):
+    @parameterized.parameters((None,), ((1.0, 1.0),), ((0.9, 0.1),))
+    def test_every_corpus_comes_up_by_its_weight_and_runs_through_its_own_epochs(self, weights):
+        corpora = [np.arange(400), np.arange(10_000, 10_100)]
+        layouts = [BlockLayout(len(tokens), [10]) for tokens in corpora]
+        found = MixedBlocks(corpora, layouts, weights, seed=1, num_examples=8192)
+        self.assertEqual(found.num_blocks, 50)
+        examples = [found[j] for j in range(8192)]
+        self.assertEqual([example["index"] for example in examples], list(range(8192)))
+        of_second = [e["input_ids"][0] for e in examples if e["input_ids"][0] >= 10_000]
+        share = (weights or (0.8, 0.2))[1] / sum(weights or (0.8, 0.2))
+        self.assertAlmostEqual(len(of_second), share * 8192, delta=1)
+        for epoch in range(len(of_second) // 10):
+            blocks_seen = of_second[10 * epoch : 10 * (epoch + 1)]
+            self.assertCountEqual(blocks_seen, range(10_000, 10_100, 10))
+
+
+class DocstringTest(absltest.TestCase):
+    def test_examples_hold(self):
+        result = doctest.testmod(blocks)
+        self.assertGreater(result.attempted, 8)
+        self.assertEqual(result.failed, 0)
+
+
+if __name__ == "__main__":
+    absltest.main()
