@@ -149,20 +149,21 @@ class T5DataCollator:
 
     def corrupt(self, examples):
         """`(inputs, targets)` of the examples, in their order, both `Ragged`: what the batch is made of."""
-        groups = {}
-        for place, example in enumerate(examples):
-            groups.setdefault((example.get("denoiser", 0), len(example["input_ids"])), []).append(place)
-        sides = []
-        for (denoiser, length), places in groups.items():
-            members = examples if len(groups) == 1 else [examples[place] for place in places]
-            self._check_block(members[0], denoiser, length)
-            tokens_BL = np.concatenate([np.asarray(example["input_ids"]) for example in members]).reshape(-1, length)
-            settings = self._settings_of(denoiser)
-            sides.append(OBJECTIVES[self.objective].batch(tokens_BL, self._rngs(members), **settings))
-        if len(sides) == 1:
-            return sides[0]
-        order = np.argsort(np.concatenate(list(groups.values())))
-        return tuple(Ragged.concatenated(parts).take(order) for parts in zip(*sides))
+        kinds = [(example.get("denoiser", 0), len(example["input_ids"])) for example in examples]
+        groups = dict.fromkeys(kinds)
+        if len(groups) == 1:
+            return self._corrupt_alike(examples, *kinds[0])
+        places = {kind: [place for place, other in enumerate(kinds) if other == kind] for kind in groups}
+        parts = [self._corrupt_alike([examples[place] for place in places[kind]], *kind) for kind in groups]
+        order = np.argsort(np.concatenate(list(places.values())))
+        return tuple(Ragged.concatenated(side).take(order) for side in zip(*parts))
+
+    def _corrupt_alike(self, examples, denoiser, length):
+        """Examples of one denoiser and one length."""
+        self._check_block(examples[0], denoiser, length)
+        tokens_BL = np.concatenate([example["input_ids"] for example in examples]).reshape(-1, length)
+        settings = self._settings_of(denoiser)
+        return OBJECTIVES[self.objective].batch(tokens_BL, self._rngs(examples), **settings)
 
     def _rngs(self, examples):
         try:
