@@ -19,6 +19,7 @@ from t5suite.data.sources import DataOptions, load_split
 from t5suite.data.training_data import tokenize_split
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.tasks.registry import Lengths, load_task
+from t5suite.training.argument_parser import changed_settings
 from t5suite.training.arguments import SuiteTrainingArguments
 from t5suite.training.eval_sets import make_eval_set
 from t5suite.training.fine_tuning import make_collator, make_evaluator
@@ -122,6 +123,8 @@ def main(out):
     assert "mini" in DATASET_VALS
     report = {"train": train_history(4, 1), "train_accumulated": train_history(2, 2), "evaluate": evaluations()}
     report["scheduled"] = train_history(2, 2, schedule="linear")
+    args = SuiteTrainingArguments(use_cpu=True)
+    report["changed"] = [changed_settings((args,)), args.world_size]
     if int(os.environ.get("RANK", 0)) == 0:
         with open(out, "w") as file:
             json.dump(report, file)

@@ -78,6 +78,10 @@ class LossLawTest(parameterized.TestCase):
         self.assertEqual(one_rank(2, 4, schedule="linear")["learning_rate"], expected)
         self.assertEqual(two_ranks()["scheduled"]["learning_rate"], expected)
 
+    def test_comparing_flags_with_their_defaults_leaves_the_ranks_together(self):
+        """Training arguments that are made anew look for the ranks anew, and the last ones count."""
+        self.assertEqual(two_ranks()["changed"], [{"use_cpu": True}, 2])
+
     def test_the_stock_trainer_still_breaks_the_law(self):
         """When this fails, transformers has mended its loss for T5: tell the documentation."""
         from transformers import Seq2SeqTrainer

@@ -53,6 +53,10 @@ REMOVED_FLAGS = {
 # What launchers add to the command line for themselves.
 LAUNCHER_FLAGS = ("--local_rank", "--local-rank", "--_wandb")
 
+# Training arguments look for the device and the other ranks when they are made, and the last ones made count for the
+# whole process: others made beside them must look in the same place.
+DEVICE_FLAGS = ("use_cpu", "ddp_backend")
+
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
     """Defaults behind each flag; the description's examples keep their lines."""
@@ -259,8 +263,10 @@ def changed_settings(arguments) -> dict:
     """
     changed = {}
     for part in arguments:
-        defaults = type(part)()
+        device = {name: getattr(part, name) for name in DEVICE_FLAGS if name in part.__dataclass_fields__}
+        defaults = type(part)(**device)
         for name, spec in part.__dataclass_fields__.items():
-            if spec.init and getattr(part, name) != getattr(defaults, name):
+            default = spec.default if name in device else getattr(defaults, name)
+            if spec.init and getattr(part, name) != default:
                 changed[name] = getattr(part, name)
     return changed
