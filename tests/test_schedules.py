@@ -23,6 +23,7 @@ from t5suite.optim.learning_rates import make_scheduler
 from t5suite.optim.schedules import SCHEDULES, has_warmup, make_multiplier, schedule_settings
 from t5suite.training.argument_parser import parse_arguments
 from t5suite.training.arguments import SuiteTrainingArguments
+from t5suite.training.optimization import check_their_settings
 from t5suite.training.trainer import SuiteTrainer
 
 STEPS, WARMUP = 1000, 100
@@ -226,12 +227,19 @@ class SettingsTest(parameterized.TestCase):
         (["--schedule", "cosine", "--lr_scheduler_kwargs", "warmup_start=2"], "warmup_start=2.0: must lie between"),
         (["--schedule", "warmup_stable_decay", "--lr_scheduler_kwargs", "decay_type=lin"], "did you mean linear"),
         (["--schedule", "constant", "--lr_scheduler_kwargs", "a=1"], "has no setting 'a'; it has none"),
-        (["--lr_scheduler_kwargs", "min_lr=1e-5"], r"linear \(--lr_scheduler_type\) has no setting 'min_lr'"),
         (["--schedule", "plateau"], "follows the evaluations, and --eval_strategy no makes none"),
     )  # fmt: skip
     def test_bad_settings_are_named(self, argv, message):
         with self.assertRaisesRegex(ConfigError, message):
             arguments(*argv)
+
+    @parameterized.parameters(
+        ("linear", "it has none; ours are behind --schedule"), ("cosine_with_min_lr", "did you mean min_lr")
+    )
+    def test_settings_that_hugging_face_s_schedule_lacks_are_named(self, kind, message):
+        flags = ["--lr_scheduler_type", kind, "--lr_scheduler_kwargs", "min_lrr=1e-5"]
+        with self.assertRaisesRegex(ConfigError, f"{kind} .*has no setting 'min_lrr'; {message}"):
+            check_their_settings(arguments(*flags))
 
     def test_json_and_pairs_mean_the_same(self):
         forms = ('{"min_lr_rate": 0.1, "warmup_start": "5e-1"}', "min_lr_rate=0.1, warmup_start=5e-1")

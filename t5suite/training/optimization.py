@@ -63,8 +63,6 @@ def check_schedule(args) -> None:
         watches = kind in (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
         if watches:
             args.lr_scheduler_kwargs = {**WATCHING, **(args.lr_scheduler_kwargs or {})}
-        else:
-            _check_their_settings(kind, args.lr_scheduler_kwargs)
     if watches and args.eval_strategy.value == "no":
         raise ConfigError("this schedule follows the evaluations, and --eval_strategy no makes none; choose steps")
 
@@ -113,6 +111,26 @@ def build_scheduler(args, optimizer, num_training_steps: int) -> LambdaLR:
     return make_scheduler(optimizer, name, num_training_steps, args.get_warmup_steps(num_training_steps), settings)
 
 
+def check_their_settings(args) -> None:
+    """Refuses settings that a schedule of Hugging Face's does not have.
+
+    Raises:
+      ConfigError: with the closest names, where theirs would be a TypeError.
+    """
+    kind = SchedulerType(args.lr_scheduler_type)
+    parameters = inspect.signature(TYPE_TO_SCHEDULER_FUNCTION[kind]).parameters.values()
+    if any(spec.kind is spec.VAR_KEYWORD for spec in parameters):
+        return
+    known = [spec.name for spec in parameters if spec.name not in GIVEN_BY_THE_TRAINER]
+    for name in args.lr_scheduler_kwargs or {}:
+        if name not in known:
+            has = suggestion(name, known) if known else "it has none"
+            raise ConfigError(
+                f"--lr_scheduler_kwargs: {kind.value} (--lr_scheduler_type) has no setting {name!r}; {has}; "
+                "ours are behind --schedule"
+            )
+
+
 def sets_its_own_rates(optimizer) -> bool:
     """Whether this is Adafactor with relative steps, which heeds no schedule."""
     groups = getattr(optimizer, "param_groups", None)  # a stand-in of DeepSpeed has none
@@ -142,17 +160,6 @@ def _ours_or_theirs(name, theirs, table, names, what: str):
         find(name, {**dict.fromkeys(hugging_face), **table}, what, where=f"--{what}")
         return name, theirs
     return None, name
-
-
-def _check_their_settings(kind: SchedulerType, given: dict | None) -> None:
-    parameters = inspect.signature(TYPE_TO_SCHEDULER_FUNCTION[kind]).parameters
-    known = [name for name in parameters if name not in GIVEN_BY_THE_TRAINER]
-    for name in given or {}:
-        if name not in known or kind == SchedulerType.CONSTANT:
-            raise ConfigError(
-                f"--lr_scheduler_kwargs: {kind.value} (--lr_scheduler_type) has no setting {name!r}; "
-                f"{suggestion(name, known)}; ours are behind --schedule"
-            )
 
 
 def _given(args, flag: str) -> bool:

@@ -19,7 +19,13 @@ from t5suite.errors import ConfigError
 from t5suite.training.evaluation import selection_value
 from t5suite.training.limits import limit_callbacks
 from t5suite.training.losses import TokenLoss
-from t5suite.training.optimization import build_optimizer, build_scheduler, check_parallelism, sets_its_own_rates
+from t5suite.training.optimization import (
+    build_optimizer,
+    build_scheduler,
+    check_parallelism,
+    check_their_settings,
+    sets_its_own_rates,
+)
 from t5suite.training.resets import Position, examples_before, write_position
 
 logger = logging.getLogger(__name__)
@@ -118,6 +124,7 @@ class SuiteTrainer(Seq2SeqTrainer):
         num_training_steps -= self.schedule_start
         ours = self.args.schedule is not None or sets_its_own_rates(optimizer)
         if self.lr_scheduler is not None or not ours:
+            check_their_settings(self.args)
             return super().create_scheduler(num_training_steps, optimizer)
         self.lr_scheduler = build_scheduler(self.args, optimizer, num_training_steps)
         self._created_lr_scheduler = True
