@@ -168,6 +168,12 @@ class LawTest(parameterized.TestCase):
         self.assertEqual(losses(interrupted), losses(whole))
         self.assertEqual((interrupted / "model.safetensors").read_bytes(), (whole / "model.safetensors").read_bytes())
 
+    def test_checkpoints_at_multiples_of_keep_every_survive_rotation(self):
+        flags = ["--save_steps", "1", "--keep_every", "3", "--save_total_limit", "1", "--eval_strategy", "no"]
+        _, directory = run(*self.flags, *flags, "--per_device_train_batch_size", "8")
+        kept = sorted(int(path.name.removeprefix("checkpoint-")) for path in directory.glob("checkpoint-*"))
+        self.assertEqual(kept, [3, 6, 9, 10])
+
     def test_changed_text_is_refused(self):
         path = small_text()
         flags = ["--train_file", str(path), *SMALL, "--max_steps", "1"]

@@ -164,6 +164,9 @@ class SuiteTrainingArguments(Seq2SeqTrainingArguments):
     eval_strategy: IntervalStrategy | str = field(default="epoch", metadata={"help": "no, steps or epoch."})
     save_strategy: SaveStrategy | str = field(default="epoch", metadata={"help": "no, steps, epoch or best."})
     save_total_limit: int | None = field(default=2, metadata={"help": "Checkpoints kept, the best one among them."})
+    keep_every: int | None = field(
+        default=None, metadata={"help": "Checkpoints at multiples of this step stay, beside --save_total_limit others."}
+    )
     load_best_model_at_end: bool = field(default=True, metadata={"help": "End with the best checkpoint, not the last."})
     metric_for_best_model: str | None = field(
         default=None, metadata={"help": "Default: the task's metric_to_optimize; a mixture's average; or loss."}
@@ -214,6 +217,8 @@ class SuiteTrainingArguments(Seq2SeqTrainingArguments):
         self._reconcile_strategies()
         resolve_names(self)
         parse_reset(self.reset)
+        if self.keep_every is not None and self.keep_every < 1:
+            raise ConfigError(f"--keep_every {self.keep_every}: must be at least 1 step")
         for flag in ("clip_grad_value", "max_minutes"):
             if getattr(self, flag) is not None and not getattr(self, flag) > 0:
                 raise ConfigError(f"--{flag} {getattr(self, flag)}: must be above 0")

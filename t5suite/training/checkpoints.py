@@ -7,7 +7,10 @@ PosixPath('runs/glue-rte-t5-small/checkpoint-400')
 import json
 import logging
 import re
+import shutil
 from pathlib import Path
+
+from transformers import TrainerCallback
 
 from t5suite.errors import ConfigError
 
@@ -88,3 +91,37 @@ def checkpoint_to_resume(output_dir, resume: str) -> Path | None:
     if missing:
         raise ConfigError(f"--resume {resume}: not a complete checkpoint ({missing} is missing or broken)")
     return path
+
+
+def checkpoints_to_delete(output_dir, limit: int | None, keep_every: int | None = None, best=None) -> list[Path]:
+    """The oldest checkpoints beyond `limit`; never the newest, the best, or those at multiples of `keep_every` steps.
+
+    >>> checkpoints_to_delete("runs/x", limit=1, keep_every=100)      # of 100, 150, 200, 250 and 300
+    [PosixPath('runs/x/checkpoint-150'), PosixPath('runs/x/checkpoint-250')]
+
+    Args:
+      limit: how many stay beside those of `keep_every`; None for all.
+      best: the best checkpoint's folder.
+    """
+    if limit is None or limit < 1:
+        return []
+    found = checkpoints(output_dir)
+    rotated = [path for path in found if keep_every is None or checkpoint_step(path) % keep_every]
+    deletable = [path for path in rotated if path != found[-1] and (best is None or path.name != Path(best).name)]
+    return deletable[: max(0, len(rotated) - limit)]
+
+
+class KeepEveryCallback(TrainerCallback):
+    """Rotates checkpoints in place of the trainer, which would delete those at multiples of `keep_every`, too."""
+
+    def __init__(self, limit: int | None, keep_every: int):
+        self.limit = limit
+        self.keep_every = keep_every
+
+    def on_save(self, args, state, control, **kwargs):
+        """Deletes what is too old, once the new checkpoint is there."""
+        if not state.is_world_process_zero:
+            return
+        best = state.best_model_checkpoint
+        for path in checkpoints_to_delete(args.output_dir, self.limit, self.keep_every, best):
+            shutil.rmtree(path, ignore_errors=True)

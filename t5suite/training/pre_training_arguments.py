@@ -198,16 +198,9 @@ class RunArguments:
             "help": "auto: go on from the newest complete checkpoint; none: a fresh run; or a checkpoint's path."
         },
     )
-    keep_every: int | None = field(
-        default=None, metadata={"help": "Checkpoints at multiples of this step stay, beside --save_total_limit."}
-    )
     peak_tflops: float | None = field(
         default=None, metadata={"help": "The device's peak for MFU, where its name does not tell (bf16, dense)."}
     )
-
-    def __post_init__(self):
-        if self.keep_every is not None and self.keep_every < 1:
-            raise ConfigError(f"--keep_every {self.keep_every}: must be at least 1 step")
 
 
 def reconcile(text: TextArguments, objective: ObjectiveArguments, run: RunArguments) -> None:

@@ -16,6 +16,7 @@ from t5suite.data.objectives.vocabulary import mask_vocabulary
 from t5suite.data.pre_training_collator import T5DataCollator
 from t5suite.data.token_store import tokenizer_fingerprint
 from t5suite.errors import ConfigError
+from t5suite.models.configs import check_length
 from t5suite.models.families import family_of_model
 
 # Settings by name that belong to every seq2seq objective, or to every masked one.
@@ -34,6 +35,7 @@ def make_collator(objective: str, tokenizer, model, *, inputs_length: int, seed:
       ConfigError: the model is of another family; too few sentinels; lengths that do not fit.
     """
     check_family(objective, family_of_model(model))
+    check_length(model.config, inputs_length, "--inputs_length")
     given = {name: value for name, value in settings.items() if value is not None}
     return COLLATORS[OBJECTIVES[objective].family](objective, tokenizer, model, inputs_length, seed, given)
 

@@ -16,6 +16,7 @@ from transformers import Seq2SeqTrainer
 
 from t5suite.data.samplers import GlobalBatchSampler, shifted_order
 from t5suite.errors import ConfigError
+from t5suite.training.checkpoints import KeepEveryCallback
 from t5suite.training.evaluation import selection_value
 from t5suite.training.limits import limit_callbacks
 from t5suite.training.losses import TokenLoss
@@ -69,6 +70,9 @@ class SuiteTrainer(Seq2SeqTrainer):
         self._non_finite_in_a_row = 0
         for callback in limit_callbacks(args):
             self.add_callback(callback)
+        if args.keep_every is not None:
+            self.add_callback(KeepEveryCallback(args.save_total_limit, args.keep_every))
+            args.save_total_limit = None
 
     def get_train_dataloader(self) -> DataLoader:
         """Batches of this rank only; the trainer moves them to the device, so accelerate has nothing to prepare."""

@@ -1,0 +1,229 @@
+"""pre_train_t5.py with every objective, kind of model and source of text; the data do not depend on workers or ranks."""
+
+import functools
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from absl.testing import absltest, parameterized
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from shared_data import MISSING, SHARED_DATA
+
+import pre_train_t5
+from t5suite.cli import main as t5suite
+from t5suite.data.corpora import bundled_text, read_documents
+from t5suite.data.jsonl import read_jsonl, write_jsonl
+from t5suite.data.objectives import OBJECTIVES
+from t5suite.errors import ConfigError
+
+ROOT = Path(__file__).parent.parent
+QUICK = ["--disable_tqdm", "True", "--use_cpu", "--logging_steps", "1", "--max_eval_samples", "24"]
+TINY = {
+    "seq2seq": ["--config_overrides", "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"],
+    "masked": ["--config_name", "bert", "--tokenizer_name", "WORDPIECE", "--config_overrides",
+               "hidden_size=32,num_hidden_layers=1,num_attention_heads=2,intermediate_size=64"],
+    "causal": ["--config_name", "gpt2", "--tokenizer_name", "BPE", "--config_overrides", "n_embd=32,n_layer=1,n_head=2"],
+}  # fmt: skip
+
+
+@functools.cache
+def text():
+    """300 documents of the bundled text, as JSON lines."""
+    path = Path(tempfile.mkdtemp()) / "text.jsonl"
+    documents = [document for document, _ in zip(read_documents(bundled_text("train")), range(300))]
+    write_jsonl(path, [{"text": document} for document in documents])
+    return str(path)
+
+
+@functools.cache
+def tokenizer(kind):
+    """A small tokenizer of the text."""
+    folder = Path(tempfile.mkdtemp()) / kind
+    size = {"wordpiece": "600", "bpe": "600"}[kind]
+    t5suite(
+        ["tokenizer", "train", "--type", kind, "--input", text(), "--output_dir", str(folder), "--vocab_size", size]
+    )
+    return str(folder)
+
+
+def tiny(family):
+    """The flags of a tiny model."""
+    trained = {"WORDPIECE": "wordpiece", "BPE": "bpe"}
+    return [tokenizer(trained[flag]) if flag in trained else flag for flag in TINY[family]]
+
+
+def run(*argv, family="seq2seq"):
+    directory = Path(tempfile.mkdtemp()) / "run"
+    results = pre_train_t5.main([*QUICK, *tiny(family), *argv, "--output_dir", str(directory)])
+    return results["tasks"]["pre_train"], directory
+
+
+def losses(directory, name="train/loss"):
+    return [line[name] for line in read_jsonl(directory / "metrics.jsonl") if name in line]
+
+
+LEARN = ["--max_steps", "30", "--learning_rate", "1e-2", "--warmup_steps", "0", "--per_device_train_batch_size", "8"]
+
+
+class ObjectivesTest(parameterized.TestCase):
+    @parameterized.parameters(*OBJECTIVES)
+    def test_every_objective_is_learnt_by_a_model_of_its_family(self, objective):
+        family = OBJECTIVES[objective].family
+        flags = ["--objective", objective, "--train_file", text(), "--inputs_length", "48", "--eval_on_start"]
+        results, directory = run(*LEARN, *flags, family=family)
+        first, *_, last = losses(directory, "eval/nll")
+        self.assertLess(last, first - 0.5)
+        self.assertEqual(results["nll"], last)
+        self.assertTrue((directory / "README.md").read_text().count(objective))
+        self.assertGreater(results["unigram_nll"], 1)
+
+    @parameterized.parameters("next", "order")
+    def test_sentence_pairs_are_learnt_beside_the_tokens(self, kind):
+        model = {"next": "bert", "order": "albert"}[kind]
+        flags = ["--objective", "masked_lm", "--sentence_pairs", kind, "--config_name", model, "--train_file", text()]
+        results, directory = run(*LEARN, *flags, "--inputs_length", "48", family="masked")
+        self.assertBetween(results["pair_accuracy"], 20, 100)
+        self.assertLess(losses(directory)[-1], losses(directory)[0] - 0.5)
+
+    @parameterized.parameters("word", "ngram", "span")
+    def test_units_are_masked_as_a_whole(self, units):
+        flags = ["--objective", "masked_lm", "--mask_units", units, "--train_file", text(), "--inputs_length", "48"]
+        results, _ = run("--max_steps", "2", *flags, family="masked")
+        self.assertGreater(results["nll"], 0)
+
+    def test_packed_rows_give_the_losses_of_unpacked_ones(self):
+        flags = ["--objective", "prefix_lm", "--train_file", text(), "--inputs_length", "32", "--max_steps", "4"]
+        flags += ["--per_device_train_batch_size", "8", "--optim", "sgd", "--learning_rate", "1e-2"]
+        _, apart = run(*flags)
+        _, packed = run(*flags, "--pack", "--row_inputs_length", "64", "--row_targets_length", "64")
+        np.testing.assert_allclose(losses(packed), losses(apart), rtol=2e-6)
+        np.testing.assert_allclose(losses(packed, "train/grad_norm"), losses(apart, "train/grad_norm"), rtol=1e-5)
+        self.assertEqual(losses(packed, "train/tokens_seen"), losses(apart, "train/tokens_seen"))
+
+    @parameterized.parameters(
+        (
+            ["--objective", "masked_lm"],
+            "seq2seq",
+            "--objective masked_lm is for masked models, but the model is seq2seq",
+        ),
+        ([], "masked", "is for seq2seq models, but the model is masked: choose masked_lm"),
+        (["--objective", "span_coruption"], "seq2seq", "did you mean span_corruption"),
+        (["--objective", "ul2", "--mode_tokens", "[R],[S]"], "seq2seq", "give three"),
+        (["--objective", "ul2", "--inputs_length", "512"], "seq2seq", "--num_sentinels"),
+        (["--objective", "masked_lm", "--inputs_length", "600"], "masked", "--inputs_length 600.*512"),
+    )
+    def test_what_does_not_go_together_is_refused(self, flags, family, message):
+        with self.assertRaisesRegex(ConfigError, message):
+            run("--train_file", text(), *flags, family=family)
+
+
+class SourcesTest(parameterized.TestCase):
+    flags = ["--inputs_length", "32", "--max_steps", "6", "--per_device_train_batch_size", "8", "--optim", "sgd"]
+
+    @parameterized.parameters(([],), (["--streaming", "--num_virtual_streams", "4", "--shuffle_buffer_size", "64"],))
+    def test_workers_change_no_step(self, source):
+        flags = [*self.flags, "--train_file", text(), *source]
+        _, none = run(*flags)
+        _, two = run(*flags, "--dataloader_num_workers", "2")
+        self.assertEqual(losses(none), losses(two))
+        self.assertLen(set(losses(none)), 6)
+
+    @parameterized.parameters(([],), (["--streaming", "--num_virtual_streams", "4"],))
+    def test_corpora_are_mixed_by_weight(self, source):
+        other = bundled_text("validation")
+        flags = [*self.flags, "--train_file", text(), str(other), *source]
+        _, even = run(*flags, "--corpus_weights", "1", "1")
+        _, uneven = run(*flags, "--corpus_weights", "9", "1")
+        self.assertNotEqual(losses(even), losses(uneven))
+
+    def test_a_built_corpus_gives_the_run_of_its_file(self):
+        folder = str(Path(tempfile.mkdtemp()) / "corpus")
+        build = ["corpus", "build", "--input", text(), "--output_dir", folder, "--validation_fraction", "0.05"]
+        t5suite([*build, "--tokenizer_name", str(ROOT / "t5suite" / "data" / "mini" / "model")])
+        _, of_file = run(*self.flags, "--train_file", text())
+        _, of_corpus = run(*self.flags, "--train_corpus", folder)
+        self.assertEqual(losses(of_file), losses(of_corpus))
+        self.assertEqual(losses(of_file, "eval/nll"), losses(of_corpus, "eval/nll"))
+
+    def test_a_stream_scores_held_out_documents_alone(self):
+        results, directory = run(*self.flags, "--train_file", text(), "--streaming", "--validation_fraction", "0.1")
+        self.assertGreater(results["nll"], 0)
+        self.assertTrue(list(directory.glob("checkpoint-6/stream-rank-0.json")))
+
+    @parameterized.parameters(([],), (["--streaming", "--num_virtual_streams", "4"],))
+    @pytest.mark.slow
+    def test_ranks_change_no_step(self, source):
+        """Two torchrun processes against one: the same losses at every step but for the order of sums."""
+        flags = [*QUICK, *TINY["seq2seq"], *self.flags, "--train_file", text(), *source]
+        found = []
+        for launcher, batch in (
+            ((), "8"),
+            (("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"), "4"),
+        ):
+            directory = Path(tempfile.mkdtemp()) / "run"
+            command = [sys.executable, *launcher, str(ROOT / "pre_train_t5.py"), *flags, "--output_dir", str(directory)]
+            done = subprocess.run(
+                [*command, "--per_device_train_batch_size", batch],
+                env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=500,
+            )  # fmt: skip
+            self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+            found.append(directory)
+        one, two = found
+        np.testing.assert_allclose(losses(two), losses(one), rtol=2e-6)
+        self.assertEqual(losses(two, "train/tokens_seen"), losses(one, "train/tokens_seen"))
+        np.testing.assert_allclose(losses(two, "eval/nll"), losses(one, "eval/nll"), rtol=1e-6)
+
+
+# Encoder-only and decoder-only models of transformers, small; BigBird needs small blocks to stay block-sparse.
+BERT_SIZE = "hidden_size=64,num_hidden_layers=2,num_attention_heads=2,intermediate_size=128"
+ARCHITECTURES = {
+    "bert": ("masked", BERT_SIZE, 128),
+    "roformer": ("masked", BERT_SIZE, 128),
+    "modernbert": ("masked", BERT_SIZE, 128),
+    "big_bird": ("masked", f"{BERT_SIZE},attention_type=block_sparse,block_size=8,num_random_blocks=2", 256),
+    "gpt2": ("causal", "n_embd=64,n_layer=2,n_head=2", 128),
+    "llama": (
+        "causal", "hidden_size=64,num_hidden_layers=2,num_attention_heads=2,num_key_value_heads=2,intermediate_size=128", 128,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+class ArchitecturesTest(parameterized.TestCase):
+    """50 steps each on real text."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        if not SHARED_DATA.exists():
+            raise cls.skipTest(cls(), MISSING)
+        cls.text = [str(SHARED_DATA / "text" / name) for name in ("inaugural.jsonl", "state_union.jsonl")]
+        cls.tokenizers = {}
+        for kind, family in (("wordpiece", "masked"), ("bpe", "causal")):
+            folder = str(Path(tempfile.mkdtemp()) / kind)
+            train = ["tokenizer", "train", "--type", kind, "--input", *cls.text, "--output_dir", folder]
+            t5suite([*train, "--vocab_size", "4000"])
+            cls.tokenizers[family] = folder
+
+    @parameterized.parameters(*ARCHITECTURES)
+    def test_fifty_steps_lower_the_loss(self, name):
+        family, overrides, length = ARCHITECTURES[name]
+        directory = Path(tempfile.mkdtemp()) / "run"
+        pre_train_t5.main([
+            *QUICK, "--config_name", name, "--config_overrides", overrides, "--tokenizer_name", self.tokenizers[family],
+            "--objective", {"masked": "masked_lm", "causal": "causal_lm"}[family], "--train_file", *self.text,
+            "--inputs_length", str(length), "--max_steps", "50", "--learning_rate", "3e-3", "--eval_on_start",
+            "--per_device_train_batch_size", "8", "--save_strategy", "no", "--output_dir", str(directory),
+        ])  # fmt: skip
+        first, *_, last = losses(directory, "eval/nll")
+        self.assertLess(last, first - 1)
+        self.assertLess(np.mean(losses(directory)[-5:]), losses(directory)[0] - 1)
+
+
+if __name__ == "__main__":
+    absltest.main()
