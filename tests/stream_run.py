@@ -11,12 +11,12 @@ from pathlib import Path
 
 from transformers import set_seed
 
-from t5suite.data.corpora import bundled_text, read_documents
 from t5suite.data.objectives import sentinel_ids
 from t5suite.data.pre_training_collator import T5DataCollator
-from t5suite.data.stream_encoding import stream_encoder
-from t5suite.data.stream_sources import FileSource
-from t5suite.data.streams import StreamCorpus, StreamLoader, StreamSettings
+from t5suite.data.streams.encoding import stream_encoder
+from t5suite.data.streams.loader import StreamCorpus, StreamLoader, StreamSettings
+from t5suite.data.streams.sources import FileSource
+from t5suite.data.text.documents import bundled_text, read_documents
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.training.pre_training_arguments import PreTrainerArguments
 from t5suite.training.stream_positions import StreamPreTrainer

@@ -15,7 +15,7 @@ from absl.testing import absltest, parameterized
 
 from t5suite import cli
 from t5suite.commands.corpus import parse_shard
-from t5suite.data.token_store import TokenStore
+from t5suite.data.corpora.store import TokenStore
 from t5suite.errors import ConfigError, DataError
 from t5suite.models.loading import BUNDLED_MODEL
 

@@ -17,7 +17,6 @@ from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from transformers import AutoConfig, AutoTokenizer
 
-from t5suite.data.corpora import bundled_text, read_documents
 from t5suite.data.mini import (
     FOLDER,
     MODEL_FOLDER,
@@ -32,6 +31,7 @@ from t5suite.data.mini import (
     vocabulary,
     words,
 )
+from t5suite.data.text.documents import bundled_text, read_documents
 
 COLUMNS = {
     "sentiment": ["sentence"],

@@ -16,8 +16,8 @@ from accelerate import Accelerator
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 import pre_train_t5
-from t5suite.data.corpora import bundled_text, read_documents
 from t5suite.data.jsonl import read_jsonl
+from t5suite.data.text.documents import bundled_text, read_documents
 from t5suite.errors import ConfigError, DataError
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.training import pre_training, pre_training_evaluation

@@ -16,9 +16,9 @@ from shared_data import MISSING, SHARED_DATA
 
 import pre_train_t5
 from t5suite.cli import main as t5suite
-from t5suite.data.corpora import bundled_text, read_documents
 from t5suite.data.jsonl import read_jsonl, write_jsonl
 from t5suite.data.objectives import OBJECTIVES
+from t5suite.data.text.documents import bundled_text, read_documents
 from t5suite.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent

@@ -22,17 +22,18 @@ import zstandard
 from absl.testing import absltest, parameterized
 from number_encoder import NumberEncoder
 
-from t5suite.data import corpus_mixtures, stream_sources
-from t5suite.data.corpora import bundled_text
+from t5suite.data import corpus_mixtures
 from t5suite.data.corpus_mixtures import CorpusMixture
-from t5suite.data.held_out import is_held_out
-from t5suite.data.stream_encoding import stream_encoder
-from t5suite.data.stream_sources import FileSource, HubSource, Share, open_source
-from t5suite.data.stream_workers import check_shares
-from t5suite.data.streams import StreamCorpus, StreamLoader, StreamSettings, merge_states, take_validation
-from t5suite.data.text_encoding import control_tokens
-from t5suite.data.text_readers import TextOptions
-from t5suite.data.virtual_streams import VirtualStream
+from t5suite.data.streams import sources as stream_sources
+from t5suite.data.streams.encoding import stream_encoder
+from t5suite.data.streams.loader import StreamCorpus, StreamLoader, StreamSettings, merge_states, take_validation
+from t5suite.data.streams.sources import FileSource, HubSource, Share, open_source
+from t5suite.data.streams.virtual import VirtualStream
+from t5suite.data.streams.workers import check_shares
+from t5suite.data.text.documents import bundled_text
+from t5suite.data.text.encoding import control_tokens
+from t5suite.data.text.held_out import is_held_out
+from t5suite.data.text.readers import TextOptions
 from t5suite.errors import ConfigError, DataError
 from t5suite.models.loading import load_tokenizer
 

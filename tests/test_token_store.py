@@ -22,15 +22,19 @@ from absl.testing import absltest, parameterized
 from shared_data import MISSING, SHARED_DATA, has
 from transformers import ByT5Tokenizer, T5Tokenizer
 
-from t5suite.data import corpus_plans, corpus_units, sentences, text_encoding, token_store
-from t5suite.data.corpora import list_sources
-from t5suite.data.corpus_building import build_corpus
-from t5suite.data.corpus_workers import run_jobs
-from t5suite.data.held_out import document_hash, is_held_out
-from t5suite.data.sentences import split_sentences
-from t5suite.data.text_encoding import control_tokens, make_text_encoder
-from t5suite.data.text_readers import TextOptions
-from t5suite.data.token_store import TokenStore, token_dtype
+from t5suite.data.corpora import plans as corpus_plans
+from t5suite.data.corpora import store as token_store
+from t5suite.data.corpora import units as corpus_units
+from t5suite.data.corpora.building import build_corpus
+from t5suite.data.corpora.store import TokenStore, token_dtype
+from t5suite.data.corpora.workers import run_jobs
+from t5suite.data.text import encoding as text_encoding
+from t5suite.data.text import sentences
+from t5suite.data.text.documents import list_sources
+from t5suite.data.text.encoding import control_tokens, make_text_encoder
+from t5suite.data.text.held_out import document_hash, is_held_out
+from t5suite.data.text.readers import TextOptions
+from t5suite.data.text.sentences import split_sentences
 from t5suite.errors import ConfigError, DataError
 from t5suite.models.loading import load_tokenizer
 

@@ -14,13 +14,13 @@ from absl.testing import absltest, parameterized
 from transformers import AutoTokenizer, T5Tokenizer
 
 from t5suite import cli
-from t5suite.data import tokenizer_training
 from t5suite.data.mini.documents import documents
-from t5suite.data.text_encoding import make_text_encoder
-from t5suite.data.tokenizer_files import write_folder
-from t5suite.data.tokenizer_report import measure
-from t5suite.data.tokenizer_texts import TrainingTexts
-from t5suite.data.tokenizer_training import LONGEST_LINE, UNKNOWN_MARK, TokenizerSettings, train_files
+from t5suite.data.text.encoding import make_text_encoder
+from t5suite.data.tokenizers import training as tokenizer_training
+from t5suite.data.tokenizers.files import write_folder
+from t5suite.data.tokenizers.report import measure
+from t5suite.data.tokenizers.texts import TrainingTexts
+from t5suite.data.tokenizers.training import LONGEST_LINE, UNKNOWN_MARK, TokenizerSettings, train_files
 from t5suite.errors import ConfigError, DataError
 
 TEXT = documents("validation")[:60] + ["Größe naïve café, 12 & 3.5 (zebra) “fin”"] * 3
@@ -55,7 +55,7 @@ def sha256(content):
 
 ANOTHER_PROCESS = """
 import hashlib, json, sys
-from t5suite.data.tokenizer_training import TokenizerSettings, train_files
+from t5suite.data.tokenizers.training import TokenizerSettings, train_files
 
 texts = lambda: iter(open(sys.argv[1]).read().splitlines())
 for kind, size in (sizes := json.loads(sys.argv[2])).items():

@@ -102,7 +102,7 @@ def run_corpus(arguments) -> None:
 
 def build(arguments) -> None:
     """Builds a corpus, or a job's share of it."""
-    from t5suite.data.corpus_building import build_corpus
+    from t5suite.data.corpora.building import build_corpus
     from t5suite.models.loading import load_tokenizer
 
     shard = parse_shard(arguments.shard) if arguments.shard else None
@@ -149,7 +149,7 @@ def _print_progress(progress) -> None:
 
 
 def _text_options(arguments):
-    from t5suite.data.text_readers import TextOptions
+    from t5suite.data.text.readers import TextOptions
 
     return TextOptions(arguments.text_column_name, arguments.text_unit, arguments.bad_lines)
 
@@ -160,8 +160,8 @@ def _text_options(arguments):
 
 def show(arguments) -> None:
     """Shows a built corpus; files are built into a temporary one first."""
-    from t5suite.data.corpus_building import build_corpus
-    from t5suite.data.token_store import MANIFEST, TokenStore
+    from t5suite.data.corpora.building import build_corpus
+    from t5suite.data.corpora.store import MANIFEST, TokenStore
     from t5suite.models.loading import load_tokenizer
 
     if arguments.num_examples < 0:
@@ -198,7 +198,7 @@ def _note_idle(arguments, defaults: dict, why: str) -> None:
 
 
 def _show_store(store, tokenizer, arguments) -> None:
-    from t5suite.data.corpus_report import describe_blocks, sample_blocks
+    from t5suite.data.corpora.report import describe_blocks, sample_blocks
 
     collator = _collator(tokenizer, arguments.objective, arguments.inputs_length)
     _print_corpus(store, arguments.json, {arguments.objective: describe_blocks(store, collator)})
@@ -219,7 +219,7 @@ def _show_store(store, tokenizer, arguments) -> None:
 def _collator(tokenizer, objective: str, inputs_length: int):
     from t5suite.data.objectives import sentinel_ids
     from t5suite.data.pre_training_collator import T5DataCollator
-    from t5suite.data.text_encoding import control_tokens
+    from t5suite.data.text.encoding import control_tokens
 
     vocabulary = tokenizer.get_vocab()
     controls = control_tokens(tokenizer)
@@ -233,7 +233,7 @@ def _collator(tokenizer, objective: str, inputs_length: int):
 
 
 def _print_corpus(store, as_json: bool, blocks: dict | None = None) -> None:
-    from t5suite.data.corpus_report import describe_corpus
+    from t5suite.data.corpora.report import describe_corpus
 
     facts = describe_corpus(store) | ({"blocks": blocks} if blocks else {})
     for source in facts["sources_without_documents"]:

@@ -7,7 +7,7 @@ import sys
 import time
 
 from t5suite.commands.shared import add_json_flag, note, print_json
-from t5suite.data.tokenizer_training import SETTINGS_OF, TRAINERS, TokenizerSettings, train_files
+from t5suite.data.tokenizers.training import SETTINGS_OF, TRAINERS, TokenizerSettings, train_files
 from t5suite.errors import ConfigError
 
 
@@ -49,8 +49,8 @@ def tokenizer_flags(parser) -> None:
 
 def run_tokenizer(arguments) -> None:
     """Trains, writes the folder, loads it as a user would and shows what came out."""
-    from t5suite.data.tokenizer_files import check_new_folder, write_folder
-    from t5suite.data.tokenizer_texts import TrainingTexts
+    from t5suite.data.tokenizers.files import check_new_folder, write_folder
+    from t5suite.data.tokenizers.texts import TrainingTexts
 
     began = time.monotonic()
     check_new_folder(arguments.output_dir)
@@ -87,7 +87,7 @@ def report_of(arguments, texts, seconds: float) -> dict:
     """What came out: the figures of the loaded folder, on held-out text where there is some."""
     from transformers import AutoTokenizer
 
-    from t5suite.data.tokenizer_report import measure, sample_encoding, special_ids
+    from t5suite.data.tokenizers.report import measure, sample_encoding, special_ids
 
     tokenizer = AutoTokenizer.from_pretrained(arguments.output_dir)
     if not texts.held_out:

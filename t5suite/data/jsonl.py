@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from t5suite.data.compressed import byte_lines
+from t5suite.data.text.compressed import byte_lines
 from t5suite.errors import DataError
 
 

@@ -9,7 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from t5suite.data.corpora import bundled_text, read_documents
+from t5suite.data.text.documents import bundled_text, read_documents
 from t5suite.tracking.dry_runs import print_settings
 from t5suite.training.monitors import short_number
 from t5suite.training.throughput import forward_flops

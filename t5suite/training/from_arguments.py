@@ -9,7 +9,7 @@ from pathlib import Path
 
 from t5suite.data.sources import DataOptions
 from t5suite.data.subsets import selection_share
-from t5suite.data.text_readers import TextOptions
+from t5suite.data.text.readers import TextOptions
 from t5suite.data.training_data import Mixing, Subset
 from t5suite.models.loading import load_model, load_model_shapes, load_tokenizer
 from t5suite.models.vocabulary import add_sentinels, add_tokens

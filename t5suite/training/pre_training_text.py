@@ -19,14 +19,14 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from t5suite.data.blocks import BlockDataset, BlockLayout, MixedBlocks
-from t5suite.data.corpora import bundled_text
-from t5suite.data.corpus_building import build_corpus
+from t5suite.data.corpora.building import build_corpus
+from t5suite.data.corpora.store import TokenStore
 from t5suite.data.sentence_pairs import SentenceDocuments, SentencePairDataset
-from t5suite.data.stream_encoding import stream_encoder
-from t5suite.data.streams import StreamCorpus, StreamLoader, StreamSettings, open_source, take_validation
-from t5suite.data.text_encoding import make_text_encoder
-from t5suite.data.text_readers import TextOptions
-from t5suite.data.token_store import TokenStore
+from t5suite.data.streams.encoding import stream_encoder
+from t5suite.data.streams.loader import StreamCorpus, StreamLoader, StreamSettings, open_source, take_validation
+from t5suite.data.text.documents import bundled_text
+from t5suite.data.text.encoding import make_text_encoder
+from t5suite.data.text.readers import TextOptions
 from t5suite.errors import ConfigError, DataError
 from t5suite.training.pre_training_evaluation import HeldOut
 

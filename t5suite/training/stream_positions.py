@@ -15,7 +15,7 @@ from pathlib import Path
 
 from transformers import TrainerCallback
 
-from t5suite.data.streams import StreamLoader, merge_states
+from t5suite.data.streams.loader import StreamLoader, merge_states
 from t5suite.errors import ConfigError
 from t5suite.runs import write_json
 from t5suite.training.pre_training import PreTrainer

@@ -4,7 +4,7 @@
     ['The centre of the city is old.', 'A second article.']
     >>> documents = read_documents(["crawl/*.jsonl.zst", "books/", "hub:allenai/c4:en:train"], bad_lines="skip")
 
-`t5suite.data.text_readers` says what a document of each kind of file is.
+`t5suite.data.text.readers` says what a document of each kind of file is.
 """
 
 import glob
@@ -13,14 +13,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from t5suite.data.compressed import without_compression
-from t5suite.data.hub_text import HubName, hub_records, is_hub_name, open_stream
-from t5suite.data.text_readers import READERS, BadLine, Document, TextOptions, file_records, lines_before, text_suffix
+from t5suite.data.text.compressed import without_compression
+from t5suite.data.text.hub import HubName, hub_records, is_hub_name, open_stream
+from t5suite.data.text.readers import READERS, BadLine, Document, TextOptions, file_records, lines_before, text_suffix
 from t5suite.errors import ConfigError, DataError
 
 logger = logging.getLogger(__name__)
 
-MINI_TEXT = Path(__file__).parent / "mini" / "text"
+MINI_TEXT = Path(__file__).parent.parent / "mini" / "text"
 NUM_NAMED = 10
 
 

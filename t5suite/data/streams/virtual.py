@@ -22,8 +22,8 @@ from typing import NamedTuple
 import numpy as np
 
 from t5suite.data.corpus_mixtures import CorpusMixture
-from t5suite.data.held_out import document_hash, held_out_below
-from t5suite.data.stream_sources import Share
+from t5suite.data.streams.sources import Share
+from t5suite.data.text.held_out import document_hash, held_out_below
 from t5suite.errors import ConfigError, DataError
 
 # Texts given to the tokenizer at once: many enough for its batched path, few enough that little is read ahead.

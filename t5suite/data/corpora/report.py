@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from t5suite.data.corpora import Tally
-from t5suite.data.token_store import TokenStore
+from t5suite.data.corpora.store import TokenStore
+from t5suite.data.text.documents import Tally
 
 PERCENTILES = (0, 5, 25, 50, 75, 95, 100)
 # 8 bytes a document are sorted in memory; beyond that duplicates are not counted.

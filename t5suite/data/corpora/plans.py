@@ -18,13 +18,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from t5suite.data.compressed import is_compressed
-from t5suite.data.corpora import list_sources, source_parts
-from t5suite.data.held_out import held_out_below
-from t5suite.data.hub_text import is_hub_name
-from t5suite.data.sentences import require_splitter
-from t5suite.data.text_readers import TextOptions, document_start, parquet_file, text_suffix
-from t5suite.data.token_store import VERSION, tokenizer_fingerprint
+from t5suite.data.corpora.store import VERSION, tokenizer_fingerprint
+from t5suite.data.text.compressed import is_compressed
+from t5suite.data.text.documents import list_sources, source_parts
+from t5suite.data.text.held_out import held_out_below
+from t5suite.data.text.hub import is_hub_name
+from t5suite.data.text.readers import TextOptions, document_start, parquet_file, text_suffix
+from t5suite.data.text.sentences import require_splitter
 from t5suite.errors import ConfigError
 from t5suite.lookup import suggestion
 

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import numpy as np
 
-from t5suite.data.corpora import Tally, kept_documents, place_of
-from t5suite.data.corpus_plans import CorpusSettings, Piece
-from t5suite.data.held_out import document_hash
+from t5suite.data.corpora.plans import CorpusSettings, Piece
+from t5suite.data.corpora.store import SPLITS, token_dtype
 from t5suite.data.jsonl import file_sha256
-from t5suite.data.sentences import split_sentences
-from t5suite.data.text_encoding import TextEncoder
-from t5suite.data.text_readers import Document
-from t5suite.data.token_store import SPLITS, token_dtype
+from t5suite.data.text.documents import Tally, kept_documents, place_of
+from t5suite.data.text.encoding import TextEncoder
+from t5suite.data.text.held_out import document_hash
+from t5suite.data.text.readers import Document
+from t5suite.data.text.sentences import split_sentences
 from t5suite.runs import read_json, write_json
 
 FACTS = "shard.json"

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
-from t5suite.data.corpora import Tally, read_documents
-from t5suite.data.held_out import document_hash, held_out_below
+from t5suite.data.text.documents import Tally, read_documents
+from t5suite.data.text.held_out import document_hash, held_out_below
 from t5suite.errors import ConfigError, DataError
 
 MOST_HELD_OUT = 1000

@@ -7,7 +7,7 @@
 
 What a document is: a line of a `.txt` file (or, by `text_unit`, a paragraph or the file); the text column of a line of
 a `.jsonl` or `.json` file, or of a row of a `.parquet` file. Records come in the order of the file, and files are read
-as a stream. Documents without text come too: it is the caller (`t5suite.data.corpora`) that counts and leaves them out.
+as a stream. Documents without text come too: the caller (`t5suite.data.text.documents`) counts and drops them.
 
 A part of a file is read by `start` and `end`: bytes of a plain file, which must stand at the start of a document
 (`document_start`), or row groups of a parquet file. Lines are then counted from the part's start, rows from the file's.
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from t5suite.data.compressed import COMPRESSIONS, all_bytes, byte_lines, is_compressed, without_compression
+from t5suite.data.text.compressed import COMPRESSIONS, all_bytes, byte_lines, is_compressed, without_compression
 from t5suite.errors import DataError
 from t5suite.lookup import find, suggestion
 

@@ -4,7 +4,7 @@
 {'documents': 1, 'words': 24, 'tokens': 31, 'tokens_per_word': 1.29, 'bytes_per_token': 4.2, 'unk_rate': 0.0}
 """
 
-from t5suite.data.text_encoding import make_text_encoder
+from t5suite.data.text.encoding import make_text_encoder
 
 SPECIAL_TOKENS = ("pad_token", "eos_token", "bos_token", "unk_token", "cls_token", "sep_token", "mask_token")
 SAMPLE_WORDS = 12

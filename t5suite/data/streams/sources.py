@@ -29,10 +29,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from t5suite.data.compressed import is_compressed
-from t5suite.data.corpora import list_sources, place_of
-from t5suite.data.hub_text import is_hub_name, open_stream
-from t5suite.data.text_readers import BadLine, TextOptions, document_start, file_records, record_of_value, text_suffix
+from t5suite.data.text.compressed import is_compressed
+from t5suite.data.text.documents import list_sources, place_of
+from t5suite.data.text.hub import is_hub_name, open_stream
+from t5suite.data.text.readers import BadLine, TextOptions, document_start, file_records, record_of_value, text_suffix
 from t5suite.errors import ConfigError, DataError
 from t5suite.lookup import suggestion
 
@@ -144,7 +144,7 @@ def order_of_pass(pieces: list[Piece], epoch: int, seed: int | None) -> list[Pie
 
 
 class FileSource:
-    """Local text files, in any form that `t5suite.data.text_readers` reads.
+    """Local text files, in any form that `t5suite.data.text.readers` reads.
 
     A position is (piece of the pass's order, byte or number of documents in it, documents before it in the pass).
     """

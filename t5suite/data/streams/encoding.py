@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from t5suite.data.stream_sources import Share
-from t5suite.data.text_encoding import TextEncoder, make_text_encoder
-from t5suite.data.token_store import tokenizer_fingerprint
+from t5suite.data.corpora.store import tokenizer_fingerprint
+from t5suite.data.streams.sources import Share
+from t5suite.data.text.encoding import TextEncoder, make_text_encoder
 
 logger = logging.getLogger(__name__)
 

@@ -26,11 +26,11 @@ from functools import partial
 import torch
 from torch.utils.data import DataLoader
 
-from t5suite.data.held_out import is_held_out
-from t5suite.data.stream_sources import Share, open_source
-from t5suite.data.stream_states import VERSION, check_same, merge_states
-from t5suite.data.stream_workers import BLOCKS_A_MESSAGE, BlockMessages, Message, check_shares
-from t5suite.data.virtual_streams import NO_COUNTS, Block, StreamCorpus, StreamSettings, VirtualStream
+from t5suite.data.streams.sources import Share, open_source
+from t5suite.data.streams.states import VERSION, check_same, merge_states
+from t5suite.data.streams.virtual import NO_COUNTS, Block, StreamCorpus, StreamSettings, VirtualStream
+from t5suite.data.streams.workers import BLOCKS_A_MESSAGE, BlockMessages, Message, check_shares
+from t5suite.data.text.held_out import is_held_out
 from t5suite.errors import ConfigError, DataError
 
 __all__ = ["StreamCorpus", "StreamLoader", "StreamSettings", "merge_states", "open_source", "take_validation"]

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from t5suite.data.corpora import Tally, refuse_no_documents
-from t5suite.data.corpus_plans import CorpusPlan
-from t5suite.data.corpus_units import FACTS, UnitJob, build_unit, finished_unit
-from t5suite.data.held_out import held_out_below
-from t5suite.data.text_encoding import TextEncoder
-from t5suite.data.token_store import FORMAT, MANIFEST, SPLITS, VERSION, TokenStore, token_dtype
+from t5suite.data.corpora.plans import CorpusPlan
+from t5suite.data.corpora.store import FORMAT, MANIFEST, SPLITS, VERSION, TokenStore, token_dtype
+from t5suite.data.corpora.units import FACTS, UnitJob, build_unit, finished_unit
+from t5suite.data.text.documents import Tally, refuse_no_documents
+from t5suite.data.text.encoding import TextEncoder
+from t5suite.data.text.held_out import held_out_below
 from t5suite.errors import DataError
 from t5suite.runs import read_json, versions, write_json
 

@@ -4,12 +4,12 @@
     >>> len(store.split("train"))
     61203311
 
-The work is cut into units (`t5suite.data.corpus_plans`), each of which becomes a shard. A build that goes on keeps the
+The work is cut into units (`t5suite.data.corpora.plans`), each of which becomes a shard. A build that goes on keeps the
 finished ones; one with `shard=(i, n)` makes every n-th of them, so that the jobs of a Slurm array share a folder; who
 finds all of them finished writes the manifest. Tokens do not depend on any of that, byte for byte.
 
 While a corpus is being built its folder has `build.json`, which says what is built, and `source-00000.json` for each
-source's SHA-256. `t5suite.data.token_store` says what it has in the end.
+source's SHA-256. `t5suite.data.corpora.store` says what it has in the end.
 """
 
 import concurrent.futures
@@ -18,14 +18,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from t5suite.data.corpus_finishing import BUILD, LOCK, Build, finish, locked, num_read
-from t5suite.data.corpus_plans import CorpusPlan, CorpusSettings, make_plan
-from t5suite.data.corpus_units import build_unit, finished_unit
-from t5suite.data.corpus_workers import run_jobs
+from t5suite.data.corpora.finishing import BUILD, LOCK, Build, finish, locked, num_read
+from t5suite.data.corpora.plans import CorpusPlan, CorpusSettings, make_plan
+from t5suite.data.corpora.store import MANIFEST, TokenStore
+from t5suite.data.corpora.units import build_unit, finished_unit
+from t5suite.data.corpora.workers import run_jobs
 from t5suite.data.jsonl import file_sha256
-from t5suite.data.text_encoding import make_text_encoder
-from t5suite.data.text_readers import TextOptions
-from t5suite.data.token_store import MANIFEST, TokenStore
+from t5suite.data.text.encoding import make_text_encoder
+from t5suite.data.text.readers import TextOptions
 from t5suite.errors import ConfigError, DataError
 from t5suite.runs import read_json, write_json
 
@@ -57,9 +57,9 @@ def build_corpus(
 ) -> TokenStore | None:
     """Builds the corpus, goes on with its build, or opens it where it is finished.
 
-    A document is held out for validation by its text's hash (`t5suite.data.held_out`). Where that would leave a side
-    without a document, though 0 < `validation_fraction` < 1, the document with the lowest hash is held out, or the one
-    with the highest is trained on (with its duplicates).
+    A document is held out for validation by its text's hash (`t5suite.data.text.held_out`). Where that would leave a
+    side without a document, though 0 < `validation_fraction` < 1, the document with the lowest hash is held out, or
+    the one with the highest is trained on (with its duplicates).
 
     Args:
       inputs: files, folders, patterns, `hub:` names (`list_sources`).

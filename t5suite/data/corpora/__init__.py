@@ -1,0 +1,1 @@
+"""Documents -> corpora of tokens on disk, built once and memory-mapped."""

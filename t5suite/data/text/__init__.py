@@ -1,0 +1,1 @@
+"""Files, folders and hub data sets -> documents -> token ids."""
