@@ -96,6 +96,17 @@ class ObjectivesTest(parameterized.TestCase):
         results, _ = run("--max_steps", "2", *flags, family="masked")
         self.assertGreater(results["nll"], 0)
 
+    def test_collocations_are_masked_as_a_whole(self):
+        corpus, table = (str(Path(tempfile.mkdtemp()) / name) for name in ("corpus", "collocations.jsonl"))
+        build = ["corpus", "build", "--input", text(), "--output_dir", corpus, "--tokenizer_name"]
+        t5suite([*build, tokenizer("wordpiece"), "--validation_fraction", "0.1"])
+        t5suite(["corpus", "collocations", corpus, "--output_file", table, "--min_count", "5"])
+        flags = ["--objective", "masked_lm", "--train_corpus", corpus, "--inputs_length", "48", "--mask_units", "pmi"]
+        results, _ = run("--max_steps", "2", *flags, "--collocations", table, family="masked")
+        self.assertGreater(results["nll"], 0)
+        with self.assertRaisesRegex(ValueError, "collocations"):
+            run("--max_steps", "2", *flags, family="masked")
+
     def test_packed_rows_give_the_losses_of_unpacked_ones(self):
         flags = ["--objective", "prefix_lm", "--train_file", text(), "--inputs_length", "32", "--max_steps", "4"]
         flags += ["--per_device_train_batch_size", "8", "--optim", "sgd", "--learning_rate", "1e-2"]

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from t5suite.commands.collocations import EXAMPLE, HELP, collocation_flags, collocations
 from t5suite.commands.shared import add_json_flag, note, print_json
 from t5suite.errors import ConfigError
 
@@ -27,12 +28,14 @@ INPUT_HELP = (
 
 
 def corpus_flags(parser) -> None:
-    """Flags of `t5suite corpus build` and `t5suite corpus show`."""
+    """Flags of `t5suite corpus build`, `show` and `collocations`."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     build = actions.add_parser("build", help=BUILD_HELP, description=BUILD_HELP, epilog=BUILD_EXAMPLES)
     show = actions.add_parser("show", help=SHOW_HELP, description=SHOW_HELP, epilog=SHOW_EXAMPLES)
+    table = actions.add_parser("collocations", help=HELP, description=HELP, epilog=f"example:\n  {EXAMPLE}")
     _build_flags(build)
     _show_flags(show)
+    collocation_flags(table)
 
 
 BUILD_HELP = "tokenize text once, into files that training maps into memory"
@@ -92,7 +95,7 @@ def _reading_flags(parser, bad_lines: str) -> None:
 
 
 def run_corpus(arguments) -> None:
-    """Builds or shows a corpus."""
+    """Builds or shows a corpus, or finds its collocations."""
     ACTIONS[arguments.action](arguments)
 
 
@@ -272,4 +275,4 @@ def _said_of_split(counts: dict) -> str:
 # Flags of `show` that a built corpus makes idle, with their defaults.
 CORPUS_KNOWS = {"text_column_name": "text", "text_unit": "line", "bad_lines": "skip", "max_documents": None}
 
-ACTIONS = {"build": build, "show": show}
+ACTIONS = {"build": build, "show": show, "collocations": collocations}
