@@ -19,7 +19,7 @@ from t5suite.training import fine_tuning as steps
 from t5suite.training.argument_parser import changed_settings, parse_arguments
 from t5suite.training.arguments import FINE_TUNING_ARGUMENTS
 from t5suite.training.checkpoints import checkpoint_step, checkpoints, resume_choice
-from t5suite.training.from_arguments import data_for, lengths_of, mixing_of, tokenizer_and_model
+from t5suite.training.from_arguments import check_encoder_decoder, data_for, lengths_of, mixing_of, tokenizer_and_model
 from t5suite.training.resets import Start, choose_start, going_on
 
 logger = logging.getLogger("t5suite.fine_tune")
@@ -63,6 +63,7 @@ def main(argv=None) -> dict:
 
     # 4. Tokenizer and model, in float32 whatever the checkpoint holds.
     tokenizer, model = tokenizer_and_model(model_args)
+    check_encoder_decoder(model)
     steps.check_precision(args.fp16, model.config.model_type)
     logger.info("%(class)s, %(parameters)d parameters", describe(model))
 

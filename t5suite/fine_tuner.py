@@ -17,7 +17,7 @@ from t5suite.training import fine_tuning as steps
 from t5suite.training.argument_parser import parse_arguments
 from t5suite.training.arguments import FINE_TUNING_ARGUMENTS
 from t5suite.training.checkpoints import resume_choice
-from t5suite.training.from_arguments import data_for, mixing_of, tokenizer_and_model
+from t5suite.training.from_arguments import check_encoder_decoder, data_for, mixing_of, tokenizer_and_model
 from t5suite.training.resets import choose_start, going_on
 
 
@@ -41,6 +41,7 @@ class FineTuner:
             )
         steps.seed_everything(self.args.seed)
         self.tokenizer, self.model = tokenizer_and_model(self.model_args)
+        check_encoder_decoder(self.model)
         self.trainer = None
 
     def train(self) -> dict:

@@ -14,6 +14,7 @@ from absl.testing import absltest, parameterized
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from shared_data import MISSING, SHARED_DATA
 
+import fine_tune_t5
 import pre_train_t5
 from t5suite.cli import main as t5suite
 from t5suite.data.jsonl import read_jsonl, write_jsonl
@@ -131,6 +132,12 @@ class ObjectivesTest(parameterized.TestCase):
     def test_what_does_not_go_together_is_refused(self, flags, family, message):
         with self.assertRaisesRegex(ConfigError, message):
             run("--train_file", text(), *flags, family=family)
+
+
+class FamilyTest(absltest.TestCase):
+    def test_fine_tuning_refuses_a_model_without_a_decoder(self):
+        with self.assertRaisesRegex(ConfigError, "BertForMaskedLM is a masked language model"):
+            fine_tune_t5.main([*tiny("masked"), "--use_cpu", "--output_dir", tempfile.mkdtemp()])
 
 
 class SourcesTest(parameterized.TestCase):

@@ -11,6 +11,8 @@ from t5suite.data.sources import DataOptions
 from t5suite.data.subsets import selection_share
 from t5suite.data.text.readers import TextOptions
 from t5suite.data.training_data import Mixing, Subset
+from t5suite.errors import ConfigError
+from t5suite.models.families import family_of_model
 from t5suite.models.loading import load_model, load_model_shapes, load_tokenizer
 from t5suite.models.vocabulary import add_sentinels, add_tokens
 from t5suite.tasks.registry import Lengths
@@ -59,6 +61,19 @@ def tokenizer_and_model(model_args, mode_tokens=(), sentence_pairs: bool = False
         trust_remote_code=model_args.trust_remote_code,
     )
     return tokenizer, model
+
+
+def check_encoder_decoder(model) -> None:
+    """Fine-tuning is text to text.
+
+    Raises:
+      ConfigError: the model has no decoder beside its encoder.
+    """
+    family = family_of_model(model)
+    if family != "seq2seq":
+        raise ConfigError(
+            f"{type(model).__name__} is a {family} language model; fine-tuning takes encoder-decoder models (T5, BART)"
+        )
 
 
 def data_for(plan: Plan, tokenizer, data_args, eval_args, args, trains: bool) -> Data:

@@ -59,7 +59,7 @@ def load_position(loader: StreamLoader, checkpoint) -> None:
 
 
 class StreamPositionCallback(TrainerCallback):
-    """Writes the position beside every checkpoint, keeps the epoch a share of the run, and ends the workers."""
+    """Keeps the epoch a share of the run, sees that positions and steps agree, and ends the workers."""
 
     def __init__(self, loader: StreamLoader):
         self.loader = loader
@@ -74,9 +74,8 @@ class StreamPositionCallback(TrainerCallback):
         self._ahead_of_steps = self.loader.num_given - self._of_steps(args, state)
 
     def on_save(self, args, state, control, **kwargs):
-        """Adds the position to the checkpoint that was just written."""
+        """The position in the checkpoint belongs to its step."""
         assert self.loader.num_given - self._of_steps(args, state) == self._ahead_of_steps, "somebody reads ahead"
-        save_position(self.loader, Path(args.output_dir) / f"checkpoint-{state.global_step}")
 
     def on_train_end(self, args, state, control, **kwargs):
         """Ends the workers and says what was read."""
@@ -106,6 +105,12 @@ class StreamTraining:
     def get_train_dataloader(self) -> StreamLoader:
         """The stream, as it is: accelerate would read a batch ahead and count it as given out."""
         return self.stream
+
+    def save_model(self, output_dir=None, _internal_call: bool = False):
+        """A checkpoint's model comes with every rank's position: before the trainer's state, which completes it."""
+        super().save_model(output_dir, _internal_call)
+        if _internal_call and output_dir:
+            save_position(self.stream, output_dir)
 
     def train(self, resume_from_checkpoint=None, **kwargs):
         """Trains on from the stream's position in the checkpoint; `--reset data` begins the stream anew."""
