@@ -11,11 +11,12 @@ import sys
 
 from t5suite.errors import ConfigError, run_command
 from t5suite.models.loading import describe
-from t5suite.runs import RESULTS, default_output_dir, open_run, public_settings, read_json, write_json
+from t5suite.runs import default_output_dir, open_run, public_settings, write_json
 from t5suite.tracking import reports
 from t5suite.tracking.dry_runs import print_dry_run
 from t5suite.tracking.trackers import Trackers, tracker_names
 from t5suite.training import fine_tuning as steps
+from t5suite.training import steps as shared
 from t5suite.training.argument_parser import changed_settings, parse_arguments
 from t5suite.training.arguments import FINE_TUNING_ARGUMENTS
 from t5suite.training.checkpoints import checkpoint_step, checkpoints, resume_choice
@@ -39,32 +40,26 @@ def main(argv=None) -> dict:
         args.output_dir = default_output_dir(plan.benchmark, plan.dataset_name, model_args.model_name_or_path, mode)
 
     # 2. Seed and accelerator: the training arguments have found the device and the other ranks by now.
-    is_main = args.process_index == 0
-    steps.start_logging(is_main, bool(args.disable_tqdm))
-    steps.seed_everything(args.seed)
-    steps.one_device_a_process(args)
+    is_main = shared.prepare_process(args)
     changed = changed_settings(arguments)
     steps.warn_of_idle_flags(changed, plan, trains, predicts=eval_args.predict_only or args.do_predict)
     logger.info("%s/%s on %d x %s", plan.benchmark, plan.dataset_name, args.world_size, args.device.type)
 
     # 3. Run directory: a new one, or this same run's from before.
     resume = resume_choice(eval_args.resume, args.resume_from_checkpoint)
-    settings = steps.all_settings(*arguments)
+    settings = shared.all_settings(*arguments)
     if eval_args.eval_checkpoints == "all":
         return score_checkpoints(plan, *arguments)
     run = None
     if not eval_args.dry_run:
-        run = open_run(
-            args.output_dir, settings, argv, is_main, need_new=is_main and resume == "none", extend=args.extend
-        )
+        run = open_run(args.output_dir, settings, argv, is_main, is_main and resume == "none", args.extend)
         if run.finished:
-            logger.info("run %s in %s was finished before; these are its results", run.run_id, run.directory)
-            return reports.print_results(read_json(run.directory / RESULTS), str(run.directory), is_main)
+            return reports.print_finished(run, is_main)
 
     # 4. Tokenizer and model, in float32 whatever the checkpoint holds.
     tokenizer, model = tokenizer_and_model(model_args)
     check_encoder_decoder(model)
-    steps.check_precision(args.fp16, model.config.model_type)
+    shared.check_precision(args.fp16, model.config.model_type)
     logger.info("%(class)s, %(parameters)d parameters", describe(model))
 
     # 5. Data, tokenization, and the metrics of every split that is scored.
@@ -87,7 +82,7 @@ def main(argv=None) -> dict:
         best = steps.add_callbacks(trainer, run.directory, trackers, per_task, start.history)
         if trains:
             with going_on(trainer, start, run) as folder:
-                run.update(training=steps.train(trainer, folder))
+                run.update(training=shared.train(trainer, folder))
             trainer.save_model(args.output_dir)
 
     # 8. Scores, predictions, results, table.
@@ -95,7 +90,7 @@ def main(argv=None) -> dict:
     report = steps.evaluate_finally(trainer, data, best if per_task else None)
     results = reports.build_results(report, plan.benchmark, plan.average, data.scored, plan.published)
     if is_main:
-        name = steps.model_title(model, model_args.model_name_or_path, model_args.from_scratch)
+        name = shared.model_title(model, model_args.model_name_or_path, model_args.from_scratch)
         title = f"{name} on {plan.benchmark}/{plan.dataset_name}"
         reports.finish_run(run, data, report, results, best.best, title, name, is_model=trains)
     trainer.accelerator.wait_for_everyone()

@@ -11,22 +11,20 @@ import logging
 import sys
 
 from t5suite.errors import run_command
-from t5suite.models.families import family_of_model
 from t5suite.models.loading import describe
-from t5suite.runs import RESULTS, open_run, public_settings, read_json
+from t5suite.runs import open_run, public_settings
 from t5suite.tracking import reports
-from t5suite.tracking.plots import loss_curve
 from t5suite.tracking.pre_training_dry_runs import print_dry_run
+from t5suite.tracking.pre_training_reports import finish_run, results_of
 from t5suite.tracking.trackers import Trackers, tracker_names
-from t5suite.training import fine_tuning as shared
 from t5suite.training import pre_training as steps
+from t5suite.training import steps as shared
 from t5suite.training.argument_parser import changed_settings, parse_arguments
 from t5suite.training.callbacks import MetricsCallback
 from t5suite.training.checkpoints import resume_choice
 from t5suite.training.from_arguments import pre_training_collators, pre_training_data, tokenizer_and_model
 from t5suite.training.pre_training_arguments import PRE_TRAINING_ARGUMENTS, reconcile
 from t5suite.training.pre_training_evaluation import unigram_entropies
-from t5suite.training.pre_training_results import example_text, results_of, write_model_card
 from t5suite.training.resets import choose_start, going_on
 
 logger = logging.getLogger("t5suite.pre_train")
@@ -45,10 +43,7 @@ def main(argv=None) -> dict:
         args.output_dir = steps.pre_training_output_dir(model_name, objective_args.objective, run_args.eval_only)
 
     # 2. Seed and accelerator: the training arguments have found the device and the other ranks by now.
-    is_main = args.process_index == 0
-    shared.start_logging(is_main, bool(args.disable_tqdm))
-    shared.seed_everything(args.seed)
-    shared.one_device_a_process(args)
+    is_main = shared.prepare_process(args)
     steps.warn_of_idle_flags(changed_settings(arguments), trains, objective_args.objective)
     logger.info("pre-training on %d x %s", args.world_size, args.device.type)
 
@@ -59,8 +54,7 @@ def main(argv=None) -> dict:
     if not run_args.dry_run:
         run = open_run(args.output_dir, settings, command, is_main, is_main and resume == "none", args.extend)
         if run.finished:
-            logger.info("run %s in %s was finished before; these are its results", run.run_id, run.directory)
-            return reports.print_results(read_json(run.directory / RESULTS), str(run.directory), is_main)
+            return reports.print_finished(run, is_main)
 
     # 4. Tokenizer and model, in float32 whatever the checkpoint holds.
     pairs = objective_args.sentence_pairs is not None
@@ -92,26 +86,12 @@ def main(argv=None) -> dict:
                 run.update(training=shared.train(trainer, folder))
             trainer.save_model(args.output_dir)
 
-    # 9. Score, results, loss curve, model card.
+    # 9. Scores, results, loss curve, model card.
     report = trainer.evaluator.evaluate(trainer.model, trainer.eval_sets)
     results = results_of(report, unigram_entropies(eval_collator, examples.held_out))
     if is_main:
         title = shared.model_title(model, model_args.model_name_or_path, model_args.from_scratch)
-        if trains:
-            loss_curve(run.directory, title)
-            write_model_card(
-                run.directory,
-                title=title,
-                objective=steps.objective_title(objective_args.objective),
-                family=family_of_model(model),
-                results=results,
-                manifest=run.manifest,
-                example=example_text(examples.held_out, eval_collator, tokenizer),
-            )
-        run.update(seconds={name: round(result.seconds, 3) for name, result in report.results.items()})
-        reports.write_results(run.directory, results)
-        run.finish()
-        reports.print_results(results, f"{title}  ({run.directory})")
+        finish_run(run, trainer, tokenizer, report, results, title, objective_args.objective, is_model=trains)
     trainer.accelerator.wait_for_everyone()
     return results
 

@@ -1,6 +1,6 @@
 """Does pre-training help? A small T5 is pre-trained on text, then it and a scratch twin are fine-tuned alike.
 
-    python -m benchmarks.pretrained_vs_scratch --text corpus.jsonl --data_dir data --tokenizer spiece_folder \\
+    python -m benchmarks.pretrained_vs_scratch --text texts/ --data_dir data --tokenizer spiece_folder \\
         --tasks sst2 cola --seeds 1 2 3 --output_dir runs/pretrained_vs_scratch
 
 Both arms have the same architecture, tokenizer, rows, updates, batch, optimizer and seeds; only the weights that they
@@ -10,51 +10,60 @@ and standard deviation over the seeds, in points; `results.json` in the output d
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 MODEL = "d_model=128,d_kv=32,d_ff=512,num_layers=3,num_decoder_layers=2,num_heads=4"
-PRE_TRAINING = "--inputs_length 128 --per_device_train_batch_size 16 --max_steps 2500 --learning_rate 3e-3"
+PRE_TRAINING = (
+    "--text_unit paragraph --validation_fraction 0.03 --max_eval_samples 2048 --inputs_length 64 "
+    "--per_device_train_batch_size 16 --max_steps 4800 --eval_steps 800 --save_strategy no "
+    "--optimizer adafactor --learning_rate 2e-2 --warmup_steps 0.02"
+)
 FINE_TUNING = "--max_steps 600 --per_device_train_batch_size 32 --learning_rate 1e-3 --warmup_steps 0.1"
 
 
-def run(script: str, *flags: str) -> dict:
-    """Runs an entry script to its end and returns its results."""
+def run(script: str, *flags: str, ranks: int = 1, threads: int = 1) -> dict:
+    """Runs an entry script to its end, on so many processes, and returns its results."""
     output_dir = Path(flags[flags.index("--output_dir") + 1])
-    command = [sys.executable, str(ROOT / script), *flags, "--disable_tqdm", "True"]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)] if ranks > 1 else []
+    command = [sys.executable, *launcher, str(ROOT / script), *flags, "--disable_tqdm", "True"]
     print("$", *command[1:], file=sys.stderr, flush=True)
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
     return json.loads((output_dir / "results.json").read_text(encoding="utf-8"))
 
 
 def compare(options) -> dict:
     """Every run; `{"pre_train": {...}, "scores": {task: {arm: {metric: [points by seed]}}}}`."""
     out, config = Path(options.output_dir), ["--config_overrides", options.model]
-    tokenizer = ["--tokenizer_name", options.tokenizer]
-    pre_trained = out / "pre_train"
-    found = {
-        "pre_train": run(
-            "pre_train_t5.py", "--train_file", *options.text, *tokenizer, *config, *options.pre_training.split(),
-            "--output_dir", str(pre_trained),
-        )["tasks"]["pre_train"],
-        "scores": {},
-    }  # fmt: skip
+    tokenizer, pre_trained = ["--tokenizer_name", options.tokenizer], out / "pre_train"
+    pre_training = run(
+        "pre_train_t5.py", "--train_file", *options.text, *tokenizer, *config, *options.pre_training.split(),
+        "--output_dir", str(pre_trained), ranks=options.processes,
+    )["tasks"]["pre_train"]  # fmt: skip
     arms = {"scratch": [*tokenizer, *config], "pre-trained": ["--model_name_or_path", str(pre_trained)]}
-    for task in options.tasks:
-        for arm, start in arms.items():
-            for seed in options.seeds:
-                results = run(
-                    "fine_tune_t5.py", "--benchmark", "glue", "--dataset_name", task, "--data_dir", options.data_dir,
-                    *start, *options.fine_tuning.split(), "--seed", str(seed), "--save_strategy", "no",
-                    "--load_best_model_at_end", "False", "--eval_strategy", "no", "--eval_method", "score",
-                    "--output_dir", str(out / f"{task}-{arm}-{seed}"),
-                )  # fmt: skip
-                for metric, points in results["tasks"][task].items():
-                    found["scores"].setdefault(task, {}).setdefault(arm, {}).setdefault(metric, []).append(points)
-    return found
+
+    def fine_tune(job) -> dict:
+        task, arm, seed = job
+        return run(
+            "fine_tune_t5.py", "--benchmark", "glue", "--dataset_name", task, "--data_dir", options.data_dir,
+            *arms[arm], *options.fine_tuning.split(), "--seed", str(seed), "--save_strategy", "no",
+            "--load_best_model_at_end", "False", "--eval_strategy", "no", "--eval_method", "score",
+            "--output_dir", str(out / f"{task}-{arm}-{seed}"),
+        )["tasks"][task]  # fmt: skip
+
+    jobs = [(task, arm, seed) for task in options.tasks for arm in arms for seed in options.seeds]
+    scores: dict = {}
+    with ThreadPoolExecutor(options.processes) as pool:
+        for (task, arm, _), metrics in zip(jobs, pool.map(fine_tune, jobs)):
+            for metric, points in metrics.items():
+                scores.setdefault(task, {}).setdefault(arm, {}).setdefault(metric, []).append(points)
+    return {"pre_train": pre_training, "scores": scores}
 
 
 def table(found: dict) -> str:
@@ -85,6 +94,7 @@ def main(argv=None) -> int:
     parser.add_argument("--data_dir", required=True, help="a mirror of GLUE")
     parser.add_argument("--tokenizer", required=True, help="hub name or folder")
     parser.add_argument("--tasks", nargs="+", default=["sst2", "cola"])
+    parser.add_argument("--processes", type=int, default=2, help="ranks of the pre-training; fine-tunings at once")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--output_dir", default="runs/pretrained_vs_scratch")
     parser.add_argument("--model", default=MODEL, help="--config_overrides of both arms")

@@ -14,6 +14,7 @@ from t5suite.tasks.registry import decode_ids
 from t5suite.tracking import reports
 from t5suite.tracking.trackers import Trackers, tracker_names
 from t5suite.training import fine_tuning as steps
+from t5suite.training import steps as shared
 from t5suite.training.argument_parser import parse_arguments
 from t5suite.training.arguments import FINE_TUNING_ARGUMENTS
 from t5suite.training.checkpoints import resume_choice
@@ -39,14 +40,14 @@ class FineTuner:
             self.args.output_dir = default_output_dir(
                 self.plan.benchmark, self.plan.dataset_name, self.model_args.model_name_or_path
             )
-        steps.seed_everything(self.args.seed)
+        shared.seed_everything(self.args.seed)
         self.tokenizer, self.model = tokenizer_and_model(self.model_args)
         check_encoder_decoder(self.model)
         self.trainer = None
 
     def train(self) -> dict:
         """Trains, scores, writes the run directory and returns what `results.json` holds."""
-        settings = steps.all_settings(*self.arguments)
+        settings = shared.all_settings(*self.arguments)
         is_main = self.args.process_index == 0
         run = open_run(self.args.output_dir, settings, is_main=is_main, extend=self.args.extend)
         data = self._prepare(trains=True)
@@ -59,7 +60,7 @@ class FineTuner:
             best = steps.add_callbacks(self.trainer, run.directory, trackers, per_task, start.history)
             run.update(data=data.described)
             with going_on(self.trainer, start, run) as folder:
-                run.update(training=steps.train(self.trainer, folder))
+                run.update(training=shared.train(self.trainer, folder))
             self.trainer.save_model(self.args.output_dir)
         steps.mark_for_table(data, selected=self.args.load_best_model_at_end)
         report = steps.evaluate_finally(self.trainer, data, best if per_task else None)
@@ -67,7 +68,7 @@ class FineTuner:
             report, self.plan.benchmark, self.plan.average, data.scored, self.plan.published
         )
         if is_main:
-            name = steps.model_title(self.model, self.model_args.model_name_or_path, self.model_args.from_scratch)
+            name = shared.model_title(self.model, self.model_args.model_name_or_path, self.model_args.from_scratch)
             title = f"{name} on {self.plan.benchmark}/{self.plan.dataset_name}"
             reports.finish_run(run, data, report, results, best.best, title, name, is_model=True)
         return results

@@ -205,7 +205,7 @@ class ModesTest(parameterized.TestCase):
     def test_an_interrupted_run_goes_on_and_ends_as_the_uninterrupted_one(self):
         (_, whole), interrupted = run("--max_steps", "6", "--eval_steps", "2"), folder()
 
-        def stop_at_four(trainer, resume_from=None, train=fine_tune_t5.steps.train):
+        def stop_at_four(trainer, resume_from=None, train=fine_tune_t5.shared.train):
             from transformers import TrainerCallback
 
             class Stop(TrainerCallback):
@@ -216,13 +216,13 @@ class ModesTest(parameterized.TestCase):
             trainer.add_callback(Stop())
             return train(trainer, resume_from)
 
-        original = fine_tune_t5.steps.train
-        fine_tune_t5.steps.train = stop_at_four
+        original = fine_tune_t5.shared.train
+        fine_tune_t5.shared.train = stop_at_four
         try:
             with self.assertRaises(KeyboardInterrupt):
                 run("--max_steps", "6", "--eval_steps", "2", output_dir=interrupted)
         finally:
-            fine_tune_t5.steps.train = original
+            fine_tune_t5.shared.train = original
         (interrupted / "checkpoint-6").mkdir()  # a save that was cut short: passed over
         run("--max_steps", "6", "--eval_steps", "2", output_dir=interrupted)
         self.assertEqual((whole / "results.json").read_bytes(), (interrupted / "results.json").read_bytes())

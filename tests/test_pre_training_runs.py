@@ -6,6 +6,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -21,6 +23,8 @@ from t5suite.data.jsonl import read_jsonl, write_jsonl
 from t5suite.data.objectives import OBJECTIVES
 from t5suite.data.text.documents import bundled_text, read_documents
 from t5suite.errors import ConfigError
+from t5suite.training.pre_training_arguments import PreTrainerArguments
+from t5suite.training.steps import prepare_process
 
 ROOT = Path(__file__).parent.parent
 QUICK = ["--disable_tqdm", "True", "--use_cpu", "--logging_steps", "1", "--max_eval_samples", "24"]
@@ -140,6 +144,18 @@ class FamilyTest(absltest.TestCase):
             fine_tune_t5.main([*tiny("masked"), "--use_cpu", "--output_dir", tempfile.mkdtemp()])
 
 
+class ProcessesTest(absltest.TestCase):
+    def test_processes_that_do_not_know_of_each_other_are_refused(self):
+        with mock.patch.dict("os.environ", WORLD_SIZE="2"):
+            args = SimpleNamespace(process_index=0, disable_tqdm=True, world_size=1, seed=1, n_gpu=0)
+            with self.assertRaisesRegex(ConfigError, "2 processes were launched .* finds 1"):
+                prepare_process(args)
+
+    def test_without_an_accelerator_the_processor_is_meant(self):
+        with mock.patch("torch.accelerator.is_available", return_value=False):
+            self.assertTrue(PreTrainerArguments(output_dir=tempfile.mkdtemp()).use_cpu)
+
+
 class SourcesTest(parameterized.TestCase):
     flags = ["--inputs_length", "32", "--max_steps", "6", "--per_device_train_batch_size", "8", "--optim", "sgd"]
 
@@ -178,6 +194,7 @@ class SourcesTest(parameterized.TestCase):
     def test_ranks_change_no_step(self, source):
         """Two torchrun processes against one: the same losses at every step but for the order of sums."""
         flags = [*QUICK, *TINY["seq2seq"], *self.flags, "--train_file", text(), *source]
+        flags.remove("--use_cpu")  # found out by itself where there is no accelerator
         found = []
         for launcher, batch in (
             ((), "8"),

@@ -5,6 +5,7 @@
 {'accuracy': 71.1, 'invalid_rate': 0.0}
 """
 
+import logging
 import math
 from pathlib import Path
 
@@ -13,10 +14,18 @@ from rich.console import Console
 from rich.table import Table
 
 from t5suite.data.jsonl import without_nan, write_jsonl
-from t5suite.runs import RESULTS, write_json
+from t5suite.runs import RESULTS, read_json, write_json
 from t5suite.training.evaluation import EvalSet, Report, Result
 
+logger = logging.getLogger(__name__)
+
 RATES = ("invalid_rate",)
+
+
+def print_finished(run, is_main: bool = True) -> dict:
+    """The results of a run that was finished before, shown again."""
+    logger.info("run %s in %s was finished before; these are its results", run.run_id, run.directory)
+    return print_results(read_json(run.directory / RESULTS), str(run.directory), is_main)
 
 
 def build_results(

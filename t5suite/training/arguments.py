@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Literal
 
+import torch
 from transformers import Seq2SeqTrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
@@ -225,6 +226,9 @@ class SuiteTrainingArguments(Seq2SeqTrainingArguments):
         # Every metric is turned into one number, more being better, under this name (`evaluation.selection_value`).
         self.selection_metric, self.metric_for_best_model = self.metric_for_best_model, "selection"
         self.greater_is_better = True
+        if not torch.accelerator.is_available():
+            # Else transformers 5.23 takes torchrun's processes without a GPU for so many runs of one process each.
+            self.use_cpu = True
         try:
             super().__post_init__()
         except (ValueError, ImportError) as error:

@@ -7,16 +7,12 @@
 `fine_tune_t5.py` calls them one after the other; `t5suite.FineTuner` calls the same ones.
 """
 
-import dataclasses
 import logging
 import math
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 from tqdm.auto import tqdm
-from transformers import EarlyStoppingCallback, set_seed
-from transformers.utils import logging as transformers_logging
+from transformers import EarlyStoppingCallback
 
 from t5suite.constants import MIXTURES
 from t5suite.data.collators import Seq2SeqCollator
@@ -37,18 +33,13 @@ from t5suite.tasks.task_files import load_registry
 from t5suite.training.callbacks import BestPerTaskCallback, MetricsCallback
 from t5suite.training.eval_sets import load_eval_sets, selection_eval_sets, widen_for_training_targets
 from t5suite.training.evaluation import Decoding, EvalSet, Evaluator, Report, task_values
+from t5suite.training.steps import TRAINING_FLAGS, update_size
 from t5suite.training.trainer import SuiteTrainer
 
 logger = logging.getLogger(__name__)
 
 
-# Flags that only training heeds, and those that only generation heeds.
-TRAINING_FLAGS = (
-    "train_file max_train_samples train_fraction few_shot mixing mixing_limit mixing_temperature selection_split "
-    "select early_stopping_patience learning_rate num_train_epochs max_steps per_device_train_batch_size optim z_loss "
-    "gradient_accumulation_steps label_smoothing_factor eval_steps save_steps lr_scheduler_type warmup_steps optimizer "
-    "optim_args schedule lr_scheduler_kwargs clip_grad_value max_grad_norm max_minutes reset extend"
-).split()
+# Flags that only generation heeds.
 GENERATION_FLAGS = ("generation_num_beams", "generation_max_length")
 
 
@@ -154,53 +145,6 @@ def load_data(
     return Data(training_sets, features, sets["validation"], sets["test"], selecting, described, missing)
 
 
-def start_logging(is_main: bool, disable_tqdm: bool = False) -> None:
-    """Our log lines on standard error; other ranks and the libraries speak up for warnings only."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
-    root = logging.getLogger("t5suite")
-    root.handlers, root.propagate = [handler], False
-    root.setLevel(logging.INFO if is_main else logging.ERROR)
-    transformers_logging.set_verbosity(logging.WARNING if is_main else logging.ERROR)
-    transformers_logging.disable_progress_bar()
-    logging.getLogger("transformers.trainer").addFilter(_is_news)
-    if disable_tqdm or not is_main:
-        import datasets
-
-        datasets.disable_progress_bars()
-
-
-def seed_everything(seed: int) -> None:
-    """Python's, NumPy's and torch's random numbers; weights and dropout follow from them."""
-    set_seed(seed)
-
-
-def _is_news(record: logging.LogRecord) -> bool:
-    """Tied weights are stored once: that a checkpoint lacks their other names is no news."""
-    return "missing keys in the checkpoint" not in record.getMessage()
-
-
-def all_settings(*arguments) -> dict:
-    """Every flag of the argument dataclasses by name, as the user gave it."""
-    settings = {
-        spec.name: getattr(part, spec.name)
-        for part in arguments
-        for spec in dataclasses.fields(part)
-        if spec.init and not spec.name.startswith("_")
-    }
-    training = arguments[-1]
-    return {**settings, "report_to": training.trackers, "metric_for_best_model": training.selection_metric}
-
-
-def check_precision(fp16: bool, model_type: str) -> None:
-    """T5's activations overflow fp16: checkpoints trained in bfloat16 reach 65504 within a few layers."""
-    if fp16 and model_type in ("t5", "mt5", "umt5", "longt5"):
-        logger.warning(
-            "--fp16 with T5 overflows: losses become nan and the weights are lost. Use --bf16 (same speed, float32's "
-            "range). The run stops at the first steps in a row whose loss is no number"
-        )
-
-
 def make_collator(model, fp16_or_bf16: bool = False) -> Seq2SeqCollator:
     """Lengths are multiples of 8 under mixed precision, which is what tensor cores work in."""
     return Seq2SeqCollator(model.config.pad_token_id, model.config.decoder_start_token_id, 8 if fp16_or_bf16 else 1)
@@ -212,18 +156,6 @@ def make_evaluator(collator, tokenizer, args, accelerator, show_progress: bool) 
     synced = accelerator.num_processes > 1 and accelerator.distributed_type.value in ("DEEPSPEED", "FSDP")
     decoding = Decoding(args.generation_num_beams or 1, args.generation_max_length, synced)
     return Evaluator(collator, tokenizer, decoding, args.per_device_eval_batch_size, accelerator, bars)
-
-
-def update_size(args) -> int:
-    """Examples that one update takes, over micro-batches and ranks."""
-    return args.train_batch_size * args.gradient_accumulation_steps * max(1, args.world_size)
-
-
-def one_device_a_process(args) -> None:
-    """Several GPUs need several processes: `DataParallel`, the trainer's other way, scales the loss by their number."""
-    if args.n_gpu > 1:
-        logger.warning("one of %d GPUs is used; start with torchrun or accelerate launch to use them all", args.n_gpu)
-        args._n_gpu = 1
 
 
 def warn_of_idle_flags(changed: dict, plan: Plan, trains: bool, predicts: bool) -> list[str]:
@@ -289,14 +221,6 @@ def add_callbacks(
     return best
 
 
-def train(trainer: SuiteTrainer, resume_from=None) -> dict:
-    """Trains (or goes on from a checkpoint) and returns the trainer's own numbers."""
-    if resume_from is not None:
-        logger.info("going on from %s", resume_from)
-    output = trainer.train(resume_from_checkpoint=str(resume_from) if resume_from else None)
-    return {"steps": output.global_step, "loss": output.training_loss, **output.metrics}
-
-
 def mark_for_table(data: Data, selected: bool) -> None:
     """Notes for the table: these rows also chose the checkpoint; the training rows were a subset."""
     train_subsets = {part.task.name for part in data.training_sets if part.is_subset}
@@ -335,16 +259,3 @@ def evaluate_each_at_its_best(trainer: SuiteTrainer, eval_sets: list[EvalSet], b
     by_task = task_values(eval_sets, results, None)
     values = list(by_task.values())
     return Report(results, sum(values) / len(values) if values else math.nan, by_task)
-
-
-def model_title(model, name: str | None, from_scratch: bool = False) -> str:
-    """What tables and cards call the model.
-
-    >>> model_title(model, "google/t5-v1_1-small")
-    't5-v1_1-small'
-    """
-    if name and not from_scratch:
-        return Path(name).name
-    count = sum(parameter.numel() for parameter in model.parameters())
-    size = f"{count / 1e6:.1f}M" if count >= 1e6 else f"{count / 1e3:.0f}K"
-    return f"{model.config.model_type} from scratch ({size} parameters)"

@@ -16,13 +16,12 @@ import torch
 from tqdm.auto import tqdm
 from transformers import PrinterCallback, ProgressCallback
 
-from t5suite.data.objectives import OBJECTIVES
-from t5suite.training.fine_tuning import TRAINING_FLAGS
 from t5suite.training.losses import PAIR_LABELS, WatchedLoss
 from t5suite.training.monitors import StepMonitor, TerminalLine, weight_norm
 from t5suite.training.pre_training_collators import unheeded_settings
-from t5suite.training.pre_training_evaluation import NAME, HeldOut, PreTrainingEvaluator
+from t5suite.training.pre_training_evaluation import NAME, PreTrainingEvaluator
 from t5suite.training.pre_training_text import Examples
+from t5suite.training.steps import TRAINING_FLAGS
 from t5suite.training.throughput import peak_flops
 from t5suite.training.trainer import SuiteTrainer
 
@@ -184,15 +183,3 @@ def control_ids(tokenizer) -> frozenset[int]:
     [0, 1, 32000]
     """
     return frozenset(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
-
-
-def objective_title(objective: str) -> str:
-    """An objective as a model card names it.
-
-    >>> objective_title("span_corruption")
-    'span_corruption (arXiv:1910.10683 sec. 3.1.4)'
-    """
-    return f"{objective} ({OBJECTIVES[objective].reference})"
-
-
-__all__ = ["HeldOut", "PreTrainer", "control_ids", "make_trainer", "pre_training_output_dir", "warn_of_idle_flags"]

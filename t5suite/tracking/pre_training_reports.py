@@ -8,6 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from t5suite.data.objectives import OBJECTIVES
+from t5suite.models.families import family_of_model
+from t5suite.tracking import reports
+from t5suite.tracking.plots import loss_curve
 from t5suite.training.pre_training_evaluation import NAME, HeldOut
 
 SHOWN_SETTINGS = (
@@ -33,16 +37,32 @@ def example_text(held_out: HeldOut, collator, tokenizer, num_tokens: int = 40) -
     return tuple(tokenizer.decode(ids[:num_tokens]) for ids in sides)
 
 
-def write_model_card(
-    directory, *, title: str, objective: str, family: str, results: dict, manifest: dict, example: tuple[str, str]
-) -> None:
+def finish_run(run, trainer, tokenizer, report, results: dict, title: str, objective: str, is_model: bool) -> None:
+    """Writes results, loss curve and model card, and shows the table.
+
+    Args:
+      is_model: whether the run trained a model, which then has a card.
+    """
+    if is_model:
+        evaluator = trainer.evaluator
+        example = example_text(trainer.eval_sets[0], evaluator.collator, tokenizer)
+        loss_curve(run.directory, title)
+        family = family_of_model(trainer.accelerator.unwrap_model(trainer.model))
+        _write_model_card(run.directory, title, objective, family, results, run.manifest, example[0])
+    run.update(seconds={name: round(result.seconds, 3) for name, result in report.results.items()})
+    reports.write_results(run.directory, results)
+    run.finish()
+    reports.print_results(results, f"{title}  ({run.directory})")
+
+
+def _write_model_card(directory, title: str, objective: str, family: str, results, manifest, example: str) -> None:
     """`README.md`: what the model is, how to use it, its scores and how it was made."""
     version = manifest["versions"].get("t5suite") or ""
-    settings = manifest["settings"]
+    settings, source = manifest["settings"], OBJECTIVES[objective].reference
     lines = [
         "---", "library_name: transformers", f"pipeline_tag: {PIPELINE_TAGS[family]}", "tags: [t5suite]", "---", "",
-        f"# {title}", "", f"Pre-trained with t5suite {version} by {objective}.".replace("  ", " "), "",
-        "## Use", "", "```python", *_usage(family, example[0]), "```", "",
+        f"# {title}", "", f"Pre-trained with t5suite {version} by {objective} ({source}).".replace("  ", " "), "",
+        "## Use", "", "```python", *_usage(family, example), "```", "",
         "## Scores", "", "Held-out text, in nats a target token; `unigram`: the best a model without context could do.",
         "", "| metric | value |", "|---|---|",
         *[f"| {name} | {value:.4f} |" for name, value in results["tasks"][NAME].items() if np.isfinite(value)], "",

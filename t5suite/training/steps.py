@@ -1,0 +1,127 @@
+"""The steps that fine-tuning and pre-training share, each as a function of plain values.
+
+    >>> is_main = prepare_process(args)
+    >>> run.update(training=train(trainer, folder))
+
+`fine_tuning` and `pre_training` have those that are theirs alone.
+"""
+
+import dataclasses
+import logging
+import os
+import sys
+from pathlib import Path
+
+from transformers import set_seed
+from transformers.utils import logging as transformers_logging
+
+from t5suite.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+# Flags that only training heeds.
+TRAINING_FLAGS = (
+    "train_file max_train_samples train_fraction few_shot mixing mixing_limit mixing_temperature selection_split "
+    "select early_stopping_patience learning_rate num_train_epochs max_steps per_device_train_batch_size optim z_loss "
+    "gradient_accumulation_steps label_smoothing_factor eval_steps save_steps lr_scheduler_type warmup_steps optimizer "
+    "optim_args schedule lr_scheduler_kwargs clip_grad_value max_grad_norm max_minutes reset extend"
+).split()
+
+
+def start_logging(is_main: bool, disable_tqdm: bool = False) -> None:
+    """Our log lines on standard error; other ranks and the libraries speak up for warnings only."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger("t5suite")
+    root.handlers, root.propagate = [handler], False
+    root.setLevel(logging.INFO if is_main else logging.ERROR)
+    transformers_logging.set_verbosity(logging.WARNING if is_main else logging.ERROR)
+    transformers_logging.disable_progress_bar()
+    logging.getLogger("transformers.trainer").addFilter(_is_news)
+    if disable_tqdm or not is_main:
+        import datasets
+
+        datasets.disable_progress_bars()
+
+
+def prepare_process(args) -> bool:
+    """Logging, random numbers and the device of this process; returns whether it is the main one.
+
+    Raises:
+      ConfigError: a launcher started several processes, but they do not know of each other.
+    """
+    is_main = args.process_index == 0
+    start_logging(is_main, bool(args.disable_tqdm))
+    launched = int(os.environ.get("WORLD_SIZE", "1"))
+    if launched != args.world_size:
+        raise ConfigError(
+            f"{launched} processes were launched (WORLD_SIZE), but this one finds {args.world_size}: they would be so "
+            "many runs in one directory. Check the devices that the launcher gives them (--use_cpu without any)"
+        )
+    seed_everything(args.seed)
+    one_device_a_process(args)
+    return is_main
+
+
+def seed_everything(seed: int) -> None:
+    """Python's, NumPy's and torch's random numbers; weights and dropout follow from them."""
+    set_seed(seed)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Tied weights are stored once: that a checkpoint lacks their other names is no news."""
+    return "missing keys in the checkpoint" not in record.getMessage()
+
+
+def all_settings(*arguments) -> dict:
+    """Every flag of the argument dataclasses by name, as the user gave it."""
+    settings = {
+        spec.name: getattr(part, spec.name)
+        for part in arguments
+        for spec in dataclasses.fields(part)
+        if spec.init and not spec.name.startswith("_")
+    }
+    training = arguments[-1]
+    return {**settings, "report_to": training.trackers, "metric_for_best_model": training.selection_metric}
+
+
+def check_precision(fp16: bool, model_type: str) -> None:
+    """T5's activations overflow fp16: checkpoints trained in bfloat16 reach 65504 within a few layers."""
+    if fp16 and model_type in ("t5", "mt5", "umt5", "longt5"):
+        logger.warning(
+            "--fp16 with T5 overflows: losses become nan and the weights are lost. Use --bf16 (same speed, float32's "
+            "range). The run stops at the first steps in a row whose loss is no number"
+        )
+
+
+def update_size(args) -> int:
+    """Examples that one update takes, over micro-batches and ranks."""
+    return args.train_batch_size * args.gradient_accumulation_steps * max(1, args.world_size)
+
+
+def one_device_a_process(args) -> None:
+    """Several GPUs need several processes: `DataParallel`, the trainer's other way, scales the loss by their number."""
+    if args.n_gpu > 1:
+        logger.warning("one of %d GPUs is used; start with torchrun or accelerate launch to use them all", args.n_gpu)
+        args._n_gpu = 1
+
+
+def train(trainer, resume_from=None) -> dict:
+    """Trains (or goes on from a checkpoint) and returns the trainer's own numbers."""
+    if resume_from is not None:
+        logger.info("going on from %s", resume_from)
+    output = trainer.train(resume_from_checkpoint=str(resume_from) if resume_from else None)
+    return {"steps": output.global_step, "loss": output.training_loss, **output.metrics}
+
+
+def model_title(model, name: str | None, from_scratch: bool = False) -> str:
+    """What tables and cards call the model.
+
+    >>> model_title(model, "google/t5-v1_1-small")
+    't5-v1_1-small'
+    """
+    if name and not from_scratch:
+        return Path(name).name
+    count = sum(parameter.numel() for parameter in model.parameters())
+    size = f"{count / 1e6:.1f}M" if count >= 1e6 else f"{count / 1e3:.0f}K"
+    return f"{model.config.model_type} from scratch ({size} parameters)"
