@@ -87,9 +87,17 @@ class StepMonitorTest(parameterized.TestCase):
         self.assertAlmostEqual(rates["mfu"], 100 * 3 * flops / rates["seconds_per_step"] / peak, places=6)
 
     def test_a_model_that_cannot_be_counted_has_no_utilisation(self):
+        class Uncountable(torch.nn.Module):
+            def __init__(self, config):
+                super().__init__()
+                self.config = config
+
+            def forward(self, **inputs):
+                raise NotImplementedError("no kernel for the meta device")
+
         monitor = self.monitored(peak=1e9)
         with self.assertLogs("t5suite.training.monitors", "WARNING"):
-            monitor.count(torch.nn.Linear(2, 2), batch(1, 6))
+            monitor.count(Uncountable(None), batch(1, 6))
         self.state.global_step = 1
         self.assertNotIn("mfu", monitor.rates(self.state))
 

@@ -113,10 +113,11 @@ def _row_flops(model, shapes: dict[str, tuple]) -> int | None:
 
 def weight_norm(model) -> float | None:
     """Euclidean norm of all parameters; None where a rank holds only a part of them (FSDP, ZeRO-3)."""
-    parameters = [p.detach() for p in model.parameters()]
+    parameters = list(model.parameters())
     if any(p.numel() == 0 or hasattr(p, "ds_id") or hasattr(p, "placements") for p in parameters):
         return None
-    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm([p.float() for p in parameters]))).item()
+    norms = torch._foreach_norm([p.detach().float() for p in parameters])
+    return torch.linalg.vector_norm(torch.stack(norms)).item()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
