@@ -34,7 +34,12 @@ def collator_of(inputs_length, targets_length=None, **settings):
 
 def any_collator(name, inputs_length=64, **settings):
     """A collator of any objective, with all that one may need."""
-    given = {"replacement_ids": range(20_000, 20_100), "mode_token_ids": MODES, "decoder_start_token_id": START}
+    given = {
+        "word_start_V": np.arange(40_000) % 3 != 2,
+        "replacement_ids": range(20_000, 20_100),
+        "mode_token_ids": MODES,
+        "decoder_start_token_id": START,
+    }
     return collator_of(inputs_length, objective=name, **{**given, **settings})
 
 
@@ -183,7 +188,11 @@ class EveryObjectiveTest(parameterized.TestCase):
     def test_rows_are_what_the_objective_makes_of_one_datum(self, name):
         collator, objective = any_collator(name, seed=9), OBJECTIVES[name]
         given = {"sentinel_ids": SENTINELS, "eos_id": EOS, "targets_length": collator.targets_length}
-        given |= {"replacement_ids": collator.replacement_ids, "mode_token_ids": MODES}
+        given |= {
+            "word_start_V": collator.word_start_V,
+            "replacement_ids": collator.replacement_ids,
+            "mode_token_ids": MODES,
+        }
         examples = some_examples(collator, 7)
         for example, side in zip(examples, sides(collator(examples))):
             settings = {key: given[key] for key in (*objective.needs, *objective.heeds) if key in given}

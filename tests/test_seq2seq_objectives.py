@@ -10,6 +10,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from scipy import stats
 
+from t5suite.data.collocations import Collocations
 from t5suite.data.objectives import (
     OBJECTIVES,
     UL2_DENOISERS,
@@ -28,6 +29,7 @@ from t5suite.data.objectives import (
     spans,
     table,
     ul2,
+    unit_denoising,
 )
 
 SENTINELS = list(range(32099, 31999, -1))
@@ -38,9 +40,21 @@ GIVEN = {
     "replacement_ids": range(20_000, 20_100),
     "mode_token_ids": MODES,
     "targets_length": None,
+    "word_start_V": np.arange(40_000) % 3 != 2,  # every third id continues a word
 }
 # Another value for each setting that an objective may heed.
-OTHER = {"noise_density": 0.4, "mean_span_length": 6.0, "random_roll": True, "mode_token_ids": None}
+OTHER = {
+    "noise_density": 0.4, "mean_span_length": 6.0, "random_roll": True, "mode_token_ids": None, "mask_units": "token",
+}  # fmt: skip
+PAIRS = Collocations(
+    np.array([[100, 101, -1, -1, -1], [200, 201, 202, -1, -1]]), np.array([9, 9]), np.array([2.0, 1.0])
+)
+OTHER["collocations"] = PAIRS
+# Settings that have an effect for some units only.
+COMES_WITH = {
+    ("unit_denoising", "collocations"): {"mask_units": "pmi"},
+    ("unit_denoising", "mean_span_length"): {"mask_units": "span"},
+}
 DRAWS = 10_000
 
 
@@ -164,7 +178,8 @@ class LawsTest(parameterized.TestCase):
         tokens = np.arange(100, 400)
         before = [side.tolist() for side in OBJECTIVES[name](tokens, datum_rng(0, 0), **settings)]
         for setting in OBJECTIVES[name].heeds:
-            after = OBJECTIVES[name](tokens, datum_rng(0, 0), **{**settings, setting: OTHER[setting]})
+            other = {setting: OTHER[setting], **COMES_WITH.get((name, setting), {})}
+            after = OBJECTIVES[name](tokens, datum_rng(0, 0), **{**settings, **other})
             self.assertNotEqual([side.tolist() for side in after], before, setting)
 
     def test_weights_are_probabilities(self):
@@ -361,7 +376,9 @@ class BlockLengthsTest(parameterized.TestCase):
 
 
 class DoctestTest(parameterized.TestCase):
-    @parameterized.parameters(block_lengths, corruption, denoisers, ragged, random_numbers, runs, spans, table, ul2)
+    @parameterized.parameters(
+        block_lengths, corruption, denoisers, ragged, random_numbers, runs, spans, table, ul2, unit_denoising
+    )
     def test_examples_in_docstrings_hold(self, module):
         results = doctest.testmod(module)
         self.assertGreater(results.attempted, 0)

@@ -42,9 +42,10 @@ class T5DataCollator:
     Args:
       objective: a seq2seq name in `OBJECTIVES`.
       inputs_length, targets_length: tokens of an example, EOS included; targets_length None means just enough.
-      noise_density, mean_span_length, random_roll, mode_token_ids: passed on to objectives that heed them
+      noise_density, mean_span_length, random_roll, mode_token_ids, ...: passed on to objectives that heed them
         (`OBJECTIVES[objective].heeds`), None meaning the objective's own default.
       replacement_ids: what `bert_style` draws its random tokens from.
+      mask_units, collocations, word_start_V: what `unit_denoising` hides as a whole (`word_masks.unit_masks`).
 
     Attributes:
       tokens_lengths: raw tokens of a block, for each denoiser; `tokens_length` where there is only one.
@@ -65,6 +66,9 @@ class T5DataCollator:
     random_roll: bool | None = None
     mode_token_ids: Mapping[str, int] | None = None
     replacement_ids: Sequence[int] | None = None
+    mask_units: str | None = None
+    collocations: object | None = None
+    word_start_V: np.ndarray | None = None
     seed: int = 0
     decoder_start_token_id: int = 0
     pad_token_id: int = 0
@@ -80,6 +84,7 @@ class T5DataCollator:
         self.weights = objective.weights
         needs = {"sentinel_ids": self.sentinel_ids, "eos_id": self.eos_token_id}
         needs |= {"replacement_ids": self.replacement_ids, "targets_length": self.targets_length}
+        needs["word_start_V"] = self.word_start_V
         self._settings = {name: needs[name] for name in objective.needs}
         for name in objective.heeds:
             if getattr(self, name) is not None:

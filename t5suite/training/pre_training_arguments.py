@@ -134,7 +134,8 @@ class ObjectiveArguments:
         },
     )
     mask_units: Literal["token", "word", "ngram", "pmi", "span"] | None = field(
-        default=None, metadata={"help": "What masked_lm hides as a whole. Default: token."}
+        default=None,
+        metadata={"help": "What masked_lm (default: token) and unit_denoising (default: word) hide as a whole."},
     )
     collocations: str | None = field(
         default=None, metadata={"help": "The table of --mask_units pmi, made by t5suite corpus collocations."}

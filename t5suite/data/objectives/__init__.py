@@ -13,7 +13,7 @@ All lengths are in tokens. What a user can mend raises ConfigError, which is a V
 and restarts never change the data.
 """
 
-from t5suite.data.objectives import block_lengths, causal, denoisers, masked, ul2
+from t5suite.data.objectives import block_lengths, causal, denoisers, masked, ul2, unit_denoising
 from t5suite.data.objectives.block_lengths import Block
 from t5suite.data.objectives.corruption import corrupt, corrupt_batch, corrupt_ragged, sentinel_ids
 from t5suite.data.objectives.ragged import Ragged
@@ -59,6 +59,15 @@ OBJECTIVES = {
         block_lengths.iid_denoising_block,
         needs=("sentinel_ids", "eos_id", "targets_length"),
         heeds=("noise_density",),
+    ),
+    "unit_denoising": Objective(
+        "seq2seq",
+        "whole words, n-grams or collocations become sentinels, which the targets spell out",
+        "arXiv:2010.01825",
+        unit_denoising.unit_denoising,
+        block_lengths.unit_denoising_block,
+        needs=("sentinel_ids", "eos_id", "targets_length", "word_start_V"),
+        heeds=("noise_density", "mask_units", "collocations", "mean_span_length"),
     ),
     "drop_tokens": Objective(
         "seq2seq",

@@ -91,6 +91,23 @@ def iid_denoising_block(inputs_length, targets_length=None, *, sentinel_ids, noi
     return _with_targets(tokens_length, inputs_length, targets_length, longest, math.ceil(noise[0] + runs[0]) + 2)
 
 
+def unit_denoising_block(inputs_length, targets_length=None, *, sentinel_ids, noise_density=0.15, **_):
+    """As many noise tokens as the density says, in at most as many runs as single tokens chosen by chance would make.
+
+    >>> unit_denoising_block(512, sentinel_ids=range(100))
+    Block(tokens_length=511, inputs_length=512, targets_length=156, exact=False)
+
+    Raises ConfigError as `iid_denoising_block` does.
+    """
+    tokens_length = iid_denoising_block(
+        inputs_length, sentinel_ids=sentinel_ids, noise_density=noise_density
+    ).tokens_length
+    num_noise = max(1, round(noise_density * tokens_length))
+    most_runs = min(num_noise, _high(*_run_moments(tokens_length, noise_density)), len(sentinel_ids) - 1)
+    longest = min(num_noise + most_runs + 2, tokens_length + 2)
+    return _with_targets(tokens_length, inputs_length, targets_length, longest, num_noise + 2)
+
+
 def drop_tokens_block(inputs_length, targets_length=None, *, noise_density=0.15, **_):
     """As `iid_denoising_block`, without sentinels."""
     tokens_length = _one_shorter(inputs_length)

@@ -61,14 +61,24 @@ def iid_denoising(tokens_BL, rng, sentinel_ids, eos_id=None, noise_density=0.15,
     """
     tokens_BL = np.asarray(tokens_BL)
     mask_BL = _iid_masks(tokens_BL.shape, noise_density, rng)
+    mask_BL = limited_noise(mask_BL, len(sentinel_ids), targets_length, eos_id)
+    return corrupt_ragged(tokens_BL, mask_BL, sentinel_ids, eos_id)
+
+
+def limited_noise(mask_BL, num_sentinels, targets_length=None, eos_id=None):
+    """A mask of any kind, up to the point where each row's sentinels or targets run out.
+
+    >>> limited_noise(np.array([[True, False, True, False, True]]), num_sentinels=3).astype(int).tolist()
+    [[1, 0, 1, 0, 0]]
+    """
     starts_BL = mask_BL.copy()
     starts_BL[:, 1:] &= ~mask_BL[:, :-1]
-    mask_BL = _up_to(mask_BL, starts_BL, len(sentinel_ids) - 1)  # one more may stand for the clean text behind
-    if targets_length is not None:
-        clean_starts_BL = ~mask_BL
-        clean_starts_BL[:, 1:] &= mask_BL[:, :-1]
-        mask_BL = _up_to(mask_BL, mask_BL | clean_starts_BL, targets_length - (eos_id is not None) - 1)
-    return corrupt_ragged(tokens_BL, mask_BL, sentinel_ids, eos_id)
+    mask_BL = _up_to(mask_BL, starts_BL, num_sentinels - 1)  # one more may stand for the clean text behind
+    if targets_length is None:
+        return mask_BL
+    clean_starts_BL = ~mask_BL
+    clean_starts_BL[:, 1:] &= mask_BL[:, :-1]
+    return _up_to(mask_BL, mask_BL | clean_starts_BL, targets_length - (eos_id is not None) - 1)
 
 
 def drop_tokens(tokens_BL, rng, eos_id=None, noise_density=0.15, targets_length=None):
