@@ -24,7 +24,9 @@ PRE_TRAINING = (
     "--per_device_train_batch_size 16 --max_steps 4800 --eval_steps 800 --save_strategy no "
     "--optimizer adafactor --learning_rate 2e-2 --warmup_steps 0.02"
 )
-FINE_TUNING = "--max_steps 600 --per_device_train_batch_size 32 --learning_rate 1e-3 --warmup_steps 0.1"
+FINE_TUNING = (
+    "--per_device_train_batch_size 32 --max_steps 300 --optimizer adafactor --learning_rate 3e-3 --warmup_steps 0.1"
+)
 
 
 def run(script: str, *flags: str, ranks: int = 1, threads: int = 1) -> dict:
@@ -53,7 +55,7 @@ def compare(options) -> dict:
         return run(
             "fine_tune_t5.py", "--benchmark", "glue", "--dataset_name", task, "--data_dir", options.data_dir,
             *arms[arm], *options.fine_tuning.split(), "--seed", str(seed), "--save_strategy", "no",
-            "--load_best_model_at_end", "False", "--eval_strategy", "no", "--eval_method", "score",
+            "--load_best_model_at_end", "False", "--eval_strategy", "epoch", "--eval_method", "score",
             "--output_dir", str(out / f"{task}-{arm}-{seed}"),
         )["tasks"][task]  # fmt: skip
 

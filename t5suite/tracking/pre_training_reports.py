@@ -68,10 +68,20 @@ def _write_model_card(directory, title: str, objective: str, family: str, result
         *[f"| {name} | {value:.4f} |" for name, value in results["tasks"][NAME].items() if np.isfinite(value)], "",
         "![loss curve](loss_curve.png)", "",
         "## Training", "", "| setting | value |", "|---|---|",
-        *[f"| {name} | {settings[name]} |" for name in SHOWN_SETTINGS if settings.get(name) is not None], "",
+        *[f"| {name} | {value} |" for name, value in _shown_settings(settings).items()], "",
         "`manifest.json` has every setting, version and data fingerprint.", "",
     ]  # fmt: skip
     (Path(directory) / "README.md").write_text("\n".join(lines), encoding="utf-8")
+
+
+def _shown_settings(settings: dict) -> dict:
+    """Hugging Face's flags for optimizer and schedule count only where ours are not given."""
+    beside_ours = {"optim": "optimizer", "lr_scheduler_type": "schedule"}
+    return {
+        name: settings[name]
+        for name in SHOWN_SETTINGS
+        if settings.get(name) is not None and settings.get(beside_ours.get(name)) is None
+    }
 
 
 def _usage(family: str, inputs: str) -> list[str]:

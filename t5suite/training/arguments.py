@@ -179,6 +179,9 @@ class SuiteTrainingArguments(Seq2SeqTrainingArguments):
     logging_nan_inf_filter: bool = field(
         default=False, metadata={"help": "Off: a loss that is not finite is reported and stops the run."}
     )
+    ddp_find_unused_parameters: bool | None = field(
+        default=False, metadata={"help": "Look for weights without a gradient in every step; T5 uses all of its own."}
+    )
     seed: int = field(default=42, metadata={"help": "Decides weights, order of examples, dropout and subsets."})
     optimizer: str | None = field(
         default=None,

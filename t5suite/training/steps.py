@@ -37,7 +37,8 @@ def start_logging(is_main: bool, disable_tqdm: bool = False) -> None:
     root.setLevel(logging.INFO if is_main else logging.ERROR)
     transformers_logging.set_verbosity(logging.WARNING if is_main else logging.ERROR)
     transformers_logging.disable_progress_bar()
-    logging.getLogger("transformers.trainer").addFilter(_is_news)
+    for name in ("transformers.trainer", "transformers.trainer_utils"):
+        logging.getLogger(name).addFilter(_is_news)
     if disable_tqdm or not is_main:
         import datasets
 
@@ -69,8 +70,15 @@ def seed_everything(seed: int) -> None:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Tied weights are stored once: that a checkpoint lacks their other names is no news."""
-    return "missing keys in the checkpoint" not in record.getMessage()
+    """Messages that say nothing to the user are left out.
+
+    Tied weights are stored once: that a checkpoint lacks their other names is expected. Checkpoints are sorted by their
+    step where two were written within a second.
+    """
+    return not any(text in record.getMessage() for text in NO_NEWS)
+
+
+NO_NEWS = ("missing keys in the checkpoint", "mtime may not be reliable")
 
 
 def all_settings(*arguments) -> dict:
