@@ -2,6 +2,7 @@
 
 import functools
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -183,6 +184,20 @@ class SourcesTest(parameterized.TestCase):
         _, of_corpus = run(*self.flags, "--train_corpus", folder)
         self.assertEqual(losses(of_file), losses(of_corpus))
         self.assertEqual(losses(of_file, "eval/nll"), losses(of_corpus, "eval/nll"))
+
+    @parameterized.parameters(([],), (["--streaming", "--num_virtual_streams", "4", "--shuffle_buffer_size", "64"],))
+    def test_an_interrupted_run_goes_on_as_if_it_had_not_been(self, source):
+        flags = [*self.flags, "--train_file", text(), "--save_steps", "3", *source]
+        expected, whole = run(*flags)
+        interrupted = Path(tempfile.mkdtemp()) / "run"
+        shutil.copytree(whole, interrupted)
+        shutil.rmtree(interrupted / "checkpoint-6")
+        (interrupted / "results.json").unlink()
+        pre_train_t5.main([*QUICK, *tiny("seq2seq"), *flags, "--output_dir", str(interrupted)])
+        self.assertEqual(losses(interrupted), losses(whole))
+        for name in ("results.json", "model.safetensors"):
+            self.assertEqual((interrupted / name).read_bytes(), (whole / name).read_bytes(), name)
+        self.assertEqual(losses(interrupted, "train/tokens_seen"), losses(whole, "train/tokens_seen"))
 
     def test_a_stream_scores_held_out_documents_alone(self):
         results, directory = run(*self.flags, "--train_file", text(), "--streaming", "--validation_fraction", "0.1")
