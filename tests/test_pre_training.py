@@ -295,6 +295,7 @@ class FlagsTest(parameterized.TestCase):
         ({"validation_fraction": 0.1, "train_file": ["a.txt"]}, True, []),
         ({"text_column_name": "body", "train_file": ["a.txt.gz"]}, True, ["text_column_name"]),
         ({"text_column_name": "body", "train_file": ["a.jsonl.gz"]}, True, []),
+        ({"train_corpus": ["c"], "document_separator": "eos"}, True, ["document_separator"]),
         ({"learning_rate": 1e-2}, False, ["learning_rate"]),
         ({"train_file": ["a.txt"]}, False, []),
         ({"train_file": ["a.txt"], "validation_file": ["b.txt"]}, False, ["train_file"]),

@@ -16,6 +16,8 @@ from rich.console import Console
 from rich.table import Table
 from transformers import Seq2SeqTrainingArguments
 
+from t5suite.training.steps import update_size
+
 PAIRS = 3
 SAMPLE = 2000
 
@@ -127,7 +129,7 @@ def _both_sides(name, examples, lengths):
 
 def _steps(data, args) -> dict:
     examples = sum(len(features) for features in data.features)
-    update_size = args.per_device_train_batch_size * args.gradient_accumulation_steps * max(1, args.world_size)
-    an_epoch = math.ceil(examples / update_size)
+    examples_an_update = update_size(args)
+    an_epoch = math.ceil(examples / examples_an_update)
     steps = args.max_steps if args.max_steps > 0 else math.ceil(an_epoch * args.num_train_epochs)
-    return {"examples": examples, "update_size": update_size, "steps": steps}
+    return {"examples": examples, "update_size": examples_an_update, "steps": steps}

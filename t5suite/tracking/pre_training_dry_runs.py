@@ -12,6 +12,7 @@ from rich.table import Table
 from t5suite.data.text.documents import bundled_text, read_documents
 from t5suite.tracking.dry_runs import print_settings
 from t5suite.training.monitors import short_number
+from t5suite.training.steps import update_size
 from t5suite.training.throughput import forward_flops
 
 
@@ -62,13 +63,13 @@ def _budget(model, collator, args) -> dict:
     shapes = {"input_ids": (1, collator.inputs_length)}
     if hasattr(collator, "targets_length"):
         shapes["decoder_input_ids"] = (1, collator.targets_length)
-    update_size = args.per_device_train_batch_size * args.gradient_accumulation_steps * max(1, args.world_size)
+    blocks_an_update = update_size(args)
     mean_tokens = float(np.average(collator.tokens_lengths, weights=collator.weights))
     return {
         "steps": args.max_steps if args.max_steps > 0 else None,
-        "update_size": update_size,
-        "tokens_an_update": mean_tokens * update_size,
-        "flops_an_update": 3 * forward_flops(model, shapes) * update_size,
+        "update_size": blocks_an_update,
+        "tokens_an_update": mean_tokens * blocks_an_update,
+        "flops_an_update": 3 * forward_flops(model, shapes) * blocks_an_update,
     }
 
 

@@ -63,6 +63,7 @@ def warn_of_idle_flags(changed: dict, trains: bool, objective: str) -> list[str]
         ("validation_file" in changed, ("validation_fraction",), "there is a --validation_file"),
         (not files and not built, ("validation_fraction",), "the bundled text has a validation file"),
         (built, ("validation_fraction",), "the corpus was split when it was built"),
+        (built and not files, ("bad_lines", "document_separator"), "the corpus was read when it was built"),
         (not has_columns, ("text_column_name",), "no file has columns"),
         (not has_lines, ("text_unit",), "no file is .txt"),
         (not changed.get("streaming"), STREAM_FLAGS, "the text is no stream"),

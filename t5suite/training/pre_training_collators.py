@@ -37,6 +37,8 @@ def make_collator(objective: str, tokenizer, model, *, inputs_length: int, seed:
     check_family(objective, family_of_model(model))
     check_length(model.config, inputs_length, "--inputs_length")
     given = {name: value for name, value in settings.items() if value is not None}
+    if "collocations" in given and "collocations" in OBJECTIVES[objective].heeds:
+        given["collocations"] = load_collocations(given["collocations"], tokenizer_fingerprint(tokenizer))
     return COLLATORS[OBJECTIVES[objective].family](objective, tokenizer, model, inputs_length, seed, given)
 
 
@@ -49,8 +51,6 @@ def _seq2seq(objective, tokenizer, model, inputs_length, seed, given):
         heeded["replacement_ids"] = np.setdiff1d(np.arange(len(tokenizer)), tokenizer.all_special_ids)
     if "word_start_V" in entry.needs:
         heeded["word_start_V"] = word_start_flags(tokenizer)
-    if "collocations" in heeded:
-        heeded["collocations"] = load_collocations(heeded["collocations"], tokenizer_fingerprint(tokenizer))
     return T5DataCollator(
         objective=objective,
         eos_token_id=tokenizer.eos_token_id,
@@ -65,8 +65,6 @@ def _seq2seq(objective, tokenizer, model, inputs_length, seed, given):
 def _masked(objective, tokenizer, model, inputs_length, seed, given):
     heeded = {name: given[name] for name in (*OBJECTIVES[objective].heeds, "sentence_pairs") if name in given}
     units = heeded.get("mask_units", "token")
-    if "collocations" in heeded:
-        heeded["collocations"] = load_collocations(heeded["collocations"], tokenizer_fingerprint(tokenizer))
     return MaskedLMCollator(
         mask_vocabulary(tokenizer, need_words=units in ("word", "ngram")),
         inputs_length,

@@ -1,9 +1,8 @@
 """The text of a pre-training run: where it comes from, what is held out, and the examples that it becomes.
 
     >>> text = tokenized_text(tokenizer, "runs/x/corpus", TextOptions(), train_files=["articles.jsonl.gz"])
-    >>> data = block_data(text, collator, seed=42, num_examples=1000)
-    >>> len(data.train), data.blocks_an_epoch, len(data.held_out.examples)
-    (1000, 640, 33)
+    >>> block_data(text, collator, seed=42).counts()
+    {'an_epoch': 640, 'held_out': 33}
 
 Files are tokenized once, into the run's directory; a corpus that `t5suite corpus build` made is mapped as it is. Whole
 documents are held out, chosen by their text, so that no training example ever shows a part of one.
@@ -126,7 +125,7 @@ class Examples:
     """What a run trains on and is scored on.
 
     Attributes:
-      train: by run-long index, as long as the run; None where nothing is trained.
+      train: by run-long index, without an end; None where nothing is trained, or a stream is.
       blocks_an_epoch: how many of them show the text once.
     """
 
