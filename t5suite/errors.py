@@ -11,6 +11,7 @@ import sys
 
 EXIT_FINISHED = 0
 EXIT_BAD_DATA = 65
+EXIT_NUMERICS = 70
 EXIT_IO = 74
 EXIT_PREEMPTED = 75
 EXIT_BAD_CONFIGURATION = 78
@@ -34,6 +35,27 @@ class DataError(UserError):
     exit_code = EXIT_BAD_DATA
 
 
+class NumericsError(UserError):
+    """Training came to numbers that are none, or ranks disagree about them (exit 70)."""
+
+    exit_code = EXIT_NUMERICS
+
+
+class CheckpointError(UserError):
+    """A checkpoint cannot be written or read: damage, a full disk (exit 74)."""
+
+    exit_code = EXIT_IO
+
+
+class Preempted(BaseException):
+    """The run was asked to stop (SIGTERM, SIGUSR1, SIGINT) and has kept what it must (exit 75: start it again).
+
+    Not an `Exception`, as KeyboardInterrupt is none: nothing that handles failures must take it for one.
+    """
+
+    exit_code = EXIT_PREEMPTED
+
+
 def run_command(main, argv=None) -> int:
     """Runs `main(argv)` and returns the exit code; user errors become one clear message on standard error.
 
@@ -44,6 +66,9 @@ def run_command(main, argv=None) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+    except Preempted as stop:
+        print(f"stopped: {stop}", file=sys.stderr)
+        return EXIT_PREEMPTED
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 128 + signal.SIGINT

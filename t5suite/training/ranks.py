@@ -1,0 +1,110 @@
+"""The processes of a run, and how they agree on something.
+
+    >>> ranks = Ranks.of(accelerator)
+    >>> ranks.any(True)                       # on one rank is enough
+    True
+    >>> ranks.gather({"rank": ranks.rank})
+    [{'rank': 0}, {'rank': 1}]
+
+All of it goes over gloo, from CPU to CPU: to agree on a flag must not wait for what a GPU is still computing.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+@dataclass
+class Ranks:
+    """One rank's view of all; a lone process agrees with itself.
+
+    Attributes:
+      group: the gloo group that messages go over.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    group: Any = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, accelerator) -> "Ranks":
+        """The ranks of an `accelerate.Accelerator`; every rank must call it, at the same place."""
+        return cls.of_process() if accelerator.num_processes > 1 else cls()
+
+    @classmethod
+    def of_process(cls) -> "Ranks":
+        """The ranks of the process group that this process is part of, if it is part of one."""
+        if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+            return cls()
+        group = dist.group.WORLD if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
+        return cls(dist.get_rank(), dist.get_world_size(), group)
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0."""
+        return self.rank == 0
+
+    def sum(self, values: list[float]) -> list[float]:
+        """Each number summed over the ranks, in float64."""
+        if self.world_size == 1:
+            return list(values)
+        tensor = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(tensor, group=self.group)
+        return tensor.tolist()
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set on one rank at least."""
+        return self.sum([float(flag)])[0] > 0
+
+    def gather(self, value) -> list:
+        """Every rank's value, on every rank, by rank; values are pickled, so they must be plain data."""
+        if self.world_size == 1:
+            return [value]
+        values = [None] * self.world_size
+        dist.all_gather_object(values, value, group=self.group)
+        return values
+
+    def barrier(self) -> None:
+        """Waits for the other ranks."""
+        self.sum([0.0])
+
+    def together(self, function: Callable, *args, **kwargs):
+        """What `function` returns on rank 0, on every rank; what it raises there is raised everywhere.
+
+        >>> run = ranks.together(open_run, output_dir, settings)
+        """
+        value, error = None, None
+        if self.is_main:
+            try:
+                value = function(*args, **kwargs)
+            except Exception as caught:
+                error = caught
+        if self.world_size > 1:
+            box = [value, error]
+            dist.broadcast_object_list(box, src=0, group=self.group)
+            value, error = box
+        if error is not None:
+            raise error
+        return value
+
+    def all_succeed(self, function: Callable, *args, **kwargs):
+        """What `function` returns here; if it fails on any rank, every rank raises, so that none waits for another.
+
+        Raises:
+          the rank's own error, or on the others an `OSError` that names the rank and its error.
+        """
+        value, error = None, None
+        try:
+            value = function(*args, **kwargs)
+        except Exception as caught:
+            error = caught
+        failures = self.gather(f"{type(error).__name__}: {error}" if error is not None else None)
+        if error is not None:
+            raise error
+        for rank, failure in enumerate(failures):
+            if failure is not None:
+                raise OSError(f"rank {rank} failed: {failure}")
+        return value
