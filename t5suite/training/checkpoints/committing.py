@@ -1,0 +1,191 @@
+"""A checkpoint that is there as a whole or not at all.
+
+    >>> def write(folder, records):
+    ...     records.update(save_state(folder, "optimizer", optimizer.state_dict()))
+    >>> commit_checkpoint("runs/x", 400, write, ranks, run_id="5f3a9c01")
+    PosixPath('runs/x/checkpoint-400')
+
+The protocol, which stands a kill at any point:
+
+1. rank 0 makes `.saving-checkpoint-400`, and every rank writes its files into it;
+2. rank 0 hashes what came without a record (libraries' own files), brings files and folders to the disk (fsync);
+3. it writes the manifest, which names every file, its size and SHA-256, to the disk;
+4. it renames the folder to `checkpoint-400` and brings the rename to the disk.
+
+So a folder called `checkpoint-N` is complete, or was damaged later. If any rank fails, all of them raise, the
+temporary folder goes, and what was there before is as it was.
+"""
+
+import errno
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from t5suite.errors import CheckpointError
+from t5suite.training.checkpoints.manifests import (
+    Manifest,
+    damage,
+    files_below,
+    hash_files,
+    read_manifest,
+    write_manifest,
+)
+from t5suite.training.checkpoints.naming import (
+    REPLACED,
+    SAVING,
+    checkpoint_folder,
+    checkpoint_step,
+    checkpoints,
+)
+from t5suite.training.checkpoints.quarantine import set_aside
+from t5suite.training.checkpoints.tensors import Record
+from t5suite.training.ranks import Ranks
+
+logger = logging.getLogger(__name__)
+
+Write = Callable[[Path, dict[str, Record]], None]
+
+# How libraries report a write that failed without an OSError: torch's zip writer, its file API.
+TORN_WRITES = ("unexpected pos", "inline_container", "PytorchStreamWriter", "file write failed", "No space left")
+
+
+def commit_checkpoint(
+    output_dir, step: int, write: Write, ranks: Ranks | None = None, run_id: str = "", details: dict | None = None
+) -> Path:
+    """Makes `checkpoint-<step>`; every rank calls it.
+
+    Args:
+      write: called with the temporary folder and a dictionary that takes the records of files that it hashed itself;
+        each rank writes its own files.
+      details: plain JSON for the manifest.
+
+    Returns:
+      the checkpoint's folder, on every rank once it is committed.
+
+    Raises:
+      CheckpointError: nothing was committed; says what could not be written, and how many bytes were free.
+    """
+    ranks, output_dir, records = ranks or Ranks(), Path(output_dir), {}
+    temporary = checkpoint_folder(output_dir, step, SAVING)
+    try:
+        ranks.together(_make_anew, temporary)
+        ranks.all_succeed(write, temporary, records)
+        gathered = {name: record for part in ranks.gather(records) for name, record in part.items()}
+        manifest = Manifest(step, run_id, ranks.world_size, gathered, details or {})
+        return ranks.together(_seal, temporary, manifest)
+    except Exception as error:
+        failure = _as_checkpoint_error(error, output_dir, step)
+        if ranks.is_main:
+            shutil.rmtree(temporary, ignore_errors=True)
+        raise failure from error
+
+
+def _make_anew(folder: Path) -> None:
+    if folder.is_symlink():
+        folder.unlink()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+
+
+def _seal(temporary: Path, manifest: Manifest) -> Path:
+    """Steps 2 to 4 of the protocol."""
+    names = files_below(temporary)
+    unrecorded = [name for name in names if name not in manifest.files]
+    manifest.files.update(hash_files(temporary, unrecorded))
+    sync_files(temporary, unrecorded)
+    sync_folders(temporary)
+    write_manifest(temporary, manifest)
+    sync_folder(temporary)
+    problem = damage(temporary, hashed=False)
+    if problem:
+        raise OSError(f"what was written is not there: {problem}")
+    return _put_in_place(temporary, manifest)
+
+
+def _put_in_place(temporary: Path, manifest: Manifest) -> Path:
+    """Gives the folder its name; a checkpoint of the same step makes way, and is back if we are killed in between."""
+    output_dir, final = temporary.parent, checkpoint_folder(temporary.parent, manifest.step)
+    replaced = None
+    if final.exists():
+        if _is_of_run(final, manifest.run_id):
+            replaced = checkpoint_folder(output_dir, manifest.step, REPLACED)
+            shutil.rmtree(replaced, ignore_errors=True)
+            os.rename(final, replaced)
+        else:
+            set_aside(final, "not a checkpoint of this run, which has come to the same step")
+    try:
+        os.rename(temporary, final)
+    except OSError:
+        if replaced is not None:
+            os.rename(replaced, final)
+        raise
+    sync_folder(output_dir)
+    if replaced is not None:
+        shutil.rmtree(replaced, ignore_errors=True)
+    return final
+
+
+def _is_of_run(folder: Path, run_id: str) -> bool:
+    try:
+        return read_manifest(folder).run_id == run_id
+    except CheckpointError:
+        return False
+
+
+def sync_files(folder: Path, names) -> None:
+    """Brings files to the disk."""
+    for name in names:
+        descriptor = os.open(folder / name, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def sync_folders(folder: Path) -> None:
+    """Brings a folder and all folders in it to the disk: which files are there."""
+    for place, _, _ in os.walk(folder, topdown=False):
+        sync_folder(place)
+
+
+def sync_folder(folder) -> None:
+    """Brings one folder to the disk. Some network file systems cannot and need not."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _as_checkpoint_error(error: Exception, output_dir: Path, step: int) -> Exception:
+    """A failure to write as a `CheckpointError` with its cause and cure; any other error as it is."""
+    torn = isinstance(error, RuntimeError) and any(words in str(error) for words in TORN_WRITES)
+    if not (isinstance(error, (OSError, SafetensorError)) or torn):
+        return error
+    final, free = checkpoint_folder(output_dir, step), _free_bytes(output_dir)
+    cause = getattr(error, "strerror", None) or str(error)
+    code = errno.errorcode.get(getattr(error, "errno", None) or 0)
+    wanted = getattr(error, "bytes_wanted", None)
+    earlier = [path for path in checkpoints(output_dir) if checkpoint_step(path) != step]
+    place = getattr(error, "filename", None) or final
+    parts = [
+        f"{final} could not be written: {place}: {cause}{f' ({code})' if code else ''}",
+        f"{'an unknown number of' if wanted is None else f'{wanted:,}'} bytes wanted, {free} bytes free",
+        f"{earlier[-1].name} is as it was" if earlier else "there is no earlier checkpoint",
+        "make room (or set a lower --save_total_limit, another --output_dir) and start the same command again",
+    ]
+    return CheckpointError("; ".join(parts))
+
+
+def _free_bytes(folder: Path) -> str:
+    try:
+        return f"{shutil.disk_usage(folder).free:,}"
+    except OSError:
+        return "unknown"

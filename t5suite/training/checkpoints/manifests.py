@@ -1,0 +1,240 @@
+"""`checkpoint.json`: which files a checkpoint has, and what they must hold.
+
+    >>> write_manifest("runs/x/.saving-checkpoint-400", Manifest(400, "5f3a9c01", 1, {"config.json": record}))
+    >>> damage("runs/x/checkpoint-400") is None
+    True
+    >>> damage("runs/x/checkpoint-200")
+    'optimizer.safetensors: 4096 bytes of 8192 (cut short?)'
+
+    {"format": 1, "step": 400, "run_id": "5f3a9c01", "world_size": 1,
+     "files": {"model.safetensors": {"size": 242043056, "sha256": "..."}, ...}, "details": {}, "sha256": "..."}
+
+It is the last file that is written, and its own `sha256` is that of all else in it. A name is that of a plain file
+inside the checkpoint: no link, no `..`, no absolute path.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import re
+import stat
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path, PurePosixPath
+
+from t5suite.errors import CheckpointError
+from t5suite.training.checkpoints.tensors import PIECE, Record, write_json
+
+logger = logging.getLogger(__name__)
+
+MANIFEST_FILE = "checkpoint.json"
+FORMAT = 1
+LARGEST_MANIFEST = 64 << 20  # bytes; a million files take less
+HASHERS = min(2, os.cpu_count() or 1)
+# What libraries look for by its name and read, listed or not: a file of such a kind that is not listed is damage.
+LOADED_BY_NAME = (".safetensors", ".bin", ".pt", ".pth", ".pkl", ".ckpt", ".distcp", ".metadata", ".index.json", ".py")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a checkpoint says of itself.
+
+    Attributes:
+      world_size: ranks of the run that wrote it.
+      files: records by name, relative to the checkpoint.
+      details: anything else that is plain JSON.
+    """
+
+    step: int
+    run_id: str
+    world_size: int
+    files: dict[str, Record] = field(default_factory=dict)
+    details: dict = field(default_factory=dict)
+
+
+def write_manifest(folder, manifest: Manifest) -> None:
+    """Writes `checkpoint.json`, to the disk."""
+    for name in manifest.files:
+        check_name(name)
+    content = json.loads(json.dumps({"format": FORMAT, **asdict(manifest)}, allow_nan=False))
+    write_json(Path(folder) / MANIFEST_FILE, {**content, "sha256": _own_hash(content)})
+
+
+def read_manifest(folder) -> Manifest:
+    """The manifest of a checkpoint, every part of it checked; its files are not looked at.
+
+    Raises:
+      CheckpointError: it is missing, damaged or of a newer format.
+    """
+    path = Path(folder) / MANIFEST_FILE
+    try:
+        _check_plain_file(Path(folder), MANIFEST_FILE)
+        with open(path, "rb") as file:
+            text = file.read(LARGEST_MANIFEST + 1)
+        if len(text) > LARGEST_MANIFEST:
+            raise ValueError(f"larger than {LARGEST_MANIFEST} bytes")
+        content = json.loads(text.decode("utf-8"), parse_constant=_refuse)
+        return _manifest(content)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is damaged ({error})") from None
+
+
+def damage(folder, hashed: bool = True) -> str | None:
+    """What is wrong with a checkpoint, its file first; None if it is as it was written.
+
+    Args:
+      hashed: False compares names and sizes alone, which takes no time.
+    """
+    folder = Path(folder)
+    try:
+        manifest = read_manifest(folder)
+        if folder.name.startswith("checkpoint-") and folder.name != f"checkpoint-{manifest.step}":
+            return f"{MANIFEST_FILE}: says step {manifest.step}"
+        for name, record in manifest.files.items():
+            problem = _size_problem(folder, name, record)
+            if problem:
+                return f"{name}: {problem}"
+        problem = _unlisted_problem(folder, manifest)
+        if problem or not hashed:
+            return problem
+        return _hash_problem(folder, manifest.files)
+    except CheckpointError as error:
+        return str(error).removeprefix(f"{folder}{os.sep}")
+    except OSError as error:
+        return f"{error.filename or folder}: {error.strerror or error}"
+
+
+def verify(folder) -> Manifest:
+    """The manifest of a checkpoint whose every file is as it was written.
+
+    Raises:
+      CheckpointError: it is not; the message names the file.
+    """
+    problem = damage(folder)
+    if problem:
+        raise CheckpointError(f"{folder}: {problem}")
+    return read_manifest(folder)
+
+
+def hash_file(path) -> Record:
+    """The record of a file that is there already."""
+    sha256, size, piece = hashlib.sha256(), 0, bytearray(PIECE)
+    with open(path, "rb", buffering=0) as file:
+        while count := file.readinto(piece):
+            sha256.update(memoryview(piece)[:count])
+            size += count
+    return Record(size, sha256.hexdigest())
+
+
+def hash_files(folder, names: Iterable[str]) -> dict[str, Record]:
+    """The records of files below a folder, in a few threads: reading and hashing let go of Python's lock."""
+    names = list(names)
+    with ThreadPoolExecutor(HASHERS, thread_name_prefix="hash") as hashers:
+        return dict(zip(names, hashers.map(hash_file, [Path(folder) / name for name in names]), strict=True))
+
+
+def files_below(folder) -> list[str]:
+    """Names of all files below a folder, links among them, with / between their parts, ascending."""
+    found = []
+    for place, _, names in os.walk(folder):
+        found += [(Path(place) / name).relative_to(folder).as_posix() for name in names]
+    return sorted(found)
+
+
+def check_name(name) -> None:
+    """Refuses (ValueError) a name that could lead out of the checkpoint.
+
+    >>> check_name("../model.safetensors")
+    Traceback (most recent call last):
+    ValueError: '../model.safetensors' is no name of a file inside the checkpoint
+    """
+    parts = name.split("/") if isinstance(name, str) else [""]
+    plain = all(part not in ("", ".", "..") for part in parts) and "\\" not in name and name.isprintable()
+    if not plain or PurePosixPath(name).is_absolute() or name == MANIFEST_FILE:
+        raise ValueError(f"{name!r} is no name of a file inside the checkpoint")
+
+
+def _manifest(content) -> Manifest:
+    """The manifest that JSON content is; ValueError where it is none."""
+    if not isinstance(content, dict) or type(content.get("format")) is not int:
+        raise ValueError("it has no format")
+    if content["format"] != FORMAT:
+        raise ValueError(f"format {content['format']}; this version reads format {FORMAT}")
+    if set(content) != {"format", "step", "run_id", "world_size", "files", "details", "sha256"}:
+        raise ValueError(f"its entries are {', '.join(sorted(content))}")
+    own = content.pop("sha256")
+    if own != _own_hash(content):
+        raise ValueError("its content does not have the SHA-256 that it states")
+    kinds = {"step": int, "run_id": str, "world_size": int, "files": dict, "details": dict}
+    for key, kind in kinds.items():
+        if type(content[key]) is not kind:
+            raise ValueError(f"{key} is {content[key]!r:.60}")
+    if content["step"] < 0 or content["world_size"] < 1:
+        raise ValueError(f"step {content['step']} of {content['world_size']} ranks")
+    files = {name: _record(name, record) for name, record in content["files"].items()}
+    return Manifest(content["step"], content["run_id"], content["world_size"], files, content["details"])
+
+
+def _record(name, content) -> Record:
+    check_name(name)
+    if not isinstance(content, dict) or set(content) != {"size", "sha256"}:
+        raise ValueError(f"{name}: {content!r:.60} is no record")
+    size, sha256 = content["size"], content["sha256"]
+    if type(size) is not int or size < 0 or not isinstance(sha256, str) or not re.fullmatch("[0-9a-f]{64}", sha256):
+        raise ValueError(f"{name}: {content!r:.60} is no record")
+    return Record(size, sha256)
+
+
+def _own_hash(content: dict) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _check_plain_file(folder: Path, name: str) -> int:
+    """The size of a plain file that is reached without a link; ValueError for anything else."""
+    place = folder
+    for part in name.split("/"):
+        place = place / part
+        mode = place.lstat()
+        if stat.S_ISLNK(mode.st_mode):
+            raise ValueError("is a link")
+    if not stat.S_ISREG(mode.st_mode):
+        raise ValueError("is no plain file")
+    return mode.st_size
+
+
+def _size_problem(folder: Path, name: str, record: Record) -> str | None:
+    try:
+        size = _check_plain_file(folder, name)
+    except (FileNotFoundError, NotADirectoryError):
+        return "is missing"
+    except ValueError as error:
+        return str(error)
+    if size < record.size:
+        return f"{size} bytes of {record.size} (cut short?)"
+    return f"{size} bytes instead of {record.size}" if size > record.size else None
+
+
+def _unlisted_problem(folder: Path, manifest: Manifest) -> str | None:
+    unlisted = [name for name in files_below(folder) if name not in manifest.files and name != MANIFEST_FILE]
+    loaded = next((name for name in unlisted if name.endswith(LOADED_BY_NAME)), None)
+    if loaded:
+        return f"{loaded}: not in {MANIFEST_FILE}, and libraries would load it"
+    if unlisted:
+        logger.warning("%s: not in %s, so never read: %s", folder, MANIFEST_FILE, ", ".join(unlisted[:5]))
+    return None
+
+
+def _hash_problem(folder: Path, files: dict[str, Record]) -> str | None:
+    largest_first = sorted(files, key=lambda name: -files[name].size)
+    for name, found in hash_files(folder, largest_first).items():
+        if found != files[name]:
+            return f"{name}: SHA-256 is {found.sha256[:12]}.. instead of {files[name].sha256[:12]}.."
+    return None
+
+
+def _refuse(constant: str):
+    raise ValueError(f"{constant} is no number of JSON")
