@@ -1,0 +1,253 @@
+"""One process owns a run directory; two that write checkpoints into it would spoil both.
+
+    >>> with RunLock("runs/rte").acquire(run_id="3fa94c10"):
+    ...     train()
+    >>> RunLock("runs/rte").acquire()      # meanwhile, in another process
+    t5suite.errors.ConfigError: --output_dir runs/rte is in use by run 3fa94c10 (node7, process 4242, since ...) ...
+
+The lock is the kernel's (`fcntl.lockf` on `<directory>/.lock`): it ends with its owner however that one dies, is not
+shared with forked workers, and works over NFS. The file says who the owner is. It stays behind, for to delete a file
+that others may be about to lock is a race.
+
+A trap of such locks: when the owner closes *any* descriptor of the file, the lock is gone. So nothing else in the
+process may open `.lock`.
+"""
+
+import contextlib
+import datetime
+import errno
+import fcntl
+import json
+import logging
+import os
+import socket
+import time
+from pathlib import Path
+
+from t5suite.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+LOCK_FILE = ".lock"
+# What file systems without locks answer (some Lustre and NFS mounts).
+WITHOUT_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+HELD = (errno.EACCES, errno.EAGAIN)
+# When a node dies, an NFS server keeps its locks for some time (90 s by default); Slurm restarts the job sooner.
+REQUEUE_SECONDS = 150.0
+# A record is one block of a file system at most, so that it is written and read as a whole.
+RECORD_BYTES = 1024
+
+# The directories that this process owns, by device and inode: the kernel would let a process lock a file twice.
+_owned: dict[tuple[int, int], int] = {}
+
+
+class RunLock:
+    """The owner's lock of a run directory. Only rank 0 takes it.
+
+    Args:
+      directory: made if it is not there.
+    """
+
+    def __init__(self, directory):
+        self.directory = Path(directory)
+        self.path = self.directory / LOCK_FILE
+        self.record: dict | None = None
+        self._descriptor: int | None = None
+        self._key: tuple[int, int] | None = None
+
+    def acquire(self, run_id: str | None = None) -> "RunLock":
+        """Takes the lock, a dead owner's too.
+
+        Raises:
+          ConfigError: a process that lives owns the directory, this one included.
+          OSError: the file cannot be made or written.
+        """
+        self.directory.mkdir(parents=True, exist_ok=True)
+        key = _identity(self.directory)
+        if _owned.get(key) == os.getpid():
+            raise ConfigError(f"--output_dir {self.directory} is in use by this process already; close that run first")
+        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        try:
+            former = self._take()
+            if former:
+                logger.info("%s: the former owner, %s, has ended", self.directory, describe_owner(former))
+            self.record = owner_record(run_id)
+            self._write(self.record)
+        except BaseException:
+            self._close()
+            raise
+        self._key = key
+        _owned[key] = os.getpid()
+        return self
+
+    def note(self, run_id: str) -> None:
+        """Adds the run's id, which is known only after its directory has been looked into."""
+        self.record = {**self.record, "run_id": run_id}
+        self._write(self.record)
+
+    def release(self) -> None:
+        """Gives the lock back; a second time, or in a forked child, it does nothing."""
+        if self._key is None or _owned.get(self._key) != os.getpid():
+            return
+        del _owned[self._key]
+        self._key = None
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._descriptor, 0)
+        self._close()
+
+    def __enter__(self) -> "RunLock":
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.release()
+
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def _take(self) -> dict | None:
+        """Locks the file and returns the record of an owner that has died."""
+        deadline = time.monotonic() + REQUEUE_SECONDS
+        while True:
+            try:
+                fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return self._read()
+            except OSError as error:
+                if error.errno in WITHOUT_LOCKS:
+                    return self._take_without_locks(error)
+                if error.errno not in HELD:
+                    raise
+            owner = self._read_patiently()
+            if not is_former_self(owner) or time.monotonic() > deadline:
+                raise ConfigError(_in_use(self.directory, owner))
+            logger.info("waiting for the lock of this job before it was requeued: %s", describe_owner(owner))
+            time.sleep(2.0)
+
+    def _take_without_locks(self, error: OSError) -> dict | None:
+        """What the record says must do: two processes that start in the same moment are not told apart."""
+        logger.warning("%s: no file locks here (%s); its owner's record is trusted instead", self.path, error.strerror)
+        owner = self._read()
+        if owner and is_alive(owner):
+            cure = "" if _is_here(owner) else f". If that process has ended, delete {self.path}"
+            raise ConfigError(_in_use(self.directory, owner) + cure)
+        return owner
+
+    def _read(self) -> dict | None:
+        """The record; None if there is none that can be read."""
+        try:
+            record = json.loads(os.pread(self._descriptor, RECORD_BYTES, 0))
+        except ValueError:
+            return None
+        return record if isinstance(record, dict) and isinstance(record.get("pid"), int) else None
+
+    def _read_patiently(self) -> dict | None:
+        """An owner writes its record a moment after it has the lock."""
+        for _ in range(10):
+            record = self._read()
+            if record:
+                return record
+            time.sleep(0.05)
+        return None
+
+    def _write(self, record: dict) -> None:
+        """In one call and always as many bytes, so that no one reads half of it."""
+        text = json.dumps(record).encode()
+        try:
+            os.pwrite(self._descriptor, text.ljust(RECORD_BYTES - 1) + b"\n", 0)
+            os.ftruncate(self._descriptor, max(RECORD_BYTES, len(text) + 1))
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from None
+
+    def _close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def owner_record(run_id: str | None) -> dict:
+    """Who this process is.
+
+    >>> owner_record("3fa94c10")
+    {'run_id': '3fa94c10', 'host': 'node7', 'boot': '9f0c...', 'pid': 4242, 'process_started': 81233, 'since': ...}
+    """
+    record = {
+        "run_id": run_id,
+        "host": socket.gethostname(),
+        "boot": _boot_id(),
+        "pid": os.getpid(),
+        "process_started": process_start(os.getpid()),
+        "since": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+    if "SLURM_JOB_ID" in os.environ:
+        record["slurm_job"] = os.environ["SLURM_JOB_ID"]
+        record["slurm_restarts"] = _slurm_restarts()
+    return record
+
+
+def describe_owner(record: dict | None) -> str:
+    """An owner, for messages.
+
+    >>> describe_owner(record)
+    'run 3fa94c10 (node7, process 4242, since 2026-01-31T09:00:00+00:00, Slurm job 99)'
+    """
+    if record is None:
+        return "an unknown process"
+    job = f", Slurm job {record['slurm_job']}" if record.get("slurm_job") else ""
+    place = f"{record.get('host')}, process {record['pid']}, since {record.get('since')}{job}"
+    return f"run {record['run_id']} ({place})" if record.get("run_id") else f"a run ({place})"
+
+
+def is_alive(record: dict) -> bool:
+    """Whether an owner lives, by its record alone; one on another host is taken to, unless Slurm has requeued it."""
+    if is_former_self(record):
+        return False
+    return not _is_here(record) or process_start(record["pid"]) == record.get("process_started")
+
+
+def is_former_self(record: dict | None) -> bool:
+    """Whether an owner was this Slurm job before it was requeued, which Slurm does once its processes have ended."""
+    job = os.environ.get("SLURM_JOB_ID")
+    if record is None or job is None or record.get("slurm_job") != job:
+        return False
+    restarts = record.get("slurm_restarts")
+    return isinstance(restarts, int) and restarts < _slurm_restarts()
+
+
+def process_start(pid: int) -> int | None:
+    """When a process started, in clock ticks since the machine did; None if there is no such process.
+
+    With it, a process that got the number of a dead one is not taken for it.
+    """
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    return int(status.rpartition(")")[2].split()[19])  # field 22 of proc(5); the name before it may hold spaces
+
+
+def _in_use(directory, owner: dict | None) -> str:
+    return (
+        f"--output_dir {directory} is in use by {describe_owner(owner)}: two runs in one directory would spoil each "
+        "other's checkpoints. Wait for it, stop it, or give another --output_dir"
+    )
+
+
+def _is_here(record: dict) -> bool:
+    return (record.get("host"), record.get("boot")) == (socket.gethostname(), _boot_id())
+
+
+def _boot_id() -> str | None:
+    """Differs between machines of one name, and after a restart."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
+
+
+def _slurm_restarts() -> int:
+    count = os.environ.get("SLURM_RESTART_COUNT", "0")
+    return int(count) if count.isdigit() else 0
+
+
+def _identity(directory: Path) -> tuple[int, int]:
+    found = directory.stat()
+    return found.st_dev, found.st_ino

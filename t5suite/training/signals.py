@@ -1,0 +1,375 @@
+"""Requests to stop: after SIGTERM, SIGUSR1 or SIGINT a run ends where nothing is lost.
+
+    >>> stop = catch_signals()
+    >>> with stop.phase("training"):
+    ...     for step, batch in enumerate(batches, 1):
+    ...         update(batch)
+    ...         if agree_to_stop(ranks, stop):
+    ...             save(f"checkpoint-{step}")
+    ...             raise stop.preempted(step, f"checkpoint-{step}")
+    t5suite.errors.Preempted: SIGTERM: stopped after step 7; the same command goes on from checkpoint-7
+
+The first signal sets a flag, the second changes nothing, the third ends the process at once with 128 + its number. What
+the first one does depends on the phase:
+
+* `set-up`, where a process begins: `Preempted` is raised on the spot, for there is nothing to keep. If the main thread
+  is still there 20 s later (a download, a collective), the process ends with 75 without it.
+* any other: nothing. The trainer asks at the end of each step, the evaluation between batches; a run in its last phase
+  comes to its end.
+
+Python runs handlers in the main thread and between bytecodes only, so a thread counts the signals: the third must work
+while the main thread waits for another rank. Entry scripts call `catch_signals` before they import torch, which takes
+seconds; so this module does not.
+"""
+
+import atexit
+import contextlib
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from t5suite.errors import EXIT_PREEMPTED, Preempted
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+# The third signal is that of somebody who cannot wait.
+FATAL_COUNT = 3
+SET_UP = "set-up"
+PHASES = (SET_UP, "training", "saving", "evaluation", "finishing")
+# Slurm's default KillWait is 30 s: the process must be gone by then.
+SET_UP_SECONDS = 20.0
+
+
+@dataclass
+class Installed:
+    """What `restore` puts back, and what the watcher listens to."""
+
+    pid: int
+    handlers: dict[int, Any]
+    wakeup_fd: int
+    excepthook: Any
+    sender: socket.socket
+    receiver: socket.socket
+
+
+class StopRequests:
+    """Whether this process was asked to stop, and what it is doing.
+
+    Attributes:
+      requested: a signal has come, or another rank was sent one (`agree_to_stop`).
+      current_phase: one of PHASES.
+      signal_name: 'SIGTERM', ...; None where only another rank was sent one.
+    """
+
+    def __init__(self):
+        self.installed: Installed | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self.requested = False
+        self.signal_name = None
+        self.current_phase = SET_UP
+        self._num_phases = 0
+        self._num_handled = 0
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # What a run asks
+
+    @contextlib.contextmanager
+    def phase(self, name: str):
+        """What the process does inside: one of PHASES. Phases nest: a save within training is `saving`.
+
+        Set-up ends with the first phase; what comes after all of them is `finishing`.
+        """
+        assert name in PHASES, name
+        before = self.current_phase
+        self._enter(name)
+        try:
+            yield self
+        finally:
+            self._enter("finishing" if before == SET_UP != name else before)
+
+    def _enter(self, name):
+        self.current_phase = name
+        self._num_phases += 1
+
+    def request(self, signal_name: str | None = None) -> None:
+        """Sets the flag, as a signal does."""
+        if not self.requested:
+            self.requested, self.signal_name = True, signal_name
+
+    def preempted(self, step: int | None = None, checkpoint: str | None = None) -> Preempted:
+        """The error to raise once everything is kept.
+
+        >>> stop.preempted(40, "checkpoint-40")
+        Preempted('SIGTERM: stopped after step 40; the same command goes on from checkpoint-40')
+        """
+        cause = self.signal_name or "another rank was asked to stop"
+        where = f"stopped after step {step}" if step is not None else f"stopped during {self.current_phase}"
+        onward = f"goes on from {checkpoint}" if checkpoint else "starts again"
+        return Preempted(f"{cause}: {where}; the same command {onward}")
+
+    def explains(self, error: BaseException) -> bool:
+        """Whether an error comes of the stop: `Preempted` in other clothes, or a rank that has left before this one."""
+        if not self.requested:
+            return False
+        while error is not None:
+            if isinstance(error, Preempted) or _is_lost_rank(error):
+                return True
+            error = error.__cause__ or error.__context__
+        return False
+
+    @contextlib.contextmanager
+    def excusing_lost_ranks(self, step: int | None = None, checkpoint: str | None = None):
+        """A collective that fails because another rank has left on the same signal counts as preempted.
+
+        Raises:
+          Preempted: instead of such an error, if this process was asked to stop.
+        """
+        try:
+            yield self
+        except Exception as error:
+            if self.explains(error):
+                raise self.preempted(step, checkpoint) from error
+            raise
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Signals
+
+    def install(self) -> None:
+        """Handlers, the watcher, and a hook for what no one catches (a signal while modules are imported)."""
+        sender, receiver = socket.socketpair()
+        sender.setblocking(False)
+        self._forget()
+        wakeup_fd = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
+        handlers = {number: signal.signal(number, self._handle) for number in STOP_SIGNALS}
+        self.installed = Installed(os.getpid(), handlers, wakeup_fd, sys.excepthook, sender, receiver)
+        sys.excepthook = self._end_uncaught
+        threading.Thread(target=self._watch, args=(receiver, wakeup_fd), name="stop requests", daemon=True).start()
+        atexit.register(self._ignore_at_exit)
+
+    def restore(self) -> None:
+        """Gives the handlers back to whoever had them before, and forgets what was asked."""
+        was, self.installed = self.installed, None
+        if was is None:
+            return
+        signal.set_wakeup_fd(was.wakeup_fd)
+        for number, handler in was.handlers.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        if sys.excepthook == self._end_uncaught:
+            sys.excepthook = was.excepthook
+        was.sender.close()  # which ends the watcher
+        atexit.unregister(self._ignore_at_exit)
+        self._forget()
+
+    def _handle(self, number: int, frame) -> None:
+        """Runs in the main thread, between bytecodes."""
+        self._num_handled += 1
+        if self._num_handled >= FATAL_COUNT:  # the watcher is quicker, unless somebody else took its wake-up calls
+            _exit_at_once(number)
+        self.request(signal.Signals(number).name)
+        if self._num_handled == 1 and self.current_phase == SET_UP:
+            raise self.preempted()
+
+    def _watch(self, receiver: socket.socket, forward_to: int) -> None:
+        """The thread that counts; it ends with `restore`."""
+        count, deadline, phase = 0, None, None
+        while True:
+            try:
+                receiver.settimeout(None if deadline is None else max(0.001, deadline - time.monotonic()))
+                numbers = receiver.recv(64)
+            except TimeoutError:
+                if self._num_phases == phase:
+                    _exit_from_set_up()
+                deadline = None
+                continue
+            if not numbers:
+                receiver.close()
+                return
+            for number in numbers:
+                if forward_to >= 0:
+                    with contextlib.suppress(OSError):
+                        os.write(forward_to, bytes([number]))
+                if number not in STOP_SIGNALS:
+                    continue
+                count += 1
+                if count == 1:
+                    deadline, phase = self._first(number)
+                if count >= FATAL_COUNT:
+                    _exit_at_once(number)
+
+    def _first(self, number: int) -> tuple[float | None, int]:
+        """Says what will happen, and by when set-up must have ended."""
+        phase, num_phases = self.current_phase, self._num_phases
+        name = signal.Signals(number).name
+        self.request(name)
+        if phase == SET_UP:
+            return time.monotonic() + SET_UP_SECONDS, num_phases
+        _say(f"{name}: the run stops as soon as it can go on from there; two more signals end it at once")
+        return None, num_phases
+
+    def _end_uncaught(self, kind, error, traceback) -> None:
+        """`sys.excepthook`: modules are imported outside of what `run_command` catches."""
+        if isinstance(error, Preempted) or (self.current_phase == SET_UP and self.explains(error)):
+            _say(f"stopped: {error if isinstance(error, Preempted) else self.preempted()}")
+            raise SystemExit(EXIT_PREEMPTED)
+        (self.installed.excepthook if self.installed else sys.__excepthook__)(kind, error, traceback)
+
+    def _ignore_at_exit(self) -> None:
+        """An ending interpreter resets handlers to the default: a late signal would replace the exit code by its own."""
+        if self.installed is not None:
+            for number in STOP_SIGNALS:
+                signal.signal(number, signal.SIG_IGN)
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: signals are the child's own affair, and none is counted in the parent."""
+        if self.installed is None:
+            return
+        was = self.installed
+        was.wakeup_fd = -1
+        self.restore()
+        was.receiver.close()
+
+
+_STOP = StopRequests()
+
+
+def catch_signals() -> StopRequests:
+    """Installs the handlers, if they are not, and returns this process's `StopRequests`.
+
+    For programs, whose end is the process's end; `catching_signals` gives the handlers back. Only the main thread can
+    install handlers: elsewhere nobody asks to stop.
+    """
+    if _STOP.installed is None and threading.current_thread() is threading.main_thread():
+        _STOP.install()
+        _register_at_fork()
+    return _STOP
+
+
+@contextlib.contextmanager
+def catching_signals():
+    """`catch_signals` for a while, for those who call from Python: notebooks and tests get their handlers back.
+
+    >>> with catching_signals() as stop:
+    ...     train(stop)
+
+    Within a program that has called `catch_signals` already it changes nothing.
+    """
+    is_ours = _STOP.installed is None
+    try:
+        yield catch_signals()
+    finally:
+        if is_ours and threading.current_thread() is threading.main_thread():
+            _STOP.restore()
+
+
+def agree_to_stop(ranks, stop: StopRequests) -> bool:
+    """Whether any rank was asked to stop; all ranks call it at the same place, and all get the same answer.
+
+    >>> agree_to_stop(Ranks(), stop)
+    False
+
+    Args:
+      ranks: a `t5suite.training.ranks.Ranks`.
+    """
+    agreed = ranks.any(stop.requested)
+    if agreed:
+        stop.request()
+    return agreed
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Child processes. Slurm, torchrun and terminals signal all processes of a job at once.
+
+
+@contextlib.contextmanager
+def shielding_workers():
+    """Processes that are started inside begin with the stop signals blocked; `ignore_in_worker` does the rest.
+
+    >>> with shielding_workers():
+    ...     batches = iter(DataLoader(rows, num_workers=2, worker_init_fn=ignore_in_worker))
+
+    Without it a signal would end a worker that has started but not come to its `worker_init_fn`, and the server that
+    'forkserver' workers come from. This process still gets its signals, through its other threads.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def ignore_in_worker(worker_id: int = 0) -> None:
+    """A DataLoader's `worker_init_fn`: a stop signal is the main process's affair, which still needs its batches.
+
+    The worker ends when its parent says so (`Process.terminate`) and soon after its parent has died.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    threading.Thread(target=_heed_parent, name="stop requests", daemon=True).start()
+
+
+def _heed_parent(seconds: float = 1.0) -> None:
+    import multiprocessing  # by here it has been imported
+
+    parent, keeper = multiprocessing.parent_process(), os.getppid()
+    boss = parent.pid if parent else keeper  # with 'forkserver', the parent is the server
+    while os.getppid() == keeper and (parent is None or parent.is_alive()):
+        sent = signal.sigtimedwait(STOP_SIGNALS, seconds)
+        if sent is not None and sent.si_signo == signal.SIGTERM and sent.si_pid == boss:
+            break
+    os._exit(128 + signal.SIGTERM)
+
+
+_forks = threading.local()
+
+
+def _register_at_fork() -> None:
+    """Once a process, for it cannot be taken back."""
+    if not getattr(_register_at_fork, "done", False):
+        _register_at_fork.done = True
+        os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
+
+
+def _before_fork() -> None:
+    """A signal to the child must not come before its handlers are its own: they would tell the parent's watcher."""
+    _forks.mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+
+
+def _after_fork() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _forks.mask)
+
+
+def _in_child() -> None:
+    _STOP.leave_to_parent()
+    _after_fork()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _is_lost_rank(error: BaseException) -> bool:
+    """Whether a collective failed for want of another process: gloo, NCCL and the store say it in their own words."""
+    if any(kind.__name__ == "DistError" for kind in type(error).__mro__):
+        return True
+    words = ("by peer", "gloo", "Broken pipe", "NCCL", "remote process", "store")
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
+
+
+def _exit_at_once(number: int) -> None:
+    _say(f"{signal.Signals(number).name}: the {FATAL_COUNT}rd signal, the process ends at once")
+    os._exit(128 + number)
+
+
+def _exit_from_set_up() -> None:
+    _say(f"stopped: set-up did not answer for {SET_UP_SECONDS:g} s; the same command starts again")
+    os._exit(EXIT_PREEMPTED)
+
+
+def _say(text: str) -> None:
+    """Straight to the descriptor: the main thread may be in the middle of writing to `sys.stderr`."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"{text}\n".encode())
