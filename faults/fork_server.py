@@ -39,7 +39,7 @@ def environment(home, **changes: str) -> dict[str, str]:
         "MKL_NUM_THREADS": "1",
         "TOKENIZERS_PARALLELISM": "false",
         # Arrow's allocator would start a thread when it is imported, and a fork would lose it.
-        "ARROW_DEFAULT_MEMORY_POOL": "system",
+        "JE_ARROW_MALLOC_CONF": "background_thread:false",
         "CUDA_VISIBLE_DEVICES": "",
         "HF_HUB_OFFLINE": "1",
         "HF_HOME": str(Path(home) / "hf"),
@@ -198,7 +198,7 @@ def _become(request: dict, unused) -> None:
     """The child's life: as a fresh interpreter with its own output, signals and end."""
     code = 1
     try:
-        os.setpgid(0, request["group"])
+        _join(request["group"])
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, signal.SIG_DFL)
@@ -213,6 +213,13 @@ def _become(request: dict, unused) -> None:
         traceback.print_exc()
     finally:
         _end(code or 0)
+
+
+def _join(group: int) -> None:
+    try:
+        os.setpgid(0, group)
+    except PermissionError:  # a group of another session: whoever asked is no check
+        os.setpgid(0, 0)
 
 
 def call(target: str, *arguments, **keywords):

@@ -48,10 +48,10 @@ COMMON = {
 }
 FLAGS = {
     "fine_tune_t5": {**COMMON, "max_train_samples": 24, "train_sampling_strategy": "random"},
-    "pre_train_t5": {**COMMON, "inputs_length": 32, "warmup_steps": 0},
+    "pre_train_t5": {**COMMON, "inputs_length": 32, "warmup_steps": 0, "validation_fraction": 0.2},
 }
 # Documents of the bundled text that pre-training runs read: a few updates a pass.
-NUM_DOCUMENTS, DOCUMENT_CHARACTERS = 40, 200
+NUM_DOCUMENTS, DOCUMENT_CHARACTERS = 40, 100
 
 
 @dataclass(frozen=True)
