@@ -18,6 +18,7 @@ import base64
 import json
 import math
 import random
+import re
 import struct
 from collections import OrderedDict, defaultdict
 from pathlib import Path
@@ -59,7 +60,7 @@ def load_state(folder, name: str, device="cpu"):
         plain = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"), parse_constant=_refuse)
         tensors = _load_tensors(folder / f"{name}.safetensors", device)
         return decode(plain, tensors)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError, struct.error) as error:
+    except (OSError, ValueError, LookupError, TypeError, RecursionError, SafetensorError, struct.error) as error:
         raise CheckpointError(f"{folder}: the state {name!r} cannot be read ({error})") from None
 
 
@@ -95,7 +96,7 @@ def encode(value, tensors: dict[str, torch.Tensor], path: str = "", depth: int =
         return {"$tensor": _keep(value, tensors, path)}
     if kind is bytes:
         return {"$bytes": base64.b64encode(value).decode()}
-    if isinstance(value, np.generic) and not value.dtype.hasobject:
+    if isinstance(value, (np.number, np.bool_)):
         return {"$numpy": [value.dtype.str, base64.b64encode(value.tobytes()).decode()]}
     if kind in (list, tuple, set):
         ordered = sorted(value, key=repr) if kind is set else value
@@ -141,10 +142,10 @@ def decode(value, tensors: dict[str, torch.Tensor]):
 
 
 def _decode_number(content, tensors):
-    dtype = np.dtype(content[0])
-    if dtype.hasobject:
-        raise ValueError("a number with objects in it")
-    return np.frombuffer(base64.b64decode(content[1], validate=True), dtype)[0]
+    dtype, text = content
+    if not re.fullmatch(r"[<>|][biufc][0-9]+", dtype):
+        raise ValueError(f"{dtype!r} is no type of a number")
+    return np.frombuffer(base64.b64decode(text, validate=True), dtype)[0]
 
 
 DECODERS = {
