@@ -1,0 +1,203 @@
+"""A micro-batch that does not fit into memory is computed in pieces; the update stays the same.
+
+    >>> micro_batches = MicroBatches()
+    >>> loss = micro_batches.run(batch, step)      # 16 rows, out of memory; then 8 + 8
+    >>> micro_batches.pieces
+    2
+
+The loss is a sum over target tokens divided by the update's number of them (`losses`), so pieces of a batch add up to
+the batch. When a micro-batch fails, the gradients of its update are dropped, for the failed backward pass has added a
+part of its own to them; the update's micro-batches so far run again in twice as many pieces, and all later ones too.
+Random numbers start again from where they stood when the update began, so what follows depends on the update at which
+memory ran out and on nothing else. accelerate's `find_executable_batch_size` (`--auto_find_batch_size`) begins the run
+anew instead, on the weights that it has changed by then.
+
+Memory that the optimizer lacks when it makes its moments, in the first update, is beyond this.
+"""
+
+import contextlib
+import itertools
+import logging
+from collections.abc import Callable, Mapping
+
+import torch
+
+from t5suite.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+# What else than `torch.OutOfMemoryError` says that memory ran out.
+SIGNS = (
+    "DefaultCPUAllocator: can't allocate memory",
+    "DefaultCPUAllocator: not enough memory",
+    "std::bad_alloc",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
+
+
+class MicroBatches:
+    """Runs the micro-batches of an update, each in as many pieces as memory asks for.
+
+    Attributes:
+      pieces: into how many every micro-batch is cut: 1, 2, 4, ...; what a checkpoint remembers.
+      failure: what the allocator said in this update, None if nothing.
+    """
+
+    def __init__(self, pieces: int = 1):
+        self.pieces = pieces
+        self.begin()
+
+    def begin(self) -> None:
+        """An update begins: what came before it will not run again."""
+        self.failure: str | None = None
+        self._batches: list[Mapping] = []
+        self._reported = 0.0
+        self._random_state = random_state()
+
+    def run(
+        self,
+        batch: Mapping,
+        step: Callable[[Mapping], torch.Tensor],
+        *,
+        redo: Callable[[str, bool], None] = lambda failure, synchronising: None,
+        no_sync: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext,
+        synchronises: bool = False,
+    ) -> torch.Tensor:
+        """Forward and backward of one micro-batch; returns its loss.
+
+        Args:
+          step: piece of a batch -> its share of the update's loss, its gradients added.
+          redo: called with the failure, and whether the pass that failed was the one in which ranks exchange gradients,
+            before anything runs again: it drops gradients, or raises where that would not help.
+          no_sync: a context in which a backward pass leaves the other ranks alone.
+          synchronises: whether the ranks exchange gradients in this micro-batch's backward pass.
+
+        Raises:
+          ConfigError: a single row does not fit.
+        """
+        self._batches.append(batch)
+        todo, again = [batch], False
+        while True:
+            loss, failed = self._attempt(todo, step, no_sync)
+            if failed is None:
+                break
+            # Here the exception is gone, and with it the tensors that its frames held.
+            redo(self.failure, synchronises and failed.last)
+            self._cut_more(failed)
+            todo, again = self._batches, True
+        # Of the micro-batches that ran again, the trainer has counted all but this one.
+        loss = loss - self._reported if again else loss
+        self._reported = self._reported + loss
+        return loss
+
+    def _attempt(self, batches, step, no_sync):
+        """`(loss, None)`, or `(None, Failed)` where memory ran out; only the last piece may synchronise."""
+        parts = [part for batch in batches for part in cut(batch, self.pieces)]
+        total = None
+        for place, part in enumerate(parts):
+            last = place == len(parts) - 1
+            try:
+                with contextlib.nullcontext() if last else no_sync():
+                    loss = step(part)
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                self.failure = (str(error) or type(error).__name__).splitlines()[0]
+                return None, Failed(part, last)
+            total = loss if total is None else total + loss
+        return total, None
+
+    def _cut_more(self, failed: "Failed") -> None:
+        shapes = {name: tuple(value.shape) for name, value in failed.part.items() if torch.is_tensor(value)}
+        if num_rows(failed.part) <= 1:
+            raise ConfigError(
+                f"out of memory in a micro-batch of one row ({shapes}): {self.failure}. Use shorter inputs and "
+                "targets, --gradient_checkpointing, --bf16, a smaller model, or more memory"
+            )
+        self.pieces *= 2
+        logger.warning(
+            "out of memory (%s); micro-batches are computed in %d pieces from here on, of at most %d rows; the update "
+            "and its result stay the same. With --per_device_train_batch_size %d it would not come to this",
+            self.failure,
+            self.pieces,
+            -(-max(map(num_rows, self._batches)) // self.pieces),
+            max(1, max(map(num_rows, self._batches)) // self.pieces),
+        )
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        restore_random_state(self._random_state)
+
+    def state(self) -> dict[str, int]:
+        """What a checkpoint remembers."""
+        return {"pieces": self.pieces}
+
+    def load(self, state: dict[str, int]) -> None:
+        """Goes on where `state` was taken."""
+        self.pieces = int(state.get("pieces", 1))
+
+
+class Failed:
+    """The piece that did not fit, and whether it was the last of its micro-batch."""
+
+    def __init__(self, part: Mapping, last: bool):
+        self.part = part
+        self.last = last
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that memory ran out, on a device or on the host."""
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or any(sign in str(error) for sign in SIGNS)
+
+
+def num_rows(batch: Mapping) -> int:
+    """Rows of a batch: the first dimension of its ids, else of its first tensor.
+
+    >>> num_rows({"input_ids": torch.zeros(4, 7)})
+    4
+    """
+    names = [name for name in ("input_ids", "labels") if torch.is_tensor(batch.get(name))]
+    tensors = [batch[name] for name in names] or [value for value in batch.values() if torch.is_tensor(value)]
+    return next((len(tensor) for tensor in tensors if tensor.ndim), 1)
+
+
+def cut(batch: Mapping, pieces: int) -> list[Mapping]:
+    """The batch in pieces of about equally many rows, in their order; no more pieces than rows.
+
+    >>> [num_rows(part) for part in cut({"input_ids": torch.zeros(5, 7)}, 4)]
+    [1, 1, 1, 2]
+
+    Every tensor whose first dimension is the rows is cut, also those in dictionaries, lists and tuples of the batch;
+    the rest goes into every piece.
+    """
+    rows = num_rows(batch)
+    pieces = max(1, min(pieces, rows))
+    if pieces == 1:
+        return [batch]
+    bounds = [rows * piece // pieces for piece in range(pieces + 1)]
+    return [_rows_of(batch, rows, slice(*pair)) for pair in itertools.pairwise(bounds)]
+
+
+def _rows_of(value, rows: int, part: slice):
+    if torch.is_tensor(value):
+        return value[part] if value.ndim and len(value) == rows else value
+    if isinstance(value, Mapping):
+        return {name: _rows_of(item, rows, part) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        if len(value) == rows and not any(torch.is_tensor(item) for item in value):
+            return value[part]
+        return type(value)(_rows_of(item, rows, part) for item in value)
+    return value
+
+
+def random_state() -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Where torch's random numbers stand, on the CPU and on this process's GPU; asking waits for neither."""
+    return torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_available() else None
+
+
+def restore_random_state(state: tuple[torch.Tensor, torch.Tensor | None]) -> None:
+    """Puts torch's random numbers back to where `random_state` found them."""
+    torch.set_rng_state(state[0])
+    if state[1] is not None:
+        torch.cuda.set_rng_state(state[1])

@@ -1,0 +1,143 @@
+"""Weights that are no numbers, and ranks whose weights differ: found before they are written anywhere.
+
+    >>> check_weights(model, 400, ranks)
+    >>> check_agreement(model, ranks, 400)
+    NumericsError: step 400: the weights of rank 1 differ from those of ranks 0, 2 and 3 (decoder.final_layer_norm.weight)
+
+Under plain data parallelism all ranks hold the same weights to the bit: they begin with the same and apply the same
+gradients. A rank whose weights differ (a memory error, a faulty device) spoils every update from then on and nothing
+else shows it. One number a rank tells, computed on its device.
+"""  # noqa: E501
+
+from collections import Counter
+
+import torch
+
+from t5suite.errors import NumericsError
+from t5suite.training.ranks import Ranks
+
+# Elements that are summed at once, weighted by their place: a temporary of 8 bytes each.
+CHUNK = 1 << 20
+# Odd, so that multiplying by it loses nothing modulo 2^64 (the constant of Knuth's multiplicative hashing, as int64).
+FACTOR = -7046029254386353131
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def weights_digest(model) -> int:
+    """One number for all parameters, from their bits and places: a flipped bit or two swapped values change it.
+
+    >>> weights_digest(model)
+    5577006791947779410
+
+    Bits b_i of a tensor, read as integers, are summed as b_i (2 i + 1) modulo 2^64. A flipped bit changes the sum by an
+    odd multiple of a power of two, which is never 0; sums of chunks and tensors enter as digits to the base FACTOR. It
+    is no cryptographic hash. Nothing waits for the device before the end.
+    """
+    return digest_tensors([parameter.detach() for parameter in model.parameters()])
+
+
+def digest_tensors(tensors) -> int:
+    """The digest of tensors in their order; see `weights_digest`."""
+    tensors = [tensor for tensor in tensors if tensor.numel()]
+    if not tensors:
+        return 0
+    device = tensors[0].device
+    odd = torch.arange(CHUNK, device=device, dtype=torch.int64).mul_(2).add_(1)
+    total = torch.zeros((), dtype=torch.int64, device=device)
+    for tensor in tensors:
+        bits = tensor.to(device).contiguous().view(-1).view(BITS[tensor.element_size()])
+        for chunk in bits.split(CHUNK):
+            total.mul_(FACTOR).add_((chunk.to(torch.int64) * odd[: chunk.numel()]).sum())
+    return int(total)
+
+
+def holds_parts(model) -> bool:
+    """Whether a rank has only a part of the weights (FSDP, ZeRO-3), so that ranks differ rightly."""
+    return any(p.numel() == 0 or hasattr(p, "ds_id") or hasattr(p, "placements") for p in model.parameters()) or any(
+        type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()
+    )
+
+
+def check_agreement(model, ranks: Ranks, step: int) -> None:
+    """Every rank must call it at the same step; a lone process, and ranks that hold parts, agree.
+
+    Raises:
+      NumericsError: on all ranks alike, naming those that differ from most others and the first weights that do.
+    """
+    if ranks.world_size == 1 or holds_parts(model):
+        return
+    digests = ranks.gather(weights_digest(model))
+    if len(set(digests)) == 1:
+        return
+    named = ranks.gather([digest_tensors([parameter.detach()]) for parameter in model.parameters()])
+    names = [name for name, _ in model.named_parameters()]
+    differing = [name for name, values in zip(names, zip(*named)) if len(set(values)) > 1]
+    raise NumericsError(disagreement(digests, differing, step))
+
+
+def disagreement(digests: list[int], differing: list[str], step: int) -> str:
+    """What to say of digests that are not all equal.
+
+    >>> disagreement([7, 7, 8], ["lm_head.weight"], step=400)
+    'step 400: the weights of rank 2 differ from those of ranks 0 and 1 (lm_head.weight); ...'
+    """
+    value, count = Counter(digests).most_common(1)[0]
+    if 2 * count > len(digests):
+        odd = [rank for rank, digest in enumerate(digests) if digest != value]
+        even = [rank for rank, digest in enumerate(digests) if digest == value]
+        what = f"the weights of {_ranks(odd)} differ from those of {_ranks(even)}"
+    else:
+        what = f"the weights of {_ranks(list(range(len(digests))))} differ, and no value has a majority"
+    where = ", ".join(differing[:3]) + (f" and {len(differing) - 3} more" if len(differing) > 3 else "")
+    return (
+        f"step {step}: {what} ({where}); nothing is saved. Start again from the last checkpoint, and without the "
+        "machine or device of a rank that differs again: its memory may be faulty"
+    )
+
+
+def _ranks(numbers: list[int]) -> str:
+    if len(numbers) == 1:
+        return f"rank {numbers[0]}"
+    shown = [str(number) for number in numbers[:8]]
+    last = f"{len(numbers) - 8} more" if len(numbers) > 8 else shown.pop()
+    return f"ranks {', '.join(shown)} and {last}"
+
+
+def check_weights(model, step: int, ranks: Ranks | None = None) -> None:
+    """Call it before weights are written.
+
+    Args:
+      ranks: where ranks may differ or hold parts, so that all learn what one found; every rank must then call it.
+
+    Raises:
+      NumericsError: on all ranks alike, naming the first weights that are not finite.
+    """
+    found = [f"{name} ({count} of {size})" for name, count, size in non_finite_weights(model)]
+    everywhere = ranks.gather(found) if ranks else [found]
+    for rank, names in enumerate(everywhere):
+        if names:
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            where = f" on rank {rank}" if len(everywhere) > 1 else ""
+            raise NumericsError(
+                f"step {step}: weights are not finite{where}: {', '.join(names[:3])}{more}; they are not saved. Go on "
+                "from the last checkpoint with a lower --learning_rate (under --fp16: with --bf16)"
+            )
+
+
+def non_finite_weights(model) -> list[tuple[str, int, int]]:
+    """`(name, how many are not finite, of how many)` of the parameters where some are not."""
+    named = [(name, _held(parameter)) for name, parameter in model.named_parameters()]
+    named = [(name, held) for name, held in named if held.is_floating_point() and held.numel()]
+    if not named:
+        return []
+    finite = torch.stack([torch.isfinite(held).all().to(named[0][1].device) for _, held in named])
+    if bool(finite.all()):
+        return []
+    counts = [(name, int((~torch.isfinite(held)).sum()), held.numel()) for name, held in named]
+    return [entry for entry in counts if entry[1]]
+
+
+def _held(parameter) -> torch.Tensor:
+    """The part of a parameter that this rank holds: DeepSpeed's ZeRO-3 and FSDP2 keep it beside the tensor."""
+    held = getattr(parameter, "ds_tensor", parameter).detach()
+    return held.to_local() if hasattr(held, "to_local") else held
