@@ -26,6 +26,7 @@ import torch
 from transformers import TrainerCallback
 
 from t5suite.errors import ConfigError, NumericsError
+from t5suite.training.checkpoints import load_state, newest_verified
 from t5suite.training.incidents import Incidents
 from t5suite.training.micro_batches import MicroBatches
 from t5suite.training.ranks import Ranks
@@ -102,13 +103,14 @@ def numbers(loss, grad_norm) -> tuple[float, float | None]:
 
 
 class SafeUpdates:
-    """A mixin that stands before a `transformers.Trainer`, which says more by `examples_of`, `stop_requested` and
-    `roll_back`.
+    """A mixin that stands before a `transformers.Trainer`, which says more by `examples_of` and `stop_requested`.
 
     Attributes:
       ranks, incidents, spikes, micro_batches: the parts.
       stop_agreed: some rank was asked to stop; all ranks learn it in the same step.
-      skipped_updates: over the whole run.
+      skipped_updates, in_a_row: updates that were skipped: in the whole run, and up to now without one between them.
+      rollbacks: since the last checkpoint.
+      counted: updates and, of these, broken ones: since the last log, and in the whole run.
     """
 
     def __init__(self, *args, **kwargs):
@@ -120,8 +122,8 @@ class SafeUpdates:
         self.incidents = Incidents(self.args.output_dir, self.is_world_process_zero())
         self.spikes, self.micro_batches = SpikeDetector(), MicroBatches()
         self.stop_agreed = False
-        self.skipped_updates = self._in_a_row = self._rollbacks = 0
-        self._updates_since_log = self._skipped_since_log = 0
+        self.skipped_updates = self.in_a_row = self.rollbacks = 0
+        self.counted = {"since_log": [0, 0], "run": [0, 0]}
         self._grad_norm = self._items = self._update_loss = self._loss_before = None
         self._in_backward = False
         # A loss that is no number is handled here; the trainer's own filter would look at every micro-batch.
@@ -139,9 +141,17 @@ class SafeUpdates:
         return False
 
     def roll_back(self) -> str | None:
-        """Puts weights and moments of the newest verified checkpoint back (`put_back`); returns its name, or None if
-        there is no checkpoint. Every rank does it at once."""
-        return None
+        """Weights and moments of the newest verified checkpoint, on every rank; rates and schedule stay as they are.
+
+        Returns:
+          its name; None if there is no checkpoint, or none with an optimizer in it.
+        """
+        checkpoint = self.ranks.together(newest_verified, self.args.output_dir)
+        if checkpoint is None or not (checkpoint / "optimizer.json").is_file():
+            return None
+        self._load_from_checkpoint(str(checkpoint), self.model)
+        load_moments(self.optimizer, load_state(checkpoint, "optimizer"), checkpoint)
+        return checkpoint.name
 
     # What the trainer does to a micro-batch
 
@@ -211,19 +221,23 @@ class SafeUpdates:
         grew = self.micro_batches.failure is not None
         totals = UpdateVote(self.ranks).take(self._update_loss, self._grad_norm, self.stop_requested(), grew)
         self.stop_agreed |= totals.stop
-        self._updates_since_log += 1
+        self._count(0)
         if totals.grew:
             self._agree_on_pieces(step)
         if self._is_broken(totals):
             self._tr_loss.copy_(self._loss_before)
-            self._skipped_since_log += 1
+            self._count(1)
             self._skip(model, step, "non_finite", totals, self._cause(totals))
             return
         spike = None if self.loss_spikes == "off" else self.spikes.observe(totals.loss, totals.grad_norm)
         if spike is None or self.loss_spikes == "log":
-            self._in_a_row = 0
+            self.in_a_row = 0
         if spike is not None:
             self._handle_spike(model, step, totals, spike)
+
+    def _count(self, place: int) -> None:
+        for counts in self.counted.values():
+            counts[place] += 1
 
     def _is_broken(self, totals: Totals) -> bool:
         if not math.isfinite(totals.loss):
@@ -239,19 +253,19 @@ class SafeUpdates:
     def _skip(self, model, step: int, kind: str, totals: Totals, cause: str) -> None:
         """Takes the update back, and ends the run after too many in a row."""
         self.skipped_updates += 1
-        self._in_a_row += 1
+        self.in_a_row += 1
         ours = self.accelerator.distributed_type.value != "DEEPSPEED"
         if ours:
             model.zero_grad(set_to_none=True)
-        stops = self._in_a_row >= self.max_skipped_updates
+        stops = self.in_a_row >= self.max_skipped_updates
         action = "update skipped" if ours else "none: DeepSpeed has made the update"
         examples = self._note(step, kind, action + ("; the run stops" if stops else ""), totals)
         if not stops:
-            logger.warning("step %d: %s; %s (%d in a row)", step, cause, action, self._in_a_row)
+            logger.warning("step %d: %s; %s (%d in a row)", step, cause, action, self.in_a_row)
             return
-        first = step - self._in_a_row + 1
+        first = step - self.in_a_row + 1
         raise NumericsError(
-            f"step {step}: {cause}; {self._in_a_row} updates in a row (from step {first}) were "
+            f"step {step}: {cause}; {self.in_a_row} updates in a row (from step {first}) were "
             f"{'skipped' if ours else 'broken'}, and the run stops here (--max_skipped_updates "
             f"{self.max_skipped_updates}). Examples of the last: {shown(examples)} ({self.incidents.path.name} has "
             f"all). Likely cure: {self._cure(kind)}"
@@ -266,7 +280,7 @@ class SafeUpdates:
 
     def _rolled_back(self, model, step: int, totals: Totals, spike) -> bool:
         """Whether weights and moments went back to a checkpoint; there may be none yet."""
-        if self._rollbacks >= MAX_ROLLBACKS:
+        if self.rollbacks >= MAX_ROLLBACKS:
             examples = self._note(step, "spike", "the run stops", totals, limit=spike.limit)
             raise NumericsError(
                 f"step {step}: {spike}, after {MAX_ROLLBACKS} rollbacks since the last checkpoint; the run stops here. "
@@ -277,8 +291,8 @@ class SafeUpdates:
         if name is None:
             logger.warning("step %d: there is no checkpoint to roll back to, so the update is skipped", step)
             return False
-        self._rollbacks += 1
-        self._in_a_row = 0
+        self.rollbacks += 1
+        self.in_a_row = 0
         examples = self._note(step, "spike", f"rolled back to {name}", totals, limit=spike.limit)
         logger.warning(
             "step %d: %s; weights and moments are those of %s again (examples %s)", step, spike, name, shown(examples)
@@ -318,41 +332,45 @@ class SafeUpdates:
     # What is logged and remembered
 
     def log(self, logs: dict, start_time: float | None = None) -> None:
-        """The logged loss is the mean over the updates that were made; those that were skipped are counted."""
+        """Logged losses are means over the updates that were sound; those that were skipped are counted.
+
+        To the trainer's sums a broken update has added nothing, and its means are over all updates.
+        """
+        for name, span in (("loss", "since_log"), ("train_loss", "run")):
+            updates, broken = self.counted[span]
+            if name in logs and broken:
+                logs[name] = logs[name] * updates / (updates - broken) if broken < updates else math.nan
         if "loss" in logs:
-            steps, made = self._updates_since_log, self._updates_since_log - self._skipped_since_log
-            if made < steps:
-                logs["loss"] = logs["loss"] * steps / made if made else math.nan
+            self.counted["since_log"] = [0, 0]
             if self.skipped_updates:
                 logs["skipped_updates"] = self.skipped_updates
-            self._updates_since_log = self._skipped_since_log = 0
         super().log(logs, start_time)
-
-    def update_state(self) -> dict:
-        """What a checkpoint remembers, as JSON values; the same on every rank."""
-        return {
-            "skipped_updates": self.skipped_updates,
-            "in_a_row": self._in_a_row,
-            "rollbacks": 0,
-            "since_log": [self._updates_since_log, self._skipped_since_log],
-            "spikes": self.spikes.state(),
-            "micro_batches": self.micro_batches.state(),
-        }
-
-    def load_update_state(self, state: dict) -> None:
-        """Goes on where `update_state` was taken."""
-        self.skipped_updates, self._in_a_row = state["skipped_updates"], state["in_a_row"]
-        self._rollbacks = state["rollbacks"]
-        self._updates_since_log, self._skipped_since_log = state["since_log"]
-        self.spikes.load(state["spikes"])
-        self.micro_batches.load(state["micro_batches"])
 
 
 class UpdateCallback(TrainerCallback):
-    """Tells a trainer with `SafeUpdates` where its updates begin and end."""
+    """Tells a trainer with `SafeUpdates` where its updates begin and end, and checkpoints what it must not forget."""
 
     def __init__(self, trainer: SafeUpdates):
         self.trainer = trainer
+
+    def remember(self) -> dict:
+        """What a checkpoint remembers, as JSON values; the same on every rank."""
+        trainer = self.trainer
+        return {
+            "skipped_updates": trainer.skipped_updates,
+            "in_a_row": trainer.in_a_row,
+            "counted": trainer.counted,
+            "spikes": trainer.spikes.state(),
+            "micro_batches": trainer.micro_batches.state(),
+        }
+
+    def recall(self, state: dict) -> None:
+        """Goes on where `remember` was called."""
+        trainer = self.trainer
+        trainer.skipped_updates, trainer.in_a_row = state["skipped_updates"], state["in_a_row"]
+        trainer.counted = {span: list(counts) for span, counts in state["counted"].items()}
+        trainer.spikes.load(state["spikes"])
+        trainer.micro_batches.load(state["micro_batches"])
 
     def on_train_begin(self, args, state, control, **kwargs):
         """Incidents behind the step that the run goes on from will happen again."""
@@ -368,7 +386,7 @@ class UpdateCallback(TrainerCallback):
 
     def on_save(self, args, state, control, **kwargs):
         """A checkpoint is there: what is rolled back from now on goes back to it."""
-        self.trainer._rollbacks = 0
+        self.trainer.rollbacks = 0
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -389,30 +407,6 @@ def check_policy(policy: str, max_skipped_updates: int, distributed_type: str) -
         raise ConfigError(f"--loss_spikes {policy}: DeepSpeed makes its updates itself; choose log or off")
     if distributed_type == "FSDP" and policy == "rollback":
         raise ConfigError("--loss_spikes rollback cannot put sharded weights back (FSDP); choose skip, log or off")
-
-
-def put_back(model, optimizer, weights: dict, moments: dict, name: str) -> None:
-    """Weights and moments of a checkpoint into a model and its optimizer, whose rates and settings stay as they are.
-
-    Args:
-      model: without wrapping.
-      weights: by name; of weights that are tied one name suffices.
-      moments: the optimizer's `state_dict`.
-      name: the checkpoint's, for messages.
-
-    Raises:
-      NumericsError: the weights are another model's.
-    """
-    own = model.state_dict(keep_vars=True)
-    known = {own[key].data_ptr() for key in weights if key in own}
-    missing = [key for key, tensor in own.items() if key not in weights and tensor.data_ptr() not in known]
-    unknown = [key for key in weights if key not in own]
-    if missing or unknown:
-        raise NumericsError(f"{name} cannot be rolled back to: its weights are another model's ({missing + unknown})")
-    with torch.no_grad():
-        for key, tensor in weights.items():
-            own[key].copy_(tensor)
-    load_moments(optimizer, moments, name)
 
 
 def shown(examples: list, most: int = 8) -> str:
