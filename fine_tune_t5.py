@@ -9,9 +9,16 @@ Every flag has a default; without any flag the recipe mini.yaml is run: the bund
 import logging
 import sys
 
+if __name__ == "__main__":
+    # Before the imports that take seconds: from here on a request to stop ends the process with 75.
+    from t5suite.training.signals import catch_signals
+
+    catch_signals()
+
 from t5suite.errors import ConfigError, run_command
 from t5suite.models.loading import describe
-from t5suite.runs import default_output_dir, open_run, public_settings, write_json
+from t5suite.run_settings import public_settings
+from t5suite.runs import default_output_dir, open_run, write_json
 from t5suite.tracking import reports
 from t5suite.tracking.dry_runs import print_dry_run
 from t5suite.tracking.trackers import Trackers, tracker_names
@@ -20,8 +27,16 @@ from t5suite.training import steps as shared
 from t5suite.training.argument_parser import changed_settings, parse_arguments
 from t5suite.training.arguments import FINE_TUNING_ARGUMENTS
 from t5suite.training.checkpoints import checkpoint_step, checkpoints, resume_choice
-from t5suite.training.from_arguments import check_encoder_decoder, data_for, lengths_of, mixing_of, tokenizer_and_model
-from t5suite.training.resets import Start, choose_start, going_on
+from t5suite.training.from_arguments import (
+    check_encoder_decoder,
+    data_for,
+    lengths_of,
+    mixing_of,
+    start_of,
+    tokenizer_and_model,
+)
+from t5suite.training.ranks import Ranks
+from t5suite.training.resets import going_on
 
 logger = logging.getLogger("t5suite.fine_tune")
 
@@ -50,11 +65,22 @@ def main(argv=None) -> dict:
     settings = shared.all_settings(*arguments)
     if eval_args.eval_checkpoints == "all":
         return score_checkpoints(plan, *arguments)
-    run = None
-    if not eval_args.dry_run:
-        run = open_run(args.output_dir, settings, argv, is_main, is_main and resume == "none", args.extend)
-        if run.finished:
-            return reports.print_finished(run, is_main)
+    if eval_args.dry_run:
+        return show(plan, settings, changed, trains, *arguments)
+    ranks = Ranks.of_process()
+    run = ranks.together(
+        open_run, args.output_dir, settings, argv, True, resume == "none", args.extend, args.allow_changed
+    )
+    run.is_main = is_main
+    if run.finished:
+        return reports.print_finished(run, is_main)
+    with shared.owned(run, ranks):
+        return fine_tune(run, plan, settings, resume, trains, *arguments)
+
+
+def fine_tune(run, plan, settings, resume, trains, model_args, data_args, eval_args, args) -> dict:
+    """The run itself, in a directory that no other process writes into."""
+    is_main = run.is_main
 
     # 4. Tokenizer and model, in float32 whatever the checkpoint holds.
     tokenizer, model = tokenizer_and_model(model_args)
@@ -65,22 +91,21 @@ def main(argv=None) -> dict:
     # 5. Data, tokenization, and the metrics of every split that is scored.
     data = data_for(plan, tokenizer, data_args, eval_args, args, trains)
 
-    if eval_args.dry_run:
-        return print_dry_run(settings, changed, data, tokenizer, lengths_of(data_args), args)
-
     # 6. Trainer.
     patience = eval_args.early_stopping_patience
     trainer, rates = steps.make_trainer(model, tokenizer, args, data, mixing_of(data_args), patience)
     tasks = {task.name: task.entry for task in [*plan.train, *plan.evaluate]}
-    run.update(tasks=tasks, data=data.described, mixing_rates=rates, missing_tasks=data.missing, model=describe(model))
+    run.use_data(data.described)
+    run.update(tasks=tasks, mixing_rates=rates, missing_tasks=data.missing, model=describe(model))
+    trainer.run_details = run.checkpoint_details
 
     # 7. Training; trackers mirror metrics.jsonl.
     names = tracker_names(args.trackers) if is_main else []
     per_task = eval_args.select == "per_task" and trains
     with Trackers(names, run.directory, run.run_id, public_settings(settings)) as trackers:
-        start = choose_start(args.output_dir, resume, args.reset, run.extended) if trains else Start()
-        best = steps.add_callbacks(trainer, run.directory, trackers, per_task, start.history)
+        best = steps.add_callbacks(trainer, run.directory, trackers, per_task)
         if trains:
+            start = start_of(run, resume, args, trainer.ranks)
             with going_on(trainer, start, run) as folder:
                 run.update(training=shared.train(trainer, folder))
             trainer.save_model(args.output_dir)
@@ -97,6 +122,14 @@ def main(argv=None) -> dict:
     return results
 
 
+def show(plan, settings, changed, trains, model_args, data_args, eval_args, args) -> dict:
+    """`--dry_run`: the configuration, some pairs, lengths and steps."""
+    tokenizer, model = tokenizer_and_model(model_args)
+    check_encoder_decoder(model)
+    data = data_for(plan, tokenizer, data_args, eval_args, args, trains)
+    return print_dry_run(settings, changed, data, tokenizer, lengths_of(data_args), args)
+
+
 def score_checkpoints(plan, model_args, data_args, eval_args, args) -> dict:
     """`--eval_checkpoints all`: every checkpoint of the run in `--output_dir`, as a table of steps by tasks."""
     folders = checkpoints(args.output_dir)
@@ -108,7 +141,7 @@ def score_checkpoints(plan, model_args, data_args, eval_args, args) -> dict:
         tokenizer, model = tokenizer_and_model(model_args)
         data = data or data_for(plan, tokenizer, data_args, eval_args, args, trains=False)
         trainer, _ = steps.make_trainer(model, tokenizer, args, data, mixing_of(data_args))
-        report = trainer.evaluator.evaluate(trainer.model, data.eval_sets)
+        report = trainer.score(data.eval_sets)
         results = reports.build_results(report, plan.benchmark, plan.average, data.eval_sets, plan.published)
         scores[checkpoint_step(folder)] = {**report.by_task, **results["averages"]}
         full[str(checkpoint_step(folder))] = reports.without_nan(results)

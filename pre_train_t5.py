@@ -10,9 +10,16 @@ Every flag has a default: without any, the bundled tiny T5 learns the bundled te
 import logging
 import sys
 
+if __name__ == "__main__":
+    # Before the imports that take seconds: from here on a request to stop ends the process with 75.
+    from t5suite.training.signals import catch_signals
+
+    catch_signals()
+
 from t5suite.errors import run_command
 from t5suite.models.loading import describe
-from t5suite.runs import open_run, public_settings
+from t5suite.run_settings import public_settings
+from t5suite.runs import open_run
 from t5suite.tracking import reports
 from t5suite.tracking.pre_training_dry_runs import print_dry_run
 from t5suite.tracking.pre_training_reports import finish_run, results_of
@@ -22,10 +29,11 @@ from t5suite.training import steps as shared
 from t5suite.training.argument_parser import changed_settings, parse_arguments
 from t5suite.training.callbacks import MetricsCallback
 from t5suite.training.checkpoints import resume_choice
-from t5suite.training.from_arguments import pre_training_collators, pre_training_data, tokenizer_and_model
+from t5suite.training.from_arguments import pre_training_collators, pre_training_data, start_of, tokenizer_and_model
 from t5suite.training.pre_training_arguments import PRE_TRAINING_ARGUMENTS, reconcile
 from t5suite.training.pre_training_evaluation import unigram_entropies
-from t5suite.training.resets import choose_start, going_on
+from t5suite.training.ranks import Ranks
+from t5suite.training.resets import going_on
 
 logger = logging.getLogger("t5suite.pre_train")
 
@@ -51,21 +59,32 @@ def main(argv=None) -> dict:
     resume = resume_choice(run_args.resume, args.resume_from_checkpoint)
     settings = shared.all_settings(*arguments)
     command = sys.argv[1:] if argv is None else argv
-    if not run_args.dry_run:
-        run = open_run(args.output_dir, settings, command, is_main, is_main and resume == "none", args.extend)
-        if run.finished:
-            return reports.print_finished(run, is_main)
+    if run_args.dry_run:
+        return show(settings, *arguments)
+    ranks = Ranks.of_process()
+    run = ranks.together(
+        open_run, args.output_dir, settings, command, True, resume == "none", args.extend, args.allow_changed
+    )
+    run.is_main = is_main
+    if run.finished:
+        return reports.print_finished(run, is_main)
+    with shared.owned(run, ranks):
+        return pre_train(run, settings, resume, trains, *arguments)
+
+
+def pre_train(run, settings, resume, trains, *arguments) -> dict:
+    """The run itself, in a directory that no other process writes into."""
+    model_args, text_args, objective_args, run_args, args = arguments
+    is_main = run.is_main
 
     # 4. Tokenizer and model, in float32 whatever the checkpoint holds.
     pairs = objective_args.sentence_pairs is not None
-    tokenizer, model = tokenizer_and_model(model_args, objective_args.modes, pairs, without_weights=run_args.dry_run)
+    tokenizer, model = tokenizer_and_model(model_args, objective_args.modes, pairs)
     shared.check_precision(args.fp16, model.config.model_type)
     logger.info("%(class)s, %(parameters)d parameters", describe(model))
 
     # 5. The objective: how blocks of tokens become inputs and targets.
     train_collator, eval_collator = pre_training_collators(objective_args, tokenizer, model, args.seed)
-    if run_args.dry_run:
-        return print_dry_run(settings, changed_settings(arguments), model, tokenizer, train_collator, args)
 
     # 6. Text -> tokens -> numbered blocks, or a stream of them.
     described, examples, stream = pre_training_data(arguments, tokenizer, train_collator, eval_collator)
@@ -74,26 +93,37 @@ def main(argv=None) -> dict:
     trainer = steps.make_trainer(
         model, tokenizer, args, examples, train_collator, eval_collator, stream=stream, peak_tflops=run_args.peak_tflops
     )
-    run.update(data=described, model=describe(model))
+    run.use_data(described)
+    run.update(model=describe(model))
+    trainer.run_details = run.checkpoint_details
 
     # 8. Training; trackers mirror metrics.jsonl.
     names = tracker_names(args.trackers) if is_main else []
     with Trackers(names, run.directory, run.run_id, public_settings(settings)) as trackers:
         trainer.add_callback(MetricsCallback(run.directory, trackers))
         if trains:
-            start = choose_start(args.output_dir, resume, args.reset, run.extended)
+            start = start_of(run, resume, args, trainer.ranks)
             with going_on(trainer, start, run) as folder:
                 run.update(training=shared.train(trainer, folder))
             trainer.save_model(args.output_dir)
 
     # 9. Scores, results, loss curve, model card.
-    report = trainer.evaluator.evaluate(trainer.model, trainer.eval_sets)
+    report = trainer.score(trainer.eval_sets)
     results = results_of(report, unigram_entropies(eval_collator, examples.held_out))
     if is_main:
         title = shared.model_title(model, model_args.model_name_or_path, model_args.from_scratch)
         finish_run(run, trainer, tokenizer, report, results, title, objective_args.objective, is_model=trains)
     trainer.accelerator.wait_for_everyone()
     return results
+
+
+def show(settings, *arguments) -> dict:
+    """`--dry_run`: the configuration, some pairs, lengths and steps; a new model's shapes alone."""
+    model_args, _, objective_args, _, args = arguments
+    pairs = objective_args.sentence_pairs is not None
+    tokenizer, model = tokenizer_and_model(model_args, objective_args.modes, pairs, without_weights=True)
+    collator, _ = pre_training_collators(objective_args, tokenizer, model, args.seed)
+    return print_dry_run(settings, changed_settings(arguments), model, tokenizer, collator, args)
 
 
 if __name__ == "__main__":

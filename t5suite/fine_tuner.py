@@ -9,7 +9,8 @@
 
 import torch
 
-from t5suite.runs import default_output_dir, open_run, public_settings
+from t5suite.run_settings import public_settings
+from t5suite.runs import default_output_dir, open_run
 from t5suite.tasks.registry import decode_ids
 from t5suite.tracking import reports
 from t5suite.tracking.trackers import Trackers, tracker_names
@@ -18,8 +19,9 @@ from t5suite.training import steps as shared
 from t5suite.training.argument_parser import parse_arguments
 from t5suite.training.arguments import FINE_TUNING_ARGUMENTS
 from t5suite.training.checkpoints import resume_choice
-from t5suite.training.from_arguments import check_encoder_decoder, data_for, mixing_of, tokenizer_and_model
-from t5suite.training.resets import choose_start, going_on
+from t5suite.training.from_arguments import check_encoder_decoder, data_for, mixing_of, start_of, tokenizer_and_model
+from t5suite.training.ranks import Ranks
+from t5suite.training.resets import going_on
 
 
 class FineTuner:
@@ -49,16 +51,27 @@ class FineTuner:
         """Trains, scores, writes the run directory and returns what `results.json` holds."""
         settings = shared.all_settings(*self.arguments)
         is_main = self.args.process_index == 0
-        run = open_run(self.args.output_dir, settings, is_main=is_main, extend=self.args.extend)
+        run = open_run(
+            self.args.output_dir,
+            settings,
+            is_main=is_main,
+            extend=self.args.extend,
+            allow_changed=self.args.allow_changed,
+        )
+        with shared.owned(run, Ranks.of_process()):
+            return self._train(run, settings, is_main)
+
+    def _train(self, run, settings, is_main) -> dict:
         data = self._prepare(trains=True)
         with Trackers(
             tracker_names(self.args.trackers) if is_main else [], run.directory, run.run_id, public_settings(settings)
         ) as trackers:
             resume = resume_choice(self.eval_args.resume, self.args.resume_from_checkpoint)
-            start = choose_start(self.args.output_dir, resume, self.args.reset, run.extended)
+            start = start_of(run, resume, self.args, self.trainer.ranks)
             per_task = self.eval_args.select == "per_task"
-            best = steps.add_callbacks(self.trainer, run.directory, trackers, per_task, start.history)
-            run.update(data=data.described)
+            best = steps.add_callbacks(self.trainer, run.directory, trackers, per_task)
+            run.use_data(data.described)
+            self.trainer.run_details = run.checkpoint_details
             with going_on(self.trainer, start, run) as folder:
                 run.update(training=shared.train(self.trainer, folder))
             self.trainer.save_model(self.args.output_dir)

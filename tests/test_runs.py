@@ -12,7 +12,8 @@ from absl.testing import absltest, parameterized
 
 import t5suite.tracking.trackers as trackers_module
 from t5suite.errors import ConfigError, DataError, run_command
-from t5suite.runs import default_output_dir, open_run, public_settings
+from t5suite.run_settings import public_settings
+from t5suite.runs import default_output_dir, open_run
 from t5suite.tracking.trackers import TRACKERS, Trackers, tracker_names
 from t5suite.training.checkpoints import checkpoint_to_resume, newest_checkpoint, resume_choice
 

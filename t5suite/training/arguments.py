@@ -213,6 +213,23 @@ class SuiteTrainingArguments(Seq2SeqTrainingArguments):
         default=False,
         metadata={"help": "Make a run longer: same --output_dir, more --max_steps, --num_train_epochs, --max_minutes."},
     )
+    allow_changed: str | None = field(
+        default=None,
+        metadata={"help": "Go on with a run although these settings, or its data, have changed: 'learning_rate,data'."},
+    )
+    trust_checkpoint: bool = field(
+        default=False, metadata={"help": "Resume from a DeepSpeed checkpoint without a manifest, which can run code."}
+    )
+    max_skipped_updates: int = field(
+        default=3, metadata={"help": "Stop after this many updates in a row whose loss or gradient is not finite."}
+    )
+    loss_spikes: Literal["log", "skip", "rollback", "off"] = field(
+        default="log",
+        metadata={"help": "Updates far out of the ordinary: note them, skip them, or go back to the last checkpoint."},
+    )
+    restore_callback_states_from_checkpoint: bool = field(
+        default=True, metadata={"help": "A resumed run knows how long early stopping has waited, and the like."}
+    )
     z_loss: float = field(default=0.0, metadata={"help": "Weight of log(Z)^2 in the loss; T5 was trained with 1e-4."})
 
     def __post_init__(self):
@@ -229,6 +246,8 @@ class SuiteTrainingArguments(Seq2SeqTrainingArguments):
         # Every metric is turned into one number, more being better, under this name (`evaluation.selection_value`).
         self.selection_metric, self.metric_for_best_model = self.metric_for_best_model, "selection"
         self.greater_is_better = True
+        # Hugging Face's starts anew on weights that are not reset; micro-batches are halved in place without a flag.
+        self.auto_find_batch_size = False
         if not torch.accelerator.is_available():
             # Else transformers 5.23 takes torchrun's processes without a GPU for so many runs of one process each.
             self.use_cpu = True

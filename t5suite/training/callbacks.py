@@ -13,12 +13,10 @@ from pathlib import Path
 from transformers import TrainerCallback
 
 from t5suite.data.jsonl import without_nan
-from t5suite.runs import read_json, write_json
 
 logger = logging.getLogger(__name__)
 
 METRICS_FILE = "metrics.jsonl"
-BEST_FILE = "best_per_task.json"
 
 
 class MetricsCallback(TrainerCallback):
@@ -29,12 +27,26 @@ class MetricsCallback(TrainerCallback):
         self.trackers = trackers
         self.started = time.perf_counter()
         self.seconds_before = 0.0
+        self.num_lines = 0
+
+    def remember(self) -> dict:
+        """The lines so far, which are on the disk before the checkpoint that counts them."""
+        if self.path.is_file():
+            with self.path.open("rb") as file:
+                os.fsync(file.fileno())
+        return {"num_lines": self.num_lines}
+
+    def recall(self, remembered: dict) -> None:
+        """How many lines there were."""
+        self.num_lines = remembered["num_lines"]
 
     def on_train_begin(self, args, state, control, **kwargs):
-        """Keeps what an interrupted run wrote up to the step it goes on from."""
+        """Keeps what an interrupted run wrote up to the checkpoint that it goes on from."""
         if not state.is_world_process_zero or not self.path.is_file():
             return
-        kept = [line for line in _complete_lines(self.path) if line["step"] <= state.global_step]
+        lines = _complete_lines(self.path)
+        kept = [line for line in lines[: self.num_lines] if line["step"] <= state.global_step]
+        self.num_lines = len(kept)
         self.seconds_before = kept[-1]["seconds"] if kept else 0.0
         temporary = self.path.with_suffix(".tmp")
         temporary.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
@@ -57,6 +69,7 @@ class MetricsCallback(TrainerCallback):
         }
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line, allow_nan=False) + "\n")
+        self.num_lines += 1
         self.trackers.log(without_nan(metrics), state.global_step)
 
 
@@ -65,16 +78,21 @@ class BestPerTaskCallback(TrainerCallback):
 
     Args:
       save_weights: a function folder -> None that saves the model, or None to keep no weights.
-      resume_from: the checkpoint that the run goes on from.
     """
 
-    def __init__(self, directory, save_weights=None, resume_from=None):
+    def __init__(self, directory, save_weights=None):
         self.directory = Path(directory)
         self.save_weights = save_weights
         self.best: dict[str, dict] = {}
-        if resume_from and (Path(resume_from) / BEST_FILE).is_file():
-            self.best = read_json(Path(resume_from) / BEST_FILE)
         self.report_of = None
+
+    def remember(self) -> dict:
+        """The table, for a checkpoint."""
+        return self.best
+
+    def recall(self, remembered: dict) -> None:
+        """The table of the run that goes on."""
+        self.best = remembered
 
     def on_evaluate(self, args, state, control, **kwargs):
         """Compares each task's value with its best so far."""
@@ -86,12 +104,6 @@ class BestPerTaskCallback(TrainerCallback):
             self.best[task] = {"step": state.global_step, "value": value}
             if self.save_weights:
                 self.save_weights(str(self.folder(task)))
-
-    def on_save(self, args, state, control, **kwargs):
-        """Puts the table into the checkpoint, so that a resumed run knows it."""
-        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        if state.is_world_process_zero and folder.is_dir():
-            write_json(folder / BEST_FILE, self.best)
 
     def folder(self, task: str) -> Path:
         """Where a task's best weights are kept."""

@@ -127,6 +127,9 @@ class Evaluator:
 
     Args:
       accelerator: an `accelerate.Accelerator`, for autocast, the device and the ranks; None on one plain device.
+
+    Attributes:
+      check_stop: called before every batch, on all ranks; what it raises ends the evaluation.
     """
 
     def __init__(
@@ -138,6 +141,7 @@ class Evaluator:
         self.batch_size = batch_size
         self.accelerator = accelerator
         self.progress = progress
+        self.check_stop = lambda: None
 
     def evaluate(self, model, eval_sets: list[EvalSet], selection_metric: str | None = None) -> Report:
         """Every split's metrics, in the order of `eval_sets`."""
@@ -180,6 +184,7 @@ class Evaluator:
         found = {}
         turns = range(-(-len(batches) // world_size))
         for turn in self.progress(turns, eval_set.name) if self.progress else turns:
+            self.check_stop()
             mine = turn * world_size + rank
             answers = answer(batches[mine] if mine < len(batches) else batches[0])
             if mine < len(batches):

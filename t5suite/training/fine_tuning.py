@@ -210,11 +210,9 @@ def make_trainer(model, tokenizer, args, data: Data, mixing: Mixing, patience: i
     return trainer, rates
 
 
-def add_callbacks(
-    trainer: SuiteTrainer, directory, trackers, keep_task_weights: bool, resume_from
-) -> BestPerTaskCallback:
+def add_callbacks(trainer: SuiteTrainer, directory, trackers, keep_task_weights: bool) -> BestPerTaskCallback:
     """Metrics to `metrics.jsonl` and trackers; each task's best step remembered."""
-    best = BestPerTaskCallback(directory, trainer.save_model if keep_task_weights else None, resume_from)
+    best = BestPerTaskCallback(directory, trainer.save_model if keep_task_weights else None)
     best.report_of = lambda: trainer.last_report
     trainer.add_callback(MetricsCallback(directory, trackers))
     trainer.add_callback(best)
@@ -234,7 +232,7 @@ def mark_for_table(data: Data, selected: bool) -> None:
 def evaluate_finally(trainer: SuiteTrainer, data: Data, best: BestPerTaskCallback | None = None) -> Report:
     """Scores everything: with the weights as they are, or (`best`) each task with those of its own best step."""
     if best is None:
-        return trainer.evaluator.evaluate(trainer.model, data.scored)
+        return trainer.score(data.scored)
     return evaluate_each_at_its_best(trainer, data.scored, best)
 
 
@@ -254,7 +252,7 @@ def evaluate_each_at_its_best(trainer: SuiteTrainer, eval_sets: list[EvalSet], b
                 eval_set.marks.append(f"step {best.best[name]['step']}")
         else:
             trainer.model.load_state_dict(final)
-        results.update(trainer.evaluator.evaluate(trainer.model, of_task).results)
+        results.update(trainer.score(of_task).results)
     trainer.model.load_state_dict(final)
     by_task = task_values(eval_sets, results, None)
     values = list(by_task.values())

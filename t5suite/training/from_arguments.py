@@ -21,6 +21,7 @@ from t5suite.training.pre_training import control_ids
 from t5suite.training.pre_training_collators import make_collator
 from t5suite.training.pre_training_evaluation import EVALUATION_SEED
 from t5suite.training.pre_training_text import Examples, block_data, pair_data, stream_data, tokenized_text
+from t5suite.training.resets import Start, choose_start
 
 logger = logging.getLogger(__name__)
 
@@ -103,6 +104,19 @@ def data_for(plan: Plan, tokenizer, data_args, eval_args, args, trains: bool) ->
         max_predict_samples=data_args.max_predict_samples,
         allow_missing=data_args.allow_missing_tasks,
         seed=args.seed,
+    )
+
+
+def start_of(run, resume: str, args, ranks) -> Start:
+    """Which checkpoint the run goes on from, by its flags; the same on every rank."""
+    return ranks.together(
+        choose_start,
+        args.output_dir,
+        resume,
+        args.reset,
+        run_id=run.run_id,
+        fingerprint=run.manifest["fingerprint"],
+        trust=args.trust_checkpoint,
     )
 
 

@@ -60,6 +60,7 @@ class PreTrainingEvaluator:
         self.batch_size = batch_size
         self.accelerator = accelerator
         self.progress = progress
+        self.check_stop = lambda: None
 
     def evaluate(self, model, eval_sets: list[HeldOut], selection_metric: str | None = None) -> Report:
         """Every set's nll; their negative mean selects checkpoints."""
@@ -109,6 +110,7 @@ class PreTrainingEvaluator:
         found = []
         turns = range(math.ceil(len(starts) / world_size))
         for turn in self.progress(turns, eval_set.name) if self.progress else turns:
+            self.check_stop()
             mine = turn * world_size + rank
             numbers = (
                 range(starts[mine], min(starts[mine] + self.batch_size, num_examples)) if mine < len(starts) else ()

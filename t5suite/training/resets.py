@@ -28,7 +28,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from accelerate.utils import broadcast_object_list
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import TrainerCallback, TrainerState
 from transformers.trainer_callback import ExportableState
@@ -37,14 +36,24 @@ from t5suite.errors import ConfigError
 from t5suite.lookup import suggestion
 from t5suite.optim.learning_rates import set_rates
 from t5suite.runs import read_json, write_json
-from t5suite.training.checkpoints import STATE_FILE, checkpoint_step, checkpoint_to_resume, newest_checkpoint
+from t5suite.training.checkpoints import (
+    MANIFEST_FILE,
+    STATE_FILE,
+    checkpoint_step,
+    find_checkpoint,
+    load_state,
+    newest_verified,
+    read_manifest,
+    restore_optimizer,
+)
+from t5suite.training.exact_resume import PROGRESS_FILE, RANK_FILE
 
 logger = logging.getLogger(__name__)
 
 RESETS = ("optimizer", "schedule", "step", "data")
 POSITION_FILE = "position.json"
 STAGING = ".going-on"
-OPTIMIZER_FILE, SCHEDULER_FILE = "optimizer.pt", "scheduler.pt"
+OPTIMIZER, SCHEDULER = "optimizer", "scheduler"
 # What a schedule remembers, as against the rates and the shape, which are the flags'.
 SCHEDULE_MEMORY = ("last_epoch", "_step_count", "reduction", "best", "num_bad")
 
@@ -80,11 +89,6 @@ class Start:
     restart: bool = False
     position: Position | None = None
 
-    @property
-    def history(self) -> Path | None:
-        """The checkpoint whose records (best steps) still count."""
-        return None if "step" in self.reset else self.checkpoint
-
     def describe(self) -> dict:
         """What the manifest says of it."""
         return {"from": str(self.checkpoint), "reset": sorted(self.reset)}
@@ -106,23 +110,36 @@ def parse_reset(reset: str | None) -> frozenset[str]:
     return frozenset(parts)
 
 
-def choose_start(output_dir, resume: str, reset: str | None = None, extended: bool = False) -> Start:
-    """Which checkpoint a run goes on from, and what is reset then.
+def choose_start(
+    output_dir,
+    resume: str,
+    reset: str | None = None,
+    *,
+    run_id: str | None = None,
+    fingerprint: str | None = None,
+    trust: bool = False,
+) -> Start:
+    """Which checkpoint a run goes on from, and what is reset then. One rank looks; the others are told.
 
     A checkpoint of another run is where a run begins; once it has checkpoints of its own, those count.
 
+    Args:
+      run_id: the run's own; another run's checkpoints in its directory do not count.
+      fingerprint: of the run's settings: where a checkpoint was made under others, the flags win over what it holds.
+      trust: take a DeepSpeed checkpoint of unknown origin (`--trust_checkpoint`).
+
     Raises:
+      CheckpointError: checkpoints, but none that verifies.
       ConfigError: no such checkpoint, or a reset that needs a new directory.
     """
     wanted = parse_reset(reset)
-    checkpoint = checkpoint_to_resume(output_dir, resume)
-    if checkpoint is not None and not _is_in(checkpoint, output_dir):
-        checkpoint = newest_checkpoint(output_dir) or checkpoint
+    if resume not in ("auto", "none") and not _is_in(Path(resume), output_dir):
+        checkpoint = newest_verified(output_dir, run_id) or find_checkpoint(output_dir, resume, trust=trust)
+    else:
+        checkpoint = find_checkpoint(output_dir, resume, run_id=run_id, trust=trust)
     if checkpoint is None:
         if wanted:
             logger.warning("--reset %s has no effect: there is no checkpoint to go on from (see --resume)", reset)
-        if extended:
-            logger.warning("--extend: this run has no checkpoint to go on from, so it starts from the beginning")
         return Start()
     position, foreign = read_position(checkpoint), not _is_in(checkpoint, output_dir)
     if wanted and not foreign and position and parse_reset(position.reset) == wanted:
@@ -133,7 +150,15 @@ def choose_start(output_dir, resume: str, reset: str | None = None, extended: bo
             f"--reset {reset}: {output_dir} has checkpoints already, and steps that count from 0 again would mix with "
             f"them; give a new --output_dir and --resume {checkpoint}"
         )
-    return Start(checkpoint, wanted, foreign or bool(wanted) or extended, position)
+    restart = foreign or bool(wanted) or _has_other_settings(checkpoint, fingerprint)
+    return Start(checkpoint, wanted, restart, position)
+
+
+def _has_other_settings(checkpoint: Path, fingerprint: str | None) -> bool:
+    """Whether the checkpoint was made under other settings than the run's (it was extended, or a change allowed)."""
+    if fingerprint is None or not (checkpoint / MANIFEST_FILE).is_file():
+        return False
+    return read_manifest(checkpoint).details.get("settings", fingerprint) != fingerprint
 
 
 def read_position(checkpoint) -> Position | None:
@@ -167,9 +192,6 @@ def going_on(trainer, start: Start, run=None) -> Iterator[str | None]:
     Raises:
       ConfigError: nothing is left to train, or a reset that sharded training cannot do.
     """
-    if trainer.accelerator.num_processes > 1:
-        # One rank may have looked before, and another after the manifest was written.
-        start = broadcast_object_list([start])[0]
     if start.checkpoint is None:
         yield None
         return
@@ -218,9 +240,9 @@ class RestartCallback(TrainerCallback):
     def on_train_begin(self, args, state, control, optimizer=None, lr_scheduler=None, **kwargs):
         """Loads, and gives every group the rate of the present step."""
         if self.loads and "optimizer" not in self.start.reset:
-            load_moments(optimizer, _load(self.start.checkpoint / OPTIMIZER_FILE), self.start.checkpoint)
+            load_moments(optimizer, _load(self.start.checkpoint, OPTIMIZER), self.start.checkpoint)
         if self.loads and "schedule" not in self.start.reset:
-            load_schedule(lr_scheduler, _load(self.start.checkpoint / SCHEDULER_FILE), optimizer)
+            load_schedule(lr_scheduler, _load(self.start.checkpoint, SCHEDULER), optimizer)
         if isinstance(lr_scheduler, LambdaLR):
             set_rates(lr_scheduler)
         state.compute_steps(args, state.max_steps)
@@ -235,7 +257,7 @@ def load_moments(optimizer, saved: dict, checkpoint) -> None:
     own = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
     try:
         kinds = {frozenset(state) for state in saved["state"].values()}
-        optimizer.load_state_dict(saved)
+        restore_optimizer(optimizer, saved)
         if [set(group) for group in saved["param_groups"]] != [{*group, "params"} for group in own]:
             raise ValueError(f"its groups have other settings, its state holds {sorted(map(sorted, kinds))}")
     except (ValueError, KeyError) as error:
@@ -290,25 +312,53 @@ def _total_steps(trainer) -> int:
     return math.ceil(args.num_train_epochs * math.ceil(length / trainer.update_size()))
 
 
+# What a staged checkpoint does not link: it is restored by the callback, or follows this run's flags.
+NOT_LINKED = tuple(f"{name}.{kind}" for name in (OPTIMIZER, SCHEDULER) for kind in ("safetensors", "json", "pt"))
+NOT_LINKED += (POSITION_FILE, STATE_FILE, PROGRESS_FILE)
+
+
 def _stage(trainer, start: Start, folder: Path) -> None:
     """The checkpoint as a folder of links, without what the callback restores; its state follows this run's flags."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    begins_anew = "step" in start.reset
     for path in start.checkpoint.iterdir():
-        if path.name not in (OPTIMIZER_FILE, SCHEDULER_FILE, POSITION_FILE, STATE_FILE):
+        of_a_rank = path.match(RANK_FILE.format(rank="*"))
+        if path.name not in NOT_LINKED and not (begins_anew and of_a_rank):
             os.symlink(path.resolve(), folder / path.name)
-    if "step" in start.reset:
-        parts = [*trainer.callback_handler.callbacks, trainer.control]
-        state = TrainerState(stateful_callbacks=[part for part in parts if isinstance(part, ExportableState)])
+    parts = [
+        part for part in [*trainer.callback_handler.callbacks, trainer.control] if isinstance(part, ExportableState)
+    ]
+    if begins_anew:
+        state = TrainerState(stateful_callbacks=parts)
     else:
         state = TrainerState.load_from_json(str(start.checkpoint / STATE_FILE))
+        _use_own_settings(state.stateful_callbacks, parts)
+        _stage_progress(start.checkpoint, folder)
     state.train_batch_size = trainer.args.train_batch_size
     state.compute_steps(trainer.args, _total_steps(trainer))
     state.save_to_json(str(folder / STATE_FILE))
 
 
-def _load(path: Path):
-    return torch.load(path, map_location="cpu", weights_only=True)
+def _use_own_settings(saved: dict, parts: list) -> None:
+    """Callbacks keep what they remember (an early stopping's count), under the flags of this run (its patience)."""
+    for part in parts:
+        if isinstance(saved.get(type(part).__name__), dict):
+            saved[type(part).__name__]["args"] = part.state()["args"]
+
+
+def _stage_progress(checkpoint: Path, folder: Path) -> None:
+    """Sums and counts go on; that the run was over, or something pending, was so under the flags of before."""
+    if (checkpoint / PROGRESS_FILE).is_file():
+        progress = read_json(checkpoint / PROGRESS_FILE)
+        write_json(folder / PROGRESS_FILE, {**progress, "stopped": False, "pending": {}})
+
+
+def _load(checkpoint: Path, name: str):
+    """An optimizer's or schedule's state, as tensors and plain data alone."""
+    if (checkpoint / f"{name}.json").is_file():
+        return load_state(checkpoint, name)
+    return torch.load(checkpoint / f"{name}.pt", map_location="cpu", weights_only=True)
 
 
 def _is_in(checkpoint: Path, output_dir) -> bool:

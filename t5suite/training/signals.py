@@ -34,14 +34,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from t5suite.errors import EXIT_PREEMPTED, Preempted
+from t5suite.worker_signals import STOP_SIGNALS
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 # The third signal is that of somebody who cannot wait.
 FATAL_COUNT = 3
 SET_UP = "set-up"
 PHASES = (SET_UP, "training", "saving", "evaluation", "finishing")
 # Slurm's default KillWait is 30 s: the process must be gone by then.
 SET_UP_SECONDS = 20.0
+# A rank may see that another has left before its own signal comes: launchers signal one process after the other.
+SKEW_SECONDS = 3.0
 
 
 @dataclass
@@ -128,11 +130,14 @@ class StopRequests:
         """A collective that fails because another rank has left on the same signal counts as preempted.
 
         Raises:
-          Preempted: instead of such an error, if this process was asked to stop.
+          Preempted: instead of such an error, if this process was asked to stop too, or is within SKEW_SECONDS.
         """
         try:
             yield self
         except Exception as error:
+            deadline = time.monotonic() + SKEW_SECONDS
+            while _is_lost_rank(error) and not self.requested and time.monotonic() < deadline:
+                time.sleep(0.02)
             if self.explains(error):
                 raise self.preempted(step, checkpoint) from error
             raise
@@ -155,6 +160,7 @@ class StopRequests:
     def restore(self) -> None:
         """Gives the handlers back to whoever had them before, and forgets what was asked."""
         was, self.installed = self.installed, None
+        self._forget()
         if was is None:
             return
         signal.set_wakeup_fd(was.wakeup_fd)
@@ -164,7 +170,6 @@ class StopRequests:
             sys.excepthook = was.excepthook
         was.sender.close()  # which ends the watcher
         atexit.unregister(self._ignore_at_exit)
-        self._forget()
 
     def _handle(self, number: int, frame) -> None:
         """Runs in the main thread, between bytecodes."""
@@ -220,7 +225,7 @@ class StopRequests:
         (self.installed.excepthook if self.installed else sys.__excepthook__)(kind, error, traceback)
 
     def _ignore_at_exit(self) -> None:
-        """An ending interpreter resets handlers to the default: a late signal would replace the exit code by its own."""
+        """An ending interpreter sets handlers to the default: a late signal would replace the exit code by its own."""
         if self.installed is not None:
             for number in STOP_SIGNALS:
                 signal.signal(number, signal.SIG_IGN)
@@ -236,6 +241,11 @@ class StopRequests:
 
 
 _STOP = StopRequests()
+
+
+def stop_requests() -> StopRequests:
+    """This process's `StopRequests`, whether its signals are caught or not (then nobody asks to stop)."""
+    return _STOP
 
 
 def catch_signals() -> StopRequests:
@@ -260,10 +270,12 @@ def catching_signals():
     Within a program that has called `catch_signals` already it changes nothing.
     """
     is_ours = _STOP.installed is None
+    if is_ours:
+        _STOP._forget()
     try:
         yield catch_signals()
     finally:
-        if is_ours and threading.current_thread() is threading.main_thread():
+        if is_ours:
             _STOP.restore()
 
 
@@ -283,46 +295,7 @@ def agree_to_stop(ranks, stop: StopRequests) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Child processes. Slurm, torchrun and terminals signal all processes of a job at once.
-
-
-@contextlib.contextmanager
-def shielding_workers():
-    """Processes that are started inside begin with the stop signals blocked; `ignore_in_worker` does the rest.
-
-    >>> with shielding_workers():
-    ...     batches = iter(DataLoader(rows, num_workers=2, worker_init_fn=ignore_in_worker))
-
-    Without it a signal would end a worker that has started but not come to its `worker_init_fn`, and the server that
-    'forkserver' workers come from. This process still gets its signals, through its other threads.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def ignore_in_worker(worker_id: int = 0) -> None:
-    """A DataLoader's `worker_init_fn`: a stop signal is the main process's affair, which still needs its batches.
-
-    The worker ends when its parent says so (`Process.terminate`) and soon after its parent has died.
-    """
-    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    threading.Thread(target=_heed_parent, name="stop requests", daemon=True).start()
-
-
-def _heed_parent(seconds: float = 1.0) -> None:
-    import multiprocessing  # by here it has been imported
-
-    parent, keeper = multiprocessing.parent_process(), os.getppid()
-    boss = parent.pid if parent else keeper  # with 'forkserver', the parent is the server
-    while os.getppid() == keeper and (parent is None or parent.is_alive()):
-        sent = signal.sigtimedwait(STOP_SIGNALS, seconds)
-        if sent is not None and sent.si_signo == signal.SIGTERM and sent.si_pid == boss:
-            break
-    os._exit(128 + signal.SIGTERM)
-
+# Forked children have the handlers that were there before; those of a DataLoader: `t5suite.worker_signals`.
 
 _forks = threading.local()
 

@@ -6,6 +6,7 @@
 `fine_tuning` and `pre_training` have those that are theirs alone.
 """
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -15,7 +16,11 @@ from pathlib import Path
 from transformers import set_seed
 from transformers.utils import logging as transformers_logging
 
-from t5suite.errors import ConfigError
+from t5suite.errors import ConfigError, Preempted
+from t5suite.run_lock import RunLock
+from t5suite.runs import MANIFEST, Run
+from t5suite.training.checkpoints import clean_leftovers
+from t5suite.training.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +29,8 @@ TRAINING_FLAGS = (
     "train_file max_train_samples train_fraction few_shot mixing mixing_limit mixing_temperature selection_split "
     "select early_stopping_patience learning_rate num_train_epochs max_steps per_device_train_batch_size optim z_loss "
     "gradient_accumulation_steps label_smoothing_factor eval_steps save_steps lr_scheduler_type warmup_steps optimizer "
-    "optim_args schedule lr_scheduler_kwargs clip_grad_value max_grad_norm max_minutes reset extend"
+    "optim_args schedule lr_scheduler_kwargs clip_grad_value max_grad_norm max_minutes reset extend allow_changed "
+    "trust_checkpoint max_skipped_updates loss_spikes"
 ).split()
 
 
@@ -90,6 +96,7 @@ def all_settings(*arguments) -> dict:
         if spec.init and not spec.name.startswith("_")
     }
     training = arguments[-1]
+    settings["update_size"] = update_size(training)
     return {**settings, "report_to": training.trackers, "metric_for_best_model": training.selection_metric}
 
 
@@ -114,12 +121,40 @@ def one_device_a_process(args) -> None:
         args._n_gpu = 1
 
 
+@contextlib.contextmanager
+def owned(run: Run, ranks: Ranks):
+    """While this run, and no other process, writes into its directory; how it ended is noted there.
+
+    Raises:
+      ConfigError: another process does.
+    """
+    lock = RunLock(run.directory)
+    ranks.together(_take, lock, run)
+    try:
+        yield run
+    except BaseException as error:
+        status = "preempted" if isinstance(error, Preempted) else "failed"
+        with contextlib.suppress(OSError):
+            run.update(status=status, ended=f"{type(error).__name__}: {error}"[:1000])
+        raise
+    finally:
+        lock.release()
+
+
+def _take(lock: RunLock, run: Run) -> None:
+    lock.acquire(run.run_id)
+    if not run.resumed and (run.directory / MANIFEST).exists():
+        lock.release()
+        raise ConfigError(f"--output_dir {run.directory}: another process has made a run there in the meantime")
+    clean_leftovers(run.directory)
+
+
 def train(trainer, resume_from=None) -> dict:
     """Trains (or goes on from a checkpoint) and returns the trainer's own numbers."""
     if resume_from is not None:
         logger.info("going on from %s", resume_from)
     output = trainer.train(resume_from_checkpoint=str(resume_from) if resume_from else None)
-    return {"steps": output.global_step, "loss": output.training_loss, **output.metrics}
+    return {"steps": output.global_step, "loss": output.metrics["train_loss"], **output.metrics}
 
 
 def model_title(model, name: str | None, from_scratch: bool = False) -> str:

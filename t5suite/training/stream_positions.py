@@ -106,11 +106,16 @@ class StreamTraining:
         """The stream, as it is: accelerate would read a batch ahead and count it as given out."""
         return self.stream
 
-    def save_model(self, output_dir=None, _internal_call: bool = False):
-        """A checkpoint's model comes with every rank's position: before the trainer's state, which completes it."""
-        super().save_model(output_dir, _internal_call)
-        if _internal_call and output_dir:
-            save_position(self.stream, output_dir)
+    def write_checkpoint(self, folder: Path, records) -> None:
+        """A checkpoint comes with the position of every rank's streams."""
+        super().write_checkpoint(folder, records)
+        save_position(self.stream, folder)
+
+    def examples_of(self, step: int) -> list[str]:
+        """The run-long numbers of the data of an update, from the first to the last."""
+        size = self.update_size()
+        last = self.stream.num_given - (self.state.global_step - step + 1) * size
+        return [f"stream data {last} to {last + size - 1}"]
 
     def train(self, resume_from_checkpoint=None, **kwargs):
         """Trains on from the stream's position in the checkpoint; `--reset data` begins the stream anew."""

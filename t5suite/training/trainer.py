@@ -9,15 +9,16 @@ fill ranks; the seed and the step decide the rows), `evaluate` (law 2, and one n
 """
 
 import logging
+import math
 
 import torch
 from torch.utils.data import DataLoader
 from transformers import Seq2SeqTrainer
 
 from t5suite.data.samplers import GlobalBatchSampler, shifted_order
-from t5suite.errors import ConfigError
-from t5suite.training.checkpoints import KeepEveryCallback
+from t5suite.training.checkpointing import Checkpointing
 from t5suite.training.evaluation import selection_value
+from t5suite.training.exact_resume import ExactResume
 from t5suite.training.limits import limit_callbacks
 from t5suite.training.losses import TokenLoss
 from t5suite.training.optimization import (
@@ -27,16 +28,13 @@ from t5suite.training.optimization import (
     check_their_settings,
     sets_its_own_rates,
 )
-from t5suite.training.resets import Position, examples_before, write_position
+from t5suite.training.resets import Position, examples_before
 
 logger = logging.getLogger(__name__)
 
-# Steps in a row whose loss is no number before the run stops: under fp16 a scaler may skip a few at the start.
-NON_FINITE_STEPS = 3
 
-
-class SuiteTrainer(Seq2SeqTrainer):
-    """A `Seq2SeqTrainer` that weighs every target token equally and scores every row once.
+class SuiteTrainer(ExactResume, Checkpointing, Seq2SeqTrainer):
+    """A `Seq2SeqTrainer` that weighs every target token equally, scores every row once, and survives.
 
     Args:
       epoch_order: epoch -> the indices of the training examples in the order they are seen.
@@ -67,20 +65,14 @@ class SuiteTrainer(Seq2SeqTrainer):
         self.data_reset = False
         self.schedule_start = 0
         self.reset_done = ""
-        self._non_finite_in_a_row = 0
         for callback in limit_callbacks(args):
             self.add_callback(callback)
-        if args.keep_every is not None:
-            self.add_callback(KeepEveryCallback(args.save_total_limit, args.keep_every))
-            args.save_total_limit = None
 
     def get_train_dataloader(self) -> DataLoader:
         """Batches of this rank only; the trainer moves them to the device, so accelerate has nothing to prepare."""
-        args, order = self.args, self.epoch_order
-        if self.data_offset:
-            order = shifted_order(order, self.epoch_length(), self.data_offset)
+        args = self.args
         sampler = GlobalBatchSampler(
-            order,
+            self.shifted_order(),
             self._train_batch_size,
             args.gradient_accumulation_steps,
             rank=self.accelerator.process_index,
@@ -103,13 +95,29 @@ class SuiteTrainer(Seq2SeqTrainer):
         """Examples that one update takes, over micro-batches and ranks."""
         return self._train_batch_size * self.args.gradient_accumulation_steps * self.accelerator.num_processes
 
-    def save_model(self, output_dir=None, _internal_call: bool = False):
-        """A checkpoint's model comes with the position of the run: before the trainer's state, which completes it."""
-        super().save_model(output_dir, _internal_call)
-        if _internal_call and output_dir and self.args.should_save:
-            length, size = self.epoch_length(), self.update_size()
-            seen = examples_before(self.state.global_step, length, size) if length else self.state.global_step * size
-            write_position(output_dir, Position(seen + self.data_offset, self.schedule_start, self.reset_done))
+    def position(self) -> Position:
+        """How far the run has come, for a checkpoint."""
+        step, length, size = self.state.global_step, self.epoch_length(), self.update_size()
+        seen = examples_before(step, length, size) if length else step * size
+        return Position(seen + self.data_offset, self.schedule_start, self.reset_done)
+
+    def examples_of(self, step: int) -> list:
+        """The examples of an update (1 is the first), over all ranks, by the names that `name_example` gives them."""
+        length, size = self.epoch_length(), self.update_size()
+        if not length:
+            return []
+        epoch, update = divmod(step - 1, math.ceil(length / size))
+        return [self.name_example(int(i)) for i in self.shifted_order()(epoch)[update * size : (update + 1) * size]]
+
+    def name_example(self, index: int):
+        """What an incident calls an example; its index in the training data, unless a task knows better."""
+        return index
+
+    def shifted_order(self):
+        """Epoch -> the indices of its examples, where a run goes on from another one begun so many examples further."""
+        if not self.data_offset:
+            return self.epoch_order
+        return shifted_order(self.epoch_order, self.epoch_length(), self.data_offset)
 
     def create_optimizer(self, model=None) -> torch.optim.Optimizer:
         """`--optimizer` from our table, else what `--optim` says."""
@@ -134,30 +142,21 @@ class SuiteTrainer(Seq2SeqTrainer):
         self._created_lr_scheduler = True
         return self.lr_scheduler
 
-    def training_step(self, model, inputs, num_items_in_batch=None) -> torch.Tensor:
-        """One micro-batch; a run of losses that are no numbers ends the training instead of spoiling the weights."""
-        loss = super().training_step(model, inputs, num_items_in_batch)
-        if torch.isfinite(loss):
-            self._non_finite_in_a_row = 0
-            return loss
-        self._non_finite_in_a_row += 1
-        if self._non_finite_in_a_row >= NON_FINITE_STEPS:
-            cure = "use --bf16: T5's activations overflow fp16" if self.args.fp16 else "lower --learning_rate"
-            raise ConfigError(
-                f"the loss was {loss.item()} in {NON_FINITE_STEPS} steps in a row (the last: step "
-                f"{self.state.global_step + 1}); the run stops here. Likely cure: {cure}"
-            )
-        return loss
-
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval") -> dict[str, float]:
         """Scores every `EvalSet`; logs `eval/<metric>` (one task) or `eval/<task>/<metric>`, and `eval/average`."""
-        report = self.evaluator.evaluate(self.model, self.eval_sets, self.selection_metric)
+        report = self.score(self.eval_sets, self.selection_metric)
         self.last_report = report
         metrics = self.metrics_of(report, metric_key_prefix)
         self.log(dict(metrics))
         metrics["eval_selection"] = selection_value(report.selection)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
+
+    def score(self, eval_sets, selection_metric=None):
+        """The report of an evaluation, which a request to stop ends before its time."""
+        self.evaluator.check_stop = self.check_stop
+        with self.stop.phase("evaluation"):
+            return self.evaluator.evaluate(self.model, eval_sets, selection_metric)
 
     def metrics_of(self, report, prefix: str) -> dict[str, float]:
         """What of a report is logged."""

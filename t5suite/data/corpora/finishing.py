@@ -21,7 +21,8 @@ from t5suite.data.text.documents import Tally, refuse_no_documents
 from t5suite.data.text.encoding import TextEncoder
 from t5suite.data.text.held_out import held_out_below
 from t5suite.errors import DataError
-from t5suite.runs import read_json, versions, write_json
+from t5suite.provenance import versions
+from t5suite.runs import read_json, write_json
 
 BUILD = "build.json"
 LOCK = ".lock"

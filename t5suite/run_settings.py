@@ -1,0 +1,127 @@
+"""The settings of a run: which decide what comes out of it, which may change, which are secrets.
+
+    >>> changed_between({"seed": 1, "run_name": "a"}, {"seed": 2, "run_name": "b"})
+    {'seed': (1, 2)}
+
+Two commands are the same run when their settings agree but for those that only say how it is carried out.
+"""
+
+import enum
+import hashlib
+import json
+
+from t5suite.errors import ConfigError
+from t5suite.lookup import suggestion
+
+# Settings that say where and how loudly a run goes on, but not what comes out of it.
+OPERATIONAL_SETTINGS = frozenset(
+    """output_dir logging_strategy logging_first_step logging_steps log_level log_level_replica log_on_each_node
+    report_to trackers run_name project trackio_space_id disable_tqdm resume resume_from_checkpoint reset extend dry_run
+    save_total_limit keep_every peak_tflops dataloader_num_workers dataloader_pin_memory dataloader_persistent_workers
+    dataloader_prefetch_factor push_to_hub hub_model_id hub_strategy hub_token hub_private_repo hub_always_push
+    hub_revision eval_checkpoints data_dir local_rank ddp_timeout logging_nan_inf_filter trust_checkpoint allow_changed
+    max_skipped_updates""".split()
+)
+# How an update's examples are laid out over devices and micro-batches. Law 1 makes the same updates of it, up to the
+# order of a sum, as long as their number (`update_size`, which stands beside the flags) is the same.
+LAYOUT_SETTINGS = frozenset(("per_device_train_batch_size", "gradient_accumulation_steps", "auto_find_batch_size"))
+# What `--extend` may raise: how long a run is.
+EXTENDABLE_SETTINGS = ("max_steps", "num_train_epochs", "max_minutes")
+SECRET_WORDS = ("token", "key", "password", "secret")
+
+
+def is_decisive(name: str) -> bool:
+    """Whether a setting decides what comes out of a run."""
+    return name not in OPERATIONAL_SETTINGS and name not in LAYOUT_SETTINGS
+
+
+def changed_between(there: dict, here: dict) -> dict[str, tuple]:
+    """`{name: (value there, value here)}` of the settings that make another run."""
+    names = sorted(name for name in {*there, *here} if is_decisive(name))
+    return {name: (there.get(name), here.get(name)) for name in names if there.get(name) != here.get(name)}
+
+
+def parse_allowed(allow_changed: str | None, settings: dict) -> frozenset[str]:
+    """`--allow_changed` as a set of settings, or `data`.
+
+    >>> sorted(parse_allowed("seed,data", {"seed": 1}))
+    ['data', 'seed']
+
+    Raises:
+      ConfigError: no such setting.
+    """
+    names = [name.strip().removeprefix("--") for name in (allow_changed or "").split(",") if name.strip()]
+    known = ["data", *filter(is_decisive, settings)]
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"--allow_changed {allow_changed}: no setting {name!r}; {suggestion(name, known)}")
+    return frozenset(names)
+
+
+def check_longer(changes: dict[str, tuple]) -> None:
+    """Steps, epochs or minutes of an `--extend`ed run must not be fewer than before.
+
+    Raises:
+      ConfigError: they are.
+    """
+    for name, (there, here) in changes.items():
+        if (there or 0) > 0 and (here or 0) > 0 and here < there:
+            raise ConfigError(f"--extend: --{name} {here} is less than the {there} that the run had")
+
+
+def data_identity(described, path: str = "") -> dict[str, object]:
+    """What tells one state of the data from another, out of the manifest's description: hashes and counts, no names.
+
+    >>> data_identity({"rte.train": {"origin": "hub", "fingerprint": "ab12", "used": 64}})
+    {'rte.train.fingerprint': 'ab12', 'rte.train.used': 64}
+    """
+    if isinstance(described, (list, tuple)):
+        described = dict(enumerate(described))
+    if not isinstance(described, dict):
+        return {path: described} if path.rpartition(".")[2] in IDENTIFYING else {}
+    found = {}
+    for name, value in described.items():
+        found |= data_identity(value, f"{path}.{name}" if path else str(name))
+    return found
+
+
+# Entries of a description of data that change when the data do.
+IDENTIFYING = frozenset(("fingerprint", "sha256", "rows", "used", "documents", "tokens", "an_epoch"))
+
+
+def settings_fingerprint(settings: dict) -> str:
+    """SHA-256 of the settings that decide what comes out of a run."""
+    kept = {name: value for name, value in public_settings(settings).items() if is_decisive(name)}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+
+
+def public_settings(settings: dict) -> dict:
+    """The settings as JSON values, without those that hold a secret."""
+    return {
+        name: _plain(value)
+        for name, value in settings.items()
+        if not any(name.endswith(word) for word in SECRET_WORDS) and not name.startswith("_")
+    }
+
+
+def _plain(value):
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, (str, int, float, bool)) or value is None:
+        return value
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(item) for item in value]
+    return str(value)
+
+
+def without_secrets(argv) -> list[str]:
+    """The command line with the values of secret flags left out."""
+    shown, hide = [], False
+    for token in map(str, argv):
+        flag = token.partition("=")[0]
+        secret = flag.startswith("--") and any(flag.endswith(word) for word in SECRET_WORDS)
+        shown.append("***" if hide else f"{flag}=***" if secret and "=" in token else token)
+        hide = secret and "=" not in token
+    return shown

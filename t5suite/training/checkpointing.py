@@ -1,0 +1,170 @@
+"""What a checkpoint holds, and how a trainer goes on from it exactly; stands before `Seq2SeqTrainer` among the bases.
+
+    checkpoint-400/
+      checkpoint.json                      sizes and SHA-256 of all the others: written last, looked at first
+      model.safetensors, config.json, ...  what `from_pretrained` loads
+      optimizer.safetensors, .json         moments, and what is no tensor of them; scheduler, scaler likewise
+      rank-0.json, rank-1.json             each rank's random numbers, and its loss since the last log
+      trainer_state.json, position.json    the trainer's own state; how many examples were seen
+      progress.json                        loss so far, lines of metrics.jsonl, what callbacks remember, what is pending
+
+transformers 5.23 has no public hook around a save or a load of these, so `_save_checkpoint`, `_load_optimizer_and_scheduler`,
+`_load_scaler`, `_load_rng_state` and `_load_best_model` are overridden under their own names (tests/test_checkpointing.py
+tells when one is gone).
+"""  # noqa: E501
+
+import logging
+from pathlib import Path
+
+import torch
+from transformers.trainer_callback import ExportableState
+
+from t5suite.errors import CheckpointError
+from t5suite.runs import read_json
+from t5suite.training.checkpoints import (
+    STATE_FILE,
+    commit_checkpoint,
+    damage,
+    load_state,
+    random_state,
+    recorded_weights,
+    restore_optimizer,
+    restore_random_state,
+    rotate,
+    save_state,
+    write_json,
+)
+from t5suite.training.exact_resume import PROGRESS_FILE, RANK_FILE
+from t5suite.training.ranks import Ranks
+from t5suite.training.resets import write_position
+from t5suite.training.signals import stop_requests
+from t5suite.training.weight_agreement import check_agreement, check_weights
+
+logger = logging.getLogger(__name__)
+
+OPTIMIZER, SCHEDULER, SCALER = "optimizer", "scheduler", "scaler"
+
+
+class Checkpointing:
+    """For a `Seq2SeqTrainer`: checkpoints are committed whole, and a resumed run equals an uninterrupted one.
+
+    Attributes:
+      ranks: how the processes agree.
+      stop: requests to stop (signals).
+      run_details: what every checkpoint says of its run: `run_id`, and in `details` the fingerprint of its settings.
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.ranks = Ranks.of(self.accelerator)
+        self.stop = stop_requests()
+        self.run_details = {"run_id": "", "details": {}}
+        self.keep_every, self.save_total_limit = self.args.keep_every, self.args.save_total_limit
+        # Rotation is ours: the trainer's own deletes in place, so that a kill leaves half a checkpoint.
+        self.args.save_total_limit = None
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Saving
+
+    def _save_checkpoint(self, model, trial=None) -> None:
+        """Commits `checkpoint-N` whole, or fails with the previous one untouched."""
+        args, state = self.args, self.state
+        check_weights(self.model, state.global_step, self.ranks)
+        self.check_agreement()
+        self.store_flos()
+        best = Path(args.output_dir) / f"checkpoint-{state.best_global_step}"
+        if state.best_global_step and (state.best_global_step == state.global_step or best.is_dir()):
+            state.best_model_checkpoint = str(best)
+        with self.stop.phase("saving"):
+            path = commit_checkpoint(
+                args.output_dir, state.global_step, self.write_checkpoint, self.ranks, **self.run_details
+            )
+            if self.ranks.is_main:
+                rotate(args.output_dir, self.save_total_limit, self.keep_every, state.best_model_checkpoint)
+        if args.push_to_hub:
+            self._push_from_checkpoint(str(path))
+
+    def write_checkpoint(self, folder: Path, records) -> None:
+        """This rank's files of a checkpoint."""
+        with recorded_weights(folder, records):
+            self.save_model(str(folder), _internal_call=True)
+        if not self.args.save_only_model:
+            self._write_optimizer(folder, records)
+        state = {"random_state": random_state(), **self.rank_progress()}
+        name = RANK_FILE.format(rank=self.ranks.rank)
+        records[name] = write_json(folder / name, state)
+        if self.args.should_save:
+            write_position(folder, self.position())
+            records[PROGRESS_FILE] = write_json(folder / PROGRESS_FILE, self.progress())
+            self._write_state(folder)
+
+    def _write_optimizer(self, folder: Path, records) -> None:
+        """Optimizer, schedule and loss scaler; sharded ones as their library writes them."""
+        if self.is_deepspeed_enabled or self.is_fsdp_enabled:
+            self._save_optimizer_and_scheduler(str(folder))
+        elif self.args.should_save:
+            records |= save_state(folder, OPTIMIZER, self.optimizer.state_dict())
+            records |= save_state(folder, SCHEDULER, self.lr_scheduler.state_dict())
+        scaler = getattr(self.accelerator, "scaler", None)
+        if scaler is not None and self.args.should_save:
+            records |= save_state(folder, SCALER, scaler.state_dict())
+
+    def _write_state(self, folder: Path) -> None:
+        """The trainer's own state, with that of its callbacks."""
+        for part in [*self.callback_handler.callbacks, self.control]:
+            if isinstance(part, ExportableState):
+                self.state.stateful_callbacks[type(part).__name__] = part.state()
+        self.state.save_to_json(str(folder / STATE_FILE))
+
+    def _save(self, output_dir=None, state_dict=None) -> None:
+        """Weights, configuration and tokenizer; not the training arguments, which may hold tokens."""
+        if not self.args.should_save:
+            return
+        folder = Path(output_dir or self.args.output_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+        model.save_pretrained(folder, state_dict=state_dict)
+        if self.processing_class is not None:
+            self.processing_class.save_pretrained(folder)
+
+    def check_agreement(self) -> None:
+        """All ranks of plain data parallelism hold the same weights."""
+        if self.ranks.world_size > 1 and not (self.is_deepspeed_enabled or self.is_fsdp_enabled):
+            check_agreement(self.model, self.ranks, self.state.global_step)
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Going on
+
+    def _load_optimizer_and_scheduler(self, checkpoint) -> None:
+        """From our files; from those of the stock trainer (`weights_only=True`) where there are none of ours."""
+        if checkpoint is None or not (Path(checkpoint) / f"{OPTIMIZER}.json").is_file():
+            super()._load_optimizer_and_scheduler(checkpoint)
+            return
+        restore_optimizer(self.optimizer, load_state(checkpoint, OPTIMIZER))
+        self.lr_scheduler.load_state_dict(load_state(checkpoint, SCHEDULER))
+
+    def _load_scaler(self, checkpoint) -> None:
+        """From our file, where there is one."""
+        if checkpoint is not None and (Path(checkpoint) / f"{SCALER}.json").is_file():
+            self.accelerator.scaler.load_state_dict(load_state(checkpoint, SCALER))
+        else:
+            super()._load_scaler(checkpoint)
+
+    def _load_rng_state(self, checkpoint) -> None:
+        """This rank's random numbers; a rank that was not there draws from numbers of its own."""
+        if checkpoint is None or not any(Path(checkpoint).glob(RANK_FILE.format(rank="*"))):
+            super()._load_rng_state(checkpoint)
+            return
+        path = Path(checkpoint) / RANK_FILE.format(rank=self.ranks.rank)
+        if path.is_file():
+            restore_random_state(read_json(path)["random_state"])
+        else:
+            torch.manual_seed(hash((self.args.seed, self.state.global_step, self.ranks.rank)))
+
+    def _load_best_model(self) -> None:
+        """The best checkpoint's weights, if they are still what was written."""
+        best = self.state.best_model_checkpoint
+        reason = self.ranks.together(damage, best)
+        if reason:
+            raise CheckpointError(f"the best checkpoint, {best}, is damaged: {reason}; no other has its weights")
+        super()._load_best_model()
