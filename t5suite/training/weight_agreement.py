@@ -42,7 +42,8 @@ def digest_tensors(tensors) -> int:
     if not tensors:
         return 0
     device = tensors[0].device
-    odd = torch.arange(CHUNK, device=device, dtype=torch.int64).mul_(2).add_(1)
+    longest = min(CHUNK, max(tensor.numel() for tensor in tensors))
+    odd = torch.arange(longest, device=device, dtype=torch.int64).mul_(2).add_(1)
     total = torch.zeros((), dtype=torch.int64, device=device)
     for tensor in tensors:
         bits = tensor.to(device).contiguous().view(-1).view(BITS[tensor.element_size()])

@@ -1,0 +1,205 @@
+"""Out of memory: pieces add up to the batch, and what runs again leaves no trace of what failed."""
+
+import torch
+from absl.testing import absltest, parameterized
+
+from t5suite.data.collators import Seq2SeqCollator
+from t5suite.data.pre_training_collator import T5DataCollator
+from t5suite.errors import ConfigError
+from t5suite.training.micro_batches import MicroBatches, cut, is_out_of_memory, num_rows
+
+
+def batch_of(rows, width=4, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return {"input_ids": torch.randn(rows, width, generator=generator), "labels": torch.arange(rows)}
+
+
+class Machine:
+    """A linear model whose memory holds `limit` rows at once, and that fails before or in the middle of backward."""
+
+    def __init__(self, limit=1000, dropout=0.0, fails_in_backward=False, error=torch.OutOfMemoryError):
+        torch.manual_seed(0)
+        self.model = torch.nn.Linear(4, 3)
+        self.dropout = torch.nn.Dropout(dropout)
+        self.limit, self.fails_in_backward, self.error = limit, fails_in_backward, error
+        self.calls, self.in_no_sync, self.synced = [], 0, []
+
+    def step(self, batch):
+        rows = num_rows(batch)
+        self.calls.append(rows)
+        self.synced.append(not self.in_no_sync)
+        loss = self.dropout(self.model(batch["input_ids"])).square().sum() / 100
+        if rows > self.limit:
+            if self.fails_in_backward:
+                (loss * 7).backward()
+            raise self.error("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+        loss.backward()
+        return loss.detach()
+
+    def no_sync(self):
+        machine = self
+
+        class NoSync:
+            def __enter__(self):
+                machine.in_no_sync += 1
+
+            def __exit__(self, *error):
+                machine.in_no_sync -= 1
+
+        return NoSync()
+
+    def redo(self, failure, synchronising):
+        self.model.zero_grad(set_to_none=True)
+
+    def update(self, micro_batches, batches):
+        micro_batches.begin()
+        self.model.zero_grad(set_to_none=True)
+        losses = [micro_batches.run(batch, self.step, redo=self.redo, no_sync=self.no_sync) for batch in batches]
+        return sum(map(float, losses)), self.model.weight.grad.clone()
+
+
+class CutTest(parameterized.TestCase):
+    @parameterized.product(rows=(1, 2, 5, 8), pieces=(1, 2, 4, 16))
+    def test_pieces_hold_every_row_once_and_in_order(self, rows, pieces):
+        parts = cut(batch_of(rows), pieces)
+        self.assertLen(parts, min(rows, pieces))
+        self.assertEqual(torch.cat([part["labels"] for part in parts]).tolist(), list(range(rows)))
+        self.assertLessEqual(max(map(num_rows, parts)) - min(map(num_rows, parts)), 1)
+
+    def test_odd_forms(self):
+        batch = {
+            "input_ids": torch.zeros(4, 7),
+            "scale": torch.tensor(2.0),
+            "positions": torch.arange(7),
+            "names": ["a", "b", "c", "d"],
+            "pairs": {"next_sentence_label": torch.arange(4), "weights": (torch.ones(4, 2), torch.ones(3))},
+            "task": "rte",
+        }
+        second = cut(batch, 2)[1]
+        self.assertEqual(second["input_ids"].shape, (2, 7))
+        self.assertEqual(second["scale"].item(), 2.0)
+        self.assertEqual(second["positions"].shape, (7,))
+        self.assertEqual(second["names"], ["c", "d"])
+        self.assertEqual(second["pairs"]["next_sentence_label"].tolist(), [2, 3])
+        self.assertEqual([len(tensor) for tensor in second["pairs"]["weights"]], [2, 3])
+        self.assertEqual(second["task"], "rte")
+
+    def test_batches_of_the_collators(self):
+        fine_tuning = Seq2SeqCollator(0, 0)([{"input_ids": [5] * n, "labels": [n, 1]} for n in range(1, 6)])
+        settings = {"sentinel_ids": [39, 38, 37, 36, 35], "inputs_length": 12, "pack": True, "row_inputs_length": 24}
+        pack = T5DataCollator(**settings)
+        packed = pack([{"input_ids": torch.arange(2, 14).numpy(), "index": j} for j in range(6)])
+        self.assertIn("encoder_segment_ids", packed)
+        for batch in (fine_tuning, packed):
+            parts = cut(batch, 2)
+            self.assertLen(parts, 2)
+            for name in batch:
+                self.assertTrue(torch.equal(torch.cat([part[name] for part in parts]), batch[name]), name)
+
+
+class MicroBatchesTest(parameterized.TestCase):
+    @parameterized.product(fails_in_backward=(False, True), failing=(0, 1, 2))
+    def test_the_update_is_the_same_and_nothing_of_the_failed_pass_stays(self, fails_in_backward, failing):
+        batches = [batch_of(8 if i == failing else 4, seed=i) for i in range(3)]
+        loss, gradient = Machine().update(MicroBatches(), batches)
+        machine, micro_batches = Machine(limit=4, fails_in_backward=fails_in_backward), MicroBatches()
+        found_loss, found_gradient = machine.update(micro_batches, batches)
+        self.assertEqual(micro_batches.pieces, 2)
+        self.assertAlmostEqual(found_loss, loss, delta=1e-6 * loss)
+        torch.testing.assert_close(found_gradient, gradient, rtol=1e-6, atol=1e-7)
+
+    def test_halves_are_halved_again(self):
+        machine, micro_batches = Machine(limit=2), MicroBatches()
+        loss, _ = machine.update(micro_batches, [batch_of(8)])
+        self.assertEqual(machine.calls, [8, 4, 2, 2, 2, 2])
+        self.assertAlmostEqual(loss, Machine().update(MicroBatches(), [batch_of(8)])[0], places=5)
+
+    def test_later_updates_are_cut_at_once(self):
+        machine, micro_batches = Machine(limit=4), MicroBatches()
+        machine.update(micro_batches, [batch_of(8)])
+        self.assertIsNotNone(micro_batches.failure)
+        machine.calls.clear()
+        machine.update(micro_batches, [batch_of(8), batch_of(3)])
+        self.assertEqual(machine.calls, [4, 4, 1, 2])
+        self.assertIsNone(micro_batches.failure)
+
+    def test_only_the_last_piece_may_synchronise(self):
+        machine, micro_batches = Machine(limit=4), MicroBatches()
+        micro_batches.begin()
+        micro_batches.run(batch_of(4), machine.step, redo=machine.redo, no_sync=machine.no_sync)
+        machine.calls.clear(), machine.synced.clear()
+        micro_batches.run(batch_of(8), machine.step, redo=machine.redo, no_sync=machine.no_sync, synchronises=True)
+        self.assertEqual(machine.calls, [8, 2, 2, 4, 4])
+        self.assertEqual(machine.synced, [True, False, False, False, True])
+
+    def test_redo_learns_whether_ranks_were_exchanging(self):
+        told = []
+
+        def update(micro_batches, synchronises):
+            machine = Machine(limit=4)
+            micro_batches.begin()
+            redo = lambda failure, synchronising: (told.append(synchronising), machine.redo(failure, synchronising))
+            micro_batches.run(batch_of(16), machine.step, redo=redo, synchronises=synchronises)
+
+        update(MicroBatches(), True)
+        update(MicroBatches(), False)
+        # In the first pass the whole batch is the last piece; in the second the first half is not.
+        self.assertEqual(told, [True, False, False, False])
+
+    def test_random_numbers_are_those_of_a_run_that_was_cut_from_the_start(self):
+        batches = [batch_of(4), batch_of(8, seed=1)]
+        failing, cut_before = Machine(limit=4, dropout=0.5), Machine(dropout=0.5)
+        torch.manual_seed(7)
+        loss, gradient = failing.update(MicroBatches(), batches)
+        after = torch.rand(1)
+        torch.manual_seed(7)
+        expected_loss, expected = cut_before.update(MicroBatches(pieces=2), batches)
+        self.assertTrue(torch.equal(gradient, expected))
+        self.assertAlmostEqual(loss, expected_loss, places=6)
+        self.assertTrue(torch.equal(after, torch.rand(1)))
+
+    def test_one_row_that_does_not_fit_is_an_error_with_its_shapes(self):
+        with self.assertRaisesRegex(
+            ConfigError, r"one row.*'input_ids': \(1, 4\).*can't allocate.*gradient_checkpointing"
+        ):
+            Machine(limit=0).update(MicroBatches(), [batch_of(2)])
+
+    @parameterized.parameters(torch.OutOfMemoryError, RuntimeError, MemoryError)
+    def test_every_way_to_say_it_counts(self, error):
+        micro_batches = MicroBatches()
+        Machine(limit=4, error=error).update(micro_batches, [batch_of(8)])
+        self.assertEqual(micro_batches.pieces, 2)
+
+    def test_other_errors_pass(self):
+        def step(batch):
+            raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+        with self.assertRaisesRegex(RuntimeError, "mat1"):
+            MicroBatches().run(batch_of(8), step)
+        self.assertFalse(is_out_of_memory(ValueError("no")))
+
+    def test_what_failed_is_freed_before_it_runs_again(self):
+        import weakref
+
+        machine, alive = Machine(limit=4), []
+
+        def step(batch):
+            large = torch.zeros(num_rows(batch))
+            still = [ref() is not None for ref in alive]
+            alive.append(weakref.ref(large))
+            self.assertFalse(any(still))
+            return machine.step(batch)
+
+        MicroBatches().run(batch_of(16), step, redo=machine.redo)
+        self.assertLen(alive, 1 + 1 + 4)
+
+    def test_a_resumed_run_goes_on_in_as_many_pieces(self):
+        first = MicroBatches()
+        Machine(limit=2).update(first, [batch_of(8)])
+        second = MicroBatches()
+        second.load(first.state())
+        self.assertEqual(second.pieces, 4)
+
+
+if __name__ == "__main__":
+    absltest.main()
