@@ -3,73 +3,112 @@
     >>> with Trackers(["tensorboard"], run_dir, run_id="4f2a", settings={}) as trackers:
     ...     trackers.log({"train/loss": 0.4}, step=10)
 
-A tracker is a mirror: one that fails is named in a warning and left alone from then on; training goes on.
+A tracker is a mirror of that file: one that fails is named in a warning and left alone from then on; training goes on.
+A run that is resumed goes on in the same place, with every step there once: trackers that know steps which the resumed
+run repeats do not get them twice, and get what they missed.
 """
 
 import logging
 import os
 from pathlib import Path
 
+from t5suite.errors import EXIT_FINISHED
 from t5suite.lookup import find
+from t5suite.tracking.event_files import EventFile, last_step
+from t5suite.tracking.metric_lines import METRICS_FILE, MetricLines, metrics_of
+from t5suite.tracking.wandb_tracker import WandbTracker
 
 logger = logging.getLogger(__name__)
 
 
-class WandbTracker:
-    """Weights & Biases; offline (below the run directory, for `wandb sync`) where no key is set."""
-
-    def __init__(self, directory: Path, run_id: str, settings: dict):
-        try:
-            import wandb
-        except ImportError:
-            raise ImportError("--report_to wandb needs: pip install wandb") from None
-        self._run = wandb.init(
-            project=os.environ.get("WANDB_PROJECT", "t5suite"),
-            name=directory.name,
-            id=run_id,
-            resume="allow",
-            dir=str(directory),
-            config=settings,
-            mode=os.environ.get("WANDB_MODE") or ("online" if _wandb_key_is_set() else "offline"),
-            settings=wandb.Settings(init_timeout=60, console="off"),
-        )
-
-    def log(self, metrics: dict, step: int) -> None:
-        """Sends one line."""
-        self._run.log(metrics, step=step)
-
-    def finish(self) -> None:
-        """Closes the run."""
-        self._run.finish()
-
-
 class TensorBoardTracker:
-    """TensorBoard event files below `<run directory>/tensorboard`."""
+    """TensorBoard event files below `<run directory>/tensorboard`, or in a folder of the run's own below
+    TENSORBOARD_LOGGING_DIR.
+
+    Raises:
+      ImportError: tensorboard is not installed.
+    """
 
     def __init__(self, directory: Path, run_id: str, settings: dict):
         try:
-            from torch.utils.tensorboard import SummaryWriter
+            import tensorboard
         except ImportError:
             raise ImportError("--report_to tensorboard needs: pip install tensorboard") from None
-        self._writer = SummaryWriter(os.environ.get("TENSORBOARD_LOGGING_DIR") or str(directory / "tensorboard"))
+        assert tensorboard
+        elsewhere = os.environ.get("TENSORBOARD_LOGGING_DIR")
+        self._metrics = directory / METRICS_FILE
+        self._folder = Path(elsewhere) / f"{directory.name}-{run_id}" if elsewhere else directory / "tensorboard"
+        self._events = None
+
+    def begin(self, step: int) -> None:
+        """Opens a file for what follows `step`; what older files lack of the steps before is written again."""
+        told = last_step(self._folder)
+        first = min(step, told)
+        # The last step that was told may lack points: it counts as not told.
+        self._events = EventFile(self._folder, purge_step=None if told < 0 else first)
+        for line in MetricLines(self._metrics).new_lines():
+            if first <= line["step"] <= step:
+                self._events.add(line["step"], metrics_of(line))
 
     def log(self, metrics: dict, step: int) -> None:
         """Writes one point a metric."""
-        for name, value in metrics.items():
-            if value is not None:
-                self._writer.add_scalar(name, value, step)
-        self._writer.flush()
+        self._events.add(step, {name: value for name, value in metrics.items() if value is not None})
 
-    def finish(self) -> None:
-        """Closes the files."""
-        self._writer.close()
+    def finish(self, exit_code: int = 0) -> None:
+        """Closes the file."""
+        if self._events is not None:
+            self._events.close()
 
 
-TRACKERS = {
-    "none": None,
-    "wandb": WandbTracker,
-    "tensorboard": TensorBoardTracker,
-}
+class Trackers:
+    """All trackers of a run as one that never fails, and never takes longer than a bounded time.
+
+    Args:
+      names: from TRACKERS; none on any rank but the first.
+      settings: what trackers show as the run's configuration; without secrets (`public_settings`).
+    """
+
+    def __init__(self, names: list[str], directory, run_id: str, settings: dict):
+        self._trackers = {}
+        self._begun = False
+        for name in names:
+            try:
+                self._trackers[name] = TRACKERS[name](Path(directory), run_id, settings)
+            except Exception as error:
+                self._leave_alone(name, error)
+
+    def begin(self, step: int) -> None:
+        """Says that the run is at `step` and `metrics.jsonl` holds its lines up to there; `log` does so by itself."""
+        if not self._begun:
+            self._begun = True
+            self._each(lambda tracker: tracker.begin(step))
+
+    def log(self, metrics: dict, step: int) -> None:
+        """Sends one line, which stands in `metrics.jsonl` already, to every tracker that still works."""
+        self.begin(step - 1)
+        self._each(lambda tracker: tracker.log(metrics, step))
+
+    def finish(self, exit_code: int = EXIT_FINISHED) -> None:
+        """Closes every tracker, within 15 s each; `exit_code` is what the process will end with."""
+        self._each(lambda tracker: tracker.finish(exit_code))
+        self._trackers = {}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self.finish(EXIT_FINISHED if error is None else getattr(error, "exit_code", 1))
+
+    def _each(self, call) -> None:
+        for name, tracker in list(self._trackers.items()):
+            try:
+                call(tracker)
+            except Exception as error:
+                self._leave_alone(name, error)
+
+    def _leave_alone(self, name, error):
+        self._trackers.pop(name, None)
+        logger.warning("tracker %s failed and is left alone (%s: %s)", name, type(error).__name__, error)
 
 
 def tracker_names(report_to) -> list[str]:
@@ -85,51 +124,8 @@ def tracker_names(report_to) -> list[str]:
     return [name for name in names if name != "none"]
 
 
-class Trackers:
-    """All trackers of a run as one that never fails."""
-
-    def __init__(self, names: list[str], directory, run_id: str, settings: dict):
-        self._trackers = {}
-        for name in names:
-            try:
-                self._trackers[name] = TRACKERS[name](Path(directory), run_id, settings)
-            except Exception as error:
-                self._leave_alone(name, error)
-
-    def log(self, metrics: dict, step: int) -> None:
-        """Sends one line to every tracker that still works."""
-        for name, tracker in list(self._trackers.items()):
-            try:
-                tracker.log(metrics, step)
-            except Exception as error:
-                self._leave_alone(name, error)
-
-    def finish(self) -> None:
-        """Closes every tracker."""
-        for name, tracker in list(self._trackers.items()):
-            try:
-                tracker.finish()
-            except Exception as error:
-                self._leave_alone(name, error)
-        self._trackers = {}
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.finish()
-
-    def _leave_alone(self, name, error):
-        self._trackers.pop(name, None)
-        logger.warning("tracker %s failed and is left alone (%s: %s)", name, type(error).__name__, error)
-
-
-def _wandb_key_is_set() -> bool:
-    if os.environ.get("WANDB_API_KEY"):
-        return True
-    import netrc
-
-    try:
-        return any("wandb" in host for host in netrc.netrc().hosts)
-    except (OSError, netrc.NetrcParseError):
-        return False
+TRACKERS = {
+    "none": None,
+    "wandb": WandbTracker,
+    "tensorboard": TensorBoardTracker,
+}
