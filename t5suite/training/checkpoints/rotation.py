@@ -1,7 +1,7 @@
 """Which checkpoints go when there are too many, and what a killed process left.
 
     >>> rotate("runs/x", limit=1, keep_every=100)              # of 100, 150, 200, 250 and 300
-    [PosixPath('runs/x/checkpoint-150'), PosixPath('runs/x/checkpoint-250')]
+    [PosixPath('runs/x/checkpoint-150')]
 
 A checkpoint is renamed before it is deleted, so that what is half deleted is never taken for one.
 """
@@ -90,7 +90,7 @@ def checkpoints_to_delete(output_dir, limit: int | None, keep_every: int | None 
     """The oldest checkpoints beyond `limit`; never the newest, the best, or those at multiples of `keep_every` steps.
 
     >>> checkpoints_to_delete("runs/x", limit=1, keep_every=100)      # of 100, 150, 200, 250 and 300
-    [PosixPath('runs/x/checkpoint-150'), PosixPath('runs/x/checkpoint-250')]
+    [PosixPath('runs/x/checkpoint-150')]
 
     Args:
       limit: how many stay beside those of `keep_every`; None for all.

@@ -1,0 +1,481 @@
+"""The commit protocol: killed at any point, on a full disk, over ranks; which checkpoint is found and which ones go."""
+
+import json
+import os
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+import torch.distributed as dist
+from absl.testing import absltest, parameterized
+
+from t5suite.errors import CheckpointError, ConfigError
+from t5suite.training.checkpoints import (
+    checkpoints,
+    checkpoints_to_delete,
+    clean_leftovers,
+    commit_checkpoint,
+    damage,
+    find_checkpoint,
+    load_state,
+    rotate,
+    save_state,
+    verify,
+    write_json,
+)
+from t5suite.training.ranks import Ranks
+
+RUN = "run-1"
+
+
+def folder():
+    return Path(tempfile.mkdtemp())
+
+
+def writer(step, size=100):
+    def write(place, records):
+        records.update(save_state(place, "optimizer", {"step": step, "moment": torch.full((size,), float(step))}))
+        (place / "config.json").write_text(json.dumps({"step": step}))
+        (place / "part").mkdir()
+        (place / "part" / "shard.bin").write_bytes(bytes([step % 256]) * size)
+
+    return write
+
+
+def commit(place, step, run_id=RUN, **settings):
+    return commit_checkpoint(place, step, writer(step), run_id=run_id, **settings)
+
+
+def names(place):
+    return sorted(path.name for path in Path(place).iterdir())
+
+
+def break_file(checkpoint, name="optimizer.safetensors"):
+    os.truncate(checkpoint / name, 10)
+
+
+def life(place):
+    """What a run with --save_total_limit 1 does to its directory: save, rotate, come back to the same step."""
+    clean_leftovers(place)
+    for step in (4, 4, 6, 8):
+        commit(place, step)
+        rotate(place, limit=1)
+
+
+def forked(function) -> tuple[int, str]:
+    """Calls a function in a process of its own; returns its exit status and what the function returned, as text."""
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(read_end)
+            os.write(write_end, str(function()).encode())
+        finally:
+            os._exit(0)
+    os.close(write_end)
+    with os.fdopen(read_end) as lines:
+        text = lines.read()
+    return os.waitpid(pid, 0)[1], text
+
+
+def killed_at(place, point: int | None) -> int:
+    """Runs `life` in a process that gets SIGKILL at its point-th operation on files; returns how many it made.
+
+    Python announces each of them to an audit hook before it is made (PEP 578); fsync and write are counted by hand.
+    """
+
+    def doomed_life():
+        made = 0
+
+        def count(event="fsync", arguments=()):
+            nonlocal made
+            if event == "open" and not str(arguments[0]).startswith(str(place)):
+                return
+            if event in ("fsync", "open", "os.rename", "os.mkdir", "os.remove", "os.rmdir"):
+                made += 1
+                if made == point:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        sync = os.fsync
+        os.fsync = lambda descriptor: (count(), sync(descriptor), count())
+        sys.addaudithook(count)
+        life(place)
+        return made
+
+    status, text = forked(doomed_life)
+    assert (status == signal.SIGKILL) == (point is not None), status
+    return int(text or 0)
+
+
+class KillTest(parameterized.TestCase):
+    def test_killed_at_some_operation_one_verified_checkpoint_exists_and_the_run_goes_on(self):
+        self.kill_at_every(5)
+
+    @pytest.mark.slow
+    def test_killed_at_any_operation(self):
+        self.kill_at_every(1)
+
+    def kill_at_every(self, stride):
+        # In memory: what is on a disk after a power cut is not what a SIGKILL can show.
+        memory = Path(tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+        self.addCleanup(shutil.rmtree, memory)
+        start, place = memory / "start", memory / "run"
+        commit(start, 2)
+        shutil.copytree(start, place)
+        operations = killed_at(place, None)
+        self.assertGreater(operations, 60)
+        self.assertEqual(names(place), ["checkpoint-8"])
+        for point in range(1, operations + 1, stride):
+            shutil.rmtree(place)
+            shutil.copytree(start, place)
+            killed_at(place, point)
+            clean_leftovers(place)
+            found = find_checkpoint(place, "auto", run_id=RUN)
+            self.assertIsNotNone(found, f"operation {point}")
+            self.assertTrue(all(name.startswith("checkpoint-") for name in names(place)), names(place))
+            for path in checkpoints(place):
+                step = verify(path).step
+                self.assertEqual(load_state(path, "optimizer")["moment"].tolist(), [float(step)] * 100)
+            life(place)
+            self.assertEqual(names(place), ["checkpoint-8"])
+
+
+class CommitTest(parameterized.TestCase):
+    def test_nothing_has_the_name_before_all_is_on_the_disk(self):
+        place, synced, sync, rename = folder(), [], os.fsync, os.rename
+
+        def note_rename(source, target):
+            on_disk = set(synced)
+            inside = [str(p) for p in Path(source).rglob("*")]
+            self.assertEqual([p for p in inside if p not in on_disk], [])
+            self.assertEqual(synced[-1], str(source), "the folder with the manifest in it comes last")
+            rename(source, target)
+
+        with (
+            mock.patch("os.fsync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), sync(fd))),
+            mock.patch("os.rename", note_rename),
+        ):
+            commit(place, 4)
+        self.assertEqual(synced[-1], str(place), "the rename itself is brought to the disk")
+
+    def test_write_that_fails_leaves_everything_as_it_was(self):
+        place = folder()
+        commit(place, 2)
+
+        def write(target, records):
+            writer(4)(target, records)
+            raise ConfigError("no")
+
+        with self.assertRaisesRegex(ConfigError, "^no$"):
+            commit_checkpoint(place, 4, write)
+        self.assertEqual(names(place), ["checkpoint-2"])
+        verify(place / "checkpoint-2")
+
+    def test_a_record_that_does_not_fit_the_file_is_not_committed(self):
+        place = folder()
+
+        def write(target, records):
+            writer(4)(target, records)
+            break_file(target)
+
+        with self.assertRaisesRegex(CheckpointError, "optimizer.safetensors: 10 bytes of"):
+            commit_checkpoint(place, 4, write)
+        self.assertEqual(names(place), [])
+
+    def test_files_that_could_not_be_verified_are_not_committed(self):
+        for make in (lambda p: (p / "a").symlink_to(p / "config.json"), lambda p: (p / "a\nb").write_text("")):
+            with self.assertRaises((CheckpointError, ValueError)):
+                commit_checkpoint(folder(), 4, lambda target, records, make=make: make(target))
+
+    @parameterized.parameters(100, 1000, 20_000, 60_000, 90_000)
+    def test_full_disk_leaves_the_previous_one_and_says_what_was_missing(self, most):
+        place = folder()
+        commit(place, 2)
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, limit[1]))
+        try:
+            with self.assertRaises(CheckpointError) as caught:
+                commit_checkpoint(place, 4, writer(4, size=25_000), run_id=RUN)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        self.assertRegex(
+            str(caught.exception),
+            r"checkpoint-4 could not be written: .*optimizer\.safetensors: File too large \(EFBIG\); 100,\d\d\d bytes "
+            r"wanted, [\d,]+ bytes free; checkpoint-2 is as it was; make room",
+        )
+        self.assertEqual(caught.exception.exit_code, 74)
+        self.assertEqual(names(place), ["checkpoint-2"])
+        self.assertEqual(commit(place, 4), find_checkpoint(place, "auto"))
+
+    @parameterized.parameters("inline_container.cc:664] . unexpected pos 78656 vs 78548", "PytorchStreamWriter failed")
+    def test_libraries_words_for_a_full_disk(self, words):
+        def write(target, records):
+            raise RuntimeError(words)
+
+        with self.assertRaisesRegex(CheckpointError, "could not be written"):
+            commit_checkpoint(folder(), 4, write)
+
+    def test_other_errors_stay_what_they_are(self):
+        def write(target, records):
+            raise RuntimeError("shapes do not match")
+
+        with self.assertRaisesRegex(RuntimeError, "^shapes do not match"):
+            commit_checkpoint(folder(), 4, write)
+
+    def test_the_same_step_again_replaces_it(self):
+        place = folder()
+        first = commit(place, 4)
+        time_of_first = (first / "config.json").stat().st_ino
+        commit(place, 4)
+        self.assertEqual(names(place), ["checkpoint-4"])
+        self.assertNotEqual((first / "config.json").stat().st_ino, time_of_first)
+
+    def test_another_runs_checkpoint_of_the_same_step_is_set_aside(self):
+        place = folder()
+        commit(place, 4, run_id="another")
+        commit(place, 4)
+        self.assertEqual(names(place), ["checkpoint-4", "damaged-checkpoint-4"])
+        self.assertEqual(verify(place / "checkpoint-4").run_id, RUN)
+
+    def test_leftovers_of_a_killed_save_do_not_hinder(self):
+        place = folder()
+        (place / ".saving-checkpoint-4").mkdir()
+        (place / ".saving-checkpoint-4" / "optimizer.pt").write_bytes(b"torn")
+        commit(place, 4)
+        self.assertNotIn("optimizer.pt", verify(place / "checkpoint-4").files)
+
+
+def two_ranks(place, rank):
+    """What one of two ranks sees of a commit, and of one that fails on the other rank."""
+    dist.init_process_group("gloo", init_method=f"file://{place}/store", rank=rank, world_size=2)
+    ranks, run = Ranks.of_process(), place / "run"
+
+    def write(target, records):
+        records[f"rank-{rank}.json"] = write_json(target / f"rank-{rank}.json", rank)
+        (target / f"shard-{rank}.bin").write_text(str(rank))  # as a library writes: without a record
+
+    def failing(target, records):
+        write(target, records)
+        if rank == 1:
+            raise OSError(28, "No space left on device", "shard")
+
+    manifest = verify(commit_checkpoint(run, 2, write, ranks, run_id="r"))
+    seen = {"files": sorted(manifest.files), "world_size": manifest.world_size}
+    try:
+        commit_checkpoint(run, 4, failing, ranks, run_id="r")
+    except CheckpointError as error:
+        seen["error"] = str(error)
+    return json.dumps({**seen, "found": find_checkpoint(run, "auto", ranks).name, "there": names(run)})
+
+
+class RanksTest(parameterized.TestCase):
+    def test_two_ranks_commit_one_checkpoint_and_fail_together(self):
+        place = folder()
+        with ThreadPoolExecutor(2) as pool:
+            results = list(pool.map(lambda rank: forked(lambda: two_ranks(place, rank)), (0, 1)))
+        for status, text in results:
+            self.assertEqual(status, 0)
+            seen = json.loads(text)
+            self.assertEqual(seen["files"], ["rank-0.json", "rank-1.json", "shard-0.bin", "shard-1.bin"])
+            self.assertEqual(seen["world_size"], 2)
+            self.assertRegex(seen["error"], "No space left on device")
+            self.assertEqual((seen["found"], seen["there"]), ("checkpoint-2", ["checkpoint-2"]))
+
+
+class RotationTest(parameterized.TestCase):
+    def steps(self, place):
+        return [int(path.name.removeprefix("checkpoint-")) for path in checkpoints(place)]
+
+    @parameterized.parameters(
+        (None, None, None, [100, 150, 200, 250, 300]),
+        (0, None, None, [100, 150, 200, 250, 300]),
+        (1, None, None, [300]),
+        (2, None, None, [250, 300]),
+        (1, None, 150, [150, 300]),
+        (2, None, 150, [150, 300]),
+        (1, 100, None, [100, 200, 250, 300]),
+        (1, 100, 150, [100, 150, 200, 300]),
+        (9, None, None, [100, 150, 200, 250, 300]),
+    )
+    def test_what_stays(self, limit, keep_every, best, expected):
+        place = folder()
+        for step in (100, 150, 200, 250, 300):
+            commit(place, step)
+        best = best and place / f"checkpoint-{best}"
+        chosen = checkpoints_to_delete(place, limit, keep_every, best)
+        self.assertEqual(rotate(place, limit, keep_every, best), chosen)
+        self.assertEqual(self.steps(place), expected)
+        self.assertEqual(names(place), sorted(f"checkpoint-{step}" for step in expected))
+
+    def test_nothing_goes_while_the_newest_is_not_whole(self):
+        place = folder()
+        for step in (2, 4):
+            commit(place, step)
+        break_file(place / "checkpoint-4")
+        with self.assertLogs("t5suite", "WARNING"):
+            self.assertEqual(rotate(place, 1), [])
+        self.assertEqual(self.steps(place), [2, 4])
+
+    def test_damaged_ones_are_never_deleted(self):
+        place = folder()
+        for step in (2, 4):
+            commit(place, step)
+        break_file(place / "checkpoint-4")
+        find_checkpoint(place, "auto")
+        for step in (4, 6, 8):
+            commit(place, step)
+            rotate(place, 1)
+            clean_leftovers(place)
+        self.assertEqual(names(place), ["checkpoint-8", "damaged-checkpoint-4"])
+
+    def test_leftovers_go_and_a_replaced_one_comes_back(self):
+        place = folder()
+        commit(place, 2).rename(place / ".replaced-checkpoint-2")
+        commit(place, 4)
+        shutil.copytree(place / "checkpoint-4", place / ".replaced-checkpoint-4")
+        for name in (".saving-checkpoint-6", ".deleting-checkpoint-1", ".saving-checkpoint-x", ".saving-notes"):
+            (place / name).mkdir()
+        outside = folder()
+        (outside / "file").touch()
+        (place / ".deleting-checkpoint-9").symlink_to(outside)
+        clean_leftovers(place)
+        self.assertEqual(names(place), [".saving-checkpoint-x", ".saving-notes", "checkpoint-2", "checkpoint-4"])
+        self.assertTrue((outside / "file").exists())
+        self.assertEqual(clean_leftovers(place), [])
+
+
+class FindingTest(parameterized.TestCase):
+    def test_newest_that_verifies_and_the_others_named_and_set_aside(self):
+        place = folder()
+        for step in (2, 4, 6, 10):
+            commit(place, step)
+        break_file(place / "checkpoint-10")
+        (place / "checkpoint-6" / "config.json").unlink()
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            self.assertEqual(find_checkpoint(place, "auto", run_id=RUN), place / "checkpoint-4")
+        text = "\n".join(logs.output)
+        self.assertRegex(text, r"checkpoint-10 is damaged \(optimizer.safetensors: 10 bytes of \d+ \(cut short\?\)\)")
+        self.assertRegex(text, r"checkpoint-6 is damaged \(config.json: is missing\); it is set aside as damaged-check")
+        self.assertEqual(
+            names(place), ["checkpoint-2", "checkpoint-4", "damaged-checkpoint-10", "damaged-checkpoint-6"]
+        )
+
+    def test_set_aside_twice(self):
+        place = folder()
+        for _ in range(3):
+            for step in (2, 4):
+                commit(place, step)
+            break_file(place / "checkpoint-4")
+            find_checkpoint(place, "auto")
+        aside = [f"damaged-checkpoint-4{number}" for number in ("", "-2", "-3")]
+        self.assertEqual(names(place), ["checkpoint-2", *aside])
+
+    def test_none_verifies_is_an_error_each_time_and_nothing_is_touched(self):
+        place = folder()
+        for step in (2, 4):
+            break_file(commit(place, step))
+        for _ in range(2):
+            with self.assertRaisesRegex(CheckpointError, r"checkpoint-4 \(optimizer.*checkpoint-2 \(optimizer"):
+                find_checkpoint(place, "auto")
+        self.assertEqual(names(place), ["checkpoint-2", "checkpoint-4"])
+
+    def test_only_set_aside_ones_left_is_no_fresh_start(self):
+        place = folder()
+        commit(place, 2).rename(place / "damaged-checkpoint-2")
+        with self.assertRaisesRegex(CheckpointError, "damaged-checkpoint-2 .set aside before"):
+            find_checkpoint(place, "auto")
+
+    def test_no_checkpoint_and_none_asked_for(self):
+        self.assertIsNone(find_checkpoint(folder(), "auto"))
+        self.assertIsNone(find_checkpoint(folder() / "missing", "auto"))
+        place = folder()
+        break_file(commit(place, 2))
+        self.assertIsNone(find_checkpoint(place, "none"))
+
+    def test_another_runs_checkpoint_does_not_count(self):
+        place = folder()
+        commit(place, 2)
+        commit(place, 4, run_id="another")
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            self.assertEqual(find_checkpoint(place, "auto", run_id=RUN).name, "checkpoint-2")
+        self.assertIn("of run another, not of run-1", logs.output[0])
+
+    def test_a_checkpoint_without_a_manifest_does_not_verify(self):
+        place = folder()
+        commit(place, 2)
+        stock_checkpoint(place / "checkpoint-4")
+        self.assertEqual(find_checkpoint(place, "auto").name, "checkpoint-2")
+        self.assertIn("damaged-checkpoint-4", names(place))
+
+    def test_named_checkpoint_must_verify(self):
+        place = folder()
+        path = commit(place, 2)
+        self.assertEqual(find_checkpoint(folder(), str(path)), path)
+        break_file(path)
+        with self.assertRaisesRegex(CheckpointError, "--resume .*checkpoint-2: optimizer.safetensors: 10 bytes"):
+            find_checkpoint(folder(), str(path))
+        self.assertEqual(names(place), ["checkpoint-2"])
+        with self.assertRaisesRegex(ConfigError, "choose auto, none or the path"):
+            find_checkpoint(folder(), "atuo")
+
+    def test_stock_checkpoint_is_taken_with_a_warning_if_it_is_complete(self):
+        path = stock_checkpoint(folder() / "checkpoint-4")
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            self.assertEqual(find_checkpoint(folder(), str(path)), path)
+        self.assertIn("unverified", logs.output[0])
+        (path / "trainer_state.json").write_text("{")
+        with self.assertRaisesRegex(CheckpointError, "trainer_state.json is missing or broken"):
+            find_checkpoint(folder(), str(path))
+
+    def test_deepspeed_is_code_and_needs_trust_or_a_manifest(self):
+        path = stock_checkpoint(folder() / "checkpoint-4")
+        (path / "global_step4").mkdir()
+        with self.assertRaisesRegex(CheckpointError, "to read one is to run code"):
+            find_checkpoint(folder(), str(path))
+        self.assertEqual(find_checkpoint(folder(), str(path), trust=True), path)
+        place = folder()
+
+        def write(target, records):
+            (target / "global_step4").mkdir()
+            (target / "global_step4" / "zero_pp_rank_0.pt").write_bytes(b"state")
+
+        self.assertEqual(find_checkpoint(folder(), str(commit_checkpoint(place, 4, write))), place / "checkpoint-4")
+        (place / "checkpoint-4" / "global_step4" / "zero_pp_rank_0.pt").write_bytes(b"STATE")
+        with self.assertRaisesRegex(CheckpointError, "zero_pp_rank_0.pt: SHA-256"):
+            find_checkpoint(folder(), str(place / "checkpoint-4"), trust=True)
+
+    def test_reading_errors_of_a_disk_count_as_damage(self):
+        place = folder()
+        for step in (2, 4):
+            commit(place, step)
+        broken = place / "checkpoint-4" / "config.json"
+        module = "t5suite.training.checkpoints.manifests.hash_file"
+        from t5suite.training.checkpoints.manifests import hash_file
+
+        def read(path):
+            if Path(path) == broken:
+                raise OSError(5, "Input/output error", str(path))
+            return hash_file(path)
+
+        with mock.patch(module, read):
+            self.assertRegex(damage(place / "checkpoint-4"), "config.json: Input/output error")
+            self.assertEqual(find_checkpoint(place, "auto", Ranks()).name, "checkpoint-2")
+
+
+def stock_checkpoint(path):
+    path.mkdir()
+    (path / "trainer_state.json").write_text("{}")
+    for name in ("model.safetensors", "optimizer.pt", "scheduler.pt"):
+        (path / name).write_bytes(b"x")
+    return path
+
+
+if __name__ == "__main__":
+    absltest.main()
