@@ -12,7 +12,7 @@ from absl.testing import absltest, parameterized
 import fine_tune_t5
 from t5suite.data.jsonl import read_jsonl, write_jsonl
 from t5suite.data.sources import DataOptions, load_split
-from t5suite.errors import ConfigError, DataError
+from t5suite.errors import ConfigError, DataError, NumericsError
 from t5suite.fine_tuner import FineTuner
 from t5suite.tasks.registry import load_task
 
@@ -349,9 +349,20 @@ class BadInputTest(parameterized.TestCase):
         with self.assertRaisesRegex(ConfigError, r"not empty \(thesis.tex"):
             run(output_dir=directory)
 
-    def test_fp16_stops_at_the_first_run_of_steps_without_a_finite_loss(self):
-        with self.assertRaisesRegex(ConfigError, r"3 steps in a row.*lower --learning_rate"):
-            run("--learning_rate", "1e30", "--max_grad_norm", "0", "--optim", "sgd", "--max_steps", "20")
+    def test_a_run_of_updates_that_are_not_finite_stops(self):
+        with self.assertRaisesRegex(NumericsError, r"3 updates in a row.*were skipped.*lower --learning_rate"):
+            run(
+                "--learning_rate",
+                "1e30",
+                "--max_grad_norm",
+                "0",
+                "--optim",
+                "sgd",
+                "--max_steps",
+                "20",
+                "--eval_steps",
+                "20",
+            )
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """--reset and --extend: what goes on from a checkpoint and what begins anew, by data, rates, steps and moments."""
 
+import dataclasses
 import json
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from t5suite.runs import open_run
 from t5suite.training import stream_positions
 from t5suite.training.argument_parser import parse_arguments
 from t5suite.training.arguments import SuiteTrainingArguments
+from t5suite.training.checkpoints import commit_checkpoint, load_state
 from t5suite.training.limits import MaxMinutesCallback
 from t5suite.training.resets import (
     RESETS,
@@ -125,7 +127,7 @@ class ResetTest(parameterized.TestCase):
         self.assertEqual(trainer.train_dataset.seen, run_long_rows(self.seen, len(trainer.train_dataset.seen)))
         self.assertEqual(losses(trainer)[4], losses(self.whole)[4])
         self.assertNotEqual(losses(trainer)[5], losses(self.whole)[5])
-        state = torch.load(Path(trainer.args.output_dir) / "checkpoint-5" / "optimizer.pt", weights_only=True)
+        state = load_state(Path(trainer.args.output_dir) / "checkpoint-5", "optimizer")
         self.assertEqual({float(entry["step"]) for entry in state["state"].values()}, {1.0})
 
     def test_another_optimizer_needs_its_reset(self):
@@ -190,11 +192,12 @@ class ResetTest(parameterized.TestCase):
         self.assertEqual(losses(trainer)[4], losses(self.whole)[4])
 
     def test_a_checkpoint_without_a_position_goes_by_its_step(self):
-        copied = folder() / "old" / "checkpoint-4"
-        copied.mkdir(parents=True)
-        for path in (self.old / "checkpoint-4").iterdir():
-            if path.name != "position.json":
-                (copied / path.name).write_bytes(path.read_bytes())
+        def write(copy, records):
+            for path in (self.old / "checkpoint-4").iterdir():
+                if path.name not in ("position.json", "checkpoint.json"):
+                    (copy / path.name).write_bytes(path.read_bytes())
+
+        copied = commit_checkpoint(folder() / "old", 4, write)
         self.assertEqual(losses(self.go_on(resume=str(copied))), losses(self.whole))
 
     def test_nothing_left_to_train_is_said(self):
@@ -204,20 +207,18 @@ class ResetTest(parameterized.TestCase):
     def test_a_longer_run_follows_its_new_total(self):
         longer = folder() / "run"
         train(longer, max_steps=4)
-        trainer = train(longer, start=choose_start(longer, "auto", extended=True), max_steps=8)
+        trainer = train(longer, start=dataclasses.replace(choose_start(longer, "auto"), restart=True), max_steps=8)
         self.assertEqual(rates(trainer)[4:], rates(self.whole)[4:])
 
 
 class StartTest(parameterized.TestCase):
     def checkpoint(self, run, step, position=None):
-        path = run / f"checkpoint-{step}"
-        path.mkdir(parents=True)
-        for name in ("model.safetensors", "optimizer.pt", "scheduler.pt"):
-            (path / name).touch()
-        (path / "trainer_state.json").write_text("{}")
-        if position:
-            write_position(path, position)
-        return path
+        def write(folder, records):
+            (folder / "trainer_state.json").write_text("{}")
+            if position:
+                write_position(folder, position)
+
+        return commit_checkpoint(run, step, write)
 
     def test_a_run_begins_elsewhere_but_goes_on_from_its_own(self):
         old, new = folder(), folder()
@@ -294,7 +295,7 @@ class ScriptTest(parameterized.TestCase):
         self.assertEqual(*[(path / "model.safetensors").read_bytes() for path in (whole, grown)])
         manifest = json.loads((grown / "manifest.json").read_text())
         self.assertEqual((manifest["status"], manifest["settings"]["max_steps"]), ("finished", 6))
-        self.assertEqual(manifest["extensions"][0]["changed"], {"max_steps": [4, 6]})
+        self.assertEqual(manifest["changes"][0]["changed"], {"max_steps": [4, 6]})
         self.assertEqual(fine_tune_t5.main([*longer, "--extend"]), expected)  # finished; nothing is trained again
         with self.assertRaisesRegex(ConfigError, "--max_steps 5 is less than the 6"):
             fine_tune_t5.main([*FLAGS, "--max_steps", "5", "--output_dir", str(grown), "--extend"])
@@ -323,8 +324,8 @@ class ScriptTest(parameterized.TestCase):
         open_run(directory, {"max_steps": 4, "seed": 1}).update()
         with self.assertRaisesRegex(ConfigError, "seed 1 there, 2 here"):
             open_run(directory, {"max_steps": 8, "seed": 2}, extend=True)
-        self.assertFalse(open_run(directory, {"max_steps": 4, "seed": 1}, extend=True).extended)
-        self.assertTrue(open_run(directory, {"max_steps": 8, "seed": 1}, extend=True).extended)
+        self.assertEmpty(open_run(directory, {"max_steps": 4, "seed": 1}, extend=True).changed)
+        self.assertEqual(open_run(directory, {"max_steps": 8, "seed": 1}, extend=True).changed, {"max_steps": (4, 8)})
 
 
 if __name__ == "__main__":

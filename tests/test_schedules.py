@@ -23,6 +23,7 @@ from t5suite.optim.learning_rates import make_scheduler
 from t5suite.optim.schedules import SCHEDULES, has_warmup, make_multiplier, schedule_settings
 from t5suite.training.argument_parser import parse_arguments
 from t5suite.training.arguments import SuiteTrainingArguments
+from t5suite.training.checkpoints import load_state
 from t5suite.training.optimization import check_their_settings
 from t5suite.training.trainer import SuiteTrainer
 
@@ -308,7 +309,7 @@ class TrainerTest(parameterized.TestCase):
         expected = [1e-3 * 0.5 ** max(0, step // 2 - 1) for step in range(12)]
         fine_tune_t5.main(flags)
         self.assertEqual(logged_rates(directory), expected)
-        state = torch.load(directory / "checkpoint-8" / "scheduler.pt", weights_only=True)
+        state = load_state(directory / "checkpoint-8", "scheduler")
         self.assertEqual((state["reduction"], state["last_epoch"]), (0.125, 8))
         shutil.rmtree(directory / "checkpoint-12")
         (directory / "results.json").unlink()

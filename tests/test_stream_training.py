@@ -14,7 +14,8 @@ import stream_run
 from absl.testing import absltest, parameterized
 from transformers import TrainerCallback
 
-from t5suite.errors import ConfigError, DataError
+from t5suite.errors import ConfigError, DataError, Preempted
+from t5suite.training.signals import StopRequests
 from t5suite.training.stream_positions import load_position
 
 STEPS = 10
@@ -25,13 +26,16 @@ def folder():
 
 
 class StopAt(TrainerCallback):
-    """Ends the training after a step, as a signal would."""
+    """Asks for a stop in a step, as a signal would."""
 
-    def __init__(self, step):
+    def __init__(self, step, trainer):
         self.step = step
+        self.trainer = trainer
 
-    def on_step_end(self, args, state, control, **kwargs):
-        control.should_training_stop = state.global_step >= self.step
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step + 1 == self.step:
+            self.trainer.stop = StopRequests()
+            self.trainer.stop.request("SIGTERM")
 
 
 def weights(trainer):
@@ -50,8 +54,9 @@ class ResumeTest(parameterized.TestCase):
     def test_an_interrupted_run_equals_the_whole_one_bitwise(self, step, workers_before, workers_after):
         directory = folder()
         before = stream_run.make_trainer(directory, num_workers=workers_before, max_steps=STEPS)
-        before.add_callback(StopAt(step))
-        before.train()
+        before.add_callback(StopAt(step, before))
+        with self.assertRaisesRegex(Preempted, f"stopped after step {step}; .* checkpoint-{step}"):
+            before.train()
         self.assertEqual(stream_run.history(before), self.history[:step])
         after = stream_run.make_trainer(directory, num_workers=workers_after, max_steps=STEPS)
         after.train(resume_from_checkpoint=str(directory / f"checkpoint-{step}"))

@@ -114,18 +114,20 @@ class ExactResume:
 
     def _maybe_log_save_evaluate(self, tr_loss, grad_norm, *args, learning_rate=None, **kwargs) -> None:
         """What follows a step, unless the run is to stop: then the log that is due, one checkpoint, and the end."""
-        if not agree_to_stop(self.ranks, self.stop):
+        # Within an epoch the update's own vote has said it (`SafeUpdates`); its end comes without one.
+        if self.stop_agreed or (self.after_epoch_end and agree_to_stop(self.ranks, self.stop)):
+            self.stop.request()
+            due = self.control.should_evaluate, self.control.should_save
+            self.control.should_evaluate = self.control.should_save = False
+            super()._maybe_log_save_evaluate(tr_loss, grad_norm, *args, learning_rate=learning_rate, **kwargs)
+            self.control.should_evaluate, self.control.should_save = due
+        else:
             try:
                 super()._maybe_log_save_evaluate(tr_loss, grad_norm, *args, learning_rate=learning_rate, **kwargs)
                 return
             except Preempted:
                 # The evaluation was given up on all ranks; its flag and that of the save are still set.
                 pass
-        else:
-            due = self.control.should_evaluate, self.control.should_save
-            self.control.should_evaluate = self.control.should_save = False
-            super()._maybe_log_save_evaluate(tr_loss, grad_norm, *args, learning_rate=learning_rate, **kwargs)
-            self.control.should_evaluate, self.control.should_save = due
         self._stop_here(grad_norm, learning_rate)
 
     def _stop_here(self, grad_norm, learning_rate) -> None:

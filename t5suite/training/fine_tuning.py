@@ -7,6 +7,8 @@
 `fine_tune_t5.py` calls them one after the other; `t5suite.FineTuner` calls the same ones.
 """
 
+import bisect
+import itertools
 import logging
 import math
 from dataclasses import dataclass
@@ -196,6 +198,7 @@ def make_trainer(model, tokenizer, args, data: Data, mixing: Mixing, patience: i
         collator=collator,
         eval_sets=eval_sets,
         selection_metric="loss" if args.selection_metric == "loss" else None,
+        name_example=example_namer([part.task.name for part in data.training_sets], data.features),
         processing_class=tokenizer,
     )
     trainer.evaluator = make_evaluator(
@@ -208,6 +211,21 @@ def make_trainer(model, tokenizer, args, data: Data, mixing: Mixing, patience: i
             )
         trainer.add_callback(EarlyStoppingCallback(early_stopping_patience=patience))
     return trainer, rates
+
+
+def example_namer(names: list[str], features: list[TokenArrays]):
+    """Index into the tasks' examples, one task behind the other -> a name that says which it is.
+
+    >>> example_namer(["cola", "rte"], [cola_tokens, rte_tokens])(len(cola_tokens) + 7)
+    'rte.train:7'
+    """
+    ends = list(itertools.accumulate(len(tokens) for tokens in features))
+
+    def name(index: int) -> str:
+        task = bisect.bisect_right(ends, index)
+        return f"{names[task]}.train:{index - (ends[task - 1] if task else 0)}"
+
+    return name
 
 
 def add_callbacks(trainer: SuiteTrainer, directory, trackers, keep_task_weights: bool) -> BestPerTaskCallback:

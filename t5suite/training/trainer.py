@@ -29,11 +29,12 @@ from t5suite.training.optimization import (
     sets_its_own_rates,
 )
 from t5suite.training.resets import Position, examples_before
+from t5suite.training.safe_updates import SafeUpdates
 
 logger = logging.getLogger(__name__)
 
 
-class SuiteTrainer(ExactResume, Checkpointing, Seq2SeqTrainer):
+class SuiteTrainer(ExactResume, SafeUpdates, Checkpointing, Seq2SeqTrainer):
     """A `Seq2SeqTrainer` that weighs every target token equally, scores every row once, and survives.
 
     Args:
@@ -41,10 +42,19 @@ class SuiteTrainer(ExactResume, Checkpointing, Seq2SeqTrainer):
       collator: makes padded tensors, `decoder_input_ids` among them.
       evaluator, eval_sets: what `evaluate` runs.
       selection_metric: 'loss' selects checkpoints by loss; None by the tasks' own metrics.
+      name_example: index -> what an incident calls that training example.
     """
 
     def __init__(
-        self, *, epoch_order=None, collator=None, evaluator=None, eval_sets=(), selection_metric=None, **kwargs
+        self,
+        *,
+        epoch_order=None,
+        collator=None,
+        evaluator=None,
+        eval_sets=(),
+        selection_metric=None,
+        name_example=int,
+        **kwargs,
     ):
         args = kwargs["args"]
         loss = TokenLoss(label_smoothing=args.label_smoothing_factor, z_loss=getattr(args, "z_loss", 0.0))
@@ -58,6 +68,7 @@ class SuiteTrainer(ExactResume, Checkpointing, Seq2SeqTrainer):
         self.evaluator = evaluator
         self.eval_sets = list(eval_sets)
         self.selection_metric = selection_metric
+        self.name_example = name_example
         self.last_report = None
         # Set by `resets.going_on`: how far the examples are ahead of what the step says, whether they begin anew, the
         # step at which the schedule began, and what was reset.
@@ -109,15 +120,21 @@ class SuiteTrainer(ExactResume, Checkpointing, Seq2SeqTrainer):
         epoch, update = divmod(step - 1, math.ceil(length / size))
         return [self.name_example(int(i)) for i in self.shifted_order()(epoch)[update * size : (update + 1) * size]]
 
-    def name_example(self, index: int):
-        """What an incident calls an example; its index in the training data, unless a task knows better."""
-        return index
-
     def shifted_order(self):
         """Epoch -> the indices of its examples, where a run goes on from another one begun so many examples further."""
         if not self.data_offset:
             return self.epoch_order
         return shifted_order(self.epoch_order, self.epoch_length(), self.data_offset)
+
+    def stop_requested(self) -> bool:
+        """Whether this process was asked to stop; ranks vote on it in every update."""
+        return self.stop.requested
+
+    def log(self, logs: dict, start_time: float | None = None) -> None:
+        """Whenever the loss is logged, the ranks' weights are compared, too."""
+        if "loss" in logs:
+            self.check_agreement()
+        super().log(logs, start_time)
 
     def create_optimizer(self, model=None) -> torch.optim.Optimizer:
         """`--optimizer` from our table, else what `--optim` says."""
