@@ -351,19 +351,15 @@ RESUME = {
         r1_map_data,
         injected="SIGKILL; map data, dropout, workers 0/2; mid pass 1, 2, boundary",
         expected="exact",
-        limit=120,
     ),
-    "R2": Check(r2_span_corruption, injected="the same with span corruption", expected="exact", limit=120),
-    "R3": Check(
-        r3_stream, injected="SIGKILL; stream, pass 1, workers 0/2, span corruption", expected="exact", limit=120
-    ),
+    "R2": Check(r2_span_corruption, injected="the same with span corruption", expected="exact"),
+    "R3": Check(r3_stream, injected="SIGKILL; stream, pass 1, workers 0/2, span corruption", expected="exact"),
     "R4": Check(
         r4_stream_again,
         injected="SIGKILL; stream in pass 2 or later",
         expected="exact; no example replayed or lost",
-        limit=120,
     ),
-    "R5": Check(r5_length_grouped, injected="SIGKILL; length-grouped sampling, pass 2", expected="exact", limit=120),
+    "R5": Check(r5_length_grouped, injected="SIGKILL; length-grouped sampling, pass 2", expected="exact"),
     "R6": Check(
         r6_between_logs,
         injected="two SIGKILLs; checkpoints off the logging boundary",
@@ -389,12 +385,10 @@ RESUME = {
         r11_changed,
         injected="other data, seed, schedule, rate, batch",
         expected="78, named; done with --allow_changed",
-        limit=120,
     ),
     "R12": Check(
         r12_ranks_and_workers,
         injected="SIGKILL; 2 ranks, then 1, then 2; workers 0, then 2; same global batch",
         expected="same examples per step; loss rel <= 1e-5",
-        limit=120,
     ),
 }

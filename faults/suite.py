@@ -7,7 +7,6 @@
 
 import contextlib
 import importlib
-import importlib.util
 import json
 import os
 import random
@@ -23,13 +22,13 @@ from faults.fork_server import ForkServer
 from faults.harness import Check, Context
 
 MODULES = {
-    "faults.resume": "RESUME",
-    "faults.checkpoints": "CHECKPOINTS",
-    "faults.signals": "SIGNALS",
-    "faults.numerics": "NUMERICS",
-    "faults.data": "DATA",
-    "faults.trackers": "TRACKERS",
-    "faults.security": "SECURITY",
+    "R": ("faults.resume", "RESUME"),
+    "C": ("faults.checkpoints", "CHECKPOINTS"),
+    "S": ("faults.signals", "SIGNALS"),
+    "N": ("faults.numerics", "NUMERICS"),
+    "D": ("faults.data", "DATA"),
+    "T": ("faults.trackers", "TRACKERS"),
+    "X": ("faults.security", "SECURITY"),
 }
 COUNTS = {"R": 12, "C": 7, "S": 6, "N": 7, "D": 3, "T": 3, "X": 6}
 NUMBERS = tuple(f"{letter}{i}" for letter, count in COUNTS.items() for i in range(1, count + 1))
@@ -49,17 +48,25 @@ class Result:
     seconds: float = 0.0
 
 
-def all_checks() -> dict[str, Check]:
+def all_checks(problems: dict[str, str] | None = None) -> dict[str, Check]:
     """Every check by its number, in the order of `NUMBERS`.
+
+    Args:
+      problems: takes the error of a module that cannot be loaded, under its letter; without it, that is raised.
 
     Raises:
       ValueError: a number stands in two tables, or is none of the suite's.
     """
     found = {}
-    for module, table in MODULES.items():
-        if importlib.util.find_spec(module) is None:
+    for letter, (module, table) in MODULES.items():
+        try:
+            checks = getattr(importlib.import_module(module), table)
+        except Exception as error:
+            if problems is None:
+                raise
+            problems[letter] = f"{module} cannot be loaded: {type(error).__name__}: {error}"
             continue
-        for number, check in getattr(importlib.import_module(module), table).items():
+        for number, check in checks.items():
             if number in found or number not in NUMBERS:
                 raise ValueError(f"{module}.{table}: {number} is {'there twice' if number in found else 'no check'}")
             found[number] = check
@@ -94,12 +101,13 @@ class Runner:
 
     def run(self, numbers, jobs: int) -> list[Result]:
         """All of them; the longest first, so that the last one does not keep the others' cores idle."""
-        checks, results, running = all_checks(), {}, {}
+        problems, results, running = {}, {}, {}
+        checks = all_checks(problems)
         waiting = sorted(numbers, key=lambda number: -checks[number].limit if number in checks else 0)
         while waiting or running:
             while waiting and len(running) < jobs:
                 number = waiting.pop(0)
-                result = _not_run(number, checks.get(number))
+                result = _not_run(number, checks.get(number), problems)
                 if result is None:
                     running[number] = (self.start(number), time.monotonic())
                 else:
@@ -148,9 +156,9 @@ class Runner:
         return line
 
 
-def _not_run(number: str, check: Check | None) -> Result | None:
+def _not_run(number: str, check: Check | None, problems: dict[str, str]) -> Result | None:
     if check is None:
-        return Result(number, "", "", "there is no such check", False)
+        return Result(number, "", "", problems.get(number[0], "there is no such check"), False)
     if check.pending:
         return Result(number, check.injected, check.expected, "not run", False, check.pending)
     return None
@@ -165,7 +173,7 @@ def run_check(settings: dict) -> int:
     context = Context(directory, shared, server, settings["quick"], settings["seed"], draws)
     os.chdir(directory)
     try:
-        found = asdict(all_checks()[number].function(context))
+        found = asdict(all_checks({})[number].function(context))
     except Exception as error:
         traceback.print_exc()
         found = {"passed": False, "observed": f"{type(error).__name__}: {error}", "pending": ""}
