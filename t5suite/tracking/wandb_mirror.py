@@ -33,7 +33,7 @@ SETUP_FILE, TOLD_FILE, LOCK_FILE, OUTPUT_FILE = "mirror.json", "told.json", "mir
 MODULE = "t5suite.tracking.wandb_mirror"
 PROBE_SECONDS = 6.0
 INIT_SECONDS = 30.0
-FINISH_SECONDS = 12.0
+FINISH_SECONDS = 10.0
 LOCK_SECONDS = 10.0
 POLL_SECONDS = 0.25
 OFFLINE_MODES = ("offline", "dryrun")
@@ -170,6 +170,7 @@ def start(wandb, directory: Path, setup: dict, offline: bool):
         "console": "off",
         "silent": True,
         "save_code": False,
+        "program": show_command(directory),
         # System metrics are to be those of training, whose child this is.
         "x_stats_pid": os.getppid(),
     }
@@ -189,6 +190,16 @@ def start(wandb, directory: Path, setup: dict, offline: bool):
         if offline:
             raise
         raise Unreachable(f"{type(error).__name__}: {error}") from error
+
+
+def show_command(directory: Path) -> str | None:
+    """Has wandb record the run's command as the manifest shows it, without secrets, in place of our own."""
+    path = directory / MANIFEST
+    if not path.is_file():
+        return None
+    # wandb takes arguments from here and nowhere else.
+    sys.argv = read_json(path)["command"]
+    return sys.argv[0]
 
 
 def why_unreachable(settings) -> str | None:

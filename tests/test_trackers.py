@@ -1,0 +1,401 @@
+"""Trackers mirror metrics.jsonl: every step once whatever happened in between, and never at training's cost."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+from absl.testing import absltest, parameterized
+from wandb_server import API_KEY, BROKEN, REFUSED, WandbServer
+
+from t5suite.tracking import wandb_mirror, wandb_tracker
+from t5suite.tracking.event_files import last_step
+from t5suite.tracking.metric_lines import METRICS_FILE, MetricLines, rows_by_step
+from t5suite.tracking.trackers import Trackers
+from t5suite.tracking.wandb_mirror import Commands, Told, why_unreachable
+
+RUN_ID = "4f2a"
+ROOT = Path(__file__).parents[1]
+
+
+def folder() -> Path:
+    return Path(tempfile.mkdtemp())
+
+
+def write_line(directory, step: int, **metrics) -> dict:
+    """One line of metrics.jsonl, as `MetricsCallback` writes it."""
+    metrics = metrics or {"train/loss": 1 / (step + 1)}
+    metrics = {name.replace("__", "/"): value for name, value in metrics.items()}
+    with (directory / METRICS_FILE).open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"step": step, "epoch": 0.5, "seconds": 1.0, **metrics}) + "\n")
+    return metrics
+
+
+def cut_after(directory, step: int) -> None:
+    """What a resumed run does with the lines that it will write again."""
+    path = directory / METRICS_FILE
+    kept = [line for line in path.read_text().splitlines() if json.loads(line)["step"] <= step]
+    path.write_text("".join(f"{line}\n" for line in kept))
+
+
+def leg(names, directory, steps, exit_code: int = 0, before_end=None) -> Trackers:
+    """A run's part from start to end, which logs the steps."""
+    trackers = Trackers(names, directory, RUN_ID, {"seed": 1})
+    for step in steps:
+        trackers.log(write_line(directory, step), step)
+    if before_end:
+        before_end(trackers)
+    trackers.finish(exit_code)
+    return trackers
+
+
+def wandb_environment(**variables):
+    """The environment without what the machine's user may have set for W&B."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    return mock.patch.dict(
+        os.environ, {**kept, "NETRC": os.devnull, "HOME": tempfile.mkdtemp(), **variables}, clear=True
+    )
+
+
+def by_hand(directory) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", wandb_mirror.MODULE, str(directory)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+
+class MetricLinesTest(parameterized.TestCase):
+    def test_half_a_line_waits_for_the_rest(self):
+        path = folder() / METRICS_FILE
+        path.write_text('{"step": 1, "train/loss": 1.0}\n{"step": 2, "tr')
+        lines = MetricLines(path)
+        self.assertEqual([line["step"] for line in lines.new_lines()], [1])
+        self.assertEmpty(lines.new_lines())
+        with path.open("a") as file:
+            file.write('ain/loss": 0.5}\n')
+        self.assertEqual(lines.new_lines(), [{"step": 2, "train/loss": 0.5}])
+
+    @parameterized.parameters("{broken\n", "[1]\n", '{"no": "step"}\n', "\n", "\x00\x00\n")
+    def test_what_is_no_line_of_metrics_is_left_out(self, text):
+        path = folder() / METRICS_FILE
+        path.write_text(text + '{"step": 3}\n')
+        self.assertEqual(MetricLines(path).new_lines(), [{"step": 3}])
+
+    def test_a_step_s_lines_are_one_row(self):
+        lines = [
+            {"step": 1, "seconds": 2.0, "train/loss": 1.0},
+            {"step": 1, "eval/f1": 90.0},
+            {"step": 2, "train/loss": 0.5},
+        ]
+        self.assertEqual(rows_by_step(lines), [(1, {"train/loss": 1.0, "eval/f1": 90.0}), (2, {"train/loss": 0.5})])
+
+
+class TensorBoardTest(parameterized.TestCase):
+    def points(self, directory, name="train/loss") -> list[tuple[int, float]]:
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        events = EventAccumulator(str(directory / "tensorboard"), size_guidance={"scalars": 0})
+        events.Reload()
+        return [(point.step, round(point.value, 4)) for point in events.Scalars(name)]
+
+    def expected(self, steps) -> list[tuple[int, float]]:
+        return [(step, round(1 / (step + 1), 4)) for step in steps]
+
+    @parameterized.named_parameters(
+        ("at the last line", range(1, 7), 6, range(7, 11)),
+        ("before the last line", range(1, 7), 4, range(5, 11)),
+        ("from the beginning", range(1, 7), 0, range(1, 11)),
+    )
+    def test_a_resumed_run_has_every_step_once(self, first, resumed_at, second):
+        directory = folder()
+        leg(["tensorboard"], directory, first)
+        cut_after(directory, resumed_at)
+        leg(["tensorboard"], directory, second)
+        self.assertEqual(self.points(directory), self.expected(range(1, 11)))
+
+    def test_steps_that_it_was_not_told_are_told_later(self):
+        directory = folder()
+        leg(["tensorboard"], directory, range(1, 4))
+        leg([], directory, range(4, 9))
+        leg(["tensorboard"], directory, range(9, 12))
+        self.assertEqual(self.points(directory), self.expected(range(1, 12)))
+        self.assertEqual(last_step(directory / "tensorboard"), 11)
+
+    def test_an_evaluation_of_the_step_that_the_run_was_killed_at_is_there(self):
+        directory = folder()
+        trackers = Trackers(["tensorboard"], directory, RUN_ID, {})
+        trackers.log(write_line(directory, 4), 4)
+        write_line(directory, 4, eval__f1=90.0)
+        leg(["tensorboard"], directory, [6])
+        self.assertEqual(self.points(directory, "eval/f1"), [(4, 90.0)])
+        self.assertEqual(self.points(directory), self.expected([4, 6]))
+
+    def test_a_full_disk_costs_one_warning(self):
+        program = """
+            import logging, resource, signal, sys
+            from pathlib import Path
+            from t5suite.tracking.trackers import Trackers
+            logging.basicConfig(format="%(levelname)s %(message)s")
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            trackers = Trackers(["tensorboard"], Path(sys.argv[1]), "4f2a", {})
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+            for step in range(100):
+                trackers.log({"train/loss": 1.0}, step)
+            trackers.finish()
+        """
+        command = [sys.executable, "-c", textwrap.dedent(program), str(folder())]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        self.assertEqual((done.returncode, done.stdout), (0, ""))
+        self.assertRegex(done.stderr, r"\AWARNING tracker tensorboard failed and is left alone \(OSError: .*\)\n\Z")
+
+
+class RowsTest(parameterized.TestCase):
+    """What the mirror process makes of lines, without W&B."""
+
+    def sent(self, lines, words: bytes, first=0) -> list[int]:
+        directory, run = folder(), mock.Mock()
+        for step in lines:
+            write_line(directory, step)
+        read, write = os.pipe()
+        os.write(write, words)
+        os.close(write)
+        with mock.patch.object(wandb_mirror, "POLL_SECONDS", 0.01):
+            last = wandb_mirror.send_rows(run, MetricLines(directory / METRICS_FILE), Commands(read), first)
+        steps = [call.kwargs["step"] for call in run.log.call_args_list]
+        self.assertEqual(last, steps[-1] if steps else first - 1)
+        return steps
+
+    @parameterized.named_parameters(
+        ("all at the end", b"go\nend 0\n", [2, 4, 6]),
+        ("a failure too", b"go\nend 70\n", [2, 4, 6]),
+        ("not the last one of a run that comes back, since it may lack its evaluation", b"go\nend 75\n", [2, 4]),
+        ("nor of one that was killed", b"go\n", [2, 4]),
+        ("nothing before the file is this run's", b"", []),
+    )
+    def test_rows_that_are_sent(self, words, expected):
+        self.assertEqual(self.sent([2, 2, 4, 4, 6, 6], words), expected)
+
+    def test_steps_that_are_there_are_not_sent_again(self):
+        self.assertEqual(self.sent([2, 4, 6, 8], b"go\nend 0\n", first=5), [6, 8])
+
+    def test_words_may_come_in_pieces(self):
+        read, write = os.pipe()
+        commands = Commands(read)
+        for piece in (b"g", b"o\nen", b"d 7", b"5\n"):
+            self.assertFalse(commands.ended)
+            os.write(write, piece)
+            commands.wait(1.0)
+        self.assertEqual((commands.exit_code, commands.orphaned), (75, False))
+
+    def test_segments_that_were_not_closed_are_set_aside(self):
+        directory, told = folder(), Told(folder())
+        names = [f"offline-run-{number}-{RUN_ID}" for number in (1, 2, 3)]
+        for name in [*names, "offline-run-4-other"]:
+            (directory / name).mkdir()
+        told.keep(10, names[:1])
+        wandb_mirror.set_aside_unfinished(directory, RUN_ID, told, current=names[2])
+        self.assertEqual(
+            sorted(path.name for path in directory.iterdir()),
+            [names[0], names[2], "offline-run-4-other", f"unfinished-{names[1]}"],
+        )
+
+
+class ReachingTest(parameterized.TestCase):
+    """Whether W&B can be used is found out within a bounded time, and said plainly."""
+
+    def reason(self, url, key=API_KEY):
+        settings = SimpleNamespace(identity_token_file=None, api_key=key, base_url=url)
+        with wandb_environment():
+            return why_unreachable(settings)
+
+    def test_one_that_answers_is_used(self):
+        with WandbServer() as server:
+            self.assertIsNone(self.reason(server.url))
+
+    @parameterized.named_parameters(
+        ("another key", {"key": "f" * 40}, "does not accept the API key"),
+        ("no key", {"key": None}, "no API key is set"),
+        ("refused", {"status": REFUSED}, "does not accept the API key"),
+        ("broken", {"status": BROKEN}, "answers with status 503"),
+        ("silent", {"silent": 30.0}, "did not answer within"),
+        ("gone", {"gone": True}, "cannot be reached: Connection refused"),
+        ("no name", {"url": "http://nowhere.invalid"}, "cannot be reached|did not answer"),
+    )
+    def test_one_that_cannot_be_used(self, fault, expected):
+        with WandbServer() as server, mock.patch.object(wandb_mirror, "PROBE_SECONDS", 0.5):
+            server.status, server.silent = fault.get("status"), fault.get("silent", 0.0)
+            if fault.get("gone"):
+                server.drop()
+            started = time.monotonic()
+            reason = self.reason(fault.get("url", server.url), fault.get("key", API_KEY))
+            self.assertLess(time.monotonic() - started, 2.0)
+            self.assertRegex(reason, expected)
+            self.assertNotIn("0x", reason)
+            self.assertNotIn(str(fault.get("key")), reason)
+
+
+class WandbTest(parameterized.TestCase):
+    def test_a_resumed_run_goes_on_in_the_same_place_with_every_step_once(self):
+        directory = folder()
+        with WandbServer() as server, wandb_environment(**server.environment()):
+            leg(["wandb"], directory, [2, 4, 6], exit_code=75)
+            self.assertEqual(server.runs[RUN_ID].steps(), [2, 4])
+            cut_after(directory, 2)
+            with self.assertNoLogs("t5suite", "WARNING"):
+                leg(["wandb"], directory, [4, 6, 8])
+            run = server.runs[RUN_ID]
+            self.assertEqual(list(server.runs), [RUN_ID])
+            self.assertEqual([json.loads(line)["_step"] for line in run.sent], [2, 4, 6, 8])
+            self.assertEqual([row["train/loss"] for row in run.rows()], [1 / (step + 1) for step in (2, 4, 6, 8)])
+            self.assertEqual((run.config["seed"]["value"], run.exit_code), (1, 0))
+
+    def test_one_that_cannot_be_reached_costs_one_warning_with_the_command_for_later(self):
+        directory = folder()
+        with WandbServer() as server, wandb_environment(**server.environment()):
+            server.drop()
+            with self.assertLogs("t5suite", "WARNING") as logs:
+                leg(["wandb"], directory, [2, 4, 6])
+        self.assertLen(logs.output, 1)
+        self.assertRegex(logs.output[0], rf"Connection refused.*wandb sync {directory}/wandb/offline-run-\*-{RUN_ID}\Z")
+        self.assertLen(list(directory.glob(f"wandb/offline-run-*-{RUN_ID}/run-{RUN_ID}.wandb")), 1)
+        self.assertEqual(Told(directory / "wandb").step, 6)
+
+    def test_disabled_is_nothing(self):
+        directory = folder()
+        with wandb_environment(WANDB_MODE="disabled"), self.assertNoLogs("t5suite"):
+            leg(["wandb"], directory, [2])
+        self.assertFalse((directory / "wandb").exists())
+
+    def test_its_command_line_holds_no_setting(self):
+        with wandb_environment(WANDB_MODE="offline"):
+            trackers = Trackers(["wandb"], folder(), RUN_ID, {"note": "a-setting"})
+            words = Path(f"/proc/{trackers._trackers['wandb']._process.pid}/cmdline").read_bytes()
+            trackers._trackers["wandb"]._process.kill()
+        self.assertNotIn(b"a-setting", words)
+
+
+class HangingTest(parameterized.TestCase):
+    """A process that does nothing at all stands for a W&B that hangs."""
+
+    def tracked(self, program: str):
+        command = [sys.executable, "-c", program]
+        popen = subprocess.Popen
+        return mock.patch.object(wandb_tracker.subprocess, "Popen", lambda _, **settings: popen(command, **settings))
+
+    def test_it_neither_holds_up_logging_nor_the_end(self):
+        slowest = []
+
+        def log_much(trackers):
+            for step in range(2000):
+                started = time.monotonic()
+                trackers.log({"train/loss": 1.0}, step)
+                slowest.append(time.monotonic() - started)
+
+        sleeps = self.tracked("import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(100)")
+        with (
+            sleeps,
+            mock.patch.object(wandb_tracker, "FINISH_SECONDS", 0.5),
+            self.assertLogs("t5suite", "WARNING") as logs,
+        ):
+            trackers = Trackers(["wandb"], folder(), RUN_ID, {})
+            process = trackers._trackers["wandb"]._process
+            log_much(trackers)
+            started = time.monotonic()
+            trackers.finish()
+        self.assertLess(time.monotonic() - started, 2.0)
+        self.assertLess(sorted(slowest)[-5], 0.01)
+        self.assertLen(logs.output, 1)
+        self.assertRegex(logs.output[0], f"did not end within .* python -m {wandb_mirror.MODULE} /")
+        self.assertEqual(process.returncode, -signal.SIGKILL)
+
+    def test_one_that_ends_too_early_is_named_once(self):
+        with self.tracked("raise SystemExit(3)"), self.assertLogs("t5suite", "WARNING") as logs:
+            leg(["wandb"], folder(), [2, 4], before_end=lambda trackers: time.sleep(0.5))
+        self.assertLen(logs.output, 1)
+        self.assertIn("exit 3", logs.output[0])
+
+
+@pytest.mark.slow
+class WandbFaultsTest(parameterized.TestCase):
+    def sync(self, directory) -> str:
+        segments = sorted(map(str, directory.glob("wandb/offline-run-*")))
+        command = [str(Path(sys.executable).with_name("wandb")), "sync", *segments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60).stderr
+
+    def test_offline_segments_are_one_run_once_they_are_synced(self):
+        directory = folder()
+        with WandbServer() as server, wandb_environment(**server.environment()):
+            with mock.patch.dict(os.environ, {"WANDB_MODE": "offline"}):
+                leg(["wandb"], directory, [2, 4, 6], exit_code=75)
+                cut_after(directory, 2)
+                leg(["wandb"], directory, [4, 6], before_end=self.kill_everything)
+                cut_after(directory, 4)
+                leg(["wandb"], directory, [6, 8])
+            said = self.sync(directory)
+            self.assertIn(RUN_ID, server.runs, said)
+            self.assertEqual([json.loads(line)["_step"] for line in server.runs[RUN_ID].sent], [2, 4, 6, 8])
+            self.assertLen(list(directory.glob("wandb/unfinished-*")), 1)
+            done = by_hand(directory)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual([json.loads(line)["_step"] for line in server.runs[RUN_ID].sent], [2, 4, 6, 8])
+
+    def kill_everything(self, trackers):
+        """As a scheduler does: training, mirror and service die at once."""
+        process = trackers._trackers["wandb"]._process
+        deadline = time.monotonic() + 20
+        segments = Path(trackers._trackers["wandb"].directory) / "wandb"
+        while len(list(segments.glob("offline-run-*"))) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for pid in (*wandb_tracker._children(process.pid), process.pid):
+            os.kill(pid, signal.SIGKILL)
+
+    def test_a_service_that_is_killed_is_left_alone_and_its_steps_are_sent_by_hand(self):
+        directory = folder()
+        with WandbServer() as server, wandb_environment(**server.environment()):
+
+            def kill_service(trackers):
+                process = trackers._trackers["wandb"]._process
+                self.assertTrue(server.wait_for(lambda server: RUN_ID in server.runs))
+                time.sleep(1.0)
+                for pid in wandb_tracker._children(process.pid):
+                    os.kill(pid, signal.SIGKILL)
+
+            with self.assertLogs("t5suite", "WARNING") as logs:
+                leg(["wandb"], directory, [2, 4, 6], before_end=kill_service)
+            self.assertLen(logs.output, 1)
+            self.assertEqual(by_hand(directory).returncode, 0)
+            self.assertEqual(server.runs[RUN_ID].steps(), [2, 4, 6])
+
+    def test_a_connection_that_drops_bounds_the_end_and_its_steps_are_sent_by_hand(self):
+        directory = folder()
+        with WandbServer() as server, wandb_environment(**server.environment()):
+            leg(["wandb"], directory, [2, 4])
+
+            def asked(server):
+                return sum(request[3] == "RunResumeStatus" for request in server.requests)
+
+            def drop(trackers):
+                # The run that goes on asks what is there; its steps are on their way (wandb sends every 15 s).
+                self.assertTrue(server.wait_for(lambda server: asked(server) == 2))
+                time.sleep(1.0)
+                server.drop()
+                drop.at = time.monotonic()
+
+            with self.assertLogs("t5suite", "WARNING") as logs:
+                leg(["wandb"], directory, [6, 8], before_end=drop)
+            self.assertLess(time.monotonic() - drop.at, 16)
+            self.assertLen(logs.output, 1)
+            self.assertEqual(by_hand(directory).returncode, 74)
+            server.restore()
+            self.assertEqual(by_hand(directory).returncode, 0)
+            self.assertEqual([json.loads(line)["_step"] for line in server.runs[RUN_ID].sent], [2, 4, 6, 8])
+
+
+if __name__ == "__main__":
+    absltest.main()
