@@ -42,10 +42,15 @@ class MetricsCallback(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **kwargs):
         """Keeps what an interrupted run wrote up to the checkpoint that it goes on from."""
-        if not state.is_world_process_zero or not self.path.is_file():
+        if not state.is_world_process_zero:
             return
+        if self.path.is_file():
+            self._trim(state.global_step)
+        self.trackers.begin(state.global_step)
+
+    def _trim(self, step: int) -> None:
         lines = _complete_lines(self.path)
-        kept = [line for line in lines[: self.num_lines] if line["step"] <= state.global_step]
+        kept = [line for line in lines[: self.num_lines] if line["step"] <= step]
         self.num_lines = len(kept)
         self.seconds_before = kept[-1]["seconds"] if kept else 0.0
         temporary = self.path.with_suffix(".tmp")

@@ -14,6 +14,8 @@ tells when one is gone).
 """  # noqa: E501
 
 import logging
+import os
+import shutil
 from pathlib import Path
 
 import torch
@@ -34,6 +36,8 @@ from t5suite.training.checkpoints import (
     save_state,
     write_json,
 )
+from t5suite.training.checkpoints.committing import sync_files, sync_folder
+from t5suite.training.checkpoints.manifests import files_below
 from t5suite.training.exact_resume import PROGRESS_FILE, RANK_FILE
 from t5suite.training.ranks import Ranks
 from t5suite.training.resets import write_position
@@ -42,6 +46,7 @@ from t5suite.training.weight_agreement import check_agreement, check_weights
 
 logger = logging.getLogger(__name__)
 
+NEW_MODEL = ".saving-model"
 OPTIMIZER, SCHEDULER, SCALER = "optimizer", "scheduler", "scaler"
 
 
@@ -127,6 +132,21 @@ class Checkpointing:
         if self.processing_class is not None:
             self.processing_class.save_pretrained(folder)
 
+    def save_model(self, output_dir=None, _internal_call: bool = False) -> None:
+        """A model for others to load: its files take the places of older ones when all are on the disk."""
+        if _internal_call:
+            super().save_model(output_dir, _internal_call)
+            return
+        check_weights(self.model, self.state.global_step, self.ranks)
+        folder = Path(output_dir or self.args.output_dir)
+        new = folder / NEW_MODEL
+        self.ranks.together(shutil.rmtree, new, ignore_errors=True)
+        super().save_model(str(new), _internal_call=True)
+        self.ranks.barrier()
+        self.ranks.together(_move_into_place, new, folder)
+        if self.args.push_to_hub:
+            self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
+
     def check_agreement(self) -> None:
         """All ranks of plain data parallelism hold the same weights."""
         if self.ranks.world_size > 1 and not (self.is_deepspeed_enabled or self.is_fsdp_enabled):
@@ -168,3 +188,14 @@ class Checkpointing:
         if reason:
             raise CheckpointError(f"the best checkpoint, {best}, is damaged: {reason}; no other has its weights")
         super()._load_best_model()
+
+
+def _move_into_place(new: Path, folder: Path) -> None:
+    """Each file is whole at any time; the last one moved is the weights', which a reader looks for."""
+    names = sorted(files_below(new), key=lambda name: name.endswith(".safetensors"))
+    sync_files(new, names)
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        os.replace(new / name, folder / name)
+    sync_folder(folder)
+    shutil.rmtree(new)

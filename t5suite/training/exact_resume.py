@@ -164,10 +164,13 @@ class ExactResume:
         if not pending:
             return
         logger.info("step %d: what was pending when the run was stopped is done first", self.state.global_step)
+        # The trainer restores random numbers with the first batch; a checkpoint that is written here has them, too.
+        self._load_rng_state(str(self.resumed_from))
         rest = trial, epoch, ignore_keys_for_eval, start_time
         follow = lambda: self._maybe_log_save_evaluate(
             self._tr_loss, pending["grad_norm"], self.model_wrapped, *rest, learning_rate=pending["learning_rate"]
         )
+        self.after_epoch_end = not pending["epoch_end"]
         self.control.should_log = False
         self.control.should_evaluate, self.control.should_save = pending["evaluate"], pending["save"]
         follow()

@@ -79,12 +79,17 @@ def _is_news(record: logging.LogRecord) -> bool:
     """Messages that say nothing to the user are left out.
 
     Tied weights are stored once: that a checkpoint lacks their other names is expected. Checkpoints are sorted by their
-    step where two were written within a second.
+    step where two were written within a second. Whether a run is the same is decided by all its settings (`runs`); the
+    trainer compares three, and takes a share of the steps (`--save_steps 0.1`) for another number than it makes of it.
     """
     return not any(text in record.getMessage() for text in NO_NEWS)
 
 
-NO_NEWS = ("missing keys in the checkpoint", "mtime may not be reliable")
+NO_NEWS = (
+    "missing keys in the checkpoint",
+    "mtime may not be reliable",
+    "arguments do not match the ones in the `trainer_state.json`",
+)
 
 
 def all_settings(*arguments) -> dict:
