@@ -1,0 +1,167 @@
+"""T: W&B that cannot be reached, that dies, that is offline; X5: secrets.
+
+    >>> TRACKERS["T2"].function(context)
+    Outcome(passed=True, observed='8 of 8 finish as without W&B, which gets every step once later')
+
+The real client runs, against a server on the loopback. A run that loses its tracker must be the run that never had one:
+same updates, same `metrics.jsonl`, same exit code.
+"""
+
+import signal
+import socket
+from functools import partial
+
+from faults import patches
+from faults.harness import Check, Context, Outcome, all_hold
+from faults.mirrored import SCRIPTS, Watched, loopback
+from faults.planted_secrets import x5_secrets_stay_secret
+
+LATEST_START = 10.0
+UNREACHABLE = ("refused port", "silent host", "no such host", "wrong key", "no key")
+
+
+def t1_unreachable(context: Context) -> Outcome:
+    """W&B cannot be used from the start: the run goes on at once, and its segment can be synced."""
+    cases = {}
+    faults = UNREACHABLE[:2] if context.quick else UNREACHABLE
+    with loopback() as server, socket.create_server(("127.0.0.1", 0)) as silent:
+        reach = {
+            "refused port": {"WANDB_BASE_URL": f"http://127.0.0.1:{_closed_port()}"},
+            "silent host": {"WANDB_BASE_URL": f"http://127.0.0.1:{silent.getsockname()[1]}"},
+            "no such host": {"WANDB_BASE_URL": "http://wandb.invalid"},
+            "wrong key": {"WANDB_API_KEY": "f" * 40},
+            "no key": {"WANDB_API_KEY": None},
+        }
+        # Two at once: their time is mostly waiting.
+        pairs = [(fault, script) for fault in faults for script in SCRIPTS]
+        pairs = pairs[::3] if context.quick else pairs
+        while pairs:
+            now, pairs = pairs[:2], pairs[2:]
+            runs = [Watched.start(context, script, server, seconds=0.0, **reach[fault]) for fault, script in now]
+            starts = [_seconds_to_first_step(run) for run in runs]
+            for (fault, script), run, seconds in zip(now, runs, starts, strict=True):
+                cases[f"{fault}, {script}"] = _unreached(run, server, seconds)
+    return all_hold(cases, "finish as without W&B, start within 10 s, and sync each step once")
+
+
+def _seconds_to_first_step(watched: Watched) -> float:
+    watched.victim.wait_for_step(1)
+    return watched.victim.seconds
+
+
+def _unreached(watched: Watched, server, seconds: float) -> str | None:
+    if seconds > LATEST_START:
+        return f"the first step came after {seconds:.1f} s"
+    watched.victim.wait()
+    damage = watched.damage(warnings=1)
+    if damage or "wandb sync " not in watched.warnings[0]:
+        return damage or f"no command in {watched.warnings[0]!r}"
+    return watched.sync(server) or watched.loss(server)
+
+
+def t2_lost_on_the_way(context: Context) -> Outcome:
+    """W&B's processes die or hang in the middle of training, or the network goes; training does not notice."""
+    # Two at once take as long as one: most of it is waiting for W&B's end.
+    pairs = (
+        [("service killed",)]
+        if context.quick
+        else [("service killed", "network dropped"), ("mirror killed", "service hangs")]
+    )
+    cases = {}
+    for faults in pairs:
+        # Each with a server of its own, for the network goes with it.
+        with loopback() as first, loopback() as second:
+            servers = dict(zip(faults, (first, second)))
+            runs = {}
+            for fault, server in servers.items():
+                scripts = SCRIPTS[: 1 if context.quick else 2]
+                runs |= {(fault, script): Watched.start(context, script, server) for script in scripts}
+            for (fault, _), watched in runs.items():
+                watched.wait_until_mirrored(servers[fault])
+            for (fault, _), watched in runs.items():
+                _inject(fault, watched, servers[fault])
+            for (fault, script), watched in runs.items():
+                watched.victim.wait()
+                servers[fault].restore()
+                cases[f"{fault}, {script}"] = _recovered(watched, servers[fault])
+    return all_hold(cases, "finish as without W&B, which gets every step once later")
+
+
+def _inject(fault: str, watched: Watched, server) -> None:
+    if fault == "network dropped":
+        server.drop()
+    elif fault == "service hangs":
+        watched.signal("service", signal.SIGSTOP)
+    else:
+        watched.signal(fault.split()[0])
+
+
+def _recovered(watched: Watched, server) -> str | None:
+    damage = watched.damage(warnings=1)
+    if damage or "t5suite.tracking.wandb_mirror" not in watched.warnings[0]:
+        return damage or f"no command in {watched.warnings[0]!r}"
+    return watched.mirror(server) or watched.loss(server)
+
+
+def t3_one_resume(context: Context) -> Outcome:
+    """A run that is killed and goes on is one run of W&B's with every step once, offline and online."""
+    kinds = ("offline",) if context.quick else ("offline", "offline, all killed", "online", "online, all killed")
+    cases = {}
+    with loopback() as server:
+        for kind in kinds:
+            runs = {script: _killed(context, script, server, kind) for script in SCRIPTS[: 1 if context.quick else 2]}
+            for watched in runs.values():
+                _go_on(watched, server, kind)
+            for script, watched in runs.items():
+                watched.victim.wait()
+                problem = watched.damage(warnings=0)
+                if not problem and kind.startswith("offline"):
+                    problem = watched.sync(server)
+                cases[f"{kind}, {script}"] = problem or watched.loss(server)
+    return all_hold(cases, "are one W&B run with each step once")
+
+
+def _killed(context: Context, script: str, server, kind: str) -> Watched:
+    """A run that is killed within step 6, after the checkpoint at 4."""
+    mode = {"WANDB_MODE": "offline"} if kind.startswith("offline") else {}
+    return Watched.start(context, script, server, patch=[partial(patches.kill_at_step, 5, "on_step_end")], **mode)
+
+
+def _go_on(watched: Watched, server, kind: str) -> None:
+    if kind.endswith("all killed"):
+        # As a scheduler kills: all at once. What the service still held in memory is gone.
+        watched.victim.wait_for_step(4)
+        for name in ("service", "mirror"):
+            if name in watched.processes():
+                watched.signal(name)
+    watched.victim.wait()
+    watched.go(watched.directory)
+
+
+def _closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
+
+
+TRACKERS = {
+    "T1": Check(
+        t1_unreachable,
+        injected="W&B: refused port, silent host, no such host, wrong key, no key",
+        expected="finishes, exit 0, metrics.jsonl complete, start delay below 10 s, syncs later",
+    ),
+    "T2": Check(
+        t2_lost_on_the_way,
+        injected="W&B's service or mirror killed, service stopped, network dropped mid-run",
+        expected="finishes unharmed, warned once, W&B complete later",
+    ),
+    "T3": Check(
+        t3_one_resume,
+        injected="offline (then sync) and online, killed and resumed once",
+        expected="one run id, no step twice or missing",
+    ),
+    "X5": Check(
+        x5_secrets_stay_secret,
+        injected="W&B and HF tokens: environment, netrc, flags, YAML, misspelled flags",
+        expected="in no file, output, argv or message to W&B",
+    ),
+}

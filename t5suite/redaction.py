@@ -1,0 +1,88 @@
+"""Secrets are kept out of whatever is shown, logged, written or sent.
+
+    >>> redacted("--hub_token: 'hf_abcdefghijklmnopqrstuvwxyz' is no number")
+    "--hub_token: '***' is no number"
+    >>> redacted_value({"hub": {"access_token": "abc", "retries": 3}})
+    {'hub': {'access_token': '***', 'retries': 3}}
+
+Two ways to know a secret: by its value, where the environment or netrc holds it, and by its shape, where the kind of
+token has one. W&B's older keys are 40 hexadecimal digits, as commits are: they are known by value only.
+"""
+
+import functools
+import logging
+import netrc
+import os
+import re
+
+SHOWN = "***"
+SECRET_WORDS = ("token", "key", "password", "secret")
+# Shorter values would be found in innocent words.
+SHORTEST_VALUE = 16
+SHAPES = re.compile(
+    r"\bhf_[A-Za-z0-9]{20,}"  # Hugging Face
+    r"|\bapi_org_[A-Za-z0-9]{20,}"  # Hugging Face, organizations
+    r"|\bwandb_v\d+_\w{20,}"  # Weights & Biases
+    r"|\b(?:gh[opsru]|github_pat)_\w{20,}"  # GitHub
+    r"|\bsk-[\w-]{20,}"
+    r"|\bAKIA[A-Z0-9]{16}\b"  # AWS
+    r"|(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"  # the name and password of an address
+)
+
+
+def redacted(text: str) -> str:
+    """The text with every secret in it replaced by `***`."""
+    for secret in known_secrets():
+        text = text.replace(secret, SHOWN)
+    return SHAPES.sub(SHOWN, text)
+
+
+def redacted_value(value):
+    """A JSON value with every secret in it replaced: in texts, and whatever stands under a secret's name."""
+    if isinstance(value, str):
+        return redacted(value)
+    if isinstance(value, dict):
+        return {name: _under(name, item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [redacted_value(item) for item in value]
+    return value
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a flag, setting or variable of that name holds a secret.
+
+    >>> is_secret_name("--hub_token"), is_secret_name("WANDB_API_KEY"), is_secret_name("tokenizer_name")
+    (True, True, False)
+    """
+    return str(name).lower().endswith(SECRET_WORDS)
+
+
+def known_secrets() -> list[str]:
+    """What the environment and netrc hold, longest first, so that none is replaced in part."""
+    values = {value for name, value in os.environ.items() if is_secret_name(name)} | _netrc_secrets()
+    return sorted((value for value in values if len(value) >= SHORTEST_VALUE), key=len, reverse=True)
+
+
+class RedactingFormatter(logging.Formatter):
+    """Log lines without secrets, those in tracebacks and arguments included.
+
+    >>> handler.setFormatter(RedactingFormatter("%(levelname)s %(name)s: %(message)s"))
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        return redacted(super().format(record))
+
+
+def _under(name, value):
+    secret = is_secret_name(name) and isinstance(value, str) and value
+    return SHOWN if secret else redacted_value(value)
+
+
+@functools.cache
+def _netrc_secrets() -> frozenset[str]:
+    try:
+        hosts = netrc.netrc(os.environ.get("NETRC")).hosts
+    except (OSError, netrc.NetrcParseError):
+        return frozenset()
+    return frozenset(password for _, _, password in hosts.values() if password)
