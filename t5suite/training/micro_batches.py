@@ -21,6 +21,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from t5suite.errors import ConfigError
 
@@ -136,6 +137,32 @@ class MicroBatches:
     def load(self, state: dict[str, int]) -> None:
         """Goes on where `state` was taken."""
         self.pieces = int(state.get("pieces", 1))
+
+
+def can_put_off(model) -> bool:
+    """Whether a model is wrapped such that `putting_off_exchange` works: plain `DistributedDataParallel`."""
+    return (
+        type(model) is DistributedDataParallel
+        and not model.static_graph
+        and not model._use_python_reducer
+        and not model._delay_all_reduce_all_params
+    )
+
+
+def putting_off_exchange(model, compute_loss: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """The loss, such that ranks exchange gradients in its backward pass, as they would have without this.
+
+    `DistributedDataParallel` (torch 2.13) gets ready for that at the end of its own forward pass, and cannot be told
+    that no backward pass follows: if memory runs out in the loss, where logits become float32, it would send the
+    gradients of whatever runs next. Here it gets ready once the loss is there (`tests/test_safe_updates_ranks.py`).
+    """
+    if not (can_put_off(model) and model.require_backward_grad_sync and torch.is_grad_enabled()):
+        return compute_loss()
+    with model.no_sync():
+        loss = compute_loss()
+    model.require_forward_param_sync = True
+    model.reducer.prepare_for_backward([loss] if model.find_unused_parameters else [])
+    return loss
 
 
 class Failed:

@@ -28,7 +28,7 @@ from transformers import TrainerCallback
 from t5suite.errors import ConfigError, NumericsError
 from t5suite.training.checkpoints import load_state, newest_verified
 from t5suite.training.incidents import Incidents
-from t5suite.training.micro_batches import MicroBatches
+from t5suite.training.micro_batches import MicroBatches, can_put_off, putting_off_exchange
 from t5suite.training.ranks import Ranks
 from t5suite.training.resets import load_moments
 from t5suite.training.spikes import POLICIES, SpikeDetector
@@ -157,14 +157,19 @@ class SafeUpdates:
 
     def training_step(self, model, inputs, num_items_in_batch=None) -> torch.Tensor:
         """One micro-batch, in pieces where memory asks for it."""
-        step = functools.partial(super().training_step, model, num_items_in_batch=num_items_in_batch)
+        step = super().training_step
         self._items = num_items_in_batch
+
+        def run(piece):
+            self._in_backward = False
+            return step(model, piece, num_items_in_batch)
+
         if num_items_in_batch is None:
-            loss = step(inputs)
+            loss = run(inputs)
         else:
             loss = self.micro_batches.run(
                 inputs,
-                lambda piece: step(inputs=piece),
+                run,
                 redo=functools.partial(self._redo, model),
                 no_sync=functools.partial(self.accelerator.no_sync, model),
                 synchronises=self.accelerator.gradient_state.sync_gradients,
@@ -172,10 +177,10 @@ class SafeUpdates:
         self._update_loss = loss.detach() if self._update_loss is None else self._update_loss + loss.detach()
         return loss
 
-    def compute_loss(self, *args, **kwargs):
-        """Notes where the forward pass ends and the backward pass begins."""
-        self._in_backward = False
-        loss = super().compute_loss(*args, **kwargs)
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        """Notes where the forward pass ends, and lets ranks prepare for exchanging gradients only then."""
+        compute = functools.partial(super().compute_loss, model, inputs, return_outputs, num_items_in_batch)
+        loss = compute() if return_outputs else putting_off_exchange(model, compute)
         self._in_backward = True
         return loss
 
@@ -187,7 +192,8 @@ class SafeUpdates:
     def _redo(self, model, failure: str, synchronising: bool) -> None:
         """Before an update runs again in smaller pieces."""
         sharded = self.accelerator.distributed_type.value in ("FSDP", "DEEPSPEED")
-        if sharded or (synchronising and self._in_backward and self.ranks.world_size > 1):
+        exchanging = synchronising and (self._in_backward or not can_put_off(model))
+        if sharded or (exchanging and self.ranks.world_size > 1):
             size, steps = self.args.per_device_train_batch_size, self.args.gradient_accumulation_steps
             raise ConfigError(
                 f"out of memory on rank {self.ranks.rank} in step {self.state.global_step + 1} ({failure}), while the "

@@ -1,0 +1,353 @@
+"""Updates that must not be made are not: failures, spikes, lack of memory; one process."""
+
+import logging
+import math
+from types import SimpleNamespace
+from unittest import mock
+
+import guarded_trainer
+import torch
+from absl.testing import absltest, parameterized
+from guarded_trainer import at_steps, equal, incidents, limit_rows, losses, make
+
+from t5suite.errors import ConfigError, NumericsError
+from t5suite.optim.optimizers import OPTIMIZERS
+from t5suite.training.ranks import Ranks
+from t5suite.training.safe_updates import SafeUpdates, UpdateVote, check_policy, shown
+from t5suite.training.spikes import Spike, SpikeDetector
+
+NAN = float("nan")
+
+
+def times(factor):
+    return lambda loss: loss * factor
+
+
+class ScriptedSpikes(SpikeDetector):
+    """Finds a spike in the n-th update that it sees, for every n given."""
+
+    def __init__(self, numbers):
+        super().__init__()
+        self.numbers, self.seen = set(numbers), 0
+
+    def observe(self, loss, grad_norm=None):
+        self.seen += 1
+        return Spike("loss", loss, loss / 2, loss / 10, 9.0) if self.seen in self.numbers else None
+
+
+class NonFiniteTest(parameterized.TestCase):
+    @parameterized.parameters(*sorted(OPTIMIZERS), None)
+    def test_a_skipped_update_changes_no_weight_and_no_moment_but_schedule_and_steps_go_on(self, optimizer):
+        trainer = make(optimizer=optimizer, schedule="linear")
+        at_steps(trainer, {3}, times(NAN))
+        trainer.train()
+        states = trainer.recorder.at
+        self.assertEqual(sorted(states), [0, 1, 2, 3, 4, 5, 6])
+        self.assertTrue(equal(states[3][:2], states[2][:2]))
+        for step in (1, 2, 4, 5):
+            self.assertFalse(equal(states[step][0], states[step - 1][0]), step)
+        rates = [states[step][2][0] for step in range(7)]
+        self.assertEqual(rates, sorted(rates, reverse=True))
+        self.assertLen(set(rates), 7)
+
+    @parameterized.parameters((NAN, 1), (math.inf, 1), (-math.inf, 1), (NAN, 2))
+    def test_a_loss_that_is_none_is_an_incident_with_its_examples(self, factor, accumulation):
+        trainer = make(8 // accumulation, accumulation)
+        at_steps(trainer, {2}, times(factor))
+        trainer.train()
+        (line,) = incidents(trainer)
+        self.assertEqual((line["step"], line["kind"], line["action"]), (2, "non_finite", "update skipped"))
+        self.assertEqual(line["examples"], ["mini.train:2"])
+        self.assertIsNone(line["loss"])
+        self.assertIn("loss was", line["note"])
+        self.assertEqual(trainer.skipped_updates, 1)
+        self.assertTrue(all(p.isfinite().all() for p in trainer.model.parameters()))
+
+    @parameterized.parameters(NAN, math.inf)
+    def test_a_gradient_that_is_none_is_skipped_though_the_loss_is_fine(self, value):
+        trainer = make()
+        weight = trainer.model.get_input_embeddings().weight
+        hook = lambda gradient: gradient + value if trainer.state.global_step == 2 else gradient
+        weight.register_hook(hook)
+        trainer.train()
+        self.assertTrue(equal(trainer.recorder.at[3][:2], trainer.recorder.at[2][:2]))
+        (line,) = incidents(trainer)
+        self.assertIsNone(line["grad_norm"])
+        self.assertGreater(line["loss"], 0)
+
+    def test_without_clipping_too(self):
+        trainer = make(max_grad_norm=0.0)
+        at_steps(trainer, {2}, times(NAN))
+        trainer.train()
+        self.assertTrue(equal(trainer.recorder.at[2][:2], trainer.recorder.at[1][:2]))
+
+    def test_the_run_ends_after_so_many_in_a_row(self):
+        trainer = make(guard={"max_skipped_updates": 2})
+        at_steps(trainer, {3, 4, 5}, times(NAN))
+        with self.assertRaisesRegex(
+            NumericsError, r"step 4: the loss was nan.*2 updates in a row \(from step 3\)"
+        ) as caught:
+            trainer.train()
+        self.assertEqual(caught.exception.exit_code, 70)
+        self.assertIn("mini.train:4", str(caught.exception))
+        self.assertIn("--learning_rate", str(caught.exception))
+        self.assertEqual(
+            [line["action"] for line in incidents(trainer)], ["update skipped", "update skipped; the run stops"]
+        )
+        self.assertTrue(all(p.isfinite().all() for p in trainer.model.parameters()))
+
+    def test_a_sound_update_between_begins_the_count_anew(self):
+        trainer = make(guard={"max_skipped_updates": 2})
+        at_steps(trainer, {1, 3, 5}, times(NAN))
+        trainer.train()
+        self.assertEqual((trainer.skipped_updates, trainer.state.global_step), (3, 6))
+
+    def test_an_update_without_a_target_token_says_so(self):
+        trainer = make(guard={"max_skipped_updates": 1})
+        collate, calls = trainer.data_collator, []
+
+        def without_targets(features):
+            calls.append(1)
+            batch = collate(features)
+            return {**batch, "labels": torch.full_like(batch["labels"], -100)} if len(calls) == 2 else batch
+
+        trainer.data_collator = without_targets
+        with self.assertRaisesRegex(
+            NumericsError, "step 2: the update has no target token at all.*--max_target_length"
+        ):
+            trainer.train()
+
+    def test_logged_losses_are_means_over_sound_updates(self):
+        still = {"num_train_epochs": 1, "optim": "sgd", "learning_rate": 0.0}
+        whole = make(**still)
+        whole.train()
+        each = [loss for loss, _ in losses(whole)]
+        for bad in (1, 2, 3):
+            trainer = make(**still, logging_steps=3)
+            at_steps(trainer, {bad}, times(NAN))
+            trainer.train()
+            expected = (sum(each) - each[bad - 1]) / 2
+            self.assertAlmostEqual(losses(trainer)[0][0], expected, places=5)
+            self.assertAlmostEqual(trainer.state.log_history[-1]["train_loss"], expected, places=5)
+            self.assertEqual(trainer.state.log_history[0]["skipped_updates"], 1)
+
+    def test_a_log_of_skipped_updates_alone_is_no_number(self):
+        trainer = make(num_train_epochs=1)
+        at_steps(trainer, {2}, times(NAN))
+        trainer.train()
+        logged = [loss for loss, _ in losses(trainer)]
+        self.assertEqual([math.isnan(loss) for loss in logged], [False, True, False])
+
+    def test_a_run_without_incidents_is_the_same_to_the_bit(self):
+        with mock.patch.object(SafeUpdates, "settle_update"), mock.patch.object(SafeUpdates, "log"):
+            plain = make()
+            plain.train()
+        guarded = make()
+        guarded.train()
+        self.assertTrue(equal(plain.recorder.at[6], guarded.recorder.at[6]))
+        self.assertFalse(guarded.incidents.path.exists())
+
+    def test_under_fp16_overflowing_gradients_are_the_scaler_s_business_while_its_scale_can_fall(self):
+        for scale, broken in ((65536.0, False), (1.0, True)):
+            trainer = make(num_train_epochs=1)
+            trainer.accelerator.scaler = SimpleNamespace(get_scale=lambda scale=scale: scale)
+            self.assertEqual(trainer._is_broken(SimpleNamespace(loss=2.0, grad_norm=math.inf)), broken)
+            self.assertTrue(trainer._is_broken(SimpleNamespace(loss=NAN, grad_norm=1.0)))
+
+    def test_a_resumed_run_goes_on_counting(self):
+        first = make(guard={"max_skipped_updates": 3})
+        at_steps(first, {1, 5, 6}, times(NAN))
+        first.train()
+        second = make()
+        callback = lambda trainer: next(
+            part for part in trainer.callback_handler.callbacks if type(part).__name__ == "UpdateCallback"
+        )
+        callback(second).recall(callback(first).remember())
+        self.assertEqual((second.in_a_row, second.skipped_updates), (2, 3))
+        self.assertEqual(second.spikes.state(), first.spikes.state())
+        self.assertEqual(second.counted["run"], [6, 3])
+
+    def test_incidents_behind_the_step_that_a_run_goes_on_from_are_dropped(self):
+        trainer = make(num_train_epochs=1)
+        trainer.incidents.add(5, "spike", "none")
+        trainer.train()
+        self.assertEqual(incidents(trainer), [])
+
+
+class SpikePolicyTest(parameterized.TestCase):
+    def trainer(self, policy, spikes, **settings):
+        return make(guard={"loss_spikes": policy, "spikes": ScriptedSpikes(spikes)}, **settings)
+
+    def test_ten_times_the_loss_is_noticed_in_training(self):
+        trainer = make(num_train_epochs=8, optim="sgd", learning_rate=1e-4)
+        at_steps(trainer, {20}, times(10.0))
+        with self.assertLogs("t5suite.training.safe_updates", logging.WARNING) as logged:
+            trainer.train()
+        (line,) = incidents(trainer)
+        self.assertEqual((line["step"], line["kind"], line["action"]), (20, "spike", "none"))
+        self.assertEqual(line["examples"], ["mini.train:20"])
+        self.assertGreater(line["loss"], line["limit"])
+        self.assertIn("step 20: loss", logged.output[0])
+
+    def test_log_and_off_change_nothing(self):
+        off, logs = self.trainer("off", {3}), self.trainer("log", {3, 4})
+        off.train()
+        logs.train()
+        self.assertTrue(equal(off.recorder.at, logs.recorder.at))
+        self.assertEqual([line["step"] for line in incidents(logs)], [3, 4])
+        self.assertEqual(incidents(off), [])
+
+    def test_skip_leaves_weights_and_moments_and_keeps_the_loss_in_the_log(self):
+        trainer = self.trainer("skip", {3})
+        trainer.train()
+        self.assertTrue(equal(trainer.recorder.at[3][:2], trainer.recorder.at[2][:2]))
+        self.assertTrue(all(math.isfinite(loss) for loss, _ in losses(trainer)))
+        self.assertEqual(incidents(trainer)[0]["action"], "update skipped")
+
+    def test_spikes_in_a_row_end_a_run_that_skips_them(self):
+        trainer = self.trainer("skip", {2, 3, 4})
+        with self.assertRaisesRegex(NumericsError, "step 4: loss .* standard deviations above.*3 updates in a row"):
+            trainer.train()
+
+    def test_rollback_takes_weights_and_moments_of_the_checkpoint_and_goes_on_with_rates_and_data(self):
+        straight = self.trainer("off", set(), schedule="linear")
+        straight.train()
+        trainer = self.trainer("rollback", {5}, schedule="linear")
+        trainer.add_callback(guarded_trainer.CheckpointAt(trainer, {1, 3}))
+        trainer.train()
+        states = trainer.recorder.at
+        self.assertFalse(equal(states[4][0], states[3][0]))
+        self.assertTrue(equal(states[5][0], states[3][0]))
+        self.assertTrue(equal(states[5][1], states[3][1]))
+        self.assertFalse(equal(states[6][0], states[5][0]))
+        for step in range(7):
+            self.assertEqual(states[step][2], straight.recorder.at[step][2])
+        (line,) = incidents(trainer)
+        self.assertEqual((line["step"], line["action"]), (5, "rolled back to checkpoint-3"))
+        self.assertEqual(trainer.skipped_updates, 0)
+
+    def test_rollback_without_a_checkpoint_skips(self):
+        trainer = self.trainer("rollback", {3})
+        with self.assertLogs("t5suite.training.safe_updates", logging.WARNING) as logged:
+            trainer.train()
+        self.assertIn("no checkpoint to roll back to", logged.output[0])
+        self.assertTrue(equal(trainer.recorder.at[3][:2], trainer.recorder.at[2][:2]))
+
+    def test_rollbacks_without_end_end_the_run(self):
+        trainer = self.trainer("rollback", {2, 3, 4, 5})
+        trainer.add_callback(guarded_trainer.CheckpointAt(trainer, {1}))
+        with self.assertRaisesRegex(NumericsError, "step 5: .*after 3 rollbacks since the last checkpoint"):
+            trainer.train()
+
+    def test_a_checkpoint_between_begins_the_count_anew(self):
+        trainer = self.trainer("rollback", {2, 3, 5, 6})
+        trainer.add_callback(guarded_trainer.CheckpointAt(trainer, {1, 4}))
+        trainer.train()
+        self.assertEqual(trainer.state.global_step, 6)
+        actions = [line["action"] for line in incidents(trainer)]
+        self.assertEqual(actions, ["rolled back to checkpoint-1"] * 2 + ["rolled back to checkpoint-4"] * 2)
+
+    @parameterized.parameters(("skip", "DEEPSPEED"), ("rollback", "DEEPSPEED"), ("rollback", "FSDP"), ("stop", "NO"))
+    def test_what_cannot_be_done_is_refused(self, policy, kind):
+        with self.assertRaisesRegex(ConfigError, "--loss_spikes"):
+            check_policy(policy, 3, kind)
+
+    @parameterized.parameters(("log", "DEEPSPEED"), ("skip", "FSDP"), ("rollback", "MULTI_GPU"))
+    def test_what_can_be_done_is_not_refused(self, policy, kind):
+        check_policy(policy, 1, kind)
+
+    def test_a_limit_below_one_is_refused(self):
+        with self.assertRaisesRegex(ConfigError, "--max_skipped_updates 0"):
+            check_policy("log", 0, "NO")
+
+
+class OutOfMemoryTest(parameterized.TestCase):
+    @parameterized.product(cut=((8, 1), (4, 2)), where=("model", "loss", "backward"), optim=("sgd", "adamw_torch"))
+    def test_the_trajectory_stays(self, cut, where, optim):
+        rows, accumulation = cut
+        expected = make(rows, accumulation, optim=optim)
+        expected.train()
+        trainer = make(rows, accumulation, optim=optim)
+        limit_rows(trainer, rows // 2, from_step=3, where=where)
+        trainer.train()
+        self.assertEqual(trainer.micro_batches.pieces, 2)
+        self.assertEqual(trainer.state.global_step, 6)
+        for found, wanted in zip(losses(trainer), losses(expected), strict=True):
+            for a, b in zip(found, wanted, strict=True):
+                self.assertLess(abs(a - b) / b, 1e-5)
+        (line,) = incidents(trainer)
+        self.assertEqual(
+            (line["step"], line["kind"], line["action"]), (3, "out_of_memory", "micro-batches in 2 pieces")
+        )
+
+    def test_a_failure_in_the_second_micro_batch_runs_the_first_again(self):
+        expected = make(4, 2)
+        expected.train()
+        trainer = make(4, 2)
+        compute_loss, calls = trainer.compute_loss, []
+
+        def fails_once(model, inputs, *args, **kwargs):
+            calls.append((trainer.state.global_step + 1, inputs["input_ids"].shape[0]))
+            loss = compute_loss(model, inputs, *args, **kwargs)
+            if len(calls) == 4:
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+            return loss
+
+        trainer.compute_loss = fails_once
+        trainer.train()
+        self.assertEqual(calls[:8], [(1, 4), (1, 4), (2, 4), (2, 4), (2, 2), (2, 2), (2, 2), (2, 2)])
+        for found, wanted in zip(losses(trainer), losses(expected), strict=True):
+            self.assertLess(abs(found[0] - wanted[0]) / wanted[0], 1e-5)
+
+    def test_the_run_is_the_one_that_was_cut_from_that_step_on(self):
+        """To the bit: what a resumed run computes that meets the lack of memory again, or remembers the pieces."""
+        failing = make(8, 1)
+        limit_rows(failing, 4, from_step=3)
+        failing.train()
+        told = make(8, 1)
+        begin = told.begin_update
+
+        def begin_update():
+            told.micro_batches.pieces = 2 if told.state.global_step >= 2 else 1
+            begin()
+
+        told.begin_update = begin_update
+        told.train()
+        self.assertTrue(equal(failing.recorder.at[6], told.recorder.at[6]))
+
+    def test_one_row_that_does_not_fit_ends_the_run(self):
+        trainer = make(8, 1)
+        limit_rows(trainer, 0)
+        with self.assertRaisesRegex(ConfigError, "one row"):
+            trainer.train()
+
+
+class VoteTest(parameterized.TestCase):
+    def test_one_rank_alone_sends_nothing(self):
+        totals = UpdateVote(Ranks()).take(torch.tensor(2.5), torch.tensor(0.5), stop=True)
+        self.assertEqual((totals.loss, totals.grad_norm, totals.stop, totals.grew), (2.5, 0.5, True, False))
+
+    @parameterized.parameters(None, 0.5)
+    def test_plain_numbers_do_too(self, norm):
+        self.assertEqual(UpdateVote(Ranks()).take(2.5, norm).grad_norm, norm)
+
+    def test_several_ranks_send_once(self):
+        class Two(Ranks):
+            sent = []
+
+            def sum(self, values):
+                self.sent.append(values)
+                return [a + b for a, b in zip(values, [1.5, 0.25, 1.0, 0.0], strict=True)]
+
+        ranks = Two(0, 2)
+        totals = UpdateVote(ranks).take(torch.tensor(2.0), torch.tensor(0.5))
+        self.assertLen(ranks.sent, 1)
+        self.assertEqual((totals.loss, totals.grad_norm, totals.stop, totals.grew), (2.5, 0.5, True, False))
+
+    def test_few_ids_are_shown(self):
+        self.assertEqual(shown([]), "not known")
+        self.assertEqual(shown(list(range(10)), most=2), "0, 1 and 8 more")
+
+
+if __name__ == "__main__":
+    absltest.main()
