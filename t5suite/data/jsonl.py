@@ -8,11 +8,15 @@ import gzip
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from t5suite.data.text.compressed import byte_lines
 from t5suite.errors import DataError
+
+# What a line must hold for half of a surrogate pair to come out of it.
+SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def read_jsonl(path, values=dict) -> list:
@@ -22,8 +26,8 @@ def read_jsonl(path, values=dict) -> list:
       values: the type that every line must hold; `object` takes any JSON value.
 
     Raises:
-      DataError: no such file, nothing in it, or a line (named) that is not UTF-8, not JSON or not of type `values`;
-        a compressed file that ends too early.
+      DataError: no such file, nothing in it, or a line (named) that is not UTF-8, not JSON (NaN is not) or not of type
+        `values`; a compressed file that ends too early.
     """
     read = [value for _, value in numbered_lines(path, values)]
     if not read:
@@ -31,21 +35,49 @@ def read_jsonl(path, values=dict) -> list:
     return read
 
 
-def numbered_lines(path, values=dict) -> Iterator[tuple[int, object]]:
-    """`(line number, value)` of every line that is not empty."""
+def numbered_lines(path, values=dict, whole_characters: bool = False) -> Iterator[tuple[int, object]]:
+    """`(line number, value)` of every line that is not empty; see `read_jsonl` and `parse_line`."""
     for number, line in enumerate(byte_lines(Path(path)), start=1):
         line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
         if not line.strip():
             continue
         try:
-            value = json.loads(line.decode("utf-8"))
-        except UnicodeDecodeError as error:
-            raise DataError(f"{path}:{number}: not UTF-8 (byte {error.start} is 0x{line[error.start]:02x})") from None
-        except json.JSONDecodeError as error:
-            raise DataError(f"{path}:{number}: not JSON ({error.msg} at column {error.colno})") from None
+            value = parse_line(line, whole_characters)
+        except ValueError as error:
+            raise DataError(f"{path}:{number}: {error}") from None
         if not isinstance(value, values):
             raise DataError(f"{path}:{number}: expected one JSON {_name(values)} a line, found {_name(type(value))}")
         yield number, value
+
+
+def parse_line(line: bytes, whole_characters: bool = False):
+    """The value of one line of JSON.
+
+    >>> parse_line(b'{"label": 1}')
+    {'label': 1}
+
+    Args:
+      whole_characters: refuse halves of surrogate pairs, which JSON can escape but no tokenizer or file takes.
+
+    Raises:
+      ValueError: it is none; the message says why, in words that follow a `file:line: `.
+    """
+    try:
+        value = _DECODER.decode(line.decode("utf-8"))
+        if whole_characters and SURROGATE_ESCAPE.search(line):
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        return value
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 (byte {error.start} is 0x{line[error.start]:02x})") from None
+    except UnicodeEncodeError as error:
+        raise ValueError(f"not UTF-8 ({error.object[error.start]!r} is half a surrogate pair)") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON ({error.msg} at column {error.colno})") from None
+    except RecursionError:
+        raise ValueError("not JSON (nested too deeply)") from None
+    except ValueError as error:
+        # A name such as NaN, and whole numbers of more digits than Python turns into one (4300).
+        raise ValueError(f"not JSON ({error})") from None
 
 
 def write_jsonl(path, values: Iterable) -> int:
@@ -80,6 +112,13 @@ def file_sha256(path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def _refuse_constant(name: str):
+    raise ValueError(f"{name} is no JSON value; write null")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def _opened_for_writing(path: Path):

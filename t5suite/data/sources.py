@@ -149,22 +149,26 @@ def check_rows(task: Task, role: str, rows, place: Callable[[int], str]) -> int:
     """Formats every row once, so that a bad one stops the run before it starts; counts rows with an empty text.
 
     Raises:
-      DataError: a column is missing, a label is none of the task's, a training row is unlabelled, and so on.
+      DataError: a column is missing, a label is none of the task's, a row is unlabelled that must not be, and so on.
     """
-    empty = []
+    empty, first_labelled = [], None
     for i, row in enumerate(rows):
         try:
-            for column in task.text_columns:
-                if column not in row:
-                    raise DataError(f"no column {column!r}; the row has {', '.join(map(repr, row))}")
-                if row[column] in ("", None, []):
-                    empty.append(i)
-            if role == "train" and not task.is_labelled(row):
-                column = task.entry["label_column_name"]
-                raise DataError(f"column {column!r} holds {row.get(column)!r}: a training row must be labelled")
+            empty += [i] * _has_empty_text(task, row)
+            labelled = task.is_labelled(row)
+            if not labelled:
+                _refuse_unlabelled(task, role, row)
+            if first_labelled is None:
+                first_labelled = labelled
+            if labelled is not first_labelled and task.entry["metric_names"]:
+                others = "labelled" if first_labelled else "unlabelled"
+                raise DataError(f"the row is {'' if labelled else 'un'}labelled, but those before it are {others}")
             task.examples(row, role)
         except DataError as error:
             raise DataError(f"{place(i)}: {error}") from None
+        except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
+            what = f"{type(error).__name__}: {error}"
+            raise DataError(f"{place(i)}: not a row of {task.benchmark}/{task.name} ({what:.200})") from None
     if empty:
         logger.warning(
             "%s/%s %s: %d empty texts (first: %s)", task.benchmark, task.name, role, len(empty), place(empty[0])
@@ -172,11 +176,28 @@ def check_rows(task: Task, role: str, rows, place: Callable[[int], str]) -> int:
     return len(empty)
 
 
+def _has_empty_text(task: Task, row: dict) -> bool:
+    for column in task.text_columns:
+        if column not in row:
+            raise DataError(f"no column {column!r}; the row has {', '.join(map(repr, row)):.500}")
+    return any(row[column] in ("", None, []) for column in task.text_columns)
+
+
+def _refuse_unlabelled(task: Task, role: str, row: dict) -> None:
+    """A model learns from labels alone, and is selected by them; unlabelled rows can be predicted."""
+    column = task.entry["label_column_name"]
+    if role == "train" or (role == "validation" and task.entry["metric_names"]):
+        raise DataError(
+            f"column {column!r} holds {row.get(column)!r:.60}: a {role} row must be labelled (unlabelled ones are "
+            "what --test_file and --predict_only are for)"
+        )
+
+
 def _read_rows(task: Task, role: str, path: Path) -> LoadedSplit:
     import datasets
 
     numbers, rows = [], []
-    for number, row in numbered_lines(path):
+    for number, row in numbered_lines(path, whole_characters=True):
         numbers.append(number)
         rows.append(row)
     if not rows:
@@ -185,7 +206,7 @@ def _read_rows(task: Task, role: str, path: Path) -> LoadedSplit:
     _check_same_columns(path, numbers, rows)
     try:
         dataset = datasets.Dataset.from_list(rows)
-    except (TypeError, ValueError) as error:  # pyarrow's errors are ValueErrors
+    except (TypeError, ValueError, OverflowError) as error:  # pyarrow's errors are ValueErrors
         raise DataError(f"{path}: a column changes its type from row to row ({error})") from None
     return LoadedSplit(dataset, str(path), f"sha256:{file_sha256(path)}", empty)
 

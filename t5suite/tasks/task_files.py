@@ -5,7 +5,8 @@
     ['glue', 'mine', 'mini', 'super_glue']
 
 A task file is `{benchmark: {task: entry}}` in YAML, or a Python file that defines `DATASET_VALS`; the Python file is
-run, so give only files that you trust. Redefining a shipped task is an error.
+run, so give only files that you trust. Redefining a shipped task is an error. Benchmarks, tasks and splits give folders
+and files their names, so none may leave the folder that it is put into (`t5suite.names`).
 """
 
 import runpy
@@ -13,7 +14,9 @@ from pathlib import Path
 
 from t5suite.constants import DATASET_VALS
 from t5suite.errors import ConfigError
+from t5suite.names import check_name
 from t5suite.tasks.entries import check_entry
+from t5suite.yaml_files import YamlFile, read_yaml
 
 
 def load_registry(task_file: str | None = None) -> dict:
@@ -25,29 +28,52 @@ def load_registry(task_file: str | None = None) -> dict:
     registry = {benchmark: dict(tasks) for benchmark, tasks in DATASET_VALS.items()}
     if task_file is None:
         return registry
-    for benchmark, tasks in _read(Path(task_file)).items():
+    content, lines = _read(task_file)
+    for benchmark, tasks in content.items():
+        place = _place(task_file, lines, benchmark)
+        check_name(benchmark, "benchmark", place)
         if not isinstance(tasks, dict):
-            raise ConfigError(f"{task_file}: {benchmark} must be a table of tasks, not {tasks!r}")
+            raise ConfigError(f"{place}: {benchmark} must be a table of tasks, not {tasks!r:.200}")
         for name, entry in tasks.items():
+            place = _place(task_file, lines, benchmark, name)
+            check_name(name, "task", place)
             if name in DATASET_VALS.get(benchmark, {}):
-                raise ConfigError(f"{task_file}: {benchmark}/{name} is a shipped task; give yours another name")
-            check_entry(f"{task_file}: {benchmark}/{name}", entry)
+                raise ConfigError(f"{place}: {benchmark}/{name} is a shipped task; give yours another name")
+            check_entry(f"{place}: {benchmark}/{name}", entry)
+            _check_paths(f"{place}: {benchmark}/{name}", entry)
             registry.setdefault(benchmark, {})[name] = entry
     return registry
 
 
-def _read(path: Path) -> dict:
+def _place(task_file, lines: dict, *keys) -> str:
+    """`file:line` of a key, or the file where it has no line."""
+    line = lines.get(tuple(map(str, keys)))
+    return f"{task_file}:{line}" if line else str(task_file)
+
+
+def _check_paths(where: str, entry: dict) -> None:
+    """What an entry names that becomes part of a path: splits, and the task whose rows it reads."""
+    if entry.get("rows_of") is not None:
+        check_name(entry["rows_of"], "task", f"{where}: rows_of")
+    for role, names in (entry.get("splits") or {}).items():
+        for name in [names] if isinstance(names, str) else names:
+            check_name(name, "split", f"{where}: splits: {role}")
+
+
+def _read(task_file) -> YamlFile:
+    """The file's content and its lines; those of a Python file are not known."""
+    path = Path(task_file)
     if not path.is_file():
         raise ConfigError(f"--task_file: no file {str(path)!r}")
     if path.suffix == ".py":
-        content = _run_python(path)
+        read = YamlFile(_run_python(path), {})
     elif path.suffix in (".yaml", ".yml"):
-        content = _read_yaml(path)
+        read = read_yaml(path)
     else:
         raise ConfigError(f"--task_file: {path} must end in .yaml, .yml or .py")
-    if not isinstance(content, dict):
+    if not isinstance(read.content, dict):
         raise ConfigError(f"--task_file: {path} must hold {{benchmark: {{task: entry}}}} (in Python as DATASET_VALS)")
-    return content
+    return read
 
 
 def _run_python(path: Path):
@@ -55,16 +81,3 @@ def _run_python(path: Path):
         return runpy.run_path(str(path)).get("DATASET_VALS")
     except Exception as error:
         raise ConfigError(f"--task_file: {path} does not run: {type(error).__name__}: {error}") from error
-
-
-def _read_yaml(path: Path):
-    import yaml
-
-    try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise ConfigError(f"{place}: {getattr(error, 'problem', None) or error}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8 text ({error})") from None

@@ -9,20 +9,23 @@ value is answered with where it stands and what would be right.
 """
 
 import argparse
+import datetime
 import difflib
 import json
+import math
+import os
 import re
 import sys
 import types
 import typing
 from pathlib import Path
 
-import yaml
 from transformers import HfArgumentParser
 
 from t5suite.errors import ConfigError
 from t5suite.lookup import suggestion
-from t5suite.shipped import shipped_file, shipped_folder
+from t5suite.shipped import shipped_folder
+from t5suite.yaml_files import read_yaml
 
 # Flags that transformers 5 removed -> what serves instead.
 REMOVED_FLAGS = {
@@ -74,7 +77,7 @@ class SuiteArgumentParser(HfArgumentParser):
         choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)$", message)
         if choice:
             message += f"; {suggestion(choice[1], [name.strip(chr(39)) for name in choice[2].split(', ')])}"
-        raise ConfigError(message)
+        raise ConfigError(f"{message:.1000}")
 
     def flag_names(self) -> list[str]:
         """Every flag without its dashes, in its underscore form."""
@@ -117,12 +120,19 @@ EPILOG = "A YAML file of the same names may come first, or as --config FILE; fla
 
 def _build(dataclass_type, values):
     names = {name for name, spec in dataclass_type.__dataclass_fields__.items() if spec.init}
+    given = {name: value for name, value in values.items() if name in names}
     try:
-        return dataclass_type(**{name: value for name, value in values.items() if name in names})
+        return dataclass_type(**given)
     except ConfigError:
         raise
-    except (ValueError, TypeError) as error:
-        raise ConfigError(str(error)) from None
+    except OSError as error:
+        flags = [f"--{name} {value!r:.200}" for name, value in given.items() if str(value) == str(error.filename)]
+        raise ConfigError(f"{flags[0] if flags else error.filename}: {error.strerror}") from None
+    except ArithmeticError as error:
+        flags = [f"--{name} {value}" for name, value in given.items() if value in (math.inf, -math.inf)]
+        raise ConfigError(f"{', '.join(flags)}: not a finite number ({error})") from None
+    except (ValueError, TypeError, LookupError, AttributeError, ImportError, RuntimeError) as error:
+        raise ConfigError(str(error) or type(error).__name__) from None
 
 
 def _without_launcher_flags(argv):
@@ -155,39 +165,29 @@ def _take_config_file(argv) -> tuple[Path | None, list[str]]:
         i += 1
     if path is None:
         return None, rest
-    if Path(path).is_file():
+    if os.path.isfile(path):  # unlike Path.is_file, it takes a name that is too long for one that is not there
         return Path(path), rest
-    shipped = shipped_file("recipes", Path(path).name)
-    if shipped is None:
-        recipes = sorted(file.name for file in shipped_folder("recipes").glob("*.yaml"))
-        raise ConfigError(f"--config: no file {path!r}; shipped recipes are {', '.join(recipes)}")
-    return shipped, rest
+    recipes = {file.name: file for file in sorted(shipped_folder("recipes").glob("*.yaml"))}
+    if Path(path).name not in recipes:
+        raise ConfigError(f"--config: no file {path!r:.200}; shipped recipes are {', '.join(recipes)}")
+    return recipes[Path(path).name], rest
 
 
 def _read_config(parser, path: Path, nones: set) -> dict:
     """The file's values, each converted as the flag of the same name would be."""
-    lines = {}
-    try:
-        text = path.read_text(encoding="utf-8")
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        raise ConfigError(f"{path}{f':{mark.line + 1}' if mark else ''}: {getattr(error, 'problem', error)}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8 text ({error})") from None
+    content, lines = read_yaml(path)
     if content is None:
         return {}
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: expected flag: value lines, found {type(content).__name__}")
-    for key_node, _ in node.value:
-        lines[key_node.value] = key_node.start_mark.line + 1
-    values = {}
+    values, names = {}, parser.flag_names()
     for key, value in content.items():
-        place = f"{path}:{lines.get(str(key), 1)}"
+        place = f"{path}:{lines.get((str(key),), 1)}"
         name = str(key).replace("-", "_")
-        if name not in parser.flag_names():
+        if name not in names:
             raise ConfigError(f"{place}: {_unknown_name(name, parser)}")
+        if name in values or name in nones:
+            raise ConfigError(f"{place}: {key!r} gives --{name} for the second time")
         if value is None or value == "None":
             _check_can_be_none(parser, name, place)
             nones.add(name)
@@ -198,16 +198,41 @@ def _read_config(parser, path: Path, nones: set) -> dict:
 
 def _convert(parser, name, value, place):
     """A YAML value through the flag's own type, as if it had stood on the command line."""
-    if isinstance(value, dict):
-        tokens = [json.dumps(value)]
-    else:
-        tokens = [str(item) for item in (value if isinstance(value, list) else [value])]
     flag = f"--{name}"
     try:
-        given = vars(parser.parse_args([f"{flag}={tokens[0]}"] if len(tokens) == 1 else [flag, *tokens]))
+        given = parser.parse_args(_as_tokens(flag, value))
     except ConfigError as error:
         raise ConfigError(f"{place}: {error}") from None
-    return given[name]
+    return getattr(given, name)
+
+
+def _as_tokens(flag: str, value) -> list[str]:
+    """A value as the command line would hold it; none of its items may be taken for a flag.
+
+    >>> _as_tokens("--train_file", ["a.txt", "b.txt"])
+    ['--train_file', 'a.txt', 'b.txt']
+    """
+    if isinstance(value, dict):
+        try:
+            return [f"{flag}={json.dumps(value)}"]
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{flag}: its table holds what JSON has no form for ({error})") from None
+    items = value if isinstance(value, list) else [value]
+    if not items:
+        raise ConfigError(f"{flag}: an empty list; leave it out, or write null")
+    tokens = [_word(flag, item) for item in items]
+    if len(tokens) == 1:
+        return [f"{flag}={tokens[0]}"]
+    for token in tokens:
+        if token.startswith("--"):
+            raise ConfigError(f"{flag}: {token!r} would be taken for a flag; write ./{token} if it is a file")
+    return [flag, *tokens]
+
+
+def _word(flag: str, item) -> str:
+    if isinstance(item, (str, bool, int, float, datetime.date)):
+        return str(item)
+    raise ConfigError(f"{flag}: {item!r:.60} ({type(item).__name__}) is no word or number")
 
 
 def _take_nones(parser, tokens, nones: set) -> list[str]:
@@ -242,7 +267,7 @@ def _check_can_be_none(parser, name, place):
 def _unknown_flag(unknown, parser) -> str:
     flag = next((token for token in unknown if token.startswith("--")), None)
     if flag is None:
-        return f"unexpected {unknown[0]!r}; flags start with --, and a YAML file must come first"
+        return f"unexpected {unknown[0]!r:.200}; flags start with --, and a YAML file must come first"
     return _unknown_name(flag.partition("=")[0].removeprefix("--").replace("-", "_"), parser)
 
 

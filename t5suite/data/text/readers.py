@@ -128,6 +128,8 @@ def _whole_file_record(path, start, end):
 
 
 def _decoded(line: bytes, number: int, offset: int) -> Document | BadLine:
+    if b"\0" in line:
+        return BadLine("NUL bytes", number, "NUL bytes in the text: a file with a hole in it, or one in UTF-16")
     try:
         return Document(line.decode("utf-8"), number, offset)
     except UnicodeDecodeError as error:
@@ -147,8 +149,10 @@ def _json_records(path, options, start, end):
             row = json.loads(line.decode("utf-8"))
         except UnicodeDecodeError:
             yield _decoded(line, number, offset)
-        except (json.JSONDecodeError, RecursionError) as error:
-            what = f"{error.msg} at column {error.colno}" if isinstance(error, ValueError) else "nested too deeply"
+        except json.JSONDecodeError as error:
+            yield BadLine("not JSON", number, f"not JSON ({error.msg} at column {error.colno})")
+        except (ValueError, RecursionError) as error:  # ValueError: a whole number of over 4300 digits
+            what = error if isinstance(error, ValueError) else "nested too deeply"
             yield BadLine("not JSON", number, f"not JSON ({what})")
         else:
             yield _record_of_row(row, options.text_column_name, number, offset)
