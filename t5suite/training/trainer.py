@@ -30,6 +30,7 @@ from t5suite.training.optimization import (
 )
 from t5suite.training.resets import Position, examples_before
 from t5suite.training.safe_updates import SafeUpdates
+from t5suite.worker_signals import ignore_in_worker, shielding_workers
 
 logger = logging.getLogger(__name__)
 
@@ -96,6 +97,7 @@ class SuiteTrainer(ExactResume, SafeUpdates, Checkpointing, Seq2SeqTrainer):
             num_workers=args.dataloader_num_workers,
             pin_memory=args.dataloader_pin_memory and torch.cuda.is_available(),
             persistent_workers=args.dataloader_persistent_workers and args.dataloader_num_workers > 0,
+            worker_init_fn=ignore_in_worker,
         )
 
     def epoch_length(self) -> int:
@@ -181,7 +183,11 @@ class SuiteTrainer(ExactResume, SafeUpdates, Checkpointing, Seq2SeqTrainer):
 
 
 class EpochDataLoader(DataLoader):
-    """A DataLoader that tells its sampler the epoch, which is how the trainer announces it."""
+    """A DataLoader that tells its sampler the epoch, as the trainer announces it; stop signals spare its workers."""
+
+    def __iter__(self):
+        with shielding_workers():
+            return super().__iter__()
 
     def set_epoch(self, epoch: int) -> None:
         """Passes the epoch on."""

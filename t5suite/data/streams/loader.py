@@ -32,6 +32,7 @@ from t5suite.data.streams.virtual import NO_COUNTS, Block, StreamCorpus, StreamS
 from t5suite.data.streams.workers import BLOCKS_A_MESSAGE, BlockMessages, Message, check_shares
 from t5suite.data.text.held_out import is_held_out
 from t5suite.errors import ConfigError, DataError
+from t5suite.worker_signals import ignore_in_worker, shielding_workers
 
 __all__ = ["StreamCorpus", "StreamLoader", "StreamSettings", "merge_states", "open_source", "take_validation"]
 
@@ -185,7 +186,8 @@ class StreamLoader:
 
     def _blocks_in_order(self) -> Iterator[Block]:
         """One message from each worker in turn, their blocks dealt like cards."""
-        messages = self._messages = iter(self._data_loader())
+        with shielding_workers():
+            messages = self._messages = iter(self._data_loader())
         while True:
             turn = [self._received(messages) for _ in range(max(1, self.num_workers))]
             for place in range(BLOCKS_A_MESSAGE):
@@ -227,6 +229,7 @@ class StreamLoader:
             if self.multiprocessing_context == "forkserver":
                 context.set_forkserver_preload(_imported_modules())
             options = {"multiprocessing_context": context, "prefetch_factor": self.prefetch_factor}
+            options["worker_init_fn"] = ignore_in_worker
         # A generator of its own: DataLoader else draws from torch's, and dropout of a resumed run would differ.
         generator = torch.Generator().manual_seed(settings.seed)
         return DataLoader(

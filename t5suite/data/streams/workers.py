@@ -3,9 +3,7 @@
 Worker k of n serves every n-th datum of its rank; the blocks of all workers, dealt out in turn, are the rank's data.
 """
 
-import multiprocessing.connection
 import os
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -45,7 +43,6 @@ class BlockMessages(IterableDataset):
         number, count = (worker.id, worker.num_workers) if worker else (0, 1)
         if worker:
             os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers themselves are the parallelism
-            _end_with_the_main_process()
         streams, datum, problems = {}, self.first + self.step * number, []
         while True:
             message = Message()
@@ -65,21 +62,6 @@ class BlockMessages(IterableDataset):
             yield message
             if message.error:
                 return
-
-
-def _end_with_the_main_process() -> None:
-    """Ends this process when the main one has died, however it died.
-
-    torch's workers look whether their parent is another one than before. That of a process made by 'forkserver' is the
-    server, which lives as long as its children: after a SIGKILL of the main process they would stay for ever.
-    """
-    main = multiprocessing.parent_process()
-
-    def watch():
-        multiprocessing.connection.wait([main.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def check_shares(num_virtual_streams: int, world_size: int, num_workers: int) -> None:
