@@ -22,6 +22,7 @@ from pathlib import Path
 
 import t5suite
 from t5suite.errors import EXIT_PREEMPTED
+from t5suite.redaction import redacted_value
 from t5suite.runs import write_json
 from t5suite.tracking.wandb_mirror import FOLDER, MODULE, OUTPUT_FILE, SETUP_FILE
 
@@ -48,7 +49,7 @@ class WandbTracker:
         if os.environ.get("WANDB_MODE", "").lower() == "disabled":
             return
         (self.directory / FOLDER).mkdir(parents=True, exist_ok=True)
-        setup = {"run_id": run_id, "name": self.directory.name, "config": settings}
+        setup = {"run_id": run_id, "name": self.directory.name, "config": redacted_value(settings)}
         write_json(self.directory / FOLDER / SETUP_FILE, setup)
         self._process = self._start()
         self._listener = threading.Thread(target=self._listen, name="wandb", daemon=True)
