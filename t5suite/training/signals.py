@@ -24,6 +24,7 @@ seconds; so this module does not.
 
 import atexit
 import contextlib
+import itertools
 import os
 import signal
 import socket
@@ -50,12 +51,12 @@ SKEW_SECONDS = 3.0
 class Installed:
     """What `restore` puts back, and what the watcher listens to."""
 
-    pid: int
     handlers: dict[int, Any]
     wakeup_fd: int
     excepthook: Any
     sender: socket.socket
     receiver: socket.socket
+    watcher: threading.Thread
 
 
 class StopRequests:
@@ -76,7 +77,7 @@ class StopRequests:
         self.signal_name = None
         self.current_phase = SET_UP
         self._num_phases = 0
-        self._num_handled = 0
+        self._handled = itertools.count(1)
 
     # -----------------------------------------------------------------------------------------------------------------
     # What a run asks
@@ -101,8 +102,7 @@ class StopRequests:
 
     def request(self, signal_name: str | None = None) -> None:
         """Sets the flag, as a signal does."""
-        if not self.requested:
-            self.requested, self.signal_name = True, signal_name
+        self.requested, self.signal_name = True, self.signal_name or signal_name
 
     def preempted(self, step: int | None = None, checkpoint: str | None = None) -> Preempted:
         """The error to raise once everything is kept.
@@ -152,9 +152,10 @@ class StopRequests:
         self._forget()
         wakeup_fd = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
         handlers = {number: signal.signal(number, self._handle) for number in STOP_SIGNALS}
-        self.installed = Installed(os.getpid(), handlers, wakeup_fd, sys.excepthook, sender, receiver)
+        watcher = threading.Thread(target=self._watch, args=(receiver, wakeup_fd), name="stop requests", daemon=True)
+        self.installed = Installed(handlers, wakeup_fd, sys.excepthook, sender, receiver, watcher)
         sys.excepthook = self._end_uncaught
-        threading.Thread(target=self._watch, args=(receiver, wakeup_fd), name="stop requests", daemon=True).start()
+        watcher.start()
         atexit.register(self._ignore_at_exit)
 
     def restore(self) -> None:
@@ -169,15 +170,16 @@ class StopRequests:
         if sys.excepthook == self._end_uncaught:
             sys.excepthook = was.excepthook
         was.sender.close()  # which ends the watcher
+        was.watcher.join()
         atexit.unregister(self._ignore_at_exit)
 
     def _handle(self, number: int, frame) -> None:
         """Runs in the main thread, between bytecodes."""
-        self._num_handled += 1
-        if self._num_handled >= FATAL_COUNT:  # the watcher is quicker, unless somebody else took its wake-up calls
+        count = next(self._handled)  # in one bytecode, for a second signal may be handled before the next
+        if count >= FATAL_COUNT:  # the watcher is quicker, unless somebody else took its wake-up calls
             _exit_at_once(number)
         self.request(signal.Signals(number).name)
-        if self._num_handled == 1 and self.current_phase == SET_UP:
+        if count == 1 and self.current_phase == SET_UP:
             raise self.preempted()
 
     def _watch(self, receiver: socket.socket, forward_to: int) -> None:
@@ -210,10 +212,9 @@ class StopRequests:
     def _first(self, number: int) -> tuple[float | None, int]:
         """Says what will happen, and by when set-up must have ended."""
         phase, num_phases = self.current_phase, self._num_phases
-        name = signal.Signals(number).name
-        self.request(name)
         if phase == SET_UP:
             return time.monotonic() + SET_UP_SECONDS, num_phases
+        name = signal.Signals(number).name
         _say(f"{name}: the run stops as soon as it can go on from there; two more signals end it at once")
         return None, num_phases
 

@@ -1,0 +1,116 @@
+"""A program that is sent signals: `python signal_victim.py MODE`, for tests/test_signals.py. It imports no torch."""
+
+import multiprocessing
+import os
+import sys
+import time
+
+from t5suite.errors import run_command
+from t5suite.training.signals import catch_signals
+
+stop = catch_signals()
+
+
+def say(text):
+    print(text, flush=True)
+
+
+def wait(seconds):
+    """Between bytecodes now and then, as a program does."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def set_up(argv):
+    say("ready")
+    wait(30)
+
+
+def training(argv):
+    with stop.phase("training"):
+        say("ready")
+        while not stop.requested:
+            wait(0.05)
+        say("asked")
+        wait(0.6)
+        raise stop.preempted(7, "checkpoint-7")
+
+
+def swallowed(argv):
+    """A library that catches everything, and then hangs."""
+    import t5suite.training.signals as signals
+
+    signals.SET_UP_SECONDS = 1.0
+    try:
+        say("ready")
+        wait(30)
+    except BaseException:
+        wait(30)
+
+
+def deaf(argv):
+    """The main thread is in one C call for ever: it comes to no bytecode."""
+    import ctypes
+
+    import t5suite.training.signals as signals
+
+    signals.SET_UP_SECONDS = 1.0
+    mutex, lock = ctypes.create_string_buffer(64), ctypes.CDLL(None).pthread_mutex_lock
+    lock(mutex)
+    with stop.phase(argv[0]):
+        say("ready")
+        lock(mutex)  # a second time; a signal does not end this call, as it ends pause() and sleep()
+
+
+def set_up_then_training(argv):
+    """A stop that set-up has swallowed is honoured at the first boundary."""
+    try:
+        say("ready")
+        wait(30)
+    except BaseException:
+        pass
+    with stop.phase("training"):
+        if stop.requested:
+            raise stop.preempted(0)
+
+
+def finished(argv):
+    """Set-up does not come back after training: an end is not interrupted."""
+    with stop.phase("training"):
+        pass
+    say("ready")
+    wait(1.0)
+    say("end")
+
+
+def pool(argv):
+    """`Pool.terminate` ends children by SIGTERM; a child's signal is not the parent's."""
+    with stop.phase("training"):
+        workers = multiprocessing.get_context("fork").Pool(2)
+        list(workers.map(abs, range(4)))
+        started = time.monotonic()
+        workers.terminate()
+        workers.join()
+        say(f"ready {time.monotonic() - started < 5} {stop.requested}")
+
+
+def child(argv):
+    """A forked child has the default handlers, and what it is sent is not counted here."""
+    with stop.phase("training"):
+        pid = os.fork()
+        if pid == 0:
+            time.sleep(30)
+            os._exit(0)
+        for _ in range(2):
+            os.kill(pid, 15)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        say(f"ready {status} {stop.requested}")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "importing":
+        say("ready")
+        wait(30)
+    mode = globals()[sys.argv[1]]
+    sys.exit(run_command(mode, sys.argv[2:]))

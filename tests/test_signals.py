@@ -1,0 +1,264 @@
+"""Requests to stop: what the first, second and third signal do in each phase, to ranks and to children."""
+
+import functools
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from absl.testing import absltest, parameterized
+
+from t5suite.errors import ConfigError, Preempted
+from t5suite.training.ranks import Ranks
+from t5suite.training.signals import STOP_SIGNALS, agree_to_stop, catching_signals
+
+TERM, USR1, INT = signal.SIGTERM, signal.SIGUSR1, signal.SIGINT
+HERE = Path(__file__).parent
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(HERE.parent), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+
+
+def start(script, *argv, **settings):
+    command = [sys.executable, str(HERE / script), *map(str, argv)]
+    return subprocess.Popen(command, env=ENVIRONMENT, text=True, stdout=subprocess.PIPE, **settings)
+
+
+def signalled(*argv, signals=(TERM,), gap=0.1, delay=0.0):
+    """`(exit code, standard output, standard error, seconds since the first signal)` of a victim."""
+    victim = start("signal_victim.py", *argv, stderr=subprocess.PIPE)
+    assert victim.stdout.readline().startswith("ready")
+    time.sleep(delay)
+    began = time.monotonic()
+    for number in signals:
+        victim.send_signal(number)
+        time.sleep(gap)
+    out, err = victim.communicate(timeout=30)
+    return victim.returncode, out, err, time.monotonic() - began
+
+
+class SignalsTest(parameterized.TestCase):
+    @parameterized.parameters(*STOP_SIGNALS)
+    def test_in_training_the_first_signal_sets_a_flag(self, number):
+        code, out, err, _ = signalled("training", signals=[number])
+        self.assertEqual((code, out), (75, "asked\n"))
+        name = signal.Signals(number).name
+        self.assertIn(f"stopped: {name}: stopped after step 7; the same command goes on from checkpoint-7", err)
+
+    @parameterized.parameters("set_up", "importing")
+    def test_set_up_ends_at_once_without_a_traceback(self, mode):
+        code, _, err, seconds = signalled(mode)
+        self.assertEqual(code, 75)
+        self.assertEqual(err, "stopped: SIGTERM: stopped during set-up; the same command starts again\n")
+        self.assertLess(seconds, 10)
+
+    def test_a_second_signal_changes_nothing(self):
+        code, out, _, _ = signalled("training", signals=[TERM, USR1])
+        self.assertEqual((code, out), (75, "asked\n"))
+
+    @parameterized.parameters(([TERM, TERM, TERM],), ([USR1, TERM, INT],))
+    def test_a_third_signal_ends_the_process_at_once(self, signals):
+        code, _, err, seconds = signalled("training", signals=signals, gap=0.05)
+        self.assertEqual(code, 128 + signals[-1], err)
+        self.assertLess(seconds, 0.6)
+
+    def test_a_third_signal_ends_a_process_that_waits_in_c_code(self):
+        code, _, err, seconds = signalled("deaf", "training", signals=[TERM, TERM, USR1], delay=0.5)
+        self.assertEqual(code, 128 + USR1, err)
+        self.assertLess(seconds, 5)
+
+    @parameterized.parameters(["deaf", "set-up"], ["swallowed"])
+    def test_set_up_that_does_not_answer_is_ended(self, *mode):
+        code, _, err, seconds = signalled(*mode, delay=0.5)
+        self.assertEqual(code, 75, err)
+        self.assertIn("set-up did not answer for 1 s", err)
+        self.assertBetween(seconds, 0.9, 10)
+
+    def test_a_stop_that_set_up_swallowed_is_honoured_in_training(self):
+        code, _, err, _ = signalled("set_up_then_training")
+        self.assertEqual(code, 75)
+        self.assertIn("SIGTERM: stopped after step 0", err)
+
+    def test_a_run_that_has_trained_comes_to_its_end(self):
+        self.assertEqual(signalled("finished")[:2], (0, "end\n"))
+
+    @parameterized.parameters(0.0, 0.0, 0.005, 0.01, 0.02, 0.03)
+    def test_two_signals_at_once_or_around_the_end_do_not_change_it(self, gap):
+        """The second may be handled within the first one's handler; and as it ends, the interpreter gives signals their
+        default handlers, by which SIGTERM would end it with -15."""
+        code, _, err, seconds = signalled("set_up", signals=[TERM, USR1], gap=gap)
+        self.assertEqual(code, 75, err)
+        self.assertLess(seconds, 10)
+
+
+class InProcessTest(absltest.TestCase):
+    """Callers from Python get back what they had."""
+
+    def test_handlers_hook_and_wake_up_calls_are_given_back(self):
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        before = signal.set_wakeup_fd(ours.fileno())
+        heard = []
+        handler = signal.signal(USR1, lambda *_: heard.append("theirs"))
+        try:
+            hook, handlers = sys.excepthook, [signal.getsignal(number) for number in STOP_SIGNALS]
+            with catching_signals() as stop, stop.phase("training"):
+                os.kill(os.getpid(), USR1)
+                self.assertTrue(stop.requested)
+                self.assertEqual(theirs.recv(1), bytes([USR1]))  # who listened before still hears
+                with catching_signals() as inner:
+                    self.assertIs(inner, stop)
+                self.assertTrue(stop.requested)
+            self.assertEqual([signal.getsignal(number) for number in STOP_SIGNALS], handlers)
+            self.assertEqual(sys.excepthook, hook)
+            self.assertFalse(stop.requested)
+            os.kill(os.getpid(), USR1)
+            self.assertEqual(heard, ["theirs"])
+            self.assertEqual(signal.set_wakeup_fd(ours.fileno()), ours.fileno())
+        finally:
+            signal.signal(USR1, handler)
+            signal.set_wakeup_fd(before)
+        time.sleep(0.1)
+        self.assertNotIn("stop requests", [thread.name for thread in threading.enumerate()])
+
+    def test_set_up_raises_in_the_caller(self):
+        with catching_signals(), self.assertRaises(Preempted):
+            os.kill(os.getpid(), TERM)
+            time.sleep(5)
+
+    def test_another_thread_installs_nothing_and_is_never_asked(self):
+        found = []
+        handler = signal.getsignal(TERM)
+
+        def work():
+            with catching_signals() as stop:
+                found.extend([stop.requested, signal.getsignal(TERM)])
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        self.assertEqual(found, [False, handler])
+
+    def test_a_lone_rank_agrees_with_itself(self):
+        with catching_signals() as stop, stop.phase("training"):
+            self.assertFalse(agree_to_stop(Ranks(), stop))
+            stop.request("SIGTERM")
+            self.assertTrue(agree_to_stop(Ranks(), stop))
+
+    def test_phases_nest_and_set_up_does_not_come_back(self):
+        with catching_signals() as stop:
+            seen = [stop.current_phase]
+            with stop.phase("training"):
+                with stop.phase("saving"):
+                    seen.append(stop.current_phase)
+                seen.append(stop.current_phase)
+            seen.append(stop.current_phase)
+        self.assertEqual(seen, ["set-up", "saving", "training", "finishing"])
+
+
+class LostRankTest(parameterized.TestCase):
+    LOST = RuntimeError("[../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4711")
+
+    def test_a_lost_rank_counts_as_preempted_when_this_one_is_to_stop_too(self):
+        with catching_signals() as stop, stop.phase("training"):
+            threading.Timer(0.3, os.kill, (os.getpid(), TERM)).start()  # the signal comes after the failure
+            with self.assertRaisesRegex(Preempted, "SIGTERM: stopped after step 3"), stop.excusing_lost_ranks(3):
+                raise self.LOST
+
+    def test_a_lost_rank_alone_is_a_failure(self):
+        failure = self.assertRaisesRegex(RuntimeError, "closed by peer")
+        with catching_signals() as stop, failure, stop.phase("training"), stop.excusing_lost_ranks():
+            raise self.LOST
+
+    @parameterized.parameters(ConfigError("x"), OSError(28, "No space left on device"), RuntimeError("shape mismatch"))
+    def test_other_failures_stay_failures(self, error):
+        with catching_signals() as stop, stop.phase("training"):
+            stop.request("SIGTERM")
+            with self.assertRaises(type(error)), stop.excusing_lost_ranks():
+                raise error
+
+    def test_what_a_library_made_of_the_stop_is_the_stop(self):
+        with catching_signals() as stop, stop.phase("training"):
+            stop.request("SIGTERM")
+            with self.assertRaises(Preempted), stop.excusing_lost_ranks():
+                try:
+                    raise stop.preempted()
+                except BaseException as error:
+                    raise ImportError("half a module") from error
+
+
+class ChildrenTest(parameterized.TestCase):
+    @parameterized.parameters(("pool", "True False"), ("child", "-15 False"))
+    def test_forked_children_have_the_default_handlers(self, mode, expected):
+        victim = start("signal_victim.py", mode)
+        self.assertEqual(victim.communicate(timeout=30)[0].split(maxsplit=1)[1].strip(), expected)
+        self.assertEqual(victim.returncode, 0)
+
+
+class WorkersTest(parameterized.TestCase):
+    @parameterized.parameters("fork", "forkserver")
+    def test_workers_outlive_signals_to_the_whole_group_and_not_their_main_process(self, context):
+        victim = start("signal_workers.py", context, start_new_session=True)
+        for line, number in (("started\n", TERM), ("reading\n", INT)):
+            self.assertEqual(victim.stdout.readline(), line)
+            os.killpg(victim.pid, number)
+        self.assertEqual(victim.stdout.readline(), "16 batches\n")
+        workers = list(map(int, victim.stdout.readline().split()))
+        self.assertEqual(victim.stdout.readline(), "terminated: True\n")
+        self.assertTrue(all(map(is_alive, workers[1:])))
+        victim.kill()
+        deadline = time.monotonic() + 15
+        while any(map(is_alive, workers)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.assertFalse([pid for pid in workers if is_alive(pid)])
+        victim.communicate()
+
+
+def is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@functools.cache
+def two_ranks():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    return [start("signal_ranks.py", rank, port, stdin=subprocess.PIPE, bufsize=1) for rank in range(2)]
+
+
+class RanksTest(parameterized.TestCase):
+    @classmethod
+    def tearDownClass(cls):
+        for rank in two_ranks():
+            rank.communicate(timeout=30)
+        super().tearDownClass()
+
+    @parameterized.parameters(0.0, 0.1, 0.4, 1.0, "rank 0 alone", "rank 1 alone")
+    def test_ranks_stop_at_one_step(self, skew):
+        ranks = two_ranks()
+        for rank in ranks:
+            rank.stdin.write("go\n")
+        for rank in ranks:
+            self.assertEqual(rank.stdout.readline(), "ready\n")
+        time.sleep(0.05)
+        first = 1 if skew == "rank 1 alone" else 0
+        ranks[first].send_signal(TERM)
+        if isinstance(skew, float):
+            time.sleep(skew)
+            ranks[1].send_signal(TERM)
+        stops = [rank.stdout.readline().split() for rank in ranks]
+        self.assertEqual(stops[0][0], stops[1][0], stops)
+        self.assertGreater(int(stops[0][0]), 0)
+        self.assertEqual(stops[first][1], "SIGTERM", stops)
+        for rank in ranks:
+            self.assertIsNone(rank.poll())
+            rank.stdin.write("next\n")
+
+
+if __name__ == "__main__":
+    absltest.main()
