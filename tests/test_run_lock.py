@@ -1,0 +1,265 @@
+"""A run directory has one owner: others are refused, a dead one's lock is taken over."""
+
+import contextlib
+import errno
+import fcntl
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from unittest import mock
+
+from absl.testing import absltest, parameterized
+
+from t5suite import run_lock
+from t5suite.errors import ConfigError
+from t5suite.run_lock import LOCK_FILE, RunLock, describe_owner, owner_record, process_start
+
+OWNER = """
+import sys, time
+from t5suite.run_lock import RunLock
+with RunLock(sys.argv[1]).acquire("their-run"):
+    print("ready", flush=True)
+    sys.stdin.readline()
+"""
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+
+
+@contextlib.contextmanager
+def owner_of(directory, **environment):
+    """Another process that owns the directory until its standard input ends."""
+    command = [sys.executable, "-c", OWNER, str(directory)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    process = subprocess.Popen(command, env={**ENVIRONMENT, **environment}, text=True, **pipes)
+    try:
+        assert process.stdout.readline() == "ready\n"
+        yield process
+    finally:
+        process.communicate()
+
+
+def folder() -> Path:
+    return Path(tempfile.mkdtemp()) / "runs" / "new"
+
+
+def without_locks(descriptor, *_):
+    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+
+class RunLockTest(parameterized.TestCase):
+    def test_another_process_is_refused_and_told_by_whom(self):
+        directory = folder()
+        with owner_of(directory) as owner:
+            with self.assertRaises(ConfigError) as caught:
+                RunLock(directory).acquire()
+            message = str(caught.exception)
+            for part in (str(directory), "run their-run", os.uname().nodename, f"process {owner.pid}", "since 20"):
+                self.assertIn(part, message)
+            with self.assertRaises(ConfigError):  # to be refused takes nothing from the owner
+                RunLock(directory).acquire()
+        with RunLock(directory).acquire("ours"):
+            self.assertEqual(json.loads((directory / LOCK_FILE).read_text())["run_id"], "ours")
+
+    @parameterized.parameters(signal.SIGKILL, signal.SIGTERM)
+    def test_a_dead_owner_s_lock_is_taken_over_and_said(self, number):
+        directory = folder()
+        with owner_of(directory) as owner:
+            owner.send_signal(number)
+            owner.wait()
+            with self.assertLogs("t5suite.run_lock", logging.INFO) as logs, RunLock(directory).acquire():
+                self.assertIn("the former owner, run their-run (", logs.output[0])
+
+    def test_a_lock_that_was_given_back_is_taken_without_a_word(self):
+        directory = folder()
+        with owner_of(directory):
+            pass
+        with self.assertNoLogs("t5suite.run_lock"), RunLock(directory).acquire():
+            pass
+
+    def test_the_same_process_is_refused_too_until_it_releases(self):
+        directory = folder()
+        lock = RunLock(directory).acquire()
+        link = Path(tempfile.mkdtemp()) / "link"
+        link.symlink_to(directory)
+        for name in (directory, link):
+            with self.assertRaisesRegex(ConfigError, "in use by this process already"):
+                RunLock(name).acquire()
+        self.assertFalse(can_lock(directory))  # to be refused has not dropped the first one's lock
+        lock.release()
+        lock.release()
+        with RunLock(directory).acquire():
+            self.assertFalse(can_lock(directory))
+        self.assertTrue(can_lock(directory))
+
+    def test_a_forked_child_neither_owns_nor_releases(self):
+        directory = folder()
+        with RunLock(directory).acquire("ours") as lock:
+            pid = os.fork()
+            if pid == 0:
+                code = 0
+                try:
+                    lock.release()
+                    with contextlib.suppress(ConfigError):
+                        RunLock(directory).acquire()
+                        code = 1
+                finally:
+                    os._exit(code)
+            self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 0)
+            self.assertEqual(json.loads((directory / LOCK_FILE).read_bytes())["run_id"], "ours")
+        self.assertEqual((directory / LOCK_FILE).read_bytes(), b"")
+
+    def test_a_child_that_outlives_its_owner_holds_nothing(self):
+        directory = folder()
+        pid = os.fork()
+        if pid == 0:
+            RunLock(directory).acquire()
+            if os.fork() == 0:
+                time.sleep(2)
+            os._exit(0)
+        os.waitpid(pid, 0)
+        with RunLock(directory).acquire():
+            pass
+
+    @parameterized.parameters(b"", b"{", b"[]", b'{"pid": "x"}', b"\xff\x00" * 900, b"null", b'{"pid": 1} tail')
+    def test_a_malformed_record_is_no_crash(self, content):
+        directory = folder()
+        directory.mkdir(parents=True)
+        (directory / LOCK_FILE).write_bytes(content)
+        with RunLock(directory).acquire("ours"):
+            self.assertEqual(json.loads((directory / LOCK_FILE).read_bytes())["run_id"], "ours")
+
+    @parameterized.parameters(b"", b"{")
+    def test_a_record_that_cannot_be_read_does_not_hide_the_owner(self, content):
+        directory = folder()
+        with owner_of(directory):
+            (directory / LOCK_FILE).write_bytes(content)
+            with self.assertRaisesRegex(ConfigError, "in use by an unknown process"):
+                RunLock(directory).acquire()
+
+    def test_a_link_in_the_file_s_place_is_not_followed(self):
+        directory, victim = folder(), Path(tempfile.mkdtemp()) / "precious"
+        victim.write_text("precious")
+        directory.mkdir(parents=True)
+        (directory / LOCK_FILE).symlink_to(victim)
+        with self.assertRaises(OSError):
+            RunLock(directory).acquire()
+        self.assertEqual(victim.read_text(), "precious")
+
+    def test_the_run_s_id_can_be_added(self):
+        directory = folder()
+        with RunLock(directory).acquire() as lock:
+            lock.note("3fa94c10")
+            self.assertFalse(can_lock(directory))
+            self.assertEqual(json.loads((directory / LOCK_FILE).read_bytes())["run_id"], "3fa94c10")
+
+    def test_a_full_disk_names_the_file_and_leaves_no_owner(self):
+        directory = folder()
+        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        with mock.patch.object(os, "pwrite", side_effect=full), self.assertRaisesRegex(OSError, LOCK_FILE):
+            RunLock(directory).acquire()
+        with RunLock(directory).acquire():
+            pass
+
+    def test_many_at_once_have_one_owner(self):
+        directory = folder()
+        command = [sys.executable, "-c", OWNER.replace("sys.stdin.readline()", "time.sleep(3)"), str(directory)]
+        processes = [
+            subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            for _ in range(6)
+        ]
+        said = [process.communicate()[0] for process in processes]
+        self.assertEqual(said.count(b"ready\n"), 1)
+
+    def test_a_requeued_job_waits_for_its_former_self(self):
+        """An NFS server keeps the locks of a node that has died for a while."""
+        directory = folder()
+        with owner_of(directory, SLURM_JOB_ID="99") as owner, mock.patch.object(time, "sleep") as sleep:
+            sleep.side_effect = lambda _: (owner.kill(), owner.wait())
+            requeued = {"SLURM_JOB_ID": "99", "SLURM_RESTART_COUNT": "1"}
+            with mock.patch.dict(os.environ, requeued), RunLock(directory).acquire():
+                self.assertEqual(sleep.call_count, 1)
+
+
+class WithoutLocksTest(parameterized.TestCase):
+    """File systems that know no locks: the record alone tells."""
+
+    def setUp(self):
+        super().setUp()
+        self.directory = folder()
+        self.enter_context(mock.patch.object(fcntl, "lockf", without_locks))
+
+    def acquire(self, record=None):
+        self.directory.mkdir(parents=True, exist_ok=True)
+        if record is not None:
+            (self.directory / LOCK_FILE).write_text(json.dumps(record))
+        with self.assertLogs("t5suite.run_lock", logging.WARNING):
+            return RunLock(self.directory).acquire("ours")
+
+    def test_a_live_owner_is_refused(self):
+        with owner_of(self.directory), self.assertRaisesRegex(ConfigError, "run their-run"):
+            self.acquire()
+
+    def test_a_dead_owner_s_is_taken_and_so_is_one_that_was_given_back(self):
+        with owner_of(self.directory) as owner:
+            owner.kill()
+            owner.wait()
+            self.acquire().release()
+        self.acquire().release()
+
+    def test_a_reused_process_number_is_not_the_owner(self):
+        record = {**owner_record("old"), "pid": os.getppid()}
+        self.assertNotEqual(record["process_started"], process_start(os.getppid()))
+        self.acquire(record).release()
+
+    @parameterized.parameters({"host": "elsewhere"}, {"boot": "another"})
+    def test_an_owner_elsewhere_cannot_be_looked_at(self, **changes):
+        with self.assertRaisesRegex(ConfigError, f"delete .*{LOCK_FILE}"):
+            self.acquire({**owner_record("old"), **changes, "pid": 2**22})
+
+    def test_a_job_before_it_was_requeued_has_ended(self):
+        record = {**owner_record("old"), "host": "elsewhere", "slurm_job": "99", "slurm_restarts": 0}
+        with mock.patch.dict(os.environ, {"SLURM_JOB_ID": "99", "SLURM_RESTART_COUNT": "1"}):
+            self.acquire(record).release()
+        with mock.patch.dict(os.environ, {"SLURM_JOB_ID": "99"}), self.assertRaises(ConfigError):
+            self.acquire(record)
+
+
+class RecordTest(absltest.TestCase):
+    def test_a_process_s_start_is_its_own(self):
+        self.assertIsNone(process_start(2**22 + 1))
+        self.assertLess(process_start(1) or 0, process_start(os.getpid()))
+
+    def test_the_record_fits_what_is_read(self):
+        with mock.patch.dict(os.environ, {"SLURM_JOB_ID": "1" * 50}):
+            self.assertLess(len(json.dumps(owner_record("x" * 64))), run_lock.RECORD_BYTES)
+
+    def test_an_owner_is_described(self):
+        record = {"run_id": None, "host": "node7", "pid": 4, "since": "2026-01-31", "slurm_job": "99"}
+        self.assertEqual(describe_owner(record), "a run (node7, process 4, since 2026-01-31, Slurm job 99)")
+
+
+def can_lock(directory) -> bool:
+    """Whether a process that is not this one could lock the directory."""
+    pid = os.fork()
+    if pid == 0:
+        code = 2
+        try:
+            with (directory / LOCK_FILE).open("r+b") as file:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                code = 0
+        except BlockingIOError:
+            code = 1
+        finally:
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert code in (0, 1), code
+    return code == 0
+
+
+if __name__ == "__main__":
+    absltest.main()
