@@ -212,7 +212,7 @@ class WithoutLocksTest(parameterized.TestCase):
         self.acquire().release()
 
     def test_a_reused_process_number_is_not_the_owner(self):
-        record = {**owner_record("old"), "pid": os.getppid()}
+        record = {**owner_record("old"), "pid": os.getppid(), "process_started": 1}
         self.assertNotEqual(record["process_started"], process_start(os.getppid()))
         self.acquire(record).release()
 
