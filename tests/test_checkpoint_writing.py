@@ -355,7 +355,12 @@ class RandomStateTest(parameterized.TestCase):
         self.assertEqual([self.draw() for _ in range(3)], expected)
 
     @parameterized.parameters(
-        {}, {"python": 3}, {"torch": ""}, {"numpy": None}, {"numpy": {"$tuple": ["MT19937", [1], 0, 0, 0.0]}}
+        {},
+        {"python": 3},
+        {"torch": ""},
+        {"numpy": None},
+        {"numpy": ["MT19937", "AAAA", 0, 0, 0.0]},
+        {"python": [3, "AAAA", None]},
     )
     def test_damaged_states_are_checkpoint_errors(self, **broken):
         whole = random_state()

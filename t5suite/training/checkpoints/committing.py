@@ -25,7 +25,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from t5suite.errors import CheckpointError
+from t5suite.errors import CheckpointError, UserError
 from t5suite.training.checkpoints.manifests import (
     Manifest,
     damage,
@@ -49,8 +49,8 @@ logger = logging.getLogger(__name__)
 
 Write = Callable[[Path, dict[str, Record]], None]
 
-# How libraries report a write that failed without an OSError: torch's zip writer, its file API.
-TORN_WRITES = ("unexpected pos", "inline_container", "PytorchStreamWriter", "file write failed", "No space left")
+# How libraries say that a write failed without an OSError: torch's zip writer, and whatever is written in Rust.
+TORN_WRITES = ("unexpected pos", "inline_container", "PytorchStreamWriter", "file write failed", "(os error ")
 
 
 def commit_checkpoint(
@@ -166,22 +166,31 @@ def sync_folder(folder) -> None:
 
 def _as_checkpoint_error(error: Exception, output_dir: Path, step: int) -> Exception:
     """A failure to write as a `CheckpointError` with its cause and cure; any other error as it is."""
-    torn = isinstance(error, RuntimeError) and any(words in str(error) for words in TORN_WRITES)
-    if not (isinstance(error, (OSError, SafetensorError)) or torn):
+    torn = any(words in str(error) for words in TORN_WRITES)
+    if isinstance(error, UserError) or not (isinstance(error, (OSError, SafetensorError)) or torn):
         return error
-    final, free = checkpoint_folder(output_dir, step), _free_bytes(output_dir)
-    cause = getattr(error, "strerror", None) or str(error)
-    code = errno.errorcode.get(getattr(error, "errno", None) or 0)
-    wanted = getattr(error, "bytes_wanted", None)
+    final = checkpoint_folder(output_dir, step)
     earlier = [path for path in checkpoints(output_dir) if checkpoint_step(path) != step]
-    place = getattr(error, "filename", None) or final
+    code = errno.errorcode.get(getattr(error, "errno", None) or 0)
+    cause = (getattr(error, "strerror", None) or str(error)) + (f" ({code})" if code else "")
     parts = [
-        f"{final} could not be written: {place}: {cause}{f' ({code})' if code else ''}",
-        f"{'an unknown number of' if wanted is None else f'{wanted:,}'} bytes wanted, {free} bytes free",
+        f"{final} could not be written: {getattr(error, 'filename', None) or final}: {cause}",
+        f"{_bytes_wanted(error, earlier)} bytes wanted, {_free_bytes(output_dir)} bytes free",
         f"{earlier[-1].name} is as it was" if earlier else "there is no earlier checkpoint",
         "make room (or set a lower --save_total_limit, another --output_dir) and start the same command again",
     ]
     return CheckpointError("; ".join(parts))
+
+
+def _bytes_wanted(error: Exception, earlier: list[Path]) -> str:
+    """Those of the file, if it was ours to write; else about those of a whole checkpoint."""
+    if getattr(error, "bytes_wanted", None) is not None:
+        return f"{error.bytes_wanted:,}"
+    try:
+        sizes = [record.size for record in read_manifest(earlier[-1]).files.values()]
+        return f"about {sum(sizes):,}"
+    except (IndexError, CheckpointError):
+        return "an unknown number of"
 
 
 def _free_bytes(folder: Path) -> str:

@@ -180,12 +180,12 @@ def random_state() -> dict:
     version, words, gauss = random.getstate()
     name, keys, position, has_gauss, cached = np.random.get_state()
     state = {
-        "python": encode((version, words, gauss), {}),
-        "numpy": encode((name, keys.tolist(), position, has_gauss, cached), {}),
-        "torch": _text(torch.get_rng_state()),
+        "python": [version, _text(np.array(words, np.uint32)), gauss],
+        "numpy": [name, _text(keys), position, has_gauss, cached],
+        "torch": _text(torch.get_rng_state().numpy()),
     }
     if torch.cuda.is_available():
-        state["cuda"] = [_text(device_state) for device_state in torch.cuda.get_rng_state_all()]
+        state["cuda"] = [_text(device_state.numpy()) for device_state in torch.cuda.get_rng_state_all()]
         state["cuda_device"] = torch.cuda.current_device()
     return state
 
@@ -199,10 +199,11 @@ def restore_random_state(state: dict) -> None:
       CheckpointError: it is no such state.
     """
     try:
-        random.setstate(decode(state["python"], {}))
-        name, keys, *rest = decode(state["numpy"], {})
-        np.random.set_state((name, np.array(keys, np.uint32), *rest))
-        torch.set_rng_state(_tensor(state["torch"]))
+        version, words, gauss = state["python"]
+        random.setstate((version, tuple(_numbers(words, np.uint32).tolist()), gauss))
+        name, keys, *rest = state["numpy"]
+        np.random.set_state((name, _numbers(keys, np.uint32), *rest))
+        torch.set_rng_state(torch.from_numpy(_numbers(state["torch"], np.uint8)))
         if torch.cuda.is_available() and state.get("cuda"):
             _restore_cuda(state)
     except (KeyError, ValueError, TypeError, IndexError, OverflowError, RuntimeError) as error:
@@ -210,14 +211,17 @@ def restore_random_state(state: dict) -> None:
 
 
 def _restore_cuda(state: dict) -> None:
-    if len(state["cuda"]) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all([_tensor(text) for text in state["cuda"]])
-    torch.cuda.set_rng_state(_tensor(state["cuda"][state["cuda_device"]]))
+    devices = [torch.from_numpy(_numbers(text, np.uint8)) for text in state["cuda"]]
+    if len(devices) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(devices)
+    torch.cuda.set_rng_state(devices[state["cuda_device"]])
 
 
-def _text(state: torch.Tensor) -> str:
-    return base64.b64encode(state.numpy().tobytes()).decode()
+def _text(numbers: np.ndarray) -> str:
+    """An array's bytes, the lowest of each number first."""
+    return base64.b64encode(numbers.astype(numbers.dtype.newbyteorder("<")).tobytes()).decode()
 
 
-def _tensor(text: str) -> torch.Tensor:
-    return torch.tensor(list(base64.b64decode(text, validate=True)), dtype=torch.uint8)
+def _numbers(text: str, dtype) -> np.ndarray:
+    content = base64.b64decode(text, validate=True)
+    return np.frombuffer(content, np.dtype(dtype).newbyteorder("<")).astype(dtype)
