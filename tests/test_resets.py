@@ -214,7 +214,8 @@ class ResetTest(parameterized.TestCase):
 class StartTest(parameterized.TestCase):
     def checkpoint(self, run, step, position=None):
         def write(folder, records):
-            (folder / "trainer_state.json").write_text("{}")
+            for name in ("trainer_state.json", "optimizer.json"):
+                (folder / name).write_text("{}")
             if position:
                 write_position(folder, position)
 
@@ -235,6 +236,14 @@ class StartTest(parameterized.TestCase):
         self.checkpoint(run, 5, Position(40, 3, "optimizer,schedule"))
         self.assertEqual(choose_start(run, "auto", "schedule,optimizer").reset, frozenset())
         self.assertEqual(choose_start(run, "auto", "data").reset, {"data"})
+
+    def test_a_checkpoint_of_weights_alone_is_no_silent_new_beginning(self):
+        run = folder()
+        flags = [*FLAGS, "--max_steps", "2", "--output_dir", str(run), "--save_only_model"]
+        fine_tune_t5.main(flags)
+        with self.assertRaisesRegex(ConfigError, "checkpoint-2 holds no optimizer .*--reset optimizer"):
+            choose_start(run, "auto")
+        self.assertEqual(choose_start(run, "auto", "optimizer").reset, {"optimizer"})
 
     def test_steps_from_0_need_a_new_directory(self):
         run = folder()

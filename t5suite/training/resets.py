@@ -150,8 +150,19 @@ def choose_start(
             f"--reset {reset}: {output_dir} has checkpoints already, and steps that count from 0 again would mix with "
             f"them; give a new --output_dir and --resume {checkpoint}"
         )
+    _check_optimizer(checkpoint, wanted)
     restart = foreign or bool(wanted) or _has_other_settings(checkpoint, fingerprint)
     return Start(checkpoint, wanted, restart, position)
+
+
+def _check_optimizer(checkpoint: Path, reset: frozenset[str]) -> None:
+    """A checkpoint of weights alone does not make a run go on exactly: that must be asked for."""
+    if "optimizer" in reset or any(checkpoint.glob("optimizer*")) or any(checkpoint.glob("global_step*")):
+        return
+    raise ConfigError(
+        f"{checkpoint} holds no optimizer (--save_only_model), so a run cannot go on from it as it was; begin with "
+        "fresh moments by --reset optimizer,schedule, or start a new run with its weights: --model_name_or_path"
+    )
 
 
 def _has_other_settings(checkpoint: Path, fingerprint: str | None) -> bool:
