@@ -247,7 +247,7 @@ class SuiteTrainingArguments(Seq2SeqTrainingArguments):
         self.selection_metric, self.metric_for_best_model = self.metric_for_best_model, "selection"
         self.greater_is_better = True
         # Hugging Face's starts anew on weights that are not reset; micro-batches are halved in place without a flag.
-        self.auto_find_batch_size = False
+        self.halving_asked_for, self.auto_find_batch_size = self.auto_find_batch_size, False
         if not torch.accelerator.is_available():
             # Else transformers 5.23 takes torchrun's processes without a GPU for so many runs of one process each.
             self.use_cpu = True

@@ -65,6 +65,8 @@ def prepare_process(args) -> bool:
             f"{launched} processes were launched (WORLD_SIZE), but this one finds {args.world_size}: they would be so "
             "many runs in one directory. Check the devices that the launcher gives them (--use_cpu without any)"
         )
+    if args.halving_asked_for:
+        logger.warning("--auto_find_batch_size has no effect: a micro-batch that does not fit is halved without it")
     seed_everything(args.seed)
     one_device_a_process(args)
     return is_main
