@@ -156,7 +156,7 @@ def real_memory():
 
 LONG = 1024
 # Enough for four rows of logits and what they need beside them, and not for eight.
-MEMORY = int(os.environ.get("GUARD_MEMORY", 200)) << 20
+MEMORY = int(os.environ.get("GUARD_MEMORY", 150)) << 20
 SINGLE = (real_memory,)
 SCENARIOS = (
     undisturbed,
