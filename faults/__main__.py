@@ -38,7 +38,10 @@ def main(argv=None) -> int:
 
 def parse(argv) -> argparse.Namespace:
     """The flags."""
-    parser = argparse.ArgumentParser(prog="python -m faults", description="Injects faults into real runs.")
+    parser = argparse.ArgumentParser(
+        prog="python -m faults",
+        description="Injects faults into real runs. FAULTS_SLACK=4 multiplies every time limit, for a busy machine.",
+    )
     parser.add_argument("--only", type=_numbers, default=list(NUMBERS), help="checks with commas between: C1,C2, or C")
     parser.add_argument("--quick", action="store_true", help="the shortest honest form of each check")
     parser.add_argument("--jobs", type=int, default=2, help="checks at once")

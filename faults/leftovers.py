@@ -95,7 +95,7 @@ def files(directory) -> dict[str, tuple[int, str]]:
     }
 
 
-def changed_files(before: dict, after: dict) -> str | None:
-    """The names that are new, gone or changed between two `files`; None without any."""
-    names = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
+def changed_files(before: dict, after: dict, but=()) -> str | None:
+    """The names that are new, gone or changed between two `files`, but for some; None without any."""
+    names = sorted(name for name in {*before, *after}.difference(but) if before.get(name) != after.get(name))
     return f"changed: {', '.join(names[:4])}" if names else None

@@ -15,10 +15,10 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from faults.fork_server import ForkServer
+from faults.fork_server import SLACK, ForkServer, call
 from faults.harness import Check, Context
 
 MODULES = {
@@ -82,102 +82,113 @@ def run_checks(
       folder: where everything is kept; a temporary one that is removed, if none is given.
       report: called with each result as it comes.
     """
+    problems = {}
+    checks = all_checks(problems)
     with contextlib.ExitStack() as stack:
-        folder = Path(folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="faults-")))
+        temporary = tempfile.TemporaryDirectory(prefix="faults-", ignore_cleanup_errors=True)
+        folder = Path(folder or stack.enter_context(temporary))
         folder.mkdir(parents=True, exist_ok=True)
-        server = stack.enter_context(ForkServer(folder))
-        return Runner(folder.resolve(), server, quick, seed, report).run(numbers, jobs)
+        server = stack.enter_context(ForkServer(folder.resolve()))
+        return Runner(checks, folder.resolve(), server, quick, seed, report, problems).run(numbers, jobs)
 
 
 @dataclass
 class Runner:
-    """Keeps so many checks going."""
+    """Keeps so many checks going.
 
+    Attributes:
+      folder: where everything is kept.
+      problems: why the checks of a letter are not there.
+    """
+
+    checks: dict[str, Check]
     folder: Path
     server: ForkServer
-    quick: bool
-    seed: int
-    report: Callable[[Result], None]
+    quick: bool = False
+    seed: int = 0
+    report: Callable[[Result], None] = lambda result: None
+    problems: dict[str, str] = field(default_factory=dict)
 
-    def run(self, numbers, jobs: int) -> list[Result]:
-        """All of them; the longest first, so that the last one does not keep the others' cores idle."""
-        problems, results, running = {}, {}, {}
-        checks = all_checks(problems)
-        waiting = sorted(numbers, key=lambda number: -checks[number].limit if number in checks else 0)
+    def run(self, numbers, jobs: int = 1) -> list[Result]:
+        """All of them; those that may take longest first, so that none of these is left alone at the end."""
+        limits = {number: self.checks[number].limit if number in self.checks else 0 for number in numbers}
+        waiting, running, results = sorted(numbers, key=lambda number: -limits[number]), {}, {}
         while waiting or running:
             while waiting and len(running) < jobs:
                 number = waiting.pop(0)
-                result = _not_run(number, checks.get(number), problems)
-                if result is None:
+                if self.can_run(number):
                     running[number] = (self.start(number), time.monotonic())
                 else:
-                    results[number] = result
-                    self.report(result)
+                    results[number] = self.not_run(number)
             for number, (process, started) in list(running.items()):
                 seconds = time.monotonic() - started
-                late = seconds > checks[number].limit
-                if process.poll() is None and not late:
-                    continue
-                # Whatever a check has left behind ends with it.
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                result = self.result(number, checks[number], seconds, late)
-                del running[number]
-                results[number] = result
-                self.report(result)
+                if process.poll() is not None or seconds > limits[number] * SLACK:
+                    # Whatever a check has left behind ends with it.
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(process.pid, signal.SIGKILL)
+                    results[number] = self.result(number, seconds)
+                    del running[number]
             time.sleep(POLL_SECONDS)
         return [results[number] for number in numbers]
+
+    def can_run(self, number: str) -> bool:
+        """Whether there is such a check, and it waits for nothing."""
+        return number in self.checks and not self.checks[number].pending
 
     def start(self, number: str):
         """A process for a check."""
         directory = self.folder / number
         directory.mkdir()
+        function = self.checks[number].function
         settings = {
-            "number": number,
+            "target": f"{function.__module__}:{function.__qualname__}",
             "directory": str(directory),
-            "shared": str(self.folder),
             "server": self.server.address,
             "quick": self.quick,
             "seed": self.seed,
         }
         return self.server.start("faults.suite:run_check", settings, self.folder / f"{number}.log")
 
-    def result(self, number: str, check: Check, seconds: float, late: bool) -> Result:
+    def not_run(self, number: str) -> Result:
+        """The line of a check that is not there or waits."""
+        check = self.checks.get(number)
+        if check is None:
+            result = Result(number, "", "", self.problems.get(number[0], "there is no such check"), False)
+        else:
+            result = Result(number, check.injected, check.expected, "not run", False, check.pending)
+        self.report(result)
+        return result
+
+    def result(self, number: str, seconds: float) -> Result:
         """What became of a check."""
+        check = self.checks[number]
         line = Result(number, check.injected, check.expected, "", False, seconds=round(seconds, 2))
         path = self.folder / f"{number}.json"
         if path.is_file():
             found = json.loads(path.read_text())
             line.passed, line.observed, line.pending = found["passed"], found["observed"], found["pending"]
-        elif late:
-            line.observed = f"hangs: no end after {check.limit:g} s"
+        elif seconds > check.limit * SLACK:
+            line.observed = f"hangs: no end after {seconds:.0f} s"
         else:
             line.observed = f"its process died: {(self.folder / f'{number}.log').read_text()[-300:]}"
+        self.report(line)
         return line
 
 
-def _not_run(number: str, check: Check | None, problems: dict[str, str]) -> Result | None:
-    if check is None:
-        return Result(number, "", "", problems.get(number[0], "there is no such check"), False)
-    if check.pending:
-        return Result(number, check.injected, check.expected, "not run", False, check.pending)
-    return None
-
-
 def run_check(settings: dict) -> int:
-    """One check, in its own process: its outcome, or the error that it raised, goes into a file."""
-    number, directory = settings["number"], Path(settings["directory"])
-    shared = Path(settings["shared"])
-    draws = random.Random(f"{settings['seed']} {number}")
+    """One check, in its own process: its outcome, or the error that it raised, goes into a file beside its folder."""
+    directory = Path(settings["directory"])
+    shared = directory.parent
+    draws = random.Random(f"{settings['seed']} {directory.name}")
     server = ForkServer(shared, settings["server"])
     context = Context(directory, shared, server, settings["quick"], settings["seed"], draws)
     os.chdir(directory)
     try:
-        found = asdict(all_checks({})[number].function(context))
+        found = asdict(call(settings["target"], context))
     except Exception as error:
         traceback.print_exc()
         found = {"passed": False, "observed": f"{type(error).__name__}: {error}", "pending": ""}
-    temporary = shared / f"{number}.json.new"
+    temporary = shared / f"{directory.name}.json.new"
     temporary.write_text(json.dumps(found))
-    temporary.rename(shared / f"{number}.json")
+    temporary.rename(shared / f"{directory.name}.json")
     return 0

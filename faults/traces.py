@@ -10,6 +10,7 @@ other, append to the same file: a step that is done again after a kill must give
 import hashlib
 import json
 import os
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -47,17 +48,20 @@ class Trace:
 
 
 def read(directory) -> Trace:
-    """The trace of the run in a directory; steps of one rank beside steps of two are no difference by themselves."""
-    trace = Trace()
-    for path in sorted(Path(f"{directory}.trace").glob("rank-*.jsonl")):
-        for line in map(json.loads, _whole_lines(path)):
-            if line["rank"] == 0:
-                trace.order.append(line["step"])
-            ranks = trace.steps.setdefault(line["step"], {})
-            before = ranks.get(line["rank"])
-            if before and before["world_size"] == line["world_size"] and trace.conflict is None:
-                trace.conflict = _difference(line, before, "at first", "done again")
-            ranks[line["rank"]] = line
+    """The trace of the run in a directory. Of a step that was done by two ranks and again by one, the one counts."""
+    trace, lines = Trace(), []
+    for path in Path(f"{directory}.trace").glob("rank-*.jsonl"):
+        lines += map(json.loads, _whole_lines(path))
+    for line in sorted(lines, key=lambda line: (line["time"], line["rank"])):
+        if line["rank"] == 0:
+            trace.order.append(line["step"])
+        ranks = trace.steps.setdefault(line["step"], {})
+        before = ranks.get(line["rank"])
+        if before and before["world_size"] == line["world_size"] and trace.conflict is None:
+            trace.conflict = _difference(line, before, "at first", "done again")
+        if any(other["world_size"] != line["world_size"] for other in ranks.values()):
+            ranks.clear()
+        ranks[line["rank"]] = line
     return trace
 
 
@@ -141,6 +145,7 @@ def _recorder(trainer, folder):
         def on_step_end(self, args, state, control, model=None, optimizer=None, lr_scheduler=None, **kwargs):
             line = {
                 "step": state.global_step,
+                "time": time.time(),
                 "rank": self.rank,
                 "world_size": self.world_size,
                 "batch": _sha(" ".join(self.batches).encode()),

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from faults import traces
-from faults.fork_server import ROOT, ForkServer, call, environment
+from faults.fork_server import ROOT, SLACK, ForkServer, call, environment
 
 SECONDS = 50.0
 POLL_SECONDS = 0.005
@@ -51,7 +51,7 @@ class Victim:
         Raises:
           TimeoutError: a process did not end, with the end of its output.
         """
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout * SLACK
         for rank, process in enumerate(self.processes):
             try:
                 process.wait(max(0.0, deadline - time.monotonic()))
@@ -103,7 +103,7 @@ class Victim:
         Raises:
           TimeoutError: it did not come true, or the victim ended before.
         """
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout * SLACK
         while not condition():
             if None not in self.codes and not condition():
                 raise TimeoutError(f"ended with {self.codes} before {what}: {self.tail()}")

@@ -1,0 +1,236 @@
+"""The fault suite itself: every check is there once, the harness tells good from bad, and one check of each kind."""
+
+import contextlib
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+
+from absl.testing import absltest, parameterized
+
+from faults import report, traces
+from faults.fork_server import ForkServer
+from faults.harness import Check, all_hold
+from faults.leftovers import changed_files, files, value_difference, without_times
+from faults.suite import NUMBERS, Result, Runner, all_checks
+from tests import fault_examples
+
+# One of each kind; `make faults` runs them all.
+QUICK = ("R6", "C3", "S1", "N4", "D1", "T1", "X1")
+
+
+class TableTest(parameterized.TestCase):
+    @parameterized.parameters(*NUMBERS)
+    def test_every_check_is_there_and_says_what_it_does(self, number):
+        check = all_checks()[number]
+        self.assertTrue(callable(check.function))
+        self.assertNotEmpty(check.injected)
+        self.assertNotEmpty(check.expected)
+
+    def test_there_are_44(self):
+        self.assertLen(set(NUMBERS), 44)
+        self.assertContainsSubset(all_checks(), NUMBERS)
+        self.assertSameElements(report.STOCK, NUMBERS)
+
+
+class RunnerTest(parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        names = ("passes", "raises", "hangs", "dies", "starts_victims")
+        cls.checks = {name: Check(getattr(fault_examples, name), "a", "b") for name in names}
+        cls.checks["hangs"] = Check(fault_examples.hangs, "a", "b", limit=2)
+        cls.checks["waits"] = Check(fault_examples.raises, "a", "b", pending="no launcher yet")
+        with contextlib.ExitStack() as stack:
+            cls.folder = Path(stack.enter_context(tempfile.TemporaryDirectory())).resolve()
+            cls.server = stack.enter_context(ForkServer(cls.folder))
+            cls.addClassCleanup(stack.pop_all().close)
+        cls.heard = []
+        runner = Runner(cls.checks, cls.folder, cls.server, quick=True, seed=1, report=cls.heard.append)
+        cls.results = {result.check: result for result in runner.run([*cls.checks, "Z9"], jobs=3)}
+
+    def test_a_check_that_holds_passes(self):
+        self.assertTrue(self.results["passes"].passed)
+        self.assertStartsWith(self.results["passes"].observed, "quick True")
+
+    def test_the_seed_decides_what_is_drawn(self):
+        with tempfile.TemporaryDirectory() as folder:
+            again = Runner(self.checks, Path(folder), self.server, quick=True, seed=1).run(["passes"])
+        self.assertEqual(again[0].observed, self.results["passes"].observed)
+
+    @parameterized.parameters(
+        ("raises", "OSError: the disk is gone"),
+        ("hangs", "hangs: no end after"),
+        ("dies", "its process died"),
+        ("Z9", "there is no such check"),
+    )
+    def test_whatever_else_happens_is_a_failure_that_says_so(self, name, observed):
+        self.assertFalse(self.results[name].passed)
+        self.assertContainsInOrder([observed], self.results[name].observed)
+
+    def test_a_hanging_check_takes_its_processes_along(self):
+        child = int((self.folder / "hangs" / "child").read_text())
+        for _ in range(100):
+            state = Path(f"/proc/{child}/stat")
+            if not state.exists() or state.read_text().split()[2] == "Z":
+                return
+            time.sleep(0.05)
+        self.fail(f"process {child} is still there")
+
+    def test_a_pending_check_is_not_run(self):
+        result = self.results["waits"]
+        self.assertEqual((result.passed, result.pending, report.word(result)), (False, "no launcher yet", "pending"))
+
+    def test_every_result_is_told_as_it_comes(self):
+        self.assertSameElements([result.check for result in self.heard], [*self.checks, "Z9"])
+
+    def test_victims_begin_clean_and_end_as_scripts_do(self):
+        self.assertTrue(self.results["starts_victims"].passed, self.results["starts_victims"].observed)
+        found = json.loads(self.results["starts_victims"].observed)
+        self.assertEqual(found["codes"], [[0], [3, 3], [4], [-9]])
+        self.assertEqual(found["ranks"], ["0", "1"])
+        expected = {
+            "threads": 1, "argv": ["0"], "rank": None, "colour": "blue", "preloaded": True, "sigint": True,
+            "main_thread": True, "folder": "starts_victims",
+        }  # fmt: skip
+        self.assertEqual(found["clean"], expected)
+        log = next(path for path in (self.folder / "starts_victims").glob("*.log") if "blue" in path.read_text())
+        self.assertEndsWith(log.read_text().strip(), "the end")
+
+
+LINE = {
+    "step": 1, "time": 1.0, "rank": 0, "world_size": 1, "batch": "b", "rows": ["r"], "loss": "0x1p+0",
+    "learning_rate": "0x1p-3", "weights": "w", "optimizer": "o",
+}  # fmt: skip
+
+
+class TracesTest(parameterized.TestCase):
+    def trace(self, *lines):
+        directory = Path(tempfile.mkdtemp()) / "run"
+        folder = Path(f"{directory}.trace")
+        folder.mkdir()
+        for number, line in enumerate(lines):
+            line = {**LINE, "time": float(number), **line}
+            traces.append_line(folder / traces.file_name(line["rank"]), line)
+        return traces.read(directory)
+
+    def test_equal_traces_have_no_difference(self):
+        self.assertIsNone(traces.compare(self.trace({}, {"step": 2}), self.trace({}, {"step": 2})))
+
+    @parameterized.parameters(*traces.EXACT)
+    def test_one_bit_of_anything_is_found(self, key):
+        other = {"step": 2, key: LINE[key] + "1"}
+        self.assertStartsWith(
+            traces.compare(self.trace({}, other), self.trace({}, {"step": 2})), f"step 2 rank 0: {key}"
+        )
+
+    def test_a_missing_or_additional_step_is_found(self):
+        self.assertIn("step 2", traces.compare(self.trace({}), self.trace({}, {"step": 2})))
+        self.assertIn("step 2", traces.compare(self.trace({}, {"step": 2}), self.trace({})))
+
+    def test_a_step_done_again_must_come_out_the_same(self):
+        self.assertIsNone(traces.compare(self.trace({}, {}), self.trace({})))
+        again = self.trace({"loss": "0x1p+1"}, {})
+        self.assertIn("done again", traces.compare(again, self.trace({})))
+        self.assertEqual((again.order, again.redone), ([1, 1], 1))
+
+    def test_two_ranks_give_way_to_one(self):
+        two = [{"world_size": 2, "rank": rank, "rows": [str(rank)]} for rank in (1, 0)]
+        trace = self.trace(*two, {"rows": ["0", "1"]})
+        self.assertEqual((list(trace.steps[1]), trace.rows(1), trace.conflict), ([0], ["0", "1"], None))
+
+    def test_a_line_that_was_cut_off_is_none(self):
+        path = Path(tempfile.mkdtemp()) / "rank-0.jsonl"
+        path.write_text(json.dumps({"step": 3}) + '\n{"step": 4')
+        self.assertEqual(traces.last_step(path), 3)
+
+    def test_a_hash_sees_type_shape_and_every_byte(self):
+        import torch
+
+        zeros = torch.zeros(2, 3)
+        others = [zeros.T, zeros.double(), zeros.clone().index_fill_(0, torch.tensor([1]), 1e-45), zeros.bfloat16()]
+        hashes = {traces.tensors_hash({"a": [tensor, 1]}) for tensor in [zeros, *others]}
+        self.assertLen(hashes, 5)
+        self.assertEqual(traces.tensors_hash({"a": zeros}), traces.tensors_hash({"a": zeros.clone()}))
+
+    def test_padding_is_no_part_of_an_example(self):
+        import torch
+
+        short = {"input_ids": torch.tensor([[5, 6]]), "labels": torch.tensor([[7, 1]])}
+        padded = {
+            "input_ids": torch.tensor([[5, 6, 0], [8, 9, 1]]),
+            "attention_mask": torch.tensor([[1, 1, 0], [1, 1, 1]]),
+            "labels": torch.tensor([[7, 1, -100], [7, 1, -100]]),
+        }
+        self.assertEqual(traces.row_hashes(short), traces.row_hashes(padded)[:1])
+        self.assertLen(set(traces.row_hashes(padded)), 2)
+
+
+class LeftoversTest(absltest.TestCase):
+    def test_the_first_difference_is_named_by_its_path(self):
+        self.assertEqual(value_difference({"a": [1, {"b": 2}]}, {"a": [1, {"b": 3}]}), "a.1.b: 3 there, 2 here")
+        self.assertIsNone(value_difference({"a": [1]}, {"a": [1]}))
+        self.assertIn("a: None there, 1 here", value_difference({"a": 1}, {}))
+
+    def test_times_are_left_out(self):
+        self.assertEqual(without_times({"train/seconds_left": 1, "train_runtime": 2, "step": [3]}), {"step": [3]})
+
+    def test_a_touched_file_is_found(self):
+        folder = Path(tempfile.mkdtemp())
+        (folder / "a").write_text("x")
+        before = files(folder)
+        self.assertIsNone(changed_files(before, files(folder)))
+        os.utime(folder / "a", ns=(1, 1))
+        self.assertEqual(changed_files(before, files(folder)), "changed: a")
+
+
+class ReportTest(absltest.TestCase):
+    RESULTS = [
+        Result("R1", "kill", "exact", "3 of 3 exact", True, seconds=1.0),
+        Result("C1", "kill | save", "exact", "a long observation " * 20, False, seconds=2.0),
+        Result("S5", "dry run", "requeued", "not run", False, "no launcher yet"),
+    ]
+
+    def test_the_summary_names_the_failures(self):
+        self.assertEqual(report.summary(self.RESULTS), "3 checks: 1 passed, 1 failed (C1), 1 pending")
+
+    def test_the_table_shows_every_word_of_every_result(self):
+        shown = report.table(self.RESULTS)
+        self.assertEqual(shown.count("observation"), 20)
+        self.assertIn("no launcher yet", " ".join(shown.split()))
+
+    def test_the_json_becomes_markdown_beside_the_stock_trainer(self):
+        path = Path(tempfile.mkdtemp()) / "faults.json"
+        report.write_json(path, self.RESULTS, seconds=3.0, settings={"seed": 1})
+        found = json.loads(path.read_text())
+        self.assertEqual((found["passed"], found["total"], found["seed"]), (1, 3, 1))
+        rows = report.markdown(found).splitlines()
+        self.assertIn(f"| R1 | kill | exact | {report.STOCK['R1']} | 3 of 3 exact | yes |", rows)
+        self.assertTrue(any("kill \\| save" in row for row in rows))
+
+    def test_cases_that_fail_are_named(self):
+        self.assertEqual(all_hold({"a": None}, "exact").observed, "1 of 1 exact")
+        failed = all_hold({"a": None, "b": "step 5"}, "exact")
+        self.assertEqual((failed.passed, failed.observed), (False, "1 of 2 exact; b: step 5"))
+        self.assertFalse(all_hold({}, "exact").passed)
+
+
+class QuickTest(parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        with contextlib.ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))).resolve()
+            server = stack.enter_context(ForkServer(folder))
+            cls.runner = Runner(all_checks(), folder, server, quick=True)
+            cls.addClassCleanup(stack.pop_all().close)
+
+    @parameterized.parameters(*QUICK)
+    def test_one_check_of_each_kind(self, number):
+        result = self.runner.run([number])[0]
+        self.assertTrue(result.passed, report.line(result))
+
+
+if __name__ == "__main__":
+    absltest.main()
