@@ -25,7 +25,7 @@ import torch
 from t5suite.errors import ConfigError
 
 PIECE = 8 << 20  # bytes that are written and hashed at a time
-MOST_WAITING = 4  # pieces that may wait for their hash, and keep a tensor alive
+MOST_WAITING = 64  # pieces that may wait for their hash (and keep copies from a GPU alive) while the disk is busy
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,142 @@
+"""What it costs that a checkpoint is hashed, brought to the disk and committed by a rename.
+
+    python -m benchmarks.checkpoints                                  # 248M parameters, 3 GB with AdamW's state
+    python -m benchmarks.checkpoints --size small --folder /dev/shm   # a smaller one, on another file system
+
+Ours (`commit_checkpoint`: weights and AdamW's state hashed as they are written, every file and folder brought to the
+disk, manifest, rename) takes turns with the stock trainer's way (`save_pretrained` and `torch.save`) followed by fsync
+of its files, and with the plain stock way, which leaves the bytes in memory for the system to write at some time. Wall
+clock; before each save the disk is quiet (`sync`) and the last checkpoint gone. The rate of verification is that of
+reading a checkpoint which the page cache may still hold.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from transformers import T5Config, T5ForConditionalGeneration
+from transformers.utils.logging import disable_progress_bar
+
+from t5suite.training.checkpoints import commit_checkpoint, recorded_weights, save_state, verify
+from t5suite.training.checkpoints.committing import sync_files, sync_folder
+from t5suite.training.checkpoints.manifests import files_below
+
+SIZES = {
+    "tiny": {"d_model": 128, "d_ff": 512, "num_layers": 2, "num_heads": 4},
+    "small": {"d_model": 512, "d_ff": 1024, "num_layers": 8, "num_heads": 6},
+    # google/t5-v1_1-base
+    "base": {"d_model": 768, "d_ff": 2048, "num_layers": 12, "num_heads": 12},
+}
+
+
+def make(size: str):
+    """`(model, optimizer)` of random weights and moments; nothing is trained."""
+    torch.manual_seed(0)
+    config = T5Config(
+        **SIZES[size], d_kv=64, feed_forward_proj="gated-gelu", tie_word_embeddings=False, decoder_start_token_id=0
+    )
+    model = T5ForConditionalGeneration(config)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    for parameter in model.parameters():
+        moments = {name: torch.randn_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+        optimizer.state[parameter] = {"step": torch.tensor(100.0), **moments}
+    return model, optimizer
+
+
+def ours(model, optimizer, folder: Path) -> Path:
+    """As the trainer commits a checkpoint."""
+
+    def write(target, records):
+        with recorded_weights(target, records):
+            model.save_pretrained(target)
+        records.update(save_state(target, "optimizer", optimizer.state_dict()))
+
+    return commit_checkpoint(folder, 100, write, run_id="benchmark")
+
+
+def stock(model, optimizer, folder: Path) -> Path:
+    """As transformers 5.23's trainer saves one."""
+    place = folder / "checkpoint-100"
+    model.save_pretrained(place)
+    torch.save(optimizer.state_dict(), place / "optimizer.pt")
+    return place
+
+
+def stock_synced(model, optimizer, folder: Path) -> Path:
+    """The same, and every file brought to the disk."""
+    place = stock(model, optimizer, folder)
+    sync_files(place, files_below(place))
+    sync_folder(place)
+    return place
+
+
+CONTENDERS = {"ours": ours, "stock, then fsync": stock_synced, "stock": stock}
+
+
+def measure(size: str, repetitions: int, folder: Path) -> dict:
+    """Seconds of each save and of verification, contenders taking turns after one round that is not counted."""
+    disable_progress_bar()
+    model, optimizer = make(size)
+    seconds, verifying = {name: [] for name in CONTENDERS}, []
+    for turn in range(-1, repetitions):
+        for name, save in CONTENDERS.items():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            os.sync()
+            started = time.perf_counter()
+            checkpoint = save(model, optimizer, folder)
+            took = time.perf_counter() - started
+            if turn >= 0:
+                seconds[name].append(took)
+            if name == "ours":
+                started = time.perf_counter()
+                manifest = verify(checkpoint)
+                verifying.append(time.perf_counter() - started)
+                size_in_bytes = sum(record.size for record in manifest.files.values())
+    medians = {name: statistics.median(times) for name, times in seconds.items()}
+    pairs = zip(seconds["ours"], seconds["stock, then fsync"], strict=True)
+    return {
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "bytes": size_in_bytes,
+        "seconds": seconds,
+        "medians": medians,
+        "overhead": medians["ours"] / medians["stock, then fsync"] - 1,
+        "overheads": [ours / theirs - 1 for ours, theirs in pairs],
+        "verifying": statistics.median(verifying),
+        "cores": os.cpu_count(),
+        "processor": platform.processor() or platform.machine(),
+        "torch": torch.__version__,
+    }
+
+
+def main(argv=None):
+    """Prints a table, or one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", choices=SIZES, default="base")
+    parser.add_argument("--repetitions", type=int, default=7)
+    parser.add_argument("--folder", help="on the file system to be measured; default: the temporary folder")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+        report = measure(args.size, args.repetitions, Path(folder) / "run")
+    if args.json:
+        print(json.dumps(report))
+        return
+    print(f"{report['parameters'] / 1e6:.0f}M parameters, {report['bytes'] / 1e9:.2f} GB, {report['cores']} cores")
+    for name, median in report["medians"].items():
+        times = report["seconds"][name]
+        spread = f"{min(times):.2f} to {max(times):.2f}"
+        print(f"{name:20} {median:6.2f} s   ({spread})   {report['bytes'] / median / 1e6:6.0f} MB/s")
+    print(f"{'verification':20} {report['verifying']:6.2f} s   {report['bytes'] / report['verifying'] / 1e6:.0f} MB/s")
+    print(f"overhead over the stock save that is synced: {report['overhead']:+.1%}")
+
+
+if __name__ == "__main__":
+    main()
