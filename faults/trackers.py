@@ -7,6 +7,7 @@ The real client runs, against a server on the loopback. A run that loses its tra
 same updates, same `metrics.jsonl`, same exit code.
 """
 
+import contextlib
 import signal
 import socket
 from functools import partial
@@ -18,6 +19,22 @@ from faults.planted_secrets import x5_secrets_stay_secret
 
 LATEST_START = 10.0
 UNREACHABLE = ("refused port", "silent host", "no such host", "wrong key", "no key")
+FINE_TUNE, PRE_TRAIN = SCRIPTS
+LOST = (
+    ("service killed", FINE_TUNE),
+    ("service killed", PRE_TRAIN),
+    ("network dropped", FINE_TUNE),
+    ("network dropped", PRE_TRAIN),
+    ("mirror killed", PRE_TRAIN),
+    ("service hangs", FINE_TUNE),
+)
+RESUMED = (
+    ("offline", FINE_TUNE),
+    ("offline", PRE_TRAIN),
+    ("offline, all killed", FINE_TUNE),
+    ("online", PRE_TRAIN),
+    ("online, all killed", FINE_TUNE),
+)
 
 
 def t1_unreachable(context: Context) -> Outcome:
@@ -34,7 +51,7 @@ def t1_unreachable(context: Context) -> Outcome:
         }
         # Two at once: their time is mostly waiting.
         pairs = [(fault, script) for fault in faults for script in SCRIPTS]
-        pairs = pairs[::3] if context.quick else pairs
+        pairs = pairs[::3] if context.quick else pairs[:7] + pairs[7::2]
         while pairs:
             now, pairs = pairs[:2], pairs[2:]
             runs = [Watched.start(context, script, server, seconds=0.0, **reach[fault]) for fault, script in now]
@@ -61,29 +78,20 @@ def _unreached(watched: Watched, server, seconds: float) -> str | None:
 
 def t2_lost_on_the_way(context: Context) -> Outcome:
     """W&B's processes die or hang in the middle of training, or the network goes; training does not notice."""
-    # Two at once take as long as one: most of it is waiting for W&B's end.
-    pairs = (
-        [("service killed",)]
-        if context.quick
-        else [("service killed", "network dropped"), ("mirror killed", "service hangs")]
-    )
+    wanted = LOST[:1] if context.quick else LOST
     cases = {}
-    for faults in pairs:
-        # Each with a server of its own, for the network goes with it.
-        with loopback() as first, loopback() as second:
-            servers = dict(zip(faults, (first, second)))
-            runs = {}
-            for fault, server in servers.items():
-                scripts = SCRIPTS[: 1 if context.quick else 2]
-                runs |= {(fault, script): Watched.start(context, script, server) for script in scripts}
-            for (fault, _), watched in runs.items():
-                watched.wait_until_mirrored(servers[fault])
-            for (fault, _), watched in runs.items():
-                _inject(fault, watched, servers[fault])
-            for (fault, script), watched in runs.items():
-                watched.victim.wait()
-                servers[fault].restore()
-                cases[f"{fault}, {script}"] = _recovered(watched, servers[fault])
+    with contextlib.ExitStack() as stack:
+        # Each fault with a server of its own, for the network goes with it.
+        servers = {fault: stack.enter_context(loopback()) for fault, _ in wanted}
+        runs = {(fault, script): Watched.start(context, script, servers[fault]) for fault, script in wanted}
+        for (fault, _), watched in runs.items():
+            watched.wait_until_mirrored(servers[fault])
+        for (fault, _), watched in runs.items():
+            _inject(fault, watched, servers[fault])
+        for (fault, script), watched in runs.items():
+            watched.victim.wait()
+            servers[fault].restore()
+            cases[f"{fault}, {script}"] = _recovered(watched, servers[fault])
     return all_hold(cases, "finish as without W&B, which gets every step once later")
 
 
@@ -105,19 +113,18 @@ def _recovered(watched: Watched, server) -> str | None:
 
 def t3_one_resume(context: Context) -> Outcome:
     """A run that is killed and goes on is one run of W&B's with every step once, offline and online."""
-    kinds = ("offline",) if context.quick else ("offline", "offline, all killed", "online", "online, all killed")
+    wanted = RESUMED[:1] if context.quick else RESUMED
     cases = {}
     with loopback() as server:
-        for kind in kinds:
-            runs = {script: _killed(context, script, server, kind) for script in SCRIPTS[: 1 if context.quick else 2]}
-            for watched in runs.values():
-                _go_on(watched, server, kind)
-            for script, watched in runs.items():
-                watched.victim.wait()
-                problem = watched.damage(warnings=0)
-                if not problem and kind.startswith("offline"):
-                    problem = watched.sync(server)
-                cases[f"{kind}, {script}"] = problem or watched.loss(server)
+        runs = {(kind, script): _killed(context, script, server, kind) for kind, script in wanted}
+        for (kind, _), watched in runs.items():
+            _go_on(watched, kind)
+        for (kind, script), watched in runs.items():
+            watched.victim.wait()
+            problem = watched.damage(warnings=0)
+            if not problem and kind.startswith("offline"):
+                problem = watched.sync(server)
+            cases[f"{kind}, {script}"] = problem or watched.loss(server)
     return all_hold(cases, "are one W&B run with each step once")
 
 
@@ -127,7 +134,7 @@ def _killed(context: Context, script: str, server, kind: str) -> Watched:
     return Watched.start(context, script, server, patch=[partial(patches.kill_at_step, 5, "on_step_end")], **mode)
 
 
-def _go_on(watched: Watched, server, kind: str) -> None:
+def _go_on(watched: Watched, kind: str) -> None:
     if kind.endswith("all killed"):
         # As a scheduler kills: all at once. What the service still held in memory is gone.
         watched.victim.wait_for_step(4)

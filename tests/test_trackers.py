@@ -345,6 +345,15 @@ class WandbFaultsTest(parameterized.TestCase):
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertEqual([json.loads(line)["_step"] for line in server.runs[RUN_ID].sent], [2, 4, 6, 8])
 
+    def test_a_segment_whose_steps_were_sent_online_is_not_synced_again(self):
+        directory = folder()
+        with WandbServer() as server, wandb_environment(**server.environment()):
+            with mock.patch.dict(os.environ, {"WANDB_MODE": "offline"}):
+                leg(["wandb"], directory, [2, 4])
+            leg(["wandb"], directory, [6])
+            self.assertIn("Skipped 1 synced run", self.sync(directory))
+            self.assertEqual([json.loads(line)["_step"] for line in server.runs[RUN_ID].sent], [2, 4, 6])
+
     def kill_everything(self, trackers):
         """As a scheduler does: training, mirror and service die at once."""
         process = trackers._trackers["wandb"]._process
