@@ -105,6 +105,16 @@ class Run:
         self.manifest["status"] = "running"
         self._note_changes(changes)
 
+    def note_software(self, found: dict) -> None:
+        """Says and notes that a run goes on under other software: what comes may not be the same bit by bit."""
+        there, here = _software(self.manifest), _software(found)
+        changes = {name: (there.get(name), here.get(name)) for name in here if there.get(name) != here.get(name)}
+        if changes:
+            shown = ", ".join(f"{name} {before} then, {now} now" for name, (before, now) in changes.items())
+            logger.warning("run %s goes on under other software (%s): bitwise equality is off", self.run_id, shown)
+            self.manifest |= found
+            self._note_changes(changes)
+
     def _note_changes(self, changes: dict[str, tuple]) -> None:
         entry = {"changed": {name: list(values) for name, values in changes.items()}, "at": _now()}
         self.manifest["changes"] = [*self.manifest.get("changes", []), entry]
@@ -144,6 +154,8 @@ def open_run(
         if changes:
             _check_changes(run, changes, extend)
             run.take_over(settings, changes)
+        if not run.finished:
+            run.note_software({"versions": versions(), "commit": git_commit()})
         return run
     _check_empty(directory)
     manifest = {
@@ -176,6 +188,11 @@ def read_manifest(directory) -> dict:
         if not isinstance(manifest, dict) or not isinstance(manifest.get(name), kind):
             raise ConfigError(f"{path} is no run's manifest: {name!r} is missing; give a new --output_dir")
     return manifest
+
+
+def _software(manifest: dict) -> dict:
+    parts = [manifest.get(name) for name in ("versions", "commit")]
+    return {name: value for part in parts if isinstance(part, dict) for name, value in part.items()}
 
 
 def _check_changes(run: Run, changes: dict[str, tuple], extend: bool) -> None:

@@ -62,6 +62,53 @@ class RunTest(parameterized.TestCase):
         with self.assertRaisesRegex(ConfigError, "--resume none needs a new --output_dir"):
             open_run(directory, {"seed": 1}, need_new=True)
 
+    @parameterized.parameters(
+        ({"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "update_size": 8}, True),
+        ({"per_device_train_batch_size": 4, "gradient_accumulation_steps": 1, "update_size": 4}, False),
+    )
+    def test_an_update_may_be_laid_out_anew_but_not_be_another(self, layout, same):
+        directory = Path(tempfile.mkdtemp()) / "run"
+        first = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "update_size": 8}
+        open_run(directory, first).update()
+        if same:
+            self.assertEmpty(open_run(directory, layout).changed)
+            return
+        with self.assertRaisesRegex(ConfigError, "update_size 8 there, 4 here.*--allow_changed update_size"):
+            open_run(directory, layout)
+        run = open_run(directory, layout, allow_changed="update_size")
+        self.assertEqual(run.changed, {"update_size": (8, 4)})
+        self.assertEqual(run.manifest["changes"][0]["changed"], {"update_size": [8, 4]})
+
+    def test_a_change_that_is_allowed_must_exist(self):
+        with self.assertRaisesRegex(ConfigError, "no setting 'sede'; did you mean seed"):
+            open_run(Path(tempfile.mkdtemp()) / "run", {"seed": 1}, allow_changed="sede")
+
+    def test_changed_data_are_refused_unless_allowed(self):
+        directory = Path(tempfile.mkdtemp()) / "run"
+        open_run(directory, {"seed": 1}).use_data({"rte.train": {"origin": "a", "fingerprint": "ab", "used": 4}})
+        open_run(directory, {"seed": 1}).use_data({"rte.train": {"origin": "b", "fingerprint": "ab", "used": 4}})
+        changed = {"rte.train": {"origin": "a", "fingerprint": "cd", "used": 4}}
+        with self.assertRaisesRegex(ConfigError, "rte.train.fingerprint 'ab' there, 'cd' here.*--allow_changed data"):
+            open_run(directory, {"seed": 1}).use_data(changed)
+        open_run(directory, {"seed": 1}, allow_changed="data").use_data(changed)
+        open_run(directory, {"seed": 1}).use_data(changed)
+
+    def test_other_software_is_said_and_noted(self):
+        directory = Path(tempfile.mkdtemp()) / "run"
+        run = open_run(directory, {"seed": 1})
+        run.update(versions={**run.manifest["versions"], "torch": "1.0"})
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            again = open_run(directory, {"seed": 1})
+        self.assertRegex(logs.output[0], "torch 1.0 then, .* now")
+        self.assertIn("torch", again.manifest["changes"][-1]["changed"])
+
+    @parameterized.parameters("", "[1]", "{}", '{"run_id": 1, "settings": {}}', "[" * 100_000)
+    def test_a_manifest_that_is_none_is_refused(self, text):
+        directory = Path(tempfile.mkdtemp())
+        (directory / "manifest.json").write_text(text)
+        with self.assertRaisesRegex(ConfigError, "manifest.json"):
+            open_run(directory, {"seed": 1})
+
     def test_secrets_stay_out_of_the_manifest(self):
         directory = folder() / "run"
         run = open_run(
