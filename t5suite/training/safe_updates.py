@@ -10,8 +10,8 @@ gradient norm are looked at, one vote a step over all ranks:
 * not finite: the update is skipped. Its gradients are set to None, so that no weight, moment or decay changes;
   schedule, step counter and data go on. After `--max_skipped_updates` in a row the run ends (70). Under fp16 gradients
   that overflow are the loss scaler's business, until its scale can get no smaller. DeepSpeed has taken its step before
-  anyone can look: there non-finite losses are counted and end the run, and `check_weights` keeps them out of
-  checkpoints;
+  anyone can look: there non-finite losses are counted and end the run, and what they did to the weights is kept
+  out of checkpoints (`weight_agreement`);
 * a spike (`spikes`): `--loss_spikes log` notes it; `skip` skips the update; `rollback` puts weights and moments back to
   the newest checkpoint and goes on with the data behind the spike (arXiv:2204.02311 section 5.1);
 * out of memory (`micro_batches`): the update is computed in smaller pieces.
@@ -32,7 +32,6 @@ from t5suite.training.micro_batches import MicroBatches, can_put_off, putting_of
 from t5suite.training.ranks import Ranks
 from t5suite.training.resets import load_moments
 from t5suite.training.spikes import POLICIES, SpikeDetector
-from t5suite.training.weight_agreement import check_weights as check_weights
 
 logger = logging.getLogger(__name__)
 
