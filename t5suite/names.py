@@ -71,3 +71,15 @@ def path_inside(root, *parts, where: str = "", error=ConfigError) -> Path:
     if not real.startswith(real_root.rstrip(os.sep) + os.sep):
         raise error(f"{place}{path} does not lie below {root}: it leads to {real}")
     return path
+
+
+def refuse_links_out(folder, where: str = "") -> None:
+    """Refuses a folder that is to be written to, but whose own entries lead elsewhere (`predictions -> /home/other`).
+
+    Raises:
+      ConfigError: an entry is a link to a place outside the folder; a link within it (`best -> checkpoint-400`) may be.
+    """
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_symlink():
+                path_inside(folder, entry.name, where=where)

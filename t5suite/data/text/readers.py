@@ -202,16 +202,27 @@ def _parquet_records(path, options, start, end):
                 number += 1
                 yield record_of_value(value, column, number)
     except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:
-        raise DataError(f"{path}: not a sound parquet file ({str(error).splitlines()[0]})") from None
+        raise _unsound(path, error) from None
 
 
 def parquet_file(path: Path):
-    """The opened `pyarrow.parquet.ParquetFile`; one inside .gz or .zst is unpacked into memory."""
+    """The opened `pyarrow.parquet.ParquetFile`; one inside .gz or .zst is unpacked into memory.
+
+    Raises:
+      DataError: no such file, or no parquet file.
+    """
     import pyarrow.parquet
 
     if not path.is_file():
         raise DataError(f"{path}: no such file")
-    return pyarrow.parquet.ParquetFile(io.BytesIO(all_bytes(path)) if is_compressed(path) else path)
+    try:
+        return pyarrow.parquet.ParquetFile(io.BytesIO(all_bytes(path)) if is_compressed(path) else path)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise _unsound(path, error) from None
+
+
+def _unsound(path: Path, error: Exception) -> DataError:
+    return DataError(f"{path}: not a sound parquet file ({(str(error).splitlines() or [type(error).__name__])[0]})")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

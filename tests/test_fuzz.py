@@ -1,0 +1,538 @@
+"""Whatever stands in a file or on a command line: a result or a UserError of ours, and nothing written elsewhere.
+
+    python -m pytest -q tests/test_fuzz.py                                   # a few thousand inputs
+    T5SUITE_FUZZ_EXAMPLES=100000 python -m pytest -q tests/test_fuzz.py      # the full run (minutes)
+
+The number is that of generated inputs over all tests, each of which takes its share. Small runs draw the same inputs
+every time, large ones draw new ones. What fuzzing found stays as an example (`@example`).
+"""
+
+import contextlib
+import hashlib
+import io
+import json
+import math
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from absl.testing import absltest, parameterized
+from fuzz_inputs import (
+    NASTY_LINES,
+    YAML_ODDITIES,
+    YAML_TAGS,
+    encoded,
+    json_values,
+    line_files,
+    mutations,
+    packed,
+    rows,
+    texts,
+    yaml_documents,
+)
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from write_guard import WriteGuard, tree
+
+from t5suite.constants import DATASET_VALS
+from t5suite.data.corpora.store import FORMAT, VERSION, TokenStore
+from t5suite.data.jsonl import read_jsonl
+from t5suite.data.sources import DataOptions, load_split
+from t5suite.data.text.documents import Tally, read_documents
+from t5suite.errors import CheckpointError, ConfigError, DataError, UserError
+from t5suite.models.weight_files import read_weights
+from t5suite.runs import open_run
+from t5suite.tasks.registry import load_task
+from t5suite.tasks.task_files import load_registry
+from t5suite.training.argument_parser import SuiteArgumentParser, parse_arguments
+from t5suite.training.arguments import FINE_TUNING_ARGUMENTS
+from t5suite.training.checkpoints.finding import find_checkpoint
+from t5suite.training.checkpoints.manifests import verify
+from t5suite.training.pre_training_arguments import PRE_TRAINING_ARGUMENTS
+
+TOTAL = int(os.environ.get("T5SUITE_FUZZ_EXAMPLES", "3000"))
+SMALL = TOTAL < 20_000
+MUTATED = 15
+ARGUMENTS = {"fine_tune": FINE_TUNING_ARGUMENTS, "pre_train": PRE_TRAINING_ARGUMENTS}
+SHIPPED = [(benchmark, name) for benchmark, tasks in DATASET_VALS.items() for name in tasks]
+ROLES = st.sampled_from(["train", "validation", "test"])
+VALUES = st.sampled_from([dict, object, (str, dict)])
+UNITS = st.sampled_from(["line", "paragraph", "file"])
+TEXT_FILES = [
+    (kind, packing) for kind in (".txt", ".jsonl", ".jsonl", ".json", ".parquet") for packing in ("", "", ".gz", ".zst")
+]
+EMPTY_OBJECT = hashlib.sha256(b"{}").hexdigest()
+SEEDS = st.integers(0, 2**32)
+
+
+def fuzzed(share: float, inputs_a_draw: int = 1):
+    """A test's settings: its share of all inputs, of which one draw makes so many."""
+    return settings(
+        max_examples=max(10, math.ceil(TOTAL * share / inputs_a_draw)),
+        deadline=None,
+        database=None,
+        derandomize=SMALL,
+        phases=[Phase.explicit, Phase.generate] + ([] if SMALL else [Phase.shrink]),
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+class FuzzTest(parameterized.TestCase):
+    """A folder to write to beside a canary, and a count of the inputs."""
+
+    inputs = 0
+
+    def setUp(self):
+        super().setUp()
+        self.root = Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.root)
+        self.folder = self.root / "here"
+        self.folder.mkdir()
+        (self.root / "canary").mkdir()
+        (self.root / "canary" / "file").write_text("untouched")
+        self.enterContext(contextlib.chdir(self.folder))
+        before = tree(self.root / "canary")
+        self.addCleanup(lambda: self.assertEqual(tree(self.root / "canary"), before))
+
+    def outcome(self, function, *args, **kwargs):
+        """The function's result, or the UserError that it raised; anything else fails the test."""
+        environment = dict(os.environ)
+        try:
+            with WriteGuard(self.folder), contextlib.redirect_stdout(io.StringIO()):
+                return function(*args, **kwargs)
+        except UserError as error:
+            assert str(error).strip(), "an error must say something"
+            return error
+        finally:
+            if environment != dict(os.environ):
+                os.environ.clear()
+                os.environ.update(environment)
+
+    def write(self, name: str, content: bytes) -> Path:
+        """Writes an input, and counts it."""
+        FuzzTest.inputs += 1
+        path = self.folder / name
+        path.write_bytes(content)
+        return path
+
+
+class LinesTest(FuzzTest):
+    @fuzzed(0.36, inputs_a_draw=MUTATED + 1)
+    @given(line_files(json_values()), st.sampled_from(["", "", ".gz", ".zst"]), VALUES, SEEDS)
+    def test_json_lines(self, content, suffix, values, seed):
+        for i, changed in enumerate(mutations(content, seed, MUTATED)):
+            path = self.write("rows.jsonl" + suffix, packed(changed, suffix, seed + i))
+            found = self.outcome(read_jsonl, path, values)
+            assert isinstance(found, UserError) or found, "a file without a line is an error"
+
+    @parameterized.parameters(*[(line,) for line in NASTY_LINES])
+    def test_a_line_that_hurts(self, line):
+        for suffix, options in ((".jsonl", {}), (".txt", {}), (".txt", {"text_unit": "file"})):
+            path = str(self.write("a" + suffix, line))
+            self.outcome(lambda path=path, options=options: list(read_documents(path, **options)))
+        self.outcome(read_jsonl, self.write("rows.jsonl", line), object)
+
+    @fuzzed(0.44, inputs_a_draw=MUTATED + 1)
+    @given(line_files(rows(["text"])), st.sampled_from(TEXT_FILES), UNITS, st.sampled_from(["error", "skip"]), SEEDS)
+    def test_documents(self, content, suffixes, unit, bad_lines, seed):
+        for i, changed in enumerate(mutations(content, seed, MUTATED)):
+            path = self.write("text" + "".join(suffixes), packed(changed, suffixes[1], seed + i))
+            tally = Tally()
+            found = self.outcome(list_documents, str(path), text_unit=unit, bad_lines=bad_lines, tally=tally)
+            if not isinstance(found, UserError):
+                assert found and all(text.strip() for text in found)
+                assert "\n".join(found).encode("utf-8"), "only texts that can be written come out"
+                assert tally.documents == len(found)
+
+
+def list_documents(*args, **kwargs) -> list[str]:
+    return list(read_documents(*args, **kwargs))
+
+
+class RowsTest(FuzzTest):
+    @fuzzed(0.06, inputs_a_draw=4)
+    @given(st.data(), st.sampled_from(SHIPPED), ROLES, SEEDS)
+    def test_rows_of_shipped_tasks(self, data, name, role, seed):
+        task = load_task(*name)
+        content = data.draw(line_files(rows(columns_of(task))))
+        for changed in mutations(content, seed, 3):
+            path = self.write("rows.jsonl", changed)
+            loaded = self.outcome(load_split, task, role, role, DataOptions(**{f"{role}_file": str(path)}))
+            if not isinstance(loaded, UserError):
+                self.score(task, list(loaded.rows), role, data)
+
+    @fuzzed(0.02)
+    @given(st.data(), st.sampled_from(SHIPPED), ROLES)
+    def test_rows_given_in_python(self, data, name, role):
+        task = load_task(*name)
+        FuzzTest.inputs += 1
+        self.score(task, data.draw(st.lists(rows(columns_of(task)), min_size=1, max_size=3)), role, data)
+
+    def score(self, task, given_rows, split, data):
+        """Formats rows and scores predictions of them."""
+        made = self.outcome(lambda: [example for row in given_rows for example in task.examples(row, split)])
+        if isinstance(made, UserError):
+            return
+        assert all(isinstance(text, str) for pair in made for text in pair)
+        words = st.one_of(texts(), st.sampled_from(task.label_words or ["1.0"]))
+        too_many = data.draw(st.sampled_from([0] * 9 + [1]))
+        predictions = data.draw(st.lists(words, min_size=len(made), max_size=len(made) + too_many))
+        scores = self.outcome(task.score, given_rows, predictions, split)
+        assert isinstance(scores, UserError) or all(isinstance(value, float) for value in scores.values())
+
+
+def columns_of(task) -> list[str]:
+    return [*task.text_columns, task.entry["label_column_name"], "idx"]
+
+
+ENTRY_VALUES = {
+    "prefix": ["x: ", "", ["a: ", "b: "], "x", 1, None, [], {}, ["a: ", 1]],
+    "text_column_name": ["a", ["a", "b"], "", 5, None, [], {"a": 1}],
+    "label_column_name": ["label", "", None, 3, ["label"]],
+    "labels": [None, ["no", "yes"], {0: "a", 1: "b"}, {0: "a", -1: "z"}, {1: "a"}, {"0": "a"}, {0.0: "a"}, {True: "a"}, [], "ab", ["a", "a"], ["", "b"], [True, False], 5, {None: "a"}, {10**400: "a"}, [["a"]], ["../x"]],
+    "metric_names": [["accuracy"], ["f1", "accuracy"], ["rouge"], ["bleu"], ["squad"], ["pearson"], ["mcc"], ["grouped_exact_match"], ["gender_parity"], [], None, "accuracy", ["nope"], [["f1"]], {"accuracy": 1}, [None]],
+    "metric_to_optimize": ["accuracy", "f1", "average", None, "rouge1", "pearson", "nope", 5, ["accuracy"], {}],
+    "formatter": [None, "columns", "multirc", "record", "wsc", "wnli_simple", "dpr", "nope", 3, [], {}],
+    "target": [None, "nearest_fifth", "one_decimal", "nope", [], 1],
+    "postprocess": [None, "values", "first_answer", "wsc_verdict", "nope", {}, 2],
+    "splits": [None, {"train": "train"}, {"validation": ["a", "b"]}, {"validation": "../../x"}, {"test": "/etc/x"}, {"dev": "x"}, {"train": 5}, {"train": []}, {1: "x"}, [], "x", {"validation": "a\x00b"}, {"train": ""}],
+    "rows_of": [None, "mine", "../../x", "/etc", 5, [], {}, "", "a/b"],
+    "group_by": [None, "idx", "idx.question", "", 5, [], {}, "a..b"],
+    "metric_functions": [None, {}, {"x": "accuracy"}, {"accuracy": "nope"}, [], 5, "x", {1: 2}, {"accuracy": ["f1"]}, {"f1": {}}],
+    "hub_path": [None, "nyu-mll/glue", 5, "../x"],
+    "hub_name": [None, "rte", 5],
+    "num_examples": [None, {"train": 5}, 5, [], "x"],
+    "surprise": [1],
+}  # fmt: skip
+NEEDED = ("prefix", "text_column_name", "label_column_name", "labels", "metric_names", "metric_to_optimize")
+GOOD_ENTRY = {
+    "prefix": "x: ",
+    "text_column_name": "a",
+    "label_column_name": "label",
+    "labels": ["no", "yes"],
+    "metric_names": ["accuracy"],
+    "metric_to_optimize": "accuracy",
+}
+NAMES = (
+    "mine",
+    "task",
+    "../x",
+    "/x",
+    "a/b",
+    "",
+    "..",
+    "x" * 300,
+    "a\x00b",
+    "glue",
+    "rte",
+    "sst2",
+    "é",
+    " ",
+    "a b",
+    ".hidden",
+    "$(id)",
+)
+
+
+@st.composite
+def entries(draw):
+    """A task's entry: a good one with some fields changed, or all fields from the table above."""
+    entry = (
+        dict(GOOD_ENTRY)
+        if draw(st.booleans())
+        else {name: draw(st.sampled_from(ENTRY_VALUES[name])) for name in NEEDED}
+    )
+    for name in draw(st.lists(st.sampled_from(sorted(ENTRY_VALUES)), max_size=4)):
+        if draw(st.integers(0, 9)) == 0:
+            entry[name] = draw(json_values())
+        else:
+            entry[name] = draw(st.sampled_from(ENTRY_VALUES[name]))
+    for name in draw(st.sampled_from([[]] * 9 + [["prefix"], ["labels"]])):
+        entry.pop(name, None)
+    return entry
+
+
+def task_tables():
+    """What a task file holds."""
+    names = st.one_of(st.sampled_from(NAMES), texts(), st.just("mine"))
+    tasks = st.dictionaries(names, st.one_of(entries(), entries(), entries(), json_values()), max_size=2)
+    return st.one_of(
+        st.dictionaries(names, tasks, max_size=2), st.dictionaries(names, tasks, max_size=2), json_values()
+    )
+
+
+class TaskFilesTest(FuzzTest):
+    def use(self, content: bytes, data=None):
+        path = self.write("tasks.yaml", content)
+        registry = self.outcome(load_registry, str(path))
+        if isinstance(registry, UserError):
+            return
+        for benchmark, tasks in registry.items():
+            for name in tasks:
+                if name not in DATASET_VALS.get(benchmark, {}):
+                    self.use_task(load_task(benchmark, name, registry=registry), data)
+
+    def use_task(self, task, data):
+        for role in ("train", "validation", "test"):
+            for title, split in task.splits(role).items():
+                for part in (task.benchmark, task.name, task.rows_of, split, f"{title}.{role}"):
+                    assert Path("root", part).resolve().parent == Path("root").resolve(), f"{part!r} is no name"
+                self.outcome(load_split, task, role, split, DataOptions(data_dir=str(self.folder)))
+        for split in ("train", "validation") if data else ():
+            row_list = data.draw(st.lists(rows(columns_of(task)), min_size=1, max_size=2))
+            RowsTest.score(self, task, row_list, split, data)
+
+    @fuzzed(0.05, inputs_a_draw=4)
+    @given(st.data(), SEEDS)
+    def test_task_files(self, data, seed):
+        text = data.draw(yaml_documents(task_tables()))
+        for changed in mutations(text.encode("utf-8", "surrogatepass"), seed, 3):
+            self.use(changed, data)
+
+    @parameterized.parameters(*YAML_TAGS, *YAML_ODDITIES)
+    def test_yaml_that_hurts(self, text):
+        for table in (text, f"mine: {text}\n", f"mine:\n  task: {text}\n", f"? {text}\n: {text}\n"):
+            self.use(table.encode("utf-8", "surrogatepass"))
+        for arguments in ARGUMENTS.values():
+            path = self.write("run.yaml", f"seed: {text}\n".encode("utf-8", "surrogatepass"))
+            self.outcome(parse_arguments, arguments, [str(path), "--use_cpu"])
+            path = self.write("run.yaml", text.encode("utf-8", "surrogatepass"))
+            self.outcome(parse_arguments, arguments, [str(path), "--use_cpu"])
+
+
+FLAGS = {kind: [name for name in SuiteArgumentParser(arguments).flag_names()] for kind, arguments in ARGUMENTS.items()}
+
+
+@st.composite
+def flag_names(draw, kind):
+    """A flag of the script, or something like one."""
+    name = draw(st.sampled_from(FLAGS[kind]))
+    return draw(
+        st.sampled_from(
+            [name] * 6 + [name.replace("_", "-"), name[:-1], name + "x", "config", "local_rank", "_wandb", ""]
+        )
+    )
+
+
+def flag_values():
+    """What may stand behind a flag."""
+    likely = st.sampled_from(
+        [
+            "1",
+            "0",
+            "0.5",
+            "1e-5",
+            "True",
+            "False",
+            "None",
+            "no",
+            "steps",
+            "epoch",
+            "best",
+            "a=1",
+            '{"a": 1}',
+            "{",
+            "[]",
+            "adamw",
+            "constant",
+            "none",
+            "auto",
+            "cpu",
+            "1,2",
+            "full_shard auto_wrap",
+            "x.json",
+        ]
+    )
+    return st.one_of(likely, likely, numbers_as_text(), texts())
+
+
+def numbers_as_text():
+    return st.one_of(
+        st.integers(-3, 300).map(str),
+        st.floats().map(str),
+        st.sampled_from(["1" * 5000, "0x10", "1_000", "１２", "1e400", "-1e400"]),
+    )
+
+
+@st.composite
+def command_lines(draw, kind):
+    """Flags with values, glued and loose, and stray words."""
+    argv = []
+    for _ in range(draw(st.integers(1, 4))):
+        dashes = draw(st.sampled_from(["--"] * 12 + ["-", "", "---"]))
+        flag, value = dashes + draw(flag_names(kind)), draw(flag_values())
+        form = draw(st.sampled_from(["=", "=", " ", " ", "alone", "list"]))
+        argv += {"=": [f"{flag}={value}"], " ": [flag, value], "alone": [flag], "list": [flag, value, value]}[form]
+    return argv
+
+
+class ArgumentsTest(FuzzTest):
+    def parse(self, kind, argv):
+        if any(token in ("-h", "--help") for token in argv):
+            return
+        found = self.outcome(parse_arguments, ARGUMENTS[kind], argv)
+        assert isinstance(found, UserError) or len(found) == len(ARGUMENTS[kind])
+
+    @fuzzed(0.05)
+    @given(st.data(), st.sampled_from(sorted(ARGUMENTS)))
+    def test_command_lines(self, data, kind):
+        FuzzTest.inputs += 1
+        self.parse(kind, [*data.draw(command_lines(kind)), "--use_cpu"])
+
+    @fuzzed(0.02, inputs_a_draw=4)
+    @given(st.data(), st.sampled_from(sorted(ARGUMENTS)), SEEDS)
+    def test_configuration_files(self, data, kind, seed):
+        values = st.one_of(flag_values(), json_values(), st.lists(flag_values(), max_size=3))
+        tables = st.dictionaries(flag_names(kind), values, max_size=4)
+        text = data.draw(yaml_documents(st.one_of(tables, tables, tables, json_values())))
+        for changed in mutations(text.encode("utf-8", "surrogatepass"), seed, 3):
+            self.parse(kind, [str(self.write("run.yaml", changed)), "--use_cpu"])
+
+
+RUN_SETTINGS = st.dictionaries(st.sampled_from(["seed", "max_steps", "x"]), json_values())
+MANIFESTS = st.fixed_dictionaries(
+    {"settings": RUN_SETTINGS | json_values(), "run_id": st.just("5f3a9c01") | json_values()},
+    optional={key: json_values() for key in ("status", "fingerprint", "extensions", "restarts")},
+)
+
+
+FILE_NAMES = st.one_of(
+    st.sampled_from(["config.json", "../x", "/etc/passwd", "a/../../x", "", ".", "a\x00", "checkpoint.json"]), texts()
+)
+RECORDS = st.fixed_dictionaries({"size": st.integers(-1, 3), "sha256": st.sampled_from([EMPTY_OBJECT, "0" * 64, ""])})
+CHECKPOINT_MANIFESTS = st.fixed_dictionaries(
+    {
+        "format": st.just(1),
+        "step": st.one_of(st.just(2), json_values()),
+        "run_id": st.one_of(texts(), json_values()),
+        "world_size": st.one_of(st.just(1), json_values()),
+        "files": st.dictionaries(FILE_NAMES, st.one_of(RECORDS, RECORDS, json_values()), max_size=2) | json_values(),
+        "details": st.one_of(st.just({}), json_values()),
+    }
+)
+INDEXES = st.fixed_dictionaries({"weight_map": st.dictionaries(texts(), FILE_NAMES | json_values()) | json_values()})
+COUNTS = st.dictionaries(
+    st.sampled_from(["train", "validation"]),
+    json_values() | st.fixed_dictionaries({"tokens": st.integers(-1, 2), "documents": st.integers(-1, 2)}),
+)
+SHARDS = st.fixed_dictionaries(
+    {
+        "name": FILE_NAMES | json_values(),
+        "splits": COUNTS,
+        "files": st.dictionaries(FILE_NAMES, RECORDS | json_values()) | json_values(),
+    }
+)
+CORPORA = st.fixed_dictionaries(
+    {"format": st.just(FORMAT), "version": st.just(VERSION)},
+    optional={
+        "splits": COUNTS | json_values(),
+        "shards": st.lists(SHARDS, max_size=2) | json_values(),
+        "settings": st.just({"split_sentences": False}) | json_values(),
+        "dtype": st.just("uint16") | json_values(),
+    },
+)
+
+
+class ManifestsTest(FuzzTest):
+    @fuzzed(0.01, inputs_a_draw=4)
+    @given(st.one_of(MANIFESTS, json_values()).map(encoded), st.booleans(), st.booleans(), SEEDS)
+    def test_run_manifests(self, content, extend, need_new, seed):
+        run = self.folder / "run"
+        run.mkdir(exist_ok=True)
+        for changed in mutations(content, seed, 3):
+            self.write("run/manifest.json", changed)
+            self.outcome(open_run, run, {"seed": 1, "max_steps": 5}, [], True, need_new, extend)
+
+    @fuzzed(0.02, inputs_a_draw=4)
+    @given(st.one_of(CHECKPOINT_MANIFESTS, CHECKPOINT_MANIFESTS, json_values()), st.booleans(), SEEDS)
+    def test_checkpoint_manifests(self, content, signed, seed):
+        checkpoint = self.folder / "checkpoint-2"
+        checkpoint.mkdir(exist_ok=True)
+        (checkpoint / "config.json").write_text("{}")
+        if signed and isinstance(content, dict):
+            canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
+            content = {**content, "sha256": hashlib.sha256(canonical.encode()).hexdigest()}
+        for changed in mutations(encoded(content), seed, 3):
+            self.write("checkpoint-2/checkpoint.json", changed)
+            found = self.outcome(verify, checkpoint)
+            assert isinstance(found, CheckpointError) or set(found.files) <= {"config.json"}
+            self.outcome(find_checkpoint, self.folder, "auto")
+
+    @fuzzed(0.01, inputs_a_draw=4)
+    @given(st.one_of(INDEXES, INDEXES, json_values()).map(encoded), SEEDS)
+    def test_indexes_of_weights(self, content, seed):
+        for changed in mutations(content, seed, 3):
+            self.outcome(read_weights, self.write("model.safetensors.index.json", changed))
+
+    @fuzzed(0.01, inputs_a_draw=4)
+    @given(st.one_of(CORPORA, CORPORA, json_values()).map(encoded), SEEDS)
+    def test_corpora(self, content, seed):
+        for changed in mutations(content, seed, 3):
+            self.write("corpus.json", changed)
+            self.outcome(lambda: TokenStore.open(self.folder).split("train"))
+
+
+HUGE = 10**400
+
+
+class FoundTest(FuzzTest):
+    """What fuzzing found once: each of these ended with another exception than ours."""
+
+    @parameterized.parameters(
+        ("glue", "stsb", {"sentence1": "a", "sentence2": "b", "label": HUGE}, "not a finite number"),
+        ("glue", "stsb", {"sentence1": "a", "sentence2": "b", "label": 1e300}, "not a finite number"),
+        ("super_glue", "record", {"query": "@placeholder", "entities": ["a"], "passage": "b", "answers": 5}, "not a list"),
+        ("super_glue", "record", {"query": "q", "entities": ["a"], "passage": "b", "answers": ["a"], "idx": {"passage": [1], "query": 2}}, "cannot be told apart"),
+        ("super_glue", "multirc", {"paragraph": "a", "question": "b", "answer": "c", "label": 1, "idx": {"question": {"a": 1}}}, "cannot be told apart"),
+    )  # fmt: skip
+    def test_rows(self, benchmark, name, row, message):
+        with self.assertRaisesRegex(DataError, message):
+            load_task(benchmark, name).score([row], ["a"])
+
+    @parameterized.parameters(
+        {"formatter": []}, {"formatter": 3}, {"target": []}, {"postprocess": {}}, {"metric_functions": []}, {"metric_functions": {"accuracy": ["f1"]}},
+        {"group_by": 5}, {"rows_of": {}}, {"hub_path": 5}, {"num_examples": 5}, {"splits": {"train": ""}}, {"splits": {"train": "a\0b"}},
+    )  # fmt: skip
+    def test_entries(self, **change):
+        path = self.write("tasks.yaml", json.dumps({"mine": {"task": {**GOOD_ENTRY, **change}}}).encode())
+        with self.assertRaises(ConfigError):
+            load_registry(str(path))
+
+    @parameterized.parameters(
+        ("seed: 1\nseed: 2\n", "run.yaml:2: 'seed' stands there for the second time"),
+        ("learning_rate: 1\nlearning-rate: 2\n", "run.yaml:2: 'learning-rate' gives --learning_rate for the second time"),
+        ("accelerator_config: nope.json\n", "--accelerator_config 'nope.json': No such file"),
+        ("eval_strategy: steps\neval_steps: .inf\n", "--eval_steps inf: not a finite number"),
+        ("eval_only: []\n", "run.yaml:1: --eval_only: an empty list"),
+        ("optim_args: {a: 2001-01-01}\n", "run.yaml:1: --optim_args: .* JSON has no form for"),
+        ("x: &a [*a]\n", "run.yaml:1: the value holds itself"),
+        ("seed: " + "1" * 5000, "run.yaml:1: a number of 5000 digits"),
+        ('seed: "\\ud800"\n', "run.yaml:1: .* half a surrogate pair"),
+        ("&a a: &b [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(f"b{i}: &c{i} [{', '.join(['*' + ('b' if i == 0 else f'c{i - 1}')] * 10)}]\n" for i in range(6)), "more than 100000 values"),
+    )  # fmt: skip
+    def test_configuration_files(self, text, message):
+        with self.assertRaisesRegex(ConfigError, message):
+            parse_arguments(FINE_TUNING_ARGUMENTS, [str(self.write("run.yaml", text.encode())), "--use_cpu"])
+
+    def test_an_item_of_a_list_is_no_flag(self):
+        path = self.write("run.yaml", b"train_file: [a.txt, --eval_only]\n")
+        with self.assertRaisesRegex(ConfigError, "run.yaml:1: --train_file: '--eval_only' would be taken for a flag"):
+            parse_arguments(PRE_TRAINING_ARGUMENTS, [str(path), "--use_cpu"])
+
+    def test_manifests(self):
+        index = self.write("model.safetensors.index.json", b'{"weight_map": null}')
+        self.assertIsInstance(self.outcome(read_weights, index), ConfigError)
+        self.write("corpus.json", json.dumps({"format": FORMAT, "version": VERSION}).encode())
+        self.assertIsInstance(self.outcome(TokenStore.open, self.folder), DataError)
+        (self.folder / "run").mkdir()
+        self.write("run/manifest.json", b'{"run_id": "a", "settings": {"max_steps": [null]}}')
+        self.outcome(open_run, self.folder / "run", {"max_steps": 5}, extend=True)
+
+
+def tearDownModule():
+    print(f"\nfuzzed: {FuzzTest.inputs} inputs")
+
+
+if __name__ == "__main__":
+    absltest.main()

@@ -1,0 +1,336 @@
+"""Names and paths: whatever becomes part of a path stays below its folder, and code in data is not run.
+
+The law behind each case: it is refused with a UserError, and what lies outside the folder is as it was.
+"""
+
+import contextlib
+import json
+import os
+import pickle
+import shutil
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+import torch
+from absl.testing import absltest, parameterized
+from write_guard import ForbiddenAct, WriteGuard, tree
+
+from t5suite.data.corpora.store import TokenStore
+from t5suite.data.jsonl import write_jsonl
+from t5suite.data.mirror import mirror_split
+from t5suite.data.sources import DataOptions, LoadedSplit, load_split
+from t5suite.data.text.documents import read_documents
+from t5suite.errors import ConfigError, UserError
+from t5suite.models.loading import load_model, load_tokenizer
+from t5suite.models.weight_files import read_weights
+from t5suite.names import MAX_NAME_BYTES, check_name, path_inside, refuse_links_out
+from t5suite.runs import default_output_dir, new_run_id, open_run
+from t5suite.tasks.registry import load_task
+from t5suite.tasks.task_files import load_registry
+from t5suite.training.checkpoints.manifests import Manifest, damage, hash_file, write_manifest
+from t5suite.training.pre_training import pre_training_output_dir
+
+OUTWARD = ("../x", "..", ".", "/etc/x", "a/b", "a\\b", "", " ", "a\0b", "a\nb", ".hidden", "x" * 300, "é" * 60)
+LITERAL = (
+    "rte",
+    "wsc.fixed",
+    "train[:5%]",
+    "; rm -rf x",
+    "$(touch x)",
+    "`id`",
+    "a'b\"c",
+    "x" * MAX_NAME_BYTES,
+    "naïve",
+    "a b",
+    "-rf",
+)
+TINY = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
+ENTRY = {
+    "prefix": "x: ",
+    "text_column_name": "a",
+    "label_column_name": "label",
+    "labels": ["no", "yes"],
+    "metric_names": ["accuracy"],
+    "metric_to_optimize": "accuracy",
+}
+
+
+class Folders(parameterized.TestCase):
+    """A folder to work in, beside a canary that nothing may touch."""
+
+    def setUp(self):
+        super().setUp()
+        self.root = Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.root)
+        self.folder, self.canary = self.root / "here", self.root / "canary"
+        for folder in (self.folder, self.canary):
+            folder.mkdir()
+        (self.canary / "file").write_text("untouched")
+        self.enterContext(contextlib.chdir(self.folder))
+        before = tree(self.canary)
+        self.addCleanup(lambda: self.assertEqual(tree(self.canary), before))
+
+    def write(self, name: str, value) -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(value if isinstance(value, str) else json.dumps(value), encoding="utf-8")
+        return path
+
+
+class NamesTest(Folders):
+    @parameterized.parameters(*OUTWARD, 5, None, b"x")
+    def test_a_name_that_is_no_single_part_of_a_path_is_refused(self, name):
+        with self.assertRaisesRegex(ConfigError, "tasks.yaml:2: the task name .* cannot be part of a path"):
+            check_name(name, "task", where="tasks.yaml:2")
+
+    @parameterized.parameters(*LITERAL)
+    def test_any_other_name_is_taken_literally_and_stays_in_its_folder(self, name):
+        self.assertEqual(check_name(name, "task"), name)
+        path = self.folder / f"{name}.validation_mismatched.jsonl.gz"
+        path.write_text("x")
+        self.assertEqual(os.listdir(self.folder), [path.name])
+        self.assertEqual(path_inside(self.folder, path.name), path)
+
+    @parameterized.parameters(
+        (("..",),),
+        (("../x",),),
+        (("a", "../../x"),),
+        (("/etc",),),
+        ((".",),),
+        (("link", "x"),),
+        (("link",),),
+        (("a\0b",),),
+    )
+    def test_a_path_that_leads_out_is_refused(self, parts):
+        (self.folder / "link").symlink_to(self.canary)
+        with self.assertRaises(ConfigError):
+            path_inside(self.folder, *parts)
+
+    def test_links_within_a_folder_may_be(self):
+        (self.folder / "checkpoint-4").mkdir()
+        (self.folder / "best").symlink_to("checkpoint-4")
+        refuse_links_out(self.folder)
+        (self.folder / "predictions").symlink_to(self.canary)
+        with self.assertRaisesRegex(ConfigError, "predictions does not lie below .* it leads to .*canary"):
+            refuse_links_out(self.folder)
+
+    def test_a_folder_that_is_reached_by_a_link_is_a_folder(self):
+        (self.root / "scratch").symlink_to(self.folder)
+        self.assertEqual(path_inside(self.root / "scratch", "x"), self.root / "scratch" / "x")
+
+
+class TaskFilesTest(Folders):
+    @parameterized.product(name=OUTWARD[:9], place=["benchmark", "task", "rows_of", "split", "splits"])
+    def test_no_name_of_a_task_file_leads_out(self, name, place):
+        names = {"benchmark": "mine", "task": "topics", **{place: name}}
+        entry = dict(ENTRY)
+        if place == "rows_of":
+            entry["rows_of"] = name
+        elif place in ("split", "splits"):
+            entry["splits"] = {"train": "train", "validation": name if place == "split" else ["a", name]}
+        table = {names["benchmark"]: {names["task"]: entry}}
+        for path in (self.write("tasks.yaml", table), self.write("tasks.py", f"DATASET_VALS = {table!r}\n")):
+            with self.assertRaisesRegex(ConfigError, "cannot be part of a path|must be"):
+                load_registry(str(path))
+
+    def test_a_task_without_harm_is_loaded(self):
+        path = self.write("tasks.yaml", {"mine": {"$(touch x); rm 'y'": {**ENTRY, "splits": {"train": "train[:5%]"}}}})
+        self.assertIn("$(touch x); rm 'y'", load_registry(str(path))["mine"])
+
+    def test_the_line_is_named(self):
+        path = self.write("tasks.yaml", 'mine:\n  good: {}\n  "../x": {}\n')
+        with self.assertRaisesRegex(ConfigError, "tasks.yaml:2: mine/good"):
+            load_registry(str(path))
+        path = self.write("tasks.yaml", 'mine:\n\n  "../x": {}\n')
+        with self.assertRaisesRegex(ConfigError, "tasks.yaml:3: the task name '../x'"):
+            load_registry(str(path))
+
+
+class MirrorsTest(Folders):
+    def mirror(self):
+        task = load_task("glue", "rte")
+        rows = [{"sentence1": "a", "sentence2": "b", "label": 0}]
+        with mock.patch("t5suite.data.mirror.load_hub", return_value=LoadedSplit(rows, "", "", 0)):
+            return mirror_split(task, "train", "train", self.folder, None, gzipped=False, force=True)
+
+    def test_a_mirror_is_not_written_through_a_link(self):
+        (self.folder / "glue").symlink_to(self.canary)
+        with self.assertRaisesRegex(ConfigError, "glue/rte/train does not lie below"):
+            self.mirror()
+
+    def test_a_link_in_a_files_place_is_replaced_and_not_followed(self):
+        (self.folder / "glue" / "rte").mkdir(parents=True)
+        link = self.folder / "glue" / "rte" / "train.jsonl"
+        link.symlink_to(self.canary / "file")
+        with self.assertRaises(ConfigError), WriteGuard(self.folder):
+            (self.folder / "glue" / "rte" / "train").symlink_to(self.canary)
+            self.mirror()
+        (self.folder / "glue" / "rte" / "train").unlink()
+        self.mirror()
+        self.assertFalse(link.is_symlink())
+
+
+class RunsTest(Folders):
+    @parameterized.parameters("../../x", "/tmp/x", "a/b", "..", "a\nb")
+    def test_a_sweeps_run_id_leads_nowhere_else(self, run_id):
+        with mock.patch.dict(os.environ, WANDB_RUN_ID=run_id):
+            for make in (
+                new_run_id,
+                lambda: default_output_dir("glue", "rte", None),
+                lambda: pre_training_output_dir(None),
+            ):
+                with self.assertRaisesRegex(ConfigError, "WANDB_RUN_ID: the run name"):
+                    make()
+
+    @parameterized.parameters("..", "/", "../..", "a/../..", "x/..", "google/t5 $(x)", "/home/me/..")
+    def test_a_models_name_leads_nowhere_else(self, model):
+        for directory in (default_output_dir("glue", "rte", model), pre_training_output_dir(model)):
+            self.assertEqual(Path(directory).resolve().parent, self.folder.resolve() / "runs")
+
+    def test_a_run_is_not_written_through_links_in_its_directory(self):
+        open_run(self.folder / "run", {"seed": 1}).update()
+        self.assertTrue(open_run(self.folder / "run", {"seed": 1}).resumed)
+        (self.folder / "run" / "predictions").symlink_to(self.canary)
+        with self.assertRaisesRegex(ConfigError, "predictions does not lie below"):
+            open_run(self.folder / "run", {"seed": 1})
+
+
+class CheckpointsTest(Folders):
+    @parameterized.parameters("../file", "/etc/passwd", "a/../../file", "link/file", "link.json")
+    def test_a_checkpoint_has_its_files_inside(self, name):
+        checkpoint = self.folder / "checkpoint-4"
+        checkpoint.mkdir()
+        (checkpoint / "link").symlink_to(self.canary)
+        (checkpoint / "link.json").symlink_to(self.canary / "file")
+        record = hash_file(self.canary / "file")
+        with contextlib.suppress(ValueError):
+            write_manifest(checkpoint, Manifest(4, "abc", 1, {name: record}))
+        self.assertIsNotNone(damage(checkpoint))
+
+    @parameterized.parameters(
+        "../outside.safetensors", "{root}/outside.safetensors", "sub/../../outside.safetensors", ".."
+    )
+    def test_an_index_of_weights_names_files_beside_it(self, name):
+        model, tokenizer = tiny_model()
+        folder = self.folder / "model"
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        shutil.move(folder / "model.safetensors", self.folder / "outside.safetensors")
+        (folder / "sub").mkdir()
+        places = dict.fromkeys(model.state_dict(), name.format(root=self.folder))
+        self.write("model/model.safetensors.index.json", {"metadata": {}, "weight_map": places})
+        with self.assertRaisesRegex(ConfigError, "does not lie beside its index"):
+            load_model(str(folder), tokenizer=tokenizer)
+        with self.assertRaisesRegex(ConfigError, "does not lie beside its index|is missing"):
+            read_weights(folder)
+
+    @parameterized.parameters("../shard", "/shard", "a/b", "..")
+    def test_a_corpus_has_its_files_inside(self, name):
+        shard = {"name": "shard-00000-of-00001", "splits": {}, "files": {}}
+        for bad in ({"name": name}, {"files": {name: {"size": 0, "sha256": ""}}}):
+            manifest = {
+                "format": "t5suite corpus",
+                "version": 1,
+                "splits": {},
+                "shards": [{**shard, **bad}],
+                "dtype": "uint16",
+                "settings": {"split_sentences": False},
+            }
+            self.write("corpus.json", manifest)
+            with self.assertRaisesRegex(UserError, "cannot be part of a path"):
+                TokenStore.open(self.folder)
+
+
+def tiny_model():
+    tokenizer = load_tokenizer(None)
+    return load_model(None, tokenizer=tokenizer, config_overrides=TINY), tokenizer
+
+
+class PayloadsTest(Folders):
+    """A pickle that makes a folder when it is read, in place of every file of a model."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.model = Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+        model, tokenizer = tiny_model()
+        model.save_pretrained(cls.model)
+        tokenizer.save_pretrained(cls.model)
+
+    def payload(self, form: str) -> bytes:
+        """Reading it as a pickle makes a folder inside the canary."""
+        place = str(self.canary / "run")
+        raw = b"cos\nmkdir\n(V" + place.encode() + b"\ntR."
+        with self.assertRaises(ForbiddenAct), WriteGuard(self.folder):
+            pickle.loads(raw)
+        if form == "raw":
+            return raw
+        path = self.root / "payload.pt"
+        torch.save({"shared.weight": _Payload(place)}, path)
+        with self.assertRaises(ForbiddenAct), WriteGuard(self.folder):
+            torch.load(path, weights_only=False)
+        content = path.read_bytes()
+        path.unlink()
+        return content
+
+    @parameterized.product(
+        file=["model.safetensors", "pytorch_model.bin", "pytorch_model-1.bin", "config.json", "generation_config.json",
+              "tokenizer.json", "tokenizer_config.json", "spiece.model", "training_args.bin", "optimizer.pt"],
+        form=["raw", "zip"],
+    )  # fmt: skip
+    def test_a_payload_in_a_models_folder_is_not_run(self, file, form):
+        folder = self.folder / "model"
+        shutil.copytree(self.model, folder)
+        if file.startswith("pytorch_model"):
+            (folder / "model.safetensors").unlink()
+        if file == "pytorch_model-1.bin":
+            places = dict.fromkeys(tiny_model()[0].state_dict(), file)
+            self.write("model/pytorch_model.bin.index.json", {"metadata": {}, "weight_map": places})
+        (folder / file).write_bytes(self.payload(form))
+        with contextlib.suppress(UserError), WriteGuard(self.folder):
+            load_model(str(folder), tokenizer=load_tokenizer(str(folder)))
+        with contextlib.suppress(UserError), WriteGuard(self.folder):
+            read_weights(folder)
+
+    def test_the_message_does_not_advise_to_switch_the_protection_off(self):
+        folder = self.folder / "model"
+        shutil.copytree(self.model, folder)
+        (folder / "model.safetensors").unlink()
+        (folder / "pytorch_model.bin").write_bytes(self.payload("zip"))
+        with self.assertRaisesRegex(ConfigError, "reading those could run code") as caught:
+            load_model(str(folder), tokenizer=load_tokenizer(None))
+        self.assertNotIn("weights_only", str(caught.exception))
+
+
+class _Payload:
+    def __init__(self, place: str):
+        self.place = place
+
+    def __reduce__(self):
+        return os.mkdir, (self.place,)
+
+
+class ArchivesTest(Folders):
+    @parameterized.parameters(".zip", ".tar", ".tar.gz", ".tgz")
+    def test_an_archive_is_not_read(self, suffix):
+        (self.folder / "inside").mkdir()
+        write_jsonl(self.folder / "inside" / "train.jsonl", [{"sentence": "a", "label": 0, "text": "a"}])
+        kind = {".zip": "zip", ".tar": "tar"}.get(suffix, "gztar")
+        made = Path(shutil.make_archive(str(self.root / "made"), kind, self.folder / "inside"))
+        archive = made.rename(self.folder / f"rows{suffix}")
+        before = tree(self.folder)
+        for read in (
+            lambda: load_split(load_task("glue", "sst2"), "train", "train", DataOptions(train_file=str(archive))),
+            lambda: list(read_documents(str(archive))),
+            lambda: load_tokenizer(str(archive)),
+            lambda: load_model(str(archive), tokenizer=load_tokenizer(None)),
+            lambda: read_weights(archive),
+        ):
+            with self.assertRaises(UserError), WriteGuard(self.folder):
+                read()
+        self.assertEqual(tree(self.folder), before)
+
+
+if __name__ == "__main__":
+    absltest.main()
