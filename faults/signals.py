@@ -187,7 +187,7 @@ MOMENTS = {
     "in the first step": Moment("corpus", "SIGINT", 0, 1),
     "in an accumulation window": Moment("fine-tuning", "SIGINT", 3, 4, "on_substep_end", ACCUMULATED),
     "in an accumulation window of a stream": Moment("stream", "SIGTERM", 3, 4, "on_substep_end", ACCUMULATED),
-    "between the vote and the step's end": Moment("fine-tuning", "SIGUSR1", 3, 4, "on_step_end"),
+    "between the vote and the step's end": Moment("fine-tuning", "SIGUSR1", 4, 5, "on_step_end"),
     "at the end of a pass": Moment("fine-tuning", "SIGTERM", 2, 3),
     "at the end of a pass over a corpus": Moment("corpus", "SIGTERM", 2, 3),
     "where an evaluation is due": Moment("fine-tuning", "SIGUSR1", 3, 4, changes=EVALUATED),
@@ -208,7 +208,7 @@ def s1_while_training(context: Context) -> Outcome:
         ranks = 2 if "ranks" in name else 1
         send = partial(patches.signal_at_step, moment.step, moment.name, moment.event, ranks - 1)
         victim = context.run(script, flags, patch=[CATCH, send], ranks=ranks)
-        found[name] = stopped(victim, moment.stops_at) or goes_on(
+        found[name] = stopped(victim, moment.stops_at, only="eval_steps" not in moment.changes) or goes_on(
             context, script, flags, victim.directory, context.reference(script, flags, ranks), ranks
         )
     for number, (name, (script, changes)) in enumerate(CONFIGURATIONS.items()):
@@ -503,9 +503,8 @@ def s6_killed_rank(context: Context) -> Outcome:
 
 
 def _kill_rank(context, script, changes, patch, rank) -> str | None:
-    accumulated = {"gradient_accumulation_steps": 2} if script == "fine_tune_t5" else {}
-    changes = {**changes, **TWO_RANKS, **accumulated, **EVALUATED}
-    flags = context.flags(script, **changes)
+    batch = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
+    flags = context.flags(script, **changes, **batch, **EVALUATED)
     victim = context.victim(script, flags, ranks=2, patch=[CATCH, patch])
     victim.wait_until(lambda: victim.codes[rank] is not None, f"end of rank {rank}")
     started = time.monotonic()
