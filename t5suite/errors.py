@@ -8,8 +8,13 @@ A command shows the message without a traceback and exits with the error's code 
 import os
 import signal
 import sys
+import traceback
+
+from t5suite.redaction import redacted
 
 EXIT_FINISHED = 0
+# What Python itself exits with after a traceback.
+EXIT_BUG = 1
 EXIT_BAD_DATA = 65
 EXIT_NUMERICS = 70
 EXIT_IO = 74
@@ -59,12 +64,14 @@ class Preempted(BaseException):
 def run_command(main, argv=None) -> int:
     """Runs `main(argv)` and returns the exit code; user errors become one clear message on standard error.
 
+    Neither messages nor tracebacks show secrets.
+
     >>> sys.exit(run_command(main))
     """
     try:
         main(argv)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(redacted(f"error: {error}"), file=sys.stderr)
         return error.exit_code
     except Preempted as stop:
         print(f"stopped: {stop}", file=sys.stderr)
@@ -76,8 +83,11 @@ def run_command(main, argv=None) -> int:
         discard_output()
         return EXIT_FINISHED
     except OSError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(redacted(f"error: {error}"), file=sys.stderr)
         return EXIT_IO
+    except Exception:
+        print(redacted(traceback.format_exc()), end="", file=sys.stderr)
+        return EXIT_BUG
     return EXIT_FINISHED
 
 

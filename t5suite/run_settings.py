@@ -12,6 +12,7 @@ import json
 
 from t5suite.errors import ConfigError
 from t5suite.lookup import suggestion
+from t5suite.redaction import SHOWN, is_secret_name, redacted, redacted_value
 
 # Settings that say where and how loudly a run goes on, but not what comes out of it.
 OPERATIONAL_SETTINGS = frozenset(
@@ -27,7 +28,6 @@ OPERATIONAL_SETTINGS = frozenset(
 LAYOUT_SETTINGS = frozenset(("per_device_train_batch_size", "gradient_accumulation_steps", "auto_find_batch_size"))
 # What `--extend` may raise: how long a run is.
 EXTENDABLE_SETTINGS = ("max_steps", "num_train_epochs", "max_minutes")
-SECRET_WORDS = ("token", "key", "password", "secret")
 
 
 def is_decisive(name: str) -> bool:
@@ -96,11 +96,11 @@ def settings_fingerprint(settings: dict) -> str:
 
 
 def public_settings(settings: dict) -> dict:
-    """The settings as JSON values, without those that hold a secret."""
+    """The settings as JSON values, without those that hold a secret, and without secrets in the others."""
     return {
-        name: _plain(value)
+        name: redacted_value(_plain(value))
         for name, value in settings.items()
-        if not any(name.endswith(word) for word in SECRET_WORDS) and not name.startswith("_")
+        if not is_secret_name(name) and not name.startswith("_")
     }
 
 
@@ -121,7 +121,7 @@ def without_secrets(argv) -> list[str]:
     shown, hide = [], False
     for token in map(str, argv):
         flag = token.partition("=")[0]
-        secret = flag.startswith("--") and any(flag.endswith(word) for word in SECRET_WORDS)
-        shown.append("***" if hide else f"{flag}=***" if secret and "=" in token else token)
+        secret = flag.startswith("--") and is_secret_name(flag)
+        shown.append(SHOWN if hide else f"{flag}={SHOWN}" if secret and "=" in token else redacted(token))
         hide = secret and "=" not in token
     return shown

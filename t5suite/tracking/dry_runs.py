@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from transformers import Seq2SeqTrainingArguments
 
+from t5suite.redaction import redacted_value
 from t5suite.training.steps import update_size
 
 PAIRS = 3
@@ -92,7 +93,8 @@ def print_settings(console, settings: dict, changed: dict) -> None:
     for name, value in settings.items():
         if name in ours or name in SHOWN or name in changed:
             star = "*" if name in changed else ""
-            table.add_row(f"--{name}{star}", str(value.value if isinstance(value, enum.Enum) else value))
+            shown = redacted_value({name: value.value if isinstance(value, enum.Enum) else value})[name]
+            table.add_row(f"--{name}{star}", str(shown))
     console.print(table)
 
 

@@ -13,10 +13,9 @@ from pathlib import Path
 from transformers import TrainerCallback
 
 from t5suite.data.jsonl import without_nan
+from t5suite.tracking.metric_lines import METRICS_FILE
 
 logger = logging.getLogger(__name__)
-
-METRICS_FILE = "metrics.jsonl"
 
 
 class MetricsCallback(TrainerCallback):

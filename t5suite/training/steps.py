@@ -17,6 +17,7 @@ from transformers import set_seed
 from transformers.utils import logging as transformers_logging
 
 from t5suite.errors import ConfigError, Preempted
+from t5suite.redaction import RedactingFormatter
 from t5suite.run_lock import RunLock
 from t5suite.runs import MANIFEST, Run
 from t5suite.training.checkpoints import clean_leftovers
@@ -37,7 +38,7 @@ TRAINING_FLAGS = (
 def start_logging(is_main: bool, disable_tqdm: bool = False) -> None:
     """Our log lines on standard error; other ranks and the libraries speak up for warnings only."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(RedactingFormatter("%(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger("t5suite")
     root.handlers, root.propagate = [handler], False
     root.setLevel(logging.INFO if is_main else logging.ERROR)
