@@ -1,5 +1,6 @@
 """Updates that must not be made are not: failures, spikes, lack of memory; one process."""
 
+import json
 import logging
 import math
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ from guarded_trainer import at_steps, equal, incidents, limit_rows, losses, make
 from t5suite.errors import ConfigError, NumericsError
 from t5suite.optim.optimizers import OPTIMIZERS
 from t5suite.training.ranks import Ranks
-from t5suite.training.safe_updates import SafeUpdates, UpdateVote, check_policy, shown
+from t5suite.training.safe_updates import SafeUpdates, UpdateCallback, UpdateVote, check_policy, shown
 from t5suite.training.spikes import Spike, SpikeDetector
 
 NAN = float("nan")
@@ -21,6 +22,10 @@ NAN = float("nan")
 
 def times(factor):
     return lambda loss: loss * factor
+
+
+def update_callback(trainer):
+    return next(part for part in trainer.callback_handler.callbacks if isinstance(part, UpdateCallback))
 
 
 class ScriptedSpikes(SpikeDetector):
@@ -159,10 +164,7 @@ class NonFiniteTest(parameterized.TestCase):
         at_steps(first, {1, 5, 6}, times(NAN))
         first.train()
         second = make()
-        callback = lambda trainer: next(
-            part for part in trainer.callback_handler.callbacks if type(part).__name__ == "UpdateCallback"
-        )
-        callback(second).recall(callback(first).remember())
+        update_callback(second).recall(json.loads(json.dumps(update_callback(first).remember())))
         self.assertEqual((second.in_a_row, second.skipped_updates), (2, 3))
         self.assertEqual(second.spikes.state(), first.spikes.state())
         self.assertEqual(second.counted["run"], [6, 3])
@@ -314,6 +316,13 @@ class OutOfMemoryTest(parameterized.TestCase):
         told.begin_update = begin_update
         told.train()
         self.assertTrue(equal(failing.recorder.at[6], told.recorder.at[6]))
+
+    @parameterized.parameters((8, 4), (4, 2), (2, 1), (1, 1), (16, 8))
+    def test_a_resumed_run_cuts_to_as_many_rows(self, rows, pieces):
+        first, second = make(8, 1), make(rows, 1)
+        first.micro_batches.pieces = 4
+        update_callback(second).recall(update_callback(first).remember())
+        self.assertEqual(second.micro_batches.pieces, pieces)
 
     def test_one_row_that_does_not_fit_ends_the_run(self):
         trainer = make(8, 1)

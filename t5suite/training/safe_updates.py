@@ -331,8 +331,11 @@ class SafeUpdates:
         if kind == "non_finite" and self._no_targets():
             return "look at the targets of these examples, and at --max_target_length"
         if self.args.fp16:
-            return "--bf16, for T5's activations overflow fp16"
-        return "a lower --learning_rate, more --warmup_steps; or look at these examples"
+            return "--bf16, for T5's activations overflow fp16 (this run goes on with --allow_changed fp16,bf16)"
+        return (
+            "a lower --learning_rate or more --warmup_steps (this run goes on from its last checkpoint with "
+            "--allow_changed learning_rate,warmup_steps), or --max_grad_norm; or look at these examples"
+        )
 
     # What is logged and remembered
 
@@ -366,7 +369,7 @@ class UpdateCallback(TrainerCallback):
             "in_a_row": trainer.in_a_row,
             "counted": trainer.counted,
             "spikes": trainer.spikes.state(),
-            "micro_batches": trainer.micro_batches.state(),
+            "micro_batches": {**trainer.micro_batches.state(), "rows": trainer.args.per_device_train_batch_size},
         }
 
     def recall(self, state: dict) -> None:
@@ -376,6 +379,9 @@ class UpdateCallback(TrainerCallback):
         trainer.counted = {span: list(counts) for span, counts in state["counted"].items()}
         trainer.spikes.load(state["spikes"])
         trainer.micro_batches.load(state["micro_batches"])
+        # A run may go on with smaller micro-batches, which is what running out of memory makes one do.
+        rows, before = trainer.args.per_device_train_batch_size, state["micro_batches"]["rows"]
+        trainer.micro_batches.pieces = max(1, math.ceil(trainer.micro_batches.pieces * rows / before))
 
     def on_train_begin(self, args, state, control, **kwargs):
         """Incidents behind the step that the run goes on from will happen again."""
