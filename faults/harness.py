@@ -27,7 +27,8 @@ from faults.victims import Victim
 
 # A case of a check (a victim) has less than a minute; a check may have a dozen of them.
 SECONDS_A_CHECK = 240.0
-TINY_MODEL = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
+# Dropout, for it is what random numbers decide in a step.
+TINY_MODEL = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2,dropout_rate=0.1"
 
 # The shortest honest runs: eight updates of a one-layer T5, a checkpoint every second one, nearly three passes over the
 # data, dropout on, no evaluation before the end. About 1 s each.

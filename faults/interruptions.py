@@ -4,7 +4,7 @@
 >>> go_through(context, "fine_tune_t5", attempts).problem
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -32,12 +32,13 @@ class Kill:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One start of the command; without a kill it runs to its end."""
+    """One start of the command; without a kill it runs to its end. `patch`: what else is done to it."""
 
     flags: list[str]
     kill: Kill | None = None
     ranks: int = 1
     cold: bool = False
+    patch: Callable | None = None
 
 
 @dataclass
@@ -62,7 +63,7 @@ def go_through(context: Context, script: str, attempts: Sequence[Attempt], total
     directory, expected, start = context.folder("run"), [], 0
     for number, attempt in enumerate(attempts, 1):
         kill = attempt.kill
-        patch = partial(patches.kill_at_step, kill.step, kill.event) if kill else None
+        patch = partial(patches.kill_at_step, kill.step, kill.event) if kill else attempt.patch
         victim = context.run(
             script, attempt.flags, directory=directory, ranks=attempt.ranks, cold=attempt.cold, patch=patch
         )

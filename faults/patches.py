@@ -5,6 +5,7 @@
 Arguments are plain values, for they travel to another process as JSON.
 """
 
+import importlib
 import os
 import signal
 import time
@@ -77,15 +78,15 @@ def raise_at_call(target: str, error: str = "RuntimeError", message: str = "inje
     wrap_call(target, fail, number)
 
 
+def skip_calls(target: str) -> None:
+    """Makes a function do nothing: what a check that must notice it is tried with."""
+    owner, name = _find(target)
+    setattr(owner, name, lambda *arguments, **keywords: None)
+
+
 def wrap_call(target: str, action, number: int = 1, after: bool = False) -> None:
     """Does something at the n-th call of "module:function" or "module:Class.method"."""
-    import importlib
-
-    module, _, path = target.partition(":")
-    *owners, name = path.split(".")
-    owner = importlib.import_module(module)
-    for part in owners:
-        owner = getattr(owner, part)
+    owner, name = _find(target)
     original, calls = getattr(owner, name), [0]
 
     def wrapped(*arguments, **keywords):
@@ -99,3 +100,13 @@ def wrap_call(target: str, action, number: int = 1, after: bool = False) -> None
         return result
 
     setattr(owner, name, wrapped)
+
+
+def _find(target: str) -> tuple:
+    """What holds a function, and its name there."""
+    module, _, path = target.partition(":")
+    *owners, name = path.split(".")
+    owner = importlib.import_module(module)
+    for part in owners:
+        owner = getattr(owner, part)
+    return owner, name
