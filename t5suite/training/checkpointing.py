@@ -9,7 +9,7 @@
       progress.json                        loss so far, lines of metrics.jsonl, what callbacks remember, what is pending
 
 transformers 5.23 has no public hook around a save or a load of these, so `_save_checkpoint`, `_load_optimizer_and_scheduler`,
-`_load_scaler`, `_load_rng_state` and `_load_best_model` are overridden under their own names (tests/test_checkpointing.py
+`_load_scaler`, `_load_rng_state` and `_load_best_model` are overridden under their own names (tests/test_exact_resume.py
 tells when one is gone).
 """  # noqa: E501
 
