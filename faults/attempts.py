@@ -45,28 +45,29 @@ class Attempt:
 
     Attributes:
       script: "fine_tune_t5", "pre_train_t5" or "t5suite.cli".
+      code: what it must exit with, or several codes of which any will do.
       says: a regular expression that its output must match; "" for any.
       look: whatever else must hold: `Ended -> problem or None`.
-      has_directory: whether `--output_dir` is to be added.
+      directory: its `--output_dir`, a new one if none is given; False adds no such flag.
     """
 
     script: str
     flags: list[str]
-    code: int = 0
+    code: int | tuple[int, ...] = 0
     says: str = ""
     look: Callable[[Ended], str | None] | None = None
-    has_directory: bool = True
+    directory: Path | bool | None = None
 
 
 def problems(context: Context, attempts: dict[str, Attempt], environment: dict | None = None) -> dict[str, str | None]:
     """Makes all attempts, one after the other, and says for each what went wrong, or None."""
     folder = context.folder("attempts")
     folder.mkdir()
-    directories = {name: folder / f"run-{i}" for i, name in enumerate(attempts)}
+    directories = {name: attempt.directory or folder / f"run-{i}" for i, (name, attempt) in enumerate(attempts.items())}
     spec = {}
     for name, attempt in attempts.items():
-        flags = [*map(str, attempt.flags), *(["--output_dir", str(directories[name])] if attempt.has_directory else [])]
-        spec[name] = [attempt.script, flags]
+        added = [] if attempt.directory is False else ["--output_dir", str(directories[name])]
+        spec[name] = [attempt.script, [*map(str, attempt.flags), *added]]
     (folder / "spec.json").write_text(json.dumps(spec), encoding="utf-8")
     victim = context.run("faults.attempts:live", [folder], timeout=SECONDS, traced=False, env=environment)
     path = folder / "ended.jsonl"
@@ -78,13 +79,13 @@ def problems(context: Context, attempts: dict[str, Attempt], environment: dict |
 
 def problem(attempt: Attempt, ended: Ended) -> str | None:
     """What is wrong with the way a run has ended, or None."""
-    if ended.code != attempt.code:
+    if ended.code not in (attempt.code if isinstance(attempt.code, tuple) else (attempt.code,)):
         return f"exit {ended.code}, not {attempt.code}: {ended.tail()}"
     if "Traceback" in ended.said:
         return f"a traceback: {ended.tail()}"
     if not re.search(attempt.says, ended.said):
         return f"says nothing like {attempt.says!r}: {ended.tail()}"
-    if ended.code and (ended.directory / "results.json").exists():
+    if ended.code and attempt.directory is None and (ended.directory / "results.json").exists():
         return "there are results all the same"
     return attempt.look(ended) if attempt.look else None
 

@@ -249,7 +249,7 @@ def _bad_texts(context) -> dict[str, Attempt]:
             f"corpus, {name}": _build(context, path, code=65, says=named),
             f"text, {name}, skipped": _pre_train(context, path, look=counted, bad_lines="skip"),
             f"stream, {name}, skipped": _pre_train(
-                context, path, says=f"(?s)skipped: .*{named}.* 1 bad", bad_lines="skip", **STREAMED
+                context, path, says=rf"(?s)skipped: .*{named}.* [1-9]\d* bad", bad_lines="skip", **STREAMED
             ),
         }
     for name, (line, kind) in {"NUL": (b"a\x00b", "NUL bytes"), "non-UTF-8": (b"caf\xe9", "not UTF-8")}.items():

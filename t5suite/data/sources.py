@@ -116,8 +116,8 @@ def load_hub(task: Task, role: str, split: str, options: DataOptions) -> LoadedS
     online = prepare_hub()
     try:
         rows = datasets.load_dataset(path, name, split=split, revision=options.data_revision)
-    except (OSError, ValueError) as error:
-        if online:
+    except (OSError, ValueError, RuntimeError) as error:
+        if online or isinstance(error, RuntimeError):  # RuntimeError: a data set that is a script
             raise DataError(f"{path} ({name}, {split}): {error}") from error
         raise DataError(
             f"cannot reach the hub for {path} ({name}, {split}), and no copy is in the local cache "

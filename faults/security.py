@@ -1,0 +1,571 @@
+"""X: code that hides in data, and names that lead out of a folder, through runs of both scripts.
+
+    >>> SECURITY["X1"].function(context)
+    Outcome(passed=True, observed='64 of 64 not run; refused, set aside or never read')
+
+Whatever would run code makes a file in a folder of canaries, which is looked at after every run; that it would indeed
+is shown each time by reading it the careless way in a process of its own.
+"""
+
+import importlib
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from faults import patches
+from faults.attempts import Attempt, Ended, problems
+from faults.fork_server import ROOT, environment
+from faults.harness import TINY_MODEL, Check, Context, Outcome, all_hold
+
+# Files of a checkpoint of ours; what else trainers and libraries would look for beside them.
+LISTED = (
+    "model.safetensors", "optimizer.safetensors", "optimizer.json", "scheduler.json", "rank-0.json", "progress.json",
+    "position.json", "trainer_state.json", "config.json", "tokenizer.json", "checkpoint.json",
+)  # fmt: skip
+UNLISTED = ("pytorch_model.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth", "scaler.pt", "training_args.bin")
+OF_A_MODEL = (
+    "model.safetensors", "pytorch_model.bin", "config.json", "generation_config.json", "tokenizer.json",
+    "tokenizer_config.json", "spiece.model", "optimizer.pt", "training_args.bin",
+)  # fmt: skip
+BARE_WEIGHTS = ("weights.bin", "weights.pt", "weights.pth", "weights.ckpt", "weights.safetensors")
+FORMS = ("raw", "zip")
+TAGS = (
+    "!!python/object/apply:os.system ['touch {canary}']",
+    "!!python/object/apply:subprocess.check_output [['touch', '{canary}']]",
+    "!!python/object/new:os.system ['touch {canary}']",
+    "!!python/name:os.system",
+    "!!python/module:os",
+)
+HOSTILE = (
+    "x; touch {canary}",
+    "$(touch {canary})",
+    "`touch {canary}`",
+    "| touch {canary} #",
+    "a'b\"c",
+    "new\nline",
+    "-rf *",
+)
+OUTWARD = ("../canary", "{root}/canary", "..", "a/../../canary", "a\\b", "canary/../../canary")
+LAUNCHERS = "the sweep and sbatch halves wait for the launchers"
+SHORT = {"max_steps": 2, "save_strategy": "no"}
+
+
+def x1_pickles(context: Context) -> Outcome:
+    """A pickle that runs a command, in the place of every file that is read, or beside them."""
+    canaries = Canaries(context)
+    attempts = {}
+    for script in ("fine_tune_t5",) if context.quick else ("fine_tune_t5", "pre_train_t5"):
+        killed = _killed_run(context, script)
+        for form in FORMS[:1] if context.quick else FORMS:
+            for file in (*LISTED, *UNLISTED):
+                attempts[f"{script}, {file}, {form}"] = _resumed(canaries, script, killed, file, form)
+        for file in UNLISTED[:4]:
+            attempts[f"{script}, {file}, listed"] = _resumed_from_forged(canaries, script, killed, file)
+        attempts[f"{script}, DeepSpeed"] = _resumed_from_deepspeed(canaries, script, killed)
+    attempts |= _models(canaries, _killed_run(context, "fine_tune_t5") / "checkpoint-6")
+    return canaries.outcome(attempts, "not run; refused, set aside or never read")
+
+
+def x2_remote_code(context: Context) -> Outcome:
+    """Folders like a hub repository's that bring code along."""
+    canaries = Canaries(context)
+    scored = {"config_overrides": None, "eval_only": True}
+    cases = {
+        "a model of an unknown type": ("config.json", {"model_type": "evil", "auto_map": _auto_map("evil")}, 78),
+        "a T5 with another class": ("config.json", {"auto_map": _auto_map("evil")}, (0, 78)),
+        "a tokenizer": ("tokenizer_config.json", {"tokenizer_class": "Evil", "auto_map": _auto_map("evil")}, (0, 78)),
+    }
+    attempts = {}
+    for name, (file, changes, code) in cases.items():
+        folder = _model_folder(context)
+        content = json.loads((folder / file).read_text(encoding="utf-8"))
+        (folder / file).write_text(json.dumps({**content, **changes}), encoding="utf-8")
+        (folder / "evil.py").write_text(_evil_module(canaries.new(name)), encoding="utf-8")
+        flags = context.flags("fine_tune_t5", model_name_or_path=folder, **scored)
+        attempts[name] = Attempt("fine_tune_t5", flags, code)
+    attempts |= _dataset_scripts(context, canaries)
+    live = {"the code, when it is asked for": _run_when_asked_for(context, canaries)}
+    return canaries.outcome(attempts, "not run; refused, or the library's own code taken", live)
+
+
+def x3_yaml_tags(context: Context) -> Outcome:
+    """Tags that make PyYAML's unsafe loaders run code, in every YAML file that is read."""
+    canaries = Canaries(context)
+    attempts = {}
+    for i, tag in enumerate(TAGS):
+        for script in ("fine_tune_t5", "pre_train_t5"):
+            name = f"{script}, configuration, tag {i}"
+            path = context.folder("run").with_suffix(".yaml")
+            path.write_text(f"seed: 1\nrun_name: {tag.format(canary=canaries.new(name))}\n", encoding="utf-8")
+            said = f"{path.name}:2: could not determine a constructor"
+            attempts[name] = Attempt(script, [str(path), *context.flags(script, **SHORT)], 78, said)
+            flags = [*context.flags(script, **SHORT), "--config", str(path)]
+            attempts[f"{name}, --config"] = Attempt(script, flags, 78, said)
+        for name, argv in {"run": None, "t5suite preview": ["preview"]}.items():
+            name = f"{name}, task file, tag {i}"
+            path = context.folder("tasks").with_suffix(".yaml")
+            path.write_text(f"mine:\n  words: {tag.format(canary=canaries.new(name))}\n", encoding="utf-8")
+            said = f"{path.name}:2: could not determine a constructor"
+            words = ["--benchmark", "mine", "--dataset_name", "words", "--task_file", str(path)]
+            if argv:
+                attempts[name] = Attempt("t5suite.cli", [*argv, *words], 78, said, directory=False)
+            else:
+                attempts[name] = Attempt("fine_tune_t5", [*context.flags("fine_tune_t5", **SHORT), *words], 78, said)
+    offences = _source_offences("yaml.")
+    return canaries.outcome(attempts, "refused with file and line", offences, pending=LAUNCHERS)
+
+
+def x4_shell_words(context: Context) -> Outcome:
+    """What a shell would take apart, in names, values and paths."""
+    attempts = {}
+    for i, pattern in enumerate(HOSTILE[:3] if context.quick else HOSTILE):
+        for script in ("fine_tune_t5", "pre_train_t5"):
+            canary = f"canary-{i}-{script}"
+            word = pattern.format(canary=canary)
+            folder = context.folder("words") / word
+            folder.mkdir(parents=True)
+            flags = _hostile_flags(context, script, folder, word)
+            look = partial(_taken_literally, context.directory, word, canary)
+            attempts[f"{script}, {i}"] = Attempt(script, flags, look=look, directory=folder / "run")
+    found = {**problems(context, attempts), **_source_offences("")}
+    return replace(all_hold(found, "taken literally"), pending="" if any(found.values()) else LAUNCHERS)
+
+
+def x6_names(context: Context) -> Outcome:
+    """`../x`, absolute names and links, in whatever becomes part of a path; archives."""
+    canaries = Canaries(context)
+    killed = _killed_run(context, "fine_tune_t5")
+    attempts = {
+        **_outward_tasks(context),
+        **_outward_checkpoints(context, killed),
+        **_outward_weights(context, killed / "checkpoint-6"),
+        **_outward_corpora(context),
+        **_archives(context),
+    }
+    sweeps = {}
+    for script in ("fine_tune_t5", "pre_train_t5"):
+        flags = context.flags(script, **SHORT)
+        sweeps[f"{script}, WANDB_RUN_ID"] = Attempt(script, flags, 78, "WANDB_RUN_ID: the run name", directory=False)
+    found = problems(context, sweeps, {"WANDB_RUN_ID": "../../canary"})
+    return canaries.outcome(attempts, "refused, nothing written outside", found)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Canaries
+
+
+class Canaries:
+    """A folder that must stay as it is, with a path in it for each attempt to betray itself by."""
+
+    def __init__(self, context: Context):
+        self.context = context
+        self.folder = context.directory / "canary"
+        self.folder.mkdir()
+        (self.folder / "file").write_text("untouched")
+        self.paths: dict[str, Path] = {}
+        self.proven: set[str] = set()
+
+    def new(self, name: str) -> Path:
+        """What an attempt would make if its code ran."""
+        self.paths[name] = self.folder / f"c{len(self.paths)}"
+        return self.paths[name]
+
+    def payload(self, name: str, form: str = "raw") -> bytes:
+        """A pickle that makes the attempt's canary when it is read; "zip": in torch's form."""
+        if form not in self.proven:
+            _prove(self.context, self.folder / "proof", form)
+            self.proven.add(form)
+        return _payload(self.context, self.new(name), form)
+
+    def outcome(self, attempts: dict[str, Attempt], done: str, found=None, pending: str = "") -> Outcome:
+        """Makes the attempts and looks for canaries; `found` is what else was looked at."""
+        found = {**problems(self.context, attempts), **(found or {})}
+        for name, path in self.paths.items():
+            if path.exists() and name in found:
+                found[name] = "ITS CODE RAN"
+        left = sorted(path.name for path in self.folder.iterdir() if path not in self.paths.values())
+        if left != ["file"] or (self.folder / "file").read_text() != "untouched":
+            found["the folder of canaries"] = f"holds {', '.join(left)}"
+        return replace(all_hold(found, done), pending=pending if not any(found.values()) else "")
+
+
+def _payload(context: Context, canary: Path, form: str) -> bytes:
+    """Bytes that run `touch canary` when they are unpickled."""
+    if form == "raw":
+        return f"cos\nsystem\n(Vtouch {canary}\ntR.".encode()
+    import torch
+
+    path = context.folder("payload")
+    torch.save({"shared.weight": _Touch(canary)}, path)
+    return path.read_bytes()
+
+
+def _prove(context: Context, canary: Path, form: str) -> None:
+    """Reads a payload the careless way, in a process of its own, and sees it run."""
+    path = context.folder("payload")
+    path.write_bytes(_payload(context, canary, form))
+    read = "import pickle, sys; pickle.load(open(sys.argv[1], 'rb'))"
+    if form == "zip":
+        read = "import torch, sys; torch.load(sys.argv[1], weights_only=False)"
+    subprocess.run([sys.executable, "-c", read, str(path)], env=environment(context.shared), check=False)
+    assert canary.exists(), f"the {form} payload does nothing, so that nothing would be shown"
+    canary.unlink()
+
+
+class _Touch:
+    def __init__(self, canary: Path):
+        self.canary = canary
+
+    def __reduce__(self):
+        return subprocess.call, (["touch", str(self.canary)],)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# X1
+
+
+def _killed_run(context: Context, script: str) -> Path:
+    """A run that was killed after its checkpoint of step 6."""
+    directory = context.directory / f"killed-{script}"
+    if not directory.exists():
+        patch = partial(patches.kill_at_step, 7)
+        context.run(script, context.flags(script), directory=directory, patch=patch, traced=False)
+        assert (directory / "checkpoint-6" / "checkpoint.json").exists(), "the run has no checkpoint"
+    return directory
+
+
+def _resumed(canaries: Canaries, script: str, killed: Path, file: str, form: str) -> Attempt:
+    context, name = canaries.context, f"{script}, {file}, {form}"
+    directory = context.folder("run")
+    shutil.copytree(killed, directory)
+    (directory / "checkpoint-6" / file).write_bytes(canaries.payload(name, form))
+    said = rf"checkpoint-6 is damaged \(.*{file}.*set aside as damaged-checkpoint-6"
+    return Attempt(script, context.flags(script), 0, f"(?s){said}", directory=directory)
+
+
+def _resumed_from_forged(canaries: Canaries, script: str, killed: Path, file: str) -> Attempt:
+    """The newest checkpoint says itself that the file belongs to it."""
+    from t5suite.training.checkpoints.manifests import MANIFEST_FILE, hash_file, read_manifest, write_manifest
+
+    context = canaries.context
+    directory = context.folder("run")
+    shutil.copytree(killed, directory)
+    checkpoint = directory / "checkpoint-6"
+    (checkpoint / file).write_bytes(canaries.payload(f"{script}, {file}, listed"))
+    manifest = read_manifest(checkpoint)
+    (checkpoint / MANIFEST_FILE).unlink()
+    write_manifest(checkpoint, replace(manifest, files={**manifest.files, file: hash_file(checkpoint / file)}))
+    return Attempt(script, context.flags(script), (0, 74, 78), directory=directory)
+
+
+def _resumed_from_deepspeed(canaries: Canaries, script: str, killed: Path) -> Attempt:
+    context, name = canaries.context, f"{script}, DeepSpeed"
+    folder = context.folder("deepspeed") / "checkpoint-6"
+    shutil.copytree(killed / "checkpoint-6", folder)
+    (folder / "checkpoint.json").unlink()
+    (folder / "global_step6").mkdir()
+    (folder / "latest").write_text("global_step6")
+    for file in ("mp_rank_00_model_states.pt", "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt"):
+        (folder / "global_step6" / file).write_bytes(canaries.payload(name))
+    return Attempt(script, context.flags(script, resume=folder), 74, "--trust_checkpoint")
+
+
+def _models(canaries: Canaries, checkpoint: Path) -> dict[str, Attempt]:
+    """Models and bare weights that are not a run's own."""
+    context, attempts = canaries.context, {}
+    for form in FORMS[1:] if context.quick else FORMS:
+        for file in OF_A_MODEL:
+            folder, name = context.folder("model"), f"--model_name_or_path, {file}, {form}"
+            shutil.copytree(checkpoint, folder)
+            if file == "pytorch_model.bin":
+                (folder / "model.safetensors").unlink()
+            (folder / file).write_bytes(canaries.payload(name, form))
+            flags = context.flags("fine_tune_t5", model_name_or_path=folder, config_overrides=None, eval_only=True)
+            attempts[name] = Attempt("fine_tune_t5", flags, (0, 78))
+        for file in BARE_WEIGHTS:
+            folder, name = context.folder("weights"), f"--init_checkpoint, {file}, {form}"
+            folder.mkdir()
+            (folder / file).write_bytes(canaries.payload(name, form))
+            flags = context.flags("pre_train_t5", init_checkpoint=folder / file)
+            attempts[name] = Attempt("pre_train_t5", flags, 78, "--init_checkpoint .*weights")
+    for file in ("model.safetensors", "pytorch_model.bin"):
+        directory, name = context.folder("run"), f"--eval_checkpoints, {file}"
+        shutil.copytree(checkpoint.parent, directory)
+        (directory / "checkpoint-6" / "model.safetensors").unlink()
+        (directory / "checkpoint-6" / file).write_bytes(canaries.payload(name))
+        flags = context.flags("fine_tune_t5", eval_checkpoints="all", config_overrides=None)
+        attempts[name] = Attempt("fine_tune_t5", flags, (0, 74, 78), directory=directory)
+    return attempts
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# X2
+
+
+def _model_folder(context: Context) -> Path:
+    from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
+
+    folder, tokenizer = context.folder("model"), load_tokenizer(BUNDLED_MODEL)
+    load_model(None, tokenizer=tokenizer, config_overrides=TINY_MODEL).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def _run_when_asked_for(context: Context, canaries: Canaries) -> str | None:
+    """Shows that the code would run: with the flag that asks for it, it does."""
+    canary, folder = canaries.folder / "asked-for", _model_folder(context)
+    config = {"model_type": "evil", "auto_map": _auto_map("evil")}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (folder / "evil.py").write_text(_evil_module(canary), encoding="utf-8")
+    flags = context.flags("fine_tune_t5", model_name_or_path=folder, config_overrides=None, eval_only=True)
+    problems(context, {"asked for": Attempt("fine_tune_t5", [*flags, "--trust_remote_code", "True"])})
+    if not canary.exists():
+        return "does not run either, so nothing is shown"
+    canary.unlink()
+    return None
+
+
+def _auto_map(module: str) -> dict:
+    names = ("AutoConfig", "AutoModelForSeq2SeqLM", "AutoTokenizer")
+    return {name: f"{module}.Evil" if name != "AutoTokenizer" else [f"{module}.Evil"] * 2 for name in names}
+
+
+def _evil_module(canary: Path) -> str:
+    return f"from pathlib import Path\nPath({str(canary)!r}).touch()\nfrom transformers import T5Config as Evil\n"
+
+
+def _dataset_scripts(context: Context, canaries: Canaries) -> dict[str, Attempt]:
+    """A data set that is a script: as a text of pre-training, and as the place of a task's rows."""
+    folder = context.folder("words")
+    folder.mkdir()
+    script = folder / f"{folder.name}.py"
+    script.write_text(_evil_module(canaries.new("a data set's script, text")), encoding="utf-8")
+    entry = {"prefix": "x: ", "text_column_name": "a", "label_column_name": "label", "labels": ["no", "yes"]}
+    entry |= {"metric_names": ["accuracy"], "metric_to_optimize": "accuracy", "hub_path": str(folder)}
+    tasks = context.folder("tasks").with_suffix(".yaml")
+    tasks.write_text(json.dumps({"mine": {"words": entry}}), encoding="utf-8")
+    task = {"task_file": tasks, "benchmark": "mine", "dataset_name": "words"}
+    said = "scripts are no longer supported|cannot reach the hub"
+    streamed = {"train_file": f"hub:{folder}", "streaming": True, "num_virtual_streams": 1}
+    return {
+        "a data set's script, text": Attempt("pre_train_t5", context.flags("pre_train_t5", **streamed), 65, said),
+        "a data set's script, rows": Attempt("fine_tune_t5", context.flags("fine_tune_t5", **task), 65, said),
+    }
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# X3, X4
+
+
+def _source_offences(prefix: str) -> dict[str, str | None]:
+    """What the gate over the source finds; the gate is one of the suite's tests, which lie outside any package."""
+    sys.path.append(str(ROOT / "tests"))
+    gate = importlib.import_module("test_source_gate")
+    found = {path.relative_to(ROOT): gate.offences_of(path) for path in gate.SOURCES}
+    wrong = [f"{path}:{line}" for path, lines in found.items() for line in lines if prefix in line]
+    return {"the source": ", ".join(wrong) or None}
+
+
+def _hostile_flags(context: Context, script: str, folder: Path, word: str) -> list[str]:
+    """The word as a file's name and a run's; the folder has it already."""
+    changes = {**SHORT, "run_name": word}
+    if script == "pre_train_t5":
+        return context.flags(script, **changes, train_file=shutil.copy(context.text(), folder / f"{word}.txt"))
+    rows = folder / f"{word}.jsonl"
+    rows.write_text('{"sentence": "The soup is good.", "label": 1}\n' * 16, encoding="utf-8")
+    return context.flags(script, **changes, dataset_name="sentiment", train_file=rows)
+
+
+def _taken_literally(root: Path, word: str, canary: str, ended: Ended) -> str | None:
+    if any(path.name == canary for path in root.rglob("*")):
+        return "ITS COMMAND RAN"
+    settings = ended.manifest()["settings"]
+    return None if settings["run_name"] == word else f"run_name is {settings['run_name']!r}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# X6
+
+
+def _outward_tasks(context: Context) -> dict[str, Attempt]:
+    """Benchmarks, tasks and splits, by flags and by a task file."""
+    entry = {"prefix": "x: ", "text_column_name": "a", "label_column_name": "label", "labels": ["no", "yes"]}
+    entry |= {"metric_names": ["accuracy"], "metric_to_optimize": "accuracy"}
+    attempts = {}
+    for word in [pattern.format(root=context.directory) for pattern in OUTWARD]:
+        flags = context.flags("fine_tune_t5", benchmark=word)
+        attempts[f"--benchmark {word}"] = Attempt("fine_tune_t5", flags, 78, "unknown benchmark")
+        flags = context.flags("fine_tune_t5", dataset_name=word)
+        attempts[f"--dataset_name {word}"] = Attempt("fine_tune_t5", flags, 78, "unknown mini task")
+        flags = ["preview", "--benchmark", "mini", "--dataset_name", "sentiment", "--split", word]
+        attempts[f"--split {word}"] = Attempt("t5suite.cli", flags, 78, "unknown split", directory=False)
+        tables = {
+            "benchmark": {word: {"words": entry}},
+            "task": {"mine": {word: entry}},
+            "split": {"mine": {"words": {**entry, "splits": {"train": "train", "validation": word}}}},
+            "rows_of": {"mine": {"words": {**entry, "rows_of": word}}},
+        }
+        for place, table in tables.items():
+            path = context.folder("tasks").with_suffix(".yaml")
+            path.write_text(json.dumps(table), encoding="utf-8")
+            ((benchmark, tasks),) = table.items()
+            task = {"task_file": path, "benchmark": benchmark, "dataset_name": next(iter(tasks))}
+            flags = context.flags("fine_tune_t5", **task, data_dir=context.directory)
+            attempts[f"{place} {word}"] = Attempt("fine_tune_t5", flags, 78, "cannot be part of a path")
+    return attempts
+
+
+def _outward_checkpoints(context: Context, killed: Path) -> dict[str, Attempt]:
+    """Names and links in a checkpoint, and links in a run's directory."""
+    attempts = {}
+    for name, change in {"manifest": _forge_name, "link": _link_weights, "linked folder": _link_checkpoint}.items():
+        directory = context.folder("run")
+        shutil.copytree(killed, directory)
+        change(directory / "checkpoint-6", context.directory)
+        said = r"checkpoint-6 is damaged|does not lie below"
+        attempts[f"checkpoint, {name}"] = Attempt(
+            "fine_tune_t5", context.flags("fine_tune_t5"), (0, 78), said, directory=directory
+        )
+    for place in ("predictions", "metrics.jsonl", "results.json", "checkpoint-8"):
+        directory = context.folder("run")
+        shutil.copytree(killed, directory)
+        path = directory / place
+        path.unlink(missing_ok=True)
+        target = context.directory / "canary"
+        path.symlink_to(target / "file" if "." in place else target)
+        flags = context.flags("fine_tune_t5")
+        attempts[f"run, {place}"] = Attempt("fine_tune_t5", flags, 78, "does not lie below", directory=directory)
+    return attempts
+
+
+def _forge_name(checkpoint: Path, root: Path) -> None:
+    """The manifest names a file outside, with the right hash, and is signed."""
+    import hashlib
+
+    path = checkpoint / "checkpoint.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    del content["sha256"]
+    canary = root / "canary" / "file"
+    record = {"size": canary.stat().st_size, "sha256": hashlib.sha256(canary.read_bytes()).hexdigest()}
+    content["files"]["../../canary/file"] = record
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    content["sha256"] = hashlib.sha256(canonical.encode()).hexdigest()
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def _link_weights(checkpoint: Path, root: Path) -> None:
+    outside = root / f"outside-{checkpoint.parent.name}.safetensors"
+    shutil.move(checkpoint / "model.safetensors", outside)
+    (checkpoint / "model.safetensors").symlink_to(outside)
+
+
+def _link_checkpoint(checkpoint: Path, root: Path) -> None:
+    outside = root / f"outside-{checkpoint.parent.name}"
+    shutil.move(checkpoint, outside)
+    checkpoint.symlink_to(outside)
+
+
+def _outward_weights(context: Context, checkpoint: Path) -> dict[str, Attempt]:
+    """Indexes of weights that name files elsewhere."""
+    from safetensors import safe_open
+
+    with safe_open(checkpoint / "model.safetensors", "pt") as file:
+        weights = list(file.keys())
+    attempts = {}
+    for word in ("../outside.safetensors", str(context.directory / "outside.safetensors")):
+        folder = context.folder("model")
+        shutil.copytree(checkpoint, folder)
+        shutil.move(folder / "model.safetensors", context.directory / "outside.safetensors")
+        index = {"metadata": {}, "weight_map": dict.fromkeys(weights, word)}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+        said = "does not lie beside its index"
+        flags = context.flags("fine_tune_t5", model_name_or_path=folder, config_overrides=None, eval_only=True)
+        attempts[f"--model_name_or_path, index of {word}"] = Attempt("fine_tune_t5", flags, 78, said)
+        flags = context.flags("pre_train_t5", init_checkpoint=folder)
+        attempts[f"--init_checkpoint, index of {word}"] = Attempt("pre_train_t5", flags, 78, said)
+    return attempts
+
+
+def _outward_corpora(context: Context) -> dict[str, Attempt]:
+    """A built corpus whose manifest names a folder elsewhere."""
+    from t5suite.data.corpora.building import build_corpus
+    from t5suite.models.loading import BUNDLED_MODEL, load_tokenizer
+
+    corpus = context.folder("corpus")
+    build_corpus([str(context.text())], corpus, load_tokenizer(BUNDLED_MODEL))
+    manifest = json.loads((corpus / "corpus.json").read_text(encoding="utf-8"))
+    (shard,) = manifest["shards"]
+    outside = context.directory / "outside-shard"
+    shutil.move(corpus / shard["name"], outside)
+    attempts = {}
+    for word in ("../outside-shard", str(outside)):
+        folder = context.folder("corpus")
+        folder.mkdir()
+        content = {**manifest, "shards": [{**shard, "name": word}]}
+        (folder / "corpus.json").write_text(json.dumps(content), encoding="utf-8")
+        flags = context.flags("pre_train_t5", train_file=None, train_corpus=folder)
+        attempts[f"corpus, {word}"] = Attempt("pre_train_t5", flags, 65, "cannot be part of a path")
+    return attempts
+
+
+def _archives(context: Context) -> dict[str, Attempt]:
+    """Archives are not read, whatever is in them."""
+    import io
+    import tarfile
+    import zipfile
+
+    attempts = {}
+    for suffix in (".zip", ".tar", ".tar.gz"):
+        path = context.folder("archive").with_suffix(suffix)
+        if suffix == ".zip":
+            with zipfile.ZipFile(path, "w") as archive:
+                archive.writestr("../canary/x.jsonl", '{"sentence": "a", "label": 0}\n')
+        else:
+            with tarfile.open(path, "w:gz" if suffix.endswith("gz") else "w") as archive:
+                member = tarfile.TarInfo("../canary/x.jsonl")
+                archive.addfile(member, io.BytesIO())
+                member = tarfile.TarInfo("link")
+                member.type, member.linkname = tarfile.SYMTYPE, "../canary"
+                archive.addfile(member)
+        rows = context.flags("fine_tune_t5", dataset_name="sentiment", train_file=path)
+        attempts[f"--train_file x{suffix}, rows"] = Attempt("fine_tune_t5", rows, 65, path.name)
+        text = context.flags("pre_train_t5", train_file=path)
+        attempts[f"--train_file x{suffix}, text"] = Attempt("pre_train_t5", text, 65, path.name)
+        model = context.flags("fine_tune_t5", model_name_or_path=path, config_overrides=None)
+        attempts[f"--model_name_or_path x{suffix}"] = Attempt("fine_tune_t5", model, 78, path.name)
+        weights = context.flags("pre_train_t5", init_checkpoint=path)
+        attempts[f"--init_checkpoint x{suffix}"] = Attempt("pre_train_t5", weights, 78, path.name)
+    return attempts
+
+
+SECURITY = {
+    "X1": Check(
+        x1_pickles,
+        injected="pickle payload in each checkpoint file, DeepSpeed's included; in models and bare weights",
+        expected="never executed; unverified DeepSpeed refused without a flag",
+    ),
+    "X2": Check(
+        x2_remote_code,
+        injected="repository with remote code; data set that is a script",
+        expected="refused by default",
+    ),
+    "X3": Check(
+        x3_yaml_tags,
+        injected="!!python/object/apply in any YAML",
+        expected="refused; only safe loaders in the source",
+    ),
+    "X4": Check(
+        x4_shell_words,
+        injected="`; touch`, $(), quotes, newline in values, names, paths",
+        expected="taken literally; no shell in the source",
+    ),
+    "X6": Check(
+        x6_names,
+        injected="../x, absolute and linked names; zip and tar with .. and links",
+        expected="refused; nothing written outside",
+    ),
+}
