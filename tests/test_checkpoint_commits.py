@@ -8,6 +8,7 @@ import signal
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from unittest import mock
 
@@ -254,7 +255,8 @@ class CommitTest(parameterized.TestCase):
 
 def two_ranks(place, rank):
     """What one of two ranks sees of a commit, and of one that fails on the other rank."""
-    dist.init_process_group("gloo", init_method=f"file://{place}/store", rank=rank, world_size=2)
+    store, patience = f"file://{place}/store", timedelta(seconds=30)
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=2, timeout=patience)
     ranks, run = Ranks.of_process(), place / "run"
 
     def write(target, records):
