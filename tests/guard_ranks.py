@@ -92,10 +92,6 @@ def flipped_bit_on_one_rank():
     return train(prepare=on_rank(1, flip))
 
 
-def memory_in_model():
-    return train(prepare=on_rank(1, lambda trainer: limit_rows(trainer, 1, from_step=3, where="model")))
-
-
 def memory_in_loss():
     return train(prepare=on_rank(1, lambda trainer: limit_rows(trainer, 1, from_step=3)))
 
@@ -164,7 +160,6 @@ SCENARIOS = (
     nan_on_one_rank,
     stop_on_one_rank,
     flipped_bit_on_one_rank,
-    memory_in_model,
     memory_in_loss,
     memory_in_model_at_once,
     memory_in_loss_at_once,

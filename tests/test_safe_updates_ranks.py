@@ -58,7 +58,6 @@ class RanksTest(parameterized.TestCase):
             self.assertRegex(report["message"], r"step 3: the weights of ranks 0 and 1 differ.*\(shared.weight\)")
 
     @parameterized.parameters(
-        ("memory_in_model", "undisturbed"),
         ("memory_in_loss", "undisturbed"),
         ("memory_in_first_backward", "undisturbed"),
         ("memory_in_model_at_once", "undisturbed_at_once"),
