@@ -165,10 +165,10 @@ class Checkpointing:
 
     def _load_scaler(self, checkpoint) -> None:
         """From our file, where there is one."""
-        if checkpoint is not None and (Path(checkpoint) / f"{SCALER}.json").is_file():
-            self.accelerator.scaler.load_state_dict(load_state(checkpoint, SCALER))
-        else:
+        if checkpoint is None or not (Path(checkpoint) / f"{SCALER}.json").is_file():
             super()._load_scaler(checkpoint)
+        elif self.accelerator.scaler is not None:  # a run that went from --fp16 to --bf16 has none any more
+            self.accelerator.scaler.load_state_dict(load_state(checkpoint, SCALER))
 
     def _load_rng_state(self, checkpoint) -> None:
         """This rank's random numbers; a rank that was not there draws from numbers of its own."""

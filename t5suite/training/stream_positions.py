@@ -114,8 +114,9 @@ class StreamTraining:
     def examples_of(self, step: int) -> list[str]:
         """The run-long numbers of the data of an update, from the first to the last."""
         size = self.update_size()
-        last = self.stream.num_given - (self.state.global_step - step + 1) * size
-        return [f"stream data {last} to {last + size - 1}"]
+        # While update n + 1 is made, its data have been given out and the counter still says n.
+        first = self.stream.num_given - (self.state.global_step - step + 2) * size
+        return [f"stream data {first} to {first + size - 1}"]
 
     def train(self, resume_from_checkpoint=None, **kwargs):
         """Trains on from the stream's position in the checkpoint; `--reset data` begins the stream anew."""
