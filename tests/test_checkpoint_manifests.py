@@ -186,19 +186,20 @@ NAMES = (
     st.sampled_from(["model.safetensors", "../x", "/x", "a/b", "checkpoint.json", "a" * 300, "\ud800", ""]) | st.text()
 )
 JSON = st.recursive(ATOMS, lambda x: st.lists(x, max_size=3) | st.dictionaries(NAMES, x, max_size=3), max_leaves=8)
-RECORDS = JSON | st.fixed_dictionaries(
+RECORDS = st.fixed_dictionaries(
     {
         "size": st.integers(-1, 5) | JSON,
         "sha256": st.sampled_from(["0" * 64, "0" * 63, hashlib.sha256(b"").hexdigest()]) | JSON,
     }
 )
+FILES_IN_MANIFESTS = st.dictionaries(st.just("model.safetensors") | NAMES, RECORDS | JSON, min_size=1, max_size=2)
 MANIFESTS = st.fixed_dictionaries(
     {"format": st.just(1) | JSON},
     optional={
         "step": st.just(1) | JSON,
         "run_id": st.just("x") | JSON,
         "world_size": st.just(1) | JSON,
-        "files": st.dictionaries(NAMES, RECORDS, max_size=3) | JSON,
+        "files": FILES_IN_MANIFESTS | JSON,
         "details": st.just({}) | JSON,
         "sha256": JSON,
         "other": JSON,
@@ -210,7 +211,7 @@ WHOLE = st.fixed_dictionaries(
         "step": st.just(1) | JSON,
         "run_id": st.just("x") | JSON,
         "world_size": st.just(1) | JSON,
-        "files": st.dictionaries(NAMES, RECORDS, max_size=3),
+        "files": FILES_IN_MANIFESTS,
         "details": st.just({}) | JSON,
     }
 )
@@ -272,6 +273,15 @@ class FuzzTest(parameterized.TestCase):
     )
     def test_what_has_broken_readers_before(self, content):
         self.assertIsNotNone(judged(content))
+
+    @parameterized.parameters(
+        ("0", "0" * 64), (True, "0" * 64), (-1, "0" * 64), (0.0, "0" * 64), (None, "0" * 64), (10**30, "0" * 64),
+        (0, None), (0, 0), (0, ["0" * 64]), (0, "0" * 63), (0, "0" * 64 + "\n"), (0, "G" * 64),
+    )  # fmt: skip
+    def test_records_that_are_none(self, size, sha256):
+        files = {"model.safetensors": {"size": size, "sha256": sha256}}
+        content = {"format": 1, "step": 1, "run_id": "x", "world_size": 1, "files": files, "details": {}}
+        self.assertRegex(judged(signed(content)), "is no record|bytes of")
 
     def test_what_fuzzing_signs_can_verify(self):
         files = {"model.safetensors": {"size": 0, "sha256": hashlib.sha256(b"").hexdigest()}}
