@@ -16,6 +16,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 from absl.testing import absltest, parameterized
 from fuzz_inputs import (
@@ -390,10 +391,13 @@ class ArgumentsTest(FuzzTest):
             self.parse(kind, [str(self.write("run.yaml", changed)), "--use_cpu"])
 
 
-RUN_SETTINGS = st.dictionaries(st.sampled_from(["seed", "max_steps", "x"]), json_values())
+ALLOWED = st.sampled_from([None, "seed", "seed,max_steps", "data", "nope", "../x"])
+RUN_SETTINGS = st.just({"seed": 1, "max_steps": 5}) | st.dictionaries(
+    st.sampled_from(["seed", "max_steps", "x"]), json_values()
+)
 MANIFESTS = st.fixed_dictionaries(
     {"settings": RUN_SETTINGS | json_values(), "run_id": st.just("5f3a9c01") | json_values()},
-    optional={key: json_values() for key in ("status", "fingerprint", "extensions", "restarts")},
+    optional={key: json_values() for key in ("status", "fingerprint", "changes", "restarts", "versions", "commit")},
 )
 
 
@@ -436,13 +440,14 @@ CORPORA = st.fixed_dictionaries(
 
 class ManifestsTest(FuzzTest):
     @fuzzed(0.01, inputs_a_draw=4)
-    @given(st.one_of(MANIFESTS, json_values()).map(encoded), st.booleans(), st.booleans(), SEEDS)
-    def test_run_manifests(self, content, extend, need_new, seed):
+    @given(st.one_of(MANIFESTS, MANIFESTS, json_values()).map(encoded), st.booleans(), st.booleans(), ALLOWED, SEEDS)
+    def test_run_manifests(self, content, extend, need_new, allowed, seed):
         run = self.folder / "run"
         run.mkdir(exist_ok=True)
         for changed in mutations(content, seed, 3):
             self.write("run/manifest.json", changed)
-            self.outcome(open_run, run, {"seed": 1, "max_steps": 5}, [], True, need_new, extend)
+            with mock.patch("t5suite.runs.git_commit", return_value=None):
+                self.outcome(open_run, run, {"seed": 1, "max_steps": 5}, [], True, need_new, extend, allowed)
 
     @fuzzed(0.02, inputs_a_draw=4)
     @given(st.one_of(CHECKPOINT_MANIFESTS, CHECKPOINT_MANIFESTS, json_values()), st.booleans(), SEEDS)
@@ -526,8 +531,13 @@ class FoundTest(FuzzTest):
         self.write("corpus.json", json.dumps({"format": FORMAT, "version": VERSION}).encode())
         self.assertIsInstance(self.outcome(TokenStore.open, self.folder), DataError)
         (self.folder / "run").mkdir()
-        self.write("run/manifest.json", b'{"run_id": "a", "settings": {"max_steps": [null]}}')
-        self.outcome(open_run, self.folder / "run", {"max_steps": 5}, extend=True)
+        for content in (
+            b'{"run_id": "a", "settings": {"max_steps": [null]}}',
+            b'{"run_id": "a", "settings": {}, "versions": []}',
+        ):
+            self.write("run/manifest.json", content)
+            with mock.patch("t5suite.runs.git_commit", return_value=None):
+                self.outcome(open_run, self.folder / "run", {"max_steps": 5}, extend=True)
 
 
 def tearDownModule():
