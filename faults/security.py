@@ -277,7 +277,7 @@ def _resumed_from_deepspeed(canaries: Canaries, script: str, killed: Path) -> At
 def _models(canaries: Canaries, checkpoint: Path) -> dict[str, Attempt]:
     """Models and bare weights that are not a run's own."""
     context, attempts = canaries.context, {}
-    for form in FORMS[1:] if context.quick else FORMS:
+    for form in FORMS[:1] if context.quick else FORMS:
         for file in OF_A_MODEL:
             folder, name = context.folder("model"), f"--model_name_or_path, {file}, {form}"
             shutil.copytree(checkpoint, folder)

@@ -40,6 +40,10 @@ class DataError(UserError):
     exit_code = EXIT_BAD_DATA
 
 
+class ChangedDataError(DataError):
+    """Data are not those that were read before under the same name."""
+
+
 class NumericsError(UserError):
     """Training came to numbers that are none, or ranks disagree about them (exit 70)."""
 

@@ -41,6 +41,11 @@ def changed_between(there: dict, here: dict) -> dict[str, tuple]:
     return {name: (there.get(name), here.get(name)) for name in names if there.get(name) != here.get(name)}
 
 
+def allowed_names(allow_changed: str | None) -> list[str]:
+    """The names in `--allow_changed`, unchecked."""
+    return [name.strip().removeprefix("--") for name in (allow_changed or "").split(",") if name.strip()]
+
+
 def parse_allowed(allow_changed: str | None, settings: dict) -> frozenset[str]:
     """`--allow_changed` as a set of settings, or `data`.
 
@@ -50,7 +55,7 @@ def parse_allowed(allow_changed: str | None, settings: dict) -> frozenset[str]:
     Raises:
       ConfigError: no such setting.
     """
-    names = [name.strip().removeprefix("--") for name in (allow_changed or "").split(",") if name.strip()]
+    names = allowed_names(allow_changed)
     known = ["data", *filter(is_decisive, settings)]
     for name in names:
         if name not in known:
@@ -86,7 +91,9 @@ def data_identity(described, path: str = "") -> dict[str, object]:
 
 
 # Entries of a description of data that change when the data do.
-IDENTIFYING = frozenset(("fingerprint", "sha256", "rows", "used", "documents", "tokens", "an_epoch"))
+IDENTIFYING = frozenset(
+    ("fingerprint", "sha256", "rows", "used", "documents", "tokens", "an_epoch", "files", "names_and_sizes", "samples")
+)
 
 
 def settings_fingerprint(settings: dict) -> str:

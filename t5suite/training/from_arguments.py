@@ -4,6 +4,7 @@
 """
 
 import logging
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,10 +12,11 @@ from t5suite.data.sources import DataOptions
 from t5suite.data.subsets import selection_share
 from t5suite.data.text.readers import TextOptions
 from t5suite.data.training_data import Mixing, Subset
-from t5suite.errors import ConfigError
+from t5suite.errors import ChangedDataError, ConfigError
 from t5suite.models.families import family_of_model
 from t5suite.models.loading import load_model, load_model_shapes, load_tokenizer
 from t5suite.models.vocabulary import add_sentinels, add_tokens
+from t5suite.run_settings import allowed_names
 from t5suite.tasks.registry import Lengths
 from t5suite.training.fine_tuning import Data, Plan, load_data
 from t5suite.training.pre_training import control_ids
@@ -145,6 +147,24 @@ def pre_training_collators(objective_args, tokenizer, model, seed: int):
     )
 
 
+def _tokenized_anew_if_allowed(args, tokenizer, folder: Path, options, **settings):
+    """`tokenized_text`; the run's own corpus is built again where its text has changed and may.
+
+    Raises:
+      ConfigError: the text has changed since the run began.
+    """
+    try:
+        return tokenized_text(tokenizer, folder, options, **settings)
+    except ChangedDataError as error:
+        if "data" not in allowed_names(args.allow_changed):
+            raise ConfigError(
+                f"the data of this run have changed: {error}; or build its corpus anew: --allow_changed data"
+            ) from None
+        logger.warning("%s; --allow_changed data: it is built anew", error)
+    shutil.rmtree(folder)
+    return tokenized_text(tokenizer, folder, options, **settings)
+
+
 def pre_training_data(arguments, tokenizer, train_collator, eval_collator) -> tuple[dict, Examples, object]:
     """`(what the manifest says of the text, examples, stream)` of the text flags; the stream is None for files.
 
@@ -176,7 +196,8 @@ def pre_training_data(arguments, tokenizer, train_collator, eval_collator) -> tu
                 **shared,
                 **scored,
             )
-        text = tokenized_text(
+        text = _tokenized_anew_if_allowed(
+            args,
             tokenizer,
             folder,
             options,

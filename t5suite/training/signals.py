@@ -326,11 +326,10 @@ def _in_child() -> None:
 
 
 def _is_lost_rank(error: BaseException) -> bool:
-    """Whether a collective failed for want of another process: gloo, NCCL and the store say it in their own words."""
+    """Whether a collective failed for want of another process: gloo says it in words, NCCL and the store by type."""
     if any(kind.__name__ == "DistError" for kind in type(error).__mro__):
         return True
-    words = ("by peer", "gloo", "Broken pipe", "NCCL", "remote process", "store")
-    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in ("gloo", "by peer", "Broken pipe"))
 
 
 def _exit_at_once(number: int) -> None:

@@ -16,7 +16,8 @@ from pathlib import Path
 from transformers import TrainerCallback
 
 from t5suite.data.streams.loader import StreamLoader, merge_states
-from t5suite.errors import ConfigError
+from t5suite.errors import ChangedDataError, ConfigError
+from t5suite.run_settings import allowed_names
 from t5suite.runs import write_json
 from t5suite.training.pre_training import PreTrainer
 
@@ -121,11 +122,19 @@ class StreamTraining:
     def train(self, resume_from_checkpoint=None, **kwargs):
         """Trains on from the stream's position in the checkpoint; `--reset data` begins the stream anew."""
         if resume_from_checkpoint and not self.data_reset:
-            load_position(self.stream, resume_from_checkpoint)
+            self._load_position(resume_from_checkpoint)
         try:
             return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
         finally:
             self.stream.close()
+
+    def _load_position(self, checkpoint) -> None:
+        try:
+            load_position(self.stream, checkpoint)
+        except ChangedDataError as error:
+            if "data" not in allowed_names(self.args.allow_changed):
+                raise
+            logger.warning("%s; --allow_changed data: the stream begins anew", error)
 
 
 class StreamPreTrainer(StreamTraining, PreTrainer):

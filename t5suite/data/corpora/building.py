@@ -26,7 +26,7 @@ from t5suite.data.corpora.workers import run_jobs
 from t5suite.data.jsonl import file_sha256
 from t5suite.data.text.encoding import make_text_encoder
 from t5suite.data.text.readers import TextOptions
-from t5suite.errors import ConfigError, DataError
+from t5suite.errors import ChangedDataError, ConfigError, DataError
 from t5suite.runs import read_json, write_json
 
 
@@ -134,7 +134,7 @@ def _reopen(directory: Path, plan: CorpusPlan) -> TokenStore:
     for source, built in zip(plan.sources, store.manifest["sources"], strict=True):
         same_time = source.mtime_ns == store.manifest["build"]["mtimes"][source.name]
         if not same_time and file_sha256(source.name) != built["sha256"]:
-            raise DataError(
+            raise ChangedDataError(
                 f"{source.name}: has changed since the corpus in {directory} was built; give a new --output_dir, or "
                 "delete that folder"
             )
@@ -146,7 +146,8 @@ def _refuse_another(directory: Path, theirs: dict, ours: dict) -> None:
         there, here = ({tuple(source) for source in plan["sources"]} for plan in (theirs, ours))
         changed = sorted(there ^ here)[:3] or "their order"
         names = ", ".join(f"{name} ({size} bytes)" for name, size in changed) if there ^ here else changed
-        raise DataError(f"{directory} holds the corpus of other sources ({names} differ); give a new --output_dir")
+        others = f"{directory} holds the corpus of other sources ({names} differ)"
+        raise ChangedDataError(f"{others}; give a new --output_dir")
     differing = [
         f"--{name} {theirs['settings'].get(name)} there, {value} here"
         for name, value in ours["settings"].items()

@@ -6,7 +6,7 @@ A state is `{"version", "num_given", "data", "streams"}`: `num_given` counts the
 is what they depend on (`StreamLoader.describe`), and `streams` has each virtual stream's position in each corpus.
 """
 
-from t5suite.errors import ConfigError, DataError
+from t5suite.errors import ChangedDataError, ConfigError
 
 VERSION = 1
 
@@ -45,7 +45,7 @@ def check_same(state: dict, data: dict) -> None:
         pairs = [
             f"{there} there, {here} here" for there, here in zip(before["corpora"], data["corpora"]) if there != here
         ]
-        raise DataError(
+        raise ChangedDataError(
             "the streamed text has changed since the run began: "
             + "; ".join(pairs or [f"{len(before['corpora'])} corpora there, {len(data['corpora'])} here"])
         )

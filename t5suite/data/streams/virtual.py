@@ -308,7 +308,8 @@ class BlockStream:
 
 
 def _named(source) -> str:
-    return ", ".join(f"{name} {value}" for name, value in source.describe().items() if name != "names_and_sizes")
+    described = source.describe().items()
+    return ", ".join(f"{name} {value}" for name, value in described if name not in ("names_and_sizes", "samples"))
 
 
 def _shown(counts: Counts) -> str:
