@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 # One thread: the model is so small that a second one waits more than it helps.
 DEMO := OMP_NUM_THREADS=1 $(BIN)/python fine_tune_t5.py recipes/mini.yaml
 
-.PHONY: help install demo test test-all faults lint format clean
+.PHONY: help install demo test test-all faults fuzz lint format clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -35,6 +35,9 @@ test: lint  ## the tests that run before every commit
 
 test-all: lint  ## every test, the slow ones too
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow or not slow"
+
+fuzz: $(INSTALLED)  ## 100,000 made inputs to parsers, readers, task files and manifests (minutes)
+	T5SUITE_FUZZ_EXAMPLES=100000 $(BIN)/python -m pytest tests/test_fuzz.py --timeout 3000
 
 faults: $(INSTALLED)  ## inject 44 faults into real runs, two at once; a table, and faults.json
 	$(BIN)/python -m faults

@@ -70,7 +70,7 @@ def check_longer(changes: dict[str, tuple]) -> None:
       ConfigError: they are.
     """
     for name, (there, here) in changes.items():
-        if (there or 0) > 0 and (here or 0) > 0 and here < there:
+        if isinstance(there, (int, float)) and 0 < (here or 0) < there:
             raise ConfigError(f"--extend: --{name} {here} is less than the {there} that the run had")
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from t5suite.errors import ConfigError
+from t5suite.names import check_name, refuse_links_out
 from t5suite.provenance import git_commit, hardware, versions
 from t5suite.run_settings import (
     EXTENDABLE_SETTINGS,
@@ -34,6 +35,19 @@ logger = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 RESULTS = "results.json"
+# What is read of a manifest, by its kind; a run without the first two is none.
+NEEDED = ("run_id", "settings")
+MANIFEST_KINDS = {
+    "run_id": str,
+    "settings": dict,
+    "fingerprint": str,
+    "status": str,
+    "versions": dict,
+    "commit": dict,
+    "data": dict,
+    "changes": list,
+    "restarts": list,
+}
 
 
 @dataclass
@@ -143,6 +157,7 @@ def open_run(
     directory = Path(output_dir)
     allowed = parse_allowed(allow_changed, settings)
     if (directory / MANIFEST).is_file():
+        refuse_links_out(directory, "--output_dir")
         manifest = read_manifest(directory)
         if need_new:
             run_id = manifest["run_id"]
@@ -183,11 +198,14 @@ def read_manifest(directory) -> dict:
         manifest = read_json(path)
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read ({error}); restore it, or give a new --output_dir") from None
-    wanted = {"run_id": str, "settings": dict}
-    for name, kind in wanted.items():
-        if not isinstance(manifest, dict) or not isinstance(manifest.get(name), kind):
-            raise ConfigError(f"{path} is no run's manifest: {name!r} is missing; give a new --output_dir")
-    return manifest
+    for name, kind in MANIFEST_KINDS.items():
+        found = manifest.get(name) if isinstance(manifest, dict) else None
+        if found is None and name not in NEEDED:
+            continue
+        if not isinstance(found, kind):
+            wrong = "is missing" if found is None else f"is {found!r:.60}"
+            raise ConfigError(f"{path} is no run's manifest: {name!r} {wrong}; give a new --output_dir")
+    return {name: value for name, value in manifest.items() if value is not None or name not in MANIFEST_KINDS}
 
 
 def _software(manifest: dict) -> dict:
@@ -225,7 +243,17 @@ def _check_empty(directory: Path) -> None:
 
 def new_run_id() -> str:
     """The sweep agent's id if there is one, else eight random characters."""
-    return os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
+    return sweep_run_id() or secrets.token_hex(4)
+
+
+def sweep_run_id() -> str | None:
+    """The run id that a sweep agent put into the environment; it becomes part of paths.
+
+    Raises:
+      ConfigError: it cannot (`../x`).
+    """
+    found = os.environ.get("WANDB_RUN_ID")
+    return check_name(found, "run", where="WANDB_RUN_ID") if found else None
 
 
 def default_output_dir(benchmark: str, dataset_name: str, model: str | None, suffix: str = "") -> str:
@@ -235,7 +263,7 @@ def default_output_dir(benchmark: str, dataset_name: str, model: str | None, suf
     'runs/glue-rte-t5-v1_1-small'
     """
     parts = [benchmark, dataset_name.replace(",", "+"), Path(model).name if model else "tiny"]
-    parts += [part for part in (suffix, os.environ.get("WANDB_RUN_ID")) if part]
+    parts += [part for part in (suffix, sweep_run_id()) if part]
     return str(Path("runs") / "-".join(parts))
 
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -319,7 +320,7 @@ class FlagsTest(parameterized.TestCase):
     )
     def test_output_dir(self, model, objective, eval_only, expected):
         with mock.patch.dict("os.environ"):
-            pre_training.os.environ.pop("WANDB_RUN_ID", None)
+            os.environ.pop("WANDB_RUN_ID", None)
             self.assertEqual(pre_training.pre_training_output_dir(model, objective, eval_only), expected)
 
 

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from t5suite.data.jsonl import write_jsonl
 from t5suite.data.sources import DataOptions, load_hub
 from t5suite.errors import ConfigError
+from t5suite.names import path_inside
 from t5suite.tasks.registry import Task
 
 
@@ -47,7 +48,7 @@ def mirror(
       force: write files again that are there already.
 
     Raises:
-      ConfigError: a task has no place on the hub, or reads another task's rows.
+      ConfigError: a task has no place on the hub, or its folder is a link that leads out of `output_dir`.
       DataError: the hub cannot be reached, or a row is wrong.
     """
     tasks = list(tasks)
@@ -62,7 +63,7 @@ def mirror(
 
 def mirror_split(task: Task, role: str, split: str, output_dir, revision, gzipped: bool, force: bool) -> MirroredSplit:
     """One split as one file; see `mirror`."""
-    stem = Path(output_dir) / task.benchmark / task.rows_of / split
+    stem = path_inside(output_dir, task.benchmark, task.rows_of, split, where="--output_dir")
     plain, compressed = Path(f"{stem}.jsonl"), Path(f"{stem}.jsonl.gz")
     path, other = (compressed, plain) if gzipped else (plain, compressed)
     official = task.entry.get("num_examples", {}).get(split)

@@ -7,9 +7,11 @@ Weights are always float32, whatever the checkpoint holds: mixed precision then 
 bfloat16 checkpoint loaded as it is would train in pure bfloat16, whose 8 bits of mantissa lose small updates.
 """
 
+import pickle
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoTokenizer, T5Tokenizer
 
 from t5suite.errors import ConfigError
@@ -20,6 +22,7 @@ from t5suite.models.head_tying import T5_TYPES, random_model, trained_model
 from t5suite.models.initialization import initialize
 from t5suite.models.packed_t5 import accept_packed_batches
 from t5suite.models.vocabulary import fit_config, grow_embeddings, set_generation_tokens, set_special_tokens
+from t5suite.models.weight_files import shards_of
 
 BUNDLED_MODEL = str(Path(__file__).parent.parent / "data" / "mini" / "model")
 WEIGHT_FILES = (
@@ -127,15 +130,31 @@ def _random_weights(auto_class, config, options):
 
 def _trained_weights(auto_class, name, config, options):
     folder = Path(name)
-    if folder.is_dir() and not any((folder / file).is_file() for file in WEIGHT_FILES):
-        raise ConfigError(
-            f"--model_name_or_path {name!r} holds no weights ({WEIGHT_FILES[0]}); add --from_scratch to start from "
-            "random ones"
-        )
+    if folder.is_dir():
+        _check_weights_of(folder)
     try:
         return trained_model(auto_class, name, config, **options)
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+    except pickle.UnpicklingError:
+        # torch's own message advises to switch the protection off.
+        raise ConfigError(
+            f"--model_name_or_path {name!r}: its weights are torn, or hold Python objects besides tensors, and reading "
+            "those could run code; take a copy with model.safetensors"
+        ) from None
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         raise ConfigError(cannot_load("a model", name, "--model_name_or_path", error)) from None
+
+
+def _check_weights_of(folder: Path) -> None:
+    """Refuses a folder without weights, and one whose index of shards leads out of it (transformers 5.23 follows)."""
+    found = [file for file in WEIGHT_FILES if (folder / file).is_file()]
+    if not found:
+        raise ConfigError(
+            f"--model_name_or_path {str(folder)!r} holds no weights ({WEIGHT_FILES[0]}); add --from_scratch to start "
+            "from random ones"
+        )
+    for file in found:
+        if file.endswith(".index.json"):
+            shards_of(folder / file, "--model_name_or_path")
 
 
 def _check_attention(config, attn_implementation: str) -> None:

@@ -6,6 +6,7 @@ torch.Size([32128, 768])
 """
 
 import json
+import os
 import pickle
 import zipfile
 from collections.abc import Mapping
@@ -59,20 +60,36 @@ def _file_in(folder: Path) -> Path:
 
 
 def _read_shards(index: Path) -> dict[str, torch.Tensor]:
-    try:
-        places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{FLAG} {index}: not an index of shards ({first_line(error)})") from None
+    places = shards_of(index)
     weights = {}
     for name in sorted(set(places.values())):
-        if Path(name).name != name:
-            raise ConfigError(f"{FLAG} {index}: shard {name!r} does not lie beside its index")
-        if not (index.parent / name).is_file():
+        if not os.path.isfile(index.parent / name):
             raise ConfigError(f"{FLAG} {index}: its shard {name} is missing")
         weights.update(_read_file(index.parent / name))
     if absent := sorted(places.keys() - weights.keys()):
         raise ConfigError(f"{FLAG} {index}: {len(absent)} weights are not in their shards ({', '.join(absent[:10])})")
     return weights
+
+
+def shards_of(index: Path, flag: str = FLAG) -> dict[str, str]:
+    """`{weight: file}` of an index of shards, files which lie beside it.
+
+    >>> shards_of(Path("t5/model.safetensors.index.json"))["shared.weight"]
+    'model-00001-of-00002.safetensors'
+
+    Raises:
+      ConfigError: it is no such index, or names a file that would lie elsewhere.
+    """
+    try:
+        places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
+            raise TypeError("its weight_map is no table of names")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ConfigError(f"{flag} {index}: not an index of shards ({first_line(error)})") from None
+    for name in sorted(set(places.values())):
+        if name in ("", "..") or Path(name).name != name:
+            raise ConfigError(f"{flag} {index}: shard {name!r:.200} does not lie beside its index")
+    return places
 
 
 def _read_file(file: Path) -> dict[str, torch.Tensor]:

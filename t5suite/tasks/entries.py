@@ -33,6 +33,18 @@ OPTIONAL_FIELDS = (
     "group_by",
 )
 SPLIT_ROLES = ("train", "validation", "test")
+# What an optional field may hold, where nothing else looks at it more closely; each may be null, too.
+FIELD_KINDS = {
+    "hub_path": (str, "a text"),
+    "hub_name": (str, "a text"),
+    "rows_of": (str, "a task's name"),
+    "group_by": (str, "a column's name"),
+    "formatter": (str, "a name"),
+    "target": (str, "a name"),
+    "postprocess": (str, "a name"),
+    "num_examples": (dict, "a table of splits"),
+    "metric_functions": (dict, "a table of metrics' names"),
+}
 
 
 def check_entry(name: str, entry) -> None:
@@ -45,6 +57,7 @@ def check_entry(name: str, entry) -> None:
     missing = [key for key in REQUIRED_FIELDS if key not in entry]
     if missing:
         raise ConfigError(f"{name}: {', '.join(missing)} missing; an entry needs {', '.join(REQUIRED_FIELDS)}")
+    _check_kinds(name, entry)
     _check_texts(name, entry)
     _check_labels(name, entry["labels"])
     _check_metrics(name, entry)
@@ -62,8 +75,17 @@ def metric_functions(entry) -> dict:
     optimised = entry["metric_to_optimize"]
     if optimised not in (None, "average") and optimised not in names:
         names.append(optimised)
-    renamed = {**METRIC_ALIASES, **entry.get("metric_functions", {})}
+    renamed = {**METRIC_ALIASES, **(entry.get("metric_functions") or {})}
     return {name: METRICS[renamed.get(name, name)] for name in names}
+
+
+def _check_kinds(name, entry):
+    for key, (kind, said) in FIELD_KINDS.items():
+        if entry.get(key) is not None and not isinstance(entry[key], kind):
+            raise ConfigError(f"{name}: {key} must be {said}, not {entry[key]!r:.200}")
+    functions = entry.get("metric_functions") or {}
+    if not _all_text([*functions, *functions.values()]):
+        raise ConfigError(f"{name}: metric_functions must lead from names to names of metrics, not {functions!r:.200}")
 
 
 def _check_texts(name, entry):
@@ -71,7 +93,7 @@ def _check_texts(name, entry):
     for key, value in (("prefix", prefixes), ("text_column_name", columns)):
         if not isinstance(value, str) and not (isinstance(value, (list, tuple)) and value and _all_text(value)):
             raise ConfigError(f"{name}: {key} must be a string or a list of strings, not {value!r}")
-    if entry.get("formatter", "columns") in ("columns", "multirc", "record") and _size(prefixes) != _size(columns):
+    if (entry.get("formatter") or "columns") in ("columns", "multirc", "record") and _size(prefixes) != _size(columns):
         raise ConfigError(f"{name}: prefix is {_size(prefixes)} but text_column_name is {_size(columns)}")
     for prefix in [prefixes] if isinstance(prefixes, str) else prefixes:
         if prefix and not prefix.endswith(": "):
@@ -101,7 +123,7 @@ def _check_metrics(name, entry):
     if not isinstance(names, (list, tuple)) or not _all_text(names):
         raise ConfigError(f"{name}: metric_names must be a list of metric names, not {names!r}")
     known = {**METRICS, **METRIC_GROUPS, **METRIC_ALIASES}
-    renamed = entry.get("metric_functions", {})
+    renamed = entry.get("metric_functions") or {}
     for metric in names:
         find(renamed.get(metric, metric), known, "metric", where=f"{name}: metric_names")
     optimised = entry["metric_to_optimize"]

@@ -107,8 +107,9 @@ def record(row, entry, split):
         "passage": clean_record_passage(cell(row, "passage", str)),
     }
     inputs = join_columns(readable, entry["prefix"], entry["text_column_name"])
-    answers = row.get(entry["label_column_name"])
-    if answers is None or len(answers) == 0:
+    column = entry["label_column_name"]
+    answers = [] if row.get(column) is None else cell(row, column, list)
+    if len(answers) == 0:
         answers = [UNKNOWN_TARGET]
     return [Example(inputs, str(answer)) for answer in answers]
 

@@ -38,8 +38,8 @@ def first_answer(task, rows, row_of_example, predictions) -> Judged:
     kept = {}
     for row, text in zip(row_of_example, predictions, strict=True):
         ids = rows[row].get("idx")
-        key = ids if isinstance(ids, Mapping) and {"passage", "query"} <= ids.keys() else rows[row]
-        key = (key["passage"], key["query"])
+        named = ids if isinstance(ids, Mapping) and {"passage", "query"} <= ids.keys() else rows[row]
+        key = _hashable((named["passage"], named["query"]), "idx")
         kept.setdefault(key, (text, list(rows[row][task.entry["label_column_name"]])))
     return Judged([text for text, _ in kept.values()], [answers for _, answers in kept.values()])
 
@@ -71,7 +71,15 @@ def cell_at(row, path: str) -> Any:
         if not isinstance(value, Mapping) or key not in value:
             raise DataError(f"a row has no {path!r}, which groups the predictions; its columns are {', '.join(row)}")
         value = value[key]
-    return tuple(value) if isinstance(value, list) else value
+    return _hashable(tuple(value) if isinstance(value, list) else value, path)
+
+
+def _hashable(value, path: str):
+    try:
+        hash(value)
+    except TypeError:
+        raise DataError(f"{path!r} holds {value!r:.100}, by which rows cannot be told apart") from None
+    return value
 
 
 def _reference(task, row):

@@ -16,6 +16,7 @@ from t5suite.errors import DataError
 UNKNOWN_TARGET = "<unk>"
 INVALID_CLASS = -1
 INVALID_NUMBER = -1.0
+LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 CORRELATIONS = {"pearson", "spearman", "pearsonr", "spearmanr"}
 
 
@@ -99,9 +100,9 @@ def _class_text(label, entry) -> str:
 def _number(label, entry) -> float:
     try:
         number = float(label)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = np.nan
-    if not np.isfinite(number):
+    if not abs(number) <= LARGEST_FLOAT32:
         raise DataError(f"label {label!r} in column {entry['label_column_name']!r} is not a finite number")
     return number
 

@@ -8,7 +8,6 @@ of it in `pre_training_collators`, how it is scored in `pre_training_evaluation`
 """
 
 import logging
-import os
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ import torch
 from tqdm.auto import tqdm
 from transformers import PrinterCallback, ProgressCallback
 
+from t5suite.runs import sweep_run_id
 from t5suite.training.losses import PAIR_LABELS, WatchedLoss
 from t5suite.training.monitors import StepMonitor, TerminalLine, weight_norm
 from t5suite.training.pre_training_collators import unheeded_settings
@@ -35,7 +35,7 @@ def pre_training_output_dir(model: str | None, objective: str = "span_corruption
     ('runs/pre_train-t5-v1_1-small', 'runs/pre_train-t5-base-ul2')
     """
     parts = [NAME, Path(model).name if model else "tiny", objective if objective != "span_corruption" else ""]
-    parts += ["eval" if eval_only else "", os.environ.get("WANDB_RUN_ID")]
+    parts += ["eval" if eval_only else "", sweep_run_id()]
     return str(Path("runs") / "-".join(part for part in parts if part))
 
 

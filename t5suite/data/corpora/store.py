@@ -31,6 +31,7 @@ import numpy as np
 
 from t5suite.data.jsonl import file_sha256
 from t5suite.errors import ConfigError, DataError
+from t5suite.names import check_name
 from t5suite.runs import read_json
 
 MANIFEST = "corpus.json"
@@ -145,12 +146,29 @@ def _read_manifest(directory: Path) -> dict:
         raise DataError(f"{directory}: no corpus ({MANIFEST} is not there); {hint}")
     try:
         manifest = read_json(path)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not JSON ({error})") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT or manifest.get("version") != VERSION:
         found = manifest.get("version") if isinstance(manifest, dict) else None
-        raise DataError(f"{path}: not a corpus of version {VERSION} (found {found!r}); build it again")
+        raise DataError(f"{path}: not a corpus of version {VERSION} (found {found!r:.60}); build it again")
+    try:
+        _check_manifest(manifest, path)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{path}: not a whole manifest ({type(error).__name__}: {error}); build it again") from None
     return manifest
+
+
+def _check_manifest(manifest: dict, path: Path) -> None:
+    """What a split is read by: counts and sizes are numbers, shards and files are names inside the corpus."""
+    numbers = [counts[key] for counts in manifest["splits"].values() for key in ("tokens", "documents")]
+    for shard in manifest["shards"]:
+        for name in (shard["name"], *shard["files"]):
+            check_name(name, "file", str(path), DataError)
+        numbers += [facts["size"] for facts in shard["files"].values()]
+        numbers += [shard["splits"][split][key] for split in manifest["splits"] for key in ("tokens", "documents")]
+    wrong = [number for number in numbers if type(number) is not int or number < 0]
+    if wrong or manifest["dtype"] not in ("uint16", "uint32") or "split_sentences" not in manifest["settings"]:
+        raise TypeError(f"a count, a dtype or a setting is {wrong[0] if wrong else manifest['dtype']!r:.60}")
 
 
 def _check_file(path: Path, facts: dict, check_hashes: bool) -> None:
