@@ -181,7 +181,7 @@ class LawTest(parameterized.TestCase):
         _, directory = run(*flags)
         path.write_text(path.read_text().replace("the", "a"))
         (directory / "results.json").unlink()
-        with self.assertRaisesRegex(DataError, "corpus/train holds the corpus of other sources .*small.txt"):
+        with self.assertRaisesRegex(ConfigError, "corpus of other sources .*small.txt.*--allow_changed data"):
             run(*flags, output_dir=directory)
 
 
