@@ -13,7 +13,7 @@ if __name__ == "__main__":
     # Before the imports that take seconds: from here on a request to stop ends the process with 75.
     from t5suite.training.signals import catch_signals
 
-    catch_signals()
+    stop = catch_signals()
 
 from t5suite.errors import ConfigError, run_command
 from t5suite.models.loading import describe
@@ -152,4 +152,4 @@ def score_checkpoints(plan, model_args, data_args, eval_args, args) -> dict:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main))
+    sys.exit(run_command(stop.excusing_lost_ranks()(main)))

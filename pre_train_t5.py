@@ -14,7 +14,7 @@ if __name__ == "__main__":
     # Before the imports that take seconds: from here on a request to stop ends the process with 75.
     from t5suite.training.signals import catch_signals
 
-    catch_signals()
+    stop = catch_signals()
 
 from t5suite.errors import run_command
 from t5suite.models.loading import describe
@@ -127,4 +127,4 @@ def show(settings, *arguments) -> dict:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main))
+    sys.exit(run_command(stop.excusing_lost_ranks()(main)))
