@@ -252,7 +252,7 @@ def s2_other_phases(context: Context) -> Outcome:
         if phase.quick or not context.quick:
             found[name] = _in_phase(context, phase)
     if deaf:
-        found["2 ranks, 0.4 s apart, in set-up"] = _ranks_in_set_up(context)
+        found["2 ranks, 1 s apart, in set-up"] = _ranks_in_set_up(context)
         found["a call that hangs in set-up"] = _end_of_deaf(deaf)
     return all_hold(found, f"75 within {STOP_SECONDS:g} s, nothing torn")
 
@@ -367,7 +367,7 @@ def _ranks_in_set_up(context) -> str | None:
     victim = context.victim("fine_tune_t5", flags, ranks=2, patch=[CATCH, slow])
     victim.wait_for_line("in fine_tune_t5:data_for")
     victim.kill(signal.SIGTERM, rank=0)
-    time.sleep(0.4)
+    time.sleep(1.0)
     victim.kill(signal.SIGTERM, rank=1)
     victim.wait(STOP_SECONDS)
     return _ended_empty(victim)

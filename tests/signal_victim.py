@@ -6,7 +6,7 @@ import sys
 import time
 
 from t5suite.errors import run_command
-from t5suite.training.signals import catch_signals
+from t5suite.training.signals import catch_signals, excusing_lost_ranks
 
 stop = catch_signals()
 
@@ -61,6 +61,14 @@ def deaf(argv):
     with stop.phase(argv[0]):
         say("ready")
         lock(mutex)  # a second time; a signal does not end this call, as it ends pause() and sleep()
+
+
+@excusing_lost_ranks()
+def lost_rank(argv):
+    """The other rank has left set-up on its signal, and ours comes later."""
+    say("ready")
+    wait(0.0)
+    raise RuntimeError("[../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4711")
 
 
 def set_up_then_training(argv):

@@ -172,6 +172,14 @@ class LostRankTest(parameterized.TestCase):
         with catching_signals() as stop, failure, stop.phase("training"), stop.excusing_lost_ranks():
             raise self.LOST
 
+    def test_a_rank_lost_before_training_counts_as_preempted_too(self):
+        code, _, err, _ = signalled("lost_rank", delay=0.5)
+        self.assertEqual(code, 75)
+        self.assertNotIn("Traceback", err)
+        code, _, err, _ = signalled("lost_rank", signals=())
+        self.assertEqual(code, 1)
+        self.assertIn("Connection closed by peer", err)
+
     @parameterized.parameters(ConfigError("x"), OSError(28, "No space left on device"), RuntimeError("shape mismatch"))
     def test_other_failures_stay_failures(self, error):
         with catching_signals() as stop, stop.phase("training"):

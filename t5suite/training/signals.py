@@ -137,7 +137,7 @@ class StopRequests:
         except Exception as error:
             deadline = time.monotonic() + SKEW_SECONDS
             while _is_lost_rank(error) and not self.requested and time.monotonic() < deadline:
-                time.sleep(0.02)
+                time.sleep(0.02)  # in set-up, the signal itself raises here
             if self.explains(error):
                 raise self.preempted(step, checkpoint) from error
             raise
@@ -219,7 +219,7 @@ class StopRequests:
         return None, num_phases
 
     def _end_uncaught(self, kind, error, traceback) -> None:
-        """`sys.excepthook`: modules are imported outside of what `run_command` catches."""
+        """`sys.excepthook`: for what `run_command` does not catch, as while modules are imported."""
         if isinstance(error, Preempted) or (self.current_phase == SET_UP and self.explains(error)):
             _say(f"stopped: {error if isinstance(error, Preempted) else self.preempted()}")
             raise SystemExit(EXIT_PREEMPTED)
@@ -278,6 +278,17 @@ def catching_signals():
     finally:
         if is_ours:
             _STOP.restore()
+
+
+@contextlib.contextmanager
+def excusing_lost_ranks():
+    """`StopRequests.excusing_lost_ranks` for all of a program, set-up and its end included.
+
+    >>> @excusing_lost_ranks()
+    ... def main(argv=None): ...
+    """
+    with _STOP.excusing_lost_ranks():
+        yield
 
 
 def agree_to_stop(ranks, stop: StopRequests) -> bool:
