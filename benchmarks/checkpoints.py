@@ -39,9 +39,8 @@ SIZES = {
 def make(size: str):
     """`(model, optimizer)` of random weights and moments; nothing is trained."""
     torch.manual_seed(0)
-    config = T5Config(
-        **SIZES[size], d_kv=64, feed_forward_proj="gated-gelu", tie_word_embeddings=False, decoder_start_token_id=0
-    )
+    config = T5Config(**SIZES[size], d_kv=64, feed_forward_proj="gated-gelu", decoder_start_token_id=0)
+    config.tie_word_embeddings = False  # its constructor ties, whatever it is told
     model = T5ForConditionalGeneration(config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     for parameter in model.parameters():

@@ -30,12 +30,13 @@ from t5suite.training.checkpoints import (
     restore_optimizer,
     restore_random_state,
     save_state,
+    settle,
     write_bytes,
     write_json,
     write_tensors,
 )
 from t5suite.training.checkpoints.states import decode, encode
-from t5suite.training.checkpoints.tensors import DTYPES, PIECE
+from t5suite.training.checkpoints.tensors import DTYPES, MOST_WAITING, PIECE, HashedFile
 
 SHAPES = ((), (0,), (3, 5), (2, 0, 3), (1, 1))
 
@@ -133,6 +134,40 @@ class TensorsTest(parameterized.TestCase):
         self.assertEqual((error.errno, error.filename), (errno.EFBIG, str(path)))
         self.assertBetween(error.bytes_wanted, 200_000, 200_100)
 
+    @parameterized.parameters(True, False)
+    def test_a_disk_that_fails_at_the_end_names_file_and_bytes(self, wait):
+        path = folder() / "x.safetensors"
+
+        def fail(descriptor):
+            raise OSError(errno.EIO, "Input/output error")
+
+        with mock.patch("os.fsync", fail), self.assertRaises(OSError) as caught:
+            records = {"x": write_tensors(path, {"x": torch.zeros(50_000)}, wait=wait)}
+            settle(records)
+        self.assertEqual((caught.exception.errno, caught.exception.filename), (errno.EIO, str(path)))
+        self.assertBetween(caught.exception.bytes_wanted, 200_000, 200_100)
+
+    def test_files_that_are_written_beside_each_other_are_settled_with_their_own_records(self):
+        place, records = folder(), {}
+        for number in range(6):
+            name = f"{number}.safetensors"
+            records[name] = write_tensors(place / name, {"x": torch.full((300_000,), float(number))}, wait=False)
+        settle(records)
+        self.assertEqual(records, {name: record_of(place / name) for name in records})
+
+    def test_copies_do_not_pile_up(self):
+        view = torch.zeros(64, 1 << 20).t()  # not contiguous: each tensor is copied to be written
+        tensors, waiting = {f"{i}": view[:, i : i + 2] for i in range(0, 60, 2)}, []
+        write = HashedFile.write
+
+        def watch(file, content, copied=False):
+            write(file, content, copied)
+            waiting.append(len(file._hashing))
+
+        with mock.patch.object(HashedFile, "write", watch):
+            write_tensors(folder() / "x.safetensors", tensors)
+        self.assertLessEqual(max(waiting), MOST_WAITING)
+
     def test_a_file_is_on_the_disk_before_its_record_is_known(self):
         order, sync = [], os.fsync
         with mock.patch("os.fsync", lambda fd: (order.append(os.fstat(fd).st_size), sync(fd))):
@@ -153,6 +188,7 @@ class WeightsTest(parameterized.TestCase):
         model, ours, theirs, records = tiny_t5(), folder(), folder(), {}
         with recorded_weights(ours, records):
             model.save_pretrained(ours, max_shard_size=shard_size)
+        settle(records)
         model.save_pretrained(theirs, max_shard_size=shard_size)
         names = sorted(path.name for path in theirs.glob("*.safetensors"))
         self.assertEqual(sorted(records), names, "transformers writes weights through another name now")
@@ -179,6 +215,7 @@ class WeightsTest(parameterized.TestCase):
 def round_trip(state):
     place = folder()
     records = save_state(place, "optimizer", state)
+    settle(records)
     for name, record in records.items():
         assert record == record_of(place / name), name
     return load_state(place, "optimizer")
@@ -298,7 +335,7 @@ class StatesTest(parameterized.TestCase):
 
     def test_tensors_have_readable_names(self):
         place = folder()
-        save_state(place, "optimizer", {"state": {0: {"exp_avg": torch.zeros(2)}}})
+        settle(save_state(place, "optimizer", {"state": {0: {"exp_avg": torch.zeros(2)}}}))
         self.assertEqual([*safetensors.torch.load_file(place / "optimizer.safetensors")], ["state.0.exp_avg"])
 
     @parameterized.parameters((lambda: 0,), (object(),), (np.array([1, 2]),), (np.array([None])[0:1],))
@@ -325,7 +362,7 @@ class StatesTest(parameterized.TestCase):
 
     def test_damaged_tensors_are_checkpoint_errors(self):
         place = folder()
-        save_state(place, "optimizer", [torch.zeros(8)])
+        settle(save_state(place, "optimizer", [torch.zeros(8)]))
         path = place / "optimizer.safetensors"
         for content in (b"", path.read_bytes()[:-4], b"\xff" * 64):
             path.write_bytes(content)
@@ -334,7 +371,7 @@ class StatesTest(parameterized.TestCase):
 
     def test_loaded_tensors_do_not_hang_on_the_file(self):
         place = folder()
-        save_state(place, "optimizer", [torch.arange(8.0)])
+        settle(save_state(place, "optimizer", [torch.arange(8.0)]))
         (tensor,) = load_state(place, "optimizer")
         with open(place / "optimizer.safetensors", "r+b") as file:
             file.write(b"\xff" * (place / "optimizer.safetensors").stat().st_size)

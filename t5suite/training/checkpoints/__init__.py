@@ -38,7 +38,7 @@ from t5suite.training.checkpoints.states import (
     restore_random_state,
     save_state,
 )
-from t5suite.training.checkpoints.tensors import Record, write_bytes, write_json, write_tensors
+from t5suite.training.checkpoints.tensors import Record, settle, write_bytes, write_json, write_tensors
 from t5suite.training.checkpoints.weights import recorded_weights
 
 __all__ = [
@@ -70,6 +70,7 @@ __all__ = [
     "rotate",
     "save_state",
     "set_aside",
+    "settle",
     "verify",
     "write_bytes",
     "write_json",

@@ -42,12 +42,12 @@ from t5suite.training.checkpoints.naming import (
     checkpoints,
 )
 from t5suite.training.checkpoints.quarantine import set_aside
-from t5suite.training.checkpoints.tensors import Record
+from t5suite.training.checkpoints.tensors import Pending, Record, settle
 from t5suite.training.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 
-Write = Callable[[Path, dict[str, Record]], None]
+Write = Callable[[Path, dict[str, Record | Pending]], None]
 
 # How libraries say that a write failed without an OSError: torch's zip writer, and whatever is written in Rust.
 TORN_WRITES = ("unexpected pos", "inline_container", "PytorchStreamWriter", "file write failed", "(os error ")
@@ -73,7 +73,7 @@ def commit_checkpoint(
     temporary = checkpoint_folder(output_dir, step, SAVING)
     try:
         ranks.together(_make_anew, temporary)
-        ranks.all_succeed(write, temporary, records)
+        ranks.all_succeed(_write_and_settle, write, temporary, records)
         gathered = {name: record for part in ranks.gather(records) for name, record in part.items()}
         manifest = Manifest(step, run_id, ranks.world_size, gathered, details or {})
         return ranks.together(_seal, temporary, manifest)
@@ -82,6 +82,11 @@ def commit_checkpoint(
         if ranks.is_main:
             shutil.rmtree(temporary, ignore_errors=True)
         raise failure from error
+
+
+def _write_and_settle(write: Write, folder: Path, records: dict[str, Record | Pending]) -> None:
+    write(folder, records)
+    settle(records)
 
 
 def _make_anew(folder: Path) -> None:

@@ -1,6 +1,7 @@
 """The state of an optimizer, schedule or scaler as a safetensors file and a JSON file, and back, bit by bit.
 
     >>> records = save_state("checkpoint-400", "optimizer", optimizer.state_dict())
+    >>> settle(records)                                     # in a commit, `commit_checkpoint` does so
     >>> sorted(records)
     ['optimizer.json', 'optimizer.safetensors']
     >>> restore_optimizer(optimizer, load_state("checkpoint-400", "optimizer"))
@@ -28,13 +29,15 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from t5suite.errors import CheckpointError, ConfigError
-from t5suite.training.checkpoints.tensors import Record, write_json, write_tensors
+from t5suite.training.checkpoints.tensors import Pending, Record, write_json, write_tensors
 
 MOST_NESTED = 100
 
 
-def save_state(folder, name: str, state) -> dict[str, Record]:
+def save_state(folder, name: str, state) -> dict[str, Record | Pending]:
     """Writes a nested state as `<name>.json` and, if it has tensors, `<name>.safetensors`; returns their records.
+
+    The tensors' is pending (`tensors.settle`), and they must not change until it is settled.
 
     Raises:
       ConfigError: a value of a kind that cannot be kept (an object, a function); the message says where it stands.
@@ -44,7 +47,7 @@ def save_state(folder, name: str, state) -> dict[str, Record]:
     plain = encode(state, tensors, name)
     records = {}
     if tensors:
-        records[f"{name}.safetensors"] = write_tensors(folder / f"{name}.safetensors", tensors)
+        records[f"{name}.safetensors"] = write_tensors(folder / f"{name}.safetensors", tensors, wait=False)
     records[f"{name}.json"] = write_json(folder / f"{name}.json", plain)
     return records
 

@@ -5,9 +5,13 @@
     >>> write_json("state.json", {"step": 400})
     Record(size=17, sha256='...')
 
-A file that is read back to be hashed could have been torn before. Here a second thread hashes what the first one
-writes (hashlib lets go of Python's lock), tensor by tensor, so no second copy of a model is ever in memory, and the
-file is on the disk (fsync) when the function returns. The bytes are those of `safetensors.torch.save_file`.
+A file that is read back to be hashed could have been torn before. Here a thread hashes what another one writes (hashlib
+lets go of Python's lock), tensor by tensor, so no second copy of a model is ever in memory, and the file is on the disk
+(fsync) when its record is there. The bytes are those of `safetensors.torch.save_file`. With `wait=False` hash and fsync
+go on while the next file is written, and what is returned is settled later:
+
+    >>> records = {"a.safetensors": write_tensors("a.safetensors", tensors, wait=False)}
+    >>> settle(records)
 """
 
 import contextlib
@@ -16,7 +20,7 @@ import json
 import os
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +29,7 @@ import torch
 from t5suite.errors import ConfigError
 
 PIECE = 8 << 20  # bytes that are written and hashed at a time
-MOST_WAITING = 64  # pieces that may wait for their hash (and keep copies from a GPU alive) while the disk is busy
+MOST_WAITING = 16  # pieces copied from a GPU, that is, that may wait for their hash
 
 
 @dataclass(frozen=True)
@@ -36,80 +40,120 @@ class Record:
     sha256: str
 
 
-class HashedFile:
-    """A file that is written in pieces, each hashed beside the writing.
+class Pending:
+    """The record of a file that is still being hashed and brought to the disk."""
 
-    >>> with hashed_file("notes.txt", 5) as file:
+    def __init__(self, future: Future):
+        self._future = future
+
+    def record(self) -> Record:
+        """The record, once it is there.
+
+        Raises:
+          OSError: the disk did not take the file; with `filename` and `bytes_wanted`.
+        """
+        return self._future.result()
+
+
+def settle(records: dict[str, "Record | Pending"]) -> None:
+    """Waits for what is pending, and puts the records in its place."""
+    for name, record in records.items():
+        if isinstance(record, Pending):
+            records[name] = record.record()
+
+
+class HashedFile:
+    """A new file that is hashed in another thread than the one that writes it.
+
+    >>> with hashed_file("notes.txt", size=5) as file:
     ...     file.write(b"hello")
-    >>> file.record.size
+    >>> file.pending.record().size
     5
+
+    Attributes:
+      pending: the record to be, once all is written.
     """
 
-    def __init__(self, path, hasher: ThreadPoolExecutor):
+    def __init__(self, path, size: int):
         self.path = Path(path)
-        self.record: Record | None = None
+        self.pending: Pending | None = None
+        self._wanted = size
         self._file = open(path, "wb")  # noqa: SIM115
-        self._hasher = hasher
+        self._hasher = ThreadPoolExecutor(1, thread_name_prefix="hash")
         self._sha256 = hashlib.sha256()
-        self._waiting: deque = deque()
         self._size = 0
+        self._hashing: deque[Future] = deque()
 
-    def write(self, content) -> None:
-        """Appends bytes, or anything with a buffer of bytes; it must not change until the file is closed."""
+    def write(self, content, copied: bool = False) -> None:
+        """Appends bytes, or anything with a buffer of bytes, which must not change before the record is there.
+
+        Args:
+          copied: it takes memory of its own until it is hashed, so not too much of it may wait.
+        """
         view = memoryview(content)
         for start in range(0, len(view), PIECE):
             piece = view[start : start + PIECE]
-            self._waiting.append(self._hasher.submit(self._sha256.update, piece))
+            self._hashing.append(self._hasher.submit(self._sha256.update, piece))
             self._file.write(piece)
             self._size += len(piece)
-            if len(self._waiting) > MOST_WAITING:
-                self._waiting.popleft().result()
+            while copied and len(self._hashing) > MOST_WAITING:
+                self._hashing.popleft().result()
 
     def finish(self) -> None:
-        """Brings the file to the disk and makes its record."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        while self._waiting:
-            self._waiting.popleft().result()
-        self.record = Record(self._size, self._sha256.hexdigest())
+        """All is written: brings it to the disk and waits for the hash, in a thread."""
+        finisher = ThreadPoolExecutor(1, thread_name_prefix="sync")
+        self.pending = Pending(finisher.submit(self._complete))
+        finisher.shutdown(wait=False)
+
+    def _complete(self) -> Record:
+        with self._named_errors():
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+        self._hasher.shutdown()
+        return Record(self._size, self._sha256.hexdigest())
 
     def abandon(self) -> None:
         """Closes a file that could not be written; what its buffer still holds fails as the write before did."""
+        self._hasher.shutdown(wait=False, cancel_futures=True)
         with contextlib.suppress(OSError):
             self._file.close()
+
+    @contextlib.contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            error.filename = error.filename or str(self.path)
+            error.bytes_wanted = self._wanted
+            raise
 
 
 @contextlib.contextmanager
 def hashed_file(path, size: int) -> Iterator[HashedFile]:
-    """A `HashedFile` that is finished at the end of the block.
+    """A `HashedFile` that is finished at the end of the block, though perhaps not yet hashed and on the disk.
 
     Args:
-      size: bytes that the file will have; an error says so (`bytes_wanted`).
+      size: bytes that the file will have; an error says so.
 
     Raises:
       OSError: with `filename` and `bytes_wanted`.
     """
-    file = None
+    file = HashedFile(path, size)
     try:
-        with ThreadPoolExecutor(1, thread_name_prefix="hash") as hasher:
-            file = HashedFile(path, hasher)
+        with file._named_errors():
             yield file
-            file.finish()
-    except BaseException as error:
-        if file is not None:
-            file.abandon()
-        if isinstance(error, OSError):
-            error.filename = error.filename or str(path)
-            error.bytes_wanted = size
+    except BaseException:
+        file.abandon()
         raise
+    file.finish()
 
 
 def write_bytes(path, content: bytes) -> Record:
     """Writes a small file."""
     with hashed_file(path, len(content)) as file:
         file.write(content)
-    return file.record
+    return file.pending.record()
 
 
 def write_json(path, value) -> Record:
@@ -117,10 +161,15 @@ def write_json(path, value) -> Record:
     return write_bytes(path, (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
 
-def write_tensors(path, tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None) -> Record:
+def write_tensors(
+    path, tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None, wait: bool = True
+) -> Record | Pending:
     """Writes a safetensors file, one tensor after the other, whatever device they are on.
 
     Tensors that are not contiguous are written in the order of their indices; those that share memory, each in full.
+
+    Args:
+      wait: False returns as soon as all is written; tensors must then not change before the record is settled.
 
     Raises:
       ConfigError: a tensor that the format does not have (sparse, quantized, sharded).
@@ -132,8 +181,9 @@ def write_tensors(path, tensors: dict[str, torch.Tensor], metadata: dict[str, st
     with hashed_file(path, total) as file:
         file.write(header)
         for name in names:
-            file.write(_bytes_of(tensors[name]))
-    return file.record
+            content = _bytes_of(tensors[name])
+            file.write(memoryview(content.numpy()), copied=content.data_ptr() != tensors[name].data_ptr())
+    return file.pending.record() if wait else file.pending
 
 
 def _header(names, tensors, metadata) -> bytes:
@@ -157,9 +207,10 @@ def _dtype(name: str, tensor: torch.Tensor) -> str:
     return DTYPES[tensor.dtype]
 
 
-def _bytes_of(tensor: torch.Tensor) -> memoryview:
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor's bytes, in its own memory where that is possible, [number of bytes]."""
     plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    return memoryview(plain.reshape(-1).view(torch.uint8).numpy())
+    return plain.reshape(-1).view(torch.uint8)
 
 
 # In the order in which safetensors sorts them (`Dtype` in its tensor.rs), wide types last.
