@@ -4,6 +4,7 @@
 >>> with recorded_weights(folder, records):
 ...     model.save_pretrained(folder)
 >>> settle(records)
+>>> records
 {'model.safetensors': Record(size=242043056, sha256='...')}
 """
 
