@@ -13,7 +13,7 @@ if __name__ == "__main__":
     # Before the imports that take seconds: from here on a request to stop ends the process with 75.
     from t5suite.training.signals import catch_signals
 
-    stop = catch_signals()
+    catch_signals()
 
 from t5suite.errors import ConfigError, run_command
 from t5suite.models.loading import describe
@@ -37,10 +37,12 @@ from t5suite.training.from_arguments import (
 )
 from t5suite.training.ranks import Ranks
 from t5suite.training.resets import going_on
+from t5suite.training.signals import excusing_lost_ranks
 
 logger = logging.getLogger("t5suite.fine_tune")
 
 
+@excusing_lost_ranks()
 def main(argv=None) -> dict:
     """Runs the numbered steps and returns what `results.json` holds."""
 
@@ -152,4 +154,4 @@ def score_checkpoints(plan, model_args, data_args, eval_args, args) -> dict:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(stop.excusing_lost_ranks()(main)))
+    sys.exit(run_command(main))

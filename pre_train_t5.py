@@ -14,7 +14,7 @@ if __name__ == "__main__":
     # Before the imports that take seconds: from here on a request to stop ends the process with 75.
     from t5suite.training.signals import catch_signals
 
-    stop = catch_signals()
+    catch_signals()
 
 from t5suite.errors import run_command
 from t5suite.models.loading import describe
@@ -34,10 +34,12 @@ from t5suite.training.pre_training_arguments import PRE_TRAINING_ARGUMENTS, reco
 from t5suite.training.pre_training_evaluation import unigram_entropies
 from t5suite.training.ranks import Ranks
 from t5suite.training.resets import going_on
+from t5suite.training.signals import excusing_lost_ranks
 
 logger = logging.getLogger("t5suite.pre_train")
 
 
+@excusing_lost_ranks()
 def main(argv=None) -> dict:
     """Runs the numbered steps and returns what `results.json` holds."""
 
@@ -127,4 +129,4 @@ def show(settings, *arguments) -> dict:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(stop.excusing_lost_ranks()(main)))
+    sys.exit(run_command(main))
