@@ -78,6 +78,7 @@ class StopRequests:
         self.current_phase = SET_UP
         self._num_phases = 0
         self._handled = itertools.count(1)
+        self._waited_for = None
 
     # -----------------------------------------------------------------------------------------------------------------
     # What a run asks
@@ -135,12 +136,18 @@ class StopRequests:
         try:
             yield self
         except Exception as error:
-            deadline = time.monotonic() + SKEW_SECONDS
-            while _is_lost_rank(error) and not self.requested and time.monotonic() < deadline:
-                time.sleep(0.02)  # in set-up, the signal itself raises here
+            if error is not self._waited_for and _is_lost_rank(error):
+                self._wait_for_signal()
+                self._waited_for = error
             if self.explains(error):
                 raise self.preempted(step, checkpoint) from error
             raise
+
+    def _wait_for_signal(self) -> None:
+        """In set-up, the signal itself raises here."""
+        deadline = time.monotonic() + SKEW_SECONDS
+        while not self.requested and time.monotonic() < deadline:
+            time.sleep(0.02)
 
     # -----------------------------------------------------------------------------------------------------------------
     # Signals
