@@ -21,7 +21,9 @@ from t5suite.redaction import RedactingFormatter
 from t5suite.run_lock import RunLock
 from t5suite.runs import MANIFEST, Run
 from t5suite.training.checkpoints import clean_leftovers
+from t5suite.training.lifelines import watching_ranks
 from t5suite.training.ranks import Ranks
+from t5suite.training.signals import stop_requests
 
 logger = logging.getLogger(__name__)
 
@@ -133,13 +135,16 @@ def one_device_a_process(args) -> None:
 def owned(run: Run, ranks: Ranks):
     """While this run, and no other process, writes into its directory; how it ended is noted there.
 
+    Should a rank die meanwhile, the others do not wait for it for ever.
+
     Raises:
       ConfigError: another process does.
     """
     lock = RunLock(run.directory)
     ranks.together(_take, lock, run)
     try:
-        yield run
+        with watching_ranks(ranks, stop_requests()):
+            yield run
     except BaseException as error:
         status = "preempted" if isinstance(error, Preempted) else "failed"
         with contextlib.suppress(OSError):
