@@ -79,6 +79,12 @@ def sleep_at_call(target: str, seconds: float) -> None:
     patches.wrap_call(target, sleep)
 
 
+def slow_rank(rank: int, seconds: float) -> None:
+    """One rank sleeps in every step, so that the others wait for it."""
+    if os.environ.get("RANK") == str(rank):
+        patches.slow_steps(seconds)
+
+
 def kill_rank_at_call(target: str, rank: int, number: int = 1) -> None:
     """SIGKILL to one rank at the n-th call of a function."""
     if os.environ.get("RANK") == str(rank):
@@ -500,7 +506,29 @@ def s6_killed_rank(context: Context) -> Outcome:
         for rank in (number % 2,) if number or context.quick else (0, 1):
             if number == 0 or not context.quick:
                 found[f"rank {rank} {name}"] = _kill_rank(context, *CONFIGURATIONS[configuration], make(rank), rank)
+    if not context.quick:
+        found["rank 0 while rank 1 is suspended"] = _kill_beside_a_suspended_rank(context)
     return all_hold(found, "all end, and go on exactly")
+
+
+def _kill_beside_a_suspended_rank(context) -> str | None:
+    """It finds the other's last data and its end at once, after which gloo waits for more in one of four cases."""
+    flags = context.flags("fine_tune_t5", **TWO_RANKS, max_steps=40)
+    victim = context.victim("fine_tune_t5", flags, ranks=2, patch=[CATCH, partial(patches.slow_steps, 0.05)])
+    victim.wait_for_step(3)
+    victim.kill(signal.SIGSTOP, rank=1)
+    time.sleep(0.5)
+    victim.kill(signal.SIGKILL, rank=0)
+    time.sleep(0.1)
+    victim.kill(signal.SIGCONT, rank=1)
+    victim.wait(60)
+    if victim.codes[0] != -signal.SIGKILL or victim.codes[1] in (0, PREEMPTED):
+        return f"exit {victim.codes}: {victim.tail(1)}"
+    reference = context.reference("fine_tune_t5", flags, 2)
+    again = context.run("fine_tune_t5", flags, directory=victim.directory, ranks=2)
+    if any(again.codes):
+        return f"started again, exit {again.codes}: {again.tail()}"
+    return difference(victim.directory, reference) or results_difference(victim.directory, reference)
 
 
 def _kill_rank(context, script, changes, patch, rank) -> str | None:
@@ -539,7 +567,7 @@ SIGNALS = {
         "--signal, --requeue; 75 requeues once, bounded; 65/78 never",
         pending="needs the launchers",
     ),
-    "S6": Check(s6_killed_rank, "SIGKILL one rank", "the others exit non-zero <= 60 s", limit=180.0),
+    "S6": Check(s6_killed_rank, "SIGKILL one rank", "the others exit non-zero <= 60 s", limit=300.0),
     # The lock's module stands beside this one: the other checks of its letter are about what a checkpoint holds.
     **LOCKS,
 }
