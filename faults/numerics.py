@@ -219,11 +219,12 @@ def n6_memory_runs_out(context: Context) -> Outcome:
         longer = partial(lengthen_targets, 1024)
         reference = context.run("fine_tune_t5", flags, patch=longer)
         victim = context.run("fine_tune_t5", flags, patch=[longer, partial(limit_memory, 150, from_step=6)])
-        cases["fine_tune_t5 limited address space"] = _same_course(victim, reference.directory)
+        # The address space fragments: what is left for later updates may ask for smaller pieces still.
+        cases["fine_tune_t5 limited address space"] = _same_course(victim, reference.directory, may_grow=True)
     return all_hold(cases, "within 1e-5")
 
 
-def _same_course(victim: Victim, reference: Path) -> str | None:
+def _same_course(victim: Victim, reference: Path, may_grow: bool = False) -> str | None:
     if victim.code != 0:
         return f"exit {victim.codes}: {victim.tail()}"
     ours, theirs = traces.read(victim.directory), traces.read(reference)
@@ -235,7 +236,8 @@ def _same_course(victim: Victim, reference: Path) -> str | None:
             return f"step {step}: another batch or rate"
     found, expected = (_losses(trace) for trace in (ours, theirs))
     lines = [line for line in _incidents(victim) if line["kind"] == "out_of_memory"]
-    if [line["step"] for line in lines] != [6] or not lines[0]["examples"]:
+    steps = [line["step"] for line in lines]
+    if (steps[:1] if may_grow else steps) != [6] or not lines[0]["examples"]:
         return f"incidents {lines}"
     return _relative_difference(found, expected, 1e-5)
 
