@@ -37,7 +37,7 @@ def is_killed(rank, number, stop):
 def is_killed_with_a_child(rank, number, stop):
     """A worker that outlives its process must not keep the connection open."""
     if rank == number and os.fork() == 0:
-        time.sleep(6)
+        time.sleep(25)
         os._exit(0)
     is_killed(rank, number, stop)
 

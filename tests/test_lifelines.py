@@ -31,7 +31,7 @@ class LifelinesTest(parameterized.TestCase):
     def assert_ends(self, mode, number, own, others):
         codes, seconds = three_ranks(number)[mode]
         self.assertEqual(codes, [own if rank == number else others for rank in range(3)], mode)
-        self.assertLess(seconds, 30)
+        self.assertLess(seconds, 20)
 
     @parameterized.product(number=(0, 2), mode=("is_killed", "is_killed_with_a_child"))
     def test_the_others_end_where_one_is_killed(self, number, mode):
@@ -58,6 +58,17 @@ class LifelinesTest(parameterized.TestCase):
     def test_a_lone_rank_watches_nobody(self):
         with lifelines.watching_ranks(Ranks(), StopRequests()):
             self.assertFalse(lifelines._open)
+
+    def test_rank_0_tells_the_others_at_once(self):
+        ours, theirs = zip(*(socket.socketpair() for _ in range(2)), strict=True)
+        watcher = lifelines.Watcher(dict(enumerate(ours, 1)), StopRequests())
+        watcher.start()
+        theirs[0].close()
+        theirs[1].settimeout(10.0)
+        self.assertEqual(theirs[1].recv(1), lifelines.LOST)
+        watcher.close(orderly=False)
+        self.assertEqual(theirs[1].recv(1), b"")
+        theirs[1].close()
 
     def test_a_stranger_is_no_rank(self):
         listener = lifelines._listen("127.0.0.1")
