@@ -146,7 +146,8 @@ def owned(run: Run, ranks: Ranks):
         with watching_ranks(ranks, stop_requests()):
             yield run
     except BaseException as error:
-        status = "preempted" if isinstance(error, Preempted) else "failed"
+        stopped = isinstance(error, Preempted) or stop_requests().explains(error)
+        status = "preempted" if stopped else "failed"
         with contextlib.suppress(OSError):
             run.update(status=status, ended=f"{type(error).__name__}: {error}"[:1000])
         raise
