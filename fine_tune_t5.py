@@ -11,7 +11,7 @@ import sys
 
 if __name__ == "__main__":
     # Before the imports that take seconds: from here on a request to stop ends the process with 75.
-    from t5suite.training.signals import catch_signals
+    from t5suite.training.processes.signals import catch_signals
 
     catch_signals()
 
@@ -35,9 +35,9 @@ from t5suite.training.from_arguments import (
     start_of,
     tokenizer_and_model,
 )
-from t5suite.training.ranks import Ranks
-from t5suite.training.resets import going_on
-from t5suite.training.signals import excusing_lost_ranks
+from t5suite.training.processes.ranks import Ranks
+from t5suite.training.processes.signals import excusing_lost_ranks
+from t5suite.training.resuming.resets import going_on
 
 logger = logging.getLogger("t5suite.fine_tune")
 

@@ -12,7 +12,7 @@ import sys
 
 if __name__ == "__main__":
     # Before the imports that take seconds: from here on a request to stop ends the process with 75.
-    from t5suite.training.signals import catch_signals
+    from t5suite.training.processes.signals import catch_signals
 
     catch_signals()
 
@@ -32,9 +32,9 @@ from t5suite.training.checkpoints import resume_choice
 from t5suite.training.from_arguments import pre_training_collators, pre_training_data, start_of, tokenizer_and_model
 from t5suite.training.pre_training_arguments import PRE_TRAINING_ARGUMENTS, reconcile
 from t5suite.training.pre_training_evaluation import unigram_entropies
-from t5suite.training.ranks import Ranks
-from t5suite.training.resets import going_on
-from t5suite.training.signals import excusing_lost_ranks
+from t5suite.training.processes.ranks import Ranks
+from t5suite.training.processes.signals import excusing_lost_ranks
+from t5suite.training.resuming.resets import going_on
 
 logger = logging.getLogger("t5suite.pre_train")
 

@@ -23,7 +23,7 @@ from faults.locks import LOCKS
 from faults.victims import Victim
 
 # Victims are not started as scripts, whose first line this is.
-CATCH = "t5suite.training.signals:catch_signals"
+CATCH = "t5suite.training.processes.signals:catch_signals"
 STREAMED = {"streaming": True, "num_virtual_streams": 4, "shuffle_buffer_size": 16}
 ACCUMULATED = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 2}
@@ -291,9 +291,12 @@ class Phase:
 
 SCORE, WRITE = (
     "t5suite.training.trainer:SuiteTrainer.score",
-    "t5suite.training.checkpointing:Checkpointing.write_checkpoint",
+    "t5suite.training.resuming.checkpointing:Checkpointing.write_checkpoint",
 )
-ROTATE, RENAME = "t5suite.training.checkpointing:rotate", "t5suite.training.checkpoints.committing:sync_folders"
+ROTATE, RENAME = (
+    "t5suite.training.resuming.checkpointing:rotate",
+    "t5suite.training.checkpoints.committing:sync_folders",
+)
 PHASES = {
     "evaluation": Phase("fine-tuning", SCORE, 1, 2, quick=True),
     "a later evaluation": Phase("fine-tuning", SCORE, 3, 6),

@@ -20,8 +20,8 @@ from t5suite.training.argument_parser import parse_arguments
 from t5suite.training.arguments import FINE_TUNING_ARGUMENTS
 from t5suite.training.checkpoints import resume_choice
 from t5suite.training.from_arguments import check_encoder_decoder, data_for, mixing_of, start_of, tokenizer_and_model
-from t5suite.training.ranks import Ranks
-from t5suite.training.resets import going_on
+from t5suite.training.processes.ranks import Ranks
+from t5suite.training.resuming.resets import going_on
 
 
 class FineTuner:

@@ -4,7 +4,7 @@
     ...     batches = iter(DataLoader(rows, num_workers=2, worker_init_fn=ignore_in_worker))
 
 Slurm, torchrun and terminals signal all processes of a job at once. A worker that died of it would take with it the
-last step and the checkpoint that `t5suite.training.signals` makes a run end with.
+last step and the checkpoint that `t5suite.training.processes.signals` makes a run end with.
 """
 
 import contextlib

@@ -18,9 +18,9 @@ import guarded_trainer
 import torch
 from guarded_trainer import at_steps, incidents, limit_rows, losses, make
 
-from t5suite.training.ranks import Ranks
-from t5suite.training.safe_updates import UpdateVote
-from t5suite.training.weight_agreement import weights_digest
+from t5suite.training.processes.ranks import Ranks
+from t5suite.training.processes.weight_agreement import weights_digest
+from t5suite.training.updates.safe_updates import UpdateVote
 
 SECONDS = 60
 
@@ -39,7 +39,7 @@ def report(trainer) -> dict:
 
 def weights_digest_of(weights):
     """The digest of a recorder's weights."""
-    from t5suite.training.weight_agreement import digest_tensors
+    from t5suite.training.processes.weight_agreement import digest_tensors
 
     return digest_tensors(list(weights.values()))
 

@@ -19,7 +19,7 @@ from t5suite.tasks.registry import load_task
 from t5suite.training.arguments import SuiteTrainingArguments
 from t5suite.training.checkpoints import commit_checkpoint, save_state
 from t5suite.training.fine_tuning import make_collator
-from t5suite.training.ranks import Ranks
+from t5suite.training.processes.ranks import Ranks
 from t5suite.training.trainer import SuiteTrainer
 
 # What has been imported stays: every `train` collects garbage, which takes half a second over all of it.

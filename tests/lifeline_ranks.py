@@ -12,9 +12,9 @@ from unittest import mock
 import torch.distributed as dist
 
 from t5suite.errors import Preempted
-from t5suite.training import lifelines
-from t5suite.training.ranks import Ranks
-from t5suite.training.signals import catch_signals
+from t5suite.training.processes import lifelines
+from t5suite.training.processes.ranks import Ranks
+from t5suite.training.processes.signals import catch_signals
 
 GRACE = 1.0
 

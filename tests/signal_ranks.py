@@ -9,8 +9,8 @@ import time
 
 import torch.distributed as dist
 
-from t5suite.training.ranks import Ranks
-from t5suite.training.signals import agree_to_stop, catching_signals
+from t5suite.training.processes.ranks import Ranks
+from t5suite.training.processes.signals import agree_to_stop, catching_signals
 
 
 def trial(ranks, step=0):

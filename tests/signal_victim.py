@@ -6,7 +6,7 @@ import sys
 import time
 
 from t5suite.errors import run_command
-from t5suite.training.signals import catch_signals, excusing_lost_ranks
+from t5suite.training.processes.signals import catch_signals, excusing_lost_ranks
 
 stop = catch_signals()
 
@@ -39,7 +39,7 @@ def training(argv):
 
 def swallowed(argv):
     """A library that catches everything, and then hangs."""
-    import t5suite.training.signals as signals
+    import t5suite.training.processes.signals as signals
 
     signals.SET_UP_SECONDS = 1.0
     try:
@@ -53,7 +53,7 @@ def deaf(argv):
     """The main thread is in one C call for ever: it comes to no bytecode."""
     import ctypes
 
-    import t5suite.training.signals as signals
+    import t5suite.training.processes.signals as signals
 
     signals.SET_UP_SECONDS = 1.0
     mutex, lock = ctypes.create_string_buffer(64), ctypes.CDLL(None).pthread_mutex_lock

@@ -19,7 +19,7 @@ from t5suite.data.streams.sources import FileSource
 from t5suite.data.text.documents import bundled_text, read_documents
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.training.pre_training_arguments import PreTrainerArguments
-from t5suite.training.stream_positions import StreamPreTrainer
+from t5suite.training.resuming.stream_positions import StreamPreTrainer
 
 UPDATE = 8
 TINY = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"

@@ -31,7 +31,7 @@ from t5suite.training.checkpoints import (
     verify,
     write_json,
 )
-from t5suite.training.ranks import Ranks
+from t5suite.training.processes.ranks import Ranks
 
 RUN = "run-1"
 

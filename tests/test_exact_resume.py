@@ -13,7 +13,7 @@ import fine_tune_t5
 import pre_train_t5
 from t5suite.data.jsonl import read_jsonl
 from t5suite.errors import Preempted
-from t5suite.training.signals import StopRequests
+from t5suite.training.processes.signals import StopRequests
 from t5suite.training.trainer import SuiteTrainer
 
 SHAPE = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
@@ -85,7 +85,7 @@ class ExactResumeTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
         # `--stop` of one test must not be seen by the next: the process's own flag stays out of it.
-        patched = mock.patch("t5suite.training.checkpointing.stop_requests", StopRequests)
+        patched = mock.patch("t5suite.training.resuming.checkpointing.stop_requests", StopRequests)
         patched.start()
         self.addCleanup(patched.stop)
 

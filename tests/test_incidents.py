@@ -6,7 +6,7 @@ import tempfile
 
 from absl.testing import absltest, parameterized
 
-from t5suite.training.incidents import Incidents, json_numbers, read_incidents
+from t5suite.training.updates.incidents import Incidents, json_numbers, read_incidents
 
 
 def strict(text):

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from absl.testing import absltest, parameterized
 
-from t5suite.training import lifelines
-from t5suite.training.ranks import Ranks
-from t5suite.training.signals import StopRequests
+from t5suite.training.processes import lifelines
+from t5suite.training.processes.ranks import Ranks
+from t5suite.training.processes.signals import StopRequests
 
 HERE = Path(__file__).parent
 

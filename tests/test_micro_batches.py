@@ -6,7 +6,7 @@ from absl.testing import absltest, parameterized
 from t5suite.data.collators import Seq2SeqCollator
 from t5suite.data.pre_training_collator import T5DataCollator
 from t5suite.errors import ConfigError
-from t5suite.training.micro_batches import MicroBatches, cut, is_out_of_memory, num_rows
+from t5suite.training.updates.micro_batches import MicroBatches, cut, is_out_of_memory, num_rows
 
 
 def batch_of(rows, width=4, seed=0):

@@ -13,9 +13,9 @@ from guarded_trainer import at_steps, equal, incidents, limit_rows, losses, make
 
 from t5suite.errors import ConfigError, NumericsError
 from t5suite.optim.optimizers import OPTIMIZERS
-from t5suite.training.ranks import Ranks
-from t5suite.training.safe_updates import SafeUpdates, UpdateCallback, UpdateVote, check_policy, shown
-from t5suite.training.spikes import Spike, SpikeDetector
+from t5suite.training.processes.ranks import Ranks
+from t5suite.training.updates.safe_updates import SafeUpdates, UpdateCallback, UpdateVote, check_policy, shown
+from t5suite.training.updates.spikes import Spike, SpikeDetector
 
 NAN = float("nan")
 
@@ -183,7 +183,7 @@ class SpikePolicyTest(parameterized.TestCase):
     def test_ten_times_the_loss_is_noticed_in_training(self):
         trainer = make(num_train_epochs=8, optim="sgd", learning_rate=1e-4)
         at_steps(trainer, {20}, times(10.0))
-        with self.assertLogs("t5suite.training.safe_updates", logging.WARNING) as logged:
+        with self.assertLogs("t5suite.training.updates.safe_updates", logging.WARNING) as logged:
             trainer.train()
         (line,) = incidents(trainer)
         self.assertEqual((line["step"], line["kind"], line["action"]), (20, "spike", "none"))
@@ -230,7 +230,7 @@ class SpikePolicyTest(parameterized.TestCase):
 
     def test_rollback_without_a_checkpoint_skips(self):
         trainer = self.trainer("rollback", {3})
-        with self.assertLogs("t5suite.training.safe_updates", logging.WARNING) as logged:
+        with self.assertLogs("t5suite.training.updates.safe_updates", logging.WARNING) as logged:
             trainer.train()
         self.assertIn("no checkpoint to roll back to", logged.output[0])
         self.assertTrue(equal(trainer.recorder.at[3][:2], trainer.recorder.at[2][:2]))

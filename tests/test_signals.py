@@ -13,8 +13,8 @@ from pathlib import Path
 from absl.testing import absltest, parameterized
 
 from t5suite.errors import ConfigError, Preempted
-from t5suite.training.ranks import Ranks
-from t5suite.training.signals import STOP_SIGNALS, agree_to_stop, catching_signals
+from t5suite.training.processes.ranks import Ranks
+from t5suite.training.processes.signals import STOP_SIGNALS, agree_to_stop, catching_signals
 
 TERM, USR1, INT = signal.SIGTERM, signal.SIGUSR1, signal.SIGINT
 HERE = Path(__file__).parent

@@ -6,7 +6,7 @@ import random
 
 from absl.testing import absltest, parameterized
 
-from t5suite.training.spikes import SpikeDetector
+from t5suite.training.updates.spikes import SpikeDetector
 
 
 def feed(detector, losses, grad_norm=1.0):

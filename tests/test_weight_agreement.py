@@ -6,9 +6,9 @@ import torch
 from absl.testing import absltest, parameterized
 
 from t5suite.errors import NumericsError
-from t5suite.training import weight_agreement
-from t5suite.training.ranks import Ranks
-from t5suite.training.weight_agreement import (
+from t5suite.training.processes import weight_agreement
+from t5suite.training.processes.ranks import Ranks
+from t5suite.training.processes.weight_agreement import (
     check_agreement,
     check_weights,
     digest_tensors,

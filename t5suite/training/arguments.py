@@ -17,7 +17,7 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 from t5suite.errors import ConfigError
 from t5suite.optim.schedules import SCHEDULES
 from t5suite.training.optimization import check_schedule, resolve_names
-from t5suite.training.resets import parse_reset
+from t5suite.training.resuming.resets import parse_reset
 
 
 @dataclass

@@ -23,7 +23,7 @@ from t5suite.training.pre_training import control_ids
 from t5suite.training.pre_training_collators import make_collator
 from t5suite.training.pre_training_evaluation import EVALUATION_SEED
 from t5suite.training.pre_training_text import Examples, block_data, pair_data, stream_data, tokenized_text
-from t5suite.training.resets import Start, choose_start
+from t5suite.training.resuming.resets import Start, choose_start
 
 logger = logging.getLogger(__name__)
 

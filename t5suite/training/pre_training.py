@@ -155,7 +155,7 @@ def make_trainer(
     peak_tflops: float | None = None,
 ) -> PreTrainer:
     """A trainer over the examples, or over a stream; without either, one that evaluates only."""
-    from t5suite.training.stream_positions import StreamPreTrainer
+    from t5suite.training.resuming.stream_positions import StreamPreTrainer
 
     settings = {
         "model": model,

@@ -21,9 +21,9 @@ from t5suite.redaction import RedactingFormatter
 from t5suite.run_lock import RunLock
 from t5suite.runs import MANIFEST, Run
 from t5suite.training.checkpoints import clean_leftovers
-from t5suite.training.lifelines import watching_ranks
-from t5suite.training.ranks import Ranks
-from t5suite.training.signals import stop_requests
+from t5suite.training.processes.lifelines import watching_ranks
+from t5suite.training.processes.ranks import Ranks
+from t5suite.training.processes.signals import stop_requests
 
 logger = logging.getLogger(__name__)
 

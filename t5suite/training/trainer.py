@@ -16,9 +16,7 @@ from torch.utils.data import DataLoader
 from transformers import Seq2SeqTrainer
 
 from t5suite.data.samplers import GlobalBatchSampler, shifted_order
-from t5suite.training.checkpointing import Checkpointing
 from t5suite.training.evaluation import selection_value
-from t5suite.training.exact_resume import ExactResume
 from t5suite.training.limits import limit_callbacks
 from t5suite.training.losses import TokenLoss
 from t5suite.training.optimization import (
@@ -28,8 +26,10 @@ from t5suite.training.optimization import (
     check_their_settings,
     sets_its_own_rates,
 )
-from t5suite.training.resets import Position, examples_before
-from t5suite.training.safe_updates import SafeUpdates
+from t5suite.training.resuming.checkpointing import Checkpointing
+from t5suite.training.resuming.exact_resume import ExactResume
+from t5suite.training.resuming.resets import Position, examples_before
+from t5suite.training.updates.safe_updates import SafeUpdates
 from t5suite.worker_signals import ignore_in_worker, shielding_workers
 
 logger = logging.getLogger(__name__)

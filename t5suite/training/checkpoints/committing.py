@@ -43,7 +43,7 @@ from t5suite.training.checkpoints.naming import (
 )
 from t5suite.training.checkpoints.quarantine import set_aside
 from t5suite.training.checkpoints.tensors import Pending, Record, settle
-from t5suite.training.ranks import Ranks
+from t5suite.training.processes.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from t5suite.errors import CheckpointError, ConfigError
 from t5suite.training.checkpoints.manifests import MANIFEST_FILE, damage, read_manifest
 from t5suite.training.checkpoints.naming import STATE_FILE, checkpoints, damaged_checkpoints
 from t5suite.training.checkpoints.quarantine import set_aside
-from t5suite.training.ranks import Ranks
+from t5suite.training.processes.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 

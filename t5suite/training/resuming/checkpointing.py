@@ -38,11 +38,11 @@ from t5suite.training.checkpoints import (
 )
 from t5suite.training.checkpoints.committing import sync_files, sync_folder
 from t5suite.training.checkpoints.manifests import files_below
-from t5suite.training.exact_resume import PROGRESS_FILE, RANK_FILE
-from t5suite.training.ranks import Ranks
-from t5suite.training.resets import write_position
-from t5suite.training.signals import stop_requests
-from t5suite.training.weight_agreement import check_agreement, check_weights
+from t5suite.training.processes.ranks import Ranks
+from t5suite.training.processes.signals import stop_requests
+from t5suite.training.processes.weight_agreement import check_agreement, check_weights
+from t5suite.training.resuming.exact_resume import PROGRESS_FILE, RANK_FILE
+from t5suite.training.resuming.resets import write_position
 
 logger = logging.getLogger(__name__)
 

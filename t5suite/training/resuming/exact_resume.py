@@ -16,7 +16,7 @@ from transformers import TrainerCallback
 
 from t5suite.errors import Preempted
 from t5suite.runs import read_json
-from t5suite.training.signals import agree_to_stop
+from t5suite.training.processes.signals import agree_to_stop
 
 logger = logging.getLogger(__name__)
 

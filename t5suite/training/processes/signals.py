@@ -305,7 +305,7 @@ def agree_to_stop(ranks, stop: StopRequests) -> bool:
     False
 
     Args:
-      ranks: a `t5suite.training.ranks.Ranks`.
+      ranks: a `t5suite.training.processes.ranks.Ranks`.
     """
     agreed = ranks.any(stop.requested)
     if agreed:

@@ -27,11 +27,11 @@ from transformers import TrainerCallback
 
 from t5suite.errors import ConfigError, NumericsError
 from t5suite.training.checkpoints import load_state, newest_verified
-from t5suite.training.incidents import Incidents
-from t5suite.training.micro_batches import MicroBatches, can_put_off, putting_off_exchange
-from t5suite.training.ranks import Ranks
-from t5suite.training.resets import load_moments
-from t5suite.training.spikes import POLICIES, SpikeDetector
+from t5suite.training.processes.ranks import Ranks
+from t5suite.training.resuming.resets import load_moments
+from t5suite.training.updates.incidents import Incidents
+from t5suite.training.updates.micro_batches import MicroBatches, can_put_off, putting_off_exchange
+from t5suite.training.updates.spikes import POLICIES, SpikeDetector
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from collections import Counter
 import torch
 
 from t5suite.errors import NumericsError
-from t5suite.training.ranks import Ranks
+from t5suite.training.processes.ranks import Ranks
 
 # Elements that are summed at once, weighted by their place, in temporaries of 8 bytes each: on a CPU what its cache
 # holds (16M elements in 0.07 s, and in 0.42 s by pieces of 2^20); elsewhere fewer and larger kernels.

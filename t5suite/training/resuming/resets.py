@@ -46,7 +46,7 @@ from t5suite.training.checkpoints import (
     read_manifest,
     restore_optimizer,
 )
-from t5suite.training.exact_resume import PROGRESS_FILE, RANK_FILE
+from t5suite.training.resuming.exact_resume import PROGRESS_FILE, RANK_FILE
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ import threading
 import time
 
 from t5suite.errors import EXIT_IO, EXIT_PREEMPTED, Preempted
-from t5suite.training.signals import SET_UP, StopRequests
+from t5suite.training.processes.signals import SET_UP, StopRequests
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""What stands between a batch and the weights: numbers that are not finite, spikes, memory."""
