@@ -233,6 +233,7 @@ class SuiteTrainingArguments(Seq2SeqTrainingArguments):
     z_loss: float = field(default=0.0, metadata={"help": "Weight of log(Z)^2 in the loss; T5 was trained with 1e-4."})
 
     def __post_init__(self):
+        self.output_dir = self.output_dir or os.environ.get("T5SUITE_RUN_DIR")  # where a sweep wants its trial
         self.output_dir_given = self.output_dir is not None
         self.output_dir = self.output_dir or "runs"
         self._reconcile_strategies()
