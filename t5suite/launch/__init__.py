@@ -1,0 +1,1 @@
+"""Starting runs: sweeps and batch jobs. Only ground modules below, and no torch."""
