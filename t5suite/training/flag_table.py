@@ -1,0 +1,94 @@
+"""Writes the table of all flags that programs without torch read (`t5suite.launch.script_flags`).
+
+    python -m t5suite.training.flag_table          # after a change of the argument dataclasses or of transformers
+
+A flag's entry says what `argparse` would: its type, its choices, whether it takes several values or None.
+"""
+
+import json
+import types
+import typing
+
+from t5suite.launch.script_flags import TABLE_FILE
+from t5suite.optim.optimizers import OPTIMIZERS
+from t5suite.optim.schedules import SCHEDULES
+from t5suite.training.argument_parser import REMOVED_FLAGS
+from t5suite.training.arguments import FINE_TUNING_ARGUMENTS
+from t5suite.training.pre_training_arguments import PRE_TRAINING_ARGUMENTS
+
+SCRIPTS = {"fine_tune_t5": FINE_TUNING_ARGUMENTS, "pre_train_t5": PRE_TRAINING_ARGUMENTS}
+
+
+def make_table() -> dict:
+    """The whole table, as plain data."""
+    return {"scripts": {script: script_entries(kinds) for script, kinds in SCRIPTS.items()}, "removed": REMOVED_FLAGS}
+
+
+def script_entries(dataclass_types) -> dict[str, dict]:
+    """`{flag: entry}` of a script's dataclasses; what is false or None is left out.
+
+    >>> script_entries((DataArguments,))["few_shot"]
+    {'type': 'int', 'none': True}
+    """
+    found = {}
+    for dataclass_type in dataclass_types:
+        hints = typing.get_type_hints(dataclass_type)
+        for name, spec in dataclass_type.__dataclass_fields__.items():
+            if spec.init:
+                found[name] = flag_entry(hints[name], spec.default, spec.metadata.get("choices"))
+    for name, table, hugging_face in (("optimizer", OPTIMIZERS, "optim"), ("schedule", SCHEDULES, "lr_scheduler_type")):
+        found[name]["choices"] = [*table, *(other for other in found[hugging_face]["choices"] if other not in table)]
+    return dict(sorted(found.items()))
+
+
+def flag_entry(hint, default, choices=None) -> dict:
+    """The entry of a flag with this annotation; of `X | str` it is X that counts, but for choices and tables."""
+    kinds = typing.get_args(hint) if is_union(hint) else (hint,)
+    can_be_none = type(None) in kinds
+    kinds = [kind for kind in kinds if kind is not type(None)]
+    choices = list(choices or next(filter(None, map(choices_of, kinds)), []))
+    # Of `str | list | None` Hugging Face's parser takes one word, of `str | list` several.
+    is_list = any(typing.get_origin(kind) is list for kind in kinds) and not (str in kinds and can_be_none)
+    entry = {"type": type_name(kinds, choices)}
+    for name, value in (
+        ("choices", choices),
+        ("list", is_list),
+        ("none", can_be_none),
+        ("default_true", default is True),
+    ):
+        if value:
+            entry[name] = value
+    return entry
+
+
+def is_union(hint) -> bool:
+    """Whether the annotation is `X | Y`."""
+    return isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
+
+
+def choices_of(kind) -> list | None:
+    """The values of a `Literal` or an enumeration."""
+    if typing.get_origin(kind) is typing.Literal:
+        return list(typing.get_args(kind))
+    return [member.value for member in kind] if hasattr(kind, "__members__") else None
+
+
+def type_name(kinds: list, choices: list | None) -> str:
+    """One of 'bool', 'int', 'float', 'str', 'dict'."""
+    if choices:
+        return "str"
+    items = [item for kind in kinds for item in (typing.get_args(kind) if typing.get_origin(kind) is list else [kind])]
+    origins = [typing.get_origin(item) or item for item in items]
+    for kind in (dict, bool, int, float):
+        if kind in origins:
+            return kind.__name__
+    return "str"
+
+
+def main() -> None:
+    """Writes the file."""
+    TABLE_FILE.write_text(json.dumps(make_table(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
