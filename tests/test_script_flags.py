@@ -38,7 +38,7 @@ class TableTest(parameterized.TestCase):
             action = actions[name]
             self.assertEqual(flag["list"], action.nargs == "+", name)
             if name not in ("optimizer", "schedule"):  # theirs are looked up in a table
-                self.assertEqual(flag["choices"], list(action.choices) if action.choices else None, name)
+                self.assertEqual(flag["choices"] or [], list(action.choices or []), name)
             value = flag["choices"][0] if flag["choices"] else GOOD[flag["type"]]
             self.assertIsNone(value_problem(flag, [value] if flag["list"] else value), name)
             if flag["type"] in BAD:

@@ -45,10 +45,12 @@ def flag_entry(hint, default, choices=None) -> dict:
     """The entry of a flag with this annotation; of `X | str` it is X that counts, but for choices and tables."""
     kinds = typing.get_args(hint) if is_union(hint) else (hint,)
     can_be_none = type(None) in kinds
+    # Of `str | X | None` Hugging Face's parser takes a word, of `str | X` an X.
+    is_word = str in kinds and can_be_none
     kinds = [kind for kind in kinds if kind is not type(None)]
-    choices = list(choices or next(filter(None, map(choices_of, kinds)), []))
-    # Of `str | list | None` Hugging Face's parser takes one word, of `str | list` several.
-    is_list = any(typing.get_origin(kind) is list for kind in kinds) and not (str in kinds and can_be_none)
+    choices = choices or next(filter(None, map(choices_of, [] if is_word else kinds)), None)
+    choices = [*choices] if choices else None
+    is_list = not is_word and any(typing.get_origin(kind) is list for kind in kinds)
     entry = {"type": type_name(kinds, choices)}
     for name, value in (
         ("choices", choices),
