@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from t5suite import __version__
-from t5suite.commands import corpus, runs, scoring, submit, tasks, tokenizer
+from t5suite.commands import corpus, doctor, runs, scoring, submit, tasks, tokenizer
 from t5suite.errors import ConfigError, discard_output, run_command
 from t5suite.lookup import closest, suggestion
 
@@ -196,5 +196,11 @@ COMMANDS = {
         "t5suite corpus build --input crawl/ --tokenizer_name google/t5-v1_1-base --output_dir corpus --num_workers 8",
         corpus.corpus_flags,
         corpus.run_corpus,
+    ),
+    "doctor": Command(
+        "look for what this machine and environment lack, and say the mend",
+        "t5suite doctor --config config.yaml",
+        doctor.doctor_flags,
+        doctor.run_doctor,
     ),
 }
