@@ -1,9 +1,12 @@
-"""`t5suite mirror` and `t5suite report`: data for machines without a network, and finished runs in one table.
+"""`t5suite mirror` and `t5suite report`: data for machines without a network, finished runs and sweeps in tables.
 
 t5suite mirror --benchmark glue --dataset_name all --output_dir data
 """
 
+import sys
+
 from t5suite.commands.shared import add_json_flag, note, print_json
+from t5suite.errors import ConfigError
 from t5suite.lookup import find
 
 
@@ -54,13 +57,26 @@ def _tasks_to_mirror(benchmark: str, dataset_name: str, task_file: str | None) -
 
 def report_flags(parser) -> None:
     """Flags of `t5suite report`."""
-    parser.add_argument("directories", nargs="+", metavar="RUN", help="directories of finished runs")
+    parser.add_argument("directories", nargs="+", metavar="RUN", help="directories of finished runs, or of sweeps")
     add_json_flag(parser)
 
 
 def report(arguments) -> None:
-    """Shows the results of finished runs in one table, with a benchmark's average where they cover it."""
+    """Shows the results of finished runs in one table, with a benchmark's average where they cover it; or sweeps.
+
+    Raises:
+      ConfigError: runs and sweeps at once.
+    """
     from t5suite.tracking.run_tables import averages_of_runs, print_run_table, read_runs, rows_of_runs
+    from t5suite.tracking.sweep_records import is_sweep
+
+    sweeps = [directory for directory in arguments.directories if is_sweep(directory)]
+    if sweeps:
+        if len(sweeps) < len(arguments.directories):
+            run = next(directory for directory in arguments.directories if directory not in sweeps)
+            raise ConfigError(f"t5suite report: {sweeps[0]} is a sweep and {run} is none; report them one by one")
+        report_sweeps(sweeps, arguments.json)
+        return
 
     runs = read_runs(arguments.directories)
     if not arguments.json:
@@ -70,3 +86,22 @@ def report(arguments) -> None:
         print_json(row)
     for benchmark, value in averages_of_runs(runs).items():
         print_json({"benchmark": benchmark, "average": value})
+
+
+def report_sweeps(directories, as_json: bool) -> None:
+    """Each sweep's trials as a table, or as JSON lines, and its pictures beside it."""
+    from t5suite.tracking.sweep_records import read_sweep
+    from t5suite.tracking.sweep_reports import draw_sweep, print_sweep, rows_of_sweep
+
+    for sweep in map(read_sweep, directories):
+        if as_json:
+            for row in rows_of_sweep(sweep):
+                print_json(row)
+        else:
+            print_sweep(sweep)
+        paths, lack = draw_sweep(sweep)
+        if lack:
+            note(lack)
+        if paths:
+            names = ", ".join(path.name for path in paths)
+            print(f"plots in {paths[0].parent}: {names}", file=sys.stderr if as_json else sys.stdout)
