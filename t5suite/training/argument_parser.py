@@ -25,6 +25,7 @@ from transformers import HfArgumentParser
 from t5suite.errors import ConfigError
 from t5suite.lookup import suggestion
 from t5suite.shipped import shipped_folder
+from t5suite.training.sharding.process_state import keeping_process_state
 from t5suite.yaml_files import read_yaml
 
 # Flags that transformers 5 removed -> what serves instead.
@@ -289,7 +290,8 @@ def changed_settings(arguments) -> dict:
     changed = {}
     for part in arguments:
         device = {name: getattr(part, name) for name in DEVICE_FLAGS if name in part.__dataclass_fields__}
-        defaults = type(part)(**device)
+        with keeping_process_state():
+            defaults = type(part)(**device)
         for name, spec in part.__dataclass_fields__.items():
             default = spec.default if name in device else getattr(defaults, name)
             if spec.init and getattr(part, name) != default:

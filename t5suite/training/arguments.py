@@ -18,6 +18,7 @@ from t5suite.errors import ConfigError
 from t5suite.optim.schedules import SCHEDULES
 from t5suite.training.optimization import check_schedule, resolve_names
 from t5suite.training.resuming.resets import parse_reset
+from t5suite.training.sharding.settling import begin_sharding, settle_sharding
 
 
 @dataclass
@@ -183,6 +184,15 @@ class SuiteTrainingArguments(Seq2SeqTrainingArguments):
         default=False, metadata={"help": "Look for weights without a gradient in every step; T5 uses all of its own."}
     )
     seed: int = field(default=42, metadata={"help": "Decides weights, order of examples, dropout and subsets."})
+    deepspeed: dict | str | None = field(
+        default=None,
+        metadata={
+            "help": "zero1, zero2, zero2_offload, zero3, zero3_offload, zero3_nvme, or a file of DeepSpeed's settings."
+        },
+    )
+    deepspeed_overrides: str | None = field(
+        default=None, metadata={"help": "Changes to --deepspeed: zero_optimization.overlap_comm=false,bf16.enabled=true."}
+    )
     optimizer: str | None = field(
         default=None,
         metadata={
@@ -252,10 +262,12 @@ class SuiteTrainingArguments(Seq2SeqTrainingArguments):
         if not torch.accelerator.is_available():
             # Else transformers 5.23 takes torchrun's processes without a GPU for so many runs of one process each.
             self.use_cpu = True
+        settle_sharding(self)
         try:
             super().__post_init__()
         except (ValueError, ImportError) as error:
             raise ConfigError(str(error)) from None
+        begin_sharding(self)
         check_schedule(self)
         # Our trackers mirror metrics.jsonl; the trainer's own reporting callbacks stay off.
         self.trackers, self.report_to = self.report_to, []

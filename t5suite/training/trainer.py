@@ -8,6 +8,7 @@ What it changes, all at documented hooks: `compute_loss_func` (law 1), `get_trai
 fill ranks; the seed and the step decide the rows), `evaluate` (law 2, and one number that selects checkpoints).
 """
 
+import contextlib
 import logging
 import math
 
@@ -29,6 +30,8 @@ from t5suite.training.optimization import (
 from t5suite.training.resuming.checkpointing import Checkpointing
 from t5suite.training.resuming.exact_resume import ExactResume
 from t5suite.training.resuming.resets import Position, examples_before
+from t5suite.training.sharding.accelerate_settings import FSDP, is_set
+from t5suite.training.sharding.process_state import fsdp_on_cpus
 from t5suite.training.updates.safe_updates import SafeUpdates
 from t5suite.worker_signals import ignore_in_worker, shielding_workers
 
@@ -79,6 +82,12 @@ class SuiteTrainer(ExactResume, SafeUpdates, Checkpointing, Seq2SeqTrainer):
         self.reset_done = ""
         for callback in limit_callbacks(args):
             self.add_callback(callback)
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """The trainer's `Accelerator`; ranks on CPUs may shard, too."""
+        sharded = self.args.fsdp or is_set(FSDP)
+        with fsdp_on_cpus() if sharded else contextlib.nullcontext():
+            super().create_accelerator_and_postprocess()
 
     def get_train_dataloader(self) -> DataLoader:
         """Batches of this rank only; the trainer moves them to the device, so accelerate has nothing to prepare."""

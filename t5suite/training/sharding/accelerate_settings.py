@@ -1,0 +1,99 @@
+"""What `accelerate launch` and `accelerate config` said, as our flags would say it.
+
+    >>> os.environ["ACCELERATE_MIXED_PRECISION"] = "bf16"
+    >>> adopt_accelerate_settings(args)
+    >>> args.bf16
+    True
+
+`accelerate launch` passes its configuration file and its flags on in variables of the environment. The stock trainer
+takes some of them in silence (the precision becomes a default that no flag shows), passes over others (accumulation)
+and lets a flag win without a word. Here each one is taken as the flag that it is, and a contradiction names both.
+A value that the launcher also writes when nobody asked for it ("no", 1) says nothing.
+"""
+
+import os
+
+from t5suite.errors import ConfigError
+from t5suite.training.sharding.deepspeed_files import read_deepspeed
+from t5suite.training.sharding.deepspeed_flags import is_given
+
+PRECISION = "ACCELERATE_MIXED_PRECISION"
+ACCUMULATION = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
+DEEPSPEED, DEEPSPEED_FILE = "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_DEEPSPEED_CONFIG_FILE"
+FSDP = "ACCELERATE_USE_FSDP"
+TRUE = ("1", "true", "yes", "on", "y", "t")
+
+
+def is_set(name: str) -> bool:
+    """Whether a variable of the environment says yes."""
+    return os.environ.get(name, "").lower() in TRUE
+
+
+def adopt_accelerate_settings(args) -> None:
+    """Precision and accumulation from the environment, in place.
+
+    Raises:
+      ConfigError: a flag says something else; both are named.
+    """
+    precision = os.environ.get(PRECISION, "no").lower()
+    if precision in ("fp16", "bf16"):
+        other = "bf16" if precision == "fp16" else "fp16"
+        if getattr(args, other):
+            raise ConfigError(
+                f"--{other} and {PRECISION}={precision} (accelerate's configuration) ask for different precisions; "
+                "leave one of them out"
+            )
+        setattr(args, precision, True)
+    elif precision != "no":
+        raise ConfigError(f"{PRECISION}={precision} (accelerate's configuration): choose no or bf16 (fp16 at own risk)")
+    steps = os.environ.get(ACCUMULATION, "")
+    if steps.isdigit() and int(steps) > 1 and int(steps) != args.gradient_accumulation_steps:
+        if is_given(args, "gradient_accumulation_steps"):
+            raise ConfigError(
+                f"--gradient_accumulation_steps {args.gradient_accumulation_steps} and {ACCUMULATION}={steps} "
+                "(accelerate's configuration) differ; leave one of them out"
+            )
+        args.gradient_accumulation_steps = int(steps)
+    check_fsdp(args)
+
+
+def deepspeed_of_environment(given) -> tuple[dict, str] | None:
+    """`(configuration, what messages call it)` where accelerate was told to use DeepSpeed, else None.
+
+    Args:
+      given: `--deepspeed`.
+
+    Raises:
+      ConfigError: both say something.
+    """
+    if not is_set(DEEPSPEED):
+        return None
+    file = os.environ.get(DEEPSPEED_FILE, "none")
+    source = f"{file} ({DEEPSPEED_FILE})" if file != "none" else f"accelerate's configuration ({DEEPSPEED}=true)"
+    if given:
+        raise ConfigError(f"--deepspeed and {source} both configure DeepSpeed; leave one of them out")
+    if file != "none":
+        return read_deepspeed(file)[0], source
+    from accelerate.utils import DeepSpeedPlugin
+
+    config = DeepSpeedPlugin().deepspeed_config
+    # accelerate's way to silence a report; JSON, and so our manifest, has no infinity.
+    return {key: value for key, value in config.items() if key != "steps_per_print"}, source
+
+
+def check_fsdp(args) -> None:
+    """FSDP is asked for once, in its second version.
+
+    Raises:
+      ConfigError: it is not.
+    """
+    if not is_set(FSDP):
+        return
+    source = f"accelerate's configuration ({FSDP}=true)"
+    if args.fsdp:
+        raise ConfigError(f"--fsdp and {source} both configure FSDP; leave one of them out")
+    if args.deepspeed or is_set(DEEPSPEED):
+        raise ConfigError(f"DeepSpeed and {source} exclude each other; leave one of them out")
+    version = os.environ.get("FSDP_VERSION", "1")
+    if version != "2":
+        raise ConfigError(f"{source}: fsdp_version is {version}; only FSDP2 is supported: write fsdp_version: 2")

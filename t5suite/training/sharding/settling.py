@@ -1,0 +1,57 @@
+"""The flags of sharded training, settled before and after Hugging Face's training arguments look at them.
+
+>>> config = settle_sharding(args)         # before: one DeepSpeed configuration or None, whoever gave it
+>>> begin_sharding(args)                   # after: ranks are known
+"""
+
+from t5suite.errors import ConfigError
+from t5suite.training.sharding.accelerate_settings import (
+    DEEPSPEED,
+    adopt_accelerate_settings,
+    deepspeed_of_environment,
+    is_set,
+)
+from t5suite.training.sharding.deepspeed_files import check_keys, parse_overrides, read_deepspeed, set_key
+from t5suite.training.sharding.deepspeed_flags import agree, check_train_batch_size
+from t5suite.training.sharding.process_state import prepare_for_deepspeed, start_deepspeed
+
+
+def settle_sharding(args) -> None:
+    """`--deepspeed` becomes the configuration itself, wherever it came from; flags take over what it alone says.
+
+    Raises:
+      ConfigError: two sources contradict each other; both are named.
+    """
+    adopt_accelerate_settings(args)
+    if args.deepspeed or is_set(DEEPSPEED):
+        prepare_for_deepspeed(args.use_cpu)
+    found = deepspeed_of_environment(args.deepspeed)
+    if found:
+        config, source = found
+        for path, value in parse_overrides(args.deepspeed_overrides).items() if args.deepspeed_overrides else ():
+            set_key(config, path, value)
+        check_keys(config, source)
+    elif args.deepspeed:
+        config, source = read_deepspeed(args.deepspeed, args.deepspeed_overrides)
+    elif args.deepspeed_overrides:
+        raise ConfigError(f"--deepspeed_overrides {args.deepspeed_overrides}: there is no --deepspeed to change")
+    else:
+        return
+    if args.fsdp:
+        raise ConfigError(f"--fsdp and {source} exclude each other; leave one of them out")
+    if args.clip_grad_value is not None:
+        raise ConfigError(f"--clip_grad_value has no hold on DeepSpeed's gradients ({source}); use --max_grad_norm")
+    agree(config, source, args)
+    args.deepspeed, args.deepspeed_overrides, args.deepspeed_source = config, None, source
+
+
+def begin_sharding(args) -> None:
+    """DeepSpeed learns of the ranks before a model is made.
+
+    Raises:
+      ConfigError: the file's whole batch is another than the flags'.
+    """
+    if not args.deepspeed:
+        return
+    check_train_batch_size(args.deepspeed, args.deepspeed_source, args)
+    start_deepspeed()
