@@ -12,9 +12,12 @@ import sys
 
 if __name__ == "__main__":
     # Before the imports that take seconds: from here on a request to stop ends the process with 75.
+    # A launcher that dies takes this process along in the same way.
+    from t5suite.training.processes.launchers import stop_with_launchers
     from t5suite.training.processes.signals import catch_signals
 
     catch_signals()
+    stop_with_launchers()
 
 from t5suite.errors import run_command
 from t5suite.models.loading import describe
