@@ -193,28 +193,23 @@ class Evaluator:
             found = {position: item for part in gather_object([found]) for position, item in part.items()}
         return found
 
-    def _encode(self, model, eval_set, positions):
-        """The encoder's output, once for the loss, the answer and every candidate."""
+    def _read(self, model, eval_set, positions):
+        """`(batch, encoder_outputs, nll, tokens)` of the targets, in nats and by example.
+
+        The encoder runs once for the loss, the answer and every candidate. It runs within the whole model, for FSDP
+        puts the pieces of some weights together when that is called, and not when a part of it is.
+        """
         features = [eval_set.features[i] for i in positions]
         batch = {key: value.to(self.accelerator.device) for key, value in self.collator(features).items()}
-        encoder_outputs = model.get_encoder()(
-            input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], return_dict=True
-        )
-        return batch, encoder_outputs
-
-    def _target_nll(self, model, batch, encoder_outputs):
-        """Per example: the target's negative log-likelihood in nats, and its number of tokens."""
-        logits_BTV = model(
-            encoder_outputs=encoder_outputs,
-            attention_mask=batch["attention_mask"],
-            decoder_input_ids=batch["decoder_input_ids"],
-        ).logits.float()
-        nll_BT = F.cross_entropy(logits_BTV.transpose(1, 2), batch["labels"], ignore_index=IGNORED, reduction="none")
-        return nll_BT.sum(dim=1).tolist(), batch["labels"].ne(IGNORED).sum(dim=1).tolist()
+        names = ("input_ids", "attention_mask", "decoder_input_ids")
+        outputs = model(**{name: batch[name] for name in names}, return_dict=True)
+        logits_BTV, labels_BT = outputs.logits.float(), batch["labels"]
+        nll_BT = F.cross_entropy(logits_BTV.transpose(1, 2), labels_BT, ignore_index=IGNORED, reduction="none")
+        encoder_outputs = BaseModelOutput(last_hidden_state=outputs.encoder_last_hidden_state)
+        return batch, encoder_outputs, nll_BT.sum(dim=1).tolist(), labels_BT.ne(IGNORED).sum(dim=1).tolist()
 
     def _generate(self, model, eval_set, positions) -> list[dict]:
-        batch, encoder_outputs = self._encode(model, eval_set, positions)
-        nll, tokens = self._target_nll(model, batch, encoder_outputs)
+        batch, encoder_outputs, nll, tokens = self._read(model, eval_set, positions)
         limit = self.decoding.max_length or eval_set.max_target_tokens
         generated = model.generate(
             encoder_outputs=encoder_outputs,
@@ -231,6 +226,11 @@ class Evaluator:
             for text, ids, n, t in zip(texts, generated, nll, tokens, strict=True)
         ]
 
+    def _most_over_ranks(self, number: int) -> int:
+        count = torch.tensor([number], device=self.accelerator.device)
+        torch.distributed.all_reduce(count, op=torch.distributed.ReduceOp.MAX)
+        return int(count)
+
     def _generation_config(self, model, limit: int) -> GenerationConfig:
         config = model.config
         return GenerationConfig(
@@ -243,11 +243,11 @@ class Evaluator:
         )
 
     def _choose(self, model, eval_set, positions) -> list[dict]:
-        batch, encoder_outputs = self._encode(model, eval_set, positions)
-        nll, tokens = self._target_nll(model, batch, encoder_outputs)
+        batch, encoder_outputs, nll, tokens = self._read(model, eval_set, positions)
         rows = [eval_set.row_of_example[i] for i in positions]
         hidden_BSD, mask_BS = encoder_outputs.last_hidden_state, batch["attention_mask"]
-        scores = candidate_scores(model, self.collator, hidden_BSD, mask_BS, eval_set.candidates, rows)
+        most = self._most_over_ranks if self.decoding.synced else lambda number: number
+        scores = candidate_scores(model, self.collator, hidden_BSD, mask_BS, eval_set.candidates, rows, most)
         answers = []
         for row, score, n, t in zip(rows, scores, nll, tokens, strict=True):
             best = max(range(len(score)), key=lambda i: score[i])
@@ -256,17 +256,22 @@ class Evaluator:
 
 
 def candidate_scores(
-    model, collator, hidden_BSD, mask_BS, candidates: Candidates, rows: list[int]
+    model, collator, hidden_BSD, mask_BS, candidates: Candidates, rows: list[int], most=lambda number: number
 ) -> list[list[float]]:
     """Per row, each candidate's log-probability: the sum over its tokens, end-of-sequence included.
 
     The decoder runs over (row, candidate) pairs and reads the row's encoder states, which are computed once.
+
+    Args:
+      most: a number of this rank's -> the largest of all ranks'. Where weights are in pieces, ranks put them together
+        in every forward pass, so that all must make the same number of passes.
     """
     pairs = [(b, c) for b, row in enumerate(rows) for c in range(len(candidates.texts[row]))]
     at_once = max(1, SCORED_TOKENS_AT_ONCE // mask_BS.shape[1])
+    num_chunks = -(-len(pairs) // at_once)
     flat = []
-    for start in range(0, len(pairs), at_once):
-        chunk = pairs[start : start + at_once]
+    for turn in range(most(num_chunks)):
+        chunk = pairs[turn * at_once : (turn + 1) * at_once] or pairs[:1]
         labels_PT = collator.pad([candidates.ids[candidates.starts[rows[b]] + c] for b, c in chunk], IGNORED)
         labels_PT = labels_PT.to(mask_BS.device)
         row_of_pair = torch.tensor([b for b, _ in chunk], device=mask_BS.device)
@@ -276,7 +281,8 @@ def candidate_scores(
             decoder_input_ids=shift_right(labels_PT, collator.pad_token_id, collator.decoder_start_token_id),
         ).logits.float()
         nll_PT = F.cross_entropy(logits_PTV.transpose(1, 2), labels_PT, ignore_index=IGNORED, reduction="none")
-        flat.extend((-nll_PT.sum(dim=1)).tolist())
+        if turn < num_chunks:
+            flat.extend((-nll_PT.sum(dim=1)).tolist())
     scores, at = [], 0
     for row in rows:
         scores.append(flat[at : at + len(candidates.texts[row])])

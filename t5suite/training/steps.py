@@ -179,6 +179,6 @@ def model_title(model, name: str | None, from_scratch: bool = False) -> str:
     """
     if name and not from_scratch:
         return Path(name).name
-    count = sum(parameter.numel() for parameter in model.parameters())
+    count = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in model.parameters())  # ZeRO-3's
     size = f"{count / 1e6:.1f}M" if count >= 1e6 else f"{count / 1e3:.0f}K"
     return f"{model.config.model_type} from scratch ({size} parameters)"

@@ -27,11 +27,12 @@ from t5suite.training.optimization import (
     check_their_settings,
     sets_its_own_rates,
 )
+from t5suite.training.processes.weight_agreement import holds_parts
 from t5suite.training.resuming.checkpointing import Checkpointing
 from t5suite.training.resuming.exact_resume import ExactResume
 from t5suite.training.resuming.resets import Position, examples_before
 from t5suite.training.sharding.accelerate_settings import FSDP, is_set
-from t5suite.training.sharding.process_state import fsdp_on_cpus
+from t5suite.training.sharding.process_state import fsdp_on_cpus, shared_embeddings_together
 from t5suite.training.updates.safe_updates import SafeUpdates
 from t5suite.worker_signals import ignore_in_worker, shielding_workers
 
@@ -88,6 +89,11 @@ class SuiteTrainer(ExactResume, SafeUpdates, Checkpointing, Seq2SeqTrainer):
         sharded = self.args.fsdp or is_set(FSDP)
         with fsdp_on_cpus() if sharded else contextlib.nullcontext():
             super().create_accelerator_and_postprocess()
+
+    def _prepare_for_training(self, *args, **kwargs):
+        """Wraps the model, its optimizer and schedule."""
+        with shared_embeddings_together(self.model) if self.is_fsdp_enabled else contextlib.nullcontext():
+            return super()._prepare_for_training(*args, **kwargs)
 
     def get_train_dataloader(self) -> DataLoader:
         """Batches of this rank only; the trainer moves them to the device, so accelerate has nothing to prepare."""
@@ -183,6 +189,8 @@ class SuiteTrainer(ExactResume, SafeUpdates, Checkpointing, Seq2SeqTrainer):
     def score(self, eval_sets, selection_metric=None):
         """The report of an evaluation, which a request to stop ends before its time."""
         self.evaluator.check_stop = self.check_stop
+        if (self.is_deepspeed_enabled or self.is_fsdp_enabled) and not holds_parts(self.model):
+            self.model.to(self.args.device)  # without training nothing has placed or cut it: every rank has it whole
         with self.stop.phase("evaluation"):
             return self.evaluator.evaluate(self.model, eval_sets, selection_metric)
 

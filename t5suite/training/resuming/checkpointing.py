@@ -43,6 +43,7 @@ from t5suite.training.processes.signals import stop_requests
 from t5suite.training.processes.weight_agreement import check_agreement, check_weights
 from t5suite.training.resuming.exact_resume import PROGRESS_FILE, RANK_FILE
 from t5suite.training.resuming.resets import write_position
+from t5suite.training.sharding.fsdp_state import load_weights, state_in_pieces, whole_state
 
 logger = logging.getLogger(__name__)
 
@@ -104,11 +105,15 @@ class Checkpointing:
             self._write_state(folder)
 
     def _write_optimizer(self, folder: Path, records) -> None:
-        """Optimizer, schedule and loss scaler; sharded ones as their library writes them."""
-        if self.is_deepspeed_enabled or self.is_fsdp_enabled:
+        """Optimizer, schedule and loss scaler; those of DeepSpeed as it writes them."""
+        if self.is_deepspeed_enabled:
             self._save_optimizer_and_scheduler(str(folder))
-        elif self.args.should_save:
-            records |= save_state(folder, OPTIMIZER, self.optimizer.state_dict())
+            return
+        state = self.optimizer.state_dict()
+        if self.is_fsdp_enabled:
+            state = whole_state(state, keep=self.args.should_save)
+        if self.args.should_save:
+            records |= save_state(folder, OPTIMIZER, state)
             records |= save_state(folder, SCHEDULER, self.lr_scheduler.state_dict())
         scaler = getattr(self.accelerator, "scaler", None)
         if scaler is not None and self.args.should_save:
@@ -134,6 +139,10 @@ class Checkpointing:
 
     def save_model(self, output_dir=None, _internal_call: bool = False) -> None:
         """A model for others to load: its files take the places of older ones when all are on the disk."""
+        if _internal_call and self.is_fsdp_enabled:
+            # Whole weights on rank 0; the trainer writes none where it writes pieces (SHARDED_STATE_DICT).
+            self._save(output_dir, state_dict=self.accelerator.get_state_dict(self.model))
+            return
         if _internal_call:
             super().save_model(output_dir, _internal_call)
             return
@@ -141,7 +150,7 @@ class Checkpointing:
         folder = Path(output_dir or self.args.output_dir)
         new = folder / NEW_MODEL
         self.ranks.together(shutil.rmtree, new, ignore_errors=True)
-        super().save_model(str(new), _internal_call=True)
+        self.save_model(str(new), _internal_call=True)
         self.ranks.barrier()
         self.ranks.together(_move_into_place, new, folder)
         if self.args.push_to_hub:
@@ -160,8 +169,18 @@ class Checkpointing:
         if checkpoint is None or not (Path(checkpoint) / f"{OPTIMIZER}.json").is_file():
             super()._load_optimizer_and_scheduler(checkpoint)
             return
-        restore_optimizer(self.optimizer, load_state(checkpoint, OPTIMIZER))
+        state = load_state(checkpoint, OPTIMIZER)
+        if self.is_fsdp_enabled:
+            state = state_in_pieces(state, self.optimizer)
+        restore_optimizer(self.optimizer, state)
         self.lr_scheduler.load_state_dict(load_state(checkpoint, SCHEDULER))
+
+    def _load_from_checkpoint(self, checkpoint, model=None) -> None:
+        """Weights; under FSDP each rank takes its pieces of the whole ones."""
+        if self.is_fsdp_enabled:
+            load_weights(self.model, checkpoint)
+        else:
+            super()._load_from_checkpoint(checkpoint, model)
 
     def _load_scaler(self, checkpoint) -> None:
         """From our file, where there is one."""
@@ -187,7 +206,10 @@ class Checkpointing:
         reason = self.ranks.together(damage, best)
         if reason:
             raise CheckpointError(f"the best checkpoint, {best}, is damaged: {reason}; no other has its weights")
-        super()._load_best_model()
+        if self.is_fsdp_enabled:
+            load_weights(self.model, best)
+        else:
+            super()._load_best_model()
 
 
 def _move_into_place(new: Path, folder: Path) -> None:

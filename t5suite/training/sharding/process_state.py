@@ -15,14 +15,12 @@ import torch.distributed as dist
 logger = logging.getLogger(__name__)
 
 
-def prepare_for_deepspeed(use_cpu: bool) -> None:
-    """The variables that DeepSpeed reads when it is imported or begins; call it before either.
+def prepare_for_deepspeed() -> None:
+    """The variables that DeepSpeed reads when it begins; call it before.
 
     A process that no launcher started becomes the one rank of a group of one, which DeepSpeed needs (it would look
     for MPI otherwise).
     """
-    if use_cpu:
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")
     if "LOCAL_RANK" not in os.environ and os.environ.get("WORLD_SIZE", "1") == "1":
         alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
         os.environ.update(alone)
@@ -38,13 +36,16 @@ def free_port() -> int:
 
 
 def start_deepspeed() -> None:
-    """Makes DeepSpeed use the process group that is there.
+    """Makes DeepSpeed use the process group that is there, and leaves models whole until it is given them.
 
-    ZeRO-3 divides the model while it is made, by the ranks that DeepSpeed knows of; without this it knows of none on
-    CPUs (deepspeed 0.19.8: "train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step * world_size").
+    Hugging Face's models would be made in pieces under ZeRO-3, which saves main memory (each rank holds a whole model
+    there, for as long as it is made), but draws other random weights from the same seed, and hides weights from whoever
+    counts, resizes, replaces or freezes them before training.
     """
     import deepspeed
+    from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
+    unset_hf_deepspeed_config()
     deepspeed.init_distributed(dist_backend=dist.get_backend(), auto_mpi_discovery=False, verbose=False)
 
 
@@ -62,6 +63,23 @@ def fsdp_on_cpus() -> Iterator[None]:
     if state.get("distributed_type") == DistributedType.MULTI_CPU:
         state["distributed_type"] = DistributedType.MULTI_GPU
     yield
+
+
+@contextlib.contextmanager
+def shared_embeddings_together(model) -> Iterator[None]:
+    """While accelerate cuts a model: embeddings and output layer go into the group of what is in no layer.
+
+    accelerate 1.15 gives them groups of their own. An encoder-decoder has one embedding under three names, and torch
+    2.13 refuses a weight that is seen from two groups (`tests/test_sharded_training.py`).
+    """
+    names = [name for name in ("get_input_embeddings", "get_output_embeddings") if hasattr(model, name)]
+    for name in names:
+        setattr(model, name, lambda: None)
+    try:
+        yield
+    finally:
+        for name in names:
+            delattr(model, name)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,8 @@
 >>> begin_sharding(args)                   # after: ranks are known
 """
 
+import os
+
 from t5suite.errors import ConfigError
 from t5suite.training.sharding.accelerate_settings import (
     DEEPSPEED,
@@ -22,9 +24,13 @@ def settle_sharding(args) -> None:
     Raises:
       ConfigError: two sources contradict each other; both are named.
     """
+    if str(args.fsdp).lower() in ("true", "false", ""):
+        args.fsdp = str(args.fsdp).lower() == "true" or None
     adopt_accelerate_settings(args)
+    if args.use_cpu:
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # which DeepSpeed reads when it is imported
     if args.deepspeed or is_set(DEEPSPEED):
-        prepare_for_deepspeed(args.use_cpu)
+        prepare_for_deepspeed()
     found = deepspeed_of_environment(args.deepspeed)
     if found:
         config, source = found
@@ -49,8 +55,10 @@ def begin_sharding(args) -> None:
     """DeepSpeed learns of the ranks before a model is made.
 
     Raises:
-      ConfigError: the file's whole batch is another than the flags'.
+      ConfigError: the file's whole batch is another than the flags'; or FSDP's first version is asked for.
     """
+    if (args.fsdp_plugin_args or {}).get("fsdp_version", 2) != 2:
+        raise ConfigError("--fsdp_config: only version 2 is supported (FSDP2); leave its version out")
     if not args.deepspeed:
         return
     check_train_batch_size(args.deepspeed, args.deepspeed_source, args)
