@@ -6,7 +6,7 @@ PosixPath('/home/me/t5suite/recipes/mini.yaml')
 
 from pathlib import Path
 
-FOLDERS = ("recipes",)
+FOLDERS = ("recipes", "sweeps")
 
 
 def shipped_folder(folder: str) -> Path:
