@@ -6,7 +6,7 @@ PosixPath('/home/me/t5suite/recipes/mini.yaml')
 
 from pathlib import Path
 
-FOLDERS = ("recipes", "sweeps")
+FOLDERS = ("accelerate_configs", "deepspeed_configs", "recipes", "sweeps")
 
 
 def shipped_folder(folder: str) -> Path:
