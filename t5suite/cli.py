@@ -69,17 +69,32 @@ def parse_arguments(argv) -> argparse.Namespace | None:
     if not argv:
         parser.print_help()
         return None
+    argv, words = split_at_dashes(argv)
     argv = [_with_underscores(token) for token in argv]
-    if argv[0] in COMMANDS:
+    if argv and argv[0] in COMMANDS:
         # Before argparse looks, which would first ask for the required flag that was mistyped.
         action = " ".join(argv[:2])
         command = action if action in parser.flags_of else argv[0]
         _check_flags(command, argv[1:], parser.flags_of[command])
     arguments, unknown = parser.parse_known_args(argv)
+    where = f"t5suite {arguments.command}"
     if unknown:
-        where = f"t5suite {arguments.command}"
         raise ConfigError(f"{where}: unexpected {unknown[0]!r}; flags come after the command, values after their flag")
+    if words and not getattr(arguments, "takes_words", False):
+        raise ConfigError(f"{where} takes no command after `--`: {words[0]!r}")
+    arguments.words = words
     return arguments
+
+
+def split_at_dashes(argv) -> tuple[list[str], list[str]]:
+    """What stands before and after the first `--`: flags, and the words of a command that is somebody else's affair.
+
+    >>> split_at_dashes(["slurm", "render", "fine_tune", "--", "python", "fine_tune_t5.py", "--max-steps", "5"])
+    (['slurm', 'render', 'fine_tune'], ['python', 'fine_tune_t5.py', '--max-steps', '5'])
+    """
+    argv = list(argv)
+    place = argv.index("--") if "--" in argv else len(argv)
+    return argv[:place], argv[place + 1 :]
 
 
 class CommandParser(argparse.ArgumentParser):
