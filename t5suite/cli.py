@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from t5suite import __version__
-from t5suite.commands import corpus, doctor, runs, scoring, submit, tasks, tokenizer
+from t5suite.commands import corpus, doctor, runs, scoring, submit, sweep, tasks, tokenizer
 from t5suite.errors import ConfigError, discard_output, run_command
 from t5suite.lookup import closest, suggestion
 
@@ -193,6 +193,12 @@ COMMANDS = {
         "t5suite report runs/mini-sentiment runs/mini-entailment runs/mini-similarity",
         runs.report_flags,
         runs.report,
+    ),
+    "sweep": Command(
+        "search hyperparameters with a W&B sweep file, without a server; check sweep files",
+        "t5suite sweep sweeps/mini_sentiment_sweep.yaml --count 8 --workers 2",
+        sweep.sweep_flags,
+        sweep.run_sweep,
     ),
     "mirror": Command(
         "copy a benchmark from the hub for machines without a network",

@@ -1,0 +1,175 @@
+"""`t5suite sweep`: W&B sweep files without a server, grids from the command line, and what is wrong in a sweep file.
+
+t5suite sweep sweeps/glue_rte_sweep.yaml --count 20 --workers 2
+t5suite sweep sweeps/glue_rte_sweep.yaml --count 20 --workers 2 --resume
+t5suite sweep --grid learning_rate=1e-3,3e-4 --seeds 1,2,3 --tasks rte,cola -- python fine_tune_t5.py
+t5suite sweep lint sweeps/*.yaml
+"""
+
+import re
+from pathlib import Path
+
+from t5suite.commands.shared import add_json_flag, note, print_json
+from t5suite.errors import ConfigError
+from t5suite.launch.sweep_checks import check_sweep
+from t5suite.launch.sweep_files import SweepFile, read_sweep
+from t5suite.shipped import shipped_file, shipped_folder
+
+SWEEPS = "sweeps"
+SAMPLERS = ("tpe", "gp")
+
+
+def sweep_flags(parser) -> None:
+    """Flags of `t5suite sweep`; words after `--` belong to the trials' command."""
+    parser.set_defaults(takes_words=True)
+    parser.add_argument("files", nargs="*", metavar="FILE", help="a sweep file; or lint and files to be checked")
+    parser.add_argument("--count", type=int, help="trials of the whole sweep, those of all its processes together")
+    parser.add_argument("--workers", type=int, default=1, help="trials at a time, of this process (default: 1)")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on with the sweep, or join it, if it is there already"
+    )
+    parser.add_argument("--sweep_dir", help="the sweep's directory (default: runs/sweeps/<name>)")
+    search = parser.add_argument_group("search")
+    search.add_argument("--sampler", choices=SAMPLERS, default="tpe", help="what bayes means (default: tpe)")
+    search.add_argument("--seed", type=int, default=0, help="of the search (default: 0)")
+    grid = parser.add_argument_group("a grid without a file, over the command after --")
+    grid.add_argument("--grid", nargs="+", action="extend", default=[], metavar="FLAG=VALUE,VALUE", help="settings")
+    grid.add_argument("--seeds", metavar="N,N", help="seeds")
+    grid.add_argument("--tasks", metavar="TASK,TASK", help="values of --dataset_name")
+    grid.add_argument("--metric", help="what runs log it by (default: eval/average, each task's own metric)")
+    running = parser.add_argument_group("trials")
+    running.add_argument("--gpus_per_trial", type=int, help="GPUs of a trial (default: all, shared out to the workers)")
+    running.add_argument("--grace", type=float, help="seconds for a trial's last checkpoint (default: 60)")
+    add_json_flag(parser)
+
+
+def run_sweep(arguments) -> None:
+    """Runs or checks what the flags say."""
+    if arguments.files[:1] == ["lint"]:
+        lint(arguments.files[1:], arguments.json)
+        return
+    _check_numbers(arguments)
+    sweep, words = _wanted(arguments)
+    run(sweep, words, arguments)
+
+
+def lint(files: list[str], as_json: bool) -> None:
+    """Shows every finding in these files.
+
+    Raises:
+      ConfigError: there are some that are no mere notes.
+    """
+    if not files:
+        raise ConfigError("t5suite sweep lint: give the sweep files")
+    errors = 0
+    for file in files:
+        sweep, problem = None, None
+        try:
+            sweep = read_sweep(find_sweep(file))
+        except ConfigError as error:
+            problem = str(error)
+        findings = check_sweep(sweep) if sweep else []
+        errors += bool(problem) + sum(finding.level == "error" for finding in findings)
+        if as_json:
+            print_json({"file": file, "findings": [_as_json(f) for f in findings], "unreadable": problem})
+            continue
+        for finding in [problem] if problem else findings:
+            print(finding)
+        if not findings and not problem:
+            print(f"{file}: fine")
+    if errors:
+        raise ConfigError(f"{errors} finding{'s' if errors > 1 else ''}")
+
+
+def _as_json(finding) -> dict:
+    return {"line": finding.line, "level": finding.level, "message": finding.message}
+
+
+def find_sweep(name: str) -> str:
+    """The file itself, or a shipped one of that name.
+
+    Raises:
+      ConfigError: neither.
+    """
+    if Path(name).is_file():
+        return name
+    shipped = shipped_file(SWEEPS, Path(name).name)
+    if shipped:
+        return str(shipped)
+    names = sorted(path.name for path in shipped_folder(SWEEPS).glob("*.yaml"))
+    raise ConfigError(f"no sweep file {name!r:.200}; shipped ones are {', '.join(names) or 'none'}")
+
+
+def _check_numbers(arguments) -> None:
+    for name, least in {"count": 1, "workers": 1, "gpus_per_trial": 0, "grace": 0, "seed": 0}.items():
+        value = getattr(arguments, name)
+        if value is not None and value < least:
+            raise ConfigError(f"--{name} {value}: must be {least} or more")
+
+
+def _wanted(arguments) -> tuple[SweepFile, list[str]]:
+    """The sweep of the flags, checked, and words for its trials' command."""
+    from t5suite.launch.grids import grid_content
+
+    of_a_grid = bool(arguments.grid or arguments.seeds is not None or arguments.tasks is not None)
+    if of_a_grid == bool(arguments.files):
+        raise ConfigError("t5suite sweep: give a sweep file, or --grid, --seeds or --tasks; not both")
+    words = arguments.words
+    if of_a_grid:
+        content = grid_content(arguments.grid, arguments.seeds, arguments.tasks, words, arguments.metric)
+        return _checked(SweepFile("--grid", content, {})), []
+    if len(arguments.files) > 1:
+        raise ConfigError(f"t5suite sweep: one sweep file at a time, not {', '.join(arguments.files[:3])}")
+    if arguments.metric:
+        raise ConfigError("--metric is for grids; a sweep file says `metric:` itself")
+    return _checked(read_sweep(find_sweep(arguments.files[0]))), words
+
+
+def _checked(sweep: SweepFile) -> SweepFile:
+    """The sweep, without errors and without what needs a server.
+
+    Raises:
+      ConfigError: all that stands against it.
+    """
+    findings = check_sweep(sweep)
+    against = [finding for finding in findings if finding.level == "error" or finding.needs_server]
+    if against:
+        raise ConfigError("\n".join(_said(sweep, finding) for finding in against))
+    for finding in findings:
+        note(_said(sweep, finding))
+    return sweep
+
+
+def _said(sweep: SweepFile, finding) -> str:
+    return str(finding) if sweep.lines else f"{sweep.path}: {finding.message}"
+
+
+def run(sweep: SweepFile, words: list[str], arguments) -> None:
+    """Runs the sweep and shows its results.
+
+    Raises:
+      ConfigError: the flags do not fit, or no trial came to its end.
+      Preempted: it was asked to stop.
+    """
+    try:
+        import optuna  # noqa: F401
+    except ImportError:
+        raise ConfigError("t5suite sweep needs Optuna: pip install 't5suite[sweeps]'") from None
+    from t5suite.launch.devices import devices_of_workers, visible_devices
+    from t5suite.launch.summaries import summary_of
+    from t5suite.launch.sweep_tables import SweepView, print_results
+    from t5suite.launch.sweeps import Sweep, plan_of
+    from t5suite.launch.trials import GRACE
+
+    plan = plan_of(sweep, arguments.count, words, arguments.sampler, arguments.seed)
+    directory = arguments.sweep_dir or str(
+        Path("runs") / "sweeps" / re.sub(r"[^A-Za-z0-9_.-]+", "-", plan.name).strip("-.")
+    )
+    devices = devices_of_workers(arguments.workers, visible_devices(), arguments.gpus_per_trial)
+    grace = GRACE if arguments.grace is None else arguments.grace
+    with SweepView() as view:
+        records = Sweep(plan, directory, arguments.workers, arguments.resume, devices, view, grace).run()
+    summary = summary_of(plan, records)
+    print_json(summary) if arguments.json else print_results(summary)
+    if not any(record["state"] in ("complete", "running", "preempted") for record in records):
+        raise ConfigError(f"none of the {len(records)} trials came to its end; see {directory}")

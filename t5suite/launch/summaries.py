@@ -1,0 +1,57 @@
+"""What `sweep.json` says of a sweep, and the means and deviations over seeds.
+
+>>> groups_of([{"state": "complete", "parameters": {"seed": 1, "dataset_name": "rte"}, "value": 70.0}, ...])
+[{'parameters': {}, 'task': 'rte', 'n': 3, 'mean': 71.0, 'std': 1.0}]
+"""
+
+import json
+import statistics
+
+# Parameters that make repetitions and tasks, rather than settings.
+SEED, TASK = "seed", "dataset_name"
+
+
+def summary_of(plan, records: list[dict]) -> dict:
+    """The content of `sweep.json`.
+
+    Args:
+      plan: a `sweeps.SweepPlan`.
+      records: of all trials, by number.
+    """
+    best = best_record(records, plan.search.goal)
+    searched = {p.name for p in plan.search.parameters if p.distribution != "constant"}
+    return {
+        "name": plan.name,
+        "method": plan.search.method,
+        "metric": {"name": plan.metric, "goal": plan.search.goal},
+        "trials": records,
+        "best": best["number"] if best else None,
+        "groups": groups_of(records) if plan.search.method == "grid" and searched & {SEED, TASK} else None,
+    }
+
+
+def best_record(records: list[dict], goal: str) -> dict | None:
+    """The best trial that came to its end; the first of equal ones. One that was stopped early or failed is none."""
+    ended = [record for record in records if record["state"] == "complete" and record["value"] is not None]
+    if not ended:
+        return None
+    sign = 1 if goal == "maximize" else -1
+    return max(ended, key=lambda record: (sign * record["value"], -record["number"]))
+
+
+def groups_of(records: list[dict]) -> list[dict]:
+    """Mean and sample standard deviation (n - 1; None of one value) over the seeds of each setting and task."""
+    groups: dict[str, dict] = {}
+    for record in records:
+        setting = {name: value for name, value in record["parameters"].items() if name not in (SEED, TASK)}
+        task = record["parameters"].get(TASK)
+        group = groups.setdefault(json.dumps([setting, task]), {"parameters": setting, "task": task, "values": []})
+        if record["state"] == "complete" and record["value"] is not None:
+            group["values"].append(record["value"])
+    found = []
+    for group in groups.values():
+        values = group.pop("values")
+        mean = statistics.fmean(values) if values else None
+        std = statistics.stdev(values) if len(values) > 1 else None
+        found.append({**group, "n": len(values), "mean": mean, "std": std})
+    return found

@@ -1,0 +1,166 @@
+"""A sweep on the terminal: a table that follows it, or a line an event where there is no terminal; then the results.
+
+>>> with SweepView() as view:
+...     records = Sweep(plan, directory, view=view).run()
+>>> print_results(summary)
+"""
+
+import json
+import sys
+import time
+from collections import Counter
+
+from t5suite.launch.summaries import best_record
+
+SECONDS_BETWEEN_TABLES = 1.0
+# Trials that the live table shows; the table at the end shows all.
+LIVE_ROWS = 20
+
+
+class SweepView:
+    """Follows a sweep: on a terminal a table with the last events above it, elsewhere events alone.
+
+    Args:
+      stream: where to; standard error, for standard output is for results.
+    """
+
+    def __init__(self, stream=None):
+        self.stream = stream or sys.stderr
+        self.live = None
+        self._next = 0.0
+
+    def __enter__(self) -> "SweepView":
+        if self.stream.isatty():
+            from rich.console import Console
+            from rich.live import Live
+
+            self.live = Live(console=Console(file=self.stream), auto_refresh=False, transient=True)
+            self.live.start()
+        return self
+
+    def __exit__(self, *error) -> None:
+        if self.live is not None:
+            self.live.stop()
+
+    def say(self, text: str) -> None:
+        """Tells an event."""
+        line = f"{time.strftime('%H:%M:%S')} {text}"
+        if self.live is not None:
+            from rich.text import Text
+
+            self.live.console.print(Text(line))
+        else:
+            print(line, file=self.stream, flush=True)
+
+    def is_due(self) -> bool:
+        """Whether the table is to be drawn again."""
+        return self.live is not None and time.monotonic() >= self._next
+
+    def show(self, summary: dict) -> None:
+        """Draws the table."""
+        self._next = time.monotonic() + SECONDS_BETWEEN_TABLES
+        self.live.update(table_of(summary, LIVE_ROWS), refresh=True)
+
+
+def table_of(summary: dict, rows: int | None = None):
+    """The trials as a rich table: the last `rows`, or all of them, the best first.
+
+    Args:
+      summary: what `sweep.json` holds.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    names = parameter_names(summary["trials"])
+    counts = Counter(record["state"] for record in summary["trials"])
+    table = Table(title=f"{summary['name']}: {', '.join(f'{n} {state}' for state, n in counts.items()) or 'no trials'}")
+    for heading in ("trial", "state", summary["metric"]["name"], "step", "seconds", *names):
+        table.add_column(Text(heading), justify="left" if heading in ("state", *names) else "right", overflow="fold")
+    records = summary["trials"][-rows:] if rows else ranked(summary)
+    for record in records:
+        parameters = flat(record["parameters"])
+        cells = [record["number"], record["state"], record["value"], record["last_step"], record["seconds"]]
+        cells += [parameters.get(name, "") for name in names]
+        style = "bold" if record["number"] == summary["best"] else ("dim" if record["state"] == "failed" else "")
+        table.add_row(*(Text(cell_text(cell)) for cell in cells), style=style)
+    return table
+
+
+def ranked(summary: dict) -> list[dict]:
+    """The trials, best first: those that came to their end, then the others, those without a value last."""
+    sign = 1 if summary["metric"]["goal"] == "maximize" else -1
+
+    def rank(record):
+        value = record["value"]
+        return record["state"] != "complete", value is None, -sign * (value or 0.0), record["number"]
+
+    return sorted(summary["trials"], key=rank)
+
+
+def parameter_names(records: list[dict]) -> list[str]:
+    """The parameters in the order of the trials; those that are the same in all are not worth a column."""
+    seen: dict[str, set] = {}
+    for record in records:
+        for name, value in flat(record["parameters"]).items():
+            seen.setdefault(name, set()).add(json.dumps(value))
+    varying = [name for name, values in seen.items() if len(values) > 1]
+    return varying if len(records) > 1 else list(seen)
+
+
+def flat(parameters: dict, before: str = "") -> dict:
+    """Nested parameters by their whole names.
+
+    >>> flat({"a": {"b": 1}, "c": 2})
+    {'a.b': 1, 'c': 2}
+    """
+    found = {}
+    for name, value in parameters.items():
+        if isinstance(value, dict):
+            found |= flat(value, f"{before}{name}.")
+        else:
+            found[before + name] = value
+    return found
+
+
+def cell_text(value) -> str:
+    """A cell: four digits, and a dash for nothing."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)
+
+
+def print_results(summary: dict) -> None:
+    """The results of a sweep: all trials, means over seeds where there are some, the best trial and its command."""
+    from rich.console import Console
+
+    console = Console()
+    console.print(table_of(summary))
+    if summary["groups"]:
+        console.print(group_table(summary))
+    best = best_record(summary["trials"], summary["metric"]["goal"])
+    if best is None:
+        print("no trial came to its end with a value")
+        return
+    metric = summary["metric"]
+    print(f"best: trial {best['number']}, {metric['name']} {cell_text(best['value'])} ({best['run_dir']})")
+    print(best["command"])
+
+
+def group_table(summary: dict):
+    """Mean and sample standard deviation of each setting and task."""
+    from rich.table import Table
+    from rich.text import Text
+
+    groups = summary["groups"]
+    names = list(dict.fromkeys(name for group in groups for name in flat(group["parameters"])))
+    table = Table(title=f"{summary['metric']['name']}: mean and standard deviation (n - 1)")
+    for heading in ("task", *names, "n", "mean", "std"):
+        table.add_column(Text(heading), justify="right" if heading in ("n", "mean", "std") else "left")
+    for group in groups:
+        parameters = flat(group["parameters"])
+        cells = [group["task"], *(parameters.get(name, "") for name in names), group["n"]]
+        figures = [None if group[key] is None else f"{group[key]:.2f}" for key in ("mean", "std")]
+        table.add_row(*(Text(cell_text(cell)) for cell in [*cells, *figures]))
+    return table
