@@ -35,6 +35,7 @@ from t5suite.training.from_arguments import (
     data_for,
     lengths_of,
     mixing_of,
+    place_by_flags,
     start_of,
     tokenizer_and_model,
 )
@@ -90,6 +91,7 @@ def fine_tune(run, plan, settings, resume, trains, model_args, data_args, eval_a
     # 4. Tokenizer and model, in float32 whatever the checkpoint holds.
     tokenizer, model = tokenizer_and_model(model_args)
     check_encoder_decoder(model)
+    place_by_flags(model, model_args, args, trains)
     shared.check_precision(args.fp16, model.config.model_type)
     logger.info("%(class)s, %(parameters)d parameters", describe(model))
 
@@ -144,6 +146,7 @@ def score_checkpoints(plan, model_args, data_args, eval_args, args) -> dict:
     for folder in folders:
         model_args.model_name_or_path = str(folder)
         tokenizer, model = tokenizer_and_model(model_args)
+        place_by_flags(model, model_args, args, trains=False)
         data = data or data_for(plan, tokenizer, data_args, eval_args, args, trains=False)
         trainer, _ = steps.make_trainer(model, tokenizer, args, data, mixing_of(data_args))
         report = trainer.score(data.eval_sets)

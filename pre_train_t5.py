@@ -32,7 +32,13 @@ from t5suite.training import steps as shared
 from t5suite.training.argument_parser import changed_settings, parse_arguments
 from t5suite.training.callbacks import MetricsCallback
 from t5suite.training.checkpoints import resume_choice
-from t5suite.training.from_arguments import pre_training_collators, pre_training_data, start_of, tokenizer_and_model
+from t5suite.training.from_arguments import (
+    place_by_flags,
+    pre_training_collators,
+    pre_training_data,
+    start_of,
+    tokenizer_and_model,
+)
 from t5suite.training.pre_training_arguments import PRE_TRAINING_ARGUMENTS, reconcile
 from t5suite.training.pre_training_evaluation import unigram_entropies
 from t5suite.training.processes.ranks import Ranks
@@ -85,6 +91,7 @@ def pre_train(run, settings, resume, trains, *arguments) -> dict:
     # 4. Tokenizer and model, in float32 whatever the checkpoint holds.
     pairs = objective_args.sentence_pairs is not None
     tokenizer, model = tokenizer_and_model(model_args, objective_args.modes, pairs)
+    place_by_flags(model, model_args, args, trains)
     shared.check_precision(args.fp16, model.config.model_type)
     logger.info("%(class)s, %(parameters)d parameters", describe(model))
 

@@ -21,6 +21,7 @@ from t5suite.models.families import FAMILIES, family_of, model_class_for
 from t5suite.models.head_tying import T5_TYPES, random_model, trained_model
 from t5suite.models.initialization import initialize
 from t5suite.models.packed_t5 import accept_packed_batches
+from t5suite.models.placement import by_device
 from t5suite.models.vocabulary import fit_config, grow_embeddings, set_generation_tokens, set_special_tokens
 from t5suite.models.weight_files import shards_of
 
@@ -181,8 +182,10 @@ def describe(model) -> dict:
     {'class': 'T5ForConditionalGeneration', 'parameters': 60506624, 'trainable': 60506624}
     """
     parameters = list(model.parameters())
+    placement = by_device(model)
     return {
         "class": type(model).__name__,
         "parameters": sum(p.numel() for p in parameters),
         "trainable": sum(p.numel() for p in parameters if p.requires_grad),
+        **({"placement": placement} if placement else {}),
     }

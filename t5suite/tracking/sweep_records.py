@@ -49,7 +49,7 @@ class Sweep(NamedTuple):
 
     Attributes:
       groups: for a grid over seeds and tasks, `{"parameters", "task", "n", "mean", "std"}` of each.
-      log_parameters: those that are drawn from a logarithmic distribution.
+      logarithmic: of the parameters whose distribution the sweep's file names, whether it is a logarithmic one.
     """
 
     directory: Path
@@ -60,7 +60,7 @@ class Sweep(NamedTuple):
     trials: list[Trial]
     best: int | None
     groups: list[dict]
-    log_parameters: frozenset[str]
+    logarithmic: dict[str, bool]
 
     def ranked(self) -> list[Trial]:
         """The trials, the best first; those without a value last, by number."""
@@ -95,7 +95,7 @@ class Sweep(NamedTuple):
         values = [trial.parameters.get(name) for trial in self.trials if name in trial.parameters]
         if not values or not all(is_number(value) and value > 0 for value in values):
             return False
-        return name in self.log_parameters or max(values) / min(values) >= WIDE
+        return self.logarithmic.get(name, max(values) / min(values) >= WIDE)
 
 
 def is_sweep(directory) -> bool:
@@ -132,7 +132,7 @@ def read_sweep(directory) -> Sweep:
             trials=trials,
             best=content.get("best"),
             groups=list(content.get("groups") or []),
-            log_parameters=logarithmic_parameters(Path(directory) / SWEEP_CONFIG),
+            logarithmic=logarithmic_parameters(Path(directory) / SWEEP_CONFIG),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"{path}: not a sweep's record ({type(error).__name__}: {error})") from None
@@ -171,14 +171,14 @@ def flattened(parameters: dict, prefix: str = "") -> dict:
     return flat
 
 
-def logarithmic_parameters(path: Path) -> frozenset[str]:
-    """The parameters of a sweep file whose distribution is logarithmic; none where the file cannot be read."""
+def logarithmic_parameters(path: Path) -> dict[str, bool]:
+    """Of a sweep file's parameters with a range, whether it is logarithmic; none where the file cannot be read."""
     try:
         content = read_yaml(path).content if path.is_file() else None
     except ConfigError:
-        return frozenset()
+        return {}
     parameters = content.get("parameters") if isinstance(content, dict) else None
-    return frozenset(_logarithmic(parameters)) if isinstance(parameters, dict) else frozenset()
+    return dict(_logarithmic(parameters)) if isinstance(parameters, dict) else {}
 
 
 def _logarithmic(parameters: dict, prefix: str = ""):
@@ -187,5 +187,5 @@ def _logarithmic(parameters: dict, prefix: str = ""):
             continue
         if isinstance(entry.get("parameters"), dict):
             yield from _logarithmic(entry["parameters"], f"{prefix}{name}.")
-        elif "log_" in str(entry.get("distribution", "")):
-            yield f"{prefix}{name}"
+        elif "min" in entry or "distribution" in entry:
+            yield f"{prefix}{name}", "log_" in str(entry.get("distribution", "uniform"))

@@ -68,7 +68,7 @@ def _trials_table(sweep: Sweep) -> Table:
         table.add_column(name, justify="right")
     for trial in sweep.ranked():
         mark = "*" if trial.number == sweep.best else ""
-        cells = [wrapped(shown(trial.parameters.get(name, "-")), 20) for name in names]
+        cells = [wrapped(shown(trial.parameters.get(name, "-")), 14) for name in names]
         table.add_row(f"{mark}{trial.number}", shown(trial.value), *cells, state_of(trial), *_progress(trial))
     return table
 

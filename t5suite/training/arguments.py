@@ -15,6 +15,7 @@ from transformers import Seq2SeqTrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from t5suite.errors import ConfigError
+from t5suite.models.placement import check_flags
 from t5suite.optim.schedules import SCHEDULES
 from t5suite.training.optimization import check_schedule, resolve_names
 from t5suite.training.resuming.resets import parse_reset
@@ -66,7 +67,24 @@ class ModelArguments:
     attn_implementation: Literal["sdpa", "eager", "flash_attention_2", "flex_attention"] | None = field(
         default=None, metadata={"help": "Attention kernels; default: sdpa where the model has it, else eager."}
     )
+    device_map: str | None = field(
+        default=None,
+        metadata={
+            "help": "Deal the layers out to this process's devices, one working at a time: balanced, auto (the same), "
+            "sequential, or a JSON file {module: device number}. What fits none is offloaded (--eval_only)."
+        },
+    )
+    max_memory: str | None = field(
+        default=None, metadata={"help": "What --device_map may fill: 0=10GiB,1=10GiB,cpu=30GiB. Default: what is free."}
+    )
+    embedding_on_cpu: bool = field(
+        default=False,
+        metadata={"help": "Keep the embedding matrix, its gradient and moments on the CPU (untied output layer only)."},
+    )
     trust_remote_code: bool = field(default=False, metadata={"help": "Run code that a hub repository brings along."})
+
+    def __post_init__(self):
+        check_flags(self.device_map, self.max_memory, self.embedding_on_cpu)
 
 
 @dataclass

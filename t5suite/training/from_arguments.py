@@ -4,6 +4,7 @@
 """
 
 import logging
+import os
 import shutil
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +16,7 @@ from t5suite.data.training_data import Mixing, Subset
 from t5suite.errors import ChangedDataError, ConfigError
 from t5suite.models.families import family_of_model
 from t5suite.models.loading import load_model, load_model_shapes, load_tokenizer
+from t5suite.models.placement import check_alone, place_model
 from t5suite.models.vocabulary import add_sentinels, add_tokens
 from t5suite.run_settings import allowed_names
 from t5suite.tasks.registry import Lengths
@@ -64,6 +66,29 @@ def tokenizer_and_model(model_args, mode_tokens=(), sentence_pairs: bool = False
         trust_remote_code=model_args.trust_remote_code,
     )
     return tokenizer, model
+
+
+def place_by_flags(model, model_args, args, trains: bool) -> None:
+    """Puts the model where `--device_map` and `--embedding_on_cpu` say; else the trainer does, on one device.
+
+    Raises:
+      ConfigError: several processes, or DeepSpeed or FSDP, which place it themselves; or it cannot be done.
+    """
+    if model_args.device_map is None and not model_args.embedding_on_cpu:
+        return
+    flag = "--embedding_on_cpu" if model_args.embedding_on_cpu else f"--device_map {model_args.device_map}"
+    asked = {"DeepSpeed": args.deepspeed, "FSDP": args.fsdp}
+    launched = {name: os.environ.get(f"ACCELERATE_USE_{name.upper()}", "").lower() == "true" for name in asked}
+    check_alone(flag, args.world_size, next((name for name in asked if asked[name] or launched[name]), None))
+    place_model(
+        model,
+        device_map=model_args.device_map,
+        max_memory=model_args.max_memory,
+        embedding_on_cpu=model_args.embedding_on_cpu,
+        device=args.device,
+        trains=trains,
+        folder=args.output_dir,
+    )
 
 
 def check_encoder_decoder(model) -> None:

@@ -117,7 +117,7 @@ def weight_norm(model) -> float | None:
     if any(p.numel() == 0 or hasattr(p, "ds_id") or hasattr(p, "placements") for p in parameters):
         return None
     norms = torch._foreach_norm([p.detach().float() for p in parameters])
-    return torch.linalg.vector_norm(torch.stack(norms)).item()
+    return torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms])).item()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

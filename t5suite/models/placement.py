@@ -1,0 +1,303 @@
+"""Where a model's weights lie when they do not all lie on one device.
+
+    >>> place_on_devices(model, "balanced", "0=10GiB,1=10GiB")
+    {'shared': 0, 'encoder.embed_tokens': 0, ..., 'decoder.block.3': 1, ..., 'lm_head': 1}
+    >>> keep_embedding_on_cpu(model, torch.device("cuda:0"))
+
+Naive model parallelism: layers are dealt out to the devices in their order, and accelerate's hooks move activations
+from one to the next, so that one device works at a time. It makes a model fit, not fast; where each of several devices
+should work, shard it (FSDP, DeepSpeed). Both work after the model is whole in memory, however it was made, so that
+fresh, grown and replaced weights are all the same to them.
+"""
+
+import json
+import logging
+import re
+import shutil
+import weakref
+from pathlib import Path
+
+import torch
+
+from t5suite.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+# `auto` is accelerate's other name for balanced.
+DEVICE_MAPS = ("auto", "balanced", "sequential")
+# Where weights that fit no device are kept; hooks fetch them for every forward pass, and nothing can train them.
+OFFLOADED = ("cpu", "disk")
+OFFLOAD_FOLDER = ".offloaded-weights"
+SIZE = re.compile(r"\d+(\.\d+)? ?([KMGT]i?B)?", re.IGNORECASE)
+
+
+def check_flags(device_map: str | None, max_memory: str | None, embedding_on_cpu: bool) -> None:
+    """Whether the flags can be obeyed together, as far as they tell without a model.
+
+    Raises:
+      ConfigError: a name that is no placement, a size that is none, flags that exclude each other.
+    """
+    if max_memory is not None and device_map is None:
+        raise ConfigError(f"--max_memory {max_memory} has no effect without --device_map balanced")
+    if embedding_on_cpu and device_map is not None:
+        raise ConfigError(
+            f"--embedding_on_cpu and --device_map {device_map} both say where the embedding lies; name it in a "
+            '--device_map FILE.json ("shared": ...), or give one of the two'
+        )
+    if device_map is not None and device_map not in DEVICE_MAPS and not Path(device_map).is_file():
+        raise ConfigError(f"--device_map {device_map!r} is neither {', '.join(DEVICE_MAPS)} nor a JSON file")
+    parse_max_memory(max_memory)
+
+
+def parse_max_memory(text: str | None) -> dict[int | str, str] | None:
+    """`--max_memory` as accelerate takes it: devices by their number, and cpu.
+
+    >>> parse_max_memory("0=10GiB,cpu=30GiB")
+    {0: '10GiB', 'cpu': '30GiB'}
+
+    Raises:
+      ConfigError: a part that is no `DEVICE=SIZE`.
+    """
+    if text is None:
+        return None
+    found = {}
+    for part in text.split(","):
+        device, equals, size = (piece.strip() for piece in part.partition("="))
+        if not equals or not (device == "cpu" or device.isdigit()) or not SIZE.fullmatch(size):
+            raise ConfigError(f"--max_memory {text}: {part!r} is no DEVICE=SIZE such as 0=10GiB or cpu=30GiB")
+        found[int(device) if device.isdigit() else device] = size if SIZE.fullmatch(size)[2] else int(float(size))
+    return found
+
+
+def place_model(
+    model,
+    *,
+    device_map: str | None = None,
+    max_memory: str | None = None,
+    embedding_on_cpu: bool = False,
+    device: torch.device,
+    trains: bool = True,
+    folder=None,
+) -> None:
+    """Does what `--device_map`, `--max_memory` and `--embedding_on_cpu` say; without them the trainer places the model.
+
+    Args:
+      device: where the batches are.
+      trains: weights that were offloaded could not be trained.
+      folder: where weights may be offloaded to (the run's directory); removed again with the model.
+
+    Raises:
+      ConfigError: what the flags say cannot be done with this model, or on these devices.
+    """
+    if embedding_on_cpu:
+        if device.type == "cpu":
+            logger.warning("--embedding_on_cpu saves nothing here: the whole model is on the CPU")
+        keep_embedding_on_cpu(model, device)
+    if device_map is None:
+        return
+    placed = device_map_for(model, device_map, parse_max_memory(max_memory))
+    _check_devices(placed, device_map)
+    if set(placed.values()) == {_as_in_maps(device)}:
+        logger.warning("--device_map %s has no effect: the whole model fits %s", device_map, device)
+        return
+    if len(set(placed.values())) == 1 and "disk" not in placed.values():
+        raise ConfigError(
+            f"--device_map {device_map} puts the whole model on {next(iter(placed.values()))}, but batches are on "
+            f"{device}: choose the device by CUDA_VISIBLE_DEVICES, without --device_map"
+        )
+    dispatch(model, placed, device_map, trains, folder)
+
+
+def device_map_for(model, wanted: str, max_memory: dict | None) -> dict[str, int | str]:
+    """Module (or parameter) -> device: a number, 'cpu' or 'disk'. The model may be on the meta device.
+
+    Blocks are never split, and tied weights lie on one device.
+
+    Raises:
+      ConfigError: a file that leaves weights out, names others, or splits tied weights; devices that are not there.
+    """
+    from accelerate import infer_auto_device_map
+    from accelerate.utils import get_balanced_memory
+
+    if wanted not in DEVICE_MAPS:
+        placed = read_device_map(wanted, model)
+    else:
+        whole = list(model._no_split_modules or [])
+        if wanted != "sequential":
+            max_memory = get_balanced_memory(model, max_memory, no_split_module_classes=whole)
+        placed = dict(infer_auto_device_map(model, max_memory=max_memory, no_split_module_classes=whole))
+    _check_tied(model, placed, wanted)
+    return placed
+
+
+def read_device_map(path: str, model) -> dict[str, int | str]:
+    """A file such as `{"shared": 0, "encoder": 0, "decoder": 1, "lm_head": 1}`; every weight must be in it.
+
+    Raises:
+      ConfigError: no such table, names that are not the model's, weights without a device.
+    """
+    from accelerate.utils import check_device_map
+
+    try:
+        placed = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"--device_map {path}: not JSON ({error})") from None
+    if not isinstance(placed, dict) or not placed:
+        raise ConfigError(f'--device_map {path}: not a table of modules and devices, such as {{"encoder": 0}}')
+    known = {name for name, _ in model.named_modules()} | set(model.state_dict())
+    for name, device in placed.items():
+        if name not in known:
+            raise ConfigError(f"--device_map {path}: the model has no module {name!r}; it has {_top_modules(model)}")
+        if not (device in OFFLOADED or (isinstance(device, int) and not isinstance(device, bool) and device >= 0)):
+            raise ConfigError(f"--device_map {path}: {name!r} is on {device!r}, which is no number, cpu or disk")
+    try:
+        check_device_map(model, placed)
+    except ValueError as error:
+        raise ConfigError(f"--device_map {path}: {error}") from None
+    return placed
+
+
+def device_of(name: str, placed: dict):
+    """The device of a parameter: that of the closest module above it that the map names."""
+    while name and name not in placed:
+        name = name.rpartition(".")[0]
+    return placed[name]
+
+
+def dispatch(model, placed: dict, wanted: str, trains: bool, folder=None) -> None:
+    """Moves every module to its device and hooks it, so that activations follow.
+
+    Raises:
+      ConfigError: weights that would be offloaded although they are to be trained.
+    """
+    from accelerate import dispatch_model
+
+    numbers = {device for device in placed.values() if device not in OFFLOADED}
+    offloaded = sorted(name for name, device in placed.items() if device == "disk" or (device == "cpu" and numbers))
+    if trains and offloaded:
+        raise ConfigError(
+            f"--device_map {wanted}: {_some(offloaded)} do not fit the devices and would be fetched from the "
+            f"{'disk' if 'disk' in placed.values() else 'CPU'} for every batch: that can be evaluated (--eval_only), "
+            "not trained. Give more --max_memory or devices, or let DeepSpeed offload (--deepspeed zero3_offload)"
+        )
+    place = _fresh_folder(model, folder) if "disk" in placed.values() else None
+    # Whatever moves are tried later are not news: the model is where it was put.
+    logging.getLogger("transformers.trainer").addFilter(_is_news)
+    dispatch_model(model, device_map=placed, offload_dir=place)
+    logger.info("--device_map %s: %s", wanted, ", ".join(f"{k}: {_some(v)}" for k, v in by_device(model).items()))
+
+
+def keep_embedding_on_cpu(model, device: torch.device) -> None:
+    """Puts the model on the device but for its embedding matrix, which stays on the CPU: so many rows x width x 4 bytes
+    less there, and as much again for the gradient and for each of the optimizer's moments.
+
+    Tokens are looked up on the CPU and the vectors sent to the device; their gradients come back, so that the
+    optimizer steps a parameter on the CPU.
+
+    Raises:
+      ConfigError: the output layer is the same matrix, which the device needs for its logits.
+    """
+    matrix = model.get_input_embeddings().weight
+    output = model.get_output_embeddings()
+    if output is not None and output.weight is matrix:
+        raise ConfigError(
+            "--embedding_on_cpu: the model's output layer is the embedding matrix itself, which the device needs; "
+            "take a model with an output layer of its own (T5 v1.1, or --config_overrides tie_word_embeddings=False)"
+        )
+    for parameter in model.parameters():
+        if parameter is not matrix:
+            parameter.data = parameter.data.to(device)
+    for module in model.modules():
+        for name, buffer in module._buffers.items():
+            module._buffers[name] = None if buffer is None else buffer.to(device)
+    names = []
+    for name, module in model.named_modules():
+        if getattr(module, "weight", None) is matrix:
+            module.register_forward_pre_hook(_ids_to_weight)
+            module.register_forward_hook(lambda module, args, vectors: vectors.to(device))
+            names.append(name)
+    # Trainer and accelerate leave a model where it is that says where it is; the text "cpu" would mean offloaded.
+    logging.getLogger("transformers.trainer").addFilter(_is_news)
+    model.hf_device_map = {**dict.fromkeys(names, matrix.device), "": device}
+
+
+def by_device(model) -> dict[str, list[str]]:
+    """The modules on each device, for logs and manifests; empty for a model that is on one.
+
+    >>> by_device(model)
+    {'cpu': ['shared', 'encoder.embed_tokens', 'decoder.embed_tokens'], 'cuda:0': ['the rest']}
+    """
+    found: dict[str, list[str]] = {}
+    for name, device in (getattr(model, "hf_device_map", None) or {}).items():
+        found.setdefault(str(device), []).append(name or "the rest")
+    return found
+
+
+def check_alone(flag: str, world_size: int, sharded: str | None = None) -> None:
+    """A model that lies on several devices belongs to one process.
+
+    Args:
+      sharded: what shards the model already: 'DeepSpeed' or 'FSDP'.
+
+    Raises:
+      ConfigError: it is sharded, or several processes were launched.
+    """
+    if sharded:
+        raise ConfigError(f"{flag} and {sharded} both say where weights lie: leave {flag} out, {sharded} shards them")
+    if world_size > 1:
+        raise ConfigError(
+            f"{flag} spreads one model over the devices of one process, but {world_size} processes were launched; "
+            "start one with python, or shard the model over them with FSDP or DeepSpeed"
+        )
+
+
+def _ids_to_weight(module, args):
+    return (args[0].to(module.weight.device), *args[1:])
+
+
+def _as_in_maps(device: torch.device) -> int | str:
+    """A device as maps name it: by its number, or cpu."""
+    return "cpu" if device.type == "cpu" else device.index or 0
+
+
+def _check_devices(placed: dict, wanted: str) -> None:
+    """Refuses numbers of devices that are not there."""
+    numbers = [device for device in placed.values() if device not in OFFLOADED]
+    count = torch.accelerator.device_count() if torch.accelerator.is_available() else 0
+    if numbers and max(numbers) >= count:
+        raise ConfigError(f"--device_map {wanted}: device {max(numbers)} is not there; this machine has {count}")
+
+
+def _check_tied(model, placed: dict, wanted: str) -> None:
+    from accelerate.utils import find_tied_parameters
+
+    for names in find_tied_parameters(model):
+        devices = {device_of(name, placed) for name in names}
+        if len(devices) > 1:
+            raise ConfigError(
+                f"--device_map {wanted}: {', '.join(names)} are one matrix, but would lie on devices "
+                f"{', '.join(sorted(map(str, devices)))}; put them on one"
+            )
+
+
+def _fresh_folder(model, folder) -> str:
+    """An empty folder for the offloaded weights; what another model left there would be read in place of its own."""
+    if folder is None:
+        raise ConfigError("--device_map: weights would be offloaded to disk, but there is no folder for them")
+    place = Path(folder) / OFFLOAD_FOLDER
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    weakref.finalize(model, shutil.rmtree, str(place), ignore_errors=True)
+    return str(place)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return "already on multiple devices" not in record.getMessage()
+
+
+def _top_modules(model) -> str:
+    return ", ".join(name for name, _ in model.named_children())
+
+
+def _some(names: list[str], limit: int = 6) -> str:
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
