@@ -27,7 +27,7 @@ from t5suite.tracking.dry_runs import print_dry_run
 from t5suite.tracking.trackers import Trackers, tracker_names
 from t5suite.training import fine_tuning as steps
 from t5suite.training import steps as shared
-from t5suite.training.argument_parser import changed_settings, parse_arguments
+from t5suite.training.argument_parser import changed_settings, parse_arguments, without_launcher_flags
 from t5suite.training.arguments import FINE_TUNING_ARGUMENTS
 from t5suite.training.checkpoints import checkpoint_step, checkpoints, resume_choice
 from t5suite.training.from_arguments import (
@@ -51,7 +51,7 @@ def main(argv=None) -> dict:
     """Runs the numbered steps and returns what `results.json` holds."""
 
     # 1. Flags: a YAML file first, then the command line.
-    argv = (sys.argv[1:] if argv is None else list(argv)) or ["mini.yaml"]
+    argv = without_launcher_flags(sys.argv[1:] if argv is None else argv) or ["mini.yaml"]
     arguments = parse_arguments(FINE_TUNING_ARGUMENTS, argv, prog="fine_tune_t5.py", description=__doc__)
     model_args, data_args, eval_args, args = arguments
     plan = steps.plan_tasks(data_args.benchmark, data_args.dataset_name, data_args.task_file, args.selection_metric)

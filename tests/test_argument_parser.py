@@ -2,17 +2,24 @@
 
 import os
 import tempfile
+from unittest import mock
 
 from absl.testing import absltest, parameterized
 
 from t5suite.errors import ConfigError
 from t5suite.training.argument_parser import REMOVED_FLAGS, changed_settings, parse_arguments
 from t5suite.training.arguments import FINE_TUNING_ARGUMENTS
+from t5suite.training.pre_training_arguments import PRE_TRAINING_ARGUMENTS
 
 
 def parse(*argv):
     model, data, evaluation, training = parse_arguments(FINE_TUNING_ARGUMENTS, ["--use_cpu", *argv])
     return {**vars(model), **vars(data), **vars(evaluation), **vars(training)}
+
+
+def parse_first(*argv):
+    """With nothing before a file."""
+    return {name: value for part in parse_arguments(FINE_TUNING_ARGUMENTS, argv) for name, value in vars(part).items()}
 
 
 def config_file(text):
@@ -83,6 +90,90 @@ class ValuesTest(parameterized.TestCase):
         self.assertFalse(parse("--eval_strategy", "no")["load_best_model_at_end"])
 
 
+# What a sweep draws: every kind of value that W&B has.
+DRAWN = {
+    "learning_rate": 1e-05,
+    "schedule": "cosine",
+    "bf16": False,
+    "eval_only": True,
+    "load_best_model_at_end": False,
+    "max_train_samples": None,
+    "seed": 7,
+    "run_name": "it's `a` $(name)={x}",
+    "lr_scheduler_kwargs": {"min_lr": 1e-05},
+    "optim_args": {"betas": [0.9, 0.95], "eps": 1e-06},
+    "include_for_metrics": ["inputs", "loss"],
+}
+MACROS = (
+    "args",
+    "args_no_equals",
+    "args_no_hyphens",
+    "args_no_boolean_flags",
+    "args_json",
+    "args_append_hydra",
+    "args_override_hydra",
+)
+
+
+class SweepWordsTest(parameterized.TestCase):
+    """What W&B's own functions make of a sweep's parameters means the same behind every macro."""
+
+    def words(self, macro):
+        from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
+
+        words = create_sweep_command_args({"args": {name: {"value": value} for name, value in DRAWN.items()}})
+        if macro == "args_no_boolean_flags":  # False is lost there
+            return words[macro] + ["--load_best_model_at_end=False"]
+        return words[macro]
+
+    def check(self, found):
+        for name, value in DRAWN.items():
+            expected = {"optim_args": "betas=(0.9,0.95),eps=1e-06"}.get(name, value)
+            self.assertEqual(found[name], expected, name)
+
+    @parameterized.parameters(*MACROS)
+    def test_every_macro_means_the_same(self, macro):
+        words = self.words(macro)
+        self.check(parse(*words))
+
+    def test_the_pre_training_script_understands_them_too(self):
+        argv = ["train_file=['a.txt', 'b.txt']", "++corpus_weights=[1, 2.5]", "--inputs_length", "64", "--use_cpu=True"]
+        _, text, objective, _, _ = parse_arguments(PRE_TRAINING_ARGUMENTS, argv)
+        self.assertEqual((text.train_file, text.corpus_weights), (["a.txt", "b.txt"], [1.0, 2.5]))
+        self.assertEqual(objective.inputs_length, 64)
+
+    @parameterized.parameters(([],), (["--config"],))
+    def test_a_json_file_may_come_first_or_as_the_configuration(self, before):
+        path = os.path.join(tempfile.mkdtemp(), "config-run.json")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(self.words("args_json")[0])
+        self.check(parse_first(*before, path))
+
+    def test_json_overrides_a_file_before_it_and_flags_override_both(self):
+        path = config_file("seed: 1\nmax_steps: 5\nmax_train_samples: 9\nlearning_rate: 0.1\n")
+        found = parse_first(path, '{"seed": 2, "max_train_samples": null, "learning_rate": 1e-05}', "--seed=3")
+        self.assertEqual((found["seed"], found["max_steps"]), (3, 5))
+        self.assertEqual((found["max_train_samples"], found["learning_rate"]), (None, 1e-5))
+
+    @parameterized.parameters(
+        (["--optim_args", "weight_decay=0.1", "--seed", "7"], "optim_args", "weight_decay=0.1"),
+        (["--bf16", "seed=7"], "seed", 7),
+        (["--eval_only", "False", "seed=7"], "eval_only", False),
+        (["seed=7", "--bf16=False"], "seed", 7),
+        (["--run_name", "seed=8", "++seed=7"], "run_name", "seed=8"),
+        (["--include_for_metrics", "inputs", "loss"], "include_for_metrics", ["inputs", "loss"]),
+    )
+    def test_a_flag_keeps_its_value_though_it_looks_like_another_flag(self, argv, name, expected):
+        self.assertEqual(parse("--optimizer", "adamw", *argv)[name], expected)
+
+    def test_a_trial_of_the_agent_reports_to_wandb_unless_told_otherwise(self):
+        with mock.patch.dict(os.environ, WANDB_SWEEP_ID="s1"):
+            self.assertEqual(parse()["trackers"], ["wandb"])
+            self.assertEqual(parse("--report_to", "none")["trackers"], [])
+            self.assertEqual(parse_first(config_file("report_to: tensorboard"))["trackers"], ["tensorboard"])
+        self.assertEqual(parse()["trackers"], [])
+
+
 class ErrorsTest(parameterized.TestCase):
     @parameterized.parameters(
         (["--lerning_rate", "1"], r"--lerning_rate.*--learning_rate"),
@@ -94,6 +185,14 @@ class ErrorsTest(parameterized.TestCase):
         (["rte"], r"--config: no file 'rte'"),
         (["--seed", "1", "rte"], r"unexpected 'rte'"),
         (["--config"], r"--config"),
+        (["--lr_scheduler_kwargs={'min_lr': 1e-5"], r"lr_scheduler_kwargs.*is no table"),
+        (["--lr_scheduler_kwargs={'x': __import__('os')}"], r"lr_scheduler_kwargs.*is no table"),
+        (["lerning_rate=0.1"], r"--config: no file 'lerning_rate=0.1'"),
+        (["--seed=1", "+lerning_rate=0.1"], r"unexpected '\+lerning_rate=0.1'"),
+        (['{"lerning_rate": 0.1}'], r"JSON on the command line: .*--lerning_rate.*--learning_rate"),
+        (['{"seed": 1, "seed": 2}'], r"JSON on the command line: 'seed' stands there for the second time"),
+        (['{"seed": 1'], r"JSON on the command line: "),
+        (['{"max_source_length": null}'], r"--max_source_length cannot be None"),
     )
     def test_a_slip_on_the_command_line_is_named(self, argv, message):
         with self.assertRaisesRegex(ConfigError, message):

@@ -4,8 +4,8 @@
     (ModelArguments(...), DataArguments(...), EvaluationArguments(...), SuiteTrainingArguments(...))
 
 A YAML file comes first (as the sole positional argument or as `--config`), flags override it. Both `--flag value` and
-`--flag=value` are understood, as are `True`, `False` and `None`: sweep agents write all of them. A mistyped flag or
-value is answered with where it stands and what would be right.
+`--flag=value` are understood, as are `True`, `False` and `None`, and whatever else sweep agents write
+(`t5suite.training.sweep_words`). A mistyped flag or value is answered with where it stands and what would be right.
 """
 
 import argparse
@@ -26,6 +26,7 @@ from t5suite.errors import ConfigError
 from t5suite.lookup import suggestion
 from t5suite.shipped import shipped_folder
 from t5suite.training.sharding.process_state import keeping_process_state
+from t5suite.training.sweep_words import flags_and_files, list_items, settings_text, table_text
 from t5suite.yaml_files import read_yaml
 
 # Flags that transformers 5 removed -> what serves instead.
@@ -62,6 +63,10 @@ LAUNCHER_FLAGS = ("--local_rank", "--local-rank", "--_wandb")
 DEVICE_FLAGS = ("use_cpu", "ddp_backend")
 
 
+# Words of the form 'name=value,name=value', which a sweep may have as a table.
+SETTINGS_FLAGS = ("optim_args", "config_overrides")
+
+
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
     """Defaults behind each flag; the description's examples keep their lines."""
 
@@ -72,6 +77,22 @@ class SuiteArgumentParser(HfArgumentParser):
     def __init__(self, dataclass_types, **kwargs):
         usage = "%(prog)s [config.yaml] [--flag value | --flag=value ...]"
         super().__init__(dataclass_types, allow_abbrev=False, usage=usage, formatter_class=HelpFormatter, **kwargs)
+        tables = self._table_flags()
+        for action in self._actions:
+            if action.dest in SETTINGS_FLAGS:
+                action.type = settings_text
+            elif action.dest in tables:
+                action.type = json_table if tables[action.dest] is dict else table_text
+
+    def _table_flags(self) -> dict[str, type]:
+        """The flags that take a table, with `str` where they take a word, too (a file's name), else `dict`."""
+        found = {}
+        for dataclass_type in self.dataclass_types:
+            for name, hint in typing.get_type_hints(dataclass_type).items():
+                kinds = typing.get_args(hint)
+                if any((typing.get_origin(kind) or kind) is dict for kind in kinds):
+                    found[name] = str if str in kinds else dict
+        return found
 
     def error(self, message):
         message = message.removeprefix("argument ")
@@ -90,6 +111,11 @@ class SuiteArgumentParser(HfArgumentParser):
             action.default = argparse.SUPPRESS
 
 
+def json_table(text: str) -> dict:
+    """A table, where nothing but one is taken."""
+    return json.loads(table_text(text))
+
+
 def parse_arguments(dataclass_types, argv=None, prog=None, description=None) -> tuple:
     """One instance of each dataclass.
 
@@ -102,12 +128,12 @@ def parse_arguments(dataclass_types, argv=None, prog=None, description=None) -> 
     if "-h" in argv or "--help" in argv:
         parser.parse_args(["--help"])
     parser.forget_defaults()
-    config_file, tokens = _take_config_file(_without_launcher_flags(argv))
+    files, tokens = flags_and_files(without_launcher_flags(argv), parser)
     nones: set[str] = set()
-    values = {}
-    if config_file:
-        values.update(_read_config(parser, config_file, nones))
-    tokens = _take_nones(parser, tokens, nones)
+    values = _from_environment(parser)
+    for source in files:
+        values.update(_read_config(parser, source))
+    tokens = _take_nones(parser, [token for word in tokens for token in _with_list_items(parser, word)], nones)
     namespace, unknown = parser.parse_known_args(tokens)
     if unknown:
         raise ConfigError(_unknown_flag(unknown, parser))
@@ -136,7 +162,18 @@ def _build(dataclass_type, values):
         raise ConfigError(str(error) or type(error).__name__) from None
 
 
-def _without_launcher_flags(argv):
+def _from_environment(parser) -> dict:
+    """A trial of a sweep's agent reports to W&B, which waits for its metric, unless --report_to says otherwise."""
+    reports = os.environ.get("WANDB_SWEEP_ID") and "report_to" in parser.flag_names()
+    return {"report_to": "wandb"} if reports else {}
+
+
+def without_launcher_flags(argv) -> list[str]:
+    """The command line without what launchers add to it for themselves.
+
+    >>> without_launcher_flags(["--local_rank=0", "--seed", "7"])
+    ['--seed', '7']
+    """
     kept, skip = [], False
     for i, token in enumerate(argv):
         if skip:
@@ -148,53 +185,67 @@ def _without_launcher_flags(argv):
     return kept
 
 
-def _take_config_file(argv) -> tuple[Path | None, list[str]]:
-    """The YAML or JSON file given first or by --config, and the other tokens."""
-    path, rest, i = None, [], 0
-    while i < len(argv):
-        token = argv[i]
-        if token == "--config":
-            if i + 1 == len(argv):
-                raise ConfigError("--config: give a YAML file")
-            path, i = argv[i + 1], i + 1
-        elif token.startswith("--config="):
-            path = token.removeprefix("--config=")
-        elif i == 0 and not token.startswith("-"):
-            path = token
-        else:
-            rest.append(token)
-        i += 1
-    if path is None:
-        return None, rest
+def _find_config(path: str) -> Path:
+    """A YAML or JSON file, or a shipped recipe of that name."""
     if os.path.isfile(path):  # unlike Path.is_file, it takes a name that is too long for one that is not there
-        return Path(path), rest
+        return Path(path)
     recipes = {file.name: file for file in sorted(shipped_folder("recipes").glob("*.yaml"))}
     if Path(path).name not in recipes:
         raise ConfigError(f"--config: no file {path!r:.200}; shipped recipes are {', '.join(recipes)}")
-    return recipes[Path(path).name], rest
+    return recipes[Path(path).name]
 
 
-def _read_config(parser, path: Path, nones: set) -> dict:
-    """The file's values, each converted as the flag of the same name would be."""
-    content, lines = read_yaml(path)
+def _read_config(parser, source: str) -> dict:
+    """The values of a file, or of JSON on the command line, each converted as the flag of the same name would be."""
+    content, lines, path = _config_content(source)
     if content is None:
         return {}
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: expected flag: value lines, found {type(content).__name__}")
     values, names = {}, parser.flag_names()
     for key, value in content.items():
-        place = f"{path}:{lines.get((str(key),), 1)}"
+        place = f"{path}:{lines[(str(key),)]}" if (str(key),) in lines else str(path)
         name = str(key).replace("-", "_")
         if name not in names:
             raise ConfigError(f"{place}: {_unknown_name(name, parser)}")
-        if name in values or name in nones:
+        if name in values:
             raise ConfigError(f"{place}: {key!r} gives --{name} for the second time")
         if value is None or value == "None":
             _check_can_be_none(parser, name, place)
-            nones.add(name)
+            values[name] = None
         else:
             values[name] = _convert(parser, name, value, place)
     return values
+
+
+def _config_content(source: str) -> tuple[object, dict, str | Path]:
+    """`(content, line of each key, where it stands)`."""
+    if source.lstrip().startswith("{"):
+        return read_json_text(source, "the JSON on the command line"), {}, "the JSON on the command line"
+    path = _find_config(source)
+    if path.suffix == ".json":  # YAML would take 1e-05 for text
+        return read_json_text(path.read_bytes(), path), {}, path
+    return *read_yaml(path), path
+
+
+def read_json_text(text: str | bytes, place) -> object:
+    """JSON as plain data.
+
+    Raises:
+      ConfigError: it is not JSON, or a name stands twice in one of its tables.
+    """
+
+    def table(pairs: list[tuple]) -> dict:
+        names = [name for name, _ in pairs]
+        twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
+        if twice is not None:
+            raise ValueError(f"{twice!r} stands there for the second time")
+        return dict(pairs)
+
+    try:
+        return json.loads(text, object_pairs_hook=table)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{place}: {error}") from None
 
 
 def _convert(parser, name, value, place):
@@ -228,6 +279,14 @@ def _as_tokens(flag: str, value) -> list[str]:
         if token.startswith("--"):
             raise ConfigError(f"{flag}: {token!r} would be taken for a flag; write ./{token} if it is a file")
     return [flag, *tokens]
+
+
+def _with_list_items(parser, word: str) -> list[str]:
+    """`--train_file=['a.txt', 'b.txt']`, as sweep agents write a list, as the words that the flag takes."""
+    flag, _, value = word.partition("=")
+    action = parser._option_string_actions.get(flag)
+    items = list_items(value) if action is not None and action.nargs == "+" else None
+    return [word] if items is None else _as_tokens(flag, items)
 
 
 def _word(flag: str, item) -> str:
