@@ -12,7 +12,7 @@ import typing
 from t5suite.launch.script_flags import TABLE_FILE
 from t5suite.optim.optimizers import OPTIMIZERS
 from t5suite.optim.schedules import SCHEDULES
-from t5suite.training.argument_parser import REMOVED_FLAGS
+from t5suite.training.argument_parser import REMOVED_FLAGS, SETTINGS_FLAGS
 from t5suite.training.arguments import FINE_TUNING_ARGUMENTS
 from t5suite.training.pre_training_arguments import PRE_TRAINING_ARGUMENTS
 
@@ -37,7 +37,12 @@ def script_entries(dataclass_types) -> dict[str, dict]:
             if spec.init:
                 found[name] = flag_entry(hints[name], spec.default, spec.metadata.get("choices"))
     for name, table, hugging_face in (("optimizer", OPTIMIZERS, "optim"), ("schedule", SCHEDULES, "lr_scheduler_type")):
-        found[name]["choices"] = [*table, *(other for other in found[hugging_face]["choices"] if other not in table)]
+        if name in found:
+            theirs = found[hugging_face]["choices"]
+            found[name]["choices"] = [*table, *(other for other in theirs if other not in table)]
+    for name in SETTINGS_FLAGS:
+        if name in found:
+            found[name]["type"] = "dict"  # or 'name=value,...'
     return dict(sorted(found.items()))
 
 
