@@ -11,14 +11,17 @@ import sys
 
 if __name__ == "__main__":
     # Before the imports that take seconds: from here on a request to stop ends the process with 75.
-    # A launcher that dies takes this process along in the same way.
+    # A launcher that dies takes this process along in the same way. Tasks of one srun are ranks of one run.
     from t5suite.training.processes.launchers import stop_with_launchers
     from t5suite.training.processes.signals import catch_signals
+    from t5suite.training.processes.slurm_ranks import join_srun
 
     catch_signals()
     stop_with_launchers()
+    join_srun()
 
 from t5suite.errors import ConfigError, run_command
+from t5suite.exit_notes import note_exit_code
 from t5suite.models.loading import describe
 from t5suite.run_settings import public_settings
 from t5suite.runs import default_output_dir, open_run, write_json
@@ -160,4 +163,4 @@ def score_checkpoints(plan, model_args, data_args, eval_args, args) -> dict:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main))
+    sys.exit(note_exit_code(run_command(main)))

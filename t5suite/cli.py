@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from t5suite import __version__
-from t5suite.commands import corpus, doctor, runs, scoring, submit, sweep, tasks, tokenizer
+from t5suite.commands import corpus, doctor, runs, scoring, slurm, submit, sweep, tasks, tokenizer
 from t5suite.errors import ConfigError, discard_output, run_command
 from t5suite.lookup import closest, suggestion
 
@@ -223,5 +223,11 @@ COMMANDS = {
         "t5suite doctor --config config.yaml",
         doctor.doctor_flags,
         doctor.run_doctor,
+    ),
+    "slurm": Command(
+        "write batch scripts for Slurm and submit them: fine-tuning, pre-training, sweeps, corpora",
+        "t5suite slurm submit fine_tune --account lab --partition gpu --gpus_per_node 4 -- python fine_tune_t5.py",
+        slurm.slurm_flags,
+        slurm.run_slurm,
     ),
 }

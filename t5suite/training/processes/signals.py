@@ -35,6 +35,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from t5suite.errors import EXIT_PREEMPTED, Preempted
+from t5suite.exit_notes import note_exit_code
 from t5suite.worker_signals import STOP_SIGNALS
 
 # The third signal is that of somebody who cannot wait.
@@ -229,7 +230,7 @@ class StopRequests:
         """`sys.excepthook`: for what `run_command` does not catch, as while modules are imported."""
         if isinstance(error, Preempted) or (self.current_phase == SET_UP and self.explains(error)):
             _say(f"stopped: {error if isinstance(error, Preempted) else self.preempted()}")
-            raise SystemExit(EXIT_PREEMPTED)
+            raise SystemExit(note_exit_code(EXIT_PREEMPTED))
         (self.installed.excepthook if self.installed else sys.__excepthook__)(kind, error, traceback)
 
     def _ignore_at_exit(self) -> None:
@@ -357,7 +358,7 @@ def _exit_at_once(number: int) -> None:
 
 def _exit_from_set_up() -> None:
     _say(f"stopped: set-up did not answer for {SET_UP_SECONDS:g} s; the same command starts again")
-    os._exit(EXIT_PREEMPTED)
+    os._exit(note_exit_code(EXIT_PREEMPTED))
 
 
 def _say(text: str) -> None:

@@ -1,0 +1,261 @@
+"""Slurm batch scripts: a template of `slurm/`, a job's options and the words of a command become a script.
+
+    >>> script = render("fine_tune", {"account": "lab", "gpus_per_node": "4"}, ["python", "fine_tune_t5.py"])
+    >>> submit(script)
+    '4711'
+
+A template is a batch script that works as it stands, with three marked lines: `#SBATCH` lines go to `options`, exports
+to `settings`, the command to `command`. What goes to the shell is quoted, whatever it holds; sbatch has quoting rules
+of its own, so values that would need any are refused (`OPTIONS` has each one's form).
+"""
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+from t5suite.errors import ConfigError
+from t5suite.lookup import find
+from t5suite.shipped import shipped_folder
+
+FOLDER = "slurm"
+MARKER = "# [t5suite: {}]"
+SBATCH_SECONDS = 60
+
+
+class Option(NamedTuple):
+    """An option of a job: sbatch's name for it, the form of its values, an example, and help."""
+
+    sbatch: str
+    pattern: str
+    example: str
+    help: str
+
+
+NAME = r"\w[\w.+@-]*"
+NAMES = rf"{NAME}(,{NAME})*"
+COUNT = r"[1-9]\d{0,8}"
+TIME = r"\d+(:\d\d(:\d\d)?)?|\d+-\d\d?(:\d\d(:\d\d)?)?"
+RANGE = r"\d+(-\d+(:\d+)?)?"
+HOSTS = r"\w[\w,.\[\]-]*"
+
+OPTIONS = {
+    "account": Option("account", NAME, "lab", "whom the job is charged to"),
+    "partition": Option("partition", NAMES, "gpu", "where it may run"),
+    "qos": Option("qos", NAME, "normal", "quality of service"),
+    "time": Option("time", TIME, "4:00:00", "limit: MINUTES, M:S, H:M:S, DAYS-H, DAYS-H:M or DAYS-H:M:S"),
+    "nodes": Option("nodes", COUNT, "2", "machines"),
+    "gpus_per_node": Option("gpus-per-node", rf"({NAME}:)?{COUNT}", "4 or a100:4", "GPUs on each"),
+    "cpus_per_task": Option("cpus-per-task", COUNT, "16", "cores on each"),
+    "mem": Option("mem", r"\d+[KMGT]?", "64G", "memory on each"),
+    "gres": Option("gres", r"\w[\w.:,=()-]*", "gpu:a100:2", "generic resources on each, where GPUs go by that"),
+    "constraint": Option("constraint", r"[\w\[(][\w&|*!,.:@+()\[\]-]*", "a100|h100", "features that nodes must have"),
+    "nodelist": Option("nodelist", HOSTS, "node[01-04]", "the nodes to run on"),
+    "exclude": Option("exclude", HOSTS, "node[05-06]", "nodes not to run on"),
+    "reservation": Option("reservation", NAME, "workshop", "the reservation to run in"),
+    "dependency": Option("dependency", r"[a-z]+[\d:_+]*([,?][a-z]+[\d:_+]*)*", "afterok:4711", "jobs before it"),
+    "array": Option("array", rf"{RANGE}(,{RANGE})*(%[1-9]\d*)?", "1-12%4", "tasks of an array, at most %%N at once"),
+    "job_name": Option("job-name", NAME, "rte-base", "the job's name, and its log's"),
+}  # fmt: skip
+# In a #SBATCH line, where quotes and spaces would have a meaning.
+PLAIN_PATH = r"[\w/.~@+=-]+"
+ENVIRONMENT_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+KINDS = ("fine_tune", "pre_train", "sweep_agent", "corpus")
+ARRAYS = ("sweep_agent", "corpus")
+SIGNAL_LEADS = {"fine_tune": 120, "pre_train": 300, "sweep_agent": 120, "corpus": 60}
+# Template's default, in seconds, for the check that the signal comes after the start.
+LIMITS = {"fine_tune": 4 * 3600, "pre_train": 24 * 3600, "sweep_agent": 12 * 3600, "corpus": 4 * 3600}
+
+
+class Settings(NamedTuple):
+    """What a job is told beside its options.
+
+    Attributes:
+      setup: a shell file that is sourced first (modules, an environment to activate).
+      environment: variables to export.
+      offline: nothing is asked of the hub or of W&B.
+      signal_seconds: so long before the time limit the run is asked to stop; None: the template's.
+      max_requeues: how often a job that was stopped starts again; None: `requeueing.MAX_REQUEUES`.
+      log_dir: where the logs go; None: where the job was submitted.
+    """
+
+    setup: str | None = None
+    environment: tuple[str, ...] = ()
+    offline: bool = False
+    signal_seconds: int | None = None
+    max_requeues: int | None = None
+    log_dir: str | None = None
+
+
+def render(kind: str, options: dict[str, str], words: list[str], settings: Settings | None = None) -> str:
+    """The batch script.
+
+    Args:
+      kind: one of KINDS.
+      options: values by name, of OPTIONS.
+      words: the command; none: the template's own, if it has one.
+
+    Raises:
+      ConfigError: a value that has not its option's form, or a command that the template cannot run.
+    """
+    settings = settings or Settings()
+    find(kind, dict.fromkeys(KINDS), "kind of job", where="t5suite slurm")
+    check_words(kind, options, words)
+    lines = [f"{name}={check_option(key, value)}" for key, value in options.items() for name in [OPTIONS[key].sbatch]]
+    lines += _signal_and_log(kind, options, settings)
+    script = (shipped_folder(FOLDER) / f"{kind}.sbatch").read_text(encoding="utf-8")
+    for line in lines:
+        script = re.sub(rf"^#SBATCH --{re.escape(line.partition('=')[0])}=.*\n", "", script, flags=re.MULTILINE)
+    # From below: what is filled in may look like a mark, and the first mark is the one that counts.
+    script = _fill(script, "command", [f"set -- {shlex.join(words)}"] if words else [])
+    script = _fill(script, "settings", shell_settings(kind, options, settings))
+    return _fill(script, "options", [f"#SBATCH --{line}" for line in lines])
+
+
+def check_option(name: str, value: str) -> str:
+    """The value, if it has the form of its option.
+
+    >>> check_option("time", "2-12:00:00")
+    '2-12:00:00'
+
+    Raises:
+      ConfigError: it has not.
+    """
+    option = OPTIONS[name]
+    if not re.fullmatch(option.pattern, value, re.ASCII) or (name == "time" and not seconds_of(value)):
+        raise ConfigError(f"--{name} {value!r}: must be such as {option.example} ({option.help.replace('%%', '%')})")
+    if name == "array":
+        for first, last in re.findall(r"(\d+)-(\d+)", value):
+            if int(first) > int(last):
+                raise ConfigError(f"--array {value!r}: {first} is more than {last}")
+    return value
+
+
+def seconds_of(time: str) -> int:
+    """A time limit in Slurm's notation, in seconds.
+
+    >>> [seconds_of(time) for time in ("90", "1:30", "4:00:00", "2-12", "1-0:30")]
+    [5400, 90, 14400, 216000, 88200]
+    """
+    days, dash, rest = time.rpartition("-")
+    numbers = [int(number) for number in rest.split(":")]
+    if dash:
+        hours, minutes, seconds = [*numbers, 0, 0][:3]
+        return ((int(days) * 24 + hours) * 60 + minutes) * 60 + seconds
+    if len(numbers) == 1:
+        return numbers[0] * 60
+    hours, minutes, seconds = [0, *numbers][-3:]
+    return (hours * 60 + minutes) * 60 + seconds
+
+
+def check_words(kind: str, options: dict[str, str], words: list[str]) -> None:
+    """Refuses a command that the template cannot run.
+
+    Raises:
+      ConfigError: it is missing, or no Python program though there are several nodes, or no text.
+    """
+    if not words and kind in ARRAYS:
+        raise ConfigError(f"t5suite slurm {kind}: the command is missing; it stands behind `--`")
+    if any("\0" in word for word in words):
+        raise ConfigError("t5suite slurm: the command holds a NUL character")
+    if words and not words[0]:
+        raise ConfigError("t5suite slurm: the command begins with an empty word")
+    is_python = bool(words) and Path(words[0]).name.startswith("python")
+    if words and not is_python and kind not in ARRAYS and options.get("nodes", "1") != "1":
+        raise ConfigError(
+            f"t5suite slurm {kind} --nodes {options['nodes']}: the command begins with {words[0]!r}, but on several "
+            "nodes torchrun starts it; let it begin with python, such as: -- python pre_train_t5.py"
+        )
+
+
+def shell_settings(kind: str, options: dict[str, str], settings: Settings) -> list[str]:
+    """Lines of shell, every value quoted.
+
+    Raises:
+      ConfigError: a variable without a name or a value, or an array of shards with gaps.
+    """
+    lines = []
+    for pair in settings.environment:
+        name, equals, value = pair.partition("=")
+        if not equals or not re.fullmatch(ENVIRONMENT_NAME, name) or "\0" in value:
+            raise ConfigError(f"--env {pair!r}: must be NAME=VALUE, such as T5SUITE_DATA_DIR=/scratch/data")
+        lines.append(f"export {name}={shlex.quote(value)}")
+    if settings.offline:
+        lines.append("export T5SUITE_OFFLINE=1")
+    if settings.max_requeues is not None:
+        lines.append(f"export T5SUITE_MAX_REQUEUES={settings.max_requeues}")
+    if kind == "corpus" and "array" in options:
+        lines.append(f"export T5SUITE_SHARDS={num_shards(options['array'])}")
+    if settings.setup is not None:
+        if "\0" in settings.setup or not Path(settings.setup).is_file():
+            raise ConfigError(f"--setup {settings.setup!r}: no such file")
+        path = shlex.quote(str(Path(settings.setup).absolute()))
+        # Activation scripts read variables that are not set.
+        lines.append(f"set +u; source {path} || exit 78; set -u")
+    return lines
+
+
+def num_shards(array: str) -> int:
+    """The tasks of an array of shards.
+
+    >>> num_shards("0-63%8")
+    64
+
+    Raises:
+      ConfigError: it does not count from 0 without gaps.
+    """
+    match = re.fullmatch(r"0(?:-(\d+)(?::1)?)?(?:%\d+)?", array)
+    if not match:
+        raise ConfigError(f"--array {array!r}: shards count from 0 without gaps, such as 0-63 or 0-63%8")
+    return int(match[1] or 0) + 1
+
+
+def submit(script: str) -> str:
+    """Hands the script to sbatch, without a shell, and returns the job's id.
+
+    Raises:
+      ConfigError: there is no sbatch, or it refuses the job.
+    """
+    try:
+        done = subprocess.run(
+            ["sbatch", "--parsable"], input=script, capture_output=True, text=True, timeout=SBATCH_SECONDS
+        )
+    except FileNotFoundError:
+        raise ConfigError(
+            "sbatch is not on PATH: submit from a node of the cluster, or write the script with `t5suite slurm render`"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"sbatch has not answered for {SBATCH_SECONDS} s; `squeue --me` shows what it took") from None
+    if done.returncode:
+        raise ConfigError(f"sbatch refused the job: {done.stderr.strip() or f'exit code {done.returncode}'}")
+    return done.stdout.strip().partition(";")[0]
+
+
+def _signal_and_log(kind: str, options: dict[str, str], settings: Settings) -> list[str]:
+    """sbatch options that the settings come to."""
+    lines = []
+    lead = SIGNAL_LEADS[kind] if settings.signal_seconds is None else settings.signal_seconds
+    limit = seconds_of(options["time"]) if "time" in options else LIMITS[kind]
+    if lead < 1 or lead >= limit:
+        raise ConfigError(
+            f"--signal_seconds {lead}: must be at least 1 and less than the time limit, {limit} s "
+            f"(--time {options.get('time', 'as in the template')})"
+        )
+    if settings.signal_seconds is not None:
+        lines.append(f"signal=TERM@{lead}")
+    if settings.log_dir is not None:
+        if not re.fullmatch(PLAIN_PATH, settings.log_dir, re.ASCII):
+            raise ConfigError(
+                f"--log_dir {settings.log_dir!r}: an #SBATCH line takes letters, digits and /._~@+=- only"
+            )
+        name = "%x-%A_%a.log" if kind in ARRAYS else "%x-%j.log"
+        lines.append(f"output={settings.log_dir}/{name}")
+    return lines
+
+
+def _fill(script: str, place: str, lines: list[str]) -> str:
+    """Puts lines where the template has the mark; the mark goes."""
+    before, mark, after = script.partition(MARKER.format(place) + "\n")
+    assert mark, f"the template has no place for {place}"
+    return before + "".join(f"{line}\n" for line in lines) + after
