@@ -229,7 +229,13 @@ def example_namer(names: list[str], features: list[TokenArrays]):
 
 
 def add_callbacks(trainer: SuiteTrainer, directory, trackers, keep_task_weights: bool) -> BestPerTaskCallback:
-    """Metrics to `metrics.jsonl` and trackers; each task's best step remembered."""
+    """Metrics to `metrics.jsonl` and trackers; each task's best step remembered.
+
+    Raises:
+      ConfigError: weights of single tasks cannot be put into a model that is in pieces.
+    """
+    if keep_task_weights and (trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled):
+        raise ConfigError("--select per_task puts weights back, which ZeRO and FSDP cannot; choose --select average")
     best = BestPerTaskCallback(directory, trainer.save_model if keep_task_weights else None)
     best.report_of = lambda: trainer.last_report
     trainer.add_callback(MetricsCallback(directory, trackers))

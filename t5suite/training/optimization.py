@@ -137,14 +137,26 @@ def sets_its_own_rates(optimizer) -> bool:
     return bool(groups and groups[0].get("relative_step"))
 
 
-def check_parallelism(name: str | None, accelerator) -> None:
+# Of Hugging Face's names, those of optimizers that look at whole tensors, by how they begin.
+THEIRS_NEED_WHOLE_TENSORS = ("adafactor", "galore", "apollo", "stable_adamw", "lomo", "adalomo", "grokadamw")
+
+
+def check_parallelism(name: str | None, accelerator, optim=None) -> None:
     """Refuses optimizers that look at whole tensors where ZeRO or FSDP cuts them into pieces.
+
+    Args:
+      optim: `--optim`, which counts where there is no `--optimizer`.
 
     Raises:
       ConfigError: with what to choose instead.
     """
     kind = accelerator.distributed_type.value
-    if name in NEED_WHOLE_TENSORS and kind in ("DEEPSPEED", "FSDP"):
+    theirs = str(getattr(optim, "value", optim))
+    if name is None and theirs.startswith(THEIRS_NEED_WHOLE_TENSORS):
+        name = theirs
+    elif name not in NEED_WHOLE_TENSORS:
+        return
+    if kind in ("DEEPSPEED", "FSDP"):
         raise ConfigError(
             f"--optimizer {name} works on whole tensors (their RMS, rows or singular values), and {kind} gives it "
             "pieces; choose --optimizer adamw, or train without sharding"

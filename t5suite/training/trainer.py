@@ -32,7 +32,7 @@ from t5suite.training.resuming.checkpointing import Checkpointing
 from t5suite.training.resuming.exact_resume import ExactResume
 from t5suite.training.resuming.resets import Position, examples_before
 from t5suite.training.sharding.accelerate_settings import FSDP, is_set
-from t5suite.training.sharding.process_state import fsdp_on_cpus, shared_embeddings_together
+from t5suite.training.sharding.process_state import making_accelerator, shared_embeddings_together
 from t5suite.training.updates.safe_updates import SafeUpdates
 from t5suite.worker_signals import ignore_in_worker, shielding_workers
 
@@ -86,8 +86,7 @@ class SuiteTrainer(ExactResume, SafeUpdates, Checkpointing, Seq2SeqTrainer):
 
     def create_accelerator_and_postprocess(self) -> None:
         """The trainer's `Accelerator`; ranks on CPUs may shard, too."""
-        sharded = self.args.fsdp or is_set(FSDP)
-        with fsdp_on_cpus() if sharded else contextlib.nullcontext():
+        with making_accelerator(fsdp=bool(self.args.fsdp or is_set(FSDP))):
             super().create_accelerator_and_postprocess()
 
     def _prepare_for_training(self, *args, **kwargs):
@@ -155,11 +154,16 @@ class SuiteTrainer(ExactResume, SafeUpdates, Checkpointing, Seq2SeqTrainer):
 
     def create_optimizer(self, model=None) -> torch.optim.Optimizer:
         """`--optimizer` from our table, else what `--optim` says."""
-        if self.args.optimizer is None or self.optimizer is not None:
-            return super().create_optimizer(model)
-        check_parallelism(self.args.optimizer, self.accelerator)
-        self.optimizer = build_optimizer(self.args, model or self.model)
-        return self.optimizer
+        if self.optimizer is None:
+            check_parallelism(self.args.optimizer, self.accelerator, self.args.optim)
+            if self.args.optimizer is not None:
+                self.optimizer = build_optimizer(self.args, model or self.model)
+        optimizer = super().create_optimizer(model)
+        if self.is_deepspeed_enabled:
+            # With an offloaded optimizer accelerate puts DeepSpeed's Adam in the place of whatever it is given.
+            config = self.accelerator.state.deepspeed_plugin.deepspeed_config
+            config["zero_force_ds_cpu_optimizer"] = isinstance(optimizer, torch.optim.Adam)
+        return optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer=None) -> torch.optim.lr_scheduler.LRScheduler:
         """`--schedule` from our table, else what `--lr_scheduler_type` says.

@@ -133,6 +133,10 @@ class Checkpointing:
         folder = Path(output_dir or self.args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
         model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+        if state_dict is not None:
+            # Put together from pieces, tied weights do not share memory any more: each would be written by every name.
+            tied = getattr(model, "all_tied_weights_keys", None) or {}
+            state_dict = {name: value for name, value in state_dict.items() if tied.get(name) not in state_dict}
         model.save_pretrained(folder, state_dict=state_dict)
         if self.processing_class is not None:
             self.processing_class.save_pretrained(folder)

@@ -97,3 +97,10 @@ def check_fsdp(args) -> None:
     version = os.environ.get("FSDP_VERSION", "1")
     if version != "2":
         raise ConfigError(f"{source}: fsdp_version is {version}; only FSDP2 is supported: write fsdp_version: 2")
+    for name in ("TP", "CP", "SP"):
+        size = os.environ.get(f"PARALLELISM_CONFIG_{name}_SIZE", "1")
+        if size != "1":
+            raise ConfigError(f"{source}: parallelism_config_{name.lower()}_size is {size}; only dp_ sizes may exceed 1")
+    # One rank would load the weights, and the others get theirs later; but all look at them first (as under ZeRO-3,
+    # `process_state.start_deepspeed`).
+    os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"

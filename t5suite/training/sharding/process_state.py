@@ -49,20 +49,31 @@ def start_deepspeed() -> None:
     deepspeed.init_distributed(dist_backend=dist.get_backend(), auto_mpi_discovery=False, verbose=False)
 
 
+# What an `Accelerator` notes in the environment, for all that come after it in this process.
+NOTED = ("ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP")
+
+
 @contextlib.contextmanager
-def fsdp_on_cpus() -> Iterator[None]:
-    """While an `Accelerator` is made: ranks on CPUs may shard.
+def making_accelerator(fsdp: bool) -> Iterator[None]:
+    """While an `Accelerator` is made: ranks on CPUs may shard, and the environment stays as it is.
 
     accelerate 1.15 (`state.py`) looks at its FSDP plug-in for kinds of accelerators only, and would train ranks on CPUs
-    as plain data parallelism without a word; torch's FSDP2 works on both (`tests/test_sharded_training.py`).
+    as plain data parallelism without a word; torch's FSDP2 works on both (`tests/test_sharded_training.py`). What it
+    notes in the environment would make the next run of this process a sharded one.
     """
     from accelerate.state import PartialState
     from accelerate.utils import DistributedType
 
-    state = PartialState._shared_state
-    if state.get("distributed_type") == DistributedType.MULTI_CPU:
+    state, was = PartialState._shared_state, {name: os.environ.get(name) for name in NOTED}
+    if fsdp and state.get("distributed_type") == DistributedType.MULTI_CPU:
         state["distributed_type"] = DistributedType.MULTI_GPU
-    yield
+    try:
+        yield
+    finally:
+        for name in NOTED:
+            os.environ.pop(name, None)
+            if was[name] is not None:
+                os.environ[name] = was[name]
 
 
 @contextlib.contextmanager

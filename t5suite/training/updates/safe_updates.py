@@ -10,8 +10,8 @@ gradient norm are looked at, one vote a step over all ranks:
 * not finite: the update is skipped. Its gradients are set to None, so that no weight, moment or decay changes;
   schedule, step counter and data go on. After `--max_skipped_updates` in a row the run ends (70). Under fp16 gradients
   that overflow are the loss scaler's business, until its scale can get no smaller. DeepSpeed has taken its step before
-  anyone can look: there non-finite losses are counted and end the run, and what they did to the weights is kept
-  out of checkpoints (`weight_agreement`);
+  anyone can look, but skips an update whose gradient norm is not finite by itself (0.19.8, at any precision where
+  `bf16.check_grad_overflow` is on, `sharding.deepspeed_flags`): it is told apart from one that was made;
 * a spike (`spikes`): `--loss_spikes log` notes it; `skip` skips the update; `rollback` puts weights and moments back to
   the newest checkpoint and goes on with the data behind the spike (arXiv:2204.02311 section 5.1);
 * out of memory (`micro_batches`): the update is computed in smaller pieces.
@@ -249,19 +249,28 @@ class SafeUpdates:
             return True
         if totals.grad_norm is None or math.isfinite(totals.grad_norm):
             return False
-        if self.accelerator.distributed_type.value == "DEEPSPEED":
-            return False
         # Under fp16 the scaler skips such an update itself and lowers its scale.
+        if self.accelerator.distributed_type.value == "DEEPSPEED":
+            scaler = self.optimizer.optimizer.loss_scaler
+            return not scaler.dynamic or scaler.cur_scale <= LEAST_SCALE
         scaler = self.accelerator.scaler
         return scaler is None or scaler.get_scale() <= LEAST_SCALE
+
+    def _skipped_by_deepspeed(self) -> bool:
+        """Whether DeepSpeed left the last update out; its schedule goes on all the same, as after our own skips."""
+        optimizer = self.optimizer.optimizer
+        skipped, optimizer.overflow = bool(optimizer.overflow), False
+        return skipped
 
     def _skip(self, model, step: int, kind: str, totals: Totals, cause: str) -> None:
         """Takes the update back, and ends the run after too many in a row."""
         self.skipped_updates += 1
         self.in_a_row += 1
-        ours = self.accelerator.distributed_type.value != "DEEPSPEED"
-        if ours:
+        if self.accelerator.distributed_type.value != "DEEPSPEED":
             model.zero_grad(set_to_none=True)
+            ours = True
+        else:
+            ours = self._skipped_by_deepspeed()
         stops = self.in_a_row >= self.max_skipped_updates
         action = "update skipped" if ours else "none: DeepSpeed has made the update"
         examples = self._note(step, kind, action + ("; the run stops" if stops else ""), totals)

@@ -1,0 +1,229 @@
+"""Trains a tiny T5 on two ranks (or four) in every way of sharding, and writes down what happened; run by torchrun.
+
+torchrun --nproc_per_node 2 tests/sharded_worker.py out.json ddp fsdp zero2 zero3
+"""
+
+import json
+import os
+import sys
+import tempfile
+
+import datasets
+import torch
+import torch.distributed as dist
+from law_worker import LENGTHS, tiny_model
+from transformers import TrainerCallback
+from transformers.utils import logging as transformers_logging
+
+from t5suite.data.features import TokenArrays
+from t5suite.data.samplers import shuffled_order
+from t5suite.data.sources import DataOptions, load_split
+from t5suite.data.training_data import tokenize_split
+from t5suite.errors import NumericsError, Preempted
+from t5suite.models.loading import load_tokenizer
+from t5suite.models.weight_files import read_weights
+from t5suite.tasks.registry import load_task
+from t5suite.training.arguments import SuiteTrainingArguments
+from t5suite.training.checkpoints import damage
+from t5suite.training.eval_sets import make_eval_set
+from t5suite.training.fine_tuning import make_collator, make_evaluator
+from t5suite.training.processes.signals import stop_requests
+from t5suite.training.trainer import SuiteTrainer
+
+# 21 rows in updates of 8: the last one of an epoch has 5, and the second rank one row less than the first.
+ROWS, STEPS, SAVED_AT = 21, 20, 7
+SETTINGS = {
+    "alone": {},
+    "ddp": {},
+    "fsdp": {"fsdp": True},
+    "hsdp": {"fsdp": True},
+    **{name: {"deepspeed": name} for name in ("zero1", "zero2", "zero2_offload", "zero3", "zero3_offload")},
+}
+
+
+def make_trainer(mode: str, folder: str, **settings) -> SuiteTrainer:
+    """A trainer over 21 rows of differing length, the same updates however many ranks there are."""
+    tokenizer = load_tokenizer(None)
+    task = load_task("mini", "entailment")
+    rows = load_split(task, "validation", "validation", DataOptions()).rows.select(range(ROWS))
+    features = tokenize_split(rows, task, tokenizer, LENGTHS, "train")
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    args = SuiteTrainingArguments(
+        **{
+            "output_dir": folder,
+            "per_device_train_batch_size": 4 // world_size,
+            "gradient_accumulation_steps": 2,
+            "max_steps": STEPS,
+            "learning_rate": 1e-3,
+            "optimizer": "adamw",
+            "weight_decay": 0.01,
+            "schedule": "linear",
+            "warmup_steps": 3,
+            "logging_steps": 1,
+            "eval_strategy": "no",
+            "save_strategy": "steps",
+            "save_steps": SAVED_AT,
+            "save_total_limit": 9,
+            "disable_tqdm": True,
+            "use_cpu": True,
+            "seed": 0,
+            **SETTINGS[mode],
+            **settings,
+        }
+    )
+    model = tiny_model(tokenizer)
+    return SuiteTrainer(
+        model=model,
+        args=args,
+        train_dataset=TokenArrays.concatenate([features]),
+        epoch_order=shuffled_order(len(features), 0),
+        collator=make_collator(model),
+        processing_class=tokenizer,
+    )
+
+
+def course(trainer) -> dict[str, list[float]]:
+    """Loss, gradient norm and rate of every update."""
+    lines = [line for line in trainer.state.log_history if "loss" in line]
+    return {name: [line[name] for line in lines] for name in ("loss", "grad_norm", "learning_rate")}
+
+
+def evaluations(trainer) -> dict:
+    """Metrics, loss and predictions of 13 rows, by method; 13 rows are three batches of five for two ranks."""
+    tokenizer, found = trainer.processing_class, {}
+    evaluator = make_evaluator(trainer.data_collator, tokenizer, trainer.args, trainer.accelerator, False)
+    evaluator.batch_size = 5
+    for name in ("entailment", "similarity"):
+        task = load_task("mini", name)
+        rows = load_split(task, "validation", "validation", DataOptions()).rows
+        part = datasets.Dataset.from_list(rows.select(range(13)).to_list())
+        for method in ("generate", "score"):
+            eval_set = make_eval_set(name, task, "validation", "validation", part, tokenizer, LENGTHS, method)
+            result = evaluator.evaluate(trainer.model, [eval_set]).results[name]
+            found[f"{name} {method}"] = {
+                "rows": result.num_rows,
+                "predictions": result.predictions,
+                "metrics": {key: repr(value) for key, value in result.metrics.items()},
+                "loss": result.loss,
+            }
+    return found
+
+
+def weights_of(trainer, folder) -> dict[str, torch.Tensor]:
+    """What the trainer exports, read again."""
+    trainer.save_model(folder)
+    return read_weights(folder)
+
+
+def same_bits(here: dict, there: dict) -> bool:
+    """Whether two sets of weights are the same to the bit."""
+    return here.keys() == there.keys() and all(torch.equal(here[name], there[name]) for name in here)
+
+
+class StopOnOneRank(TrainerCallback):
+    """Asks the last rank alone to stop, in the middle of a run."""
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == SAVED_AT + 2 and args.process_index == args.world_size - 1:
+            stop_requests().request("SIGTERM")
+
+
+def train_in_every_way(mode: str, folder: str) -> dict:
+    """An uninterrupted run, one that goes on from its checkpoint, and one that is stopped and goes on."""
+    whole = make_trainer(mode, f"{folder}/whole")
+    whole.train()
+    weights = weights_of(whole, f"{folder}/whole")
+    found = {**course(whole), "evaluations": evaluations(whole), "kind": whole.accelerator.distributed_type.value}
+    found["in_pieces"] = max(_held_share(parameter) for parameter in whole.model.parameters()) < 1
+    found["damage"] = damage(f"{folder}/whole/checkpoint-{SAVED_AT}")
+    found["exported"] = {name: value.double().abs().sum().item() for name, value in weights.items()}
+    again = make_trainer(mode, f"{folder}/again")
+    again.train(resume_from_checkpoint=f"{folder}/whole/checkpoint-{SAVED_AT}")
+    found["resumed_exactly"] = same_bits(weights, weights_of(again, f"{folder}/again"))
+    found["resumed_course"] = course(again) == course(whole)
+    found.update(stopped_and_resumed(mode, folder, weights))
+    return found
+
+
+def _held_share(parameter) -> float:
+    """How much of a parameter this rank holds."""
+    if hasattr(parameter, "ds_numel"):
+        return parameter.numel() / parameter.ds_numel
+    return parameter.to_local().numel() / parameter.numel() if hasattr(parameter, "to_local") else 1.0
+
+
+def stopped_and_resumed(mode: str, folder: str, weights) -> dict:
+    """A rank is asked to stop: all commit one checkpoint at the same step, and go on from it."""
+    stopped = make_trainer(mode, f"{folder}/stopped", save_strategy="no")
+    stopped.add_callback(StopOnOneRank())
+    try:
+        stopped.train()
+        return {"stopped_at": None}
+    except Preempted:
+        step = stopped.state.global_step
+    finally:
+        stop_requests()._forget()
+    checkpoint = f"{folder}/stopped/checkpoint-{step}"
+    again = make_trainer(mode, f"{folder}/stopped", save_strategy="no")
+    again.train(resume_from_checkpoint=checkpoint)
+    return {
+        "stopped_at": step,
+        "stopped_damage": damage(checkpoint),
+        "stop_changes_nothing": same_bits(weights, weights_of(again, f"{folder}/stopped")),
+    }
+
+
+def breaking(trainer, steps):
+    """The trainer's loss, which is no number in some steps, on one rank alone."""
+    sound = trainer.compute_loss_func
+
+    def loss(outputs, labels, num_items_in_batch=None):
+        broken = trainer.state.global_step + 1 in steps and trainer.args.process_index == trainer.args.world_size - 1
+        return sound(outputs, labels, num_items_in_batch) * (float("nan") if broken else 1.0)
+
+    return loss
+
+
+def broken_updates(mode: str, folder: str) -> dict:
+    """Updates 3 and 4 have no finite loss: nothing of them reaches the weights, and the third in a row ends the run."""
+    found = {}
+    for name, broken in (("two", (3, 4)), ("three", (3, 4, 5))):
+        trainer = make_trainer(mode, f"{folder}/broken_{name}", save_strategy="no", max_steps=6)
+        trainer.compute_loss_func = breaking(trainer, broken)
+        try:
+            trainer.train()
+            weights = weights_of(trainer, f"{folder}/broken_{name}")
+            found["finite"] = all(bool(value.isfinite().all()) for value in weights.values())
+            found["skipped"] = trainer.skipped_updates
+            found["rates"] = course(trainer)["learning_rate"]
+            found["weights"] = {key: value.double().abs().sum().item() for key, value in weights.items()}
+        except NumericsError as error:
+            found["ended"] = str(error)
+    return found
+
+
+def main():
+    out, *modes = sys.argv[1:]
+    folder = os.environ.get("SHARDED_FOLDER") or tempfile.mkdtemp()
+    report = {}
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    datasets.disable_progress_bars()
+    for mode in modes:
+        if mode == "hsdp":
+            sizes = {"DP_REPLICATE": "2", "DP_SHARD": "2", "TP": "1", "CP": "1", "SP": "1"}
+            os.environ["ACCELERATE_USE_PARALLELISM_CONFIG"] = "true"
+            os.environ.update({f"PARALLELISM_CONFIG_{name}_SIZE": size for name, size in sizes.items()})
+        report[mode] = train_in_every_way(mode, f"{folder}/{mode}")
+        report[mode]["broken"] = broken_updates(mode, f"{folder}/{mode}")
+        if int(os.environ.get("RANK", "0")) == 0:
+            print(f"{mode} is done", file=sys.stderr, flush=True)
+    if int(os.environ.get("RANK", "0")) == 0:
+        with open(out, "w", encoding="utf-8") as file:
+            json.dump(report, file)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
