@@ -2,6 +2,7 @@
 
 t5suite sweep sweeps/glue_rte_sweep.yaml --count 20 --workers 2
 t5suite sweep sweeps/glue_rte_sweep.yaml --count 20 --workers 2 --resume
+t5suite sweep --sweep_dir runs/sweeps/glue_rte --resume --count 30
 t5suite sweep --grid learning_rate=1e-3,3e-4 --seeds 1,2,3 --tasks rte,cola -- python fine_tune_t5.py
 t5suite sweep lint sweeps/*.yaml
 """
@@ -16,6 +17,7 @@ from t5suite.launch.sweep_files import SweepFile, read_sweep
 from t5suite.shipped import shipped_file, shipped_folder
 
 SWEEPS = "sweeps"
+SWEEP_FILE = "sweep.yaml"
 SAMPLERS = ("tpe", "gp")
 
 
@@ -112,6 +114,8 @@ def _wanted(arguments) -> tuple[SweepFile, list[str]]:
     from t5suite.launch.grids import grid_content
 
     of_a_grid = bool(arguments.grid or arguments.seeds is not None or arguments.tasks is not None)
+    if arguments.resume and arguments.sweep_dir and not of_a_grid and not arguments.files:
+        arguments.files = [str(Path(arguments.sweep_dir) / SWEEP_FILE)]
     if of_a_grid == bool(arguments.files):
         raise ConfigError("t5suite sweep: give a sweep file, or --grid, --seeds or --tasks; not both")
     words = arguments.words

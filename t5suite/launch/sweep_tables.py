@@ -15,6 +15,8 @@ from t5suite.launch.summaries import best_record
 SECONDS_BETWEEN_TABLES = 1.0
 # Trials that the live table shows; the table at the end shows all.
 LIVE_ROWS = 20
+# Characters a line in a file or pipe, whose readers do not fold it.
+FILE_WIDTH = 200
 
 
 class SweepView:
@@ -135,7 +137,7 @@ def print_results(summary: dict) -> None:
     """The results of a sweep: all trials, means over seeds where there are some, the best trial and its command."""
     from rich.console import Console
 
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=FILE_WIDTH)
     console.print(table_of(summary))
     if summary["groups"]:
         console.print(group_table(summary))

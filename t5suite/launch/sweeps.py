@@ -13,12 +13,13 @@ several; one that was killed goes on, without losing or repeating a trial (`tria
 import json
 import math
 import os
+import secrets
 import shlex
 import shutil
 import signal
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from t5suite.errors import EXIT_FINISHED, EXIT_NUMERICS, EXIT_PREEMPTED, ConfigError, Preempted
@@ -173,6 +174,7 @@ class Sweep:
         try:
             with self.store.locked():
                 self.facts = self._agree()
+                self.plan = replace(plan, words=self.facts["words"], name=self.facts["name"])
         except BaseException:
             self.store.close()
             raise
@@ -188,10 +190,8 @@ class Sweep:
         Raises:
           ConfigError: other words behind `--`.
         """
-        import secrets
-
-        facts = self.store.describe(sweep_id=secrets.token_hex(4), words=self.plan.words)
-        if facts["words"] != self.plan.words:
+        facts = self.store.describe(sweep_id=secrets.token_hex(4), words=self.plan.words, name=self.plan.name)
+        if self.plan.words and facts["words"] != self.plan.words:
             there, here = (shlex.join(words) or "nothing" for words in (facts["words"], self.plan.words))
             raise ConfigError(
                 f"--sweep_dir {self.directory}: this sweep adds {there} to its trials' command, not {here}; "
@@ -209,31 +209,35 @@ class Sweep:
           Preempted: a signal asked to stop; the trials have been stopped and can be gone on with.
           ConfigError: the first trials all failed.
         """
-        next_claim = 0.0
-        with _stop_requests() as asked:
-            try:
-                while True:
-                    if asked or self.error:
-                        self._stop_all(kill=len(asked) > 1)
-                    elif None in self.slots and time.monotonic() >= next_claim:
-                        next_claim = 0.0 if self._fill() else time.monotonic() + SECONDS_BETWEEN_CLAIMS
-                    for i, slot in enumerate(self.slots):
-                        if slot is not None and self._look(slot):
-                            self.slots[i], next_claim = None, 0.0
-                    if not any(self.slots) and (next_claim or asked or self.error):
-                        break
-                    self._show()
-                    time.sleep(SECONDS_BETWEEN_LOOKS)
-            finally:
-                self._abandon()
-                records = self.write_summary()
-                self.store.close()
+        try:
+            with _stop_requests() as asked:
+                self._loop(asked)
+            records = self.write_summary()
+        finally:
+            self._abandon()
+            self.store.close()
         if self.error:
             raise self.error
         if asked:
             left = sum(record["state"] == "preempted" for record in records)
             raise Preempted(f"{left} trials were stopped on the way; --resume goes on with {self.directory}")
         return records
+
+    def _loop(self, asked: list) -> None:
+        """Until no trial is left to claim, or all were stopped."""
+        next_claim = 0.0
+        while True:
+            if asked or self.error:
+                self._stop_all(kill=len(asked) > 1)
+            elif None in self.slots and time.monotonic() >= next_claim:
+                next_claim = 0.0 if self._fill() else time.monotonic() + SECONDS_BETWEEN_CLAIMS
+            for i, slot in enumerate(self.slots):
+                if slot is not None and self._look(slot):
+                    self.slots[i], next_claim = None, 0.0
+            if not any(self.slots) and (next_claim or asked or self.error):
+                return
+            self._show()
+            time.sleep(SECONDS_BETWEEN_LOOKS)
 
     def _fill(self) -> bool:
         """Gives every free worker a trial; whether there was one for each."""
@@ -289,13 +293,23 @@ class Sweep:
                 self._say(f"trial {claim.number}: waiting for its former process, which lives on another machine")
                 slot.signalled = True
             return False
-        self.store.note(claim, process=slot.process.prepare())
+        seconds = claim.status.get("seconds", 0.0) + self._unseen_seconds(claim)
+        self.store.note(claim, process=slot.process.prepare(), since=time.time(), seconds=round(seconds, 1))
         slot.process.start()
         slot.began = time.monotonic()
-        again = f" again (start {claim.status['starts']})" if claim.former else ""
-        self._say(f"trial {claim.number}: started{again}, {shown(claim.parameters)}")
+        again = f" again (start {claim.status['starts']})" if claim.status["starts"] > 1 else ""
+        searched = {p.path[0] for p in self.plan.search.parameters if p.distribution != "constant"}
+        values = {name: value for name, value in claim.parameters.items() if name in searched}
+        self._say(f"trial {claim.number}: started{again}{', ' if values else ''}{shown(values)}")
         self.write_summary()
         return False
+
+    def _unseen_seconds(self, claim: Claim) -> float:
+        """How long a former process ran whose end nobody saw, by the last line that it logged."""
+        metrics = self.run_dir(claim.number) / METRICS_FILE
+        if not claim.former or not metrics.is_file():
+            return 0.0
+        return max(0.0, metrics.stat().st_mtime - claim.status.get("since", math.inf))
 
     def _is_owned_elsewhere(self, number: int) -> bool:
         """Whether a process that is not ours to stop holds the run directory."""
@@ -326,10 +340,12 @@ class Sweep:
                     slot.process.kill()
 
     def _abandon(self) -> None:
-        """Nothing of a sweep that ends by an error of its own goes on."""
-        for slot in filter(None, self.slots):
-            if slot.began is not None:
-                slot.process.stop(self.grace)
+        """After an error of the sweep's own its trials end with a checkpoint, and can be gone on with."""
+        begun = [slot.process for slot in filter(None, self.slots) if slot.began is not None]
+        for process in begun:
+            process.stop(self.grace)
+        while [process for process in begun if process.poll() is None]:
+            time.sleep(SECONDS_BETWEEN_LOOKS)
 
     # -----------------------------------------------------------------------------------------------------------------
     # A trial's end
@@ -346,7 +362,7 @@ class Sweep:
                 claim, "pruned", facts, f"{name}: stopped early at step {facts['last_step']}, best {shown(value)}"
             )
         elif stopped or (code == EXIT_PREEMPTED and again):
-            self.store.give_back(claim, **facts)
+            self.store.give_back(claim, **facts, process=None)
             self._say(f"{name}: preempted at step {facts['last_step']}")
             self.write_summary()
         elif code == EXIT_FINISHED:
@@ -545,7 +561,8 @@ def _tail(path: Path, lines: int = 5) -> str:
 def _stop_requests():
     """A list that every request to stop is added to."""
     asked: list[int] = []
-    former = {number: signal.signal(number, lambda number, frame: asked.append(number)) for number in STOP_SIGNALS}
+    heard = [number for number in STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]  # nohup's is not
+    former = {number: signal.signal(number, lambda number, frame: asked.append(number)) for number in heard}
     try:
         yield asked
     finally:

@@ -182,8 +182,13 @@ class Curve:
             return
         self.logged.update(name for name in line if "/" in name)
         if self.name in line:
-            value = line[self.name]
-            self.points[line["step"]] = float(value) if isinstance(value, (int, float)) else math.nan
+            self.points[line["step"]] = _finite(line[self.name])
+
+
+def _finite(value) -> float:
+    """NaN for whatever is no finite number."""
+    good = isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
+    return float(value) if good else math.nan
 
 
 def best_of(values: list[float], goal: str) -> float | None:

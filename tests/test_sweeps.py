@@ -1,0 +1,454 @@
+"""Sweeps without a server, driven as a user would, over a trial that needs no torch (`sweep_trial.py`).
+
+The laws: no trial is lost and none is run twice, whatever is killed; the number of trials is what was asked for, however
+many processes work on the sweep; a trial that fails, hangs or diverges does not end the sweep; nothing is left running.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import yaml
+from absl.testing import absltest, parameterized
+
+ROOT = Path(__file__).resolve().parent.parent
+TRIAL = str(Path(__file__).resolve().parent / "sweep_trial.py")
+HANG = 120.0
+
+
+def sweep_file(**changes) -> dict:
+    """A sweep over `sweep_trial.py`."""
+    content = {
+        "program": TRIAL,
+        "method": "random",
+        "metric": {"name": "eval/accuracy", "goal": "maximize"},
+        "parameters": {"learning_rate": {"distribution": "log_uniform_values", "min": 1e-5, "max": 1e-1}},
+        **changes,
+    }
+    return {key: value for key, value in content.items() if value is not None}
+
+
+class SweepTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.directory = self.folder / "sweep"
+        self.started: list[subprocess.Popen] = []
+        self.addCleanup(self.kill_all)
+
+    def kill_all(self):
+        for process in self.started:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            process.wait()
+        for folder in self.trials():
+            for pid in self.processes_of(folder):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def start(self, *words) -> subprocess.Popen:
+        """Starts `t5suite sweep`; its output goes to a file of its own."""
+        words = list(map(str, words))
+        place = words.index("--") if "--" in words else len(words)
+        words[place:place] = ["--sweep_dir", str(self.directory)]
+        with (self.folder / f"output-{len(self.started)}").open("wb") as output:
+            argv = [sys.executable, "-m", "t5suite", "sweep", *words]
+            self.started.append(subprocess.Popen(argv, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT))
+        return self.started[-1]
+
+    def sweep(self, *words, code=0) -> str:
+        """Runs `t5suite sweep` to its end, and returns what it said."""
+        found = self.start(*words).wait(timeout=HANG)
+        text = self.output(len(self.started) - 1)
+        self.assertEqual(found, code, text)
+        return text
+
+    def output(self, number: int) -> str:
+        return (self.folder / f"output-{number}").read_text()
+
+    @property
+    def file(self) -> str:
+        return str(self.folder / "file.yaml")
+
+    def write(self, content) -> str:
+        (self.folder / "file.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+        return self.file
+
+    def summary(self) -> dict:
+        return json.loads((self.directory / "sweep.json").read_text())
+
+    def trials(self) -> list[Path]:
+        return sorted(path for path in self.directory.glob("trials/*") if path.is_dir())
+
+    def starts(self, folder: Path) -> list[list[str]]:
+        """`[first step, run id, words]` of each start of a trial."""
+        lines = (folder / "steps.log").read_text().splitlines()
+        return [line.split(" ", 3)[1:] for line in lines if line.startswith("start")]
+
+    def steps(self, folder: Path) -> list[int]:
+        lines = (folder / "steps.log").read_text().splitlines()
+        return [int(line.split()[1]) for line in lines if line.startswith("step")]
+
+    def processes_of(self, folder: Path) -> list[int]:
+        """Living processes whose run directory this is."""
+        wanted, found = f"T5SUITE_RUN_DIR={folder}".encode(), []
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                alive = (
+                    entry.name.isdigit()
+                    and entry.joinpath("stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+                )
+                if alive and wanted in entry.joinpath("environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+        return found
+
+    def wait_for(self, condition, what: str):
+        """Waits until it holds."""
+        deadline = time.monotonic() + HANG
+        while not condition():
+            self.assertLess(time.monotonic(), deadline, f"waited in vain for {what}")
+            time.sleep(0.02)
+
+    def check_each_ran_once(self, count: int, steps: int = 9):
+        """Every number once, every step of a trial that came to its end once, nothing left running."""
+        records = self.summary()["trials"]
+        self.assertEqual([record["number"] for record in records], list(range(count)))
+        self.assertEqual([folder.name for folder in self.trials()], [f"{number:04d}" for number in range(count)])
+        for record, folder in zip(records, self.trials(), strict=True):
+            self.assertIn(record["state"], ("complete", "pruned"))
+            last = steps if record["state"] == "complete" else record["last_step"]
+            self.assertEqual(
+                self.steps(folder)[:last], list(range(1, last + 1)), f"{folder.name}: a step was lost or repeated"
+            )
+            self.assertEmpty(self.processes_of(folder))
+
+
+class SearchesTest(SweepTest):
+    def test_bayes_with_hyperband_and_two_workers(self):
+        early = {"type": "hyperband", "min_iter": 2, "eta": 2}
+        text = self.sweep(self.write(sweep_file(method="bayes", early_terminate=early)), "--count", 8, "--workers", 2)
+        self.check_each_ran_once(8)
+        summary = self.summary()
+        states = [record["state"] for record in summary["trials"]]
+        self.assertIn("pruned", states)
+        for record in summary["trials"]:
+            if record["state"] == "pruned":
+                self.assertIn(record["exit_code"], (75, -signal.SIGTERM))
+                self.assertLess(record["last_step"], 9)
+        best = max(
+            (record for record in summary["trials"] if record["state"] == "complete"),
+            key=lambda record: record["value"],
+        )
+        self.assertEqual(summary["best"], best["number"])
+        self.assertEqual(best["value"], max(value for _, value in best["curve"]))
+        self.assertIn(best["command"], text)
+        self.assertIn(f"best: trial {best['number']}", text)
+
+    def test_the_command_that_is_shown_is_the_one_that_was_run(self):
+        self.sweep(self.write(sweep_file()), "--count", 1)
+        record = self.summary()["trials"][0]
+        words = json.loads(self.starts(self.trials()[0])[0][2])
+        self.assertEqual(record["command"].split()[-len(words) :], words)
+        self.assertStartsWith(words[0], "--learning_rate=")
+
+    def test_a_value_is_the_best_of_its_history_and_null_the_worst(self):
+        parameters = {"learning_rate": {"values": [1.0, 1e-2]}}
+        self.sweep(self.write(sweep_file(method="grid", parameters=parameters)))
+        worst, good = self.summary()["trials"]
+        self.assertEqual((worst["state"], worst["value"]), ("complete", None))
+        self.assertEqual({value for _, value in worst["curve"]}, {None})
+        self.assertAlmostEqual(good["value"], 90 - 20 / 9)
+        self.assertEqual(self.summary()["best"], 1)
+
+    def test_a_grid_is_gone_through_once_and_in_order(self):
+        parameters = {"learning_rate": {"values": [1e-2, 1e-3]}, "steps": {"min": 1, "max": 3}}
+        self.sweep(self.write(sweep_file(method="grid", parameters=parameters, run_cap=20)), "--workers", 2)
+        found = [tuple(record["parameters"].values()) for record in self.summary()["trials"]]
+        self.assertEqual(found, [(rate, steps) for rate in (1e-2, 1e-3) for steps in (1, 2, 3)])
+        self.sweep(self.file, "--resume")
+        self.assertLen(self.summary()["trials"], 6)
+        self.assertEqual([len(self.starts(folder)) for folder in self.trials()], [1] * 6)
+
+    def test_run_cap_and_count_are_both_kept(self):
+        self.sweep(self.write(sweep_file(run_cap=2)), "--count", 5)
+        self.assertLen(self.trials(), 2)
+        self.sweep(self.write(sweep_file(run_cap=2)), "--resume", "--count", 1)
+        self.assertLen(self.trials(), 2)
+
+    def test_the_target_ends_the_sweep(self):
+        parameters = {"learning_rate": {"values": [1e-5, 1e-3, 1e-2, 1e-4]}}
+        metric = {"name": "eval/accuracy", "goal": "maximize", "target": 95}
+        self.sweep(self.write(sweep_file(method="grid", parameters=parameters, metric=metric)))
+        self.assertLen(self.trials(), 2)
+
+    def test_the_same_seed_searches_alike_and_another_does_not(self):
+        found = []
+        for i, seed in enumerate((1, 1, 2)):
+            self.directory = self.folder / f"sweep-{i}"
+            words = ("--count", 7, "--seed", seed, "--", "--steps=1", "--sleep=0")
+            self.sweep(self.write(sweep_file(method="bayes")), *words)
+            found.append([record["parameters"] for record in self.summary()["trials"]])
+        self.assertEqual(found[0], found[1])
+        self.assertNotEqual(found[0], found[2])
+
+    def test_words_reach_the_trial_as_they_are(self):
+        values = ["a b", "'\"`", "$(touch canary)", "new\nline", "-rf *", "é;#", ""]
+        parameters = {"learning_rate": {"value": 1e-3}, "steps": {"value": 1}, "run_name": {"values": values}}
+        self.sweep(self.write(sweep_file(method="grid", parameters=parameters)), "--", "--x=$HOME *")
+        seen = [json.loads(self.starts(folder)[0][2]) for folder in self.trials()]
+        self.assertEqual([words[2] for words in seen], [f"--run_name={value}" for value in values])
+        self.assertEqual({words[3] for words in seen}, {"--x=$HOME *"})
+
+
+class FailuresTest(SweepTest):
+    def test_failed_trials_are_recorded_and_the_sweep_goes_on(self):
+        parameters = {"exit_code": {"values": [0, 1, 70, 78, -9]}, "fail_at": {"value": 3}}
+        text = self.sweep(self.write(sweep_file(method="grid", parameters=parameters)))
+        records = self.summary()["trials"]
+        self.assertEqual([record["state"] for record in records], ["complete"] + ["failed"] * 4)
+        self.assertEqual([record["exit_code"] for record in records], [0, 1, 70, 78, 247])
+        self.assertEqual([record["last_step"] for record in records], [2] * 5)
+        self.assertIn("exit code 78: bad configuration", text)
+        self.assertEqual(self.summary()["best"], 0)
+
+    def test_when_the_first_trials_all_fail_the_sweep_ends_and_says_why(self):
+        content = sweep_file(command=["python", "no_such_script.py", "${args}"])
+        text = self.sweep(self.write(content), "--count", 20, code=78)
+        self.assertLen(self.summary()["trials"], 5)
+        self.assertIn("no_such_script.py", text)
+        self.assertIn("the first 5 trials failed", text)
+        content = sweep_file(command=["no-such-program", "${args}"])
+        self.directory = self.folder / "other"
+        self.assertIn("not found", self.sweep(self.write(content), "--count", 2, code=78))
+
+    def test_a_metric_that_is_not_logged_is_named(self):
+        parameters = {"log": {"values": ["eval/f1", "eval/accuracy"]}}
+        text = self.sweep(self.write(sweep_file(method="grid", parameters=parameters)))
+        self.assertEqual([record["state"] for record in self.summary()["trials"]], ["failed", "complete"])
+        self.assertIn("it ended without logging eval/accuracy; it logged eval/f1", text)
+
+    def test_a_stopped_trial_that_does_not_end_is_killed(self):
+        """Hyperband stops the worse of two; this one ignores SIGTERM."""
+        parameters = {"learning_rate": {"values": [1e-3, 1e-5]}, "stubborn": {"value": True}}
+        early = {"type": "hyperband", "min_iter": 2, "eta": 2}
+        words = ("--grace", "0.3", "--", "--sleep=0.1", "--steps=30")
+        content = sweep_file(method="grid", parameters=parameters, early_terminate=early)
+        self.sweep(self.write(content), *words)
+        record = self.summary()["trials"][1]
+        self.assertEqual((record["state"], record["exit_code"]), ("pruned", -signal.SIGKILL))
+        self.assertEmpty(self.processes_of(self.trials()[1]))
+
+    def test_of_a_launcher_that_dies_first_the_workers_are_waited_for(self):
+        parameters = {"learning_rate": {"values": [1e-3, 1e-5]}, "launcher": {"value": True}}
+        early = {"type": "hyperband", "min_iter": 2, "eta": 2}
+        words = ("--", "--sleep=0.5", "--steps=6")
+        self.sweep(self.write(sweep_file(method="grid", parameters=parameters, early_terminate=early)), *words)
+        record, folder = self.summary()["trials"][1], self.trials()[1]
+        self.assertEqual((record["state"], record["exit_code"]), ("pruned", -signal.SIGTERM))
+        self.assertEqual(json.loads((folder / "state.json").read_text())["step"], record["last_step"])
+        self.assertEmpty(self.processes_of(folder))
+
+
+class KilledTest(SweepTest):
+    SLOW = ("--", "--sleep=0.1")
+
+    @parameterized.parameters(1, 6)
+    def test_a_sweep_that_was_killed_goes_on(self, steps_seen):
+        """The driver is killed while two trials are at their first step, or later."""
+        early = {"type": "hyperband", "min_iter": 4, "eta": 3}
+        content = sweep_file(method="bayes", early_terminate=early)
+        words = ("--count", 6, "--workers", 2)
+        driver = self.start(self.write(content), *words, *self.SLOW)
+        self.wait_for(lambda: len(self.trials()) == 4 and self.has_steps(3, steps_seen), "the fourth trial")
+        driver.kill()
+        driver.wait()
+        text = self.sweep(self.file, *words, "--resume", *self.SLOW)
+        self.check_each_ran_once(6)
+        again = [folder.name for folder in self.trials() if len(self.starts(folder)) > 1]
+        self.assertNotEmpty(again)
+        for name in again:
+            first, second = self.starts(self.directory / "trials" / name)
+            self.assertEqual(first[1:], second[1:], "the same run id and the same words")
+        self.assertIn("started again", text)
+
+    def has_steps(self, trial: int, count: int) -> bool:
+        path = self.directory / "trials" / f"{trial:04d}" / "steps.log"
+        return path.is_file() and path.read_text().count("\nstep") >= count
+
+    def test_trials_end_with_a_checkpoint_when_their_driver_is_killed(self):
+        driver = self.start(self.write(sweep_file()), "--count", 1, "--", "--sleep=0.1", "--steps=1000")
+        self.wait_for(lambda: self.has_steps(0, 2), "two steps")
+        driver.kill()
+        driver.wait()
+        self.wait_for(lambda: not self.processes_of(self.trials()[0]), "the trial's end")
+
+    def test_what_is_left_of_a_killed_sweep_is_stopped_before_its_trial_goes_on(self):
+        """A launcher's worker does not hear of the driver's death."""
+        parameters = {"learning_rate": {"value": 1e-3}, "launcher": {"value": True}}
+        words = ("--count", 1, "--", "--sleep=0.1", "--steps=40")
+        driver = self.start(self.write(sweep_file(parameters=parameters)), *words)
+        self.wait_for(lambda: self.has_steps(0, 3), "three steps")
+        driver.kill()
+        driver.wait()
+        self.wait_for(lambda: len(self.processes_of(self.trials()[0])) == 1, "the launcher's death")
+        self.sweep(self.file, "--resume", *words)
+        self.check_each_ran_once(1, steps=40)
+        self.assertLen(self.starts(self.trials()[0]), 2)
+
+    @parameterized.parameters(signal.SIGTERM, signal.SIGINT)
+    def test_a_sweep_that_is_asked_to_stop_ends_its_trials_with_a_checkpoint(self, number):
+        words = ("--count", 3, "--workers", 2)
+        driver = self.start(self.write(sweep_file()), *words, *self.SLOW)
+        self.wait_for(lambda: self.has_steps(0, 2) and self.has_steps(1, 2), "two steps of two trials")
+        driver.send_signal(number)
+        self.assertEqual(driver.wait(timeout=HANG), 75, self.output(0))
+        records = self.summary()["trials"]
+        self.assertEqual([record["state"] for record in records], ["preempted", "preempted"])
+        self.assertEqual([record["exit_code"] for record in records], [75, 75])
+        self.assertIn("--resume", self.output(0))
+        self.sweep(self.file, *words, "--resume", *self.SLOW)
+        self.check_each_ran_once(3)
+        self.assertEqual([len(self.starts(folder)) for folder in self.trials()], [2, 2, 1])
+
+    def test_a_trial_that_was_preempted_alone_goes_on(self):
+        driver = self.start(self.write(sweep_file()), "--count", 1, *self.SLOW)
+        self.wait_for(lambda: self.has_steps(0, 2), "two steps")
+        for pid in self.processes_of(self.trials()[0]):
+            os.kill(pid, signal.SIGTERM)
+        self.assertEqual(driver.wait(timeout=HANG), 0, self.output(0))
+        self.check_each_ran_once(1)
+        self.assertLen(self.starts(self.trials()[0]), 2)
+
+    def test_half_a_line_at_the_journals_end_is_cut_off(self):
+        self.sweep(self.write(sweep_file()), "--count", 1)
+        with (self.directory / "journal.log").open("ab") as journal:
+            journal.write(b'{"op_code": 4, "worker')
+        self.sweep(self.file, "--count", 2, "--resume")
+        self.check_each_ran_once(2)
+
+
+class SharedTest(SweepTest):
+    @parameterized.parameters("grid", "random")
+    def test_two_processes_share_a_sweep(self, method):
+        parameters = {"learning_rate": {"values": [1e-2, 1e-3, 1e-4]}, "steps": {"values": [3, 4, 5]}}
+        count = [] if method == "grid" else ["--count", 9]
+        path = self.write(sweep_file(method=method, parameters=parameters))
+        drivers = [self.start(path, *count, "--workers", 2, "--resume") for _ in range(2)]
+        for i, driver in enumerate(drivers):
+            self.assertEqual(driver.wait(timeout=HANG), 0, self.output(i))
+        records = self.summary()["trials"]
+        self.assertEqual([record["state"] for record in records], ["complete"] * 9)
+        self.assertEqual([len(self.starts(folder)) for folder in self.trials()], [1] * 9)
+        if method == "grid":
+            self.assertLen({json.dumps(record["parameters"]) for record in records}, 9)
+        shares = [self.output(i).count(": started") for i in range(2)]
+        self.assertEqual(sum(shares), 9)
+        self.assertNotIn(0, shares, "each had some")
+
+    def test_what_a_killed_process_had_the_other_one_takes_over(self):
+        path = self.write(sweep_file())
+        words = ("--count", 4, "--resume", "--", "--sleep=0.3")
+        first = self.start(path, *words)
+        self.wait_for(lambda: self.trials(), "the first trial")
+        second = self.start(path, *words)
+        self.wait_for(lambda: len(self.trials()) >= 2, "the second trial")
+        first.kill()
+        first.wait()
+        self.assertEqual(second.wait(timeout=HANG), 0, self.output(1))
+        self.check_each_ran_once(4)
+
+
+class DirectoriesTest(SweepTest):
+    def test_a_sweep_is_not_begun_over_another(self):
+        self.sweep(self.write(sweep_file()), "--count", 1)
+        before = (self.directory / "sweep.yaml").read_bytes()
+        text = self.sweep(self.file, "--count", 1, code=78)
+        self.assertIn(f"--sweep_dir {self.directory} holds a sweep already", text)
+        changed = sweep_file(metric={"name": "eval/accuracy", "goal": "minimize"})
+        text = self.sweep(self.write(changed), "--count", 2, "--resume", code=78)
+        self.assertIn("metric.goal 'maximize' there, 'minimize' here", text)
+        text = self.sweep(self.write(sweep_file()), "--count", 2, "--resume", "--", "--steps=3", code=78)
+        self.assertIn("adds nothing to its trials' command, not --steps=3", text)
+        self.assertEqual((self.directory / "sweep.yaml").read_bytes(), before)
+        self.assertLen(self.trials(), 1)
+
+    def test_a_directory_that_is_no_sweeps_is_refused(self):
+        self.directory.mkdir()
+        (self.directory / "thesis.tex").write_text("x")
+        self.assertIn("thesis.tex", self.sweep(self.write(sweep_file()), "--count", 1, code=78))
+
+    def test_a_sweep_goes_on_by_its_directory_alone(self):
+        self.sweep(self.write(sweep_file()), "--count", 1, "--", "--steps=3")
+        (self.folder / "file.yaml").unlink()
+        self.sweep("--resume", "--count", 2)
+        self.check_each_ran_once(2, steps=3)
+
+    def test_a_trials_surroundings(self):
+        """Its run directory, its ids, and its share of threads; nothing of a server's sweep."""
+        program = self.folder / "show.py"
+        program.write_text(
+            "import json, os, pathlib\n"
+            "folder = pathlib.Path(os.environ['T5SUITE_RUN_DIR']); folder.mkdir(parents=True)\n"
+            "(folder / 'environment.json').write_text(json.dumps(dict(os.environ)))\n"
+            "(folder / 'metrics.jsonl').write_text('{\"step\": 1, \"eval/accuracy\": 1.0}\\n')\n"
+        )
+        os.environ["WANDB_SWEEP_ID"] = "of-a-server"
+        self.addCleanup(os.environ.pop, "WANDB_SWEEP_ID")
+        self.sweep(self.write(sweep_file(program=str(program), name="my sweep")), "--count", 2)
+        seen = [json.loads((folder / "environment.json").read_text()) for folder in self.trials()]
+        self.assertEqual([Path(one["T5SUITE_RUN_DIR"]) for one in seen], self.trials())
+        self.assertEqual([one["WANDB_RUN_GROUP"] for one in seen], ["my sweep"] * 2)
+        ids = [one["WANDB_RUN_ID"] for one in seen]
+        self.assertEqual([one[-5:] for one in ids], ["-0000", "-0001"])
+        self.assertEqual(ids[0][:-5], ids[1][:-5])
+        self.assertNotIn("WANDB_SWEEP_ID", seen[0])
+        self.assertIn("OMP_NUM_THREADS", seen[0])
+        self.assertEqual(seen[0]["PATH"].split(os.pathsep)[0], str(Path(sys.executable).parent))
+
+
+class GridTest(SweepTest):
+    def test_seeds_and_tasks_end_in_means_and_deviations(self):
+        words = ["--grid", "learning_rate=1e-3,1e-2", "--seeds", "1,2,4", "--tasks", "rte,cola", "--workers", 2]
+        command = ["--", sys.executable, TRIAL, "--steps=1", "--sleep=0", "--log=eval/average"]
+        text = self.sweep(*words, *command)
+        summary = self.summary()
+        self.assertLen(summary["trials"], 12)
+        self.assertLen(summary["groups"], 4)
+        for group in summary["groups"]:
+            base = 80.0 if group["parameters"]["learning_rate"] == 1e-3 else 70.0
+            self.assertEqual(group["n"], 3)
+            self.assertAlmostEqual(group["mean"], base + 7 / 3)
+            self.assertAlmostEqual(group["std"], (7 / 3) ** 0.5)
+        self.assertEqual({group["task"] for group in summary["groups"]}, {"rte", "cola"})
+        self.assertIn("1.53", text)
+        self.assertEqual(
+            json.loads(self.starts(self.trials()[0])[0][2])[3:],
+            ["--learning_rate=0.001", "--seed=1", "--dataset_name=rte"],
+        )
+
+    @parameterized.parameters(
+        (["--grid", "learning_rate", "--", "x"], "write flag=value"),
+        (["--seeds", "1,a", "--", "x"], "seeds are whole numbers"),
+        (["--seeds", "1,1", "--", "x"], "1 stands there twice"),
+        (["--grid", "seed=1", "--seeds", "2", "--", "x"], "seed is given twice"),
+        (["--seeds", "1,2"], "need the command"),
+        (["--seeds", "1", "--", "python", "fine_tune_t5.py", "--sede=3"], "unknown flag --sede; did you mean seed"),
+        (["--grid", "learning_rate=fast", "--", "python", "fine_tune_t5.py"], "'fast' is not a float"),
+        ([], "give a sweep file"),
+        (["no_such.yaml", "--count", "1"], "no sweep file 'no_such.yaml'"),
+        (["--seeds", "1", "--workers", "0", "--", "x"], "--workers 0"),
+    )
+    def test_what_is_wrong_is_named(self, words, said):
+        self.assertIn(said, self.sweep(*words, code=78))
+
+
+if __name__ == "__main__":
+    absltest.main()
