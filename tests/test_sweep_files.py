@@ -1,0 +1,314 @@
+"""What is wrong in a sweep file, where, and what would be right."""
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import yaml
+from absl.testing import absltest, parameterized
+
+from t5suite.errors import ConfigError
+from t5suite.launch.sweep_checks import check_sweep, logged_metrics, script_of
+from t5suite.launch.sweep_files import (
+    DISTRIBUTIONS,
+    TOP_LEVEL,
+    as_yaml_float,
+    check_file,
+    parameters_of,
+    read_sweep,
+)
+
+ROOT = Path(__file__).resolve().parent.parent
+
+GOOD = """\
+name: rte
+program: fine_tune_t5.py
+method: bayes
+metric:
+  name: eval/accuracy
+  goal: maximize
+parameters:
+  benchmark:
+    value: glue
+  dataset_name:
+    value: rte
+  learning_rate:
+    distribution: log_uniform_values
+    min: 1.0e-5
+    max: 1.0e-2
+  lr_scheduler_kwargs:
+    parameters:
+      min_lr:
+        values: [0.0, 1.0e-6]
+  bf16:
+    values: [true, false]
+early_terminate:
+  type: hyperband
+  min_iter: 3
+command:
+  - ${env}
+  - accelerate
+  - launch
+  - ${program}
+  - --eval_strategy=epoch
+  - ${args}
+"""
+
+# `(what is replaced in GOOD, by what, the line, what is said)`.
+WRONG = [
+    ("min: 1.0e-5", "min: 1e-5", 14, "learning_rate: min '1e-5' is text in YAML; write 1.0e-5"),
+    ("max: 1.0e-2", "max: 1E2", 15, "learning_rate: max '1E2' is text in YAML; write 1.0e+2"),
+    ("max: 1.0e-2", "max: soon", 15, "learning_rate: max 'soon' is no finite number"),
+    ("max: 1.0e-2", "max: .inf", 15, "learning_rate: max inf is no finite number"),
+    ("max: 1.0e-2", "max: 1.0e-6", 14, "learning_rate: min 1e-05 is above max 1e-06"),
+    ("min: 1.0e-5", "min: 0", 14, "learning_rate: min 0: log_uniform_values needs values above 0"),
+    ("    max: 1.0e-2\n", "", 12, "learning_rate: log_uniform_values needs max"),
+    ("max: 1.0e-2", "max: 1.0e-2\n    q: 2", 16, "learning_rate: log_uniform_values takes min, max, not 'q'"),
+    ("log_uniform_values", "loguniform", 13, "learning_rate: unknown distribution 'loguniform'; did you mean log_uniform"),
+    ("log_uniform_values", "[a]", 13, "learning_rate: unknown distribution ['a']"),
+    ("learning_rate:", "learnin_rate:", 12, "unknown flag --learnin_rate; did you mean learning_rate"),
+    ("learning_rate:", "group_by_length:", 12, "--group_by_length is gone from transformers 5"),
+    ("learning_rate:", "2fast:", 12, "'2fast' is no parameter's name"),
+    ("learning_rate:", "seed:", 12, "seed: --seed takes whole numbers, and log_uniform_values gives others"),
+    ("learning_rate:", "bf16_full_eval:", 12, "bf16_full_eval: --bf16_full_eval takes no numbers; give values"),
+    ("  lr_scheduler_kwargs:", "  weight_decay:", 16, "weight_decay: --weight_decay takes no table"),
+    ("[true, false]", "[true, perhaps]", 21, "bf16: 'perhaps' is not a boolean"),
+    ("[true, false]", "[true, true]", 21, "bf16: True stands there twice"),
+    ("[true, false]", "[]", 21, "bf16: values [] is no list with at least one item"),
+    ("values: [true, false]", "distribution: categorical", 20, "bf16: categorical needs values"),
+    ("    values: [true, false]", "    value: 2001-01-01", 21, "bf16: value datetime.date(2001, 1, 1) is a date; put it in quotes"),
+    ("  bf16:\n    values: [true, false]", "  bf16: true", 20, "bf16: True is no table; write value: True"),
+    ("  bf16:\n    values: [true, false]", "  bf16: {}", 20, "bf16: give value, values, or min and max"),
+    ("  bf16:\n    values: [true, false]", "  output_dir: {value: out}", 20, "output_dir: all trials would share it"),
+    ("--eval_strategy=epoch", "--output_dir=out", 30, "output_dir: all trials would share it"),
+    ("--eval_strategy=epoch", "--eval_strategy=daily", 30, "--eval_strategy: 'daily' is not one of no, steps, epoch"),
+    ("--eval_strategy=epoch", "--eval_stratgy=epoch", 30, "unknown flag --eval_stratgy; did you mean eval_strategy"),
+    ("${args}", "${arg}", 31, "unknown macro ${arg}, which W&B leaves out; did you mean args"),
+    ("  - ${args}\n", "", 25, "no ${args} or the like"),
+    ("program: fine_tune_t5.py\n", "", 28, "${program} needs a program:"),
+    ("method: bayes", "method: bayesian", 3, "method: 'bayesian' is none of grid, random, bayes, custom"),
+    ("method: bayes\n", "", 1, "method is missing"),
+    ("method: bayes", "method: grid", 12, "learning_rate: a grid cannot go through log_uniform_values"),
+    ("method: bayes", "methd: bayes", 3, "unknown key 'methd'; did you mean method"),
+    ("name: rte", "name: [rte]", 1, "name: ['rte'] is no text"),
+    ("name: rte", "run_cap: 0", 1, "run_cap: 0 is no whole number above 0"),
+    ("metric:\n  name: eval/accuracy\n  goal: maximize\n", "", 1, "metric is missing, which early_terminate needs"),
+    ("name: eval/accuracy", "nam: eval/accuracy", 5, "metric: unknown key 'nam'; did you mean name"),
+    ("name: eval/accuracy", "name: accuracy", 5, "logs no 'accuracy'; did you mean eval/accuracy"),
+    ("name: eval/accuracy", "name: eval/f1", 5, "fine_tune_t5.py logs no 'eval/f1'"),
+    ("name: eval/accuracy", "name: eval/rte/accuracy", 5, "logs no 'eval/rte/accuracy'; did you mean eval/accuracy"),
+    ("goal: maximize", "goal: max", 6, "metric.goal: 'max' is none of minimize, maximize"),
+    ("  goal: maximize\n", "", 4, "goal is missing, and W&B's default is minimize; of eval/accuracy more is better"),
+    ("goal: maximize", "goal: maximize\n  target: 9e1", 7, "metric.target: '9e1' is text in YAML; write 9.0e+1"),
+    ("type: hyperband", "type: median", 23, "early_terminate.type: 'median' is none of hyperband"),
+    ("min_iter: 3", "min_iter: 0", 24, "early_terminate.min_iter: 0 is no whole number above 0"),
+    ("min_iter: 3", "max_iter: 9", 22, "early_terminate: give min_iter, or max_iter and s"),
+    ("min_iter: 3", "min_iter: 3\n  eta: 1", 25, "early_terminate.eta: 1 is no number above 1"),
+    ("min_iter: 3", "min_iter: 3\n  max_itr: 1", 25, "early_terminate: unknown key 'max_itr'"),
+    ("name: rte", "scheduler: {engine: optuna}", 1, "scheduler cannot stand beside early_terminate"),
+    ("name: rte", "scheduler: {engine: hyper}", 1, "scheduler.engine: 'hyper' is none of optuna, ax, wandb"),
+    ("name: rte", "metrics: [{name: a}, {name: b}]", 1, "metrics cannot stand beside metric"),
+    ("name: rte", "controller: {type: mine}", 1, "controller.type: 'mine' is none of local, cloud"),
+    ("  - ${env}", "  - {a: 1}", 26, "command: {'a': 1} is no word"),
+]  # fmt: skip
+
+# The same, for what is no error.
+NOTED = [
+    ("[0.0, 1.0e-6]", "[0.0, 1e-6]", 19, "lr_scheduler_kwargs.min_lr: '1e-6' is text in YAML; write 1.0e-6"),
+    (
+        "log_uniform_values",
+        "log_uniform",
+        12,
+        "exponents of e: values from 1 to 1.0101; for values take log_uniform_values",
+    ),
+    ("--eval_strategy=epoch", "--x=${args}", 30, "a macro must be an item of its own"),
+    ("--eval_strategy=epoch", "--bf16=True", 20, "bf16: the command gives --bf16 too"),
+]
+
+
+class FilesTest(parameterized.TestCase):
+    """A folder for sweep files."""
+
+    def setUp(self):
+        super().setUp()
+        self.folder = Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def write(self, text: str, name="sweep.yaml") -> Path:
+        path = self.folder / name
+        path.write_text(text)
+        return path
+
+    def sweep(self, text: str):
+        return read_sweep(self.write(text))
+
+
+class SweepFilesTest(FilesTest):
+    def findings(self, text: str) -> list[str]:
+        return [str(finding) for finding in check_sweep(read_sweep(self.write(text)))]
+
+    def test_nothing_is_found_in_a_good_file(self):
+        self.assertEqual(self.findings(GOOD), [])
+
+    @parameterized.parameters(*WRONG)
+    def test_what_is_wrong_is_said_with_its_line(self, old, new, line, said):
+        found = self.changed(old, new)
+        wanted = [text for text in found if said in text]
+        self.assertNotEmpty(wanted, found)
+        self.assertStartsWith(wanted[0], f"{self.folder}/sweep.yaml:{line}: ")
+        self.assertNotIn(": note: ", wanted[0])
+
+    @parameterized.parameters(*NOTED)
+    def test_what_is_hardly_meant_is_noted(self, old, new, line, said):
+        found = [text for text in self.changed(old, new) if said in text]
+        self.assertNotEmpty(found, self.changed(old, new))
+        self.assertStartsWith(found[0], f"{self.folder}/sweep.yaml:{line}: note: ")
+
+    def changed(self, old: str, new: str) -> list[str]:
+        self.assertEqual(GOOD.count(old), 1, old)
+        return self.findings(GOOD.replace(old, new))
+
+    def test_every_finding_is_given_in_the_order_of_lines(self):
+        found = self.findings(
+            GOOD.replace("1.0e-5", "1e-5").replace("goal: maximize", "gaol: 1").replace("${args}", "x")
+        )
+        lines = [int(text.removeprefix(f"{self.folder}/sweep.yaml:").partition(":")[0]) for text in found]
+        self.assertEqual(lines, sorted(lines))
+        self.assertGreaterEqual(len(set(lines)), 3)
+
+    def test_lines_are_those_of_the_file_behind_anchors(self):
+        text = GOOD.replace("value: glue", "&anchor value: glue").replace(
+            "  bf16:\n    values: [true, false]", "  bf16: &b\n    value: 7\n  tf32: *b"
+        )
+        self.assertTrue(any("bf16: 7 is not a boolean" in found and ":21:" in found for found in self.findings(text)))
+
+    @parameterized.parameters("", "- a\n", "5\n", "a: [", "a: !!python/object/apply:os.system [x]\n", "a: 1\na: 2\n")
+    def test_what_is_no_table_is_refused(self, text):
+        with self.assertRaises(ConfigError):
+            read_sweep(self.write(text))
+
+    @parameterized.parameters("1e-5", "2.5e3", "1.e5", "-1E5", "3e+7")
+    def test_the_number_that_is_suggested_is_one_in_yaml(self, text):
+        self.assertIsInstance(yaml.safe_load(text), str)
+        self.assertEqual(yaml.safe_load(as_yaml_float(text)), float(text))
+
+
+class SchemaTest(FilesTest):
+    def test_parameters_are_unfolded(self):
+        found = [(p.name, p.distribution) for p in parameters_of(self.sweep(GOOD))]
+        wanted = [("benchmark", "constant"), ("dataset_name", "constant"), ("learning_rate", "log_uniform_values")]
+        self.assertEqual(found, [*wanted, ("lr_scheduler_kwargs.min_lr", "categorical"), ("bf16", "categorical")])
+
+    @parameterized.parameters(
+        ("value: 1", "constant"),
+        ("values: [1]", "categorical"),
+        ("values: [1]\n    probabilities: [1]", "categorical_w_probabilities"),
+        ("min: 1\n    max: 2", "int_uniform"),
+        ("min: 1\n    max: 2.5", "uniform"),
+        ("min: 1.0\n    max: 2", "uniform"),
+    )
+    def test_a_distribution_is_inferred_as_wandb_does(self, text, wanted):
+        sweep = self.sweep(f"method: random\nparameters:\n  x:\n    {text}\n")
+        self.assertEqual(check_file(sweep), [])
+        self.assertEqual(parameters_of(sweep)[0].distribution, wanted)
+
+    @parameterized.parameters(*DISTRIBUTIONS)
+    def test_each_distribution_takes_its_settings_and_no_others(self, distribution):
+        examples = {"value": "1", "values": "[1, 2]", "probabilities": "[0.5, 0.5]", "min": "1", "max": "2"}
+        needed, optional = DISTRIBUTIONS[distribution]
+        lines = [f"    {key}: {examples.get(key, '1')}" for key in (*needed, *optional)]
+        for extra, wrong in (("", False), ("\n    surprise: 1", True)):
+            text = "\n".join([f"    distribution: {distribution}", *lines])
+            sweep = self.sweep(f"method: random\nparameters:\n  x:\n{text}{extra}\n")
+            found = [str(finding) for finding in check_file(sweep) if finding.level == "error"]
+            self.assertEqual(bool(found), wrong, found)
+
+    def test_the_top_level_is_closed(self):
+        self.assertContainsSubset(
+            ["method", "parameters", "metric", "command", "early_terminate", "run_cap"], TOP_LEVEL
+        )
+
+
+class ScriptsTest(FilesTest):
+    @parameterized.parameters(
+        ("command: [python, fine_tune_t5.py, '${args}']", "fine_tune_t5"),
+        ("command: [accelerate, launch, -m, pre_train_t5, '${args}']", "pre_train_t5"),
+        ("program: /x/pre_train_t5.py", "pre_train_t5"),
+        ("program: other.py", None),
+        ("command: [python, other.py, '${args}']", None),
+    )
+    def test_the_script_is_found_in_the_command(self, text, wanted):
+        script = script_of(self.sweep(f"method: grid\n{text}\n"))
+        self.assertEqual(script.name if script else None, wanted)
+
+    @parameterized.parameters(
+        ("glue", "mrpc", "eval/f1"),
+        ("glue", "mnli", "eval/accuracy"),
+        ("glue", "mnli", "eval/mnli_matched/accuracy"),
+        ("glue", "rte,cola", "eval/cola/matthews_correlation"),
+        ("glue", "all", "eval/average"),
+        ("super_glue", "all", "eval/multirc/f1"),
+        ("mini", "sentiment", "eval/invalid_rate"),
+    )
+    def test_logged_metrics_are_those_of_the_task(self, benchmark, task, name):
+        sweep = self.sweep(
+            f"method: grid\nprogram: fine_tune_t5.py\nparameters: {{benchmark: {{value: {benchmark}}}}}\n"
+            f"command: [python, '${{program}}', --dataset_name, '{task}', '${{args}}']\n"
+        )
+        self.assertIn(name, logged_metrics(sweep, script_of(sweep)))
+
+    def test_of_several_tasks_only_what_all_of_them_log_counts(self):
+        text = "method: grid\nprogram: fine_tune_t5.py\nparameters: {benchmark: {value: glue}, dataset_name: {values: [cola, rte]}}\n"
+        sweep = self.sweep(text)
+        names = logged_metrics(sweep, script_of(sweep))
+        self.assertIn("eval/average", names)
+        self.assertNotIn("eval/accuracy", names)
+
+    def test_a_configuration_file_in_the_command_counts(self):
+        text = "method: grid\nparameters: {seed: {values: [1]}}\ncommand: [python, fine_tune_t5.py, mini.yaml, '${args}']\n"
+        sweep = self.sweep(text + "metric: {name: eval/f1, goal: maximize}\n")
+        self.assertTrue(any("logs no 'eval/f1'" in finding.message for finding in check_sweep(sweep)))
+
+    @parameterized.parameters(*sorted(path.name for path in (ROOT / "sweeps").glob("*.yaml")))
+    def test_nothing_is_found_in_a_shipped_file(self, name):
+        self.assertEqual([str(finding) for finding in check_sweep(read_sweep(ROOT / "sweeps" / name))], [])
+
+
+class LintTest(FilesTest):
+    def lint(self, *words) -> subprocess.CompletedProcess:
+        argv = [sys.executable, "-c", LINT, "sweep", "lint", *map(str, words)]
+        return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+    def test_lint_prints_all_findings_of_all_files(self):
+        good, bad = self.write(GOOD), self.write(GOOD.replace("1.0e-5", "1e-5").replace("eval/acc", "acc"), "bad.yaml")
+        broken = self.write("a: [\n", "broken.yaml")
+        self.assertEqual(self.lint(good).returncode, 0)
+        done = self.lint(good, bad, broken)
+        self.assertEqual(done.returncode, 78)
+        for said in (f"{good}: fine", f"{bad}:14: learning_rate", f"{bad}:5: metric", f"{broken}:2:"):
+            self.assertIn(said, done.stdout)
+        self.assertIn("3 findings", done.stderr)
+        self.assertIn("imported: []", done.stderr)
+
+    def test_lint_as_json(self):
+        bad = self.write(GOOD.replace("1.0e-5", "1e-5"), "bad.yaml")
+        line = json.loads(self.lint(bad, "--json").stdout)
+        self.assertEqual((line["findings"][0]["line"], line["findings"][0]["level"]), (14, "error"))
+
+
+# The command, and whether it imported what it should not.
+LINT = """
+import sys
+from t5suite.cli import run
+try:
+    run()
+finally:
+    print("imported:", [name for name in ("torch", "optuna", "transformers", "numpy") if name in sys.modules], file=sys.stderr)
+"""
+
+
+if __name__ == "__main__":
+    absltest.main()
