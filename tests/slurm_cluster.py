@@ -214,12 +214,14 @@ class SlurmCluster:
         Raises:
           TimeoutError: it has not ended by then.
         """
-        deadline = time.monotonic() + timeout
+        deadline, pending_since = time.monotonic() + timeout, None
         while time.monotonic() < deadline:
             states = self.state(job).split(",")
             if all(state in ENDED for state in states):
                 return ",".join(states)
-            if "PENDING" in states:
+            pending_since = (pending_since or time.monotonic()) if "PENDING" in states else None
+            # The pause is there for a reason: the end of the old batch script must not be taken for the new one's.
+            if pending_since and time.monotonic() - pending_since > 3:
                 self.hurry(job)
             time.sleep(0.5)
         raise TimeoutError(f"job {job} is {self.state(job)} after {timeout} s: {self.logs()}")

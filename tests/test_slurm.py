@@ -1,0 +1,457 @@
+"""Batch scripts with a Slurm of small fakes: what is quoted, what is refused, what is requeued, who is a rank."""
+
+import contextlib
+import io
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from absl.testing import absltest, parameterized
+
+from t5suite import cli
+from t5suite.errors import ConfigError
+from t5suite.exit_notes import note_exit_code, noted_codes
+from t5suite.launch import slurm
+from t5suite.launch.requeueing import Job, decide, job_id_of, read_job
+from t5suite.training.processes.slurm_ranks import first_host, ranks_of_srun, tasks_per_node
+
+ROOT = Path(__file__).parent.parent
+WORDS = {
+    "fine_tune": ["python", "fine_tune_t5.py", "--benchmark", "glue"],
+    "pre_train": ["python", "pre_train_t5.py"],
+    "sweep_agent": ["wandb", "agent", "--count", "1", "me/project/abc"],
+    "corpus": ["t5suite", "corpus", "build", "--input", "text/"],
+}
+HOSTILE = (
+    "; touch canary",
+    "$(touch canary)",
+    "`touch canary`",
+    "| touch canary #",
+    "a'b\"c",
+    "new\nline",
+    "-rf *",
+    "",
+    "\\",
+)
+MARKS = tuple(slurm.MARKER.format(place) + "\n" for place in ("options", "settings", "command"))
+FAKES = {
+    # What srun was given, as JSON; then what its tasks would have left.
+    "srun": """#!{python}
+import json, os, sys
+with open("srun.json", "w") as file:
+    json.dump([sys.argv[1:], dict(os.environ)], file)
+with open(os.environ.get("T5SUITE_EXIT_CODES", os.devnull), "a") as file:
+    file.write("".join(code + "\\n" for code in os.environ["NOTED"].split()))
+sys.exit(int(os.environ["CODE"]))
+""",
+    "scontrol": """#!{python}
+import os, sys
+with open("scontrol.log", "a") as file:
+    print(*sys.argv[1:], file=file)
+if sys.argv[1:3] == ["show", "hostnames"]:
+    print("gpu003", "gpu004", sep="\\n")
+elif sys.argv[1] == "show":
+    print(f"JobId=7 JobState={{os.environ['STATE']}} Restarts=0 EndTime=Unknown")
+""",
+    "sbatch": """#!{python}
+import json, os, sys
+with open("sbatch.json", "w") as file:
+    json.dump([sys.argv[1:], sys.stdin.read()], file)
+if os.environ["CODE"] != "0":
+    print("sbatch: error: Invalid account", file=sys.stderr)
+else:
+    print("4711;cluster")
+sys.exit(int(os.environ["CODE"]))
+""",
+}
+JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": "gpu[003-004]"}
+STEP = {
+    "SLURM_JOB_ID": "70", "SLURM_STEP_ID": "2", "SLURM_STEP_NUM_TASKS": "7", "SLURM_STEP_TASKS_PER_NODE": "2(x3),1",
+    "SLURM_STEP_NODELIST": "gpu[003-005,9]", "SLURM_NODEID": "1", "SLURM_PROCID": "3", "SLURM_LOCALID": "1",
+    "SLURM_NTASKS": "7",
+}  # fmt: skip
+
+
+def command(*argv) -> str:
+    """What `t5suite` prints."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        cli.main(list(argv))
+    return out.getvalue()
+
+
+class FakeSlurm:
+    """A folder with the fakes, where scripts are run."""
+
+    def __init__(self):
+        self.folder = Path(tempfile.mkdtemp())
+        (self.folder / "bin").mkdir()
+        for name, program in FAKES.items():
+            path = self.folder / "bin" / name
+            path.write_text(program.format(python=sys.executable))
+            path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        (self.folder / "bin" / "python").symlink_to(sys.executable)
+
+    def environment(self, code=0, noted="", state="RUNNING", **more) -> dict[str, str]:
+        """Of a job whose step ends with this code and these codes of workers."""
+        plain = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "T5SUITE"))}
+        plain |= {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+        return {**plain, **JOB, "TMPDIR": str(self.folder), "CODE": str(code), "NOTED": noted, "STATE": state, **more}
+
+    def run(self, script: str, *words, **environment) -> subprocess.CompletedProcess:
+        """Runs a batch script."""
+        return subprocess.run(
+            ["bash", "-s", "--", *words], input=script, env=self.environment(**environment), cwd=self.folder,
+            capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+
+    def given(self, name: str):
+        """What the fake was given."""
+        return json.loads((self.folder / f"{name}.json").read_text())
+
+    def requeued(self) -> list[str]:
+        """The calls of `scontrol requeue`."""
+        log = self.folder / "scontrol.log"
+        lines = log.read_text().splitlines() if log.is_file() else []
+        return [line for line in lines if line.startswith("requeue")]
+
+
+class RenderingTest(parameterized.TestCase):
+    @parameterized.parameters(*slurm.KINDS)
+    def test_directives_stand_once_and_before_the_first_command(self, kind):
+        options = {name: option.example.partition(" or ")[0] for name, option in slurm.OPTIONS.items()}
+        options |= {"array": "0-3"} if kind == "corpus" else {}
+        options |= {"nodes": "1"} if kind in slurm.ARRAYS else {}
+        script = slurm.render(kind, options, WORDS[kind], slurm.Settings(log_dir="logs", signal_seconds=90))
+        lines = script.splitlines()
+        directives = [line for line in lines if line.startswith("#SBATCH")]
+        first_command = next(index for index, line in enumerate(lines) if line and not line.startswith("#"))
+        self.assertLess(max(lines.index(line) for line in directives), first_command)
+        names = [re.match(r"#SBATCH --([\w-]+)", line)[1] for line in directives]
+        self.assertLen(set(names), len(names))
+        for name, value in options.items():
+            self.assertIn(f"#SBATCH --{slurm.OPTIONS[name].sbatch}={value}", directives)
+        self.assertContainsSubset(
+            ["#SBATCH --signal=TERM@90", "#SBATCH --requeue", "#SBATCH --open-mode=append"], directives
+        )
+        self.assertNotIn("[t5suite:", script)
+
+    @parameterized.parameters(*slurm.KINDS)
+    def test_words_and_values_come_literally(self, kind):
+        words = [*WORDS[kind], *HOSTILE, *MARKS, "#SBATCH --nodes=9"]
+        environment = tuple(f"WORD_{index}={word}" for index, word in enumerate((*HOSTILE, *MARKS)))
+        options = {"array": "0-3"} if kind == "corpus" else {}
+        slurm_ = FakeSlurm()
+        script = slurm.render(kind, options, words, slurm.Settings(environment=environment))
+        done = slurm_.run(script, SLURM_ARRAY_TASK_ID="3", T5SUITE_PROCESSES_PER_NODE="1")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        given, seen = slurm_.given("srun")
+        self.assertEqual(given, ["--wait=300", *words, *(["--shard", "3/4"] if kind == "corpus" else [])])
+        for index, word in enumerate((*HOSTILE, *MARKS)):
+            self.assertEqual(seen[f"WORD_{index}"], word)
+        self.assertEmpty([path for path in slurm_.folder.rglob("*") if "canary" in path.name])
+
+    @parameterized.product(name=tuple(slurm.OPTIONS), word=(*HOSTILE, "a b", "x\n#SBATCH --uid=0"))
+    def test_a_value_that_would_need_quotes_is_refused_by_name(self, name, word):
+        with self.assertRaisesRegex(ConfigError, f"^--{name} "):
+            slurm.render("fine_tune", {name: word}, WORDS["fine_tune"])
+
+    @parameterized.parameters(
+        ("time", "4h"), ("time", "0"), ("time", "1:2:3:4"), ("time", "4:00:00:00"), ("nodes", "0"), ("nodes", "-1"),
+        ("nodes", "1.5"), ("gpus_per_node", "a100:"), ("mem", "64GB"), ("array", "5-1"), ("array", "1-4%0"),
+        ("dependency", "4711"), ("account", "-x"),
+    )  # fmt: skip
+    def test_a_value_of_another_form_is_refused_by_name(self, name, value):
+        with self.assertRaisesRegex(ConfigError, f"^--{name} "):
+            slurm.render("sweep_agent", {name: value}, WORDS["sweep_agent"])
+
+    @parameterized.parameters(
+        ("--env", ["--env", "1X=2"]), ("--env", ["--env", "X"]), ("--setup", ["--setup", "missing.sh"]),
+        ("--log_dir", ["--log_dir", "a b"]), ("--signal_seconds", ["--signal_seconds", "0"]),
+        ("--signal_seconds", ["--time", "2", "--signal_seconds", "120"]), ("--max_requeues", ["--max_requeues", "-1"]),
+        ("--acount", ["--acount", "lab"]),
+    )  # fmt: skip
+    def test_a_bad_flag_is_refused_by_name(self, name, flags):
+        with self.assertRaisesRegex(ConfigError, name):
+            command("slurm", "render", "fine_tune", *flags, "--", "python", "fine_tune_t5.py")
+
+    @parameterized.parameters(
+        (["sweep_agent"], "command is missing"), (["corpus"], "command is missing"), (["pretrain"], "did you mean pre_train"),
+        (["corpus", "--array", "1-4", "--", "x"], "count from 0"), (["pre_train", "--nodes", "2", "--", "accelerate"], "torchrun"),
+        (["fine_tune", "--", ""], "empty word"), (["fine_tune", "--", "a\0b"], "NUL"),
+    )  # fmt: skip
+    def test_what_a_template_cannot_run_is_refused(self, argv, said):
+        with self.assertRaisesRegex(ConfigError, said):
+            command("slurm", "render", *argv)
+
+    def test_a_time_limit_is_read_as_slurm_reads_it(self):
+        times = {"90": 5400, "1:30": 90, "4:00:00": 14400, "2-12": 216000, "1-0:30": 88200, "1-00:00:01": 86401}
+        self.assertEqual({time: slurm.seconds_of(time) for time in times}, times)
+
+    def test_the_two_training_templates_differ_in_their_heads_and_default_command_only(self):
+        bodies = []
+        for kind in ("fine_tune", "pre_train"):
+            script = (ROOT / f"slurm/{kind}.sbatch").read_text()
+            bodies.append(script.partition("set -uo pipefail")[2].replace(f"{kind}_t5.py", "SCRIPT"))
+        self.assertEqual(*bodies)
+
+    def test_launchers_need_no_torch(self):
+        program = "import sys; from t5suite import cli; cli.main(['slurm', 'render', 'fine_tune']); print('torch' in sys.modules)"
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=ROOT)
+        self.assertEqual(done.stdout.splitlines()[-1], "False", done.stderr)
+
+
+class SubmittingTest(parameterized.TestCase):
+    def submit(self, code=0):
+        fakes = FakeSlurm()
+        argv = [
+            "slurm",
+            "submit",
+            "fine_tune",
+            "--account",
+            "lab",
+            "--log_dir",
+            "logs/a",
+            "--",
+            "python",
+            "x.py",
+            "$(touch canary)",
+        ]
+        done = subprocess.run(
+            [sys.executable, "-m", "t5suite", *argv],
+            env=fakes.environment(code),
+            cwd=fakes.folder,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        return fakes, done
+
+    def test_the_script_goes_to_sbatch_and_the_id_is_printed(self):
+        fakes, done = self.submit()
+        self.assertEqual((done.returncode, done.stdout), (0, "4711\n"), done.stderr)
+        flags, script = fakes.given("sbatch")
+        self.assertEqual(flags, ["--parsable"])
+        self.assertIn("#SBATCH --account=lab\n", script)
+        self.assertIn("set -- python x.py '$(touch canary)'\n", script)
+        self.assertTrue((fakes.folder / "logs/a").is_dir())
+
+    def test_what_sbatch_says_against_it_is_told(self):
+        _, done = self.submit(code=1)
+        self.assertEqual((done.returncode, done.stdout), (78, ""))
+        self.assertIn("Invalid account", done.stderr)
+
+    def test_a_machine_without_slurm_is_told(self):
+        argv = [sys.executable, "-m", "t5suite", "slurm", "submit", "fine_tune"]
+        done = subprocess.run(
+            argv, env={"PATH": "/nowhere", "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60
+        )
+        self.assertEqual(done.returncode, 78)
+        self.assertIn("sbatch is not on PATH", done.stderr)
+
+
+class EndTest(parameterized.TestCase):
+    """How a script ends: by the step's code, the workers' codes and the job's state."""
+
+    @parameterized.parameters(
+        # step's code, workers', the job's state, requeues so far -> exit code, requeued
+        (0, "0 0", "RUNNING", "", 0, False),
+        (75, "75", "RUNNING", "", 75, True),
+        (1, "75 75", "RUNNING", "3", 75, True),
+        (143, "", "RUNNING", "", 75, True),
+        (75, "", "RUNNING", "50", 75, False),
+        (75, "75", "CANCELLED", "", 75, False),
+        (75, "75", "PREEMPTED", "", 75, False),
+        (75, "75", "TIMEOUT", "", 75, True),
+        (1, "", "TIMEOUT", "", 75, True),
+        (1, "", "RUNNING", "", 1, False),
+        (1, "78 78", "RUNNING", "", 78, False),
+        (1, "65", "RUNNING", "", 65, False),
+        (1, "70 70", "RUNNING", "", 70, False),
+        (74, "74", "RUNNING", "", 74, False),
+        (1, "75 65", "RUNNING", "", 65, False),
+        (137, "", "RUNNING", "", 137, False),
+        (1, "0", "TIMEOUT", "", 1, False),
+    )
+    def test_what_was_stopped_is_requeued_and_what_failed_is_not(
+        self, code, noted, state, restarts, exit_code, requeued
+    ):
+        job = read_job(f"JobId=7 JobState={state} Restarts=0", int(restarts or 0))
+        decision = decide(code, [int(each) for each in noted.split()], job)
+        self.assertEqual((decision.exit_code, decision.requeue), (exit_code, requeued))
+
+    @parameterized.product(
+        kind=("fine_tune", "pre_train"), case=((1, "75", 75, True), (1, "78", 78, False), (0, "0", 0, False))
+    )
+    def test_a_script_of_ranks_ends_by_what_they_noted(self, kind, case):
+        code, noted, exit_code, requeued = case
+        fakes = FakeSlurm()
+        done = fakes.run(slurm.render(kind, {}, WORDS[kind]), code=code, noted=noted, T5SUITE_PROCESSES_PER_NODE="2")
+        self.assertEqual(done.returncode, exit_code, done.stderr)
+        self.assertEqual(fakes.requeued(), ["requeue 7"] if requeued else [])
+        self.assertEmpty(list(fakes.folder.glob("tmp.*")), "the file of codes is left behind")
+
+    @parameterized.parameters((75, 75, True), (0, 0, False), (78, 78, False))
+    def test_an_agents_script_ends_as_the_agent_does(self, code, exit_code, requeued):
+        """Its trials leave no word: one that the sweep stopped ends with 75, too."""
+        fakes = FakeSlurm()
+        array = {"SLURM_ARRAY_JOB_ID": "6", "SLURM_ARRAY_TASK_ID": "2"}
+        done = fakes.run(slurm.render("sweep_agent", {}, WORDS["sweep_agent"]), code=code, noted="75", **array)
+        self.assertEqual(done.returncode, exit_code, done.stderr)
+        self.assertEqual(fakes.requeued(), ["requeue 6_2"] if requeued else [])
+
+    def test_requeues_are_bounded_by_what_was_asked_for(self):
+        script = slurm.render("fine_tune", {}, WORDS["fine_tune"], slurm.Settings(max_requeues=2))
+        for restarts, calls in ((1, ["requeue 7"]), (2, [])):
+            fakes = FakeSlurm()
+            done = fakes.run(script, code=75, SLURM_RESTART_COUNT=str(restarts))
+            self.assertEqual((done.returncode, fakes.requeued()), (75, calls), done.stderr)
+
+    def test_several_nodes_meet_on_the_first_at_a_port(self):
+        fakes = FakeSlurm()
+        done = fakes.run(
+            slurm.render("pre_train", {}, WORDS["pre_train"]), SLURM_JOB_NUM_NODES="2", SLURM_GPUS_ON_NODE="4"
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        given, seen = fakes.given("srun")
+        said = dict(zip(given[4::2], given[5::2], strict=False))
+        self.assertEqual(given[:4], ["--wait=300", "python", "-m", "torch.distributed.run"])
+        self.assertEqual((said["--nnodes"], said["--nproc_per_node"], said["--rdzv_id"]), ("2", "4", "7-0"))
+        host, _, port = said["--rdzv_endpoint"].partition(":")
+        self.assertEqual(host, "gpu003")
+        self.assertBetween(int(port), 1024, 65535)
+        self.assertEqual(given[-3:], ["--no_python", *WORDS["pre_train"]])
+        self.assertEqual(seen["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"], "3600")
+
+    @parameterized.parameters(*slurm.KINDS)
+    def test_offline_nodes_ask_nobody(self, kind):
+        fakes = FakeSlurm()
+        options = {"array": "0-3"} if kind == "corpus" else {}
+        for offline in (False, True):
+            script = slurm.render(kind, options, WORDS[kind], slurm.Settings(offline=offline))
+            fakes.run(script, SLURM_ARRAY_TASK_ID="0", HF_HUB_OFFLINE="0", WANDB_MODE="online")
+            seen = fakes.given("srun")[1]
+            self.assertEqual(seen["HF_HUB_OFFLINE"], "1" if offline else "0")
+            if kind != "corpus":
+                self.assertEqual(seen["WANDB_MODE"], "offline" if offline else "online")
+
+    def test_the_setup_file_comes_first_and_may_read_what_is_not_set(self):
+        fakes = FakeSlurm()
+        setup = fakes.folder / "it's a setup.sh"
+        setup.write_text('export FROM_SETUP="x$NOT_SET"\n')
+        done = fakes.run(slurm.render("fine_tune", {}, WORDS["fine_tune"], slurm.Settings(setup=str(setup))))
+        self.assertEqual((done.returncode, fakes.given("srun")[1].get("FROM_SETUP")), (0, "x"), done.stderr)
+
+    def test_shards_beyond_the_last_are_refused(self):
+        fakes = FakeSlurm()
+        template = (ROOT / "slurm/corpus.sbatch").read_text()
+        done = fakes.run(template, "t5suite", SLURM_ARRAY_TASK_ID="4", SLURM_ARRAY_TASK_COUNT="4")
+        self.assertEqual(done.returncode, 78)
+        self.assertFalse((fakes.folder / "srun.json").exists())
+
+    def test_settle_outside_a_job_says_where_it_belongs(self):
+        with self.assertRaisesRegex(ConfigError, "end of a batch script"):
+            job_id_of({})
+
+    def test_without_an_answer_of_scontrol_nothing_is_known_against_the_job(self):
+        self.assertEqual(read_job(None, 2), Job("RUNNING", 2))
+        self.assertEqual(read_job("JobState=TIMEOUT Restarts=5", 0), Job("TIMEOUT", 5))
+
+
+class ExitNotesTest(parameterized.TestCase):
+    def noting(self, path, program: str):
+        environment = {**os.environ, "T5SUITE_EXIT_CODES": str(path), "PYTHONPATH": str(ROOT)}
+        return subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60
+        )
+
+    def test_workers_add_their_codes(self):
+        path = Path(tempfile.mkdtemp()) / "codes"
+        path.touch()
+        for code in (0, 75):
+            done = self.noting(
+                path, f"import sys; from t5suite.exit_notes import note_exit_code as n; sys.exit(n({code}))"
+            )
+            self.assertEqual(done.returncode, code, done.stderr)
+        self.assertEqual(noted_codes(str(path)), [0, 75])
+
+    def test_a_signal_while_the_program_is_set_up_is_noted(self):
+        path = Path(tempfile.mkdtemp()) / "codes"
+        path.touch()
+        program = "import os, time; from t5suite.training.processes.signals import catch_signals; catch_signals(); os.kill(os.getpid(), 15); time.sleep(9)"
+        self.assertEqual(self.noting(path, program).returncode, 75)
+        self.assertEqual(noted_codes(str(path)), [75])
+
+    @parameterized.parameters("fine_tune_t5", "pre_train_t5")
+    def test_a_script_notes_how_it_ended(self, script):
+        self.assertRegex(
+            (ROOT / f"{script}.py").read_text(), r"\n    sys\.exit\(note_exit_code\(run_command\(main\)\)\)\n$"
+        )
+
+    def test_no_file_is_made_where_there_is_none(self):
+        path = Path(tempfile.mkdtemp()) / "codes"
+        self.noting(path, "from t5suite.exit_notes import note_exit_code; note_exit_code(75)")
+        self.assertFalse(path.exists())
+        self.assertEqual(noted_codes(str(path)), [])
+        self.assertEqual(note_exit_code(65), 65)
+
+
+class SlurmRanksTest(parameterized.TestCase):
+    def test_tasks_of_a_step_are_ranks(self):
+        found = ranks_of_srun(STEP)
+        self.assertEqual(
+            found,
+            {
+                "RANK": "3", "WORLD_SIZE": "7", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2",
+                "MASTER_ADDR": "gpu003", "MASTER_PORT": str(12000 + 31 * 70 + 2),
+            },
+        )  # fmt: skip
+
+    def test_ranks_agree_on_the_port_and_steps_do_not(self):
+        ports = [
+            ranks_of_srun({**STEP, **change})["MASTER_PORT"]
+            for change in ({}, {"SLURM_PROCID": "0"}, {"SLURM_STEP_ID": "3"})
+        ]
+        self.assertEqual(ports[0], ports[1])
+        self.assertNotEqual(ports[0], ports[2])
+        self.assertLess(
+            max(map(int, ranks_of_srun({**STEP, "SLURM_JOB_ID": "67043328"})["MASTER_PORT"].split())), 32768
+        )
+
+    @parameterized.parameters(
+        {"WORLD_SIZE": "2"}, {"RANK": "0"}, {"WANDB_SWEEP_ID": "x"}, {"WANDB_RUN_ID": "x"}, {"T5SUITE_RUN_DIR": "x"},
+        {"T5SUITE_SLURM_RANKS": "0"}, {"SLURM_STEP_NUM_TASKS": "1"}, {"SLURM_STEP_ID": ""},
+        {"ACCELERATE_DYNAMO_BACKEND": "NO"},
+    )  # fmt: skip
+    def test_trials_workers_and_lone_tasks_are_left_alone(self, **change):
+        self.assertEqual(ranks_of_srun({**STEP, **change}), {})
+
+    def test_a_batch_script_or_interactive_job_of_several_tasks_is_no_rank(self):
+        self.assertEqual(ranks_of_srun({"SLURM_JOB_ID": "70", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}), {})
+
+    def test_where_to_meet_may_be_given(self):
+        found = ranks_of_srun({**STEP, "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"})
+        self.assertEqual((found["MASTER_ADDR"], found["MASTER_PORT"]), ("10.0.0.1", "29500"))
+
+    @parameterized.parameters(
+        ("gpu1", "gpu1"), ("gpu[003-005,9],login1", "gpu003"), ("a,b", "a"), ("n[1-2]-ib", "n1-ib"), ("n[7]", "n7"),
+    )  # fmt: skip
+    def test_the_first_host_is_read_from_slurms_list(self, hosts, first):
+        self.assertEqual(first_host(hosts), first)
+
+    def test_numbers_of_tasks_are_read_from_slurms_list(self):
+        self.assertEqual(tasks_per_node("2(x3),1"), [2, 2, 2, 1])
+
+    @parameterized.parameters(("SLURM_PROCID", ""), ("SLURM_STEP_NUM_TASKS", "x"), ("SLURM_STEP_TASKS_PER_NODE", "2x3"))
+    def test_variables_of_another_form_are_named(self, name, value):
+        with self.assertRaisesRegex(ConfigError, name):
+            ranks_of_srun({**STEP, name: value})
+
+
+if __name__ == "__main__":
+    absltest.main()

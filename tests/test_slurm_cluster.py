@@ -1,0 +1,282 @@
+"""On a real Slurm, two nodes of it on this machine: what is stopped is requeued and ends as if it had not been.
+
+Skipped, with the reason, where there is no Slurm or no root.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from absl.testing import absltest, parameterized
+from slurm_cluster import SlurmCluster, why_not
+
+ROOT = Path(__file__).parent.parent
+SCRIPT = str(ROOT / "fine_tune_t5.py")
+MINI = (
+    "mini.yaml --max_train_samples 128 --max_eval_samples 40 --per_device_train_batch_size 8 --use_cpu "
+    "--disable_tqdm True --eval_strategy no --save_strategy no --logging_steps 5"
+).split()
+SHORT = [*MINI, "--max_steps", "12"]
+PYTHON_PATH = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+CLUSTER: SlurmCluster | None = None
+
+pytestmark = pytest.mark.slow
+
+
+def setUpModule():
+    global CLUSTER
+    reason = why_not()
+    if reason:
+        raise absltest.SkipTest(reason)
+    CLUSTER = SlurmCluster()
+    CLUSTER.environment |= {"PATH": PYTHON_PATH, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    CLUSTER.environment["HF_HUB_OFFLINE"] = "1"
+    CLUSTER.start()
+
+
+def tearDownModule():
+    if CLUSTER is not None:
+        CLUSTER.stop()
+
+
+def processes(word: str) -> list[int]:
+    """Those that have this word on their command line and are Python programs."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if word in words and "python" in Path(words[0]).name:
+            found.append(int(path.parent.name))
+    return found
+
+
+def has_pending(pid: int, number: int) -> bool:
+    """Whether a signal waits for a process that is stopped."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    masks = [int(line.split()[1], 16) for line in lines if line.startswith(("SigPnd", "ShdPnd"))]
+    return any(mask >> (number - 1) & 1 for mask in masks)
+
+
+def until(condition, seconds: float = 300):
+    """What the condition returns once it is true."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.2)
+    raise TimeoutError(f"{condition}: not within {seconds} s")
+
+
+def last_step(run: Path) -> int:
+    """The last step in `metrics.jsonl`."""
+    lines = (run / "metrics.jsonl").read_text().splitlines() if (run / "metrics.jsonl").is_file() else []
+    return json.loads(lines[-1])["step"] if lines else 0
+
+
+class ClusterTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = Path(tempfile.mkdtemp(prefix="jobs-"))
+
+    def submit(self, kind: str, *words, flags=(), **environment) -> str:
+        """`t5suite slurm submit`, as a user would."""
+        flags = ["--time", "20", *flags] if "--time" not in flags else flags
+        command = [sys.executable, "-m", "t5suite", "slurm", "submit", kind, *flags, "--", *words]
+        return CLUSTER.run(*command, cwd=self.folder, **environment).strip()
+
+    def log(self, job: str) -> str:
+        """All that the job printed, its requeued runs' output too."""
+        logs = sorted(self.folder.glob(f"*-{job}.log")) + sorted(self.folder.glob(f"*-{job}_*.log"))
+        return "\n".join(path.read_text(errors="replace") for path in logs)
+
+    def wait(self, job: str) -> str:
+        """The job's last state, or a failure with its log."""
+        try:
+            return CLUSTER.wait(job, 480)
+        except TimeoutError as error:
+            self.fail(f"{error}\n{self.log(job)[-3000:]}")
+
+    def test_a_run_that_its_time_limit_stops_ends_as_if_it_had_not_been(self):
+        """The process is held in the middle of training until Slurm's signal before the limit has come."""
+        run, alone = self.folder / "run", self.folder / "alone"
+        flags = [*MINI, "--max_steps", "60", "--output_dir"]
+        job = self.submit(
+            "fine_tune", "python", SCRIPT, *flags, str(run), flags=["--time", "30", "--signal_seconds", "60"]
+        )
+        reference = subprocess.Popen(
+            [sys.executable, SCRIPT, *flags, str(alone)], env=CLUSTER.environment,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        until(lambda: last_step(run) >= 5)
+        (victim,) = processes(str(run))
+        os.kill(victim, signal.SIGSTOP)
+        stopped_at = last_step(run)
+        # The limit comes in 61 s, the signal 60 s before it, as far as Slurm looks, which it does twice a minute.
+        CLUSTER.run("scontrol", "update", f"JobId={job}", "EndTime=now+61seconds")
+        until(lambda: has_pending(victim, signal.SIGTERM), 60)
+        os.kill(victim, signal.SIGCONT)
+
+        self.assertEqual(self.wait(job), "COMPLETED", self.log(job)[-3000:])
+        self.assertEqual(CLUSTER.show(job)["Restarts"], "1")
+        self.assertLess(stopped_at, 60)
+        self.assertIn("the same command goes on from", self.log(job))
+        self.assertIn("requeued", self.log(job))
+        self.assertEqual(reference.wait(300), 0, reference.stderr.read()[-2000:])
+        for name in ("results.json", "model.safetensors", "predictions/sentiment.validation.jsonl"):
+            self.assertEqual((run / name).read_bytes(), (alone / name).read_bytes(), name)
+        steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+        self.assertEqual(steps, sorted(steps))
+
+    def test_tasks_of_one_srun_and_torchrun_on_every_node_are_the_same_two_ranks(self):
+        command = ["python", SCRIPT, *SHORT, "--output_dir"]
+        CLUSTER.run("srun", "--nodes=2", "--ntasks=2", *command, self.folder / "srun", cwd=self.folder, timeout=480)
+        job = self.submit("pre_train", *command, str(self.folder / "torchrun"), flags=["--nodes", "2"])
+        self.assertEqual(self.wait(job), "COMPLETED", self.log(job)[-3000:])
+        for name in ("srun", "torchrun"):
+            manifest = json.loads((self.folder / name / "manifest.json").read_text())
+            self.assertEqual((manifest["status"], manifest["hardware"]["processes"]), ("finished", 2))
+        for name in ("results.json", "model.safetensors", "predictions/sentiment.validation.jsonl"):
+            self.assertEqual(
+                (self.folder / "srun" / name).read_bytes(), (self.folder / "torchrun" / name).read_bytes(), name
+            )
+
+    def test_a_bad_configuration_under_torchrun_is_not_requeued(self):
+        job = self.submit("pre_train", "python", SCRIPT, *SHORT, "--learning_rat", "1", flags=["--nodes", "2"])
+        self.assertEqual(self.wait(job), "FAILED")
+        shown = CLUSTER.show(job)
+        self.assertEqual((shown["Restarts"], shown["ExitCode"]), ("0", "78:0"), self.log(job)[-2000:])
+        self.assertIn("--learning_rate", self.log(job))
+
+    def test_a_job_that_is_always_stopped_is_requeued_so_often_only(self):
+        job = self.submit("fine_tune", "python", "-c", "raise SystemExit(75)", flags=["--max_requeues", "2"])
+        self.assertEqual(self.wait(job), "FAILED")
+        shown = CLUSTER.show(job)
+        self.assertEqual((shown["Restarts"], shown["ExitCode"]), ("2", "75:0"), self.log(job))
+        self.assertEqual(self.log(job).count("; requeued"), 2)
+
+    def test_a_job_that_its_owner_cancels_stays_cancelled(self):
+        """Though its run ends with 75, as it does at a time limit."""
+        ready = self.folder / "ready"
+        program = (
+            "import pathlib, signal, sys, time\n"
+            "signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\n"
+            f"pathlib.Path({str(ready)!r}).touch()\n"
+            "time.sleep(600)"
+        )
+        job = self.submit("fine_tune", "python", "-c", program)
+        until(ready.exists)
+        CLUSTER.run("scancel", job)
+        self.assertEqual(self.wait(job), "CANCELLED")
+        time.sleep(3)
+        shown = CLUSTER.show(job)
+        self.assertEqual((shown["JobState"], shown["Restarts"]), ("CANCELLED", "0"), self.log(job))
+
+    def test_a_job_that_is_killed_at_its_limit_without_a_word_is_requeued(self):
+        """It heeds no signal before the limit, and dies of the one at the limit."""
+        program = (
+            "import os, signal, time\n"
+            "if os.environ.get('SLURM_RESTART_COUNT'): raise SystemExit(0)\n"
+            "times = []\n"
+            "signal.signal(signal.SIGTERM, lambda *_: times.append(1) if not times else os._exit(1))\n"
+            "while True: time.sleep(0.2)"
+        )
+        job = self.submit("fine_tune", "python", "-c", program, flags=["--time", "1", "--signal_seconds", "5"])
+        self.assertEqual(self.wait(job), "COMPLETED")
+        self.assertEqual(CLUSTER.show(job)["Restarts"], "1")
+        self.assertIn("killed at its time limit", self.log(job))
+
+    def test_one_task_of_an_array_is_requeued_alone(self):
+        program = "import os, sys; print('run of', os.environ['SLURM_ARRAY_TASK_ID']); "
+        program += "sys.exit(75 if os.environ['SLURM_ARRAY_TASK_ID'] == '2' and not os.environ.get('SLURM_RESTART_COUNT') else 0)"
+        job = self.submit("sweep_agent", "python", "-c", program, flags=["--array", "1-2"])
+        self.assertEqual(self.wait(job), "COMPLETED")
+        self.assertEqual([self.log(job).count(f"run of {task}") for task in (1, 2)], [1, 2], self.log(job))
+
+    def test_words_and_values_are_taken_literally(self):
+        words = [
+            "; touch canary",
+            "$(touch canary)",
+            "`touch canary`",
+            "a'b\"c",
+            "new\nline",
+            "*",
+            "#SBATCH --nodes=9",
+            "",
+            "\\",
+        ]
+        values = [f"WORD_{index}={word}" for index, word in enumerate(words)]
+        program = "import json, os, sys; print(json.dumps([sys.argv[1:], [os.environ[f'WORD_{i}'] for i in range(9)]]))"
+        flags = [part for value in values for part in ("--env", value)]
+        job = self.submit("fine_tune", "python", "-c", program, *words, flags=flags)
+        self.assertEqual(self.wait(job), "COMPLETED", self.log(job))
+        self.assertEqual(json.loads(self.log(job).splitlines()[0]), [words, words])
+        self.assertEqual([path.name for path in self.folder.iterdir()], [f"fine_tune-{job}.log"])
+
+    def test_an_array_of_shards_builds_one_corpus(self):
+        from t5suite.data.corpora.store import TokenStore
+
+        text = self.folder / "text"
+        text.mkdir()
+        for number in range(4):
+            lines = [f"This is line {line} of file {number}.\n" for line in range(50)]
+            (text / f"{number}.txt").write_text("".join(lines))
+        build = ["t5suite", "corpus", "build", "--input", str(text), "--output_dir", str(self.folder / "corpus")]
+        build += ["--tokenizer_name", str(ROOT / "t5suite/data/mini/model")]
+        job = self.submit("corpus", *build, flags=["--array", "0-1", "--cpus_per_task", "1"])
+        self.assertEqual(self.wait(job), "COMPLETED", self.log(job)[-3000:])
+        store = TokenStore.open(self.folder / "corpus", check_hashes=True)
+        self.assertEqual(sum(split["documents"] for split in store.manifest["splits"].values()), 200)
+
+    def test_two_tasks_of_an_array_share_a_sweep(self):
+        sweep = self.folder / "two.yaml"
+        sweep.write_text(
+            "program: fine_tune_t5.py\nmethod: random\nname: two\n"
+            "metric: {name: eval/accuracy, goal: maximize}\n"
+            "parameters:\n  learning_rate: {distribution: log_uniform_values, min: 1.0e-3, max: 1.0e-2}\n"
+            f"command: [python, {SCRIPT}, {', '.join(map(json.dumps, SHORT))}, '${{args}}']\n"
+        )
+        directory = self.folder / "sweep"
+        words = [
+            "t5suite",
+            "sweep",
+            str(sweep),
+            "--sweep_dir",
+            str(directory),
+            "--count",
+            "4",
+            "--workers",
+            "1",
+            "--resume",
+        ]
+        job = self.submit("sweep_agent", *words, flags=["--array", "1-2"])
+        self.assertEqual(self.wait(job), "COMPLETED", self.log(job)[-3000:])
+        trials = json.loads((directory / "sweep.json").read_text())["trials"]
+        self.assertEqual([trial["number"] for trial in trials], [0, 1, 2, 3])
+        self.assertEqual({trial["state"] for trial in trials}, {"complete"})
+        self.assertLen({trial["parameters"]["learning_rate"] for trial in trials}, 4)
+
+    def test_the_templates_run_as_they_stand(self):
+        for kind, words in {
+            "fine_tune": ("python", "-c", "print('ran')"),
+            "pre_train": ("python", "-c", "print('ran')"),
+            "sweep_agent": ("python", "-c", "print('ran')"),
+            "corpus": ("python", "-c", "import sys; print('ran', sys.argv[1:])"),
+        }.items():
+            job = CLUSTER.sbatch("--cpus-per-task=1", ROOT / f"slurm/{kind}.sbatch", *words, cwd=self.folder)
+            self.assertEqual(self.wait(job), "COMPLETED", self.log(job))
+            count = {"fine_tune": 1, "pre_train": 2, "sweep_agent": 4, "corpus": 8}[kind]
+            self.assertEqual(self.log(job).count("ran"), count, kind)
+        self.assertIn("ran ['--shard', '7/8']", self.log(job))
+
+
+if __name__ == "__main__":
+    absltest.main()
