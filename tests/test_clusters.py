@@ -1,0 +1,215 @@
+"""What runs on LSF, on Kubernetes and in a container: the scripts' own shell, the manifest's fields, pip's constraints."""
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import yaml
+from absl.testing import absltest, parameterized
+
+from t5suite.errors import EXIT_BAD_CONFIGURATION, EXIT_BAD_DATA, EXIT_NUMERICS, EXIT_PREEMPTED
+from t5suite.training.argument_parser import parse_arguments
+from t5suite.training.arguments import FINE_TUNING_ARGUMENTS
+
+ROOT = Path(__file__).parent.parent
+CLUSTERS = ROOT / "clusters"
+BSUB = (CLUSTERS / "fine_tune.bsub").read_text()
+FINAL_CODES = [EXIT_BAD_DATA, EXIT_NUMERICS, EXIT_BAD_CONFIGURATION]
+# As torchrun: two workers that leave their codes, and an exit code of its own.
+FAKE_TORCHRUN = """#!{python}
+import os, sys
+with open("words", "w") as file:
+    file.write("\\0".join(sys.argv[1:]))
+with open(os.environ["T5SUITE_EXIT_CODES"], "a") as file:
+    file.write("".join(code + "\\n" for code in os.environ["NOTED"].split()))
+sys.exit(1 if os.environ["NOTED"].strip("0 ") else 0)
+"""
+STOPPABLE = """
+import pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+pathlib.Path("ready").touch()
+time.sleep(60)
+"""
+
+
+def parsed(words):
+    """The settings that a script's flags come to."""
+    return parse_arguments(FINE_TUNING_ARGUMENTS, words, prog="fine_tune_t5.py", description="")
+
+
+def program(folder: Path, name: str, text: str) -> dict[str, str]:
+    """An environment that finds this program first."""
+    (folder / "bin").mkdir(exist_ok=True)
+    path = folder / "bin" / name
+    path.write_text(text)
+    path.chmod(0o755)
+    return {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "TMPDIR": str(folder)}
+
+
+class LsfTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = Path(tempfile.mkdtemp())
+
+    def test_the_job_is_warned_before_its_limit_and_requeued_by_its_code(self):
+        said = dict(re.findall(r"^#BSUB (-\w+) ?(.*)$", BSUB, flags=re.MULTILINE))
+        self.assertEqual((said["-wa"], said["-Q"]), ("TERM", f'"{EXIT_PREEMPTED}"'))
+        hours, minutes = map(int, said["-W"].split(":"))
+        self.assertLess(int(said["-wt"]), 60 * hours + minutes)
+
+    def test_the_default_command_has_flags_that_exist(self):
+        words = re.search(r"COMMAND:-(.*)\}\"", BSUB)[1].split()
+        self.assertEqual(words[:2], ["python", "fine_tune_t5.py"])
+        self.assertEqual(parsed(words[2:])[1].dataset_name, "rte")
+
+    def test_the_signal_reaches_the_program_and_its_code_is_the_jobs(self):
+        (self.folder / "program.py").write_text(STOPPABLE)
+        environment = {**os.environ, "COMMAND": f"{sys.executable} program.py"}
+        job = subprocess.Popen(
+            ["bash", "-s"], stdin=subprocess.PIPE, env=environment, cwd=self.folder, start_new_session=True
+        )
+        job.stdin.write(BSUB.encode())
+        job.stdin.close()
+        deadline = time.monotonic() + 60
+        while not (self.folder / "ready").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.killpg(job.pid, signal.SIGTERM)
+        self.assertEqual(job.wait(60), EXIT_PREEMPTED)
+
+    @parameterized.parameters(("0 0", 0), ("75 75", 75), ("75 78", 78), ("65", 65))
+    def test_with_several_processes_the_workers_codes_count(self, noted, code):
+        environment = program(self.folder, "python", FAKE_TORCHRUN.format(python=sys.executable))
+        environment |= {"NOTED": noted, "T5SUITE_PROCESSES": "2", "COMMAND": "python x.py --a b"}
+        done = subprocess.run(["bash", "-s"], input=BSUB, text=True, env=environment, cwd=self.folder, timeout=60)
+        self.assertEqual(done.returncode, code)
+        words = (self.folder / "words").read_text().split("\0")
+        self.assertEqual(words[-5:], ["--no_python", "python", "x.py", "--a", "b"])
+        self.assertEmpty(list(self.folder.glob("tmp.*")))
+
+
+class KubernetesTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.job = yaml.safe_load((CLUSTERS / "fine_tune_job.yaml").read_text())
+        self.pod = self.job["spec"]["template"]["spec"]
+        (self.container,) = self.pod["containers"]
+
+    def test_it_is_a_job_whose_pods_are_never_restarted_in_place(self):
+        """`podFailurePolicy` is refused by the server with any other `restartPolicy`."""
+        self.assertEqual((self.job["apiVersion"], self.job["kind"]), ("batch/v1", "Job"))
+        self.assertEqual(self.pod["restartPolicy"], "Never")
+
+    def test_what_would_fail_again_fails_the_job_and_what_was_stopped_does_not(self):
+        fails, ignored = self.job["spec"]["podFailurePolicy"]["rules"]
+        self.assertEqual((fails["action"], fails["onExitCodes"]["operator"]), ("FailJob", "In"))
+        self.assertEqual(fails["onExitCodes"]["values"], FINAL_CODES)
+        self.assertEqual(fails["onExitCodes"]["containerName"], self.container["name"])
+        self.assertEqual((ignored["action"], ignored["onPodConditions"]), ("Ignore", [{"type": "DisruptionTarget"}]))
+        self.assertGreaterEqual(self.job["spec"]["backoffLimit"], 1)
+
+    def test_the_program_is_process_1_and_has_time_to_save(self):
+        self.assertEqual(self.container["command"][0], "python")
+        self.assertGreaterEqual(self.pod["terminationGracePeriodSeconds"], 60)
+        workdir = re.search(r"^WORKDIR (.*)$", (CLUSTERS / "Dockerfile").read_text(), flags=re.MULTILINE)[1]
+        self.assertEqual(self.container["command"][1:], [f"{workdir}/fine_tune_t5.py"])
+
+    def test_its_flags_exist_and_the_run_is_on_the_volume(self):
+        args = parsed(self.container["args"])[-1]
+        mounts = {mount["name"]: mount["mountPath"] for mount in self.container["volumeMounts"]}
+        self.assertTrue(args.output_dir.startswith(f"{mounts['runs']}/"), args.output_dir)
+        volumes = {volume["name"]: volume for volume in self.pod["volumes"]}
+        self.assertEqual(set(volumes), set(mounts))
+        self.assertEqual(
+            (mounts["shared-memory"], volumes["shared-memory"]["emptyDir"]["medium"]), ("/dev/shm", "Memory")
+        )
+
+
+class DockerfileTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = Path(tempfile.mkdtemp())
+        text = (CLUSTERS / "Dockerfile").read_text().replace("\\\n", " ")
+        self.lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+
+    def build(self, pip: str):
+        """Runs the image's RUN step with another `pip`; every other call of python is the real one."""
+        (step,) = [line.partition(" ")[2] for line in self.lines if line.startswith("RUN ")]
+        step = step.replace("/tmp/", f"{self.folder}/")
+        python = (
+            f'#!/bin/bash\nif [[ "$1 $2 $3" == "-m pip install" ]]; then {pip}; else exec {sys.executable} "$@"; fi\n'
+        )
+        environment = program(self.folder, "python", python)
+        return subprocess.run(["sh", "-c", step], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+    def test_pip_may_not_replace_the_base_images_torch(self):
+        import torch
+
+        done = self.build(f"printf '%s\\n' \"$@\" > {self.folder}/words")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        words = (self.folder / "words").read_text().splitlines()
+        constraints = Path(words[words.index("--constraint") + 1]).read_text().splitlines()
+        self.assertIn(f"torch=={torch.__version__}", constraints)
+
+    def test_a_build_that_replaced_it_all_the_same_fails(self):
+        done = self.build(f"sed -i s/^torch==.*/torch==1.0/ {self.folder}/installed.txt")
+        self.assertEqual(done.returncode, 78)
+        self.assertIn("replaced: torch==1.0", done.stderr)
+
+    def test_pip_takes_the_constraint_for_met_and_another_for_unmet(self):
+        import torch
+
+        pip = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--no-index",
+            "--no-deps",
+            "--dry-run",
+            "--quiet",
+            "torch",
+            "--constraint",
+        ]
+        for version, met in ((torch.__version__, True), ("1.0", False)):
+            path = self.folder / "constraints.txt"
+            path.write_text(f"torch=={version}\n")
+            done = subprocess.run([*pip, str(path)], capture_output=True, text=True, timeout=120)
+            self.assertEqual(done.returncode == 0, met, done.stderr)
+
+    def test_the_base_image_is_named_and_the_program_is_process_1(self):
+        self.assertTrue(self.lines[0].startswith("ARG BASE="))
+        self.assertEqual(self.lines[1], "FROM ${BASE}")
+        (entry,) = [line for line in self.lines if line.startswith("ENTRYPOINT")]
+        self.assertEqual(entry, 'ENTRYPOINT ["python"]')
+        (extras,) = re.findall(r'"\.\[(.*)\]"', "\n".join(self.lines))
+        for extra in extras.split(","):
+            self.assertRegex((ROOT / "pyproject.toml").read_text(), rf"(?m)^{extra} = \[")
+
+
+class TorchrunLineTest(absltest.TestCase):
+    def test_its_words(self):
+        folder = Path(tempfile.mkdtemp())
+        environment = program(folder, "python", '#!/bin/bash\nprintf "%s\\0" "$@"\n')
+        environment |= {"NNODES": "2", "NODE_RANK": "1", "MASTER": "node0:29500", "PROCESSES": "4"}
+        script = CLUSTERS / "torchrun_node.sh"
+        done = subprocess.run([script, "x.py", "a b"], env=environment, capture_output=True, text=True, timeout=60)
+        words = done.stdout.split("\0")[:-1]
+        self.assertEqual(
+            words,
+            shlex.split("-m torch.distributed.run --nnodes 2 --node_rank 1 --master_addr node0 --master_port 29500")
+            + ["--nproc_per_node", "4", "x.py", "a b"],
+        )
+        del environment["MASTER"]
+        done = subprocess.run([script, "x.py"], env=environment, capture_output=True, text=True, timeout=60)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("MASTER", done.stderr)
+
+
+if __name__ == "__main__":
+    absltest.main()
