@@ -132,9 +132,10 @@ def train_in_every_way(mode: str, folder: str) -> dict:
     """An uninterrupted run, one that goes on from its checkpoint, and one that is stopped and goes on."""
     whole = make_trainer(mode, f"{folder}/whole")
     whole.train()
+    shares = [_held_share(parameter) for parameter in whole.model.parameters()]
     weights = weights_of(whole, f"{folder}/whole")
     found = {**course(whole), "evaluations": evaluations(whole), "kind": whole.accelerator.distributed_type.value}
-    found["in_pieces"] = max(_held_share(parameter) for parameter in whole.model.parameters()) < 1
+    found["in_pieces"] = sum(share < 1 for share in shares) / len(shares)
     found["damage"] = damage(f"{folder}/whole/checkpoint-{SAVED_AT}")
     found["exported"] = {name: value.double().abs().sum().item() for name, value in weights.items()}
     again = make_trainer(mode, f"{folder}/again")

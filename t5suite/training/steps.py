@@ -46,7 +46,7 @@ def start_logging(is_main: bool, disable_tqdm: bool = False) -> None:
     root.setLevel(logging.INFO if is_main else logging.ERROR)
     transformers_logging.set_verbosity(logging.WARNING if is_main else logging.ERROR)
     transformers_logging.disable_progress_bar()
-    for name in ("transformers.trainer", "transformers.trainer_utils"):
+    for name in ("transformers.trainer", "transformers.trainer_utils", "accelerate.accelerator"):
         logging.getLogger(name).addFilter(_is_news)
     if disable_tqdm or not is_main:
         import datasets
@@ -86,6 +86,7 @@ def _is_news(record: logging.LogRecord) -> bool:
     Tied weights are stored once: that a checkpoint lacks their other names is expected. Checkpoints are sorted by their
     step where two were written within a second. Whether a run is the same is decided by all its settings (`runs`); the
     trainer compares three, and takes a share of the steps (`--save_steps 0.1`) for another number than it makes of it.
+    It accumulates gradients itself, so that accelerate, which is told of no accumulation, wonders about DeepSpeed's.
     """
     return not any(text in record.getMessage() for text in NO_NEWS)
 
@@ -94,6 +95,7 @@ NO_NEWS = (
     "missing keys in the checkpoint",
     "mtime may not be reliable",
     "arguments do not match the ones in the `trainer_state.json`",
+    "Gradient accumulation steps mismatch: GradientAccumulationPlugin",
 )
 
 

@@ -20,6 +20,7 @@ from t5suite.training.sharding.deepspeed_flags import is_given
 PRECISION = "ACCELERATE_MIXED_PRECISION"
 ACCUMULATION = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
 DEEPSPEED, DEEPSPEED_FILE = "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_DEEPSPEED_CONFIG_FILE"
+DEEPSPEED_FIELDS = "ACCELERATE_CONFIG_DS_FIELDS"
 FSDP = "ACCELERATE_USE_FSDP"
 TRUE = ("1", "true", "yes", "on", "y", "t")
 
@@ -77,6 +78,8 @@ def deepspeed_of_environment(given) -> tuple[dict, str] | None:
     from accelerate.utils import DeepSpeedPlugin
 
     config = DeepSpeedPlugin().deepspeed_config
+    # From here on it is one configuration; accelerate would take it for a file beside what these variables say.
+    os.environ[DEEPSPEED_FIELDS] = ""
     # accelerate's way to silence a report; JSON, and so our manifest, has no infinity.
     return {key: value for key, value in config.items() if key != "steps_per_print"}, source
 
