@@ -115,8 +115,28 @@ def x3_yaml_tags(context: Context) -> Outcome:
                 attempts[name] = Attempt("t5suite.cli", [*argv, *words], 78, said, directory=False)
             else:
                 attempts[name] = Attempt("fine_tune_t5", [*context.flags("fine_tune_t5", **SHORT), *words], 78, said)
+        attempts |= _tagged_sweeps(context, canaries, i, tag)
     offences = _source_offences("yaml.")
-    return canaries.outcome(attempts, "refused with file and line", offences, pending=LAUNCHERS)
+    return canaries.outcome(attempts, "refused with file and line", offences)
+
+
+def _tagged_sweeps(context: Context, canaries: "Canaries", i: int, tag: str) -> dict[str, Attempt]:
+    """Sweep files with a tag: one that is run, one that is checked, and the one in the directory of a begun sweep."""
+    attempts = {}
+    for name in ("sweep", "sweep lint", "sweep --resume"):
+        folder = context.folder("sweep")
+        folder.mkdir()
+        path = folder / "sweep.yaml"
+        canary = canaries.new(f"t5suite {name}, tag {i}")
+        path.write_text(f"method: grid\nprogram: {tag.format(canary=canary)}\n", encoding="utf-8")
+        flags = {
+            "sweep": ["sweep", path, "--sweep_dir", folder / "begun"],
+            "sweep lint": ["sweep", "lint", path],
+            "sweep --resume": ["sweep", "--resume", "--sweep_dir", folder],
+        }[name]
+        said = f"{path.name}:2: could not determine a constructor"
+        attempts[f"t5suite {name}, tag {i}"] = Attempt("t5suite.cli", list(map(str, flags)), 78, said, directory=False)
+    return attempts
 
 
 def x4_shell_words(context: Context) -> Outcome:

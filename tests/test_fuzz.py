@@ -23,6 +23,7 @@ from fuzz_inputs import (
     NASTY_LINES,
     YAML_ODDITIES,
     YAML_TAGS,
+    dumped,
     encoded,
     json_values,
     line_files,
@@ -42,6 +43,11 @@ from t5suite.data.jsonl import read_jsonl
 from t5suite.data.sources import DataOptions, load_split
 from t5suite.data.text.documents import Tally, read_documents
 from t5suite.errors import CheckpointError, ConfigError, DataError, UserError
+from t5suite.launch.macros import command_words
+from t5suite.launch.search import grid_of, propose, searched, trial_parameters
+from t5suite.launch.sweep_checks import check_sweep
+from t5suite.launch.sweep_files import DISTRIBUTIONS, read_sweep
+from t5suite.launch.sweeps import plan_of
 from t5suite.models.weight_files import read_weights
 from t5suite.runs import open_run
 from t5suite.tasks.registry import load_task
@@ -300,6 +306,142 @@ class TaskFilesTest(FuzzTest):
             self.outcome(parse_arguments, arguments, [str(path), "--use_cpu"])
             path = self.write("run.yaml", text.encode("utf-8", "surrogatepass"))
             self.outcome(parse_arguments, arguments, [str(path), "--use_cpu"])
+
+
+SWEEP_NUMBERS = [
+    0,
+    1,
+    -1,
+    3,
+    2.5,
+    1e-5,
+    1e308,
+    10**400,
+    "1e-5",
+    "x",
+    None,
+    True,
+    [],
+    {},
+    [1],
+    float("inf"),
+    float("nan"),
+]
+SWEEP_VALUES = {
+    "method": ["bayes", "grid", "random", "custom", "x", None, 5, [], {}],
+    "metric": [{"name": "eval/accuracy", "goal": "maximize"}, {"name": "accuracy"}, {"name": None}, {"name": []}, {}, [], "x", {"name": "eval/average", "target": "9e1"}],
+    "program": ["fine_tune_t5.py", "pre_train_t5.py", "other.py", "", None, 5, ["a"], "../../x", "a\x00b"],
+    "command": [["python", "${program}", "${args}"], ["${env}", "${arg}"], [], {}, None, ["${args}"], [None, 5, {}], ["python", "fine_tune_t5.py", "--seed", "${args_no_boolean_flags}"], ["-m", "fine_tune_t5", "a\x00b"], ["python", "fine_tune_t5.py", "/etc/passwd", "--config"], "python x", [["a"]], ["${envvar:HOME}", "${"]],
+    "early_terminate": [{"type": "hyperband", "min_iter": 3}, {"type": "hyperband", "max_iter": 27, "s": 2}, {"type": "hyperband", "max_iter": 10**400, "s": 1e300}, {"type": "hyperband", "min_iter": 1, "eta": 1.0000001}, {"type": []}, {}, [], "x", None],
+    "run_cap": [1, 0, -1, 10**400, "1", None],
+    "name": ["a", "", "../x", 5, None, "a\x00b"],
+    "scheduler": [{"engine": "optuna"}, {}, [], None, {"engine": []}],
+    "metrics": [[{"name": "a"}], [], {}],
+    "controller": [{"type": "local"}, {}, [], 5],
+    "surprise": [1],
+}  # fmt: skip
+SWEEP_FLAGS = ("learning_rate", "seed", "bf16", "benchmark", "dataset_name", "lr_scheduler_kwargs", "output_dir", "schedule", "optim", "nope", "group_by_length", "", "2x", "a.b", 5, None)  # fmt: skip
+
+
+GOOD_PARAMETERS = {
+    "learning_rate": [{"distribution": "log_uniform_values", "min": 1e-5, "max": 1e-2}, {"min": 0.1, "max": 0.2}, {"distribution": "log_uniform", "min": -9, "max": -2}],
+    "seed": [{"values": [1, 2]}, {"min": 1, "max": 9}, {"distribution": "q_uniform", "min": 1, "max": 30, "q": 7}, {"distribution": "q_log_uniform_values", "min": 1, "max": 30, "q": 1}],
+    "weight_decay": [{"distribution": "q_uniform", "min": 0, "max": 0.35, "q": 0.1}, {"distribution": "q_uniform", "min": 1, "max": 1, "q": 3}, {"distribution": "normal"}],
+    "bf16": [{"values": [True, False, "yes"]}, {"value": None}],
+    "run_name": [{"values": ["a b", "$(id)", "", "é\n", None, 5, 1.0, True, 1]}, {"value": "x"}],
+    "lr_scheduler_kwargs": [{"parameters": {"min_lr": {"values": [0.0, 1e-5]}, "deep": {"parameters": {"x": {"value": {"a": [1]}}}}}}],
+}  # fmt: skip
+
+
+@st.composite
+def sweep_parameters(draw, depth=2):
+    """The table of a sweep's parameters: good ones, distributions with settings that hardly fit, or something else."""
+    table = {}
+    for name in draw(st.lists(st.sampled_from(sorted(GOOD_PARAMETERS)), min_size=1, max_size=3, unique=True)):
+        table[name] = draw(st.sampled_from(GOOD_PARAMETERS[name]))
+    for name in draw(st.sampled_from([[], [], [SWEEP_FLAGS[0]], SWEEP_FLAGS[1:3], SWEEP_FLAGS])):
+        kind = draw(st.sampled_from(["known", "known", "bare", "nested", "json"]))
+        if kind == "json":
+            table[name] = draw(json_values())
+        elif kind == "nested" and depth:
+            table[name] = {"parameters": draw(sweep_parameters(depth - 1))}
+        else:
+            distribution = draw(st.sampled_from(sorted(DISTRIBUTIONS)))
+            needed, optional = DISTRIBUTIONS[distribution]
+            entry = {key: draw(st.sampled_from(SWEEP_NUMBERS)) for key in (*needed, *optional)}
+            for key in ("values", "probabilities"):
+                if key in entry and draw(st.booleans()):
+                    entry[key] = draw(st.lists(st.sampled_from(SWEEP_NUMBERS), max_size=3))
+            table[name] = entry | ({"distribution": distribution} if kind == "known" else {})
+    return table
+
+
+@st.composite
+def sweep_tables(draw):
+    """What a sweep file holds."""
+    method = draw(st.sampled_from(["bayes", "random", "grid"]))
+    content = {"method": method, "program": "fine_tune_t5.py", "metric": {"name": "eval/accuracy", "goal": "maximize"}}
+    content["parameters"] = draw(sweep_parameters())
+    for name in draw(st.sampled_from([[]] * 4 + [[name] for name in SWEEP_VALUES] + [sorted(SWEEP_VALUES)[:4]])):
+        content[name] = draw(st.one_of(st.sampled_from(SWEEP_VALUES[name]), json_values()))
+    return content
+
+
+@st.composite
+def sweep_texts(draw):
+    """Sweep files as YAML: most as a dumper writes them, some as fuzzing has them."""
+    content = draw(sweep_tables())
+    if draw(st.integers(0, 2)):
+        return dumped(content, draw(st.sampled_from([None, True, False])))
+    return draw(yaml_documents(st.one_of(st.just(content), json_values())))
+
+
+class SweepFilesTest(FuzzTest):
+    def use(self, content: bytes):
+        """Reads and checks a file; in one that nothing is wrong with, a trial can be proposed, and a command made."""
+        sweep = self.outcome(read_sweep, str(self.write("sweep.yaml", content)))
+        if isinstance(sweep, UserError):
+            return
+        found = self.outcome(check_sweep, sweep)
+        assert all(finding.message.isprintable() or finding.message for finding in found)
+        assert all(1 <= finding.line <= content.count(b"\n") + 2 for finding in found)
+        if any(finding.level == "error" or finding.needs_server for finding in found):
+            return
+        plan = self.outcome(plan_of, sweep, 1)
+        if isinstance(plan, UserError):
+            return
+        wanted = plan.search
+        values = self.outcome(first_values, wanted)
+        if not isinstance(values, UserError):
+            given = trial_parameters(wanted.parameters, values)
+            words = self.outcome(command_words, plan.command, given, plan.program, "file.json", {})
+            assert isinstance(words, UserError) or all(isinstance(word, str) for word in words)
+
+    @fuzzed(0.05, inputs_a_draw=4)
+    @given(st.data(), SEEDS)
+    def test_sweep_files(self, data, seed):
+        text = data.draw(sweep_texts()).encode("utf-8", "surrogatepass")
+        for changed in mutations(text, seed, 3):
+            self.use(changed)
+
+    @parameterized.parameters(*YAML_TAGS, *YAML_ODDITIES)
+    def test_sweeps_that_hurt(self, text):
+        start = "method: grid\nprogram: fine_tune_t5.py\nparameters:\n"
+        for table in (
+            text,
+            f"method: {text}\n",
+            f"{start}  seed: {text}\n",
+            f"{start}  seed: {{value: {text}}}\n",
+            f"? {text}\n: {text}\n",
+        ):
+            self.use(table.encode("utf-8", "surrogatepass"))
+
+
+def first_values(wanted) -> dict:
+    """What a sweep's first trial is given, in Optuna's words."""
+    if wanted.method == "grid":
+        return grid_of(wanted.parameters)[0]
+    return propose([], wanted.goal, wanted.method, "tpe", 0, searched(wanted.parameters))
 
 
 FLAGS = {kind: [name for name in SuiteArgumentParser(arguments).flag_names()] for kind, arguments in ARGUMENTS.items()}

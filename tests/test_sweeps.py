@@ -15,6 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import pytest
 import yaml
 from absl.testing import absltest, parameterized
 
@@ -152,6 +153,7 @@ class SearchesTest(SweepTest):
         self.assertIn(best["command"], text)
         self.assertIn(f"best: trial {best['number']}", text)
 
+    @pytest.mark.slow
     def test_the_command_that_is_shown_is_the_one_that_was_run(self):
         self.sweep(self.write(sweep_file()), "--count", 1)
         record = self.summary()["trials"][0]
@@ -159,6 +161,7 @@ class SearchesTest(SweepTest):
         self.assertEqual(record["command"].split()[-len(words) :], words)
         self.assertStartsWith(words[0], "--learning_rate=")
 
+    @pytest.mark.slow
     def test_a_value_is_the_best_of_its_history_and_null_the_worst(self):
         parameters = {"learning_rate": {"values": [1.0, 1e-2]}}
         self.sweep(self.write(sweep_file(method="grid", parameters=parameters)))
@@ -177,18 +180,21 @@ class SearchesTest(SweepTest):
         self.assertLen(self.summary()["trials"], 6)
         self.assertEqual([len(self.starts(folder)) for folder in self.trials()], [1] * 6)
 
+    @pytest.mark.slow
     def test_run_cap_and_count_are_both_kept(self):
         self.sweep(self.write(sweep_file(run_cap=2)), "--count", 5)
         self.assertLen(self.trials(), 2)
         self.sweep(self.write(sweep_file(run_cap=2)), "--resume", "--count", 1)
         self.assertLen(self.trials(), 2)
 
+    @pytest.mark.slow
     def test_the_target_ends_the_sweep(self):
         parameters = {"learning_rate": {"values": [1e-5, 1e-3, 1e-2, 1e-4]}}
         metric = {"name": "eval/accuracy", "goal": "maximize", "target": 95}
         self.sweep(self.write(sweep_file(method="grid", parameters=parameters, metric=metric)))
         self.assertLen(self.trials(), 2)
 
+    @pytest.mark.slow
     def test_the_same_seed_searches_alike_and_another_does_not(self):
         found = []
         for i, seed in enumerate((1, 1, 2)):
@@ -219,6 +225,7 @@ class FailuresTest(SweepTest):
         self.assertIn("exit code 78: bad configuration", text)
         self.assertEqual(self.summary()["best"], 0)
 
+    @pytest.mark.slow
     def test_when_the_first_trials_all_fail_the_sweep_ends_and_says_why(self):
         content = sweep_file(command=["python", "no_such_script.py", "${args}"])
         text = self.sweep(self.write(content), "--count", 20, code=78)
@@ -229,12 +236,14 @@ class FailuresTest(SweepTest):
         self.directory = self.folder / "other"
         self.assertIn("not found", self.sweep(self.write(content), "--count", 2, code=78))
 
+    @pytest.mark.slow
     def test_a_metric_that_is_not_logged_is_named(self):
         parameters = {"log": {"values": ["eval/f1", "eval/accuracy"]}}
         text = self.sweep(self.write(sweep_file(method="grid", parameters=parameters)))
         self.assertEqual([record["state"] for record in self.summary()["trials"]], ["failed", "complete"])
         self.assertIn("it ended without logging eval/accuracy; it logged eval/f1", text)
 
+    @pytest.mark.slow
     def test_a_stopped_trial_that_does_not_end_is_killed(self):
         """Hyperband stops the worse of two; this one ignores SIGTERM."""
         parameters = {"learning_rate": {"values": [1e-3, 1e-5]}, "stubborn": {"value": True}}
@@ -246,6 +255,7 @@ class FailuresTest(SweepTest):
         self.assertEqual((record["state"], record["exit_code"]), ("pruned", -signal.SIGKILL))
         self.assertEmpty(self.processes_of(self.trials()[1]))
 
+    @pytest.mark.slow
     def test_of_a_launcher_that_dies_first_the_workers_are_waited_for(self):
         parameters = {"learning_rate": {"values": [1e-3, 1e-5]}, "launcher": {"value": True}}
         early = {"type": "hyperband", "min_iter": 2, "eta": 2}
@@ -283,6 +293,7 @@ class KilledTest(SweepTest):
         path = self.directory / "trials" / f"{trial:04d}" / "steps.log"
         return path.is_file() and path.read_text().count("\nstep") >= count
 
+    @pytest.mark.slow
     def test_trials_end_with_a_checkpoint_when_their_driver_is_killed(self):
         driver = self.start(self.write(sweep_file()), "--count", 1, "--", "--sleep=0.1", "--steps=1000")
         self.wait_for(lambda: self.has_steps(0, 2), "two steps")
@@ -290,6 +301,7 @@ class KilledTest(SweepTest):
         driver.wait()
         self.wait_for(lambda: not self.processes_of(self.trials()[0]), "the trial's end")
 
+    @pytest.mark.slow
     def test_what_is_left_of_a_killed_sweep_is_stopped_before_its_trial_goes_on(self):
         """A launcher's worker does not hear of the driver's death."""
         parameters = {"learning_rate": {"value": 1e-3}, "launcher": {"value": True}}
@@ -303,7 +315,7 @@ class KilledTest(SweepTest):
         self.check_each_ran_once(1, steps=40)
         self.assertLen(self.starts(self.trials()[0]), 2)
 
-    @parameterized.parameters(signal.SIGTERM, signal.SIGINT)
+    @parameterized.parameters((signal.SIGTERM,), (signal.SIGINT,))
     def test_a_sweep_that_is_asked_to_stop_ends_its_trials_with_a_checkpoint(self, number):
         words = ("--count", 3, "--workers", 2)
         driver = self.start(self.write(sweep_file()), *words, *self.SLOW)
@@ -318,6 +330,7 @@ class KilledTest(SweepTest):
         self.check_each_ran_once(3)
         self.assertEqual([len(self.starts(folder)) for folder in self.trials()], [2, 2, 1])
 
+    @pytest.mark.slow
     def test_a_trial_that_was_preempted_alone_goes_on(self):
         driver = self.start(self.write(sweep_file()), "--count", 1, *self.SLOW)
         self.wait_for(lambda: self.has_steps(0, 2), "two steps")
@@ -327,6 +340,7 @@ class KilledTest(SweepTest):
         self.check_each_ran_once(1)
         self.assertLen(self.starts(self.trials()[0]), 2)
 
+    @pytest.mark.slow
     def test_half_a_line_at_the_journals_end_is_cut_off(self):
         self.sweep(self.write(sweep_file()), "--count", 1)
         with (self.directory / "journal.log").open("ab") as journal:
@@ -353,6 +367,7 @@ class SharedTest(SweepTest):
         self.assertEqual(sum(shares), 9)
         self.assertNotIn(0, shares, "each had some")
 
+    @pytest.mark.slow
     def test_what_a_killed_process_had_the_other_one_takes_over(self):
         path = self.write(sweep_file())
         words = ("--count", 4, "--resume", "--", "--sleep=0.3")
@@ -380,17 +395,20 @@ class DirectoriesTest(SweepTest):
         self.assertEqual((self.directory / "sweep.yaml").read_bytes(), before)
         self.assertLen(self.trials(), 1)
 
+    @pytest.mark.slow
     def test_a_directory_that_is_no_sweeps_is_refused(self):
         self.directory.mkdir()
         (self.directory / "thesis.tex").write_text("x")
         self.assertIn("thesis.tex", self.sweep(self.write(sweep_file()), "--count", 1, code=78))
 
+    @pytest.mark.slow
     def test_a_sweep_goes_on_by_its_directory_alone(self):
         self.sweep(self.write(sweep_file()), "--count", 1, "--", "--steps=3")
         (self.folder / "file.yaml").unlink()
         self.sweep("--resume", "--count", 2)
         self.check_each_ran_once(2, steps=3)
 
+    @pytest.mark.slow
     def test_a_trials_surroundings(self):
         """Its run directory, its ids, and its share of threads; nothing of a server's sweep."""
         program = self.folder / "show.py"
@@ -448,6 +466,42 @@ class GridTest(SweepTest):
     )
     def test_what_is_wrong_is_named(self, words, said):
         self.assertIn(said, self.sweep(*words, code=78))
+
+
+class RealTest(SweepTest):
+    """Acceptance: the shipped sweep of the bundled task, killed half-way and continued; tiny steps."""
+
+    TINY = ("--max_steps=20", "--max_train_samples=64", "--max_eval_samples=20", "--use_cpu", "--disable_tqdm=True")
+
+    @pytest.mark.slow
+    def test_the_shipped_sweep_killed_half_way_and_continued(self):
+        words = (ROOT / "sweeps" / "mini_sentiment_sweep.yaml", "--count", 8, "--workers", 2)
+        tiny = ("--", *self.TINY, "--save_steps=5")
+        driver = self.start(*words, *tiny)
+        deadline = time.monotonic() + 1500
+        while len(self.trials()) < 4 or not list(self.trials()[-1].glob("checkpoint-*")):
+            self.assertIsNone(driver.poll(), self.output(0))
+            self.assertLess(time.monotonic(), deadline, self.output(0))
+            time.sleep(0.2)
+        driver.kill()
+        driver.wait()
+        self.assertEqual(self.start(*words, "--resume", *tiny).wait(timeout=1500), 0, self.output(1))
+        summary = self.summary()
+        self.assertEqual([record["number"] for record in summary["trials"]], list(range(8)))
+        self.assertLen({json.dumps(record["parameters"]) for record in summary["trials"]}, 8)
+        for record, folder in zip(summary["trials"], self.trials(), strict=True):
+            self.assertIn(record["state"], ("complete", "pruned"), self.output(1))
+            steps = [step for step, _ in record["curve"]]
+            self.assertEqual(steps, list(range(2, steps[-1] + 1, 2)), "evaluated at every tenth, once")
+            lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+            evaluated = [line["step"] for line in lines if "eval/accuracy" in line]
+            self.assertEqual(evaluated, sorted(set(evaluated)), f"{folder.name}: a step was run twice")
+            status = json.loads((folder / "manifest.json").read_text())["status"]
+            self.assertEqual(status == "finished", record["state"] == "complete")
+            self.assertEmpty(self.processes_of(folder))
+        best = max((r for r in summary["trials"] if r["state"] == "complete"), key=lambda r: (r["value"], -r["number"]))
+        self.assertEqual(summary["best"], best["number"])
+        self.assertIn(f"best: trial {best['number']}", self.output(1))
 
 
 if __name__ == "__main__":

@@ -227,6 +227,7 @@ def propose(trials: list, direction: str, method: str, sampler: str, seed: int, 
     """
     import optuna
 
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     engine = sampler_of(method, sampler, seed, len(trials))
     study = optuna.create_study(direction=direction, sampler=engine)
     study.add_trials(trials)

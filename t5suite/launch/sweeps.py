@@ -53,7 +53,7 @@ DEFAULT_METRICS = {"eval/average": "maximize", "eval/nll": "minimize"}
 # As many failures before any success say that it is not the parameters.
 FIRST_FAILURES = 5
 MAX_STARTS = 20
-SECONDS_BETWEEN_LOOKS = 0.2
+SECONDS_BETWEEN_LOOKS = 0.1
 SECONDS_BETWEEN_CLAIMS = 2.0
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
