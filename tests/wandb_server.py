@@ -7,6 +7,9 @@
     ...     server.runs["4f2a"].steps()
     [10]
 
+Sweeps: `wandb sweep FILE` makes one (`server.sweeps`), and an agent gets `server.trials` one after the other, a stop for
+every run in `server.stops`, and an end when there is nothing more.
+
 Seen working with wandb 0.31. GraphQL operations are functions in OPERATIONS, by name; any other is answered with
 `{"data": {}}`. What a run logs arrives by `file_stream`, as lines with offsets, and is kept by offset, as W&B does: a
 line that comes again with its offset replaces itself.
@@ -20,6 +23,8 @@ import threading
 import time
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import yaml
 
 ENTITY = "loopback"
 API_KEY = "0123456789abcdef0123456789abcdef01234567"
@@ -68,12 +73,39 @@ class ServedRun:
         return len(self.lines.get(file, {}))
 
 
+@dataclass
+class ServedSweep:
+    """What the server knows of a sweep.
+
+    Attributes:
+      text: its configuration, as the client sent it (YAML).
+      agents: those that have registered.
+      states: `{run: whether it was running}` of every heartbeat.
+    """
+
+    name: str
+    project: str
+    entity: str
+    text: str
+    agents: list = field(default_factory=list)
+    states: list = field(default_factory=list)
+
+    @property
+    def config(self) -> dict:
+        """The configuration as plain data."""
+        return yaml.safe_load(self.text)
+
+
 class WandbServer:
     """Listens on a free port of 127.0.0.1 as long as the `with` block lasts.
 
     Attributes:
       runs: `{run id: ServedRun}`.
       requests: (seconds since the epoch, method, path, operation, body as text) of every request.
+      sweeps: `{sweep id: ServedSweep}`.
+      trials: parameters of the trials that agents are still to run, `{name: value}` each.
+      started: the runs that agents were told to start.
+      stops: ids of runs that agents are to stop.
       status: a status that every request is answered with (REFUSED, BROKEN), or None for the right answers.
       silent: seconds that every request waits for its answer.
     """
@@ -82,6 +114,10 @@ class WandbServer:
         self.api_key = api_key
         self.runs: dict[str, ServedRun] = {}
         self.requests: list[tuple] = []
+        self.sweeps: dict[str, ServedSweep] = {}
+        self.trials: list[dict] = []
+        self.stops: set[str] = set()
+        self.started: list[str] = []
         self.status: int | None = None
         self.silent = 0.0
         self.operations = dict(OPERATIONS)
@@ -272,6 +308,63 @@ def create_run_files(server: WandbServer, variables: dict) -> dict:
     return {"createRunFiles": {"runID": variables["run"], "uploadHeaders": [], "files": files}}
 
 
+# ---------------------------------------------------------------------------------------------------------------------
+# Sweeps
+
+
+def upsert_sweep(server: WandbServer, variables: dict) -> dict:
+    """A sweep is made."""
+    sweep = ServedSweep(
+        f"sweep{len(server.sweeps) + 1}",
+        variables["projectName"] or "uncategorized",
+        variables["entityName"] or ENTITY,
+        variables["config"],
+    )
+    server.sweeps[sweep.name] = sweep
+    project = {"id": sweep.project, "name": sweep.project, "entity": {"id": sweep.entity, "name": sweep.entity}}
+    return {
+        "upsertSweep": {
+            "sweep": {"id": sweep.name, "name": sweep.name, "project": project},
+            "configValidationWarnings": [],
+        }
+    }
+
+
+def sweep_with_runs(server: WandbServer, variables: dict) -> dict:
+    """A sweep's configuration, whose command an agent runs."""
+    sweep = server.sweeps.get(variables["sweep"])
+    if sweep is None:
+        return {"project": {"sweep": None}}
+    about = {"id": sweep.name, "name": sweep.name, "method": sweep.config["method"], "state": "RUNNING"}
+    runs = {"edges": [], "pageInfo": {"endCursor": None, "hasNextPage": False}}
+    return {"project": {"sweep": {**about, "config": sweep.text, "runs": runs}}}
+
+
+def create_agent(server: WandbServer, variables: dict) -> dict:
+    """An agent registers; its id holds the sweep's."""
+    sweep = server.sweeps[variables["sweep"]]
+    sweep.agents.append(variables["host"])
+    agent = f"{sweep.name}-agent{len(sweep.agents)}"
+    return {"createAgent": {"agent": {"id": agent, "name": agent}}}
+
+
+def heartbeat(server: WandbServer, variables: dict) -> dict:
+    """What an agent is to do now: stop a run, start the next one, or end."""
+    sweep = server.sweeps[variables["id"].partition("-")[0]]
+    states = json.loads(variables["runState"] or "{}")
+    sweep.states.append(states)
+    running = [run for run, is_running in states.items() if is_running]
+    commands = [{"type": "stop", "run_id": run} for run in running if run in server.stops]
+    if not running and server.trials:
+        run = f"{sweep.name}-run{len(server.started) + 1}"
+        server.started.append(run)
+        args = {name: {"value": value} for name, value in server.trials.pop(0).items()}
+        commands = [{"type": "run", "run_id": run, "program": sweep.config.get("program"), "args": args}]
+    elif not running:
+        commands = [{"type": "exit"}]
+    return {"agentHeartbeat": {"agent": {"id": variables["id"]}, "commands": json.dumps(commands)}}
+
+
 def _entity(run: ServedRun) -> dict:
     return {"id": run.entity, "name": run.entity}
 
@@ -303,4 +396,8 @@ OPERATIONS = {
     "RunResumeStatus": resume_status,
     "UpsertBucket": upsert_run,
     "CreateRunFiles": create_run_files,
+    "UpsertSweep": upsert_sweep,
+    "SweepWithRuns": sweep_with_runs,
+    "CreateAgent": create_agent,
+    "Heartbeat": heartbeat,
 }

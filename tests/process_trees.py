@@ -1,0 +1,47 @@
+"""Which processes belong to a test's run: those that have a word of its own in their environment.
+
+>>> environment = marked("run-1")
+>>> subprocess.Popen(command, env=environment)
+>>> wait_until_gone(environment, seconds=30)
+[]
+"""
+
+import os
+import time
+from pathlib import Path
+
+MARK = "T5SUITE_TEST_RUN"
+
+
+def marked(name: str, **changes: str) -> dict[str, str]:
+    """This process's environment with a mark that all descendants inherit."""
+    return {**os.environ, MARK: f"{name}-{os.getpid()}-{time.monotonic_ns()}", **changes}
+
+
+def with_mark(environment: dict[str, str]) -> list[int]:
+    """The processes that have the environment's mark, zombies left out."""
+    mark, found = f"{MARK}={environment[MARK]}".encode(), []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            is_ours = mark in (path / "environ").read_bytes().split(b"\0")
+            state = (path / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if is_ours and state not in ("Z", "X"):
+            found.append(int(path.name))
+    return found
+
+
+def wait_until_gone(environment: dict[str, str], seconds: float) -> list[str]:
+    """The command lines of marked processes that are still there after so many seconds."""
+    deadline = time.monotonic() + seconds
+    while with_mark(environment) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return [f"{pid}: {_command(pid)}" for pid in with_mark(environment)]
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ")
+    except OSError:
+        return ""
