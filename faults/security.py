@@ -9,6 +9,7 @@ is shown each time by reading it the careless way in a process of its own.
 
 import importlib
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from faults import patches
 from faults.attempts import Attempt, Ended, problems
+from faults.batch_scripts import hostile_scripts
 from faults.fork_server import ROOT, environment
 from faults.harness import TINY_MODEL, Check, Context, Outcome, all_hold
 
@@ -50,7 +52,6 @@ HOSTILE = (
     "-rf *",
 )
 OUTWARD = ("../canary", "{root}/canary", "..", "a/../../canary", "a\\b", "canary/../../canary")
-LAUNCHERS = "the sweep and sbatch halves wait for the launchers"
 SHORT = {"max_steps": 2, "save_strategy": "no"}
 
 
@@ -151,8 +152,11 @@ def x4_shell_words(context: Context) -> Outcome:
             flags = _hostile_flags(context, script, folder, word)
             look = partial(_taken_literally, context.directory, word, canary)
             attempts[f"{script}, {i}"] = Attempt(script, flags, look=look, directory=folder / "run")
+        attempts[f"t5suite sweep, {i}"] = _hostile_sweep(context, pattern, f"canary-{i}-sweep")
     found = {**problems(context, attempts), **_source_offences("")}
-    return replace(all_hold(found, "taken literally"), pending="" if any(found.values()) else LAUNCHERS)
+    for i, pattern in enumerate(HOSTILE[:3] if context.quick else HOSTILE):
+        found |= hostile_scripts(context.folder("scripts"), pattern, i)
+    return all_hold(found, "taken literally")
 
 
 def x6_names(context: Context) -> Outcome:
@@ -398,6 +402,45 @@ def _hostile_flags(context: Context, script: str, folder: Path, word: str) -> li
     rows = folder / f"{word}.jsonl"
     rows.write_text('{"sentence": "The soup is good.", "label": 1}\n' * 16, encoding="utf-8")
     return context.flags(script, **changes, dataset_name="sentiment", train_file=rows)
+
+
+# A trial that says what it was given.
+SHOWING = """
+import json, os, pathlib, sys
+folder = pathlib.Path(os.environ["T5SUITE_RUN_DIR"])
+folder.mkdir()
+(folder / "words.json").write_text(json.dumps(sys.argv[1:]))
+(folder / "metrics.jsonl").write_text('{"step": 1, "eval/accuracy": 1.0}' + chr(10))
+"""
+
+
+def _hostile_sweep(context: Context, pattern: str, canary: str) -> Attempt:
+    """The word as a sweep's name, its file's and directory's, in its command, a value, and behind `--`."""
+    word = pattern.format(canary=canary)
+    folder = context.folder("sweeps") / word
+    folder.mkdir(parents=True)
+    content = {
+        "name": word,
+        "method": "grid",
+        "metric": {"name": "eval/accuracy", "goal": "maximize"},
+        "parameters": {"run_name": {"values": [word]}},
+        "command": [sys.executable, "-c", SHOWING, word, "${args}"],
+    }
+    (folder / f"{word}.yaml").write_text(json.dumps(content), encoding="utf-8")  # JSON is YAML
+    flags = ["sweep", str(folder / f"{word}.yaml"), "--sweep_dir", str(folder / "sweep"), "--", word]
+    wanted = [word, f"--run_name={word}", word]
+    look = partial(_given_literally, context.directory, folder / "sweep", wanted, canary)
+    return Attempt("t5suite.cli", flags, look=look, directory=False)
+
+
+def _given_literally(root: Path, sweep: Path, wanted: list[str], canary: str, ended: Ended) -> str | None:
+    if any(path.name == canary for path in root.rglob("*")):
+        return "ITS COMMAND RAN"
+    words = json.loads((sweep / "trials" / "0000" / "words.json").read_text(encoding="utf-8"))
+    if words != wanted:
+        return f"the trial was given {words!r}"
+    shown = json.loads((sweep / "sweep.json").read_text(encoding="utf-8"))["trials"][0]["command"]
+    return None if shlex.split(shown)[-3:] == wanted else f"the command that is shown is another one: {shown!r}"
 
 
 def _taken_literally(root: Path, word: str, canary: str, ended: Ended) -> str | None:

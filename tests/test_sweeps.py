@@ -7,6 +7,7 @@ many processes work on the sweep; a trial that fails, hangs or diverges does not
 import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -339,6 +340,24 @@ class KilledTest(SweepTest):
         self.assertEqual(driver.wait(timeout=HANG), 0, self.output(0))
         self.check_each_ran_once(1)
         self.assertLen(self.starts(self.trials()[0]), 2)
+
+    @pytest.mark.slow
+    def test_killed_again_and_again_at_any_moment(self):
+        """Two processes, one of which is killed every so often; the moments are drawn anew each time."""
+        early = {"type": "hyperband", "min_iter": 3, "eta": 2}
+        path = self.write(sweep_file(method="bayes", early_terminate=early))
+        words = (path, "--count", 12, "--workers", 2, "--resume", "--", "--sleep=0.04")
+        drivers = [self.start(*words) for _ in range(2)]
+        dice = random.Random()
+        for i in range(12):
+            time.sleep(dice.uniform(0.3, 2.5))
+            drivers[i % 2].kill()
+            drivers[i % 2].wait()
+            drivers[i % 2] = self.start(*words)
+        for driver in drivers:
+            self.assertEqual(driver.wait(timeout=HANG), 0, self.output(self.started.index(driver)))
+        self.sweep(*words)
+        self.check_each_ran_once(12)
 
     @pytest.mark.slow
     def test_half_a_line_at_the_journals_end_is_cut_off(self):
