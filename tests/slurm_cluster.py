@@ -9,6 +9,7 @@ missing. The nodes bear two names of this machine, so that processes find each o
 their configuration by SLURM_CONF, listen on free ports, and are stopped, jobs first, when the block ends.
 """
 
+import ctypes
 import os
 import re
 import shutil
@@ -71,6 +72,11 @@ def free_ports(count: int) -> list[int]:
     for each in sockets:
         each.close()
     return ports
+
+
+def _end_with_parent() -> None:
+    """In a daemon, before it starts: SIGTERM for it when the tests are killed (prctl(2), PR_SET_PDEATHSIG)."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
 class SlurmCluster:
@@ -145,7 +151,7 @@ class SlurmCluster:
             self.daemons.append(
                 subprocess.Popen(
                     words, env=self.environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                    start_new_session=True, cwd=self.folder,
+                    start_new_session=True, cwd=self.folder, preexec_fn=_end_with_parent,
                 )
             )  # fmt: skip
 

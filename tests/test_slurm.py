@@ -360,7 +360,14 @@ class EndTest(parameterized.TestCase):
 
     def test_without_an_answer_of_scontrol_nothing_is_known_against_the_job(self):
         self.assertEqual(read_job(None, 2), Job("RUNNING", 2))
-        self.assertEqual(read_job("JobState=TIMEOUT Restarts=5", 0), Job("TIMEOUT", 5))
+
+    @parameterized.parameters(
+        ("JobState=TIMEOUT Reason=TimeLimit Dependency=(null) Restarts=5", Job("TIMEOUT", 5)),
+        ("JobState=COMPLETING Reason=TimeLimit Restarts=0", Job("TIMEOUT", 1)),
+        ("JobState=COMPLETING Reason=None Restarts=0", Job("COMPLETING", 1)),
+    )
+    def test_a_job_that_is_going_tells_why_by_its_reason(self, shown, job):
+        self.assertEqual(read_job(shown, 1), job)
 
 
 class ExitNotesTest(parameterized.TestCase):

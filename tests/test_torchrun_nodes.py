@@ -1,6 +1,5 @@
 """Two nodes that torchrun starts by one line each are one run: the same as two processes on one node."""
 
-import json
 import os
 import subprocess
 import sys
@@ -34,14 +33,13 @@ class TorchrunNodesTest(absltest.TestCase):
             for rank in range(2)
         ]  # fmt: skip
         for node in nodes:
-            _, errors = node.communicate(timeout=400)
-            self.assertEqual(node.returncode, 0, errors[-3000:])
+            _, said = node.communicate(timeout=400)
+            self.assertEqual(node.returncode, 0, said[-3000:])
+            self.assertEqual("on 2 x cpu" in said, node is nodes[0], said[-3000:])
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
         subprocess.run([*torchrun, *script, folder / "one"], env=environment, cwd=folder, check=True, timeout=400)
         for name in ("results.json", "model.safetensors", "predictions/sentiment.validation.jsonl"):
             self.assertEqual((folder / "nodes" / name).read_bytes(), (folder / "one" / name).read_bytes(), name)
-        manifest = json.loads((folder / "nodes" / "manifest.json").read_text())
-        self.assertEqual((manifest["status"], manifest["hardware"]["processes"]), ("finished", 2))
 
 
 if __name__ == "__main__":
