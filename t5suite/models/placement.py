@@ -204,18 +204,16 @@ def keep_embedding_on_cpu(model, device: torch.device) -> None:
             "--embedding_on_cpu: the model's output layer is the embedding matrix itself, which the device needs; "
             "take a model with an output layer of its own (T5 v1.1, or --config_overrides tie_word_embeddings=False)"
         )
-    for parameter in model.parameters():
-        if parameter is not matrix:
-            parameter.data = parameter.data.to(device)
-    for module in model.modules():
-        for name, buffer in module._buffers.items():
-            module._buffers[name] = None if buffer is None else buffer.to(device)
+    _move_all_but(matrix, model, device)
     names = []
     for name, module in model.named_modules():
         if getattr(module, "weight", None) is matrix:
             module.register_forward_pre_hook(_ids_to_weight)
             module.register_forward_hook(lambda module, args, vectors: vectors.to(device))
             names.append(name)
+        elif any(parameter is matrix for parameter in module.parameters()):
+            # transformers puts what it makes where a model's first weight is, which is the matrix.
+            module.register_forward_pre_hook(_inputs_to(device), with_kwargs=True)
     # Trainer and accelerate leave a model where it is that says where it is; the text "cpu" would mean offloaded.
     logging.getLogger("transformers.trainer").addFilter(_is_news)
     model.hf_device_map = {**dict.fromkeys(names, matrix.device), "": device}
@@ -251,8 +249,26 @@ def check_alone(flag: str, world_size: int, sharded: str | None = None) -> None:
         )
 
 
+def _move_all_but(matrix, module, device: torch.device) -> None:
+    """Moves the largest parts of a module that do not hold the matrix; embeddings hold nothing else."""
+    if not any(parameter is matrix for parameter in module.parameters()):
+        module.to(device)
+        return
+    for child in module.children():
+        _move_all_but(matrix, child, device)
+
+
 def _ids_to_weight(module, args):
     return (args[0].to(module.weight.device), *args[1:])
+
+
+def _inputs_to(device: torch.device):
+    from accelerate.utils import send_to_device
+
+    def move(module, args, kwargs):
+        return send_to_device(args, device), send_to_device(kwargs, device, skip_keys=["past_key_values"])
+
+    return move
 
 
 def _as_in_maps(device: torch.device) -> int | str:

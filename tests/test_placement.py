@@ -1,0 +1,288 @@
+"""Models on several devices: what lies where, that they compute what whole ones compute, and what is refused.
+
+Real GPUs are not needed: `twin_devices` makes two devices out of the CPU, whose tensors refuse to meet.
+"""
+
+import copy
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from absl.testing import absltest, parameterized
+from twin_run import SOURCES_BS, TARGETS_BT, losses_of, make_model
+
+import fine_tune_t5
+from t5suite.errors import ConfigError
+from t5suite.models.loading import load_model_shapes, load_tokenizer
+from t5suite.models.placement import (
+    OFFLOAD_FOLDER,
+    by_device,
+    check_alone,
+    check_flags,
+    device_map_for,
+    device_of,
+    keep_embedding_on_cpu,
+    parse_max_memory,
+    place_model,
+)
+
+TESTS = Path(__file__).parent
+CPU = torch.device("cpu")
+MODELS = {
+    "tied T5": {"config_name": "mini"},
+    "T5 v1.1": {"config_name": "t5-v1_1-small"},
+    "BART": {"config_name": "bart", "config_overrides": "d_model=64,encoder_layers=4,decoder_layers=4,vocab_size=4000"},
+}
+FAST = (
+    "--max_train_samples=64 --max_eval_samples=16 --max_steps=2 --eval_steps=1 --per_device_train_batch_size=4 "
+    "--use_cpu --disable_tqdm=True --config_overrides=tie_word_embeddings=False"
+).split()
+
+
+def shapes(name):
+    return load_model_shapes(tokenizer=load_tokenizer(None), **MODELS[name])
+
+
+def size_of(model) -> int:
+    return sum(4 * parameter.numel() for parameter in model.parameters())
+
+
+def half(model) -> dict:
+    """Two devices, neither of which holds the model."""
+    return {number: int(0.7 * size_of(model)) for number in (0, 1)}
+
+
+def outputs(model):
+    """Logits and generated ids."""
+    model.eval()
+    with torch.no_grad():
+        logits = model(input_ids=SOURCES_BS, decoder_input_ids=TARGETS_BT).logits
+    return logits, model.generate(input_ids=SOURCES_BS, max_new_tokens=5).tolist()
+
+
+def map_file(content) -> str:
+    path = Path(tempfile.mkdtemp()) / "map.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return str(path)
+
+
+def twin(*argv):
+    """A process with two made devices."""
+    environ = {**os.environ, "PYTHONPATH": f"{TESTS.parent}:{TESTS}", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(TESTS / "twin_run.py"), *argv]
+    return subprocess.run(command, capture_output=True, text=True, env=environ, timeout=400)
+
+
+class DeviceMapTest(parameterized.TestCase):
+    @parameterized.product(name=list(MODELS), wanted=["balanced", "auto", "sequential"])
+    def test_every_layer_has_one_device_and_no_device_more_than_it_may_hold(self, name, wanted):
+        model = shapes(name)
+        placed = device_map_for(model, wanted, half(model))
+        devices = {weight: device_of(weight, placed) for weight, _ in model.named_parameters()}
+        self.assertEqual(set(devices.values()), {0, 1})
+        for device, limit in half(model).items():
+            held = sum(4 * p.numel() for weight, p in model.named_parameters() if devices[weight] == device)
+            self.assertLessEqual(held, limit)
+        for block, module in model.named_modules():
+            if type(module).__name__ in model._no_split_modules:
+                self.assertLen({devices[f"{block}.{weight}"] for weight, _ in module.named_parameters()}, 1, block)
+
+    @parameterized.parameters("balanced", "sequential")
+    def test_data_pass_the_devices_once(self, wanted):
+        model = shapes("T5 v1.1")
+        placed = device_map_for(model, wanted, half(model))
+        blocks = [f"{stack}.block.{n}" for stack in ("encoder", "decoder") for n in range(8)]
+        order = [device_of(block, placed) for block in blocks]
+        self.assertEqual(order, sorted(order))
+
+    @parameterized.named_parameters(
+        ("no JSON", "{shared", "not JSON"),
+        ("a list", ["shared"], "not a table"),
+        ("another model's module", {"transformer": 0}, "no module 'transformer'"),
+        ("weights left out", {"shared": 0, "encoder": 0}, "decoder"),
+        ("no device", {"shared": "gpu", "encoder": 0, "decoder": 0, "lm_head": 0}, "'gpu'"),
+        ("True", {"shared": True, "encoder": 0, "decoder": 0, "lm_head": 0}, "True"),
+        ("one matrix on two", {"shared": 0, "encoder": 1, "decoder": 1, "lm_head": 0}, "one matrix"),
+    )
+    def test_a_file_that_cannot_be_is_refused(self, content, said):
+        with self.assertRaisesRegex(ConfigError, f"map.json.*{said}"):
+            device_map_for(shapes("T5 v1.1"), map_file(content), None)
+
+    def test_a_file_is_followed(self):
+        placed = {"shared": 0, "encoder": 0, "decoder.embed_tokens": 0, "decoder": 1, "lm_head": 1}
+        self.assertEqual(device_map_for(shapes("T5 v1.1"), map_file(placed), None), placed)
+
+
+class FlagsTest(parameterized.TestCase):
+    def test_sizes_are_read(self):
+        self.assertEqual(parse_max_memory("0=10GiB, cpu=1.5GB,1=4096"), {0: "10GiB", "cpu": "1.5GB", 1: 4096})
+
+    @parameterized.parameters("10GiB", "0:10GiB", "0=", "gpu=1GiB", "0=1GiB,", "0=-1GiB", "0=lots")
+    def test_what_is_no_size_is_refused(self, text):
+        with self.assertRaisesRegex(ConfigError, "--max_memory .* is no DEVICE=SIZE"):
+            check_flags("balanced", text, False)
+
+    @parameterized.parameters(
+        (None, "0=1GiB", False, "no effect"),
+        ("balanced", None, True, "--embedding_on_cpu and --device_map"),
+        ("balanced_low_1", None, False, "neither auto, balanced"),
+    )
+    def test_flags_that_cannot_be_obeyed_are_refused(self, device_map, max_memory, embedding_on_cpu, said):
+        with self.assertRaisesRegex(ConfigError, said):
+            check_flags(device_map, max_memory, embedding_on_cpu)
+
+    @parameterized.parameters((2, None, "2 processes"), (1, "DeepSpeed", "DeepSpeed"), (2, "FSDP", "FSDP"))
+    def test_several_processes_and_sharding_are_refused(self, world_size, sharded, said):
+        with self.assertRaisesRegex(ConfigError, f"--device_map auto.*{said}"):
+            check_alone("--device_map auto", world_size, sharded)
+
+    def test_a_device_that_is_not_there_is_named(self):
+        with self.assertRaisesRegex(ConfigError, "device 7 is not there; this machine has"):
+            placed = {"shared": 7, "encoder": 7, "decoder": 7, "lm_head": 7}
+            place_model(make_model(tied=True), device_map=map_file(placed), device=CPU)
+
+    def test_a_map_without_effect_warns(self):
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            model = make_model(tied=True)
+            place_model(model, device_map="balanced", device=CPU)
+        self.assertIn("no effect", logs.output[0])
+        self.assertEmpty(by_device(model))
+
+
+class OffloadTest(parameterized.TestCase):
+    """CPU and disk: real on every machine."""
+
+    def place(self, model, folder, trains=False):
+        memory = f"cpu={int(0.6 * size_of(model))}"
+        place_model(model, device_map="sequential", max_memory=memory, device=CPU, trains=trains, folder=folder)
+
+    @parameterized.parameters(True, False)
+    def test_an_offloaded_model_computes_what_the_whole_one_does(self, tied):
+        whole, folder = make_model(tied), tempfile.mkdtemp()
+        offloaded = copy.deepcopy(whole)
+        self.place(offloaded, folder)
+        self.assertEqual(set(by_device(offloaded)), {"cpu", "disk"})
+        self.assertTrue(any(parameter.is_meta for parameter in offloaded.parameters()))
+        (expected, text), (logits, offloaded_text) = outputs(whole), outputs(offloaded)
+        self.assertTrue(torch.equal(logits, expected))
+        self.assertEqual(offloaded_text, text)
+
+    def test_weights_that_another_model_left_are_not_read(self):
+        folder, models = tempfile.mkdtemp(), [make_model(True), make_model(True)]
+        torch.nn.init.normal_(models[1].decoder.block[-1].layer[0].SelfAttention.q.weight)
+        expected = outputs(copy.deepcopy(models[1]))[0]
+        for model in models:
+            self.place(model, folder)
+        self.assertTrue(torch.equal(outputs(models[1])[0], expected))
+
+    def test_the_offloaded_weights_go_with_the_model(self):
+        folder = Path(tempfile.mkdtemp())
+        model = make_model(True)
+        self.place(model, folder)
+        self.assertNotEmpty(list((folder / OFFLOAD_FOLDER).iterdir()))
+        del model
+        gc.collect()
+        self.assertFalse((folder / OFFLOAD_FOLDER).exists())
+
+    def test_training_is_refused_before_anything_is_written(self):
+        folder = Path(tempfile.mkdtemp())
+        with self.assertRaisesRegex(ConfigError, "decoder.* do not fit .* not trained"):
+            self.place(make_model(True), folder, trains=True)
+        self.assertEmpty(list(folder.iterdir()))
+
+
+class EmbeddingOnCpuTest(parameterized.TestCase):
+    def test_the_hooked_model_trains_to_the_same_bits(self):
+        whole, hooked = make_model(False), make_model(False)
+        keep_embedding_on_cpu(hooked, CPU)
+        self.assertEqual(losses_of(hooked, CPU), losses_of(whole, CPU))
+        for (name, expected), found in zip(whole.named_parameters(), hooked.parameters(), strict=True):
+            self.assertTrue(torch.equal(expected, found), name)
+
+    def test_a_tied_output_layer_is_refused(self):
+        with self.assertRaisesRegex(ConfigError, "--embedding_on_cpu: .* output layer is the embedding"):
+            keep_embedding_on_cpu(make_model(True), CPU)
+
+    def test_where_it_saves_nothing_it_warns(self):
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            place_model(make_model(False), embedding_on_cpu=True, device=CPU)
+        self.assertIn("saves nothing", logs.output[0])
+
+
+class TwoDevicesTest(parameterized.TestCase):
+    """A few updates and a generation on two devices that refuse to mix tensors."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        done = twin("trial")
+        assert done.returncode == 0, done.stderr[-3000:]
+        cls.found = json.loads(done.stdout)
+
+    @parameterized.parameters("tied", "untied", "embedding")
+    def test_spread_models_learn_what_whole_ones_learn(self, kind):
+        found = self.found[kind]
+        for loss, expected in zip(found["losses"], found["expected"], strict=True):
+            self.assertAlmostEqual(loss, expected, delta=2e-6 * expected)
+        self.assertLess(found["difference"], 2e-5)  # after steps of 1e-3
+        self.assertTrue(found["same_text"])
+
+    @parameterized.parameters("tied", "untied")
+    def test_both_devices_hold_layers(self, kind):
+        self.assertEqual(set(self.found[kind]["places"].values()), {"twin:0", "twin:1"})
+
+    def test_the_embedding_alone_is_on_the_cpu(self):
+        places = self.found["embedding"]["places"]
+        self.assertEqual([name for name, place in places.items() if place == "cpu"], ["shared.weight"])
+
+
+class ScriptsTest(parameterized.TestCase):
+    def test_an_evaluation_from_the_disk_equals_the_whole_model_s(self):
+        folder = Path(tempfile.mkdtemp())
+        make_model(True).save_pretrained(folder / "model")
+        load_tokenizer(None).save_pretrained(folder / "model")
+        flags = ["--model_name_or_path", str(folder / "model"), "--eval_only", "--max_eval_samples=16", "--use_cpu"]
+        whole = fine_tune_t5.main([*flags, "--output_dir", str(folder / "whole")])
+        memory = ["--device_map=sequential", f"--max_memory=cpu={int(0.6 * size_of(make_model(True)))}"]
+        offloaded = fine_tune_t5.main([*flags, *memory, "--output_dir", str(folder / "offloaded")])
+        self.assertEqual(offloaded, whole)
+        manifest = json.loads((folder / "offloaded" / "manifest.json").read_text())
+        self.assertEqual(set(manifest["model"]["placement"]), {"cpu", "disk"})
+        predictions = [next((folder / run / "predictions").iterdir()).read_text() for run in ("whole", "offloaded")]
+        self.assertEqual(*predictions)
+
+    @parameterized.parameters(
+        ("fine_tune_t5", ["--eval_method=score"], ["--device_map=balanced", "--max_memory=0=800KiB,1=800KiB"]),
+        ("fine_tune_t5", [], ["--embedding_on_cpu"]),
+        ("pre_train_t5", ["--logging_steps=1"], ["--device_map=balanced", "--max_memory=0=800KiB,1=800KiB"]),
+    )
+    @pytest.mark.slow
+    def test_a_whole_run_on_two_devices(self, script, flags, placement):
+        folder = Path(tempfile.mkdtemp())
+        common = FAST if script == "fine_tune_t5" else [flag for flag in FAST if "train_samples" not in flag]
+        for run, more in (("whole", []), ("spread", placement)):
+            done = twin(script, *common, *flags, *more, f"--output_dir={folder / run}")
+            self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+        whole, spread = (json.loads((folder / run / "results.json").read_text()) for run in ("whole", "spread"))
+        self.assertEqual(whole["tasks"].keys(), spread["tasks"].keys())
+        for task, metrics in whole["tasks"].items():
+            for name, value in metrics.items():
+                self.assertAlmostEqual(spread["tasks"][task][name], value, places=4)
+        self.assertIn("placement", json.loads((folder / "spread" / "manifest.json").read_text())["model"])
+
+    @pytest.mark.slow
+    def test_two_processes_are_refused(self):
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "fine_tune_t5.py", *FAST]
+        command += ["--device_map=balanced", f"--output_dir={tempfile.mkdtemp()}/run"]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=TESTS.parent, timeout=300)
+        self.assertIn("--device_map balanced spreads one model", done.stderr)
+
+
+if __name__ == "__main__":
+    absltest.main()
