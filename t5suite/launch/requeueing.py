@@ -94,12 +94,17 @@ def job_id_of(environment: Mapping[str, str]) -> str:
 
 
 def read_job(shown: str | None, restarts: int = 0) -> Job:
-    """What `scontrol show job --oneliner` says of a job; None: it did not answer, so nothing is known against it."""
+    """What `scontrol show job --oneliner` says of a job; None: it did not answer, so nothing is known against it.
+
+    While the last processes of a job that Slurm ends are going, its state is COMPLETING and the reason tells why.
+    """
     if shown is None:
         return Job(restarts=restarts)
-    state = re.search(r"\bJobState=(\w+)", shown)
-    known = re.search(r"\bRestarts=(\d+)", shown)
-    return Job(state[1] if state else "RUNNING", max(restarts, int(known[1]) if known else 0))
+    said = dict(re.findall(r"\b(JobState|Reason|Restarts)=(\w+)", shown))
+    state = said.get("JobState", "RUNNING")
+    if state == "COMPLETING" and said.get("Reason") == "TimeLimit":
+        state = "TIMEOUT"
+    return Job(state, max(restarts, int(said.get("Restarts", 0))))
 
 
 def _scontrol(*words: str) -> str | None:
