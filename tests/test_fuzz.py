@@ -47,7 +47,7 @@ from t5suite.launch.macros import command_words
 from t5suite.launch.search import grid_of, propose, searched, trial_parameters
 from t5suite.launch.sweep_checks import check_sweep
 from t5suite.launch.sweep_files import DISTRIBUTIONS, read_sweep
-from t5suite.launch.sweeps import plan_of
+from t5suite.launch.sweep_plans import plan_of
 from t5suite.models.weight_files import read_weights
 from t5suite.runs import open_run
 from t5suite.tasks.registry import load_task

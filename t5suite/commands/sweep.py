@@ -161,8 +161,9 @@ def run(sweep: SweepFile, words: list[str], arguments) -> None:
         raise ConfigError("t5suite sweep needs Optuna: pip install 't5suite[sweeps]'") from None
     from t5suite.launch.devices import devices_of_workers, visible_devices
     from t5suite.launch.summaries import summary_of
+    from t5suite.launch.sweep_plans import plan_of
     from t5suite.launch.sweep_tables import SweepView, print_results
-    from t5suite.launch.sweeps import Sweep, plan_of
+    from t5suite.launch.sweeps import Sweep
     from t5suite.launch.trials import GRACE
 
     plan = plan_of(sweep, arguments.count, words, arguments.sampler, arguments.seed)

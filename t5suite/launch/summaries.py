@@ -5,7 +5,12 @@
 """
 
 import json
+import os
+import shlex
+import shutil
 import statistics
+
+from t5suite.launch.trials import own_programs
 
 # Parameters that make repetitions and tasks, rather than settings.
 SEED, TASK = "seed", "dataset_name"
@@ -55,3 +60,30 @@ def groups_of(records: list[dict]) -> list[dict]:
         std = statistics.stdev(values) if len(values) > 1 else None
         found.append({**group, "n": len(values), "mean": mean, "std": std})
     return found
+
+
+def shell_line(words: list[str]) -> str:
+    """A command as one would type it; PATH before it where the suite's programs are not what a shell finds.
+
+    >>> shell_line(["python", "fine_tune_t5.py", "--run_name=a b"])
+    "python fine_tune_t5.py '--run_name=a b'"
+    """
+    program = words[1] if words[0] == "/usr/bin/env" and len(words) > 1 else words[0]
+    own = own_programs()
+    prefix = ""
+    if os.sep not in program and shutil.which(program) != shutil.which(program, path=own):
+        prefix = f"PATH={shlex.quote(own)}:$PATH " if shutil.which(program, path=own) else ""
+    return prefix + shlex.join(words)
+
+
+def shown(value) -> str:
+    """A value for people.
+
+    >>> shown({"learning_rate": 0.00031622776, "bf16": True})
+    'learning_rate 0.0003162, bf16 True'
+    """
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {shown(item)}" for name, item in value.items())
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return "none" if value is None else str(value)

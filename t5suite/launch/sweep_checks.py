@@ -17,7 +17,8 @@ from t5suite.launch.grids import goal_of
 from t5suite.launch.macros import ARGUMENT_MACROS, DEFAULT_COMMAND, ENVIRONMENT_MACRO, MACRO_NAMES, macro_name
 from t5suite.launch.script_flags import flags_of, is_script, removed_flags, value_problem
 from t5suite.launch.search import check_search
-from t5suite.launch.sweep_files import Finding, Parameter, SweepFile, check_file, parameters_of
+from t5suite.launch.sweep_files import Finding, Parameter, SweepFile, parameters_of
+from t5suite.launch.sweep_schema import check_file
 from t5suite.lookup import closest, suggestion
 from t5suite.shipped import shipped_file
 from t5suite.yaml_files import read_yaml

@@ -1,14 +1,12 @@
-"""W&B sweep files: read, and checked against W&B's own rules.
+"""W&B sweep files: read, with the line of everything, and their parameters with the distributions of W&B's schema.
 
     >>> sweep = read_sweep("sweeps/glue_rte_sweep.yaml")
-    >>> for finding in check_file(sweep):
-    ...     print(finding)
-    sweeps/glue_rte_sweep.yaml:12: learning_rate: min '1e-5' is text in YAML; write 1.0e-5
-    >>> parameters_of(sweep)[0]
-    Parameter(path=('learning_rate',), distribution='log_uniform_values', settings={'min': 1e-05, 'max': 0.01}, line=11)
+    >>> parameters_of(sweep)[2]
+    Parameter(path=('learning_rate',), distribution='log_uniform_values', settings={'min': 1e-05, 'max': 0.01}, line=15)
+    >>> sweep.finding(("parameters", "seed", "min"), "seed: min 0.5 is no whole number")
+    Finding(path='sweeps/glue_rte_sweep.yaml', line=19, message='seed: min 0.5 is no whole number', ...)
 
-What a file may hold is the schema of W&B's `sweeps` package (`config/schema.json`, 0.3.0), here as tables: TOP_LEVEL
-and DISTRIBUTIONS. A file with findings would be refused by W&B, or do something else than it says.
+The distributions and their settings are those of W&B's `sweeps` package (`config/schema.json`, 0.3.0).
 """
 
 import math
@@ -21,10 +19,6 @@ from t5suite.errors import ConfigError
 from t5suite.lookup import suggestion
 from t5suite.yaml_files import read_yaml
 
-METHODS = ("grid", "random", "bayes", "custom")
-GOALS = ("minimize", "maximize")
-# The searches that Optuna has (method custom needs a scheduler of W&B's).
-LOCAL_METHODS = ("grid", "random", "bayes")
 PARAMETER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 # What YAML 1.1 as PyYAML reads it takes for text: no dot, or no sign in the exponent.
 NUMBER_LIKE = re.compile(r"([+-]?\d+)(\.\d*)?[eE]([+-]?\d+)")
@@ -124,139 +118,14 @@ def _deep_lines(path) -> dict[tuple, int]:
 
 def parameters_of(sweep: SweepFile) -> list[Parameter]:
     """The parameters in the file's order, nested ones unfolded; those that are wrong are left out."""
-    return [parameter for parameter, _ in _walk_parameters(sweep) if parameter is not None]
-
-
-def check_file(sweep: SweepFile) -> list[Finding]:
-    """All that W&B's schema would refuse, in the order of lines."""
-    found = [*_check_top_level(sweep), *_check_metric(sweep), *_check_early_terminate(sweep), *_check_scheduler(sweep)]
-    found += [finding for _, findings in _walk_parameters(sweep) for finding in findings]
-    found += _check_method(sweep)
-    return sorted(set(found), key=lambda finding: (finding.line, finding.message))
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The upper level
-
-
-def _check_top_level(sweep: SweepFile) -> list[Finding]:
-    found = []
-    for key, value in sweep.content.items():
-        if key not in TOP_LEVEL:
-            found.append(sweep.finding((key,), f"unknown key {key!r:.60}; {suggestion(key, TOP_LEVEL)}"))
-        else:
-            problem = KINDS[TOP_LEVEL[key]](value)
-            if problem:
-                found.append(sweep.finding((key,), f"{key}: {value!r:.60} {problem}"))
-    if "method" not in sweep.content:
-        found.append(sweep.finding((), f"method is missing; choose from {', '.join(METHODS)}"))
-    if "parameters" not in sweep.content and sweep.content.get("method") != "custom":
-        found.append(sweep.finding((), "parameters is missing: nothing is searched"))
-    found += _check_choice(sweep, ("method",), METHODS)
-    found += _check_choice(sweep, ("controller", "type"), ("local", "cloud"))
-    for i, word in enumerate(_of(list, sweep.content.get("command"))):
-        if isinstance(word, (dict, list)) or word is None:
-            found.append(sweep.finding(("command", i), f"command: {word!r:.60} is no word; put it in quotes"))
-    return found
-
-
-def _check_choice(sweep: SweepFile, keys: tuple, choices) -> list[Finding]:
-    value = sweep.content
-    for key in keys:
-        if not isinstance(value, dict) or key not in value:
-            return []
-        value = value[key]
-    if isinstance(value, str) and value in choices:
-        return []
-    return [sweep.finding(keys, f"{'.'.join(keys)}: {value!r:.60} is none of {', '.join(choices)}")]
-
-
-def _check_closed(sweep: SweepFile, place: str, allowed) -> list[Finding]:
-    """Refuses unknown keys of the table at `place`."""
-    table = _of(dict, sweep.content.get(place))
-    return [
-        sweep.finding((place, key), f"{place}: unknown key {key!r:.60}; {suggestion(key, allowed)}")
-        for key in table
-        if key not in allowed
-    ]
-
-
-def _check_metric(sweep: SweepFile) -> list[Finding]:
-    found = _check_closed(sweep, "metric", ("name", "goal", "target", "impute", "impute_while_running"))
-    metric = sweep.content.get("metric")
-    needing = [name for name in ("early_terminate",) if name in sweep.content]
-    needing += ["method: bayes"] if sweep.content.get("method") == "bayes" else []
-    if metric is None and needing:
-        found.append(sweep.finding((), f"metric is missing, which {needing[0]} needs: name and goal"))
-    if not isinstance(metric, dict):
-        return found
-    if not (isinstance(metric.get("name"), str) and metric["name"].strip()):
-        found.append(sweep.finding(("metric", "name"), "metric: name is missing: the metric that runs log"))
-    if "target" in metric and not _is_number(metric["target"]):
-        found.append(sweep.finding(("metric", "target"), f"metric.target: {_not_a_number(metric['target'])}"))
-    found += _check_choice(sweep, ("metric", "goal"), GOALS)
-    found += _check_choice(sweep, ("metric", "impute"), ("latest", "best", "worst"))
-    found += _check_choice(sweep, ("metric", "impute_while_running"), ("latest", "best", "worst", "false"))
-    return found
-
-
-def _check_early_terminate(sweep: SweepFile) -> list[Finding]:
-    place = "early_terminate"
-    rule = sweep.content.get(place)
-    if not isinstance(rule, dict):
-        return []
-    found = _check_closed(sweep, place, ("type", "min_iter", "max_iter", "s", "eta", "strict"))
-    if "type" not in rule:
-        found.append(sweep.finding((place,), f"{place}: type is missing; W&B has hyperband"))
-    found += _check_choice(sweep, (place, "type"), ("hyperband",))
-    if "min_iter" not in rule and not {"max_iter", "s"} <= set(rule):
-        found.append(sweep.finding((place,), f"{place}: give min_iter, or max_iter and s"))
-    for key, smallest in {"min_iter": 1, "max_iter": 1, "s": 1}.items():
-        if key in rule and not (_is_whole(rule[key]) and rule[key] >= smallest):
-            found.append(
-                sweep.finding((place, key), f"{place}.{key}: {rule[key]!r:.60} is no whole number above {smallest - 1}")
-            )
-    if "eta" in rule and not (_is_number(rule["eta"]) and rule["eta"] > 1):
-        found.append(sweep.finding((place, "eta"), f"{place}.eta: {rule['eta']!r:.60} is no number above 1"))
-    if "strict" in rule and not isinstance(rule["strict"], bool):
-        found.append(sweep.finding((place, "strict"), f"{place}.strict: {rule['strict']!r:.60} is not true or false"))
-    return found
-
-
-def _check_scheduler(sweep: SweepFile) -> list[Finding]:
-    content, found = sweep.content, []
-    if "scheduler" in content and "early_terminate" in content:
-        found.append(sweep.finding(("scheduler",), "scheduler cannot stand beside early_terminate"))
-    if "metrics" in content and "metric" in content:
-        found.append(sweep.finding(("metrics",), "metrics cannot stand beside metric"))
-    if "metrics" in content and content.get("method") != "custom":
-        found.append(sweep.finding(("metrics",), "metrics needs method: custom"))
-    engine = _of(dict, content.get("scheduler")).get("engine")
-    if "scheduler" in content:
-        found += _check_closed(sweep, "scheduler", ("engine", "source", "optimizer", "search_space"))
-        if engine not in ("optuna", "ax", "wandb"):
-            found.append(
-                sweep.finding(("scheduler", "engine"), f"scheduler.engine: {engine!r:.60} is none of optuna, ax, wandb")
-            )
-    return found
-
-
-def _check_method(sweep: SweepFile) -> list[Finding]:
-    """A grid has no continuous parameters."""
-    if sweep.content.get("method") != "grid":
-        return []
-    return [
-        Finding(sweep.path, p.line, f"{p.name}: a grid cannot go through {p.distribution}; give values: [...]")
-        for p in parameters_of(sweep)
-        if p.distribution not in GRID_DISTRIBUTIONS
-    ]
+    return [parameter for parameter, _ in walk_parameters(sweep) if parameter is not None]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Parameters
 
 
-def _walk_parameters(sweep: SweepFile):
+def walk_parameters(sweep: SweepFile):
     """`(Parameter or None, findings)` of every parameter."""
     parameters = sweep.content.get("parameters")
     if isinstance(parameters, dict):
@@ -321,7 +190,7 @@ def _inferred(entry: dict) -> str | None:
     if "values" in entry:
         return "categorical"
     if "min" in entry or "max" in entry:
-        whole = all(_is_whole(entry.get(key, 0)) for key in ("min", "max"))
+        whole = all(is_whole(entry.get(key, 0)) for key in ("min", "max"))
         return "int_uniform" if whole else "uniform"
     return None
 
@@ -334,11 +203,11 @@ def _setting_problem(distribution: str, key: str, value) -> str | None:
             return f"{value!r:.60} is no list with at least one item"
         return next(filter(None, map(_value_problem, value)), None)
     if key == "probabilities":
-        good = isinstance(value, list) and value and all(_is_number(item) and item >= 0 for item in value)
+        good = isinstance(value, list) and value and all(is_number(item) and item >= 0 for item in value)
         return None if good else f"{value!r:.60} is no list of numbers from 0"
-    if not _is_number(value):
-        return _not_a_number(value)
-    if distribution == "int_uniform" and not _is_whole(value):
+    if not is_number(value):
+        return not_a_number(value)
+    if distribution == "int_uniform" and not is_whole(value):
         return f"{value!r} is no whole number"
     if (key in LEAST and value < LEAST[key]) or (key == "q" and value <= 0):
         return f"{value!r} is too small"
@@ -347,7 +216,7 @@ def _setting_problem(distribution: str, key: str, value) -> str | None:
 
 def _value_problem(value) -> str | None:
     """W&B keeps values as JSON."""
-    if value is None or isinstance(value, (str, bool, int)) or _is_number(value):
+    if value is None or isinstance(value, (str, bool, int)) or is_number(value):
         return None
     if isinstance(value, list):
         return next(filter(None, map(_value_problem, value)), None)
@@ -408,52 +277,26 @@ def as_yaml_float(text: str) -> str:
     return f"{whole}{fraction}e{exponent if exponent[0] in '+-' else '+' + exponent}"
 
 
-def _not_a_number(value) -> str:
+def not_a_number(value) -> str:
+    """Why a value is no number, with what would be one.
+
+    >>> not_a_number("1e-5")
+    "'1e-5' is text in YAML; write 1.0e-5"
+    """
     if isinstance(value, str) and NUMBER_LIKE.fullmatch(value):
         return f"{value!r} is text in YAML; write {as_yaml_float(value)}"
     return f"{value!r:.60} is no finite number"
 
 
-def _is_number(value) -> bool:
+def is_number(value) -> bool:
+    """Whether it is a number, and a finite one."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
 
 
-def _is_whole(value) -> bool:
-    return isinstance(value, int) and _is_number(value)
+def is_whole(value) -> bool:
+    """Whether it is a whole number, not one like 2.0."""
+    return isinstance(value, int) and is_number(value)
 
-
-def _of(kind, value):
-    """The value if it is of that kind, else an empty one."""
-    return value if isinstance(value, kind) else kind()
-
-
-KINDS = {
-    "text": lambda value: None if isinstance(value, str) else "is no text; put it in quotes",
-    "table": lambda value: None if isinstance(value, dict) else "is no table",
-    "list": lambda value: None if isinstance(value, list) and value else "is no list with at least one item",
-    "count": lambda value: None if _is_whole(value) and value > 0 else "is no whole number above 0",
-}
-
-TOP_LEVEL = {
-    "method": "text",
-    "metric": "table",
-    "metrics": "list",
-    "parameters": "table",
-    "early_terminate": "table",
-    "command": "list",
-    "program": "text",
-    "run_cap": "count",
-    "name": "text",
-    "project": "text",
-    "entity": "text",
-    "description": "text",
-    "controller": "table",
-    "scheduler": "table",
-    "job": "text",
-    "image_uri": "text",
-    "apiVersion": "text",
-    "kind": "text",
-}
 
 # Each distribution's settings: those that it needs, and those that have a default.
 DISTRIBUTIONS = {
@@ -476,6 +319,5 @@ DISTRIBUTIONS = {
     "beta": ((), ("a", "b")),
     "q_beta": ((), ("a", "b", "q")),
 }
-GRID_DISTRIBUTIONS = ("constant", "categorical", "int_uniform", "q_uniform")
 EXPONENTS = ("log_uniform", "q_log_uniform", "inv_log_uniform")
 LEAST = {"sigma": 0, "a": 0, "b": 0}

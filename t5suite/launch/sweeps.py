@@ -15,112 +15,33 @@ import math
 import os
 import secrets
 import shlex
-import shutil
 import signal
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from t5suite.errors import EXIT_FINISHED, EXIT_NUMERICS, EXIT_PREEMPTED, ConfigError, Preempted
+from t5suite.launch.curves import METRICS_FILE, Curve, best_of
 from t5suite.launch.macros import command_words, needs_json_file
+from t5suite.launch.process_groups import leftovers, signal_group
 from t5suite.launch.results import result_of_run
-from t5suite.launch.search import rungs_of
-from t5suite.launch.summaries import summary_of
-from t5suite.launch.sweep_files import SweepFile, parameters_of
-from t5suite.launch.trial_store import Claim, Search, TrialStore
-from t5suite.launch.trials import (
-    GRACE,
-    METRICS_FILE,
-    Curve,
-    TrialProcess,
-    best_of,
-    describe_exit,
-    leftovers,
-    own_programs,
-    signal_group,
-    trial_environment,
-)
+from t5suite.launch.summaries import shell_line, shown, summary_of
+from t5suite.launch.sweep_directories import open_directory
+from t5suite.launch.sweep_plans import SweepPlan
+from t5suite.launch.trial_store import Claim, TrialStore
+from t5suite.launch.trials import GRACE, TrialProcess, describe_exit, trial_environment
 from t5suite.run_lock import RunLock
 from t5suite.runs import write_json
-from t5suite.yaml_files import read_yaml
 
-SWEEP_FILE = "sweep.yaml"
 SUMMARY = "sweep.json"
 TRIALS = "trials"
-# What runs log of themselves where a sweep names no metric: fine-tuning, pre-training.
-DEFAULT_METRICS = {"eval/average": "maximize", "eval/nll": "minimize"}
 # As many failures before any success say that it is not the parameters.
 FIRST_FAILURES = 5
 MAX_STARTS = 20
 SECONDS_BETWEEN_LOOKS = 0.1
 SECONDS_BETWEEN_CLAIMS = 2.0
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
-
-
-@dataclass(frozen=True)
-class SweepPlan:
-    """What a sweep is to do.
-
-    Attributes:
-      content: of the sweep file.
-      text: the sweep file as it was given; None: one made of flags.
-      metric: the name that runs log it by.
-      words: added to every trial's command.
-      limit: trials of the whole sweep.
-    """
-
-    name: str
-    content: dict
-    search: Search
-    metric: str
-    command: list | None
-    program: str | None
-    limit: float
-    words: list[str] = field(default_factory=list)
-    text: str | None = None
-
-
-def plan_of(sweep: SweepFile, count: int | None = None, words=(), sampler: str = "tpe", seed: int = 0) -> SweepPlan:
-    """The plan of a sweep file that was checked.
-
-    Raises:
-      ConfigError: a search that has no end by itself, without `count`.
-    """
-    content = sweep.content
-    metric = content.get("metric") or {}
-    limit = min((number for number in (count, content.get("run_cap")) if number is not None), default=math.inf)
-    if limit == math.inf and content["method"] != "grid":
-        raise ConfigError(
-            f"--count: a {content['method']} sweep has no end of its own; say how many trials it is to have"
-        )
-    early = content.get("early_terminate")
-    wanted = Search(
-        parameters=parameters_of(sweep),
-        method=content["method"],
-        goal=metric.get("goal", "minimize") if metric else DEFAULT_METRICS[_default_metric(content)],
-        target=metric.get("target"),
-        rungs=tuple(rungs_of(early)),
-        eta=int((early or {}).get("eta", 3)),
-        sampler=sampler,
-        seed=seed,
-    )
-    return SweepPlan(
-        name=str(content.get("name") or Path(sweep.path).stem),
-        content=content,
-        search=wanted,
-        metric=metric["name"] if metric else _default_metric(content),
-        command=content.get("command"),
-        program=content.get("program"),
-        limit=limit,
-        words=list(words),
-        text=Path(sweep.path).read_text(encoding="utf-8-sig") if sweep.lines else None,
-    )
-
-
-def _default_metric(content: dict) -> str:
-    words = [*(content.get("command") or []), content.get("program")]
-    return "eval/nll" if any("pre_train_t5" in str(word) for word in words) else "eval/average"
 
 
 class Running:
@@ -464,90 +385,6 @@ class Sweep:
 
     def _log(self, number: int) -> Path:
         return self.run_dir(number).with_suffix(".log")
-
-
-def open_directory(directory: Path, plan: SweepPlan, resume: bool) -> None:
-    """Makes a sweep's directory, or finds the same sweep there.
-
-    Raises:
-      ConfigError: another sweep's, or the same without `resume`, or files that are no sweep's.
-    """
-    path = directory / SWEEP_FILE
-    if path.is_file() and not resume:
-        raise ConfigError(
-            f"--sweep_dir {directory} holds a sweep already; go on with it by --resume, or give another --sweep_dir"
-        )
-    if not path.is_file() and directory.is_dir():
-        found = sorted(entry.name for entry in directory.iterdir() if not entry.name.startswith("."))
-        if found and not path.is_file():
-            raise ConfigError(
-                f"--sweep_dir {directory}: not empty ({', '.join(found[:3])}, ...) and no sweep's; give another one"
-            )
-    directory.mkdir(parents=True, exist_ok=True)
-    _write_once(path, plan)
-    changed = changes_between(read_yaml(path).content, plan.content)
-    if changed:
-        raise ConfigError(
-            f"--sweep_dir {directory} holds a sweep of another file ({SWEEP_FILE} there): {'; '.join(changed[:6])}. "
-            "Restore the file, or give another --sweep_dir"
-        )
-
-
-def _write_once(path: Path, plan: SweepPlan) -> None:
-    """The file appears whole, and only if it is not there: two processes may begin a sweep in the same moment."""
-    import yaml
-
-    if path.is_file():
-        return
-    temporary = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.tmp")
-    text = plan.text or yaml.safe_dump(plan.content, sort_keys=False, allow_unicode=True)
-    temporary.write_text(text, encoding="utf-8")
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        pass
-    finally:
-        temporary.unlink()
-
-
-def changes_between(there, here, path: str = "") -> list[str]:
-    """What differs between two files' contents, in words.
-
-    >>> changes_between({"metric": {"goal": "minimize"}}, {"metric": {"goal": "maximize"}})
-    ["metric.goal 'minimize' there, 'maximize' here"]
-    """
-    if isinstance(there, dict) and isinstance(here, dict):
-        names = [*there, *(name for name in here if name not in there)]
-        parts = [changes_between(there.get(n), here.get(n), f"{path}.{n}" if path else str(n)) for n in names]
-        return [change for part in parts for change in part]
-    return [] if there == here and type(there) is type(here) else [f"{path} {there!r:.80} there, {here!r:.80} here"]
-
-
-def shell_line(words: list[str]) -> str:
-    """A command as one would type it; PATH before it where the suite's programs are not what a shell finds.
-
-    >>> shell_line(["python", "fine_tune_t5.py", "--run_name=a b"])
-    "python fine_tune_t5.py '--run_name=a b'"
-    """
-    program = words[1] if words[0] == "/usr/bin/env" and len(words) > 1 else words[0]
-    own = own_programs()
-    prefix = ""
-    if os.sep not in program and shutil.which(program) != shutil.which(program, path=own):
-        prefix = f"PATH={shlex.quote(own)}:$PATH " if shutil.which(program, path=own) else ""
-    return prefix + shlex.join(words)
-
-
-def shown(value) -> str:
-    """A value for people.
-
-    >>> shown({"learning_rate": 0.00031622776, "bf16": True})
-    'learning_rate 0.0003162, bf16 True'
-    """
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {shown(item)}" for name, item in value.items())
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return "none" if value is None else str(value)
 
 
 def _tail(path: Path, lines: int = 5) -> str:

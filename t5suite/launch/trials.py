@@ -1,4 +1,4 @@
-"""A trial: one process in a group of its own, its output in a file, its metrics read as they come.
+"""A trial: a process with a group of its own, and its output in a file.
 
     >>> trial = TrialProcess(["python", "fine_tune_t5.py"], log="trials/0000.log", environment={...})
     >>> trial.prepare()                         # a process that waits; its id can be written down
@@ -6,8 +6,6 @@
     >>> trial.stop(grace=60)                    # SIGTERM to all of its processes, SIGKILL to those left after 60 s
     >>> trial.poll()                            # None while any of them lives, then the exit code
     75
-    >>> Curve("trials/0000/metrics.jsonl", "eval/accuracy").update()
-    [(10, 88.5), (20, 91.0)]
 
 A trial ends when its last process has ended: of a launcher that dies first, the workers are waited for. When the
 sweep's own process dies, the kernel sends the trial SIGTERM (prctl(2), PR_SET_PDEATHSIG), so that it ends with a
@@ -15,8 +13,6 @@ checkpoint.
 """
 
 import contextlib
-import json
-import math
 import os
 import signal
 import subprocess
@@ -32,9 +28,10 @@ from t5suite.errors import (
     EXIT_NUMERICS,
     EXIT_PREEMPTED,
 )
-from t5suite.run_lock import process_start
+from t5suite.launch.process_groups import group_members, identity, signal_group
 
-METRICS_FILE = "metrics.jsonl"
+# Seconds that processes have for their last checkpoint, unless the sweep says otherwise.
+GRACE = 60.0
 # Waits for a byte, then becomes the trial; without the byte (the sweep died before it had noted the process) it ends.
 WAITER = """
 import ctypes, os, signal, sys
@@ -126,83 +123,6 @@ class TrialProcess:
         return None
 
 
-# Seconds that processes have for their last checkpoint, unless the sweep says otherwise.
-GRACE = 60.0
-
-
-class Curve:
-    """The values of a metric, as a run logs them.
-
-    Args:
-      name: the metric's.
-    """
-
-    def __init__(self, path, name: str):
-        self.path = Path(path)
-        self.name = name
-        self.points: dict[int, float] = {}
-        self.logged: set[str] = set()
-        self._offset = 0
-
-    def update(self) -> list[tuple[int, float]]:
-        """Reads what was added, and returns `(step, value)` in the order of steps; null counts as NaN.
-
-        A run that goes on from a checkpoint cuts the lines behind it off and writes them again: a step counts once.
-        Half a line at the end waits for its rest.
-        """
-        try:
-            with self.path.open("rb") as file:
-                if os.fstat(file.fileno()).st_size < self._offset:
-                    self._offset = 0
-                file.seek(self._offset)
-                text = file.read()
-        except FileNotFoundError:
-            return self.values()
-        whole = text[: text.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        for line in whole.splitlines():
-            self._take(line)
-        return self.values()
-
-    def reread(self) -> list[tuple[int, float]]:
-        """The file from its beginning, for a last look."""
-        self._offset = 0
-        return self.update()
-
-    def values(self) -> list[tuple[int, float]]:
-        """What has been read."""
-        return sorted(self.points.items())
-
-    def _take(self, text: bytes) -> None:
-        try:
-            line = json.loads(text)
-        except ValueError:
-            return
-        if not isinstance(line, dict) or not isinstance(line.get("step"), int):
-            return
-        self.logged.update(name for name in line if "/" in name)
-        if self.name in line:
-            self.points[line["step"]] = _finite(line[self.name])
-
-
-def _finite(value) -> float:
-    """NaN for whatever is no finite number."""
-    good = isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
-    return float(value) if good else math.nan
-
-
-def best_of(values: list[float], goal: str) -> float | None:
-    """The best of the values; NaN is the worst of all, and None where there is no other.
-
-    >>> best_of([70.0, float("nan"), 80.0], "maximize")
-    80.0
-    """
-    numbers = [value for value in values if not math.isnan(value)]
-    if not numbers:
-        return None
-    return max(numbers) if goal == "maximize" else min(numbers)
-
-
 def describe_exit(code: int) -> str:
     """An exit code in words.
 
@@ -242,60 +162,3 @@ OF_A_SERVER = ("WANDB_SWEEP_ID", "WANDB_SWEEP_PARAM_PATH")
 def own_programs() -> str:
     """The folder of this Python and the programs installed with it."""
     return str(Path(sys.executable).parent)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Groups of processes
-
-
-def identity(pid: int) -> dict:
-    """What identifies a process, though its number may be given to another one later."""
-    from t5suite.run_lock import owner_record
-
-    record = owner_record(None)
-    return {"host": record["host"], "boot": record["boot"], "pid": pid, "process_started": process_start(pid)}
-
-
-def is_here(process: dict) -> bool:
-    """Whether the process ran on this machine since its last start."""
-    mine = identity(os.getpid())
-    return (process.get("host"), process.get("boot")) == (mine["host"], mine["boot"])
-
-
-def leftovers(process: dict | None) -> list[int]:
-    """The processes of a trial's group that still live here: the group's first one, or whom it has left behind.
-
-    A number that was given to a new process, which began later, is not taken for it.
-    """
-    if not process or not is_here(process):
-        return []
-    now = process_start(process["pid"])
-    if now is not None and now != process.get("process_started"):
-        return []
-    return group_members(process["pid"])
-
-
-def group_members(group: int) -> list[int]:
-    """The living processes of a session or group, by its first process; those that only wait to be reaped are not."""
-    found = []
-    for entry in os.scandir("/proc"):
-        if not entry.name.isdigit():
-            continue
-        try:
-            fields = Path(entry.path, "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        state, process_group, session = fields[0], int(fields[2]), int(fields[3])
-        if group in (process_group, session) and state not in "ZX":
-            found.append(int(entry.name))
-    return found
-
-
-def signal_group(group: int, number: int) -> None:
-    """Sends the signal to the group, and to those of its session that have made a group of their own."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
-    for pid in group_members(group):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if os.getpgid(pid) != group:
-                os.kill(pid, number)
