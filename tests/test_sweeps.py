@@ -136,7 +136,8 @@ class SweepTest(parameterized.TestCase):
 class SearchesTest(SweepTest):
     def test_bayes_with_hyperband_and_two_workers(self):
         early = {"type": "hyperband", "min_iter": 2, "eta": 2}
-        text = self.sweep(self.write(sweep_file(method="bayes", early_terminate=early)), "--count", 8, "--workers", 2)
+        words = ("--count", 8, "--workers", 2, "--", "--sleep=0.06")
+        text = self.sweep(self.write(sweep_file(method="bayes", early_terminate=early)), *words)
         self.check_each_ran_once(8)
         summary = self.summary()
         states = [record["state"] for record in summary["trials"]]

@@ -278,7 +278,7 @@ class Sweep:
         facts["last_step"] = points[-1][0] if points else None
         stopped = slot.verdict == "preempted" and code != EXIT_FINISHED
         again = claim.status["starts"] < MAX_STARTS
-        if slot.verdict == "pruned":
+        if slot.verdict == "pruned" and code != EXIT_FINISHED:  # 0: it came to its end all the same
             self._finish(
                 claim, "pruned", facts, f"{name}: stopped early at step {facts['last_step']}, best {shown(value)}"
             )
