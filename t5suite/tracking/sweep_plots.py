@@ -83,6 +83,11 @@ def shortened(text, limit: int = LONGEST_LABEL) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
+def literal(text: str) -> str:
+    """A label in which dollars are dollars, and do not set what stands between them as a formula."""
+    return text.replace("$", r"\$")
+
+
 def wrapped(text, width: int = 14) -> str:
     """A name over several lines, broken behind its underscores, slashes and dots where it has any.
 
@@ -186,7 +191,9 @@ def _draw_parameter(axes, sweep: Sweep, name: str) -> None:
     else:
         words = sorted({str(value) for value in values})
         places = [words.index(str(value)) for value in values]
-        axes.set_xticks(range(len(words)), [wrapped(word, max(5, 44 // len(words))) for word in words], fontsize=8)
+        axes.set_xticks(
+            range(len(words)), [literal(wrapped(word, max(5, 44 // len(words)))) for word in words], fontsize=8
+        )
         axes.set_xlim(-0.5, len(words) - 0.5)
     for state, (colour, marker, said) in STATES.items():
         points = [(x, t.value) for x, t in zip(places, trials) if t.state == state]
@@ -198,7 +205,7 @@ def _draw_parameter(axes, sweep: Sweep, name: str) -> None:
     if best is not None and best in trials:
         at = places[trials.index(best)]
         axes.scatter([at], [best.value], s=110, marker="o", edgecolors=ORANGE, facecolors="none", label="best")
-    axes.set_xlabel(shortened(name, 36), fontsize=9)
+    axes.set_xlabel(literal(shortened(name, 36)), fontsize=9)
     axes.grid(alpha=0.3)
 
 
@@ -223,8 +230,8 @@ def draw_parallel_coordinates(figure, sweep: Sweep, importances) -> bool | None:
         axes.axvline(at, color="black", linewidth=0.8)
         for height, text in ticks:
             box = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.8}
-            axes.text(at + 0.02, height, shortened(text, 16), fontsize=8, va="center", bbox=box, zorder=5)
-    axes.set_xticks(range(len(scales)), [wrapped(name) for name in (*names, sweep.metric)], fontsize=9)
+            axes.text(at + 0.02, height, literal(shortened(text, 16)), fontsize=8, va="center", bbox=box, zorder=5)
+    axes.set_xticks(range(len(scales)), [literal(wrapped(name)) for name in (*names, sweep.metric)], fontsize=9)
     axes.set_yticks([])
     axes.set_xlim(-0.25, len(scales) - 1 + 0.4)
     axes.set_ylim(-0.06, 1.06)
@@ -259,7 +266,7 @@ def draw_importance(figure, sweep: Sweep, importances) -> bool | None:
     figure.set_size_inches(INCHES, 1.6 + 0.4 * len(names))
     axes = figure.add_subplot()
     shares = [100 * importances[name] for name in names]
-    bars = axes.barh([shortened(name, 40) for name in names], shares, color=BLUE)
+    bars = axes.barh([literal(shortened(name, 40)) for name in names], shares, color=BLUE)
     axes.bar_label(bars, labels=[f"{share:.0f} %" for share in shares], padding=3, fontsize=9)
     axes.set_xlim(0, max(shares) * 1.12)
     finished = sum(trial.state == "complete" for trial in sweep.valued())
@@ -293,7 +300,7 @@ def draw_groups(figure, sweep: Sweep, importances) -> bool | None:
             color=colours[at % len(colours)],
             label=f"{task} (n = {'/'.join(map(str, sorted({g['n'] for g in mine})))})",
         )
-    axes.set_yticks(range(len(settings)), [shortened(text, 44) for text in settings], fontsize=9)
+    axes.set_yticks(range(len(settings)), [literal(shortened(text, 44)) for text in settings], fontsize=9)
     axes.invert_yaxis()
     _finish(axes, sweep, f"{label_of(sweep.metric)}, mean and standard deviation", "")
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
@@ -366,7 +373,7 @@ def _title(figure, sweep: Sweep, left_out: int) -> None:
 
 
 def _title_text(sweep: Sweep) -> str:
-    return f"{sweep.name}: {len(sweep.trials)} trials, {sweep.method}, {sweep.goal} {sweep.metric}"
+    return literal(f"{sweep.name}: {len(sweep.trials)} trials, {sweep.method}, {sweep.goal} {sweep.metric}")
 
 
 PLOTS = {

@@ -35,20 +35,20 @@ def rows_of_sweep(sweep: Sweep) -> list[dict]:
 
 def print_sweep(sweep: Sweep) -> None:
     """The trials, the best of them with its command, and a grid's means."""
-    console = Console(width=None if Console().is_terminal else WIDTH)
+    console = Console(width=None if Console().is_terminal else WIDTH, markup=False, emoji=False, highlight=False)
     console.print(_trials_table(sweep))
     constant = ", ".join(f"{name}={shown(value)}" for name, value in sweep.constant().items())
     if constant and len(sweep.trials) > 1:
-        console.print(f"in all trials: {constant}", highlight=False, markup=False)
+        console.print(f"in all trials: {constant}")
     if sweep.groups:
         console.print(_groups_table(sweep))
     best = sweep.best_trial()
     if best is None:
-        console.print(f"no trial has a value of {sweep.metric} yet", highlight=False, markup=False)
+        console.print(f"no trial has a value of {sweep.metric} yet")
         return
     said = f"best: trial {best.number}, {sweep.metric} {shown(best.value)} ({best.run_dir})"
-    console.print(said, highlight=False, markup=False, soft_wrap=True)
-    console.print(best.command, highlight=False, markup=False, soft_wrap=True)
+    console.print(said, soft_wrap=True)
+    console.print(best.command, soft_wrap=True)
 
 
 def _trials_table(sweep: Sweep) -> Table:

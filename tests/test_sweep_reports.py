@@ -1,0 +1,271 @@
+"""`t5suite report SWEEP_DIR`: the order of trials, what counts as best, a grid's means, and pictures of each kind."""
+
+import contextlib
+import io
+import json
+import math
+import random
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+from absl.testing import absltest, parameterized
+from matplotlib.image import imread
+
+from t5suite import cli
+from t5suite.errors import ConfigError, DataError
+from t5suite.tracking.sweep_importance import importances
+from t5suite.tracking.sweep_plots import PLOTS, draw_plots, label_of, running_best, shortened, wrapped
+from t5suite.tracking.sweep_records import flattened, read_sweep
+from t5suite.tracking.sweep_reports import draw_sweep, print_sweep, rows_of_sweep
+
+
+def trial(number, value, state="complete", **parameters):
+    curve = [] if value is None else [[10, value - 1], [20, value]]
+    return {
+        "number": number, "state": state, "parameters": parameters, "value": value, "last_step": 20, "curve": curve,
+        "seconds": 12.3, "exit_code": {"complete": 0, "failed": 78}.get(state), "run_dir": f"trials/{number:04d}",
+        "command": f"python fine_tune_t5.py --number '{number}'",
+    }  # fmt: skip
+
+
+def sweep_dir(trials, goal="maximize", best=None, groups=None, config=None, metric="eval/accuracy"):
+    folder = Path(tempfile.mkdtemp())
+    content = {"name": "rte", "method": "bayes", "metric": {"name": metric, "goal": goal}, "trials": trials}
+    (folder / "sweep.json").write_text(json.dumps({**content, "best": best, "groups": groups}))
+    if config:
+        (folder / "sweep.yaml").write_text(config)
+    return folder
+
+
+def decided_by_the_rate(count=24):
+    """Trials whose value follows the learning rate alone, up to a little noise."""
+    drawn, trials = random.Random(0), []
+    for number in range(count):
+        rate, batch = 10 ** drawn.uniform(-5, -2), drawn.choice([8, 16, 32])
+        value = 70 - 8 * (math.log10(rate) + 3.3) ** 2 + drawn.gauss(0, 0.5)
+        words = drawn.choice(["linear", "cosine", "constant_with_warmup"])
+        trials.append(trial(number, value, learning_rate=rate, per_device_train_batch_size=batch, schedule=words))
+    return trials
+
+
+def mixed():
+    """Every state, with and without values."""
+    return [
+        trial(0, 61.0, learning_rate=1e-3, seed=1),
+        trial(1, None, "failed", learning_rate=1e-1, seed=1),
+        trial(2, 64.0, "pruned", learning_rate=3e-4, seed=1),
+        trial(3, 63.5, learning_rate=1e-4, seed=1),
+        trial(4, 50.0, "running", learning_rate=1e-5, seed=1),
+        trial(5, 55.0, "preempted", learning_rate=2e-5, seed=1),
+    ]
+
+
+def grid():
+    trials, groups = [], []
+    for rate in (1e-3, 1e-4):
+        for task in ("rte", "cola"):
+            values = [60.0, 62.0, 64.0]
+            trials += [
+                trial(len(trials) + n, value, learning_rate=rate, dataset_name=task, seed=n)
+                for n, value in enumerate(values)
+            ]
+            groups.append({"parameters": {"learning_rate": rate}, "task": task, "n": 3, "mean": 62.0, "std": 2.0})
+    return trials, groups
+
+
+def report(*argv):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        cli.main(["report", *map(str, argv)])
+    return out.getvalue(), err.getvalue()
+
+
+def table(*argv):
+    """What is printed, without the pictures."""
+    with mock.patch("t5suite.tracking.sweep_reports.draw_sweep", lambda sweep: ([], None)):
+        return report(*argv)[0]
+
+
+class RecordsTest(parameterized.TestCase):
+    @parameterized.parameters(("maximize", [2, 3, 0, 5, 4, 1]), ("minimize", [4, 5, 0, 3, 2, 1]))
+    def test_trials_are_ranked_by_the_goal_and_those_without_a_value_come_last(self, goal, order):
+        self.assertEqual([t.number for t in read_sweep(sweep_dir(mixed(), goal)).ranked()], order)
+
+    @parameterized.parameters(("maximize", [61, 64, 64, 64, 64]), ("minimize", [61, 61, 61, 50, 50]))
+    def test_the_best_so_far_never_gets_worse(self, goal, expected):
+        self.assertEqual([value for _, value in running_best(read_sweep(sweep_dir(mixed(), goal)))], expected)
+
+    def test_parameters_that_never_change_are_told_apart(self):
+        sweep = read_sweep(sweep_dir(mixed()))
+        self.assertEqual((sweep.varied(), sweep.constant()), (["learning_rate"], {"seed": 1}))
+
+    def test_nested_parameters_get_one_name(self):
+        self.assertEqual(flattened({"a": 1, "b": {"c": {"d": 2}}}), {"a": 1, "b.c.d": 2})
+
+    @parameterized.parameters(
+        ("{distribution: log_uniform_values, min: 0.1, max: 0.2}", [0.1, 0.2], True),
+        ("{distribution: uniform, min: 0.0001, max: 0.2}", [0.0001, 0.2], False),
+        ("{min: 0.0001, max: 0.2}", [0.0001, 0.2], False),
+        ("{values: [0.0001, 0.2]}", [0.0001, 0.2], True),
+        ("{values: [0.1, 0.2]}", [0.1, 0.2], False),
+        ("{values: [0, 10000]}", [0, 10000], False),
+        ("{values: [a, b]}", ["a", "b"], False),
+    )
+    def test_axes_are_logarithmic_where_the_distribution_is(self, entry, values, expected):
+        trials = [trial(n, 60.0 + n, x=value) for n, value in enumerate(values)]
+        sweep = read_sweep(sweep_dir(trials, config=f"parameters:\n  x: {entry}\n"))
+        self.assertEqual(sweep.is_logarithmic("x"), expected)
+
+    @parameterized.parameters(
+        ("{", "JSONDecodeError"),
+        ("[]", "TypeError"),
+        ('{"name": "a", "method": "grid", "metric": {"name": "m", "goal": "higher"}, "trials": []}', "higher"),
+        ('{"name": "a", "method": "grid", "metric": {"name": "m", "goal": "maximize"}, "trials": [{}]}', "state"),
+        (
+            '{"name": "a", "method": "grid", "metric": {"name": "m", "goal": "maximize"}, '
+            '"trials": [{"number": 0, "state": "lost", "parameters": {}}]}',
+            "lost",
+        ),
+    )
+    def test_a_broken_record_is_named(self, text, said):
+        folder = sweep_dir([])
+        (folder / "sweep.json").write_text(text)
+        with self.assertRaisesRegex(DataError, f"sweep.json: not a sweep's record.*{said}"):
+            read_sweep(folder)
+
+    def test_a_sweep_without_a_trial_says_so(self):
+        folder = Path(tempfile.mkdtemp())
+        (folder / "sweep.yaml").write_text("method: grid\n")
+        with self.assertRaisesRegex(DataError, "no trial"):
+            report(folder)
+
+
+class TablesTest(parameterized.TestCase):
+    def test_the_table_has_each_trial_the_best_and_its_command(self):
+        out = table(sweep_dir(mixed(), best=2))
+        for text in ("*2", "64", "pruned", "failed (78)", "preempted", "running", "in all trials: seed=1"):
+            self.assertIn(text, out)
+        self.assertIn("best: trial 2, eval/accuracy 64 (trials/0002)\npython fine_tune_t5.py --number '2'\n", out)
+
+    def test_json_lines_have_every_trial_in_order_and_nothing_else(self):
+        out, err = report(sweep_dir(mixed(), best=2), "--json")
+        lines = [json.loads(line) for line in out.splitlines()]
+        self.assertEqual([line["number"] for line in lines[:-1]], [2, 3, 0, 5, 4, 1])
+        self.assertEqual(lines[-1], {"sweep": "rte", "metric": "eval/accuracy", "best": 2})
+        self.assertIn("objective.png", err)
+
+    def test_a_grid_has_means_with_deviations_and_an_average(self):
+        trials, groups = grid()
+        out = table(sweep_dir(trials, best=2, groups=groups))
+        self.assertIn("62.00 ± 2.00 (3)", out)
+        self.assertIn("average", out)
+        rows = rows_of_sweep(read_sweep(sweep_dir(trials, groups=groups)))
+        self.assertLen([row for row in rows if "mean" in row], 4)
+
+    def test_a_grid_with_a_missing_task_has_no_average_of_the_others(self):
+        trials, groups = grid()
+        groups[0]["mean"] = None
+        out = table(sweep_dir(trials, best=2, groups=groups))
+        row = next(line for line in out.splitlines() if line.strip().startswith("learning_rate 0.001"))
+        self.assertEqual(row.split()[-1], "-")
+
+    def test_a_sweep_without_values_is_shown(self):
+        out = table(sweep_dir([trial(0, None, "running", learning_rate=1e-3)]))
+        self.assertIn("no trial has a value", out)
+
+    def test_text_of_the_user_is_no_markup(self):
+        out = table(sweep_dir([trial(0, 1.0, text="[bold]x[/bold]"), trial(1, 2.0, text="[/red]")], best=1))
+        self.assertIn("[/red]", out)
+
+    def test_runs_and_sweeps_are_not_mixed(self):
+        run = Path(tempfile.mkdtemp())
+        with self.assertRaisesRegex(ConfigError, "is a sweep and .* is none"):
+            report(sweep_dir(mixed(), best=2), run)
+
+
+class PlotsTest(parameterized.TestCase):
+    def pictures(self, sweep, shares=None):
+        return {path.stem: imread(path) for path in draw_plots(sweep, shares or {})}
+
+    def test_every_plot_is_drawn_at_1280_pixels(self):
+        trials, groups = grid()
+        found = self.pictures(read_sweep(sweep_dir(trials, best=2, groups=groups)), {"learning_rate": 0.7, "seed": 0.3})
+        self.assertEqual(set(found), set(PLOTS))
+        for name, picture in found.items():
+            self.assertEqual(picture.shape[1], 1280, name)
+            self.assertGreater(picture[..., :3].std(), 0.05, name)  # not an empty page
+
+    @parameterized.named_parameters(
+        ("no trials", []),
+        ("none with a value", [trial(0, None, "failed", x=1)]),
+        ("one", [trial(0, 1.0, x=1)]),
+        ("one value", [trial(n, 1.0, x=n) for n in range(5)]),
+        ("a parameter that some lack", [trial(0, 1.0, x=1), trial(1, 2.0, y="b"), trial(2, 2.0, x=3, y="a")]),
+        ("lists, None and booleans", [trial(0, 1.0, x=[1]), trial(1, 2.0, x=None), trial(2, 3.0, x=True)]),
+        ("thirty parameters", [trial(n, n * 1.0, **{f"parameter_{i}": n * i for i in range(30)}) for n in range(6)]),
+        ("long words", [trial(n, n * 1.0, x="one_very_long_word_" * 9 + str(n)) for n in range(9)]),
+        ("dollars", [trial(0, 1.0, x="$x_1$", **{"a$b_$": 1}), trial(1, 2.0, x="$y^$", **{"a$b_$": 2})]),
+    )
+    def test_odd_sweeps_are_drawn_as_far_as_they_go(self, trials):
+        with contextlib.redirect_stdout(io.StringIO()):
+            sweep = read_sweep(sweep_dir(trials, best=trials[0]["number"] if trials else None))
+            print_sweep(sweep)
+        paths, _ = draw_sweep(sweep)
+        self.assertEqual(bool(paths), any(t["value"] is not None for t in trials))
+
+    def test_a_plot_that_has_lost_its_data_goes(self):
+        trials, groups = grid()
+        folder = sweep_dir(trials, groups=groups)
+        draw_plots(read_sweep(folder), {})
+        content = json.loads((folder / "sweep.json").read_text())
+        (folder / "sweep.json").write_text(json.dumps({**content, "groups": None}))
+        names = [path.name for path in draw_plots(read_sweep(folder), {})]
+        self.assertNotIn("groups.png", names)
+        self.assertEqual(sorted(names), sorted(path.name for path in (folder / "plots").iterdir()))
+
+    @parameterized.parameters(
+        ("eval/rte/accuracy", "eval/rte/accuracy (points)"),
+        ("eval/average", "eval/average (points)"),
+        ("eval/nll", "eval/nll (nats per token)"),
+        ("train/tokens_per_second", "train/tokens_per_second"),
+    )
+    def test_axes_have_units(self, metric, expected):
+        self.assertEqual(label_of(metric), expected)
+
+    def test_labels_break_behind_their_words(self):
+        self.assertEqual(wrapped("per_device_train_batch_size").split("\n"), ["per_device_", "train_batch_", "size"])
+        self.assertLen(shortened("x" * 99), 28)
+
+
+class ImportanceTest(parameterized.TestCase):
+    def test_the_parameter_that_decides_comes_first(self):
+        found = importances(read_sweep(sweep_dir(decided_by_the_rate())))
+        self.assertEqual(next(iter(found)), "learning_rate")
+        self.assertGreater(found["learning_rate"], 0.5)
+        self.assertAlmostEqual(sum(found.values()), 1.0, places=6)
+
+    def test_it_is_the_same_every_time(self):
+        sweep = read_sweep(sweep_dir(decided_by_the_rate(8)))
+        self.assertEqual(importances(sweep), importances(sweep))
+
+    @parameterized.named_parameters(
+        ("three trials", decided_by_the_rate(3)),
+        ("stopped ones", [{**t, "state": "pruned"} for t in decided_by_the_rate(8)]),
+        ("one value", [{**t, "value": 60.0} for t in decided_by_the_rate(8)]),
+        ("nothing varied", [trial(n, 60.0 + n, seed=1) for n in range(6)]),
+    )
+    def test_where_nothing_can_be_told_nothing_is(self, trials):
+        self.assertEqual(importances(read_sweep(sweep_dir(trials))), {})
+
+    def test_without_optuna_the_other_plots_come(self):
+        folder = sweep_dir(decided_by_the_rate(6), best=0)
+        with mock.patch.dict("sys.modules", optuna=None):
+            out, err = report(folder)
+        self.assertIn("pip install 't5suite[sweeps]'", err)
+        self.assertIn("objective.png", out)
+        self.assertFalse((folder / "plots" / "importance.png").exists())
+
+
+if __name__ == "__main__":
+    absltest.main()
