@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from faults import patches, traces
+from faults.batch_jobs import BATCH_JOBS
 from faults.harness import Check, Context, Outcome, all_hold, difference
 from faults.leftovers import history_difference, results_difference
 from faults.locks import LOCKS
@@ -564,12 +565,7 @@ SIGNALS = {
         s3_ranks, "2 ranks; skew 0/0.1/0.4/1 s; one rank", "all exit 75 at one step, 20/20, no hang", limit=400.0
     ),
     "S4": Check(s4_three_signals, "three signals", "one checkpoint; the third: 128 + n at once", limit=120.0),
-    "S5": Check(
-        s4_three_signals,
-        "Slurm dry run, fake scontrol",
-        "--signal, --requeue; 75 requeues once, bounded; 65/78 never",
-        pending="needs the launchers",
-    ),
+    **BATCH_JOBS,
     "S6": Check(s6_killed_rank, "SIGKILL one rank", "the others exit non-zero <= 60 s", limit=300.0),
     # The lock's module stands beside this one: the other checks of its letter are about what a checkpoint holds.
     **LOCKS,
