@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 SCRIPT = str(ROOT / "fine_tune_t5.py")
 MINI = (
     "mini.yaml --max_train_samples 128 --max_eval_samples 40 --per_device_train_batch_size 8 --use_cpu "
-    "--disable_tqdm True --eval_strategy no --save_strategy no --logging_steps 5"
+    "--disable_tqdm True --logging_steps 5"
 ).split()
 SHORT = [*MINI, "--max_steps", "12"]
 PYTHON_PATH = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
@@ -252,7 +252,7 @@ class ClusterTest(parameterized.TestCase):
             "program: fine_tune_t5.py\nmethod: random\nname: two\n"
             "metric: {name: eval/accuracy, goal: maximize}\n"
             "parameters:\n  learning_rate: {distribution: log_uniform_values, min: 1.0e-3, max: 1.0e-2}\n"
-            f"command: [python, {SCRIPT}, {', '.join(map(json.dumps, SHORT))}, --eval_strategy, steps, --eval_steps, '6', '${{args}}']\n"
+            f"command: [python, {SCRIPT}, {', '.join(map(json.dumps, SHORT))}, --eval_steps, '6', '${{args}}']\n"
         )
         directory = self.folder / "sweep"
         words = [

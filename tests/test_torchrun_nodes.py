@@ -13,7 +13,7 @@ from slurm_cluster import free_ports
 ROOT = Path(__file__).parent.parent
 FLAGS = (
     "mini.yaml --max_train_samples 128 --max_eval_samples 40 --max_steps 12 --per_device_train_batch_size 4 --use_cpu "
-    "--disable_tqdm True --eval_strategy no --save_strategy no"
+    "--disable_tqdm True"
 ).split()
 
 
