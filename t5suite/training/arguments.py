@@ -209,7 +209,7 @@ class SuiteTrainingArguments(Seq2SeqTrainingArguments):
         },
     )
     deepspeed_overrides: str | None = field(
-        default=None, metadata={"help": "Changes to --deepspeed: zero_optimization.overlap_comm=false,bf16.enabled=true."}
+        default=None, metadata={"help": "Single keys of --deepspeed: zero_optimization.overlap_comm=false,key=value."}
     )
     optimizer: str | None = field(
         default=None,

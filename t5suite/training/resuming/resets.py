@@ -47,6 +47,7 @@ from t5suite.training.checkpoints import (
     restore_optimizer,
 )
 from t5suite.training.resuming.exact_resume import PROGRESS_FILE, RANK_FILE
+from t5suite.training.sharding.checkpoint_kinds import check_kind
 
 logger = logging.getLogger(__name__)
 
@@ -206,6 +207,8 @@ def going_on(trainer, start: Start, run=None) -> Iterator[str | None]:
     if start.checkpoint is None:
         yield None
         return
+    kind = trainer.accelerator.distributed_type.value
+    check_kind(start.checkpoint, kind == "DEEPSPEED", trainer.accelerator.num_processes)
     old_step = checkpoint_step(start.checkpoint)
     step = 0 if "step" in start.reset else old_step
     _place(trainer, start, old_step, step)
@@ -215,7 +218,7 @@ def going_on(trainer, start: Start, run=None) -> Iterator[str | None]:
     if run is not None:
         run.update(restarts=[*run.manifest.get("restarts", []), {**start.describe(), "step": old_step}])
     _check_steps_left(trainer, step)
-    sharded = trainer.accelerator.distributed_type.value in ("DEEPSPEED", "FSDP")
+    sharded = kind in ("DEEPSPEED", "FSDP")
     if sharded and start.reset:
         raise ConfigError(
             f"--reset {','.join(sorted(start.reset))} cannot take a sharded checkpoint apart; start from its weights "

@@ -103,7 +103,9 @@ def check_fsdp(args) -> None:
     for name in ("TP", "CP", "SP"):
         size = os.environ.get(f"PARALLELISM_CONFIG_{name}_SIZE", "1")
         if size != "1":
-            raise ConfigError(f"{source}: parallelism_config_{name.lower()}_size is {size}; only dp_ sizes may exceed 1")
+            raise ConfigError(
+                f"{source}: parallelism_config_{name.lower()}_size is {size}; only dp_ sizes may exceed 1"
+            )
     # One rank would load the weights, and the others get theirs later; but all look at them first (as under ZeRO-3,
     # `process_state.start_deepspeed`).
     os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"

@@ -102,16 +102,32 @@ def is_given(args, flag: str) -> bool:
 
 def _check_offload(config: dict, source: str) -> None:
     """NVMe offload needs a folder of this machine's, which no packaged file can know."""
+    uses_nvme = False
     for part in ("offload_optimizer", "offload_param"):
         section = get_key(config, f"zero_optimization.{part}") or {}
         folder = section.get("nvme_path")
         if section.get("device") != "nvme":
             continue
+        uses_nvme = True
         if not (folder and os.path.isdir(folder) and os.access(folder, os.W_OK)):
             raise ConfigError(
                 f"{source}: zero_optimization.{part}.nvme_path is {folder!r}, which is no folder to write into; give "
                 f"one on a local disk: --deepspeed_overrides zero_optimization.{part}.nvme_path=/scratch/me"
             )
+    if uses_nvme:
+        check_async_io(source)
+
+
+def check_async_io(source: str) -> None:
+    """Offload to NVMe goes through DeepSpeed's own asynchronous input and output, which is built on first use.
+
+    Raises:
+      ConfigError: it cannot be built here.
+    """
+    from deepspeed.accelerator import get_accelerator
+
+    if not get_accelerator().create_op_builder("AsyncIOBuilder").is_compatible(verbose=False):
+        raise ConfigError(f"{source}: offload to NVMe needs libaio and its headers (libaio-dev) and a C++ compiler")
 
 
 def check_train_batch_size(config: dict, source: str, args) -> None:
@@ -126,5 +142,5 @@ def check_train_batch_size(config: dict, source: str, args) -> None:
     if named not in (None, "auto", made):
         raise ConfigError(
             f"{source}: train_batch_size is {named}, and --per_device_train_batch_size {parts[0]} x "
-            f"--gradient_accumulation_steps {parts[1]} x {parts[2]} processes are {made}; write \"auto\" there"
+            f'--gradient_accumulation_steps {parts[1]} x {parts[2]} processes are {made}; write "auto" there'
         )

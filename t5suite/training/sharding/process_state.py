@@ -1,7 +1,7 @@
 """What DeepSpeed and FSDP need of a process before a model is made, and what must not change afterwards.
 
-    >>> with keeping_process_state():
-    ...     SuiteTrainingArguments()          # which looks for ranks and devices, and lets the whole process know
+>>> with keeping_process_state():
+...     SuiteTrainingArguments()          # which looks for ranks and devices, and lets the whole process know
 """
 
 import contextlib

@@ -1,0 +1,326 @@
+"""Packaged files for DeepSpeed and accelerate, and what they, the environment and our flags say of one another."""
+
+import dataclasses
+import functools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+import yaml
+from absl.testing import absltest, parameterized
+
+os.environ.setdefault("DS_ACCELERATOR", "cpu")
+
+from t5suite.errors import ConfigError
+from t5suite.shipped import shipped_folder
+from t5suite.training.arguments import SuiteTrainingArguments
+from t5suite.training.sharding.accelerate_settings import adopt_accelerate_settings, deepspeed_of_environment
+from t5suite.training.sharding.deepspeed_files import (
+    NAMES,
+    TOP_KEYS,
+    check_keys,
+    get_key,
+    parse_overrides,
+    read_deepspeed,
+)
+from t5suite.training.sharding.deepspeed_flags import agree, check_train_batch_size
+
+DEEPSPEED_FILES = sorted(path.name for path in shipped_folder("deepspeed_configs").glob("*.json"))
+ACCELERATE_FILES = sorted(path.name for path in shipped_folder("accelerate_configs").glob("*.yaml"))
+OFFLOAD = "zero_optimization.offload_{}.nvme_path"
+# Every flag with its default, without what happens when training arguments are made.
+Flags = dataclasses.make_dataclass(
+    "Flags",
+    [
+        (spec.name, object, dataclasses.field(default=spec.default))
+        for spec in dataclasses.fields(SuiteTrainingArguments)
+        if spec.default is not dataclasses.MISSING
+    ],
+)
+# What accelerate's launcher leaves in the environment, and a test may meet.
+LAUNCHED = {
+    name: value
+    for name, value in os.environ.items()
+    if not name.startswith(("ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_", "T5SUITE_"))
+}
+
+
+def config_of(**settings) -> dict:
+    return {"zero_optimization": {"stage": 2}, **settings}
+
+
+class DeepSpeedFilesTest(parameterized.TestCase):
+    def test_every_file_has_a_name_and_every_name_a_file(self):
+        self.assertEqual(sorted(NAMES.values()), DEEPSPEED_FILES)
+        self.assertIn("zero_stage2_config.json", DEEPSPEED_FILES)
+
+    @parameterized.parameters(*NAMES)
+    def test_a_packaged_file_is_found_from_anywhere_and_leaves_to_the_flags_what_is_theirs(self, name):
+        here = os.getcwd()
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+            try:
+                config, _ = read_deepspeed(name)
+                self.assertEqual(read_deepspeed(NAMES[name])[0], config)
+                self.assertEqual(read_deepspeed(f"deepspeed_configs/{NAMES[name]}")[0], config)
+            finally:
+                os.chdir(here)
+        self.assertEqual(get_key(config, "zero_optimization.stage"), int(name[4]))
+        for path in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"):
+            self.assertEqual(config[path], "auto")
+        for path in ("gradient_clipping", "bf16.enabled", "fp16.enabled"):
+            self.assertEqual(get_key(config, path), "auto")
+        self.assertNotIn("optimizer", config)
+        self.assertNotIn("scheduler", config)
+        devices = [get_key(config, f"zero_optimization.offload_{part}.device") for part in ("optimizer", "param")]
+        expected = {"zero2_offload": ["cpu", None], "zero3_offload": ["cpu"] * 2, "zero3_nvme": ["nvme"] * 2}
+        self.assertEqual(devices, expected.get(name, [None, None]))
+
+    def test_overrides_set_single_keys_of_any_kind(self):
+        text = "zero_optimization.overlap_comm=false,gradient_clipping=0.5,bf16.enabled=True,zero_optimization.offload_optimizer.device=cpu"
+        config, source = read_deepspeed("zero2", text)
+        self.assertIs(get_key(config, "zero_optimization.overlap_comm"), False)
+        self.assertIs(get_key(config, "bf16.enabled"), True)
+        self.assertEqual(config["gradient_clipping"], 0.5)
+        self.assertEqual(get_key(config, "zero_optimization.offload_optimizer"), {"device": "cpu"})
+        self.assertIs(get_key(read_deepspeed("zero2")[0], "zero_optimization.overlap_comm"), True)
+        self.assertIn("--deepspeed_overrides", source)
+
+    @parameterized.parameters(
+        ("zero4", None, ["--deepspeed zero4", "zero2"]),
+        ("nowhere/ds.json", None, ["nowhere/ds.json", "zero_stage2_config.json"]),
+        ("zero2", "zero_optimization.overlap_com=true", ["overlap_com", "did you mean overlap_comm"]),
+        ("zero2", "gradient_cliping=1", ["gradient_cliping", "gradient_clipping"]),
+        ("zero2", "bf16.enable=true", ["bf16", "enabled"]),
+        ("zero2", "zero_optimization.offload_optimizer.devise=cpu", ["devise", "device"]),
+        ("zero2", "train_batch_size.x=1", ["train_batch_size is no section"]),
+        ("zero2", "overlap_comm", ["'overlap_comm' is not section.key=value"]),
+        ("zero2", "steps_per_print=1,steps_per_print=2", ["twice"]),
+        ("zero2", ".x=1", ["not section.key=value"]),
+        ('{"zero_optimization": 3}', None, ["zero_optimization is 3", "object"]),
+        ("[1, 2]", None, ["[1, 2]"]),
+    )
+    def test_what_cannot_be_read_is_refused_with_what_would_be_right(self, given, overrides, words):
+        with self.assertRaises(ConfigError) as caught:
+            read_deepspeed(given, overrides)
+        for word in words:
+            self.assertIn(word, str(caught.exception))
+
+    def test_a_broken_file_is_named_with_its_line(self):
+        path = Path(tempfile.mkdtemp()) / "ds.json"
+        path.write_text('{\n  "zero_optimization": {,\n}')
+        with self.assertRaisesRegex(ConfigError, r"ds\.json:2: no JSON"):
+            read_deepspeed(path)
+        path.write_text("[]")
+        with self.assertRaisesRegex(ConfigError, "expected an object"):
+            read_deepspeed(path)
+
+    def test_a_mapping_is_taken_and_left_as_it_is(self):
+        given = config_of()
+        config, _ = read_deepspeed(given, "zero_optimization.stage=3")
+        self.assertEqual((get_key(config, "zero_optimization.stage"), given), (3, config_of()))
+
+    def test_our_table_of_top_keys_has_all_that_deepspeed_names(self):
+        """A version of DeepSpeed that renames one of these is noticed here."""
+        from deepspeed.runtime import constants
+
+        named = {value for name, value in vars(constants).items() if name.isupper() and isinstance(value, str)}
+        used = ["train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "bf16", "fp16"]
+        used += ["gradient_clipping", "optimizer", "scheduler", "zero_force_ds_cpu_optimizer", "steps_per_print"]
+        self.assertLessEqual(set(used), named)
+        self.assertLessEqual(set(used), TOP_KEYS)
+
+    def test_an_unknown_key_that_is_like_none_is_named_in_a_warning(self):
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            check_keys(config_of(qqqqqqqq=1), "ds.json")
+        self.assertIn("qqqqqqqq", logs.output[0])
+
+
+class FlagsTest(parameterized.TestCase):
+    def test_what_a_file_leaves_open_is_left_to_the_flags(self):
+        config, args = config_of(), Flags()
+        agree(config, "ds.json", args)
+        self.assertEqual(args, Flags())
+        for path in ("gradient_clipping", "train_micro_batch_size_per_gpu", "bf16.enabled", "fp16.enabled"):
+            self.assertEqual(get_key(config, path), "auto", path)
+        self.assertIs(get_key(config, "bf16.check_grad_overflow"), True)
+
+    @parameterized.parameters(
+        ({"gradient_clipping": 0.5}, "max_grad_norm", 0.5, 2.0),
+        ({"train_micro_batch_size_per_gpu": 4}, "per_device_train_batch_size", 4, 8),
+        ({"gradient_accumulation_steps": 4}, "gradient_accumulation_steps", 4, 2),
+        ({"bf16": {"enabled": True}}, "bf16", True, None),
+        ({"optimizer": {"type": "AdamW", "params": {"lr": 3e-5}}}, "learning_rate", 3e-5, 1e-3),
+        ({"optimizer": {"type": "AdamW", "params": {"weight_decay": 0.1}}}, "weight_decay", 0.1, 0.2),
+        ({"optimizer": {"type": "AdamW", "params": {"betas": [0.9, 0.95]}}}, "adam_beta2", 0.95, 0.98),
+        ({"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 9}}}, "warmup_steps", 9, 5),
+        ({"scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 99}}}, "max_steps", 99, 50),
+    )
+    def test_what_a_file_alone_says_becomes_the_flag_and_a_conflict_names_both(self, part, flag, value, other):
+        args = Flags()
+        agree(config_of(**part), "ds.json", args)
+        self.assertEqual(getattr(args, flag), value)
+        agree(config_of(**part), "ds.json", Flags(**{flag: value}))
+        if other is not None:
+            with self.assertRaisesRegex(ConfigError, rf"ds\.json: .* is {value}, and --{flag} is {other}"):
+                agree(config_of(**part), "ds.json", Flags(**{flag: other}))
+
+    def test_a_file_that_turns_a_precision_off_contradicts_its_flag(self):
+        with self.assertRaisesRegex(ConfigError, r"ds\.json: bf16.enabled is False, and --bf16 is True"):
+            agree(config_of(bf16={"enabled": False}), "ds.json", Flags(bf16=True))
+
+    @parameterized.parameters(
+        ("optimizer", {"optimizer": "adamw"}),
+        ("optimizer", {"optim": "sgd"}),
+        ("optimizer", {"optim_args": "eps=1e-6"}),
+        ("scheduler", {"schedule": "linear"}),
+        ("scheduler", {"lr_scheduler_type": "cosine"}),
+    )
+    def test_a_section_that_would_take_a_flag_s_place_is_refused(self, section, flags):
+        (flag,) = flags
+        with self.assertRaisesRegex(ConfigError, rf"ds\.json: its section '{section}' .*--{flag}"):
+            agree(config_of(**{section: {"type": "AdamW", "params": {}}}), "ds.json", Flags(**flags))
+
+    @parameterized.parameters(None, 0, 4, "2")
+    def test_a_file_that_shards_nothing_is_refused(self, stage):
+        with self.assertRaisesRegex(ConfigError, "stage"):
+            agree({"zero_optimization": {"stage": stage}}, "ds.json", Flags())
+
+    def test_whole_weights_are_always_kept_under_zero3(self):
+        config = {"zero_optimization": {"stage": 3, "stage3_gather_16bit_weights_on_model_save": False}}
+        with self.assertLogs("t5suite", "WARNING"):
+            agree(config, "ds.json", Flags())
+        self.assertIs(get_key(config, "zero_optimization.stage3_gather_16bit_weights_on_model_save"), True)
+
+    def test_nvme_needs_a_folder_of_this_machine(self):
+        folder = tempfile.mkdtemp()
+        for places, right in ((("/no/where", folder), False), ((folder, None), False), ((folder, folder), True)):
+            pairs = zip(("optimizer", "param"), places, strict=True)
+            overrides = ",".join(f"{OFFLOAD.format(part)}={json.dumps(place)}" for part, place in pairs)
+            config, source = read_deepspeed("zero3_nvme", overrides)
+            if right:
+                with mock.patch("t5suite.training.sharding.deepspeed_flags.check_async_io"):
+                    agree(config, source, Flags())
+            else:
+                with self.assertRaisesRegex(ConfigError, r"nvme_path is .*--deepspeed_overrides zero_optimization"):
+                    agree(config, source, Flags())
+
+    def test_the_whole_batch_is_what_flags_and_ranks_make(self):
+        args = Flags(per_device_train_batch_size=4, gradient_accumulation_steps=2)
+        args.world_size = 3
+        check_train_batch_size(config_of(train_batch_size=24), "ds.json", args)
+        check_train_batch_size(config_of(train_batch_size="auto"), "ds.json", args)
+        with self.assertRaisesRegex(ConfigError, "train_batch_size is 32, .* are 24"):
+            check_train_batch_size(config_of(train_batch_size=32), "ds.json", args)
+
+
+def in_environment(**variables):
+    return mock.patch.dict(os.environ, {**LAUNCHED, **variables}, clear=True)
+
+
+class AccelerateSettingsTest(parameterized.TestCase):
+    @parameterized.parameters("fp16", "bf16")
+    def test_its_precision_is_the_flag(self, precision):
+        args = Flags()
+        with in_environment(ACCELERATE_MIXED_PRECISION=precision):
+            adopt_accelerate_settings(args)
+        self.assertTrue(getattr(args, precision))
+
+    @parameterized.parameters(("fp16", "bf16"), ("bf16", "fp16"))
+    def test_two_precisions_are_refused_by_both_names(self, precision, flag):
+        with in_environment(ACCELERATE_MIXED_PRECISION=precision):
+            with self.assertRaisesRegex(ConfigError, f"--{flag} and ACCELERATE_MIXED_PRECISION={precision}"):
+                adopt_accelerate_settings(Flags(**{flag: True}))
+
+    def test_a_launcher_s_silence_says_nothing(self):
+        args = Flags(bf16=True, gradient_accumulation_steps=4)
+        with in_environment(ACCELERATE_MIXED_PRECISION="no", ACCELERATE_GRADIENT_ACCUMULATION_STEPS="1"):
+            adopt_accelerate_settings(args)
+            self.assertIsNone(deepspeed_of_environment(None))
+        self.assertEqual(args, Flags(bf16=True, gradient_accumulation_steps=4))
+
+    def test_its_accumulation_is_the_flag_and_a_conflict_names_both(self):
+        args = Flags()
+        with in_environment(ACCELERATE_GRADIENT_ACCUMULATION_STEPS="4"):
+            adopt_accelerate_settings(args)
+            self.assertEqual(args.gradient_accumulation_steps, 4)
+            with self.assertRaisesRegex(ConfigError, "gradient_accumulation_steps 2 and ACCELERATE_GRADIENT.*=4"):
+                adopt_accelerate_settings(Flags(gradient_accumulation_steps=2))
+
+    def test_its_deepspeed_is_taken_and_two_are_refused_by_both_names(self):
+        with in_environment(ACCELERATE_USE_DEEPSPEED="true", ACCELERATE_DEEPSPEED_ZERO_STAGE="3"):
+            config, source = deepspeed_of_environment(None)
+            self.assertEqual(get_key(config, "zero_optimization.stage"), 3)
+            json.dumps(config, allow_nan=False)
+            with self.assertRaisesRegex(ConfigError, "--deepspeed and accelerate's configuration"):
+                deepspeed_of_environment("zero2")
+        path = Path(tempfile.mkdtemp()) / "mine.json"
+        path.write_text(json.dumps(config_of(gradient_clipping=0.25)))
+        with in_environment(ACCELERATE_USE_DEEPSPEED="true", ACCELERATE_DEEPSPEED_CONFIG_FILE=str(path)):
+            config, source = deepspeed_of_environment(None)
+            self.assertEqual(config["gradient_clipping"], 0.25)
+            self.assertIn("mine.json", source)
+
+    def test_fsdp_is_asked_for_once_and_in_its_second_version(self):
+        variables = {"ACCELERATE_USE_FSDP": "true", "FSDP_CPU_RAM_EFFICIENT_LOADING": "true"}
+        with in_environment(**variables, FSDP_VERSION="2"):
+            adopt_accelerate_settings(Flags())
+            self.assertEqual(os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"], "false")
+            with self.assertRaisesRegex(ConfigError, "--fsdp and accelerate"):
+                adopt_accelerate_settings(Flags(fsdp=True))
+            with self.assertRaisesRegex(ConfigError, "exclude each other"):
+                adopt_accelerate_settings(Flags(deepspeed="zero2"))
+        with in_environment(**variables), self.assertRaisesRegex(ConfigError, "fsdp_version is 1"):
+            adopt_accelerate_settings(Flags())
+        with in_environment(**variables, FSDP_VERSION="2", PARALLELISM_CONFIG_TP_SIZE="2"):
+            with self.assertRaisesRegex(ConfigError, "tp_size is 2"):
+                adopt_accelerate_settings(Flags())
+
+
+@functools.cache
+def accepted() -> dict:
+    """What the libraries' own loaders and a trainer's arguments make of every file, in a process of its own."""
+    worker = Path(__file__).parent / "sharding_files_worker.py"
+    environment = {**LAUNCHED, "PYTHONPATH": str(worker.parent.parent), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, str(worker)], env=environment, capture_output=True, text=True, timeout=300)
+    return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {"failure": done.stderr[-4000:]}
+
+
+class LibrariesTest(parameterized.TestCase):
+    @parameterized.parameters(*NAMES)
+    def test_deepspeed_takes_what_the_flags_make_of_a_file(self, name):
+        self.assertNotIn("failure", accepted(), accepted().get("failure"))
+        found = accepted()[name]
+        self.assertEqual(found["stage"], int(name[4]))
+        self.assertEqual((found["batch"], found["micro"], found["accumulation"]), (10, 5, 2))
+        self.assertEqual(found["clipping"], 0.75)
+        self.assertTrue(found["bf16"])
+        self.assertTrue(found["check_grad_overflow"])
+        self.assertEqual(found["offload"], [name.partition("_")[2].replace("offload", "cpu") or None] * 1)
+        self.assertTrue(found["kept_by_defaults"], "training arguments made for comparison changed the process")
+
+    @parameterized.parameters(*ACCELERATE_FILES)
+    def test_accelerate_launches_what_a_file_says_and_the_flags_follow(self, name):
+        self.assertNotIn("failure", accepted(), accepted().get("failure"))
+        found = accepted()[name]
+        file = yaml.safe_load((shipped_folder("accelerate_configs") / name).read_text())
+        self.assertEqual(found["bf16"], file["mixed_precision"] == "bf16")
+        self.assertEqual(found["num_processes"], file["num_processes"])
+        self.assertEqual(found["stage"], file.get("deepspeed_config", {}).get("zero_stage"))
+        self.assertEqual(found["fsdp"], file["distributed_type"] == "FSDP")
+        self.assertEqual(found["use_cpu"], file["use_cpu"])
+        sizes = file.get("parallelism_config", {})
+        expected = (
+            [str(sizes[f"parallelism_config_dp_{kind}_size"]) for kind in ("replicate", "shard")] if sizes else []
+        )
+        self.assertEqual(found["dp_sizes"], expected)
+        product = int(expected[0]) * int(expected[1]) if sizes else file["num_processes"]
+        self.assertEqual(product, file["num_processes"])
+
+
+if __name__ == "__main__":
+    absltest.main()
