@@ -53,7 +53,7 @@ def mixed():
     """Every state, with and without values."""
     return [
         trial(0, 61.0, learning_rate=1e-3, seed=1),
-        trial(1, None, "failed", learning_rate=1e-1, seed=1),
+        {**trial(1, None, "failed", learning_rate=1e-1, seed=1), "why": "out of memory"},
         trial(2, 64.0, "pruned", learning_rate=3e-4, seed=1),
         trial(3, 63.5, learning_rate=1e-4, seed=1),
         trial(4, 50.0, "running", learning_rate=1e-5, seed=1),
@@ -144,7 +144,16 @@ class RecordsTest(parameterized.TestCase):
 class TablesTest(parameterized.TestCase):
     def test_the_table_has_each_trial_the_best_and_its_command(self):
         out = table(sweep_dir(mixed(), best=2))
-        for text in ("*2", "64", "pruned", "failed (78)", "preempted", "running", "in all trials: seed=1"):
+        for text in (
+            "*2",
+            "64",
+            "pruned",
+            "failed (78)",
+            "preempted",
+            "running",
+            "in all trials: seed=1",
+            "trial 1: out of memory",
+        ):
             self.assertIn(text, out)
         self.assertIn("best: trial 2, eval/accuracy 64 (trials/0002)\npython fine_tune_t5.py --number '2'\n", out)
 

@@ -30,6 +30,7 @@ class Trial(NamedTuple):
       parameters: name -> value; nested ones as `outer.inner`.
       value: the best logged value of the metric; None where none was logged.
       curve: `(step, value)` of every evaluation.
+      why: what a failed trial failed of, where that is known.
     """
 
     number: int
@@ -42,6 +43,7 @@ class Trial(NamedTuple):
     exit_code: int | None
     run_dir: str
     command: str
+    why: str = ""
 
 
 class Sweep(NamedTuple):
@@ -153,6 +155,7 @@ def _trial(entry: dict) -> Trial:
         exit_code=entry.get("exit_code"),
         run_dir=str(entry.get("run_dir") or ""),
         command=str(entry.get("command") or ""),
+        why=str(entry.get("why") or ""),
     )
 
 

@@ -37,6 +37,9 @@ def print_sweep(sweep: Sweep) -> None:
     """The trials, the best of them with its command, and a grid's means."""
     console = Console(width=None if Console().is_terminal else WIDTH, markup=False, emoji=False, highlight=False)
     console.print(_trials_table(sweep))
+    for trial in sweep.trials:
+        if trial.why:
+            console.print(f"trial {trial.number}: {trial.why}")
     constant = ", ".join(f"{name}={shown(value)}" for name, value in sweep.constant().items())
     if constant and len(sweep.trials) > 1:
         console.print(f"in all trials: {constant}")

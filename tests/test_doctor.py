@@ -1,0 +1,459 @@
+"""`t5suite doctor`: every check is shown a machine that lacks something, and one that does not, and tells them apart."""
+
+import contextlib
+import http.server
+import io
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+import torch
+from absl.testing import absltest, parameterized
+
+from t5suite import cli
+from t5suite.commands import doctor, doctor_launchers, doctor_machine, doctor_places
+from t5suite.commands.doctor_findings import FAIL, OK, WARN, Checkup, nearest_folder, settings_of
+from t5suite.commands.doctor_launchers import (
+    check_accelerate_config,
+    check_accelerate_variables,
+    check_config,
+    check_deepspeed,
+    check_launchers,
+    check_ranks,
+    check_slurm,
+)
+from t5suite.commands.doctor_machine import (
+    check_cpu,
+    check_devices,
+    check_packages,
+    check_precision,
+    memory_bytes,
+    package_findings,
+)
+from t5suite.commands.doctor_places import (
+    check_disk,
+    check_hub,
+    check_hub_cache,
+    check_output_files,
+    check_shared_memory,
+    check_wandb,
+    file_system_lacks,
+    reach,
+)
+from t5suite.errors import ConfigError
+
+OWN_PROGRAMS = str(Path(sys.executable).parent)
+
+
+def programs(**scripts) -> str:
+    """A folder for PATH with these programs, each a line of shell."""
+    folder = Path(tempfile.mkdtemp())
+    for name, line in scripts.items():
+        (folder / name).write_text(f"#!/bin/sh\n{line}\n")
+        (folder / name).chmod(0o755)
+    return str(folder)
+
+
+def only(findings):
+    (finding,) = findings
+    return finding
+
+
+def accelerate_file(text: str, name="config.yaml") -> Checkup:
+    path = Path(tempfile.mkdtemp()) / name
+    path.write_text(text)
+    return Checkup(environ={}, accelerate_config=str(path))
+
+
+def run_config(text: str) -> Checkup:
+    path = Path(tempfile.mkdtemp()) / "run.yaml"
+    path.write_text(text)
+    return Checkup(environ={}, config=str(path), settings=settings_of(str(path)))
+
+
+@contextlib.contextmanager
+def small_disk(size: str):
+    """A file system of that size."""
+    folder = tempfile.mkdtemp()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True)
+    if mounted.returncode:
+        raise absltest.SkipTest("only root can mount a small file system")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+@contextlib.contextmanager
+def server(status=200):
+    """The address of an HTTP server that answers with this status."""
+
+    class Answers(http.server.BaseHTTPRequestHandler):
+        def do_HEAD(self):
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, *args):
+            pass
+
+    served = http.server.HTTPServer(("127.0.0.1", 0), Answers)
+    threading.Thread(target=served.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{served.server_port}"
+    finally:
+        served.shutdown()
+        served.server_close()
+
+
+@contextlib.contextmanager
+def deaf_server():
+    """The address of a server that takes connections and never answers."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+class CommandTest(parameterized.TestCase):
+    def doctor(self, *argv, checks=None):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), mock.patch.object(doctor, "CHECKS", checks or doctor.CHECKS):
+            cli.main(["doctor", *argv])
+        return out.getvalue()
+
+    def test_lines_have_level_name_finding_and_mend(self):
+        out = self.doctor(checks={"ranks": lambda c: check_ranks(Checkup(environ={"RANK": "0"}))})
+        self.assertEqual(
+            out.splitlines()[0].split(), "warn ranks RANK=0: left over from a launcher — unset RANK".split()
+        )
+        self.assertEqual(out.splitlines()[-1], "0 ok, 1 warn, 0 fail")
+
+    def test_a_failed_check_ends_with_78(self):
+        with self.assertRaisesRegex(ConfigError, "1 checks fail: ranks") as caught:
+            self.doctor(checks={"ranks": lambda c: check_ranks(Checkup(environ={"WORLD_SIZE": "4"}))})
+        self.assertEqual(caught.exception.exit_code, 78)
+
+    def test_json_lines_are_all_that_is_printed(self):
+        out = self.doctor("--json", checks={"python": doctor.CHECKS["python"], "ranks": doctor.CHECKS["ranks"]})
+        lines = [json.loads(line) for line in out.splitlines()]
+        self.assertEqual([set(line) for line in lines], [{"level", "name", "what", "mend"}] * 2)
+
+    def test_a_check_that_breaks_is_one_that_fails_and_the_others_go_on(self):
+        def broken(checkup):
+            raise ImportError("libcudart.so.13: cannot open shared object file")
+
+        findings = list(doctor.examine(Checkup(environ={}), {"gpu": broken, "ranks": check_ranks}))
+        self.assertEqual([(f.level, f.name) for f in findings], [(FAIL, "gpu"), (OK, "ranks")])
+        self.assertIn("libcudart", findings[0].what)
+
+    def test_secrets_are_not_shown(self):
+        checkup = Checkup(environ={"WANDB_BASE_URL": "http://user:hunter2secret@127.0.0.1:1", "PATH": ""}, timeout=1)
+        out = self.doctor(checks={"wandb": lambda c: check_wandb(checkup)})
+        self.assertNotIn("hunter2secret", out)
+
+    def test_every_check_finds_something_here_or_says_why_not(self):
+        servers = {"HF_ENDPOINT": "http://127.0.0.1:1", "WANDB_BASE_URL": "http://127.0.0.1:1"}
+        findings = list(doctor.examine(Checkup(environ={**os.environ, **servers}, output_dir=tempfile.mkdtemp())))
+        self.assertGreaterEqual(len(findings), len(doctor.CHECKS) - 1)  # --config is not given
+        for finding in findings:
+            self.assertIn(finding.level, (OK, WARN, FAIL))
+            self.assertEqual(bool(finding.mend), finding.level != OK, finding)
+
+    def test_the_output_directory_is_that_of_the_config(self):
+        seen = []
+        folder = tempfile.mkdtemp()
+        path = Path(folder) / "run.yaml"
+        path.write_text(f"output_dir: {folder}/out\n")
+        self.doctor("--config", str(path), checks={"x": lambda checkup: seen.append(checkup.output_dir) or []})
+        self.doctor("--config", str(path), "--output_dir", "o", checks={"x": lambda c: seen.append(c.output_dir) or []})
+        self.assertEqual(seen, [f"{folder}/out", "o"])
+
+
+class MachineTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ("numpy>=1", OK, ""),
+        ("numpy>=99", FAIL, "pip install 'numpy>=99'"),
+        ("no-such-package>=1", FAIL, "pip install 'no-such-package>=1'"),
+        ('no-such-package>=1; extra == "sweeps"', WARN, "t5suite[sweeps]"),
+        ('numpy>=99; extra == "peft"', WARN, "t5suite[peft]"),
+    )
+    def test_packages_are_held_against_what_is_required(self, requirement, level, mend):
+        finding = only(package_findings(requirement))
+        self.assertEqual(finding.level, level)
+        self.assertIn(mend, finding.mend)
+
+    def test_what_only_developers_need_is_not_asked_for(self):
+        self.assertEqual(package_findings('ruff>=99; extra == "dev"'), [])
+
+    def test_a_suite_that_is_not_installed_fails(self):
+        error = doctor_machine.importlib.metadata.PackageNotFoundError
+        with mock.patch.object(doctor_machine.importlib.metadata, "requires", side_effect=error("t5suite")):
+            self.assertEqual(only(check_packages(Checkup())).level, FAIL)
+
+    @parameterized.parameters(("1", OK), ("4096", WARN), ("many", WARN))
+    def test_threads_are_held_against_cores(self, threads, level):
+        self.assertEqual(check_cpu(Checkup(environ={"OMP_NUM_THREADS": threads}))[0].level, level)
+
+    @parameterized.parameters(("2147483648", WARN), ("68719476736", OK), ("max", OK))
+    def test_a_container_s_limit_counts_as_its_memory(self, limit, level):
+        path = Path(tempfile.mkdtemp()) / "memory.max"
+        path.write_text(limit + "\n")
+        with mock.patch.object(doctor_machine, "memory_bytes", lambda: memory_bytes((str(path),))):
+            finding = check_cpu(Checkup(environ={}))[1]
+        self.assertEqual(finding.level, level)
+
+    def test_gpus_that_torch_cannot_see_fail(self):
+        if torch.accelerator.is_available():
+            self.skipTest("torch sees this machine's GPUs")
+        path = programs(**{"nvidia-smi": "echo 555.42"})
+        found = only(check_devices(Checkup(environ={"PATH": path})))
+        self.assertEqual((found.level, "555.42" in found.what), (FAIL, True))
+        hidden = only(check_devices(Checkup(environ={"PATH": path, "CUDA_VISIBLE_DEVICES": ""})))
+        self.assertEqual((hidden.level, "CUDA_VISIBLE_DEVICES" in hidden.mend), (WARN, True))
+        self.assertEqual(only(check_devices(Checkup(environ={"PATH": programs()}))).level, OK)
+
+    @parameterized.parameters((torch.float32, FAIL), (torch.bfloat16, WARN), (torch.float16, OK))
+    def test_numbers_that_do_not_multiply_are_found(self, broken, level):
+        right = doctor_machine.multiplies
+        with mock.patch.object(doctor_machine, "multiplies", lambda d, dtype: dtype != broken and right(d, dtype)):
+            finding = only(check_precision(Checkup(environ={})))
+        self.assertEqual(finding.level, level)
+        found = finding.what.partition(": ")[2].partition(" multiply")[0].split(", ")
+        self.assertEqual({"float32", "bfloat16", "float16"} - set(found), {str(broken)[len("torch.") :]})
+
+    def test_a_wrong_product_is_no_product(self):
+        self.assertTrue(doctor_machine.multiplies(torch.device("cpu"), torch.float32))
+        with mock.patch.object(torch.Tensor, "__matmul__", lambda a, b: torch.mm(a, b) + (a.dtype == torch.float32)):
+            self.assertFalse(doctor_machine.multiplies(torch.device("cpu"), torch.float32))
+
+    @parameterized.parameters(("tf32: true\n", FAIL), ("fp16: true\n", WARN), ("bf16: true\n", OK))
+    def test_precision_that_the_config_asks_for(self, text, level):
+        if torch.accelerator.is_available():
+            self.skipTest("a GPU may have what a CPU has not")
+        self.assertEqual(only(check_precision(run_config(text))).level, level)
+
+
+class LaunchersTest(parameterized.TestCase):
+    def test_programs_of_another_python_are_found(self):
+        path = programs(accelerate="true", torchrun="true", deepspeed="true")
+        for finding in check_launchers(Checkup(environ={"PATH": path})):
+            self.assertEqual((finding.level, "another Python" in finding.what), (WARN, True))
+
+    def test_missing_programs_come_with_their_mend(self):
+        for finding in check_launchers(Checkup(environ={"PATH": programs()})):
+            self.assertEqual((finding.level, OWN_PROGRAMS in finding.mend), (WARN, True))
+
+    def test_this_python_s_programs_are_right(self):
+        levels = {finding.level for finding in check_launchers(Checkup(environ={"PATH": OWN_PROGRAMS}))}
+        self.assertEqual(levels, {OK})
+
+    @parameterized.parameters(
+        ({}, OK, ""),
+        ({"WORLD_SIZE": "1", "RANK": "0"}, WARN, "unset WORLD_SIZE RANK"),
+        ({"MASTER_ADDR": "node1"}, WARN, "unset MASTER_ADDR"),
+        ({"WORLD_SIZE": "2", "RANK": "0"}, FAIL, "unset WORLD_SIZE RANK"),
+        ({"WORLD_SIZE": "two"}, FAIL, "unset WORLD_SIZE"),
+    )
+    def test_left_over_ranks(self, environ, level, mend):
+        finding = only(check_ranks(Checkup(environ=environ)))
+        self.assertEqual((finding.level, finding.mend), (level, mend))
+
+    @parameterized.parameters(
+        ({}, OK),
+        ({"ACCELERATE_MIXED_PRECISION": "fp16"}, WARN),
+        ({"ACCELERATE_MIXED_PRECISION": "half"}, FAIL),
+        ({"ACCELERATE_USE_DEEPSPEED": "true"}, WARN),
+    )
+    def test_accelerate_s_variables(self, environ, level):
+        self.assertEqual(only(check_accelerate_variables(Checkup(environ=environ))).level, level)
+
+    @parameterized.named_parameters(
+        ("one CPU", "distributed_type: 'NO'\nnum_processes: 1\n", OK, ""),
+        ("MULTI_CPU", "distributed_type: MULTI_CPU\nnum_processes: 2\n", WARN, "torchrun --nproc_per_node 2"),
+        ("MULTI_CPU by mpirun", "distributed_type: MULTI_CPU\nnum_processes: 2\nmpirun_config: {a: b}\n", OK, ""),
+        ("NO with two", "distributed_type: 'NO'\nnum_processes: 2\n", WARN, "MULTI_GPU"),
+        ("more than GPUs", "distributed_type: MULTI_GPU\nnum_processes: 99\n", FAIL, "num_processes"),
+        ("fp16", "distributed_type: 'NO'\nnum_processes: 1\nmixed_precision: fp16\n", WARN, "bf16"),
+        ("no number", "num_processes: four\n", FAIL, "num_processes"),
+        ("no table", "- a\n", FAIL, "accelerate config"),
+        ("no YAML", "a: [\n", FAIL, "accelerate config"),
+        (
+            "a lost DeepSpeed file",
+            "distributed_type: DEEPSPEED\nnum_processes: 1\ndeepspeed_config: {deepspeed_config_file: lost.json}\n",
+            FAIL,
+            "full path",
+        ),
+    )
+    def test_accelerate_s_file(self, text, level, mend):
+        with mock.patch.object(doctor_launchers, "_has_deepspeed", lambda: True):
+            finding = only(check_accelerate_config(accelerate_file(text)))
+        self.assertEqual(finding.level, level, finding)
+        self.assertIn(mend, finding.mend)
+
+    def test_the_default_file_is_where_accelerate_puts_it(self):
+        home = Path(tempfile.mkdtemp())
+        (home / "accelerate").mkdir()
+        (home / "accelerate" / "default_config.yaml").write_text("distributed_type: MULTI_CPU\nnum_processes: 4\n")
+        self.assertEqual(only(check_accelerate_config(Checkup(environ={"HF_HOME": str(home)}))).level, WARN)
+        code = "from accelerate.commands.config.config_args import default_config_file as f; print(f)"
+        said = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "HF_HOME": str(home)}
+        )
+        self.assertEqual(said.stdout.strip(), str(home / "accelerate" / "default_config.yaml"), said.stderr)
+
+    @parameterized.parameters(
+        ("benchmark: glue\ndataset_name: rte\n", OK, "fine_tune_t5.py"),
+        ("objective: ul2\n", OK, "pre_train_t5.py"),
+        ("benchmark: glue\nlearning_rat: 1\n", FAIL, "learning_rate"),
+        ("objective: ul3\n", FAIL, "ul2"),
+    )
+    def test_a_run_s_file_is_read_as_its_script_would(self, text, level, said):
+        finding = only(check_config(run_config(text)))
+        self.assertEqual(finding.level, level, finding)
+        self.assertIn(said, finding.what)
+
+    def test_a_file_that_is_none_is_refused_at_once(self):
+        with self.assertRaisesRegex(ConfigError, "lost.yaml"):
+            settings_of("lost.yaml")
+
+    @parameterized.named_parameters(
+        ("no compiler", {"ninja": "true"}, {}, WARN, "g++"),
+        ("nothing compiled", {"ninja": "true", "g++": "true"}, {}, WARN, "--build"),
+        ("compiled", {"ninja": "true", "g++": "true"}, {"py311_cpu/cpu_adam/cpu_adam.so": ""}, OK, ""),
+    )
+    def test_deepspeed_s_operations(self, tools, files, level, mend):
+        folder = Path(tempfile.mkdtemp())
+        for name in files:
+            (folder / name).parent.mkdir(parents=True)
+            (folder / name).touch()
+        checkup = Checkup(environ={"PATH": programs(**tools), "TORCH_EXTENSIONS_DIR": str(folder)})
+        with mock.patch.object(doctor_launchers, "_has_deepspeed", lambda: True):
+            finding = only(check_deepspeed(checkup))
+        self.assertEqual(finding.level, level)
+        self.assertIn(mend, finding.mend)
+
+    def test_a_build_that_fails_says_why(self):
+        checkup = Checkup(environ={"PATH": programs(ninja="true", **{"g++": "true"})}, build=True)
+        failed = SimpleNamespace(returncode=1, stderr="Traceback\nRuntimeError: no g++\n")
+        run = mock.patch.object(doctor_launchers.subprocess, "run", return_value=failed)
+        with mock.patch.object(doctor_launchers, "_has_deepspeed", lambda: True), run:
+            findings = check_deepspeed(checkup)
+        self.assertEqual({finding.level for finding in findings}, {FAIL})
+        self.assertIn("no g++", findings[0].what)
+
+    @parameterized.named_parameters(
+        ("none", {}, {}, OK, "none here"),
+        ("whole", {"sbatch": "", "srun": "", "scontrol": "", "sinfo": "echo slurm 23.11"}, {}, OK, "slurm 23.11"),
+        ("in a job", {"sbatch": "", "srun": "", "scontrol": ""}, {"SLURM_JOB_ID": "7"}, OK, "inside job 7"),
+        ("half of it", {"srun": ""}, {}, WARN, "sbatch, scontrol"),
+        ("a job without programs", {}, {"SLURM_JOB_ID": "7"}, WARN, "inside job 7"),
+        ("no controller", {"sbatch": "", "srun": "", "scontrol": "exit 1"}, {}, WARN, "does not answer"),
+    )
+    def test_slurm(self, found, environ, level, said):
+        finding = only(check_slurm(Checkup(environ={"PATH": f"{programs(**found)}", **environ})))
+        self.assertEqual(finding.level, level, finding)
+        self.assertIn(said, finding.what)
+
+
+class PlacesTest(parameterized.TestCase):
+    def test_a_small_disk_is_too_small(self):
+        with small_disk("1m") as folder:
+            finding = only(check_disk(Checkup(output_dir=f"{folder}/runs/a")))
+        self.assertEqual((finding.level, "--output_dir" in finding.mend), (FAIL, True))
+
+    def test_a_disk_without_room_for_another_file(self):
+        with small_disk("64m,nr_inodes=100") as folder, mock.patch.object(doctor_places, "TOO_LITTLE_DISK", 0):
+            self.assertIn("more files", only(check_disk(Checkup(output_dir=folder))).what)
+
+    def test_a_full_file_system_cannot_be_written(self):
+        with small_disk("64k") as folder:
+            with contextlib.suppress(OSError):
+                (Path(folder) / "full").write_bytes(b"x" * 2**20)
+            finding = only(check_output_files(Checkup(output_dir=folder)))
+        self.assertEqual(finding.level, FAIL)
+        self.assertIn("No space left", finding.what)
+
+    @parameterized.parameters("fsync", "rename", "flock")
+    def test_a_file_system_that_lacks_something_is_found(self, name):
+        def refuse(*args):
+            raise OSError(95, "Operation not supported")
+
+        owner, call = {"fsync": (os, "fsync"), "rename": (os, "replace"), "flock": (doctor_places.fcntl, "flock")}[name]
+        with mock.patch.object(owner, call, refuse):
+            finding = only(check_output_files(Checkup(output_dir=tempfile.mkdtemp())))
+        self.assertEqual((finding.level, f"lacks {name}" in finding.what), (FAIL, True))
+
+    def test_a_lock_that_two_hold_is_none(self):
+        with mock.patch.object(doctor_places.fcntl, "flock", lambda *args: None):
+            self.assertEqual(file_system_lacks(Path(tempfile.mkdtemp())), ["flock"])
+
+    def test_nothing_is_left_behind(self):
+        folder = tempfile.mkdtemp()
+        self.assertEqual(only(check_output_files(Checkup(output_dir=f"{folder}/runs"))).level, OK)
+        self.assertEqual(os.listdir(folder), [])
+        self.assertEqual(nearest_folder(f"{folder}/a/b"), Path(folder))
+
+    def test_little_shared_memory(self):
+        with small_disk("64m") as folder:
+            finding = only(check_shared_memory(Checkup(), folder))
+        self.assertEqual((finding.level, "--shm-size" in finding.mend), (WARN, True))
+        self.assertEqual(only(check_shared_memory(Checkup(), "/no/such/folder")).level, WARN)
+
+    def test_the_cache_is_where_the_variables_say(self):
+        with small_disk("1m") as folder:
+            self.assertEqual(only(check_hub_cache(Checkup(environ={"HF_HOME": f"{folder}/hf"}))).level, FAIL)
+            self.assertIn(folder, only(check_hub_cache(Checkup(environ={"XDG_CACHE_HOME": folder}))).what)
+
+    def test_servers_that_answer_whatever_they_say_are_reached(self):
+        for status in (200, 404, 401):
+            with server(status) as address:
+                self.assertIsNone(reach(address, 5), status)
+
+    def test_a_server_that_never_answers_takes_no_longer_than_it_may(self):
+        started = time.perf_counter()
+        with deaf_server() as address:
+            self.assertIsNotNone(reach(address, 0.5))
+        self.assertLess(time.perf_counter() - started, 10)
+
+    def test_a_name_that_takes_for_ever_to_look_up_takes_no_longer_either(self):
+        started = time.perf_counter()
+        with mock.patch("socket.getaddrinfo", lambda *args, **kwargs: time.sleep(20)):
+            self.assertIn("nothing within", reach("http://example.invalid", 0.5))
+        self.assertLess(time.perf_counter() - started, 10)
+
+    def test_the_hub(self):
+        with server() as address:
+            self.assertEqual(only(check_hub(Checkup(environ={"HF_ENDPOINT": address}))).level, OK)
+        gone = only(check_hub(Checkup(environ={"HF_ENDPOINT": address}, timeout=1)))
+        self.assertEqual((gone.level, "HF_HUB_OFFLINE=1" in gone.mend), (WARN, True))
+        offline = Checkup(environ={"HF_ENDPOINT": address, "HF_HUB_OFFLINE": "1"})
+        self.assertEqual(only(check_hub(offline)).level, OK)
+
+    def test_wandb(self):
+        home = Path(tempfile.mkdtemp())
+        with server() as address:
+            environ = {"WANDB_BASE_URL": address, "HOME": str(home)}
+            self.assertIn("no login", only(check_wandb(Checkup(environ=environ))).what)
+            self.assertEqual(only(check_wandb(Checkup(environ={**environ, "WANDB_API_KEY": "k"}))).level, OK)
+            (home / ".netrc").write_text("machine 127.0.0.1\n  login user\n  password p\n")
+            self.assertEqual(only(check_wandb(Checkup(environ=environ))).level, OK)
+        gone = only(check_wandb(Checkup(environ=environ, timeout=1)))
+        self.assertEqual((gone.level, "WANDB_MODE=offline" in gone.mend), (WARN, True))
+        self.assertEqual(only(check_wandb(Checkup(environ={**environ, "WANDB_MODE": "offline"}))).level, OK)
+
+    def test_a_config_that_asks_for_a_missing_wandb_fails(self):
+        with mock.patch("importlib.util.find_spec", lambda name: None):
+            self.assertEqual(only(check_wandb(run_config("report_to: wandb\n"))).level, FAIL)
+            self.assertEqual(only(check_wandb(Checkup(environ={}))).level, OK)
+
+
+if __name__ == "__main__":
+    absltest.main()
