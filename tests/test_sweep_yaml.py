@@ -35,6 +35,34 @@ TINY_PRE_TRAINING = [
 ]  # fmt: skip
 
 
+# What sweep files of this kind of suite look like, for sst2: W&B's uniform learning rate, Hugging Face's names.
+HAND_WRITTEN = """
+program: fine_tune_t5.py
+name: sst2
+method: bayes
+metric:
+  goal: maximize
+  name: eval/accuracy
+parameters:
+  learning_rate:
+    distribution: uniform
+    min: 1.0e-5
+    max: 1.0e-3
+  lr_scheduler_type:
+    values: [constant_with_warmup, linear, cosine]
+  benchmark:
+    value: glue
+  dataset_name:
+    value: sst2
+command:
+  - ${env}
+  - accelerate
+  - launch
+  - ${program}
+  - ${args}
+"""
+
+
 def trainable(benchmark):
     return [name for name, entry in DATASET_VALS[benchmark].items() if "train" in entry["splits"]]
 
@@ -92,6 +120,14 @@ class SweepFilesTest(parameterized.TestCase):
         if task in trainable(benchmark) and "validation" not in DATASET_VALS[benchmark][task]["splits"]:
             self.assertStartsWith(content["parameters"]["selection_split"]["value"], "train[")
 
+    def test_a_hand_written_file_is_understood(self):
+        path = Path(tempfile.mkdtemp()) / "sst2.yaml"
+        path.write_text(HAND_WRITTEN)
+        self.assertEqual([str(finding) for finding in check_sweep(read_sweep(path))], [])
+        path.write_text(HAND_WRITTEN.replace("1.0e-5", "1e-5"))
+        (finding,) = check_sweep(read_sweep(path))
+        self.assertIn("1.0e-5", finding.message)
+
     def test_every_task_that_can_be_trained_and_every_mixture_has_its_file(self):
         expected = {"pre_train", "mini_pre_train"}
         for benchmark in DATASET_VALS:
@@ -109,6 +145,8 @@ def rows_of(task):
     """Twelve rows of a GLUE or SuperGLUE task, made up."""
     if task == "mnli":
         return [{"idx": i, "premise": f"p {i}", "hypothesis": f"h {i}", "label": i % 3} for i in range(12)]
+    if task == "sst2":
+        return [{"idx": i, "sentence": f"film {i}", "label": i % 2} for i in range(12)]
     if task == "dpr":
         text = "The bee flew to the flower because it was hungry."
         row = {"sentence": text, "pronoun": "it", "candidates": ["bee", "flower"]}
@@ -135,6 +173,7 @@ class RunTest(parameterized.TestCase):
     """One file of each kind, run as its command says: its metric is logged."""
 
     def run_sweep(self, name, tiny, **environment):
+        """The folder's file of that name, or a file at that path."""
         sweep = read_sweep(FOLDER / name)
         directory = Path(tempfile.mkdtemp())
         argv = [*words(sweep, draw(sweep, 0)), *tiny]
@@ -156,6 +195,13 @@ class RunTest(parameterized.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             mirror_of(benchmark, task, folder)
             self.run_sweep(f"{benchmark}_{task}_sweep.yaml", TINY, T5SUITE_DATA_DIR=folder)
+
+    def test_a_hand_written_file_runs_as_it_stands(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "sst2.yaml"
+            path.write_text(HAND_WRITTEN)
+            mirror_of("glue", "sst2", folder)
+            self.run_sweep(path, TINY, T5SUITE_DATA_DIR=folder)
 
     @parameterized.parameters("pre_train", "mini_pre_train")
     def test_pre_training(self, name):
