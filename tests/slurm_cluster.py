@@ -35,6 +35,7 @@ SwitchType=switch/none
 MpiDefault=none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
+GresTypes=gpu
 SlurmdParameters=config_overrides
 PropagateResourceLimits=NONE
 ReturnToService=2
@@ -47,8 +48,8 @@ SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/slurmd-%n.log
-NodeName={host} NodeHostname={host} NodeAddr=127.0.0.1 Port={port_1} CPUs=4 RealMemory=1000
-NodeName=localhost NodeHostname={host} NodeAddr=127.0.0.1 Port={port_2} CPUs=4 RealMemory=1000
+NodeName={host} NodeHostname={host} NodeAddr=127.0.0.1 Port={port_1} CPUs=4 RealMemory=1000 Gres=gpu:2
+NodeName=localhost NodeHostname={host} NodeAddr=127.0.0.1 Port={port_2} CPUs=4 RealMemory=1000 Gres=gpu:2
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "BOOT_FAIL")
@@ -120,6 +121,8 @@ class SlurmCluster:
                 port=port, port_1=port_1, port_2=port_2,
             )
         )  # fmt: skip
+        # GPUs in name alone: Slurm counts them and tells jobs of them.
+        (self.folder / "gres.conf").write_text("Name=gpu File=/dev/null\nName=gpu File=/dev/zero\n")
         self._daemon("slurmctld", "-D", "-i")
         for node in (self.host, "localhost"):
             self._daemon("slurmd", "-D", "-N", node)

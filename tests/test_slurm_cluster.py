@@ -15,6 +15,9 @@ from pathlib import Path
 import pytest
 from absl.testing import absltest, parameterized
 from slurm_cluster import SlurmCluster, why_not
+from test_wandb_agent import SHORT as TRIAL
+from test_wandb_agent import draw, manifests, sweep_environment, wandb
+from wandb_server import WandbServer
 
 ROOT = Path(__file__).parent.parent
 SCRIPT = str(ROOT / "fine_tune_t5.py")
@@ -158,6 +161,31 @@ class ClusterTest(parameterized.TestCase):
             self.assertEqual(
                 (self.folder / "srun" / name).read_bytes(), (self.folder / "torchrun" / name).read_bytes(), name
             )
+
+    def test_each_gpu_of_a_node_gets_a_process(self):
+        """The cluster's GPUs are such in name alone."""
+        show = "import os; print('rank', os.environ.get('RANK'), 'of', os.environ.get('WORLD_SIZE'))"
+        for gpus, lines in ((1, ["rank None of None"]), (2, ["rank 0 of 2", "rank 1 of 2"])):
+            job = self.submit("fine_tune", "python", "-c", show, flags=["--gpus_per_node", str(gpus)])
+            self.assertEqual(self.wait(job), "COMPLETED", self.log(job))
+            self.assertEqual(sorted(line for line in self.log(job).splitlines() if line.startswith("rank")), lines)
+
+    def test_agents_of_one_srun_run_trials_of_their_own(self):
+        """The tasks of a step are ranks of one run only where they are not trials of a sweep."""
+        name, sweep_file = "mini_sentiment_sweep.yaml", ROOT / "sweeps/mini_sentiment_sweep.yaml"
+        with WandbServer() as server:
+            server.trials = [draw(name, **TRIAL, learning_rate=rate) for rate in (0.01, 0.001)]
+            environment = sweep_environment(server, self.folder)
+            made = wandb("sweep", str(sweep_file), environment=environment, directory=self.folder)
+            sweep = made.stderr.rpartition("wandb agent ")[2].strip()
+            log = self.folder / "agents.log"
+            srun = ["srun", "--ntasks=2", "--gres=gpu:1", f"--output={log}", "--open-mode=append"]
+            words = [sys.executable, "-m", "wandb", "agent", "--count", "1", sweep]
+            CLUSTER.run(*srun, *words, cwd=self.folder, timeout=480, **environment)
+            self.assertLen(server.started, 2)
+        found = manifests(self.folder)
+        self.assertEqual([each["status"] for each in found.values()], ["finished"] * 2, log.read_text()[-3000:])
+        self.assertEqual(log.read_text().count("on 1 x cpu"), 2)
 
     def test_a_bad_configuration_under_torchrun_is_not_requeued(self):
         job = self.submit("pre_train", "python", SCRIPT, *SHORT, "--learning_rat", "1", flags=["--nodes", "2"])
