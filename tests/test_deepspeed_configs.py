@@ -24,7 +24,6 @@ from t5suite.training.sharding.deepspeed_files import (
     TOP_KEYS,
     check_keys,
     get_key,
-    parse_overrides,
     read_deepspeed,
 )
 from t5suite.training.sharding.deepspeed_flags import agree, check_train_batch_size
@@ -232,9 +231,9 @@ class AccelerateSettingsTest(parameterized.TestCase):
 
     @parameterized.parameters(("fp16", "bf16"), ("bf16", "fp16"))
     def test_two_precisions_are_refused_by_both_names(self, precision, flag):
-        with in_environment(ACCELERATE_MIXED_PRECISION=precision):
-            with self.assertRaisesRegex(ConfigError, f"--{flag} and ACCELERATE_MIXED_PRECISION={precision}"):
-                adopt_accelerate_settings(Flags(**{flag: True}))
+        words = f"--{flag} and ACCELERATE_MIXED_PRECISION={precision}"
+        with in_environment(ACCELERATE_MIXED_PRECISION=precision), self.assertRaisesRegex(ConfigError, words):
+            adopt_accelerate_settings(Flags(**{flag: True}))
 
     def test_a_launcher_s_silence_says_nothing(self):
         args = Flags(bf16=True, gradient_accumulation_steps=4)
@@ -276,9 +275,9 @@ class AccelerateSettingsTest(parameterized.TestCase):
                 adopt_accelerate_settings(Flags(deepspeed="zero2"))
         with in_environment(**variables), self.assertRaisesRegex(ConfigError, "fsdp_version is 1"):
             adopt_accelerate_settings(Flags())
-        with in_environment(**variables, FSDP_VERSION="2", PARALLELISM_CONFIG_TP_SIZE="2"):
-            with self.assertRaisesRegex(ConfigError, "tp_size is 2"):
-                adopt_accelerate_settings(Flags())
+        variables |= {"FSDP_VERSION": "2", "PARALLELISM_CONFIG_TP_SIZE": "2"}
+        with in_environment(**variables), self.assertRaisesRegex(ConfigError, "tp_size is 2"):
+            adopt_accelerate_settings(Flags())
 
 
 @functools.cache

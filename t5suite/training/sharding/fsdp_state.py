@@ -62,6 +62,5 @@ def load_weights(model, folder) -> None:
     result = set_model_state_dict(model, read_weights(folder), options=options)
     missing = [name for name in result.missing_keys if name not in tied]
     if missing or result.unexpected_keys:
-        raise CheckpointError(
-            f"{folder}: its weights are not this model's (missing: {missing[:3]}; unknown: {result.unexpected_keys[:3]})"
-        )
+        names = f"missing: {missing[:3]}; unknown: {result.unexpected_keys[:3]}"
+        raise CheckpointError(f"{folder}: its weights are not this model's ({names})")
