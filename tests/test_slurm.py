@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 from absl.testing import absltest, parameterized
 
@@ -18,7 +19,7 @@ from t5suite.errors import ConfigError
 from t5suite.exit_notes import note_exit_code, noted_codes
 from t5suite.launch import slurm
 from t5suite.launch.requeueing import Job, decide, job_id_of, read_job
-from t5suite.training.processes.slurm_ranks import first_host, ranks_of_srun, tasks_per_node
+from t5suite.training.processes.slurm_ranks import first_host, join_srun, ranks_of_srun, tasks_per_node
 
 ROOT = Path(__file__).parent.parent
 WORDS = {
@@ -440,6 +441,19 @@ class SlurmRanksTest(parameterized.TestCase):
 
     def test_a_batch_script_or_interactive_job_of_several_tasks_is_no_rank(self):
         self.assertEqual(ranks_of_srun({"SLURM_JOB_ID": "70", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}), {})
+
+    @parameterized.parameters(
+        ({}, "2", False),
+        ({"SLURM_STEP_NUM_TASKS": "1"}, None, False),
+        ({"WANDB_SWEEP_ID": "x"}, None, False),
+        ({"T5SUITE_SLURM_RANKS": "0"}, None, True),
+    )
+    def test_what_sruns_mpi_says_is_not_taken_for_ranks(self, change, world_size, kept):
+        with mock.patch.dict(
+            os.environ, {**STEP, "SLURM_STEP_NUM_TASKS": "2", "PMI_SIZE": "2", "PMI_RANK": "1", **change}
+        ):
+            join_srun()
+            self.assertEqual((os.environ.get("WORLD_SIZE"), "PMI_SIZE" in os.environ), (world_size, kept))
 
     def test_where_to_meet_may_be_given(self):
         found = ranks_of_srun({**STEP, "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"})

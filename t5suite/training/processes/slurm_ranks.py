@@ -25,6 +25,8 @@ SWITCH = "T5SUITE_SLURM_RANKS"
 # What agents, sweeps and launchers set for what they start.
 TRIAL_VARIABLES = ("WANDB_SWEEP_ID", "WANDB_RUN_ID", "T5SUITE_RUN_DIR")
 LAUNCHER_VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "ACCELERATE_DYNAMO_BACKEND")
+# Set by `srun --mpi=pmi2` (on some clusters the default); accelerate takes them for a launcher's, even in a trial.
+MPI_VARIABLES = ("PMI_SIZE", "PMI_RANK")
 # Below the ports that systems give away by themselves (Linux: from 32768).
 FIRST_PORT, NUM_PORTS = 12000, 20000
 
@@ -36,6 +38,9 @@ def join_srun() -> None:
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(EXIT_BAD_CONFIGURATION)
+    if os.environ.get("SLURM_STEP_ID") and os.environ.get(SWITCH) != "0":
+        for name in MPI_VARIABLES:
+            os.environ.pop(name, None)
 
 
 def ranks_of_srun(environment: Mapping[str, str]) -> dict[str, str]:
