@@ -99,6 +99,11 @@ class SweepTest(parameterized.TestCase):
         lines = (folder / "steps.log").read_text().splitlines()
         return [int(line.split()[1]) for line in lines if line.startswith("step")]
 
+    def steps_of(self, number: int) -> list[int]:
+        """The steps that a trial has made so far, if it has begun."""
+        folder = self.directory / "trials" / f"{number:04d}"
+        return self.steps(folder) if (folder / "steps.log").is_file() else []
+
     def processes_of(self, folder: Path) -> list[int]:
         """Living processes whose run directory this is."""
         wanted, found = f"T5SUITE_RUN_DIR={folder}".encode(), []
@@ -258,13 +263,17 @@ class FailuresTest(SweepTest):
         self.assertEmpty(self.processes_of(self.trials()[1]))
 
     @pytest.mark.slow
-    def test_of_a_launcher_that_dies_first_the_workers_are_waited_for(self):
-        parameters = {"learning_rate": {"values": [1e-3, 1e-5]}, "launcher": {"value": True}}
-        early = {"type": "hyperband", "min_iter": 2, "eta": 2}
-        words = ("--", "--sleep=0.5", "--steps=6")
-        self.sweep(self.write(sweep_file(method="grid", parameters=parameters, early_terminate=early)), *words)
-        record, folder = self.summary()["trials"][1], self.trials()[1]
-        self.assertEqual((record["state"], record["exit_code"]), ("pruned", -signal.SIGTERM))
+    def test_a_launchers_workers_are_asked_to_stop_and_waited_for(self):
+        """The launcher dies of SIGTERM at once; its worker makes its step to the end, and half a second is long."""
+        parameters = {"learning_rate": {"value": 1e-3}, "launcher": {"value": True}}
+        words = ("--count", 1, "--", "--sleep=0.5", "--steps=60")
+        driver = self.start(self.write(sweep_file(parameters=parameters)), *words)
+        self.wait_for(lambda: self.trials() and self.steps_of(0), "a step")
+        driver.send_signal(signal.SIGTERM)
+        self.assertEqual(driver.wait(timeout=HANG), 75, self.output(0))
+        record, folder = self.summary()["trials"][0], self.trials()[0]
+        self.assertEqual((record["state"], record["exit_code"]), ("preempted", -signal.SIGTERM))
+        self.assertLess(record["last_step"], 20, "the worker was not asked")
         self.assertEqual(json.loads((folder / "state.json").read_text())["step"], record["last_step"])
         self.assertEmpty(self.processes_of(folder))
 
@@ -292,8 +301,7 @@ class KilledTest(SweepTest):
         self.assertIn("started again", text)
 
     def has_steps(self, trial: int, count: int) -> bool:
-        path = self.directory / "trials" / f"{trial:04d}" / "steps.log"
-        return path.is_file() and path.read_text().count("\nstep") >= count
+        return len(self.steps_of(trial)) >= count
 
     @pytest.mark.slow
     def test_trials_end_with_a_checkpoint_when_their_driver_is_killed(self):
