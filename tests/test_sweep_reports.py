@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from unittest import mock
 
+import pytest
 from absl.testing import absltest, parameterized
 from matplotlib.image import imread
 
@@ -212,11 +213,20 @@ class PlotsTest(parameterized.TestCase):
         ("one value", [trial(n, 1.0, x=n) for n in range(5)]),
         ("a parameter that some lack", [trial(0, 1.0, x=1), trial(1, 2.0, y="b"), trial(2, 2.0, x=3, y="a")]),
         ("lists, None and booleans", [trial(0, 1.0, x=[1]), trial(1, 2.0, x=None), trial(2, 3.0, x=True)]),
-        ("thirty parameters", [trial(n, n * 1.0, **{f"parameter_{i}": n * i for i in range(30)}) for n in range(6)]),
-        ("long words", [trial(n, n * 1.0, x="one_very_long_word_" * 9 + str(n)) for n in range(9)]),
         ("dollars", [trial(0, 1.0, x="$x_1$", **{"a$b_$": 1}), trial(1, 2.0, x="$y^$", **{"a$b_$": 2})]),
     )
     def test_odd_sweeps_are_drawn_as_far_as_they_go(self, trials):
+        self.check_drawn(trials)
+
+    @parameterized.named_parameters(
+        ("thirty parameters", [trial(n, n * 1.0, **{f"parameter_{i}": n * i for i in range(30)}) for n in range(6)]),
+        ("long words", [trial(n, n * 1.0, x="one_very_long_word_" * 9 + str(n)) for n in range(9)]),
+    )
+    @pytest.mark.slow
+    def test_large_sweeps_are_drawn_as_far_as_they_go(self, trials):
+        self.check_drawn(trials)
+
+    def check_drawn(self, trials):
         with contextlib.redirect_stdout(io.StringIO()):
             sweep = read_sweep(sweep_dir(trials, best=trials[0]["number"] if trials else None))
             print_sweep(sweep)
