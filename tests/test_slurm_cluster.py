@@ -302,6 +302,27 @@ class ClusterTest(parameterized.TestCase):
         self.assertEqual({trial["state"] for trial in trials}, {"complete"})
         self.assertLen({trial["parameters"]["learning_rate"] for trial in trials}, 4)
 
+    def test_a_sweeps_worker_that_is_stopped_goes_on_with_its_trial(self):
+        """Steps are few and slow, so that both the trial before and the one after the stop are there."""
+        sweep, directory = self.folder / "one.yaml", self.folder / "sweep"
+        trial = ROOT / "tests/sweep_trial.py"
+        sweep.write_text(
+            "program: sweep_trial.py\nmethod: grid\nname: one\nmetric: {name: eval/accuracy, goal: maximize}\n"
+            "parameters:\n  learning_rate: {values: [0.01, 0.001]}\n"
+            f"command: [python, {trial}, '--steps=30', '--sleep=0.2', '${{args}}']\n"
+        )
+        words = ["t5suite", "sweep", str(sweep), "--sweep_dir", str(directory), "--workers", "1", "--resume"]
+        job = self.submit("sweep_agent", *words, flags=["--array", "1-1"])
+        until(lambda: last_step(directory / "trials/0000") >= 3)
+        CLUSTER.run("scancel", "--signal=TERM", f"{job}_1")
+        self.assertEqual(self.wait(job), "COMPLETED", self.log(job)[-3000:])
+        self.assertEqual(CLUSTER.show(job)["Restarts"], "1")
+        for number in (0, 1):
+            log = (directory / f"trials/000{number}/steps.log").read_text().splitlines()
+            steps = [int(line.split()[1]) for line in log if line.startswith("step")]
+            self.assertEqual(steps, list(range(1, 31)))
+            self.assertEqual(sum(line.startswith("start") for line in log), 2 - number)
+
     def test_the_templates_run_as_they_stand(self):
         for kind, words in {
             "fine_tune": ("python", "-c", "print('ran')"),
