@@ -19,7 +19,14 @@ from t5suite.training import steps as shared
 from t5suite.training.argument_parser import parse_arguments
 from t5suite.training.arguments import FINE_TUNING_ARGUMENTS
 from t5suite.training.checkpoints import resume_choice
-from t5suite.training.from_arguments import check_encoder_decoder, data_for, mixing_of, start_of, tokenizer_and_model
+from t5suite.training.from_arguments import (
+    check_encoder_decoder,
+    data_for,
+    mixing_of,
+    place_by_flags,
+    start_of,
+    tokenizer_and_model,
+)
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.resuming.resets import going_on
 
@@ -45,6 +52,7 @@ class FineTuner:
         shared.seed_everything(self.args.seed)
         self.tokenizer, self.model = tokenizer_and_model(self.model_args)
         check_encoder_decoder(self.model)
+        place_by_flags(self.model, self.model_args, self.args, trains=not self.eval_args.eval_only)
         self.trainer = None
 
     def train(self) -> dict:

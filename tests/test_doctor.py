@@ -20,7 +20,7 @@ from absl.testing import absltest, parameterized
 
 from t5suite import cli
 from t5suite.commands import doctor, doctor_launchers, doctor_machine, doctor_places
-from t5suite.commands.doctor_findings import FAIL, OK, WARN, Checkup, nearest_folder, settings_of
+from t5suite.commands.doctor_findings import FAIL, OK, WARN, Checkup, config_file, nearest_folder, settings_of
 from t5suite.commands.doctor_launchers import (
     check_accelerate_config,
     check_accelerate_variables,
@@ -320,9 +320,10 @@ class LaunchersTest(parameterized.TestCase):
         self.assertEqual(finding.level, level, finding)
         self.assertIn(said, finding.what)
 
-    def test_a_file_that_is_none_is_refused_at_once(self):
-        with self.assertRaisesRegex(ConfigError, "lost.yaml"):
-            settings_of("lost.yaml")
+    def test_a_file_that_is_none_is_refused_at_once_and_a_recipe_is_found(self):
+        with self.assertRaisesRegex(ConfigError, "--config lost.yaml: no such file"):
+            config_file("lost.yaml")
+        self.assertEqual(settings_of(config_file("mini.yaml"))["benchmark"], "mini")
 
     @parameterized.named_parameters(
         ("no compiler", {"ninja": "true"}, {}, WARN, "g++"),

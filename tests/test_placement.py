@@ -19,6 +19,7 @@ from twin_run import SOURCES_BS, TARGETS_BT, losses_of, make_model
 
 import fine_tune_t5
 from t5suite.errors import ConfigError
+from t5suite.fine_tuner import FineTuner
 from t5suite.models.loading import load_model_shapes, load_tokenizer
 from t5suite.models.placement import (
     OFFLOAD_FOLDER,
@@ -256,6 +257,11 @@ class ScriptsTest(parameterized.TestCase):
         self.assertEqual(set(manifest["model"]["placement"]), {"cpu", "disk"})
         predictions = [next((folder / run / "predictions").iterdir()).read_text() for run in ("whole", "offloaded")]
         self.assertEqual(*predictions)
+
+    def test_from_python_the_flags_count_as_well(self):
+        tuner = FineTuner(embedding_on_cpu=True, use_cpu=True, config_overrides="tie_word_embeddings=False")
+        self.assertEqual(by_device(tuner.model)["cpu"][0], "shared")
+        self.assertLen(tuner.predict(["sentiment sentence: good"], max_length=2), 1)
 
     @parameterized.parameters(
         ("fine_tune_t5", ["--eval_method=score"], ["--device_map=balanced", "--max_memory=0=800KiB,1=800KiB"]),

@@ -10,7 +10,7 @@ command exits 78. A new check is one entry of CHECKS at the end of this file.
 
 import sys
 
-from t5suite.commands.doctor_findings import FAIL, OK, WARN, Checkup, Finding, settings_of
+from t5suite.commands.doctor_findings import FAIL, OK, WARN, Checkup, Finding, config_file, settings_of
 from t5suite.commands.doctor_launchers import (
     check_accelerate_config,
     check_accelerate_variables,
@@ -38,7 +38,9 @@ COLOURS = {OK: "32", WARN: "33", FAIL: "31"}
 
 def doctor_flags(parser) -> None:
     """Flags of `t5suite doctor`."""
-    parser.add_argument("--config", metavar="FILE", help="a run's YAML file: checked, and its output_dir looked at")
+    parser.add_argument(
+        "--config", metavar="FILE", help="a run's YAML file, or a recipe: checked, and its output_dir looked at"
+    )
     parser.add_argument("--accelerate_config", metavar="FILE", help="accelerate's file, if not its default one")
     parser.add_argument("--output_dir", help="where runs are to be written (default: the --config's, else runs)")
     parser.add_argument("--build", action="store_true", help="compile DeepSpeed's operations now (minutes)")
@@ -51,11 +53,12 @@ def run_doctor(arguments) -> None:
     Raises:
       ConfigError: a finding is a `fail`.
     """
-    settings = settings_of(arguments.config)
+    config = config_file(arguments.config) if arguments.config else None
+    settings = settings_of(config)
     checkup = Checkup(
         output_dir=arguments.output_dir or str(settings.get("output_dir") or "runs"),
         settings=settings,
-        config=arguments.config,
+        config=config,
         accelerate_config=arguments.accelerate_config,
         build=arguments.build,
     )

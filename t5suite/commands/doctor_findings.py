@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.errors import ConfigError
+from t5suite.shipped import shipped_file
 from t5suite.yaml_files import read_yaml
 
 OK, WARN, FAIL = "ok", "warn", "fail"
@@ -67,6 +68,20 @@ class Checkup:
         except (OSError, subprocess.TimeoutExpired):
             return None
         return done.stdout.strip() if done.returncode == 0 else None
+
+
+def config_file(config: str) -> str:
+    """The file that the scripts would read: as it is named, or the recipe of that name.
+
+    Raises:
+      ConfigError: there is neither.
+    """
+    if Path(config).is_file():
+        return config
+    shipped = shipped_file("recipes", config)
+    if shipped is None:
+        raise ConfigError(f"--config {config}: no such file, and no recipe of that name")
+    return str(shipped)
 
 
 def settings_of(config: str | None) -> dict:
