@@ -6,7 +6,7 @@ PosixPath('/home/me/t5suite/recipes/mini.yaml')
 
 from pathlib import Path
 
-FOLDERS = ("accelerate_configs", "deepspeed_configs", "recipes", "slurm", "sweeps")
+FOLDERS = ("accelerate_configs", "clusters", "deepspeed_configs", "recipes", "slurm", "sweeps")
 
 
 def shipped_folder(folder: str) -> Path:
