@@ -281,9 +281,15 @@ class FailuresTest(SweepTest):
 class KilledTest(SweepTest):
     SLOW = ("--", "--sleep=0.1")
 
-    @parameterized.parameters(1, 6)
-    def test_a_sweep_that_was_killed_goes_on(self, steps_seen):
-        """The driver is killed while two trials are at their first step, or later."""
+    def test_a_sweep_that_was_killed_goes_on(self):
+        self.check_killed(steps_seen=6)
+
+    @pytest.mark.slow
+    def test_a_sweep_that_was_killed_when_its_trials_had_just_begun_goes_on(self):
+        self.check_killed(steps_seen=1)
+
+    def check_killed(self, steps_seen: int):
+        """The driver is killed while two trials run, which have made so many steps."""
         early = {"type": "hyperband", "min_iter": 4, "eta": 3}
         content = sweep_file(method="bayes", early_terminate=early)
         words = ("--count", 6, "--workers", 2)
@@ -325,8 +331,14 @@ class KilledTest(SweepTest):
         self.check_each_ran_once(1, steps=40)
         self.assertLen(self.starts(self.trials()[0]), 2)
 
-    @parameterized.parameters((signal.SIGTERM,), (signal.SIGINT,))
-    def test_a_sweep_that_is_asked_to_stop_ends_its_trials_with_a_checkpoint(self, number):
+    def test_a_sweep_that_is_asked_to_stop_ends_its_trials_with_a_checkpoint(self):
+        self.check_asked(signal.SIGTERM)
+
+    @pytest.mark.slow
+    def test_a_sweep_that_is_interrupted_ends_its_trials_with_a_checkpoint(self):
+        self.check_asked(signal.SIGINT)
+
+    def check_asked(self, number: int):
         words = ("--count", 3, "--workers", 2)
         driver = self.start(self.write(sweep_file()), *words, *self.SLOW)
         self.wait_for(lambda: self.has_steps(0, 2) and self.has_steps(1, 2), "two steps of two trials")
@@ -378,8 +390,14 @@ class KilledTest(SweepTest):
 
 
 class SharedTest(SweepTest):
-    @parameterized.parameters("grid", "random")
-    def test_two_processes_share_a_sweep(self, method):
+    def test_two_processes_share_a_grid(self):
+        self.check_shared("grid")
+
+    @pytest.mark.slow
+    def test_two_processes_share_a_random_search(self):
+        self.check_shared("random")
+
+    def check_shared(self, method: str):
         parameters = {"learning_rate": {"values": [1e-2, 1e-3, 1e-4]}, "steps": {"values": [3, 4, 5]}}
         count = [] if method == "grid" else ["--count", 9]
         path = self.write(sweep_file(method=method, parameters=parameters))
@@ -475,6 +493,8 @@ class GridTest(SweepTest):
             self.assertAlmostEqual(group["std"], (7 / 3) ** 0.5)
         self.assertEqual({group["task"] for group in summary["groups"]}, {"rte", "cola"})
         self.assertIn("1.53", text)
+        self.assertIsNone(summary["best"], "two tasks' scores are not compared")
+        self.assertIn("best for cola: learning_rate 0.001, mean 82.33", text)
         self.assertEqual(
             json.loads(self.starts(self.trials()[0])[0][2])[3:],
             ["--learning_rate=0.001", "--seed=1", "--dataset_name=rte"],

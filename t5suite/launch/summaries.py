@@ -17,21 +17,22 @@ SEED, TASK = "seed", "dataset_name"
 
 
 def summary_of(plan, records: list[dict]) -> dict:
-    """The content of `sweep.json`.
+    """The content of `sweep.json`; no trial is the best where several tasks are scored by metrics of their own.
 
     Args:
       plan: a `sweeps.SweepPlan`.
       records: of all trials, by number.
     """
-    best = best_record(records, plan.search.goal)
     searched = {p.name for p in plan.search.parameters if p.distribution != "constant"}
+    groups = groups_of(records) if plan.search.method == "grid" and searched & {SEED, TASK} else None
+    best = None if TASK in searched else best_record(records, plan.search.goal)
     return {
         "name": plan.name,
         "method": plan.search.method,
         "metric": {"name": plan.metric, "goal": plan.search.goal},
         "trials": records,
         "best": best["number"] if best else None,
-        "groups": groups_of(records) if plan.search.method == "grid" and searched & {SEED, TASK} else None,
+        "groups": groups,
     }
 
 
@@ -60,6 +61,16 @@ def groups_of(records: list[dict]) -> list[dict]:
         std = statistics.stdev(values) if len(values) > 1 else None
         found.append({**group, "n": len(values), "mean": mean, "std": std})
     return found
+
+
+def best_groups(groups: list[dict], goal: str) -> list[dict]:
+    """The best group of each task, in the order of the tasks."""
+    sign, best = 1 if goal == "maximize" else -1, {}
+    for group in groups:
+        known = best.get(group["task"])
+        if group["mean"] is not None and (known is None or sign * group["mean"] > sign * known["mean"]):
+            best[group["task"]] = group
+    return list(best.values())
 
 
 def shell_line(words: list[str]) -> str:

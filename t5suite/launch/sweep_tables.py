@@ -10,7 +10,7 @@ import sys
 import time
 from collections import Counter
 
-from t5suite.launch.summaries import best_record
+from t5suite.launch.summaries import best_groups, shown
 
 SECONDS_BETWEEN_TABLES = 1.0
 # Trials that the live table shows; the table at the end shows all.
@@ -141,13 +141,18 @@ def print_results(summary: dict) -> None:
     console.print(table_of(summary))
     if summary["groups"]:
         console.print(group_table(summary))
-    best = best_record(summary["trials"], summary["metric"]["goal"])
-    if best is None:
+    metric, by_number = summary["metric"], {record["number"]: record for record in summary["trials"]}
+    best_of_tasks = best_groups(summary["groups"] or [], metric["goal"])
+    for group in best_of_tasks:
+        std = "" if group["std"] is None else f", standard deviation {group['std']:.2f}"
+        setting = f"{shown(flat(group['parameters']))}, " if group["parameters"] else ""
+        print(f"best for {group['task'] or summary['name']}: {setting}mean {group['mean']:.2f}{std}, n {group['n']}")
+    best = by_number.get(summary["best"])
+    if best is not None:
+        print(f"best: trial {best['number']}, {metric['name']} {cell_text(best['value'])} ({best['run_dir']})")
+        print(best["command"])
+    elif not best_of_tasks:
         print("no trial came to its end with a value")
-        return
-    metric = summary["metric"]
-    print(f"best: trial {best['number']}, {metric['name']} {cell_text(best['value'])} ({best['run_dir']})")
-    print(best["command"])
 
 
 def group_table(summary: dict):
@@ -157,7 +162,7 @@ def group_table(summary: dict):
 
     groups = summary["groups"]
     names = list(dict.fromkeys(name for group in groups for name in flat(group["parameters"])))
-    table = Table(title=f"{summary['metric']['name']}: mean and standard deviation (n - 1)")
+    table = Table(title=f"{summary['metric']['name']}, mean and std (n - 1)")
     for heading in ("task", *names, "n", "mean", "std"):
         table.add_column(Text(heading), justify="right" if heading in ("n", "mean", "std") else "left")
     for group in groups:
