@@ -23,7 +23,7 @@ SCRIPTS = Path(PYTHON).parent
 LAUNCHERS = {
     "python": [PYTHON],
     "accelerate": [PYTHON, str(SCRIPTS / "accelerate"), "launch"],
-    "accelerate_2": [PYTHON, "-m", "accelerate.commands.launch", "--num_processes", "2", "--multi_gpu", "--cpu"],
+    "accelerate_2": [PYTHON, "-m", "accelerate.commands.launch", "--num_processes", "2", "--multi_gpu"],
     "torchrun_2": [PYTHON, str(SCRIPTS / "torchrun"), "--standalone", "--nproc_per_node", "2"],
     "deepspeed_2": [PYTHON, str(SCRIPTS / "deepspeed"), "--num_gpus", "2"],
 }
@@ -63,7 +63,7 @@ def started(command, directory, **changes):
             process.wait()
 
 
-def wait_for(condition, process, seconds=200):
+def wait_for(condition, process, seconds=400):
     """Until it holds, or the process (if any) has ended."""
     deadline = time.monotonic() + seconds
     while not condition() and not (process and process.poll() is not None) and time.monotonic() < deadline:
