@@ -152,7 +152,8 @@ class RenderingTest(parameterized.TestCase):
         done = slurm_.run(script, SLURM_ARRAY_TASK_ID="3", T5SUITE_PROCESSES_PER_NODE="1")
         self.assertEqual(done.returncode, 0, done.stderr)
         given, seen = slurm_.given("srun")
-        self.assertEqual(given, ["--wait=300", *words, *(["--shard", "3/4"] if kind == "corpus" else [])])
+        around = given[1:5] if kind == "sweep_agent" else []
+        self.assertEqual(given, ["--wait=300", *around, *words, *(["--shard", "3/4"] if kind == "corpus" else [])])
         for index, word in enumerate((*HOSTILE, *MARKS)):
             self.assertEqual(seen[f"WORD_{index}"], word)
         self.assertEmpty([path for path in slurm_.folder.rglob("*") if "canary" in path.name])
@@ -305,6 +306,18 @@ class EndTest(parameterized.TestCase):
         done = fakes.run(slurm.render("sweep_agent", {}, WORDS["sweep_agent"]), code=code, noted="75", **array)
         self.assertEqual(done.returncode, exit_code, done.stderr)
         self.assertEqual(fakes.requeued(), ["requeue 6_2"] if requeued else [])
+
+    @parameterized.parameters((True, 0, 75), (False, 0, 0), (True, 78, 78))
+    def test_an_agent_that_was_stopped_is_known_by_the_signal(self, signalled, code, exit_code):
+        """wandb's agent ends with 0 when it was stopped."""
+        fakes = FakeSlurm()
+        (fakes.folder / "bin/srun").write_text('#!/bin/bash\nshift; exec "$@"\n')
+        agent = f"import os, signal, sys; os.kill(os.getppid(), signal.SIGTERM) if {signalled} else 0; sys.exit({code})"
+        array = {"SLURM_ARRAY_JOB_ID": "6", "SLURM_ARRAY_TASK_ID": "2"}
+        done = fakes.run(slurm.render("sweep_agent", {}, ["python", "-c", agent]), **array)
+        self.assertEqual(done.returncode, exit_code, done.stderr)
+        self.assertEqual(fakes.requeued(), ["requeue 6_2"] if exit_code == 75 else [])
+        self.assertEmpty(list(fakes.folder.glob("tmp.*")))
 
     def test_requeues_are_bounded_by_what_was_asked_for(self):
         script = slurm.render("fine_tune", {}, WORDS["fine_tune"], slurm.Settings(max_requeues=2))

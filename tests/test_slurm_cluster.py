@@ -187,6 +187,23 @@ class ClusterTest(parameterized.TestCase):
         self.assertEqual([each["status"] for each in found.values()], ["finished"] * 2, log.read_text()[-3000:])
         self.assertEqual(log.read_text().count("on 1 x cpu"), 2)
 
+    def test_a_stopped_agent_of_wandb_takes_another_trial_when_its_job_starts_again(self):
+        name = "mini_sentiment_sweep.yaml"
+        with WandbServer() as server:
+            server.trials = [draw(name, **{**TRIAL, "max_steps": steps, "eval_steps": 2}) for steps in (20000, 4)]
+            environment = sweep_environment(server, self.folder)
+            made = wandb("sweep", str(ROOT / "sweeps" / name), environment=environment, directory=self.folder)
+            sweep = made.stderr.rpartition("wandb agent ")[2].strip()
+            words = [sys.executable, "-m", "wandb", "agent", "--forward-signals", "--count", "1", sweep]
+            job = self.submit("sweep_agent", *words, flags=["--array", "1-1"], **environment)
+            until(lambda: [path for path in self.folder.glob("runs/*") if last_step(path) >= 2])
+            CLUSTER.run("scancel", "--signal=TERM", f"{job}_1")
+            self.assertEqual(self.wait(job), "COMPLETED", self.log(job)[-3000:])
+            self.assertLen(server.started, 2)
+        self.assertEqual(CLUSTER.show(job)["Restarts"], "1")
+        states = [each["status"] for each in manifests(self.folder).values()]
+        self.assertCountEqual(states, ["preempted", "finished"], self.log(job)[-3000:])
+
     def test_a_bad_configuration_under_torchrun_is_not_requeued(self):
         job = self.submit("pre_train", "python", SCRIPT, *SHORT, "--learning_rat", "1", flags=["--nodes", "2"])
         self.assertEqual(self.wait(job), "FAILED")
