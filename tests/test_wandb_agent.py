@@ -94,9 +94,9 @@ def manifests(directory):
     return {path.parent.name: json.loads(path.read_text()) for path in directory.glob("runs/*/manifest.json")}
 
 
-class SweepTest(parameterized.TestCase):
-    @parameterized.parameters("mini_sentiment_sweep.yaml", "super_glue_wsc.fixed_sweep.yaml", "pre_train_sweep.yaml")
-    def test_wandb_sweep_makes_the_sweep_that_the_file_says(self, name):
+class SweepTest(absltest.TestCase):
+    def test_wandb_sweep_makes_the_sweep_that_the_file_says(self):
+        name = "super_glue_wsc.fixed_sweep.yaml"
         directory = Path(tempfile.mkdtemp())
         with WandbServer() as server:
             environment = sweep_environment(server, directory)
