@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import shlex
 import stat
 import subprocess
 import sys
@@ -194,6 +195,19 @@ class RenderingTest(parameterized.TestCase):
     def test_a_time_limit_is_read_as_slurm_reads_it(self):
         times = {"90": 5400, "1:30": 90, "4:00:00": 14400, "2-12": 216000, "1-0:30": 88200, "1-00:00:01": 86401}
         self.assertEqual({time: slurm.seconds_of(time) for time in times}, times)
+
+    @parameterized.parameters(
+        "docs/slurm.md", *(f"slurm/{kind}.sbatch" for kind in slurm.KINDS), "t5suite/commands/slurm.py"
+    )
+    def test_examples_of_the_guide_the_templates_and_the_help_can_be_rendered(self, file):
+        text = re.sub(r"^#   ", "", (ROOT / file).read_text(), flags=re.MULTILINE)
+        text = re.sub(r"\\\\?\n\s*(?:#\s*)?", " ", text).replace("{action}", "submit")
+        found = re.findall(r"^\s*(t5suite slurm submit .*)$", text, flags=re.MULTILINE)
+        self.assertNotEmpty(found)
+        for line in found:
+            argv = shlex.split(line.replace('"""', "").replace("--setup env.sh", ""))[1:]
+            script = command("slurm", "render", *argv[2:])
+            self.assertIn(f"set -- {shlex.join(argv[argv.index('--') + 1 :])}\n", script, line)
 
     def test_the_two_training_templates_differ_in_their_heads_and_default_command_only(self):
         bodies = []
