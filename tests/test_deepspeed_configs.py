@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import yaml
@@ -16,9 +17,14 @@ from absl.testing import absltest, parameterized
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 from t5suite.errors import ConfigError
+from t5suite.optim.optimizers import NEED_WHOLE_TENSORS
 from t5suite.shipped import shipped_folder
 from t5suite.training.arguments import SuiteTrainingArguments
+from t5suite.training.checkpoints.manifests import Manifest, write_manifest
+from t5suite.training.fine_tuning import add_callbacks
+from t5suite.training.optimization import check_parallelism
 from t5suite.training.sharding.accelerate_settings import adopt_accelerate_settings, deepspeed_of_environment
+from t5suite.training.sharding.checkpoint_kinds import check_kind
 from t5suite.training.sharding.deepspeed_files import (
     NAMES,
     TOP_KEYS,
@@ -27,6 +33,7 @@ from t5suite.training.sharding.deepspeed_files import (
     read_deepspeed,
 )
 from t5suite.training.sharding.deepspeed_flags import agree, check_train_batch_size
+from t5suite.training.sharding.settling import settle_sharding
 
 DEEPSPEED_FILES = sorted(path.name for path in shipped_folder("deepspeed_configs").glob("*.json"))
 ACCELERATE_FILES = sorted(path.name for path in shipped_folder("accelerate_configs").glob("*.yaml"))
@@ -215,6 +222,49 @@ class FlagsTest(parameterized.TestCase):
         check_train_batch_size(config_of(train_batch_size="auto"), "ds.json", args)
         with self.assertRaisesRegex(ConfigError, "train_batch_size is 32, .* are 24"):
             check_train_batch_size(config_of(train_batch_size=32), "ds.json", args)
+
+
+class RefusalsTest(parameterized.TestCase):
+    @parameterized.product(
+        kind=("DEEPSPEED", "FSDP"), name=(*NEED_WHOLE_TENSORS, "galore_adamw", "apollo_adamw", "lomo")
+    )
+    def test_an_optimizer_that_looks_at_whole_tensors_is_refused_by_name(self, kind, name):
+        ours, theirs = (name, "adamw_torch") if name in NEED_WHOLE_TENSORS else (None, name)
+        sharded, plain = (SimpleNamespace(distributed_type=SimpleNamespace(value=word)) for word in (kind, "MULTI_GPU"))
+        with self.assertRaisesRegex(ConfigError, f"--optimizer {name} works on whole tensors"):
+            check_parallelism(ours, sharded, theirs)
+        check_parallelism(ours, plain, theirs)
+        check_parallelism(None, sharded, "adamw_torch_fused")
+        check_parallelism("adamw", sharded, "adafactor")  # which has no effect beside --optimizer
+
+    @parameterized.parameters("is_deepspeed_enabled", "is_fsdp_enabled")
+    def test_weights_of_single_tasks_are_not_put_back_into_pieces(self, attribute):
+        trainer = SimpleNamespace(**{"is_deepspeed_enabled": False, "is_fsdp_enabled": False, attribute: True})
+        with self.assertRaisesRegex(ConfigError, "--select per_task"):
+            add_callbacks(trainer, "runs/x", None, keep_task_weights=True)
+
+    @parameterized.parameters({"clip_grad_value": 1.0}, {"fsdp": True})
+    def test_flags_that_deepspeed_excludes_are_refused_by_both_names(self, **flags):
+        (flag,) = flags
+        with mock.patch("t5suite.training.sharding.settling.prepare_for_deepspeed"):
+            with self.assertRaisesRegex(ConfigError, rf"--{flag} .*zero_stage2_config\.json"):
+                settle_sharding(Flags(deepspeed="zero2", **flags))
+            with self.assertRaisesRegex(ConfigError, "--deepspeed_overrides .* there is no --deepspeed"):
+                settle_sharding(Flags(deepspeed_overrides="gradient_clipping=1"))
+
+    def test_a_checkpoint_of_another_kind_or_number_of_ranks_is_refused_with_what_to_do(self):
+        folder = Path(tempfile.mkdtemp()) / "checkpoint-4"
+        folder.mkdir()
+        check_kind(folder, deepspeed=False, world_size=2)
+        with self.assertRaisesRegex(ConfigError, "written without DeepSpeed.*--model_name_or_path"):
+            check_kind(folder, deepspeed=True, world_size=2)
+        (folder / "global_step4").mkdir()
+        write_manifest(folder, Manifest(4, "run", 2))
+        check_kind(folder, deepspeed=True, world_size=2)
+        with self.assertRaisesRegex(ConfigError, "on 2 ranks.*not 3"):
+            check_kind(folder, deepspeed=True, world_size=3)
+        with self.assertRaisesRegex(ConfigError, "written under DeepSpeed"):
+            check_kind(folder, deepspeed=False, world_size=2)
 
 
 def in_environment(**variables):

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 from transformers import Seq2SeqTrainer
 
 from t5suite.data.samplers import GlobalBatchSampler, shifted_order
+from t5suite.errors import ConfigError
 from t5suite.training.evaluation import selection_value
 from t5suite.training.limits import limit_callbacks
 from t5suite.training.losses import TokenLoss
@@ -85,9 +86,21 @@ class SuiteTrainer(ExactResume, SafeUpdates, Checkpointing, Seq2SeqTrainer):
             self.add_callback(callback)
 
     def create_accelerator_and_postprocess(self) -> None:
-        """The trainer's `Accelerator`; ranks on CPUs may shard, too."""
-        with making_accelerator(fsdp=bool(self.args.fsdp or is_set(FSDP))):
-            super().create_accelerator_and_postprocess()
+        """The trainer's `Accelerator`; ranks on CPUs may shard, too.
+
+        Raises:
+          ConfigError: sharding was asked for and cannot be, which accelerate passes over.
+        """
+        fsdp = bool(self.args.fsdp or is_set(FSDP))
+        try:
+            with making_accelerator(sharded=fsdp or bool(self.args.deepspeed)):
+                super().create_accelerator_and_postprocess()
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        if fsdp and not self.is_fsdp_enabled:
+            raise ConfigError("FSDP needs several processes (torchrun, accelerate launch); this is one")
+        if self.args.deepspeed and not self.is_deepspeed_enabled:
+            raise ConfigError("--deepspeed: accelerate has not taken it up; is another Accelerator in this process?")
 
     def _prepare_for_training(self, *args, **kwargs):
         """Wraps the model, its optimizer and schedule."""

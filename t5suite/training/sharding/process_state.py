@@ -49,24 +49,27 @@ def start_deepspeed() -> None:
     deepspeed.init_distributed(dist_backend=dist.get_backend(), auto_mpi_discovery=False, verbose=False)
 
 
-# What an `Accelerator` notes in the environment, for all that come after it in this process.
-NOTED = ("ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP")
+# What an `Accelerator` notes in the environment, for all that come after it in this process, and what keeps it from
+# sharding on CPUs.
+NOTED = ("ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP", "ACCELERATE_USE_CPU")
 
 
 @contextlib.contextmanager
-def making_accelerator(fsdp: bool) -> Iterator[None]:
+def making_accelerator(sharded: bool) -> Iterator[None]:
     """While an `Accelerator` is made: ranks on CPUs may shard, and the environment stays as it is.
 
-    accelerate 1.15 (`state.py`) looks at its FSDP plug-in for kinds of accelerators only, and would train ranks on CPUs
-    as plain data parallelism without a word; torch's FSDP2 works on both (`tests/test_sharded_training.py`). What it
-    notes in the environment would make the next run of this process a sharded one.
+    accelerate 1.15 (`state.py`) looks at its FSDP plug-in for kinds of accelerators only, at DeepSpeed's unless it was
+    launched for CPUs, and would train ranks on CPUs as plain data parallelism without a word; both work there
+    (`tests/test_sharded_training.py`). What it notes in the environment would make the next run of this process a
+    sharded one.
     """
     from accelerate.state import PartialState
     from accelerate.utils import DistributedType
 
     state, was = PartialState._shared_state, {name: os.environ.get(name) for name in NOTED}
-    if fsdp and state.get("distributed_type") == DistributedType.MULTI_CPU:
+    if sharded and state.get("distributed_type") == DistributedType.MULTI_CPU:
         state["distributed_type"] = DistributedType.MULTI_GPU
+        os.environ.pop("ACCELERATE_USE_CPU", None)
     try:
         yield
     finally:
