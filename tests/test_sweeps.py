@@ -20,6 +20,8 @@ import pytest
 import yaml
 from absl.testing import absltest, parameterized
 
+from t5suite.run_lock import RunLock
+
 ROOT = Path(__file__).resolve().parent.parent
 TRIAL = str(Path(__file__).resolve().parent / "sweep_trial.py")
 HANG = 120.0
@@ -321,15 +323,17 @@ class KilledTest(SweepTest):
     def test_what_is_left_of_a_killed_sweep_is_stopped_before_its_trial_goes_on(self):
         """A launcher's worker does not hear of the driver's death."""
         parameters = {"learning_rate": {"value": 1e-3}, "launcher": {"value": True}}
-        words = ("--count", 1, "--", "--sleep=0.1", "--steps=40")
+        words = ("--count", 1, "--", "--sleep=0.1", "--steps=120")
         driver = self.start(self.write(sweep_file(parameters=parameters)), *words)
         self.wait_for(lambda: self.has_steps(0, 3), "three steps")
         driver.kill()
         driver.wait()
         self.wait_for(lambda: len(self.processes_of(self.trials()[0])) == 1, "the launcher's death")
         self.sweep(self.file, "--resume", *words)
-        self.check_each_ran_once(1, steps=40)
-        self.assertLen(self.starts(self.trials()[0]), 2)
+        self.check_each_ran_once(1, steps=120)
+        starts = [int(start[0]) for start in self.starts(self.trials()[0])]
+        self.assertLen(starts, 2)
+        self.assertBetween(starts[1], 4, 119, "it was stopped on its way")
 
     def test_a_sweep_that_is_asked_to_stop_ends_its_trials_with_a_checkpoint(self):
         self.check_asked(signal.SIGTERM)
@@ -361,6 +365,23 @@ class KilledTest(SweepTest):
         self.assertEqual(driver.wait(timeout=HANG), 0, self.output(0))
         self.check_each_ran_once(1)
         self.assertLen(self.starts(self.trials()[0]), 2)
+
+    @pytest.mark.slow
+    def test_a_trial_whose_directory_is_in_use_waits(self):
+        """Its process may live on another machine, where it cannot be stopped."""
+        words = ("--count", 1, *self.SLOW)
+        driver = self.start(self.write(sweep_file()), *words)
+        self.wait_for(lambda: self.has_steps(0, 2), "two steps")
+        driver.kill()
+        driver.wait()
+        self.wait_for(lambda: not self.processes_of(self.trials()[0]), "the trial's end")
+        with RunLock(self.trials()[0]).acquire():
+            driver = self.start(self.file, "--resume", *words)
+            self.wait_for(lambda: "waiting for its former process" in self.output(1), "the driver's word")
+            time.sleep(1)
+            self.assertLen(self.starts(self.trials()[0]), 1)
+        self.assertEqual(driver.wait(timeout=HANG), 0, self.output(1))
+        self.check_each_ran_once(1)
 
     @pytest.mark.slow
     def test_killed_again_and_again_at_any_moment(self):

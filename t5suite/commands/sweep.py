@@ -7,6 +7,7 @@ t5suite sweep --grid learning_rate=1e-3,3e-4 --seeds 1,2,3 --tasks rte,cola -- p
 t5suite sweep lint sweeps/*.yaml
 """
 
+import os
 import re
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from t5suite.commands.shared import add_json_flag, note, print_json
 from t5suite.errors import ConfigError
 from t5suite.launch.sweep_checks import check_sweep
 from t5suite.launch.sweep_files import SweepFile, read_sweep
-from t5suite.shipped import shipped_file, shipped_folder
+from t5suite.names import MAX_NAME_BYTES
+from t5suite.shipped import shipped_folder
 
 SWEEPS = "sweeps"
 SWEEP_FILE = "sweep.yaml"
@@ -93,13 +95,12 @@ def find_sweep(name: str) -> str:
     Raises:
       ConfigError: neither.
     """
-    if Path(name).is_file():
+    if os.path.isfile(name):  # unlike Path.is_file, it takes a name that is too long for one that is not there
         return name
-    shipped = shipped_file(SWEEPS, Path(name).name)
-    if shipped:
-        return str(shipped)
-    names = sorted(path.name for path in shipped_folder(SWEEPS).glob("*.yaml"))
-    raise ConfigError(f"no sweep file {name!r:.200}; shipped ones are {', '.join(names) or 'none'}")
+    shipped = {path.name: path for path in sorted(shipped_folder(SWEEPS).glob("*.yaml"))}
+    if Path(name).name in shipped:
+        return str(shipped[Path(name).name])
+    raise ConfigError(f"no sweep file {name!r:.200}; shipped ones are {', '.join(shipped) or 'none'}")
 
 
 def _check_numbers(arguments) -> None:
@@ -167,14 +168,14 @@ def run(sweep: SweepFile, words: list[str], arguments) -> None:
     from t5suite.launch.trials import GRACE
 
     plan = plan_of(sweep, arguments.count, words, arguments.sampler, arguments.seed)
-    directory = arguments.sweep_dir or str(
-        Path("runs") / "sweeps" / re.sub(r"[^A-Za-z0-9_.-]+", "-", plan.name).strip("-.")
-    )
+    folder = re.sub(r"[^A-Za-z0-9_.-]+", "-", plan.name).strip("-.")[:MAX_NAME_BYTES] or "sweep"
+    directory = arguments.sweep_dir or str(Path("runs") / "sweeps" / folder)
     devices = devices_of_workers(arguments.workers, visible_devices(), arguments.gpus_per_trial)
     grace = GRACE if arguments.grace is None else arguments.grace
     with SweepView() as view:
-        records = Sweep(plan, directory, arguments.workers, arguments.resume, devices, view, grace).run()
-    summary = summary_of(plan, records)
+        running = Sweep(plan, directory, arguments.workers, arguments.resume, devices, view, grace)
+        records = running.run()
+    summary = summary_of(running.plan, records)
     print_json(summary) if arguments.json else print_results(summary)
     if not any(record["state"] in ("complete", "running", "preempted") for record in records):
         raise ConfigError(f"none of the {len(records)} trials came to its end; see {directory}")

@@ -25,7 +25,7 @@ def summary_of(plan, records: list[dict]) -> dict:
     """
     searched = {p.name for p in plan.search.parameters if p.distribution != "constant"}
     groups = groups_of(records) if plan.search.method == "grid" and searched & {SEED, TASK} else None
-    best = None if TASK in searched else best_record(records, plan.search.goal)
+    best = None if groups and TASK in searched else best_record(records, plan.search.goal)
     return {
         "name": plan.name,
         "method": plan.search.method,

@@ -8,6 +8,7 @@
 A command that runs neither `fine_tune_t5.py` nor `pre_train_t5.py` is checked for its macros alone.
 """
 
+import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from t5suite.launch.search import check_search
 from t5suite.launch.sweep_files import Finding, Parameter, SweepFile, parameters_of
 from t5suite.launch.sweep_schema import check_file
 from t5suite.lookup import closest, suggestion
-from t5suite.shipped import shipped_file
+from t5suite.shipped import shipped_folder
 from t5suite.yaml_files import read_yaml
 
 # What both scripts' evaluation logs beside the tasks' own metrics.
@@ -104,7 +105,8 @@ def _read_words(name: str, words: list[str], start: int) -> Script:
 
 def _read_config(word: str, flags: dict, places: dict, place: tuple) -> None:
     """The flags of a configuration file, which the script checks itself; flags given before win over it."""
-    path = word if Path(word).is_file() else shipped_file("recipes", Path(word).name)
+    recipes = {path.name: path for path in shipped_folder("recipes").glob("*.yaml")}
+    path = word if os.path.isfile(word) else recipes.get(Path(word).name)  # isfile takes a name that is too long, too
     try:
         content = read_yaml(path).content if path else None
     except ConfigError:

@@ -39,6 +39,9 @@ TRIALS = "trials"
 # As many failures before any success say that it is not the parameters.
 FIRST_FAILURES = 5
 MAX_STARTS = 20
+# For processes that have heard of their driver's death, before they are asked once more: launchers pass signals on, and
+# a script takes the third one for that of somebody who cannot wait.
+SECONDS_TO_END = 5.0
 SECONDS_BETWEEN_LOOKS = 0.1
 SECONDS_BETWEEN_CLAIMS = 2.0
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
@@ -204,8 +207,9 @@ class Sweep:
             return True
         left = leftovers(claim.former)
         if left:
-            late = time.monotonic() > slot.waiting_since + self.grace
-            if late or not slot.signalled:
+            waited = time.monotonic() - slot.waiting_since
+            late = waited > SECONDS_TO_END + self.grace
+            if late or (waited > SECONDS_TO_END and not slot.signalled):
                 signal_group(claim.former["pid"], signal.SIGKILL if late else signal.SIGTERM)
                 slot.signalled = True
             return False
