@@ -283,6 +283,17 @@ class ScriptsTest(parameterized.TestCase):
         self.assertIn("placement", json.loads((folder / "spread" / "manifest.json").read_text())["model"])
 
     @pytest.mark.slow
+    def test_a_run_on_two_devices_goes_on_to_the_same_bits(self):
+        folder = Path(tempfile.mkdtemp())
+        flags = [*FAST, "--schedule=constant", "--device_map=balanced", "--max_memory=0=800KiB,1=800KiB"]
+        for run, more in (("stopped", ["--max_steps=1"]), ("stopped", ["--extend"]), ("whole", [])):
+            done = twin("fine_tune_t5", *flags, *more, f"--output_dir={folder / run}")
+            self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+        for name in ("model.safetensors", "optimizer.safetensors"):
+            first, second = (folder / run / "checkpoint-2" / name for run in ("stopped", "whole"))
+            self.assertEqual(first.read_bytes(), second.read_bytes(), name)
+
+    @pytest.mark.slow
     def test_two_processes_are_refused(self):
         command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "fine_tune_t5.py", *FAST]
         command += ["--device_map=balanced", f"--output_dir={tempfile.mkdtemp()}/run"]
