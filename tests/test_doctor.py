@@ -19,7 +19,7 @@ import torch
 from absl.testing import absltest, parameterized
 
 from t5suite import cli
-from t5suite.commands import doctor, doctor_launchers, doctor_machine, doctor_places
+from t5suite.commands import doctor_checks, doctor_launchers, doctor_machine, doctor_places
 from t5suite.commands.doctor_findings import FAIL, OK, WARN, Checkup, config_file, nearest_folder, settings_of
 from t5suite.commands.doctor_launchers import (
     check_accelerate_config,
@@ -125,7 +125,10 @@ def deaf_server():
 class CommandTest(parameterized.TestCase):
     def doctor(self, *argv, checks=None):
         out = io.StringIO()
-        with contextlib.redirect_stdout(out), mock.patch.object(doctor, "CHECKS", checks or doctor.CHECKS):
+        with (
+            contextlib.redirect_stdout(out),
+            mock.patch.object(doctor_checks, "CHECKS", checks or doctor_checks.CHECKS),
+        ):
             cli.main(["doctor", *argv])
         return out.getvalue()
 
@@ -142,7 +145,9 @@ class CommandTest(parameterized.TestCase):
         self.assertEqual(caught.exception.exit_code, 78)
 
     def test_json_lines_are_all_that_is_printed(self):
-        out = self.doctor("--json", checks={"python": doctor.CHECKS["python"], "ranks": doctor.CHECKS["ranks"]})
+        out = self.doctor(
+            "--json", checks={"python": doctor_checks.CHECKS["python"], "ranks": doctor_checks.CHECKS["ranks"]}
+        )
         lines = [json.loads(line) for line in out.splitlines()]
         self.assertEqual([set(line) for line in lines], [{"level", "name", "what", "mend"}] * 2)
 
@@ -150,7 +155,7 @@ class CommandTest(parameterized.TestCase):
         def broken(checkup):
             raise ImportError("libcudart.so.13: cannot open shared object file")
 
-        findings = list(doctor.examine(Checkup(environ={}), {"gpu": broken, "ranks": check_ranks}))
+        findings = list(doctor_checks.examine(Checkup(environ={}), {"gpu": broken, "ranks": check_ranks}))
         self.assertEqual([(f.level, f.name) for f in findings], [(FAIL, "gpu"), (OK, "ranks")])
         self.assertIn("libcudart", findings[0].what)
 
@@ -161,8 +166,10 @@ class CommandTest(parameterized.TestCase):
 
     def test_every_check_finds_something_here_or_says_why_not(self):
         servers = {"HF_ENDPOINT": "http://127.0.0.1:1", "WANDB_BASE_URL": "http://127.0.0.1:1"}
-        findings = list(doctor.examine(Checkup(environ={**os.environ, **servers}, output_dir=tempfile.mkdtemp())))
-        self.assertGreaterEqual(len(findings), len(doctor.CHECKS) - 1)  # --config is not given
+        findings = list(
+            doctor_checks.examine(Checkup(environ={**os.environ, **servers}, output_dir=tempfile.mkdtemp()))
+        )
+        self.assertGreaterEqual(len(findings), len(doctor_checks.CHECKS) - 1)  # --config is not given
         for finding in findings:
             self.assertIn(finding.level, (OK, WARN, FAIL))
             self.assertEqual(bool(finding.mend), finding.level != OK, finding)

@@ -1,39 +1,20 @@
 """`t5suite doctor`: what this machine and environment lack for the suite, and the mend of each lack.
 
     $ t5suite doctor
-    ok    python             3.11.7 (/work/.venv/bin/python)
+    ok    python             3.11.7 (/home/me/.venv/bin/python)
     warn  hub                https://huggingface.co does not answer (...) — export HF_HUB_OFFLINE=1 ...
 
 Every line is `ok`, `warn` (something will not work, or not as asked) or `fail` (runs will fail); with a `fail` the
-command exits 78. A new check is one entry of CHECKS at the end of this file.
+command exits 78. The checks are those of `doctor_checks`, which is imported when the command runs.
 """
 
 import sys
 
-from t5suite.commands.doctor_findings import FAIL, OK, WARN, Checkup, Finding, config_file, settings_of
-from t5suite.commands.doctor_launchers import (
-    check_accelerate_config,
-    check_accelerate_variables,
-    check_config,
-    check_deepspeed,
-    check_launchers,
-    check_ranks,
-    check_slurm,
-)
-from t5suite.commands.doctor_machine import check_cpu, check_devices, check_packages, check_precision, check_python
-from t5suite.commands.doctor_places import (
-    check_disk,
-    check_hub,
-    check_hub_cache,
-    check_output_files,
-    check_shared_memory,
-    check_wandb,
-)
 from t5suite.commands.shared import add_json_flag, print_json
 from t5suite.errors import ConfigError
 from t5suite.redaction import redacted
 
-COLOURS = {OK: "32", WARN: "33", FAIL: "31"}
+COLOURS = {"ok": "32", "warn": "33", "fail": "31"}
 
 
 def doctor_flags(parser) -> None:
@@ -53,6 +34,9 @@ def run_doctor(arguments) -> None:
     Raises:
       ConfigError: a finding is a `fail`.
     """
+    from t5suite.commands.doctor_checks import examine
+    from t5suite.commands.doctor_findings import FAIL, Checkup, config_file, settings_of
+
     config = config_file(arguments.config) if arguments.config else None
     settings = settings_of(config)
     checkup = Checkup(
@@ -62,7 +46,7 @@ def run_doctor(arguments) -> None:
         accelerate_config=arguments.accelerate_config,
         build=arguments.build,
     )
-    counts = dict.fromkeys((OK, WARN, FAIL), 0)
+    counts = dict.fromkeys(COLOURS, 0)
     failed = []
     for finding in examine(checkup):
         show(finding, arguments.json)
@@ -75,21 +59,9 @@ def run_doctor(arguments) -> None:
         raise ConfigError(f"t5suite doctor: {len(failed)} checks fail: {', '.join(failed)}; the lines say the mend")
 
 
-def examine(checkup: Checkup, checks=None):
-    """The findings of every check, one after the other; a check that breaks is itself one that fails."""
-    for name, check in (CHECKS if checks is None else checks).items():
-        try:
-            yield from check(checkup)
-        except (ImportError, OSError, RuntimeError, ValueError, AttributeError) as error:
-            what = f"could not be looked at ({type(error).__name__}: {str(error).strip()[:300]})"
-            yield Finding(
-                FAIL, name, what, "install the package anew" if isinstance(error, ImportError) else "see the error"
-            )
-
-
-def show(finding: Finding, as_json: bool) -> None:
+def show(finding, as_json: bool) -> None:
     """One line; secrets that a variable or address holds are not shown."""
-    finding = Finding(*map(redacted, finding))
+    finding = type(finding)(*map(redacted, finding))
     if as_json:
         print_json(finding._asdict())
         return
@@ -98,25 +70,3 @@ def show(finding: Finding, as_json: bool) -> None:
         level = f"\033[{COLOURS[finding.level]}m{level}\033[0m"
     mend = f" — {finding.mend}" if finding.mend else ""
     print(f"{level} {finding.name:<18} {finding.what}{mend}", flush=True)
-
-
-CHECKS = {
-    "python": check_python,
-    "packages": check_packages,
-    "cpu": check_cpu,
-    "gpu": check_devices,
-    "precision": check_precision,
-    "config": check_config,
-    "launchers": check_launchers,
-    "ranks": check_ranks,
-    "ACCELERATE_*": check_accelerate_variables,
-    "accelerate config": check_accelerate_config,
-    "deepspeed ops": check_deepspeed,
-    "slurm": check_slurm,
-    "disk": check_disk,
-    "files": check_output_files,
-    "shared memory": check_shared_memory,
-    "hub cache": check_hub_cache,
-    "hub": check_hub,
-    "wandb": check_wandb,
-}

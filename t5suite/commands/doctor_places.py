@@ -1,7 +1,7 @@
 """Checks of `t5suite doctor`: where runs are written, shared memory, the hub and the trackers' servers.
 
 >>> check_output_files(Checkup(output_dir="runs"))
-[Finding(level='ok', name='files', what='/work/runs: fsync, rename and flock work', mend='')]
+[Finding(level='ok', name='files', what='/home/me/runs: fsync, rename and flock work', mend='')]
 """
 
 import errno
