@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import os
+from unittest import mock
 
 import optuna
 import pytest
@@ -9,7 +11,7 @@ from absl.testing import absltest, parameterized
 from optuna.trial import TrialState, create_trial
 
 from t5suite.errors import ConfigError
-from t5suite.launch.devices import devices_of_workers
+from t5suite.launch.devices import devices_of_workers, visible_devices
 from t5suite.launch.search import (
     WITHOUT_COUNTERPART,
     check_search,
@@ -186,9 +188,21 @@ class DevicesTest(parameterized.TestCase):
         (2, "0123", 1, [["0"], ["1"]]),
         (2, "01", 0, [[], []]),
         (2, "", None, [None, None]),
+        (1, "01", None, [None]),
+        (1, "01", 1, [["0"]]),
     )
     def test_devices_are_shared_out(self, workers, devices, each, wanted):
         self.assertEqual(devices_of_workers(workers, list(devices), each), wanted)
+
+    def test_visible_devices_are_those_of_the_environment(self):
+        with mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": "3, GPU-ab,"}):
+            self.assertEqual(visible_devices(), ["3", "GPU-ab"])
+        with (
+            mock.patch.dict(os.environ),
+            mock.patch.object(os, "listdir", lambda path: ["nvidia3", "nvidiactl", "tty"]),
+        ):
+            os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+            self.assertEqual(visible_devices(), ["0"])
 
     def test_too_few_devices_are_refused(self):
         with self.assertRaisesRegex(ConfigError, "--workers 2 --gpus_per_trial 2: 4 GPUs are needed, and 3"):

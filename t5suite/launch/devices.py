@@ -13,12 +13,15 @@ from t5suite.errors import ConfigError
 
 
 def visible_devices() -> list[str]:
-    """The GPUs that may be used: CUDA_VISIBLE_DEVICES, else all that this machine has (`/dev/nvidia0`, ...)."""
+    """The GPUs that may be used: CUDA_VISIBLE_DEVICES, else as many as there are `/dev/nvidia0`, ...
+
+    CUDA counts them from 0, whatever the number of a container's only `/dev/nvidia3`.
+    """
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if listed is not None:
         return [name.strip() for name in listed.split(",") if name.strip() and name.strip() != "-1"]
-    found = [re.fullmatch(r"nvidia(\d+)", name) for name in os.listdir("/dev")]
-    return sorted((match[1] for match in found if match), key=int)
+    found = [name for name in os.listdir("/dev") if re.fullmatch(r"nvidia\d+", name)]
+    return [str(i) for i in range(len(found))]
 
 
 def devices_of_workers(workers: int, devices: list[str], gpus_per_trial: int | None = None) -> list[list[str] | None]:
@@ -34,7 +37,7 @@ def devices_of_workers(workers: int, devices: list[str], gpus_per_trial: int | N
             f"--workers {workers} --gpus_per_trial {gpus_per_trial}: {workers * gpus_per_trial} GPUs are needed, and "
             f"{len(devices)} are visible; take fewer workers"
         )
-    if not devices:
+    if not devices or (workers == 1 and gpus_per_trial is None):
         return [None] * workers
     each = len(devices) // workers if gpus_per_trial is None else gpus_per_trial
     if each == 0 and gpus_per_trial is None:
