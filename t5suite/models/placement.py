@@ -41,8 +41,7 @@ def check_flags(device_map: str | None, max_memory: str | None, embedding_on_cpu
         raise ConfigError(f"--max_memory {max_memory} has no effect without --device_map balanced")
     if embedding_on_cpu and device_map is not None:
         raise ConfigError(
-            f"--embedding_on_cpu and --device_map {device_map} both say where the embedding lies; name it in a "
-            '--device_map FILE.json ("shared": ...), or give one of the two'
+            f"--embedding_on_cpu and --device_map {device_map} both say where the embedding lies; give one of the two"
         )
     if device_map is not None and device_map not in DEVICE_MAPS and not Path(device_map).is_file():
         raise ConfigError(f"--device_map {device_map!r} is neither {', '.join(DEVICE_MAPS)} nor a JSON file")
