@@ -63,6 +63,22 @@ def deaf(argv):
         lock(mutex)  # a second time; a signal does not end this call, as it ends pause() and sleep()
 
 
+def swallow_and_break():
+    """As compiled code does that imports NumPy: it clears the error, and the half made module fails later."""
+    try:
+        say("ready")
+        wait(30)
+    except BaseException:
+        pass
+    raise RecursionError("maximum recursion depth exceeded")
+
+
+@excusing_lost_ranks()
+def half_made(argv):
+    """A library is imported within the program's main function."""
+    swallow_and_break()
+
+
 @excusing_lost_ranks()
 def lost_rank(argv):
     """The other rank has left set-up on its signal, and ours comes later."""
@@ -120,5 +136,7 @@ if __name__ == "__main__":
     if sys.argv[1] == "importing":
         say("ready")
         wait(30)
+    if sys.argv[1] == "importing_half_made":
+        swallow_and_break()
     mode = globals()[sys.argv[1]]
     sys.exit(run_command(mode, sys.argv[2:]))

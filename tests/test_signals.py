@@ -47,7 +47,7 @@ class SignalsTest(parameterized.TestCase):
         name = signal.Signals(number).name
         self.assertIn(f"stopped: {name}: stopped after step 7; the same command goes on from checkpoint-7", err)
 
-    @parameterized.parameters("set_up", "importing")
+    @parameterized.parameters("set_up", "importing", "half_made", "importing_half_made")
     def test_set_up_ends_at_once_without_a_traceback(self, mode):
         code, _, err, seconds = signalled(mode)
         self.assertEqual(code, 75)

@@ -118,9 +118,15 @@ class StopRequests:
         return Preempted(f"{cause}: {where}; the same command {onward}")
 
     def explains(self, error: BaseException) -> bool:
-        """Whether an error comes of the stop: `Preempted` in other clothes, or a rank that has left before this one."""
+        """Whether an error comes of the stop: `Preempted` in other clothes, or a rank that has left before this one.
+
+        In set-up every error does: compiled code may swallow what the signal raised while it imported NumPy, say, and
+        leave a module half made, so that something else fails later.
+        """
         if not self.requested:
             return False
+        if self.current_phase == SET_UP:
+            return True
         while error is not None:
             if isinstance(error, Preempted) or _is_lost_rank(error):
                 return True
@@ -228,7 +234,7 @@ class StopRequests:
 
     def _end_uncaught(self, kind, error, traceback) -> None:
         """`sys.excepthook`: for what `run_command` does not catch, as while modules are imported."""
-        if isinstance(error, Preempted) or (self.current_phase == SET_UP and self.explains(error)):
+        if isinstance(error, Preempted) or (self.current_phase == SET_UP and self.requested):
             _say(f"stopped: {error if isinstance(error, Preempted) else self.preempted()}")
             raise SystemExit(note_exit_code(EXIT_PREEMPTED))
         (self.installed.excepthook if self.installed else sys.__excepthook__)(kind, error, traceback)
