@@ -64,7 +64,7 @@ def main(argv=None) -> dict:
         args.output_dir = default_output_dir(plan.benchmark, plan.dataset_name, model_args.model_name_or_path, mode)
 
     # 2. Seed and accelerator: the training arguments have found the device and the other ranks by now.
-    is_main = shared.prepare_process(args)
+    is_main = shared.prepare_process(args, model_args.device_map)
     changed = changed_settings(arguments)
     steps.warn_of_idle_flags(changed, plan, trains, predicts=eval_args.predict_only or args.do_predict)
     logger.info("%s/%s on %d x %s", plan.benchmark, plan.dataset_name, args.world_size, args.device.type)

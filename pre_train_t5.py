@@ -65,7 +65,7 @@ def main(argv=None) -> dict:
         args.output_dir = steps.pre_training_output_dir(model_name, objective_args.objective, run_args.eval_only)
 
     # 2. Seed and accelerator: the training arguments have found the device and the other ranks by now.
-    is_main = shared.prepare_process(args)
+    is_main = shared.prepare_process(args, model_args.device_map)
     steps.warn_of_idle_flags(changed_settings(arguments), trains, objective_args.objective)
     logger.info("pre-training on %d x %s", args.world_size, args.device.type)
 

@@ -23,9 +23,13 @@ OPERATIONAL_SETTINGS = frozenset(
     hub_revision eval_checkpoints data_dir local_rank ddp_timeout logging_nan_inf_filter trust_checkpoint allow_changed
     max_skipped_updates""".split()
 )
-# How an update's examples are laid out over devices and micro-batches. Law 1 makes the same updates of it, up to the
-# order of a sum, as long as their number (`update_size`, which stands beside the flags) is the same.
-LAYOUT_SETTINGS = frozenset(("per_device_train_batch_size", "gradient_accumulation_steps", "auto_find_batch_size"))
+# How an update's examples are laid out over devices and micro-batches, and weights over devices. Law 1 makes the same
+# updates of it, up to the order of a sum, as long as their number (`update_size`, which stands beside the flags) is the
+# same.
+LAYOUT_SETTINGS = frozenset(
+    "per_device_train_batch_size gradient_accumulation_steps auto_find_batch_size "
+    "device_map max_memory embedding_on_cpu".split()
+)
 # What `--extend` may raise: how long a run is.
 EXTENDABLE_SETTINGS = ("max_steps", "num_train_epochs", "max_minutes")
 

@@ -54,7 +54,7 @@ def start_logging(is_main: bool, disable_tqdm: bool = False) -> None:
         datasets.disable_progress_bars()
 
 
-def prepare_process(args) -> bool:
+def prepare_process(args, device_map: str | None = None) -> bool:
     """Logging, random numbers and the device of this process; returns whether it is the main one.
 
     Raises:
@@ -71,7 +71,8 @@ def prepare_process(args) -> bool:
     if args.halving_asked_for:
         logger.warning("--auto_find_batch_size has no effect: a micro-batch that does not fit is halved without it")
     seed_everything(args.seed)
-    one_device_a_process(args)
+    if device_map is None:
+        one_device_a_process(args)
     return is_main
 
 
