@@ -22,7 +22,8 @@ from faults.fork_server import ROOT, environment
 from faults.harness import Context, difference
 from faults.leftovers import history_difference
 from faults.victims import Victim
-from t5suite.tracking.metric_lines import METRICS_FILE, MetricLines, rows_by_step
+from t5suite.runs import METRICS
+from t5suite.tracking.metric_lines import MetricLines, rows_by_step
 
 SCRIPTS = ("fine_tune_t5", "pre_train_t5")
 STEPS = list(range(1, 9))
@@ -102,7 +103,7 @@ class Watched:
         sent = [json.loads(line)["_step"] for line in runs[0].sent]
         if sent != STEPS or runs[0].steps() != STEPS:
             return f"steps {sent} were sent and {runs[0].steps()} are there"
-        rows = rows_by_step(MetricLines(self.directory / METRICS_FILE).new_lines())
+        rows = rows_by_step(MetricLines(self.directory / METRICS).new_lines())
         for (step, row), there in zip(rows, runs[0].rows(), strict=True):
             missing = [name for name, value in row.items() if there.get(name) != value]
             if missing:

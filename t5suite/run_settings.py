@@ -40,9 +40,13 @@ def is_decisive(name: str) -> bool:
 
 
 def changed_between(there: dict, here: dict) -> dict[str, tuple]:
-    """`{name: (value there, value here)}` of the settings that make another run."""
+    """`{name: (value there, value here)}` of the settings that make another run.
+
+    A flag that there was not yet when the run began changes nothing as long as it is off.
+    """
     names = sorted(name for name in {*there, *here} if is_decisive(name))
-    return {name: (there.get(name), here.get(name)) for name in names if there.get(name) != here.get(name)}
+    pairs = {name: (there.get(name), here.get(name)) for name in names}
+    return {name: (a, b) for name, (a, b) in pairs.items() if a != b and (name in there or b)}
 
 
 def allowed_names(allow_changed: str | None) -> list[str]:

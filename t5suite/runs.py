@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 RESULTS = "results.json"
+METRICS = "metrics.jsonl"
 # What is read of a manifest, by its kind; a run without the first two is none.
 NEEDED = ("run_id", "settings")
 MANIFEST_KINDS = {
@@ -163,11 +164,16 @@ def open_run(
             run_id = manifest["run_id"]
             raise ConfigError(f"--output_dir {directory} holds run {run_id}; --resume none needs a new --output_dir")
         run = Run(directory, manifest, is_main, resumed=True, allowed=allowed)
+        came_to_nothing = _came_to_nothing(run)
         if not run.finished:
             manifest["status"] = "running"
         changes = changed_between(manifest["settings"], public_settings(settings))
         if changes:
-            _check_changes(run, changes, extend)
+            if came_to_nothing:
+                logger.info("run %s failed before its first step: it starts again with other settings", run.run_id)
+                manifest.pop("data", None)
+            else:
+                _check_changes(run, changes, extend)
             run.take_over(settings, changes)
         if not run.finished:
             run.note_software({"versions": versions(), "commit": git_commit()})
@@ -185,6 +191,12 @@ def open_run(
         "hardware": hardware(),
     }
     return Run(directory, manifest, is_main, allowed=allowed)
+
+
+def _came_to_nothing(run: Run) -> bool:
+    """Whether it failed (a mistyped flag, data that are not there) before there was anything that could be lost."""
+    logged = (run.directory / METRICS).is_file()
+    return run.manifest.get("status") == "failed" and not logged and not any(run.directory.glob("checkpoint-*"))
 
 
 def read_manifest(directory) -> dict:

@@ -16,6 +16,8 @@ from t5suite.run_settings import public_settings
 from t5suite.runs import default_output_dir, open_run
 from t5suite.tracking.trackers import TRACKERS, Trackers, tracker_names
 from t5suite.training.checkpoints import checkpoint_to_resume, newest_checkpoint, resume_choice
+from t5suite.training.processes.ranks import Ranks
+from t5suite.training.steps import owned
 
 ROOT = Path(__file__).parent.parent
 
@@ -43,6 +45,13 @@ class RunTest(parameterized.TestCase):
         run.update(status="running")
         self.assertTrue((directory / "manifest.json").is_file())
 
+    def test_the_manifest_is_there_before_anything_else_is_written(self):
+        """A run that is killed while it makes its corpus must find its directory to be its own."""
+        directory = folder() / "run"
+        with owned(open_run(directory, {"seed": 1}), Ranks()):
+            (directory / "corpus").mkdir()
+            self.assertTrue(open_run(directory, {"seed": 1}).resumed)
+
     def test_the_same_settings_find_the_run_again(self):
         directory = folder() / "run"
         first = open_run(directory, {"seed": 1, "logging_steps": 5})
@@ -55,6 +64,31 @@ class RunTest(parameterized.TestCase):
         open_run(directory, {"seed": 1}).update()
         with self.assertRaisesRegex(ConfigError, "seed 1 there, 2 here"):
             open_run(directory, {"seed": 2})
+
+    def test_a_flag_of_a_later_version_is_no_change_while_it_is_off(self):
+        directory = folder() / "run"
+        open_run(directory, {"seed": 1}).update()
+        self.assertEmpty(open_run(directory, {"seed": 1, "new": False}).changed)
+        with self.assertRaisesRegex(ConfigError, "new None there, True here"):
+            open_run(directory, {"seed": 1, "new": True})
+
+    @parameterized.parameters((None, True), ("checkpoint-1", False), ("metrics.jsonl", False))
+    def test_a_run_that_failed_before_its_first_step_takes_other_settings(self, left, replaced):
+        directory = folder() / "run"
+        first = open_run(directory, {"seed": 1})
+        first.update(status="failed", data={"rte.train": {"fingerprint": "ab"}})
+        if left:
+            (directory / left).mkdir()
+        if left == "metrics.jsonl":
+            (directory / left).rmdir()
+            (directory / left).write_text("{}\n")
+        if not replaced:
+            with self.assertRaisesRegex(ConfigError, "seed 1 there, 2 here"):
+                open_run(directory, {"seed": 2})
+            return
+        run = open_run(directory, {"seed": 2})
+        run.use_data({"rte.train": {"fingerprint": "cd"}})
+        self.assertEqual((run.run_id, run.manifest["settings"]["seed"]), (first.run_id, 2))
 
     def test_a_fresh_run_is_not_put_over_an_old_one(self):
         directory = folder() / "run"

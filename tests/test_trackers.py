@@ -16,9 +16,10 @@ import pytest
 from absl.testing import absltest, parameterized
 from wandb_server import API_KEY, BROKEN, REFUSED, WandbServer
 
+from t5suite.runs import METRICS
 from t5suite.tracking import wandb_mirror, wandb_tracker
 from t5suite.tracking.event_files import last_step
-from t5suite.tracking.metric_lines import METRICS_FILE, MetricLines, rows_by_step
+from t5suite.tracking.metric_lines import MetricLines, rows_by_step
 from t5suite.tracking.trackers import Trackers
 from t5suite.tracking.wandb_mirror import Commands, Told, why_unreachable
 
@@ -34,14 +35,14 @@ def write_line(directory, step: int, **metrics) -> dict:
     """One line of metrics.jsonl, as `MetricsCallback` writes it."""
     metrics = metrics or {"train/loss": 1 / (step + 1)}
     metrics = {name.replace("__", "/"): value for name, value in metrics.items()}
-    with (directory / METRICS_FILE).open("a", encoding="utf-8") as file:
+    with (directory / METRICS).open("a", encoding="utf-8") as file:
         file.write(json.dumps({"step": step, "epoch": 0.5, "seconds": 1.0, **metrics}) + "\n")
     return metrics
 
 
 def cut_after(directory, step: int) -> None:
     """What a resumed run does with the lines that it will write again."""
-    path = directory / METRICS_FILE
+    path = directory / METRICS
     kept = [line for line in path.read_text().splitlines() if json.loads(line)["step"] <= step]
     path.write_text("".join(f"{line}\n" for line in kept))
 
@@ -72,7 +73,7 @@ def by_hand(directory) -> subprocess.CompletedProcess:
 
 class MetricLinesTest(parameterized.TestCase):
     def test_half_a_line_waits_for_the_rest(self):
-        path = folder() / METRICS_FILE
+        path = folder() / METRICS
         path.write_text('{"step": 1, "train/loss": 1.0}\n{"step": 2, "tr')
         lines = MetricLines(path)
         self.assertEqual([line["step"] for line in lines.new_lines()], [1])
@@ -83,7 +84,7 @@ class MetricLinesTest(parameterized.TestCase):
 
     @parameterized.parameters("{broken\n", "[1]\n", '{"no": "step"}\n', "\n", "\x00\x00\n")
     def test_what_is_no_line_of_metrics_is_left_out(self, text):
-        path = folder() / METRICS_FILE
+        path = folder() / METRICS
         path.write_text(text + '{"step": 3}\n')
         self.assertEqual(MetricLines(path).new_lines(), [{"step": 3}])
 
@@ -166,7 +167,7 @@ class RowsTest(parameterized.TestCase):
         os.write(write, words)
         os.close(write)
         with mock.patch.object(wandb_mirror, "POLL_SECONDS", 0.01):
-            last = wandb_mirror.send_rows(run, MetricLines(directory / METRICS_FILE), Commands(read), first)
+            last = wandb_mirror.send_rows(run, MetricLines(directory / METRICS), Commands(read), first)
         steps = [call.kwargs["step"] for call in run.log.call_args_list]
         self.assertEqual(last, steps[-1] if steps else first - 1)
         return steps

@@ -10,8 +10,6 @@ import os
 import sys
 from pathlib import Path
 
-METRICS_FILE = "metrics.jsonl"
-
 
 class Curve:
     """The values of a metric, as a run logs them.

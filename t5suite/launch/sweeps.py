@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from t5suite.errors import EXIT_FINISHED, EXIT_NUMERICS, EXIT_PREEMPTED, ConfigError, Preempted
-from t5suite.launch.curves import METRICS_FILE, Curve, best_of
+from t5suite.launch.curves import Curve, best_of
 from t5suite.launch.macros import command_words, needs_json_file
 from t5suite.launch.process_groups import leftovers, signal_group
 from t5suite.launch.results import result_of_run
@@ -32,7 +32,7 @@ from t5suite.launch.sweep_plans import SweepPlan
 from t5suite.launch.trial_store import Claim, TrialStore
 from t5suite.launch.trials import GRACE, TrialProcess, describe_exit, trial_environment
 from t5suite.run_lock import RunLock
-from t5suite.runs import write_json
+from t5suite.runs import METRICS, write_json
 
 SUMMARY = "sweep.json"
 TRIALS = "trials"
@@ -231,7 +231,7 @@ class Sweep:
 
     def _unseen_seconds(self, claim: Claim) -> float:
         """How long a former process ran whose end nobody saw, by the last line that it logged."""
-        metrics = self.run_dir(claim.number) / METRICS_FILE
+        metrics = self.run_dir(claim.number) / METRICS
         if not claim.former or not metrics.is_file():
             return 0.0
         return max(0.0, metrics.stat().st_mtime - claim.status.get("since", math.inf))
@@ -381,7 +381,7 @@ class Sweep:
 
     def _curve(self, number: int) -> Curve:
         if number not in self.curves:
-            self.curves[number] = Curve(self.run_dir(number) / METRICS_FILE, self.plan.metric)
+            self.curves[number] = Curve(self.run_dir(number) / METRICS, self.plan.metric)
         return self.curves[number]
 
     def _json_file(self, number: int) -> Path:

@@ -16,8 +16,6 @@ import json
 import math
 from pathlib import Path
 
-METRICS_FILE = "metrics.jsonl"
-
 
 class MetricLines:
     """A file that grows, read as it does; half a line at its end waits for the rest."""

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from t5suite.errors import EXIT_FINISHED
 from t5suite.lookup import find
+from t5suite.runs import METRICS
 from t5suite.tracking.event_files import EventFile, last_step
-from t5suite.tracking.metric_lines import METRICS_FILE, MetricLines, metrics_of
+from t5suite.tracking.metric_lines import MetricLines, metrics_of
 from t5suite.tracking.wandb_tracker import WandbTracker
 
 logger = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ class TensorBoardTracker:
             raise ImportError("--report_to tensorboard needs: pip install tensorboard") from None
         assert tensorboard
         elsewhere = os.environ.get("TENSORBOARD_LOGGING_DIR")
-        self._metrics = directory / METRICS_FILE
+        self._metrics = directory / METRICS
         self._folder = Path(elsewhere) / f"{directory.name}-{run_id}" if elsewhere else directory / "tensorboard"
         self._events = None
 

@@ -25,8 +25,8 @@ import traceback
 from pathlib import Path
 
 from t5suite.errors import EXIT_FINISHED, EXIT_IO, EXIT_PREEMPTED
-from t5suite.runs import MANIFEST, read_json, write_json
-from t5suite.tracking.metric_lines import METRICS_FILE, MetricLines, rows_by_step
+from t5suite.runs import MANIFEST, METRICS, read_json, write_json
+from t5suite.tracking.metric_lines import MetricLines, rows_by_step
 
 FOLDER = "wandb"
 SETUP_FILE, TOLD_FILE, LOCK_FILE, OUTPUT_FILE = "mirror.json", "told.json", "mirror.lock", "mirror.log"
@@ -130,7 +130,7 @@ def mirror(directory: Path, commands: Commands, say, offline: bool = False) -> N
     else:
         set_aside_unfinished(folder, setup["run_id"], told, segment)
         say(state="offline", reason=reason, wanted=wanted)
-    last = send_rows(run, MetricLines(directory / METRICS_FILE), commands, told.step + 1)
+    last = send_rows(run, MetricLines(directory / METRICS), commands, told.step + 1)
     if commands.exit_code == EXIT_PREEMPTED:
         run.mark_preempting()
     run.finish(exit_code=1 if commands.orphaned else commands.exit_code)

@@ -13,7 +13,7 @@ from pathlib import Path
 from transformers import TrainerCallback
 
 from t5suite.data.jsonl import without_nan
-from t5suite.tracking.metric_lines import METRICS_FILE
+from t5suite.runs import METRICS
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ class MetricsCallback(TrainerCallback):
     """One line of `metrics.jsonl` per log, then the trackers. On resume, lines after the resumed step are dropped."""
 
     def __init__(self, directory, trackers):
-        self.path = Path(directory) / METRICS_FILE
+        self.path = Path(directory) / METRICS
         self.trackers = trackers
         self.started = time.perf_counter()
         self.seconds_before = 0.0

@@ -164,6 +164,8 @@ def _take(lock: RunLock, run: Run) -> None:
         lock.release()
         raise ConfigError(f"--output_dir {run.directory}: another process has made a run there in the meantime")
     clean_leftovers(run.directory)
+    if not run.resumed:
+        run.update()  # before anything else is written: a directory without a manifest would belong to no run
 
 
 def train(trainer, resume_from=None) -> dict:
