@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from faults import patches, traces
+from faults import patches, sharded, traces
 from faults.harness import Check, Context, Outcome, all_hold, difference, outcome
 from faults.leftovers import changed_files, files, results_difference
 
@@ -72,13 +72,15 @@ POINTS = {
     "rotation's rename": Point("os:rename", ".deleting-checkpoint-2", "after", 4),
     "rotation half done": Point("os:unlink", "optimizer.safetensors", "after", 4),
 }
+# DeepSpeed's ranks write their parts themselves.
+SHARDED_POINTS = {"parts written": Point("torch:save", SAVING, "after")}
 
 
 def kill_at_point(name: str) -> None:
-    """SIGKILL to itself at a point of `POINTS`. Runs in the victim."""
+    """SIGKILL to itself at a point of `POINTS` or `SHARDED_POINTS`. Runs in the victim."""
     import importlib
 
-    point = POINTS[name]
+    point = (POINTS | SHARDED_POINTS)[name]
     module, _, path = point.target.partition(":")
     *owners, function = path.split(".")
     owner = importlib.import_module(module)
@@ -119,14 +121,16 @@ def c1_kill_in_save(context: Context) -> Outcome:
         flags = context.flags(script, **SHORT, **changes, save_total_limit=limit)
         reference = context.reference(script, context.flags(script, **SHORT, **changes, save_total_limit=10))
         found[name] = _killed_then_exact(context, script, flags, name, reference)
-    return all_hold(found, "go on, exact")
+    return all_hold(
+        found | sharded.killed_in_saves(context), "go on, exact", "" if context.quick else sharded.missing()
+    )
 
 
 def _killed_then_exact(context, script, flags, name, reference) -> str | None:
     killed = context.run(script, flags, patch=partial(kill_at_point, name))
     if killed.codes != [-signal.SIGKILL]:
         return f"was not killed there (exit {killed.codes}): {killed.tail()}"
-    problem = _all_verify(killed.directory, POINTS[name].resumed_from)
+    problem = all_verify(killed.directory, POINTS[name].resumed_from)
     if problem:
         return f"after the kill: {problem}"
     resumed = context.run(script, flags, directory=killed.directory)
@@ -139,11 +143,11 @@ def _killed_then_exact(context, script, flags, name, reference) -> str | None:
     return (
         difference(killed.directory, reference)
         or results_difference(killed.directory, reference)
-        or _leftovers(killed.directory)
+        or remains(killed.directory)
     )
 
 
-def _all_verify(directory: Path, newest: int | None = None) -> str | None:
+def all_verify(directory: Path, newest: int | None = None) -> str | None:
     """Whether every folder that is called a checkpoint is one, and perhaps which is the newest."""
     from t5suite.training.checkpoints import checkpoint_step, checkpoints, damage
 
@@ -155,7 +159,7 @@ def _all_verify(directory: Path, newest: int | None = None) -> str | None:
     return f"the newest checkpoint is {last}, not {newest}" if newest is not None and last != newest else None
 
 
-def _leftovers(directory: Path) -> str | None:
+def remains(directory: Path) -> str | None:
     names = [
         path.name for path in directory.iterdir() if path.name.startswith((".saving-", ".deleting-", ".replaced-"))
     ]
@@ -206,11 +210,11 @@ def _killed_until_it_ends(context, script, flags, reference, kills: Kills, secon
             break
         if code != -signal.SIGKILL:
             return f"exit {code}"
-        kills.in_save += directory.exists() and _leftovers(directory) is not None
+        kills.in_save += directory.exists() and remains(directory) is not None
         problem, newest = _still_there(directory, newest)
         if problem:
             return f"after a kill: {problem}"
-    problem = difference(directory, reference) or results_difference(directory, reference) or _leftovers(directory)
+    problem = difference(directory, reference) or results_difference(directory, reference) or remains(directory)
     shutil.rmtree(directory)
     return problem
 
@@ -244,7 +248,7 @@ def _still_there(directory: Path, before: int) -> tuple[str | None, int]:
     newest = checkpoint_step(found[-1]) if found else 0
     if newest < before:
         return f"the newest checkpoint is {newest}; there was {before}", newest
-    return _all_verify(directory), newest
+    return all_verify(directory), newest
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -292,7 +296,8 @@ def c3_damaged_newest(context: Context) -> Outcome:
             directory = _copy(context, killed)
             DAMAGES[kind](directory / SAVED / file)
             found[f"{file} {kind}"] = _falls_back(context, script, flags, directory, file, reference)
-    return all_hold(found, "detected, named, exact from the one before")
+    found |= sharded.damaged_newest(context)
+    return all_hold(found, "detected, named, exact from the one before", "" if context.quick else sharded.missing())
 
 
 def _killed_at_step_5(context, script, flags) -> Path:
@@ -451,7 +456,7 @@ def _stopped_for_room(victim, directory: Path, newest: int | None) -> str | None
     missing = [word for word in (str(directory), "bytes wanted", "bytes free") if word not in said]
     if missing:
         return f"does not state {missing}: {victim.tail()}"
-    return _all_verify(directory, newest) or _leftovers(directory)
+    return all_verify(directory, newest) or remains(directory)
 
 
 def _goes_on(context, script, flags, directory, reference) -> str | None:
@@ -476,7 +481,7 @@ def c6_one_at_a_time(context: Context) -> Outcome:
         found[name] = (
             f"was not killed there: {killed.tail()}"
             if killed.codes != [-signal.SIGKILL]
-            else _all_verify(killed.directory, POINTS[name].resumed_from)
+            else all_verify(killed.directory, POINTS[name].resumed_from)
         )
     flags = context.flags("fine_tune_t5", **SHORT, save_total_limit=1)
     ended = context.run("fine_tune_t5", flags)
@@ -486,11 +491,16 @@ def c6_one_at_a_time(context: Context) -> Outcome:
 
 
 CHECKPOINTS = {
-    "C1": Check(c1_kill_in_save, "SIGKILL at 17 points in save", "auto-resume, exact", limit=300.0),
+    "C1": Check(
+        c1_kill_in_save,
+        "SIGKILL at 17 points in save; two ranks' FSDP and ZeRO saves",
+        "auto-resume, exact",
+        limit=300.0,
+    ),
     "C2": Check(c2_random_kills, "200 random SIGKILLs, rotation included", "200 of 200 go on, exact", limit=900.0),
     "C3": Check(
         c3_damaged_newest,
-        "5 files x truncate, empty, flip, zero, delete",
+        "5 files x truncate, empty, flip, zero, delete; a bit of FSDP's and ZeRO's",
         "detected, previous used, file and reason logged",
         limit=300.0,
     ),

@@ -180,7 +180,7 @@ def outcome(passed, observed: str, pending: str = "") -> Outcome:
     return Outcome(bool(passed), observed, pending)
 
 
-def all_hold(cases: dict[str, str | None], done: str) -> Outcome:
+def all_hold(cases: dict[str, str | None], done: str, pending: str = "") -> Outcome:
     """An `Outcome` of named cases, each None or what went wrong.
 
     >>> all_hold({"workers 0": None, "workers 2": "step 5: loss"}, done="exact")
@@ -188,4 +188,5 @@ def all_hold(cases: dict[str, str | None], done: str) -> Outcome:
     """
     wrong = {name: problem for name, problem in cases.items() if problem}
     observed = f"{len(cases) - len(wrong)} of {len(cases)} {done}"
-    return Outcome(not wrong and bool(cases), "; ".join([observed, *(f"{n}: {p}" for n, p in wrong.items())]))
+    said = "; ".join([observed, *(f"{name}: {problem}" for name, problem in wrong.items())])
+    return Outcome(not wrong and bool(cases), said, pending)
