@@ -16,11 +16,6 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $(INSTALLED)
 
-# DeepSpeed compiles parts of itself on first use, which only the slow tests ask for.
-$(VENV)/.installed-all: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[deepspeed]"
-	touch $@
-
 install: $(INSTALLED)  ## make .venv and install the suite into it
 
 demo: $(INSTALLED)  ## fine-tune and score the bundled tiny T5 on the bundled benchmark (minutes, no network)
@@ -38,7 +33,7 @@ lint: $(INSTALLED)  ## style, and the direction of imports
 test: lint  ## the tests that run before every commit
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-test-all: lint $(VENV)/.installed-all  ## every test, the slow ones too (DeepSpeed, launchers, Slurm where it is installed)
+test-all: lint  ## every test, the slow ones too: DeepSpeed, launchers, Slurm where it is installed
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow or not slow"
 
 fuzz: $(INSTALLED)  ## 100,000 made inputs to parsers, readers, task files and manifests (minutes)
