@@ -21,94 +21,10 @@ from pathlib import Path
 from faults import patches, sharded, traces
 from faults.harness import Check, Context, Outcome, all_hold, difference, outcome
 from faults.leftovers import changed_files, files, results_difference
-
-# Six steps, a checkpoint every second one; kills fall into the save of step 4.
-SHORT = {"max_steps": 6}
-STREAMED = {"streaming": True, "num_virtual_streams": 4, "shuffle_buffer_size": 16}
-CONFIGURATIONS = (("fine_tune_t5", {}), ("pre_train_t5", {}), ("pre_train_t5", STREAMED))
-SAVED = "checkpoint-4"
-
+from faults.saves import CONFIGURATIONS, DAMAGES, POINTS, SAVED, SHORT, all_verify, kill_at_point, remains, truncate
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Kills inside a save
-
-
-@dataclass(frozen=True)
-class Point:
-    """A place inside a save.
-
-    Attributes:
-      target: the function, as "module:name".
-      needle: what an argument of the call contains.
-      when: "before" or "after" the call; "half": after half of what is written to a file.
-      resumed_from: the checkpoint that is then the newest.
-    """
-
-    target: str
-    needle: str
-    when: str = "before"
-    resumed_from: int = 2
-
-
-PACKAGE = "t5suite.training.checkpoints"
-FILE = f"{PACKAGE}.tensors:HashedFile"
-SAVING = f".saving-{SAVED}"
-POINTS = {
-    "before its folder": Point(f"{PACKAGE}.committing:_make_anew", SAVING),
-    "its folder made": Point(f"{PACKAGE}.committing:_make_anew", SAVING, "after"),
-    "weights opened": Point(f"{FILE}.__init__", f"{SAVING}/model.safetensors", "after"),
-    "weights half written": Point(f"{FILE}.write", f"{SAVING}/model.safetensors", "half"),
-    "weights not synced": Point(f"{FILE}.finish", f"{SAVING}/model.safetensors"),
-    "weights written": Point(f"{FILE}.finish", f"{SAVING}/model.safetensors", "after"),
-    "optimizer half written": Point(f"{FILE}.write", f"{SAVING}/optimizer.safetensors", "half"),
-    "optimizer written": Point(f"{FILE}.finish", f"{SAVING}/optimizer.json", "after"),
-    "random numbers written": Point(f"{FILE}.finish", f"{SAVING}/rank-0.json", "after"),
-    "before the trainer's state": Point("transformers.trainer_callback:TrainerState.save_to_json", SAVING),
-    "all files written": Point("transformers.trainer_callback:TrainerState.save_to_json", SAVING, "after"),
-    "folders synced": Point(f"{PACKAGE}.committing:sync_folders", SAVING, "after"),
-    "manifest half written": Point(f"{FILE}.write", f"{SAVING}/checkpoint.json", "half"),
-    "before the rename": Point("os:rename", SAVING),
-    "renamed, not synced": Point("os:rename", SAVING, "after", 4),
-    "rotation's rename": Point("os:rename", ".deleting-checkpoint-2", "after", 4),
-    "rotation half done": Point("os:unlink", "optimizer.safetensors", "after", 4),
-}
-# DeepSpeed's ranks write their parts themselves.
-SHARDED_POINTS = {"parts written": Point("torch:save", SAVING, "after")}
-
-
-def kill_at_point(name: str) -> None:
-    """SIGKILL to itself at a point of `POINTS` or `SHARDED_POINTS`. Runs in the victim."""
-    import importlib
-
-    point = (POINTS | SHARDED_POINTS)[name]
-    module, _, path = point.target.partition(":")
-    *owners, function = path.split(".")
-    owner = importlib.import_module(module)
-    for part in owners:
-        owner = getattr(owner, part)
-    original = getattr(owner, function)
-
-    def wrapped(*arguments, **keywords):
-        subjects = [str(getattr(argument, "path", argument)) for argument in arguments]
-        due = any(point.needle in subject for subject in subjects)
-        if due and point.when == "half":
-            _write_half(original, *arguments)
-        if due and point.when == "before":
-            os.kill(os.getpid(), signal.SIGKILL)
-        result = original(*arguments, **keywords)
-        if due and point.when == "after":
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
-
-    setattr(owner, function, wrapped)
-
-
-def _write_half(write, file, content) -> None:
-    """Writes half a piece, or the first pieces of many, to the disk, and dies."""
-    if len(content) > 200:
-        write(file, memoryview(content)[: len(content) // 2])
-        file._file.flush()
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def c1_kill_in_save(context: Context) -> Outcome:
@@ -145,25 +61,6 @@ def _killed_then_exact(context, script, flags, name, reference) -> str | None:
         or results_difference(killed.directory, reference)
         or remains(killed.directory)
     )
-
-
-def all_verify(directory: Path, newest: int | None = None) -> str | None:
-    """Whether every folder that is called a checkpoint is one, and perhaps which is the newest."""
-    from t5suite.training.checkpoints import checkpoint_step, checkpoints, damage
-
-    found = checkpoints(directory)
-    problems = [f"{path.name}: {reason}" for path in found if (reason := damage(path))]
-    if problems:
-        return "; ".join(problems)
-    last = checkpoint_step(found[-1]) if found else None
-    return f"the newest checkpoint is {last}, not {newest}" if newest is not None and last != newest else None
-
-
-def remains(directory: Path) -> str | None:
-    names = [
-        path.name for path in directory.iterdir() if path.name.startswith((".saving-", ".deleting-", ".replaced-"))
-    ]
-    return f"left over: {', '.join(names)}" if names else None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -255,32 +152,6 @@ def _still_there(directory: Path, before: int) -> tuple[str | None, int]:
 # Damage
 
 
-def truncate(path: Path) -> None:
-    """Cuts a file to half."""
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def empty(path: Path) -> None:
-    """Leaves nothing of it."""
-    os.truncate(path, 0)
-
-
-def flip(path: Path) -> None:
-    """Turns one bit in its middle."""
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-def zero(path: Path) -> None:
-    """Overwrites a third of it with zeros, as a file system does that lost a block."""
-    size = path.stat().st_size
-    with path.open("r+b") as file:
-        file.seek(size // 3)
-        file.write(bytes(size // 3))
-
-
-DAMAGES = {"truncated": truncate, "empty": empty, "flipped": flip, "zeroed": zero, "deleted": Path.unlink}
 DAMAGED_FILES = ("model.safetensors", "optimizer.safetensors", "rank-0.json", "trainer_state.json", "checkpoint.json")
 
 

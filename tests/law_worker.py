@@ -70,6 +70,11 @@ def make_trainer(
         use_cpu=True,
         seed=0,
     )
+    return trainer_of(model, args, features, tokenizer)
+
+
+def trainer_of(model, args, features, tokenizer) -> SuiteTrainer:
+    """A trainer over these rows, shuffled by seed 0."""
     return SuiteTrainer(
         model=model,
         args=args,

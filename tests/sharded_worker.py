@@ -11,12 +11,10 @@ import tempfile
 import datasets
 import torch
 import torch.distributed as dist
-from law_worker import LENGTHS, tiny_model
+from law_worker import LENGTHS, tiny_model, trainer_of
 from transformers import TrainerCallback
 from transformers.utils import logging as transformers_logging
 
-from t5suite.data.features import TokenArrays
-from t5suite.data.samplers import shuffled_order
 from t5suite.data.sources import DataOptions, load_split
 from t5suite.data.training_data import tokenize_split
 from t5suite.errors import NumericsError, Preempted
@@ -26,7 +24,7 @@ from t5suite.tasks.registry import load_task
 from t5suite.training.arguments import SuiteTrainingArguments
 from t5suite.training.checkpoints import damage
 from t5suite.training.eval_sets import make_eval_set
-from t5suite.training.fine_tuning import make_collator, make_evaluator
+from t5suite.training.fine_tuning import make_evaluator
 from t5suite.training.processes.signals import stop_requests
 from t5suite.training.trainer import SuiteTrainer
 
@@ -71,15 +69,7 @@ def make_trainer(mode: str, folder: str, **settings) -> SuiteTrainer:
             **settings,
         }
     )
-    model = tiny_model(tokenizer)
-    return SuiteTrainer(
-        model=model,
-        args=args,
-        train_dataset=TokenArrays.concatenate([features]),
-        epoch_order=shuffled_order(len(features), 0),
-        collator=make_collator(model),
-        processing_class=tokenizer,
-    )
+    return trainer_of(tiny_model(tokenizer), args, features, tokenizer)
 
 
 def course(trainer) -> dict[str, list[float]]:
