@@ -31,16 +31,17 @@ from t5suite.tracking.trackers import Trackers, tracker_names
 from t5suite.training import fine_tuning as steps
 from t5suite.training import steps as shared
 from t5suite.training.argument_parser import changed_settings, parse_arguments, without_launcher_flags
-from t5suite.training.arguments import FINE_TUNING_ARGUMENTS
+from t5suite.training.arguments import FINE_TUNING_ARGUMENTS, FineTuningArguments
 from t5suite.training.checkpoints import checkpoint_step, checkpoints, resume_choice
 from t5suite.training.from_arguments import (
     check_encoder_decoder,
     data_for,
     lengths_of,
-    mixing_of,
     place_by_flags,
+    plan_for,
     start_of,
     tokenizer_and_model,
+    trainer_for,
 )
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.signals import excusing_lost_ranks
@@ -55,9 +56,10 @@ def main(argv=None) -> dict:
 
     # 1. Flags: a YAML file first, then the command line.
     argv = without_launcher_flags(sys.argv[1:] if argv is None else argv) or ["mini.yaml"]
-    arguments = parse_arguments(FINE_TUNING_ARGUMENTS, argv, prog="fine_tune_t5.py", description=__doc__)
-    model_args, data_args, eval_args, args = arguments
-    plan = steps.plan_tasks(data_args.benchmark, data_args.dataset_name, data_args.task_file, args.selection_metric)
+    parsed = parse_arguments(FINE_TUNING_ARGUMENTS, argv, prog="fine_tune_t5.py", description=__doc__)
+    arguments = FineTuningArguments(*parsed)
+    model_args, eval_args, args = arguments.model, arguments.evaluation, arguments.training
+    plan = plan_for(arguments)
     trains = not (eval_args.eval_only or eval_args.predict_only or eval_args.eval_checkpoints == "all")
     if not args.output_dir_given:
         mode = "" if trains else "predict" if eval_args.predict_only else "eval"
@@ -73,9 +75,9 @@ def main(argv=None) -> dict:
     resume = resume_choice(eval_args.resume, args.resume_from_checkpoint)
     settings = shared.all_settings(*arguments)
     if eval_args.eval_checkpoints == "all":
-        return score_checkpoints(plan, *arguments)
+        return score_checkpoints(plan, arguments)
     if eval_args.dry_run:
-        return show(plan, settings, changed, trains, *arguments)
+        return show(plan, settings, changed, trains, arguments)
     ranks = Ranks.of_process()
     run = ranks.together(
         open_run, args.output_dir, settings, argv, True, resume == "none", args.extend, args.allow_changed
@@ -84,11 +86,12 @@ def main(argv=None) -> dict:
     if run.finished:
         return reports.print_finished(run, is_main)
     with shared.owned(run, ranks):
-        return fine_tune(run, plan, settings, resume, trains, *arguments)
+        return fine_tune(run, plan, settings, resume, trains, arguments)
 
 
-def fine_tune(run, plan, settings, resume, trains, model_args, data_args, eval_args, args) -> dict:
+def fine_tune(run, plan, settings, resume, trains, arguments) -> dict:
     """The run itself, in a directory that no other process writes into."""
+    model_args, eval_args, args = arguments.model, arguments.evaluation, arguments.training
     is_main = run.is_main
 
     # 4. Tokenizer and model, in float32 whatever the checkpoint holds.
@@ -99,11 +102,10 @@ def fine_tune(run, plan, settings, resume, trains, model_args, data_args, eval_a
     logger.info("%(class)s, %(parameters)d parameters", describe(model))
 
     # 5. Data, tokenization, and the metrics of every split that is scored.
-    data = data_for(plan, tokenizer, data_args, eval_args, args, trains)
+    data = data_for(plan, tokenizer, arguments, trains)
 
     # 6. Trainer.
-    patience = eval_args.early_stopping_patience
-    trainer, rates = steps.make_trainer(model, tokenizer, args, data, mixing_of(data_args), patience)
+    trainer, rates = trainer_for(model, tokenizer, data, arguments)
     tasks = {task.name: task.entry for task in [*plan.train, *plan.evaluate]}
     run.use_data(data.described)
     run.update(tasks=tasks, mixing_rates=rates, missing_tasks=data.missing, model=describe(model))
@@ -132,16 +134,17 @@ def fine_tune(run, plan, settings, resume, trains, model_args, data_args, eval_a
     return results
 
 
-def show(plan, settings, changed, trains, model_args, data_args, eval_args, args) -> dict:
+def show(plan, settings, changed, trains, arguments) -> dict:
     """`--dry_run`: the configuration, some pairs, lengths and steps."""
-    tokenizer, model = tokenizer_and_model(model_args)
+    tokenizer, model = tokenizer_and_model(arguments.model)
     check_encoder_decoder(model)
-    data = data_for(plan, tokenizer, data_args, eval_args, args, trains)
-    return print_dry_run(settings, changed, data, tokenizer, lengths_of(data_args), args)
+    data = data_for(plan, tokenizer, arguments, trains)
+    return print_dry_run(settings, changed, data, tokenizer, lengths_of(arguments.data), arguments.training)
 
 
-def score_checkpoints(plan, model_args, data_args, eval_args, args) -> dict:
+def score_checkpoints(plan, arguments) -> dict:
     """`--eval_checkpoints all`: every checkpoint of the run in `--output_dir`, as a table of steps by tasks."""
+    model_args, args = arguments.model, arguments.training
     folders = checkpoints(args.output_dir)
     if not folders:
         raise ConfigError(f"--eval_checkpoints all: no checkpoint-N in --output_dir {args.output_dir}")
@@ -150,8 +153,8 @@ def score_checkpoints(plan, model_args, data_args, eval_args, args) -> dict:
         model_args.model_name_or_path = str(folder)
         tokenizer, model = tokenizer_and_model(model_args)
         place_by_flags(model, model_args, args, trains=False)
-        data = data or data_for(plan, tokenizer, data_args, eval_args, args, trains=False)
-        trainer, _ = steps.make_trainer(model, tokenizer, args, data, mixing_of(data_args))
+        data = data or data_for(plan, tokenizer, arguments, trains=False)
+        trainer, _ = trainer_for(model, tokenizer, data, arguments, selects=False)
         report = trainer.score(data.eval_sets)
         results = reports.build_results(report, plan.benchmark, plan.average, data.eval_sets, plan.published)
         scores[checkpoint_step(folder)] = {**report.by_task, **results["averages"]}

@@ -17,15 +17,16 @@ from t5suite.tracking.trackers import Trackers, tracker_names
 from t5suite.training import fine_tuning as steps
 from t5suite.training import steps as shared
 from t5suite.training.argument_parser import parse_arguments
-from t5suite.training.arguments import FINE_TUNING_ARGUMENTS
+from t5suite.training.arguments import FINE_TUNING_ARGUMENTS, FineTuningArguments
 from t5suite.training.checkpoints import resume_choice
 from t5suite.training.from_arguments import (
     check_encoder_decoder,
     data_for,
-    mixing_of,
     place_by_flags,
+    plan_for,
     start_of,
     tokenizer_and_model,
+    trainer_for,
 )
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.resuming.resets import going_on
@@ -40,11 +41,10 @@ class FineTuner:
 
     def __init__(self, **flags):
         argv = [f"--{name}={value}" for name, value in flags.items()]
-        self.arguments = parse_arguments(FINE_TUNING_ARGUMENTS, argv)
-        self.model_args, self.data_args, self.eval_args, self.args = self.arguments
-        self.plan = steps.plan_tasks(
-            self.data_args.benchmark, self.data_args.dataset_name, self.data_args.task_file, self.args.selection_metric
-        )
+        self.arguments = FineTuningArguments(*parse_arguments(FINE_TUNING_ARGUMENTS, argv))
+        self.model_args, self.data_args = self.arguments.model, self.arguments.data
+        self.eval_args, self.args = self.arguments.evaluation, self.arguments.training
+        self.plan = plan_for(self.arguments)
         if not self.args.output_dir_given:
             self.args.output_dir = default_output_dir(
                 self.plan.benchmark, self.plan.dataset_name, self.model_args.model_name_or_path
@@ -114,9 +114,6 @@ class FineTuner:
         return decode_ids(ids[:, 1:].tolist(), self.tokenizer)
 
     def _prepare(self, trains: bool):
-        data = data_for(self.plan, self.tokenizer, self.data_args, self.eval_args, self.args, trains)
-        patience = self.eval_args.early_stopping_patience if trains else None
-        self.trainer, _ = steps.make_trainer(
-            self.model, self.tokenizer, self.args, data, mixing_of(self.data_args), patience
-        )
+        data = data_for(self.plan, self.tokenizer, self.arguments, trains)
+        self.trainer, _ = trainer_for(self.model, self.tokenizer, data, self.arguments, selects=trains)
         return data

@@ -1,6 +1,8 @@
 """The flags of the entry scripts, as dataclasses.
 
-    >>> model, data, evaluation, training = parse_arguments(FINE_TUNING_ARGUMENTS, ["--benchmark", "glue"])
+    >>> arguments = FineTuningArguments(*parse_arguments(FINE_TUNING_ARGUMENTS, ["--benchmark", "glue"]))
+    >>> arguments.data.benchmark
+    'glue'
 
 Everything of Hugging Face's `Seq2SeqTrainingArguments` is a flag too, under its own name; where a default differs from
 theirs, the field stands here again with the reason in its help text. Every flag has a default.
@@ -8,7 +10,7 @@ theirs, the field stands here again with the reason in its help text. Every flag
 
 import os
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from transformers import Seq2SeqTrainingArguments
@@ -302,4 +304,13 @@ class SuiteTrainingArguments(Seq2SeqTrainingArguments):
                 self.save_steps = self.eval_steps
 
 
-FINE_TUNING_ARGUMENTS = (ModelArguments, DataArguments, EvaluationArguments, SuiteTrainingArguments)
+class FineTuningArguments(NamedTuple):
+    """All flags of `fine_tune_t5.py`, by subject; the order is that of the help text."""
+
+    model: ModelArguments
+    data: DataArguments
+    evaluation: EvaluationArguments
+    training: SuiteTrainingArguments
+
+
+FINE_TUNING_ARGUMENTS = tuple(FineTuningArguments.__annotations__.values())

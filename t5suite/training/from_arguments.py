@@ -20,7 +20,7 @@ from t5suite.models.placement import check_alone, place_model
 from t5suite.models.vocabulary import add_sentinels, add_tokens
 from t5suite.run_settings import allowed_names
 from t5suite.tasks.registry import Lengths
-from t5suite.training.fine_tuning import Data, Plan, load_data
+from t5suite.training.fine_tuning import Data, Plan, load_data, make_trainer, plan_tasks
 from t5suite.training.pre_training import control_ids
 from t5suite.training.pre_training_collators import make_collator
 from t5suite.training.pre_training_evaluation import EVALUATION_SEED
@@ -104,8 +104,17 @@ def check_encoder_decoder(model) -> None:
         )
 
 
-def data_for(plan: Plan, tokenizer, data_args, eval_args, args, trains: bool) -> Data:
+def plan_for(arguments) -> Plan:
+    """The tasks that the flags name."""
+    data_args = arguments.data
+    return plan_tasks(
+        data_args.benchmark, data_args.dataset_name, data_args.task_file, arguments.training.selection_metric
+    )
+
+
+def data_for(plan: Plan, tokenizer, arguments, trains: bool) -> Data:
     """Every split that the flags ask for, tokenized, with its metrics bound."""
+    data_args, eval_args, args = arguments.data, arguments.evaluation, arguments.training
     return load_data(
         plan,
         DataOptions(
@@ -132,6 +141,12 @@ def data_for(plan: Plan, tokenizer, data_args, eval_args, args, trains: bool) ->
         allow_missing=data_args.allow_missing_tasks,
         seed=args.seed,
     )
+
+
+def trainer_for(model, tokenizer, data: Data, arguments, selects: bool = True):
+    """`(trainer, {task: mixing rate})`; without `selects`, one that no early stopping ends."""
+    patience = arguments.evaluation.early_stopping_patience if selects else None
+    return make_trainer(model, tokenizer, arguments.training, data, mixing_of(arguments.data), patience)
 
 
 def start_of(run, resume: str, args, ranks) -> Start:
