@@ -83,6 +83,19 @@ class ModelArguments:
         default=False,
         metadata={"help": "Keep the embedding matrix, its gradient and moments on the CPU (untied output layer only)."},
     )
+    freeze: str | None = field(
+        default=None,
+        metadata={
+            "help": "What is not trained: any of encoder,decoder,embeddings,head,layers:N (the first N layers of each "
+            "stack), encoder:N,decoder:N."
+        },
+    )
+    freeze_regex: str | None = field(
+        default=None, metadata={"help": "Freeze the parameters in whose names this regular expression is found."}
+    )
+    unfreeze_regex: str | None = field(
+        default=None, metadata={"help": "Of what --freeze and --freeze_regex name, train these all the same."}
+    )
     trust_remote_code: bool = field(default=False, metadata={"help": "Run code that a hub repository brings along."})
 
     def __post_init__(self):

@@ -15,6 +15,7 @@ from t5suite.data.text.readers import TextOptions
 from t5suite.data.training_data import Mixing, Subset
 from t5suite.errors import ChangedDataError, ConfigError
 from t5suite.models.families import family_of_model
+from t5suite.models.freezing import freeze
 from t5suite.models.loading import load_model, load_model_shapes, load_tokenizer
 from t5suite.models.placement import check_alone, place_model
 from t5suite.models.vocabulary import add_sentinels, add_tokens
@@ -65,6 +66,7 @@ def tokenizer_and_model(model_args, mode_tokens=(), sentence_pairs: bool = False
         revision=model_args.model_revision,
         trust_remote_code=model_args.trust_remote_code,
     )
+    freeze(model, model_args.freeze, model_args.freeze_regex, model_args.unfreeze_regex)
     return tokenizer, model
 
 

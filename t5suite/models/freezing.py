@@ -1,0 +1,216 @@
+"""Parts of a model that are not trained: `--freeze encoder,layers:2 --freeze_regex 'relative_attention_bias'`.
+
+    >>> freeze(model, "encoder,embeddings", unfreeze_regex="final_layer_norm")
+    ['encoder.block.0.layer.0.SelfAttention.q.weight', ..., 'shared.weight']
+
+| part | what it names |
+|---|---|
+| `encoder`, `decoder` | a stack without its embeddings and output layer; a model of one stack has one of the two |
+| `encoder:N`, `decoder:N` | the first N layers of that stack |
+| `layers:N` | the first N layers of each stack |
+| `embeddings` | the matrices with a row for each token, position or segment; T5's table of relative positions is none |
+| `head` | the output layer, and what else comes behind the stacks |
+
+A frozen parameter gets no gradient and takes no optimizer state. T5 keeps one table of relative positions for all
+layers of a stack, in its first layer: it is frozen with that. What is tied is one matrix: freezing T5 v1.0's embeddings
+freezes its output layer, which is said in a warning.
+"""
+
+import logging
+import re
+
+from torch import nn
+
+from t5suite.errors import ConfigError
+from t5suite.lookup import closest, suggestion
+from t5suite.models.families import family_of_model
+
+logger = logging.getLogger(__name__)
+
+SHOWN = 4
+
+
+def freeze(
+    model, parts: str | None = None, freeze_regex: str | None = None, unfreeze_regex: str | None = None
+) -> list[str]:
+    """Freezes parts by name and parameters by pattern, then thaws by pattern; returns the names of what is frozen.
+
+    >>> freeze(t5, "layers:1")[0]
+    'encoder.block.0.layer.0.SelfAttention.q.weight'
+
+    Args:
+      parts: `encoder,layers:2`, as in the table above.
+      freeze_regex, unfreeze_regex: found anywhere in a parameter's name (`re.search`), any of its names if it is tied.
+
+    Raises:
+      ConfigError: an unknown part, a pattern that is none, one or the other without a parameter to freeze (or to thaw),
+        nothing left to train.
+    """
+    names = names_of(model)
+    wanted = parameters_of_parts(model, parts) if parts else {}
+    if freeze_regex is not None:
+        wanted |= matching(names, freeze_regex, "--freeze_regex")
+    if unfreeze_regex is not None:
+        thawed = matching(names, unfreeze_regex, "--unfreeze_regex")
+        if not wanted.keys() & thawed.keys():
+            raise ConfigError(
+                f"--unfreeze_regex {unfreeze_regex!r}: --freeze and --freeze_regex name no such parameter"
+            )
+        wanted = {key: parameter for key, parameter in wanted.items() if key not in thawed}
+    if not wanted:
+        if parts or freeze_regex:
+            raise ConfigError(f"{_flags(parts, freeze_regex)}: nothing is left to freeze")
+        return []
+    trained = [p for p in model.parameters() if p.requires_grad]
+    if all(id(p) in wanted for p in trained):
+        raise ConfigError(f"{_flags(parts, freeze_regex)} would freeze every parameter; nothing would be trained")
+    for parameter in wanted.values():
+        parameter.requires_grad_(False)
+    _warn_of_tied(model, wanted, names, parts)
+    frozen = [name for name, parameter in model.named_parameters() if id(parameter) in wanted]
+    logger.info(
+        "frozen: %d of %d parameters",
+        sum(p.numel() for p in wanted.values()),
+        sum(p.numel() for p in model.parameters()),
+    )
+    return frozen
+
+
+def names_of(model) -> dict[int, tuple[nn.Parameter, list[str]]]:
+    """`{id: (parameter, all its names)}`; a tied parameter has several.
+
+    >>> [names for _, names in names_of(t5).values()][0]
+    ['shared.weight', 'encoder.embed_tokens.weight', 'decoder.embed_tokens.weight', 'lm_head.weight']
+    """
+    found: dict[int, tuple[nn.Parameter, list[str]]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        found.setdefault(id(parameter), (parameter, []))[1].append(name)
+    return found
+
+
+def matching(names: dict, pattern: str, flag: str) -> dict[int, nn.Parameter]:
+    """`{id: parameter}` of the parameters in one of whose names the pattern is found.
+
+    Raises:
+      ConfigError: it is no pattern, or is found in none.
+    """
+    try:
+        expression = re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(f"{flag} {pattern!r}: no regular expression ({error})") from None
+    found = {key: p for key, (p, aliases) in names.items() if any(expression.search(name) for name in aliases)}
+    if not found:
+        known = [name for _, aliases in names.values() for name in aliases]
+        near = closest(pattern, known) or known[:SHOWN]
+        raise ConfigError(f"{flag} {pattern!r}: found in no parameter's name; there are {', '.join(near)}, ...")
+    return found
+
+
+def parameters_of_parts(model, parts: str) -> dict[int, nn.Parameter]:
+    """`{id: parameter}` of `encoder,layers:2`.
+
+    Raises:
+      ConfigError: a part that the model has not, a number of layers that is none or more than there are.
+    """
+    table = part_table(model)
+    found: dict[int, nn.Parameter] = {}
+    for part in filter(None, (part.strip() for part in parts.split(","))):
+        name, colon, count = part.partition(":")
+        if name not in table and name != "layers":
+            counted = [f"{name}:N" for name in ("layers", *stacks_of(model))]
+            raise ConfigError(
+                f"--freeze {parts}: {type(model).__name__} has no part {part!r}; {suggestion(part, [*table, *counted])}"
+            )
+        if colon or name == "layers":
+            found |= _first_layers(model, name, count, f"--freeze {part}")
+        else:
+            found |= table[name]
+    return found
+
+
+def part_table(model) -> dict[str, dict[int, nn.Parameter]]:
+    """`{part: {id: parameter}}` of everything that a model has: stacks, embeddings, head.
+
+    >>> {part: len(parameters) for part, parameters in part_table(gpt2).items()}
+    {'embeddings': 2, 'head': 1, 'decoder': 26}
+    """
+    everything = _by_id(model)
+    stacks = {name: _by_id(stack) for name, stack in stacks_of(model).items()}
+    embeddings = {id(m.weight): m.weight for m in _outside_layers(model) if isinstance(m, nn.Embedding)}
+    output = model.get_output_embeddings()
+    output = _by_id(output) if output is not None else {}
+    in_stacks = {key for parameters in stacks.values() for key in parameters}
+    behind = {key: p for key, p in everything.items() if key not in in_stacks and key not in embeddings}
+    apart = embeddings.keys() | output.keys()
+    table = {"embeddings": embeddings, "head": output | behind}
+    table |= {name: {k: p for k, p in stack.items() if k not in apart} for name, stack in stacks.items()}
+    return {name: parameters for name, parameters in table.items() if parameters}
+
+
+def stacks_of(model) -> dict[str, nn.Module]:
+    """A model's encoder and decoder; the one stack of other models goes by what it is.
+
+    >>> list(stacks_of(t5)), list(stacks_of(gpt2)), list(stacks_of(bert))
+    (['encoder', 'decoder'], ['decoder'], ['encoder'])
+    """
+    if model.config.is_encoder_decoder:
+        return {"encoder": model.get_encoder(), "decoder": model.get_decoder()}
+    return {"decoder" if family_of_model(model) == "causal" else "encoder": model.base_model}
+
+
+def layers_of(stack) -> nn.ModuleList:
+    """The layers of a stack: its outermost `ModuleList`, the longest where there are several.
+
+    >>> len(layers_of(t5.encoder))
+    6
+    """
+    lists = [module for module in _outside_layers(stack) if isinstance(module, nn.ModuleList)]
+    return max(lists, key=len, default=nn.ModuleList())
+
+
+def _first_layers(model, name: str, count: str, flag: str) -> dict[int, nn.Parameter]:
+    stacks = stacks_of(model)
+    if name != "layers" and name not in stacks:
+        raise ConfigError(f"{flag}: layers are counted in {' and '.join(stacks)}; leave the number out")
+    if not count.isdigit() or int(count) < 1:
+        raise ConfigError(f"{flag}: give the number of layers, such as {name}:2")
+    found = {}
+    for stack_name, stack in stacks.items():
+        if name in ("layers", stack_name):
+            layers = layers_of(stack)
+            if int(count) > len(layers):
+                raise ConfigError(f"{flag}: the {stack_name} has {len(layers)} layers")
+            for layer in layers[: int(count)]:
+                found |= _by_id(layer)
+    return found
+
+
+def _by_id(module) -> dict[int, nn.Parameter]:
+    return {id(parameter): parameter for parameter in module.parameters()}
+
+
+def _outside_layers(module):
+    """A module and what it holds, lists of layers among them, but not what is inside of these."""
+    yield module
+    for child in module.children():
+        if isinstance(child, nn.ModuleList):
+            yield child
+        else:
+            yield from _outside_layers(child)
+
+
+def _warn_of_tied(model, wanted: dict, names: dict, parts: str | None) -> None:
+    """Says that the output layer is frozen where only the embeddings were named, or the other way round."""
+    table = part_table(model)
+    both = table.get("embeddings", {}).keys() & table.get("head", {}).keys() & wanted.keys()
+    if {"embeddings", "head"} <= {part.strip() for part in (parts or "").split(",")}:
+        return
+    for key in both:
+        logger.warning(
+            "frozen embeddings freeze the output layer, too: they are one matrix (%s)", ", ".join(names[key][1])
+        )
+
+
+def _flags(parts, freeze_regex) -> str:
+    given = (("--freeze", parts), ("--freeze_regex", freeze_regex))
+    return " ".join(f"{flag} {value}" for flag, value in given if value is not None)
