@@ -23,6 +23,10 @@ Fields for tasks that need more:
     postprocess                a name in POSTPROCESSORS: how generated texts become what the metrics compare
     metric_functions           {metric name: the function's name in METRICS} where the two differ
     group_by                   the column (dots reach inside) whose equal values make one group, for grouped metrics
+    input_format               a text with __input__ in it: what stands around the input
+    output_format              likewise with __output__ for the target; metrics compare what stands in its place
+    max_input_tokens,          the task's own lengths, in place of --max_source_length and --max_target_length
+    max_output_tokens
 
 Texts, label words and counts are those of the original T5 (arXiv:1910.10683, `text-to-text-transfer-transformer`
 0.9.4); its text form of every task is written out in docs/tasks.md.

@@ -11,6 +11,7 @@ from t5suite.tasks.formatters import FORMATTERS
 from t5suite.tasks.metrics import METRIC_ALIASES, METRIC_GROUPS, METRICS, TEXT_METRICS
 from t5suite.tasks.postprocessors import POSTPROCESSORS
 from t5suite.tasks.targets import TARGETS, label_words, value_kind
+from t5suite.tasks.templates import INPUT, OUTPUT, check_template
 
 REQUIRED_FIELDS = (
     "prefix",
@@ -31,6 +32,10 @@ OPTIONAL_FIELDS = (
     "postprocess",
     "metric_functions",
     "group_by",
+    "input_format",
+    "output_format",
+    "max_input_tokens",
+    "max_output_tokens",
 )
 SPLIT_ROLES = ("train", "validation", "test")
 # What an optional field may hold, where nothing else looks at it more closely; each may be null, too.
@@ -63,6 +68,7 @@ def check_entry(name: str, entry) -> None:
     _check_metrics(name, entry)
     _check_names(name, entry)
     _check_splits(name, entry.get("splits"))
+    _check_forms(name, entry)
 
 
 def metric_functions(entry) -> dict:
@@ -165,6 +171,15 @@ def _check_splits(name, splits):
             raise ConfigError(f"{name}: splits: unknown key {role!r}; {suggestion(role, SPLIT_ROLES)}")
         if not isinstance(names, str) and not (isinstance(names, (list, tuple)) and names and _all_text(names)):
             raise ConfigError(f"{name}: splits: {role} must be a split's name or a list of them, not {names!r}")
+
+
+def _check_forms(name, entry):
+    for key, place in (("input_format", INPUT), ("output_format", OUTPUT)):
+        if entry.get(key) is not None:
+            check_template(entry[key], place, f"{name}: {key}")
+    for key in ("max_input_tokens", "max_output_tokens"):
+        if entry.get(key) is not None and (type(entry[key]) is not int or entry[key] < 1):
+            raise ConfigError(f"{name}: {key} must be a whole number of tokens above 0, not {entry[key]!r:.60}")
 
 
 def _all_text(values) -> bool:

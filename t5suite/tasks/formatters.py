@@ -162,6 +162,26 @@ def dpr(row, entry, split):
     return [Example(as_list(entry["prefix"])[0] + text, UNKNOWN_TARGET if label == -1 else candidates[label])]
 
 
+def instruction(row, entry, split):
+    r"""Alpaca's rows: an instruction, and what it is about if anything is; the task's columns are read for the first.
+
+    >>> instruction({"instruction": "Name it.", "input": "a cat", "output": "Tom "}, entry, "train")
+    [Example(inputs='Name it.\ninput: a cat\noutput:', targets='Tom')]
+    """
+    asked = join_columns(row, entry["prefix"], entry["text_column_name"])
+    about = f"input: {row['input']}\n" if row.get("input") else ""
+    return [Example(f"{asked}\n{about}output:", label_text(row, entry).strip())]
+
+
+def document(row, entry, split):
+    """Running text, which is all there is to learn: nothing to read, and the text to write.
+
+    >>> document({"text": "It rains."}, {"text_column_name": "text"}, "train")
+    [Example(inputs='', targets='It rains.')]
+    """
+    return [Example("", cell(row, entry["text_column_name"], str))]
+
+
 FORMATTERS = {
     "columns": columns,
     "multirc": multirc,
@@ -169,6 +189,8 @@ FORMATTERS = {
     "wsc": wsc,
     "wnli_simple": wnli_simple,
     "dpr": dpr,
+    "instruction": instruction,
+    "document": document,
 }
 
 # The columns that a formatter reads besides the entry's own text and label columns.

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from t5suite.errors import DataError
 from t5suite.tasks.metrics import wsc_verdict
-from t5suite.tasks.targets import label_id, parse_number
+from t5suite.tasks.targets import label_id
 
 
 class Judged(NamedTuple):
@@ -88,8 +88,7 @@ def _reference(task, row):
     target = row.get(task.entry["label_column_name"])
     if task.value_kind == "text" and isinstance(target, (list, tuple)):
         return list(target)
-    text = task.target_text(row)
-    return parse_number(text) if task.value_kind == "number" else text
+    return task.parse(task.target_text(row))
 
 
 def _groups(task, rows, row_of_example):

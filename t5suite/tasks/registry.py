@@ -28,6 +28,7 @@ from t5suite.tasks.targets import (
     value_kind,
 )
 from t5suite.tasks.task_files import load_registry
+from t5suite.tasks.templates import OUTPUT, fill, filled, unfilled
 
 # What a model may choose from, where that differs from row to row: formatter -> candidates of a row.
 ROW_CANDIDATES = {
@@ -82,7 +83,8 @@ class Task:
 
     def examples(self, row, split: str = "validation") -> list[Example]:
         """The (inputs, targets) pairs of a row: one; ReCoRD: one per answer; WSC training: none for a false row."""
-        return FORMATTERS[self.entry.get("formatter") or "columns"](row, self.entry, split)
+        examples = FORMATTERS[self.entry.get("formatter") or "columns"](row, self.entry, split)
+        return [filled(example, self.entry) for example in examples]
 
     def target_text(self, row) -> str:
         """The target of the row's first example."""
@@ -90,9 +92,15 @@ class Task:
 
     def parse(self, text: str) -> Any:
         """A generated text as metrics use it: class id (-1 if it is no label), number (-1.0), or the text itself."""
+        text = unfilled(text, self.entry)
         if self.value_kind == "class":
             return parse_class(text, self.label_words)
         return parse_number(text) if self.value_kind == "number" else text
+
+    def lengths(self, lengths: Lengths) -> Lengths:
+        """The longest sequences kept: the task's own `max_input_tokens` and `max_output_tokens`, else those given."""
+        own = Lengths(self.entry.get("max_input_tokens"), self.entry.get("max_output_tokens"))
+        return Lengths(own.source or lengths.source, own.target or lengths.target)
 
     def is_labelled(self, row) -> bool:
         """Whether the row says what is right."""
@@ -101,7 +109,7 @@ class Task:
     def candidates(self, row) -> list[str] | None:
         """The texts that a model may choose from when candidates are scored; None where the task has none."""
         if self.value_kind == "class":
-            return self.label_words
+            return [fill(self.entry.get("output_format"), OUTPUT, word) for word in self.label_words]
         if self.value_kind == "number":
             return NUMBER_GRIDS.get(self.entry.get("target"))
         candidates = ROW_CANDIDATES.get(self.entry.get("formatter"))
@@ -226,7 +234,7 @@ def tokenize_rows(rows: dict[str, list], *, task: Task, tokenizer, lengths: Leng
     count = len(next(iter(rows.values())))
     each = ({column: values[i] for column, values in rows.items()} for i in range(count))
     examples = [example for row in each for example in task.examples(row, split)]
-    return tokenize_examples(examples, tokenizer, lengths)
+    return tokenize_examples(examples, tokenizer, task.lengths(lengths))
 
 
 def tokenize_examples(examples: Sequence[Example], tokenizer, lengths: Lengths) -> dict:

@@ -87,7 +87,9 @@ def make_eval_set(name, task: Task, role, split, rows, tokenizer, lengths: Lengt
     examples = [task.examples(row, role) for row in row_list]
     row_of_example = [i for i, of_row in enumerate(examples) for _ in of_row]
     features = tokenize_split(rows, task, tokenizer, lengths, role)
-    candidates = tokenize_candidates(task, row_list, tokenizer, lengths.target) if method == "score" else None
+    candidates = None
+    if method == "score":
+        candidates = tokenize_candidates(task, row_list, tokenizer, task.lengths(lengths).target)
     return EvalSet(
         name=name,
         task=task,
