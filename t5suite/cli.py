@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from t5suite import __version__
-from t5suite.commands import corpus, doctor, runs, scoring, slurm, submit, sweep, tasks, tokenizer
+from t5suite.commands import corpus, doctor, export, runs, scoring, slurm, submit, sweep, tasks, tokenizer
 from t5suite.errors import ConfigError, discard_output, run_command
 from t5suite.lookup import closest, suggestion
 
@@ -199,6 +199,12 @@ COMMANDS = {
         "t5suite sweep sweeps/mini_sentiment_sweep.yaml --count 8 --workers 2",
         sweep.sweep_flags,
         sweep.run_sweep,
+    ),
+    "export": Command(
+        "write a trained model for other programs: a plain Hugging Face folder, or ONNX files",
+        "t5suite export --model_name_or_path runs/mini-sentiment --output_dir exported",
+        export.export_flags,
+        export.export,
     ),
     "mirror": Command(
         "copy a benchmark from the hub for machines without a network",

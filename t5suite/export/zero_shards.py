@@ -1,0 +1,101 @@
+"""DeepSpeed's shards -> whole weights in safetensors, without running what a pickle may hold.
+
+    >>> whole_weights("runs/x/checkpoint-400", "whole")
+    >>> sorted(os.listdir("whole"))
+    ['model.safetensors']
+
+DeepSpeed's own converter (`zero_to_fp32`, ZeRO 1 to 3) does the work, but reads its files with `weights_only=False`,
+so that a prepared file runs code. Here torch is told to refuse everything but tensors, plain containers and the few
+classes of `PLAIN_CLASSES`, whose objects hold numbers and no more.
+"""
+
+import contextlib
+import os
+import pickle
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import torch
+
+from t5suite.errors import CheckpointError, ConfigError
+from t5suite.models.configs import first_line
+
+# torch 2.6 and later: overrules what the caller of `torch.load` asks for.
+WEIGHTS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+
+
+def shards_in(folder) -> Path | None:
+    """The folder of DeepSpeed's shards below a checkpoint: the newest `global_stepN`.
+
+    >>> shards_in("runs/x/checkpoint-400")
+    PosixPath('runs/x/checkpoint-400/global_step400')
+    """
+    steps = [path for path in Path(folder).glob("global_step*") if path.name.removeprefix("global_step").isdecimal()]
+    return max(steps, key=lambda path: int(path.name.removeprefix("global_step")), default=None)
+
+
+def whole_weights(checkpoint, folder) -> None:
+    """Writes the float32 master weights of a ZeRO checkpoint as `model.safetensors` (in shards above 5 GB).
+
+    Raises:
+      ConfigError: there are no shards, or DeepSpeed is not installed.
+      CheckpointError: a shard is missing or torn, or holds other objects than tensors.
+    """
+    shards = shards_in(checkpoint)
+    if shards is None:
+        raise ConfigError(f"{checkpoint} holds no shards of DeepSpeed's (global_stepN)")
+    converter = _converter()
+    try:
+        # The converter talks on standard output, which is kept for data.
+        with nothing_but_tensors(), contextlib.redirect_stdout(sys.stderr):
+            converter.convert_zero_checkpoint_to_state_dict(
+                str(shards.parent), str(folder), safe_serialization=True, tag=shards.name
+            )
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(
+            f"{shards}: a shard is torn, or holds Python objects besides tensors, and reading those could run code "
+            f"({first_line(error)})"
+        ) from None
+    except (OSError, ValueError, KeyError, RuntimeError, EOFError) as error:
+        raise CheckpointError(f"{shards}: the shards cannot be put together ({first_line(error)})") from None
+
+
+@contextlib.contextmanager
+def nothing_but_tensors() -> Iterator[None]:
+    """In this block `torch.load` makes no objects but tensors, containers and those of `PLAIN_CLASSES`."""
+    before = os.environ.get(WEIGHTS_ONLY)
+    os.environ[WEIGHTS_ONLY] = "1"
+    try:
+        with torch.serialization.safe_globals(_plain_classes()):
+            yield
+    finally:
+        if before is None:
+            del os.environ[WEIGHTS_ONLY]
+        else:
+            os.environ[WEIGHTS_ONLY] = before
+
+
+def _converter():
+    try:
+        return import_module("deepspeed.utils.zero_to_fp32")
+    except ImportError as error:
+        raise ConfigError(f"shards of DeepSpeed's: {error}; pip install 't5suite[deepspeed]'") from None
+
+
+def _plain_classes() -> list[type]:
+    found = []
+    for place, names in PLAIN_CLASSES.items():
+        with contextlib.suppress(ImportError):
+            module = import_module(place)
+            found += [getattr(module, name) for name in names if hasattr(module, name)]
+    return found
+
+
+# What DeepSpeed 0.19 writes besides tensors: an enumeration, and records of numbers.
+PLAIN_CLASSES = {
+    "deepspeed.runtime.zero.config": ("ZeroStageEnum",),
+    "deepspeed.runtime.fp16.loss_scaler": ("LossScaler", "DynamicLossScaler"),
+    "deepspeed.utils.tensor_fragment": ("fragment_address",),
+}
