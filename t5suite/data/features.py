@@ -50,26 +50,32 @@ class Ragged:
 
 @dataclass(frozen=True)
 class TokenArrays(torch.utils.data.Dataset):
-    """A map-style dataset of `{"input_ids", "labels"}`."""
+    """A map-style dataset of `{"input_ids", "labels"}`, and `token_type_ids` where a model reads segments."""
 
     input_ids: Ragged
     labels: Ragged
+    token_type_ids: Ragged | None = None
 
     def __len__(self) -> int:
         return len(self.input_ids)
 
     def __getitem__(self, i: int) -> dict:
-        return {"input_ids": self.input_ids[i], "labels": self.labels[i]}
+        example = {"input_ids": self.input_ids[i], "labels": self.labels[i]}
+        return example if self.token_type_ids is None else {**example, "token_type_ids": self.token_type_ids[i]}
 
     @classmethod
     def from_dataset(cls, tokenized) -> "TokenArrays":
         """From a `datasets.Dataset` with the ragged columns input_ids and labels."""
-        return cls(_column(tokenized, "input_ids"), _column(tokenized, "labels"))
+        types = _column(tokenized, "token_type_ids") if "token_type_ids" in tokenized.column_names else None
+        return cls(_column(tokenized, "input_ids"), _column(tokenized, "labels"), types)
 
     @classmethod
     def concatenate(cls, parts: list["TokenArrays"]) -> "TokenArrays":
         """The examples of all parts, in order."""
-        return cls(Ragged.concatenate([p.input_ids for p in parts]), Ragged.concatenate([p.labels for p in parts]))
+        columns = [[p.input_ids for p in parts], [p.labels for p in parts]]
+        if all(p.token_type_ids is not None for p in parts):
+            columns.append([p.token_type_ids for p in parts])
+        return cls(*map(Ragged.concatenate, columns))
 
 
 def _column(tokenized, name: str) -> Ragged:
@@ -79,6 +85,7 @@ def _column(tokenized, name: str) -> Ragged:
     parts = []
     for chunk in chunks:
         offsets = np.asarray(chunk.offsets).astype(np.int64)
-        values = np.asarray(chunk.values)[offsets[0] : offsets[-1]].astype(np.int32)
+        values = np.asarray(chunk.values)[offsets[0] : offsets[-1]]
+        values = values.astype(np.float32 if values.dtype.kind == "f" else np.int32)
         parts.append(Ragged(values, offsets - offsets[0]))
     return Ragged.concatenate(parts)

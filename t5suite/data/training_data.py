@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from t5suite.data.encodings import TextEncoding, bind_encoding
 from t5suite.data.features import TokenArrays
 from t5suite.data.mixtures import draw_mixture, equal_rates, mixing_rates
 from t5suite.data.samplers import length_grouped_order, mixture_order, shuffled_order
 from t5suite.data.sources import DataOptions, LoadedSplit, MissingSplit, load_split
 from t5suite.data.subsets import few_shot_rows, select_rows, split_for_selection
 from t5suite.errors import ConfigError, DataError
-from t5suite.tasks.registry import Lengths, Task, bind_tokenize
+from t5suite.tasks.registry import Lengths, Task
 from t5suite.tasks.targets import label_id
 
 logger = logging.getLogger(__name__)
@@ -128,21 +129,22 @@ def _load_training_set(task: Task, options: DataOptions, subset: Subset, seed: i
     )
 
 
-def tokenize_split(rows, task: Task, tokenizer, lengths: Lengths, split: str) -> TokenArrays:
-    """`Dataset.map` with the task's tokenize lambda; cached by content, task, tokenizer and lengths."""
+def tokenize_split(rows, task: Task, tokenizer, lengths: Lengths, split: str, encoding=None) -> TokenArrays:
+    """`Dataset.map` with the task's tokenize lambda; cached by content, task, tokenizer, lengths and encoding."""
+    encoding = encoding or TextEncoding(tokenizer, lengths)
     tokenized = rows.map(
-        bind_tokenize(task, tokenizer, lengths, split),
+        bind_encoding(encoding, task, split),
         batched=True,
         remove_columns=rows.column_names,
         desc=f"tokenizing {task.name} {split}",
-        new_fingerprint=_fingerprint(rows, task, tokenizer, lengths, split),
+        new_fingerprint=_fingerprint(rows, task, tokenizer, lengths, split, encoding.key),
     )
     return TokenArrays.from_dataset(tokenized)
 
 
-def tokenize_training_sets(sets: list[TrainingSet], tokenizer, lengths: Lengths) -> list[TokenArrays]:
+def tokenize_training_sets(sets: list[TrainingSet], tokenizer, lengths: Lengths, encoding=None) -> list[TokenArrays]:
     """The tokenized examples of each set; an expanded row (ReCoRD) gives several, a left-out one (WSC) none."""
-    features = [tokenize_split(part.rows, part.task, tokenizer, lengths, "train") for part in sets]
+    features = [tokenize_split(part.rows, part.task, tokenizer, lengths, "train", encoding) for part in sets]
     for part, tokens in zip(sets, features, strict=True):
         if len(tokens) == 0:
             raise DataError(f"{part.loaded.origin}: none of the {len(part.rows)} rows makes a training example")
@@ -181,9 +183,10 @@ def _single_task_order(lengths, schedule: Schedule, seed: int) -> Callable[[int]
     return shuffled_order(len(lengths), seed)
 
 
-def _fingerprint(rows, task: Task, tokenizer, lengths: Lengths, split: str) -> str:
-    """The same for the same rows, task entry, tokenizer and lengths, in every process."""
+def _fingerprint(rows, task: Task, tokenizer, lengths: Lengths, split: str, encoding_key: str) -> str:
+    """The same for the same rows, task entry, tokenizer, lengths and encoding, in every process."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     vocabulary = backend.to_str() if backend is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
     parts = [rows._fingerprint, json.dumps(task.entry, sort_keys=True), vocabulary, str(tuple(lengths)), split]
+    parts += [encoding_key] if encoding_key else []
     return hashlib.sha256("\x00".join(parts).encode()).hexdigest()[:32]

@@ -9,6 +9,7 @@ import logging
 
 import numpy as np
 
+from t5suite.data.encodings import SegmentEncoding, TextEncoding
 from t5suite.data.features import TokenArrays
 from t5suite.data.sources import DataOptions, MissingSplit, load_split
 from t5suite.data.subsets import select_rows
@@ -38,11 +39,13 @@ def load_eval_sets(
     seed: int = 42,
     allow_missing: bool = False,
     alone: bool = True,
+    encoding: TextEncoding | None = None,
 ) -> tuple[list[EvalSet], dict[str, dict], list[str]]:
     """`(eval sets, what the manifest says of each, names left out)`.
 
     Args:
       role: 'validation' (a task without such a split gives its test split), or 'test' (named `<task>.test`).
+      encoding: how the model's family reads and writes; text to text without one.
 
     Raises:
       DataError: a split is missing (unless `allow_missing`), or a row is wrong.
@@ -63,9 +66,8 @@ def load_eval_sets(
                 continue
             rows = select_rows(len(loaded.rows), limit=limit, seed=seed, role=task_role)
             chosen = loaded.rows if len(rows) == len(loaded.rows) else loaded.rows.select(rows)
-            eval_set = make_eval_set(
-                name, task, task_role, split, chosen, tokenizer, lengths, choose_method(method, task, alone)
-            )
+            how = method_for(encoding, method, task, alone)
+            eval_set = make_eval_set(name, task, task_role, split, chosen, tokenizer, lengths, how, encoding)
             if len(rows) < len(loaded.rows):
                 eval_set.marks.append("subset")
             eval_set.selects = task_role == "validation"
@@ -81,15 +83,20 @@ def load_eval_sets(
     return sets, described, missing
 
 
-def make_eval_set(name, task: Task, role, split, rows, tokenizer, lengths: Lengths, method="generate") -> EvalSet:
+def method_for(encoding: TextEncoding | None, wanted: str, task: Task, alone: bool) -> str:
+    """'classify' for an encoder with a head, which nothing else can be asked of; else `choose_method`."""
+    return "classify" if isinstance(encoding, SegmentEncoding) else choose_method(wanted, task, alone)
+
+
+def make_eval_set(
+    name, task: Task, role, split, rows, tokenizer, lengths: Lengths, method="generate", encoding=None
+) -> EvalSet:
     """An `EvalSet` of a `datasets.Dataset` of rows."""
+    encoding = encoding or TextEncoding(tokenizer, lengths)
     row_list = rows.to_list()
     examples = [task.examples(row, role) for row in row_list]
     row_of_example = [i for i, of_row in enumerate(examples) for _ in of_row]
-    features = tokenize_split(rows, task, tokenizer, lengths, role)
-    candidates = None
-    if method == "score":
-        candidates = tokenize_candidates(task, row_list, tokenizer, task.lengths(lengths).target)
+    features = tokenize_split(rows, task, tokenizer, lengths, role, encoding)
     return EvalSet(
         name=name,
         task=task,
@@ -101,12 +108,15 @@ def make_eval_set(name, task: Task, role, split, rows, tokenizer, lengths: Lengt
         features=features,
         compute_metrics=bind_compute_metrics(task, tokenizer, row_list, role),
         method=method,
-        candidates=candidates,
-        max_target_tokens=longest_target(task, tokenizer, row_list, features),
+        candidates=tokenize_candidates(task, row_list, encoding) if method == "score" else None,
+        max_target_tokens=1 if method == "classify" else longest_target(task, encoding, row_list, features),
+        encoding=encoding,
     )
 
 
-def selection_eval_sets(sets: list[TrainingSet], tokenizer, lengths: Lengths, method: str) -> list[EvalSet]:
+def selection_eval_sets(
+    sets: list[TrainingSet], tokenizer, lengths: Lengths, method: str, encoding=None
+) -> list[EvalSet]:
     """The rows of `--selection_split "train[5%]"`, which are evaluated while training goes on."""
     return [
         make_eval_set(
@@ -117,25 +127,26 @@ def selection_eval_sets(sets: list[TrainingSet], tokenizer, lengths: Lengths, me
             part.selection_rows,
             tokenizer,
             lengths,
-            choose_method(method, part.task, len(sets) == 1),
+            method_for(encoding, method, part.task, len(sets) == 1),
+            encoding,
         )
         for part in sets
     ]
 
 
-def longest_target(task: Task, tokenizer, rows: list, features: TokenArrays) -> int:
+def longest_target(task: Task, encoding: TextEncoding, rows: list, features: TokenArrays) -> int:
     """How many tokens an answer of the task may need, end-of-sequence included.
 
     Closed tasks: the longest label. Others: the longest target of the split, or of the candidates where the targets
     are hidden.
     """
     if task.value_kind == "class" or (task.value_kind == "number" and task.has_candidates):
-        return max(map(len, tokenizer(text_target=task.candidates(rows[0]))["input_ids"]))
+        return max(map(len, encoding.answers(task.candidates(rows[0]))))
     if rows and task.is_labelled(rows[0]) and len(features):
         return int(features.labels.lengths.max())
     if task.has_candidates:
         texts = sorted({text for row in rows for text in task.candidates(row)})
-        return max(map(len, tokenizer(text_target=texts)["input_ids"]), default=UNKNOWN_TARGET_TOKENS)
+        return max(map(len, encoding.answers(texts)), default=UNKNOWN_TARGET_TOKENS)
     return max(UNKNOWN_TARGET_TOKENS, int(features.labels.lengths.max(initial=0)))
 
 

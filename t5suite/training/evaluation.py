@@ -5,9 +5,10 @@
     {'accuracy': 84.2, 'invalid_rate': 0.0}
 
 `generate` writes an answer and looks it up; `score` chooses the candidate with the highest sum of token
-log-probabilities, end-of-sequence included, without length normalisation, the first of equals. Batches are made once
-over the whole split (longest examples first) and dealt out to the ranks, so that a row meets the same batch, and the
-same arithmetic, on one rank or many. Shapes: B examples, C candidates, S source and T target tokens, V vocabulary.
+log-probabilities, end-of-sequence included, without length normalisation, the first of equals; an encoder with a head
+can do neither, and its answer is the likeliest class (`classify`). How a model of each family does it is told in
+`t5suite.models.answering`. Batches are made once over the whole split (longest examples first) and dealt out to the
+ranks, so that a row meets the same batch, and the same arithmetic, on one rank or many.
 """
 
 import math
@@ -18,20 +19,27 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import torch
-import torch.nn.functional as F
 from accelerate.utils import gather_object
 from transformers import GenerationConfig
-from transformers.modeling_outputs import BaseModelOutput
 
-from t5suite.data.collators import IGNORED, Seq2SeqCollator, shift_right
+from t5suite.data.collators import Seq2SeqCollator
+from t5suite.data.encodings import TextEncoding, number_text
 from t5suite.data.features import Ragged, TokenArrays
 from t5suite.errors import ConfigError
+from t5suite.models.answering import Answerer, answerer_for
 from t5suite.tasks.formatters import Example
-from t5suite.tasks.registry import Task, decode_ids
+from t5suite.tasks.registry import Lengths, Task
 
 EVAL_METHODS = ("generate", "score")
-# (row, candidate) pairs that the decoder takes at once, counted in the source tokens that they attend to.
-SCORED_TOKENS_AT_ONCE = 32768
+# What is said of a task whose answers are label words, however the checkpoint was used before (a summarizer's least
+# length, say); free text is written as the checkpoint's own generation settings want it.
+PLAIN_WRITING = {
+    "min_length": 0,
+    "no_repeat_ngram_size": 0,
+    "length_penalty": 1.0,
+    "repetition_penalty": 1.0,
+    "early_stopping": False,
+}
 
 
 @dataclass
@@ -41,7 +49,8 @@ class EvalSet:
     Attributes:
       name: what results call it, such as `mnli_matched`.
       role: 'validation' or 'test'.
-      method: 'generate' or 'score'.
+      method: 'generate', 'score' or 'classify'.
+      encoding: how rows were made ids, and ids become answers; text to text without one.
       compute_metrics: the lambda that `bind_compute_metrics` made.
       candidates: per row, the texts to choose from, tokenized; only for `score`.
       marks: what a table must say about it, such as 'subset'.
@@ -61,6 +70,7 @@ class EvalSet:
     candidates: "Candidates | None" = None
     marks: list[str] = field(default_factory=list)
     selects: bool = True
+    encoding: TextEncoding | None = None
 
     @property
     def labelled(self) -> bool:
@@ -81,6 +91,11 @@ class Candidates:
     texts: list[list[str]]
     ids: Ragged
     starts: list[int]
+
+    def of_row(self, row: int) -> tuple[list[str], list]:
+        """A row's candidates, as texts and as ids."""
+        start = self.starts[row]
+        return self.texts[row], [self.ids[start + i] for i in range(len(self.texts[row]))]
 
 
 @dataclass
@@ -158,8 +173,9 @@ class Evaluator:
 
     def _evaluate_set(self, model, eval_set: EvalSet) -> Result:
         started = time.perf_counter()
-        answer = self._generate if eval_set.method == "generate" else self._choose
-        found = self._over_ranks(eval_set, lambda positions: answer(model, eval_set, positions))
+        answer = {"generate": self._generate, "score": self._choose, "classify": self._classify}[eval_set.method]
+        answerer = answerer_for(model, self.tokenizer, collator=self.collator, device=self.accelerator.device)
+        found = self._over_ranks(eval_set, lambda positions: answer(answerer, eval_set, positions))
         predictions = [found[i]["text"] for i in range(len(eval_set.examples))]
         metrics = eval_set.compute_metrics(SimpleNamespace(predictions=predictions, label_ids=None))
         tokens = sum(item["tokens"] for item in found.values())
@@ -193,37 +209,37 @@ class Evaluator:
             found = {position: item for part in gather_object([found]) for position, item in part.items()}
         return found
 
-    def _read(self, model, eval_set, positions):
-        """`(batch, encoder_outputs, nll, tokens)` of the targets, in nats and by example.
-
-        The encoder runs once for the loss, the answer and every candidate. It runs within the whole model, for FSDP
-        puts the pieces of some weights together when that is called, and not when a part of it is.
-        """
-        features = [eval_set.features[i] for i in positions]
-        batch = {key: value.to(self.accelerator.device) for key, value in self.collator(features).items()}
-        names = ("input_ids", "attention_mask", "decoder_input_ids")
-        outputs = model(**{name: batch[name] for name in names}, return_dict=True)
-        logits_BTV, labels_BT = outputs.logits.float(), batch["labels"]
-        nll_BT = F.cross_entropy(logits_BTV.transpose(1, 2), labels_BT, ignore_index=IGNORED, reduction="none")
-        encoder_outputs = BaseModelOutput(last_hidden_state=outputs.encoder_last_hidden_state)
-        return batch, encoder_outputs, nll_BT.sum(dim=1).tolist(), labels_BT.ne(IGNORED).sum(dim=1).tolist()
-
-    def _generate(self, model, eval_set, positions) -> list[dict]:
-        batch, encoder_outputs, nll, tokens = self._read(model, eval_set, positions)
-        limit = self.decoding.max_length or eval_set.max_target_tokens
-        generated = model.generate(
-            encoder_outputs=encoder_outputs,
-            attention_mask=batch["attention_mask"],
-            generation_config=self._generation_config(model, limit),
-            synced_gpus=self.decoding.synced,
-        ).tolist()
-        # The first token is the decoder's start token, which some families also use as their end token.
-        generated = [ids[1:] for ids in generated]
-        texts = decode_ids(generated, self.tokenizer)
-        eos = self.tokenizer.eos_token_id
+    def _generate(self, answerer: Answerer, eval_set: EvalSet, positions) -> list[dict]:
+        reading = answerer.read([eval_set.features[i] for i in positions])
+        config = self._generation_config(answerer.model, eval_set)
+        written = [answers[0][0] for answers in reading.generate(config, self.decoding.synced)]
+        encoding = eval_set.encoding or TextEncoding(self.tokenizer, Lengths(0, 0))
         return [
-            {"text": text, "nll": n, "tokens": t, "truncated": eos not in ids}
-            for text, ids, n, t in zip(texts, generated, nll, tokens, strict=True)
+            {"text": text, "nll": n, "tokens": t, "truncated": answerer.eos not in ids}
+            for text, ids, n, t in zip(encoding.texts(written), written, reading.nll, reading.tokens, strict=True)
+        ]
+
+    def _choose(self, answerer: Answerer, eval_set: EvalSet, positions) -> list[dict]:
+        reading = answerer.read([eval_set.features[i] for i in positions])
+        candidates = [eval_set.candidates.of_row(eval_set.row_of_example[i]) for i in positions]
+        most = self._most_over_ranks if self.decoding.synced else lambda number: number
+        scores = reading.candidate_scores([ids for _, ids in candidates], most)
+        answers = []
+        for (texts, _), score, n, t in zip(candidates, scores, reading.nll, reading.tokens, strict=True):
+            best = max(range(len(score)), key=lambda i: score[i])
+            answers.append({"text": texts[best], "nll": n, "tokens": t, "truncated": False})
+        return answers
+
+    def _classify(self, answerer: Answerer, eval_set: EvalSet, positions) -> list[dict]:
+        reading = answerer.read([eval_set.features[i] for i in positions])
+        words, task = eval_set.encoding.words, eval_set.task
+        if words is None:
+            texts = [number_text(score[0], *number_range(task)) for score in reading.scores]
+        else:
+            texts = [words[max(range(len(words)), key=lambda i: score[i])] for score in reading.scores]
+        return [
+            {"text": text, "nll": n, "tokens": t, "truncated": False}
+            for text, n, t in zip(texts, reading.nll, reading.tokens, strict=True)
         ]
 
     def _most_over_ranks(self, number: int) -> int:
@@ -231,66 +247,31 @@ class Evaluator:
         torch.distributed.all_reduce(count, op=torch.distributed.ReduceOp.MAX)
         return int(count)
 
-    def _generation_config(self, model, limit: int) -> GenerationConfig:
+    def _generation_config(self, model, eval_set: EvalSet) -> GenerationConfig:
         config = model.config
+        plain = PLAIN_WRITING if eval_set.task.value_kind != "text" else {}
         return GenerationConfig(
-            max_new_tokens=limit,
+            max_new_tokens=self.decoding.max_length or eval_set.max_target_tokens,
             num_beams=self.decoding.num_beams,
             do_sample=False,
             pad_token_id=config.pad_token_id,
             eos_token_id=config.eos_token_id,
-            decoder_start_token_id=config.decoder_start_token_id,
+            decoder_start_token_id=getattr(config, "decoder_start_token_id", None),
+            **plain,
         )
 
-    def _choose(self, model, eval_set, positions) -> list[dict]:
-        batch, encoder_outputs, nll, tokens = self._read(model, eval_set, positions)
-        rows = [eval_set.row_of_example[i] for i in positions]
-        hidden_BSD, mask_BS = encoder_outputs.last_hidden_state, batch["attention_mask"]
-        most = self._most_over_ranks if self.decoding.synced else lambda number: number
-        scores = candidate_scores(model, self.collator, hidden_BSD, mask_BS, eval_set.candidates, rows, most)
-        answers = []
-        for row, score, n, t in zip(rows, scores, nll, tokens, strict=True):
-            best = max(range(len(score)), key=lambda i: score[i])
-            answers.append({"text": eval_set.candidates.texts[row][best], "nll": n, "tokens": t, "truncated": False})
-        return answers
 
+def number_range(task: Task) -> tuple[float, float]:
+    """The least and the greatest number that a task's answers can be; endless where it does not say.
 
-def candidate_scores(
-    model, collator, hidden_BSD, mask_BS, candidates: Candidates, rows: list[int], most=lambda number: number
-) -> list[list[float]]:
-    """Per row, each candidate's log-probability: the sum over its tokens, end-of-sequence included.
-
-    The decoder runs over (row, candidate) pairs and reads the row's encoder states, which are computed once.
-
-    Args:
-      most: a number of this rank's -> the largest of all ranks'. Where weights are in pieces, ranks put them together
-        in every forward pass, so that all must make the same number of passes.
+    >>> number_range(load_task("glue", "stsb"))
+    (0.0, 5.0)
     """
-    pairs = [(b, c) for b, row in enumerate(rows) for c in range(len(candidates.texts[row]))]
-    at_once = max(1, SCORED_TOKENS_AT_ONCE // mask_BS.shape[1])
-    num_chunks = -(-len(pairs) // at_once)
-    flat = []
-    for turn in range(most(num_chunks)):
-        chunk = pairs[turn * at_once : (turn + 1) * at_once] or pairs[:1]
-        labels_PT = collator.pad([candidates.ids[candidates.starts[rows[b]] + c] for b, c in chunk], IGNORED)
-        labels_PT = labels_PT.to(mask_BS.device)
-        row_of_pair = torch.tensor([b for b, _ in chunk], device=mask_BS.device)
-        logits_PTV = model(
-            encoder_outputs=BaseModelOutput(last_hidden_state=hidden_BSD[row_of_pair]),
-            attention_mask=mask_BS[row_of_pair],
-            decoder_input_ids=shift_right(labels_PT, collator.pad_token_id, collator.decoder_start_token_id),
-        ).logits.float()
-        nll_PT = F.cross_entropy(logits_PTV.transpose(1, 2), labels_PT, ignore_index=IGNORED, reduction="none")
-        if turn < num_chunks:
-            flat.extend((-nll_PT.sum(dim=1)).tolist())
-    scores, at = [], 0
-    for row in rows:
-        scores.append(flat[at : at + len(candidates.texts[row])])
-        at += len(candidates.texts[row])
-    return scores
+    grid = [float(text) for text in task.candidates({}) or ()]
+    return (min(grid), max(grid)) if grid else (-math.inf, math.inf)
 
 
-def tokenize_candidates(task: Task, rows: list, tokenizer, max_length: int) -> Candidates:
+def tokenize_candidates(task: Task, rows: list, encoding: TextEncoding) -> Candidates:
     """Every row's candidates as ids; rows that share their candidates (class labels) share the ids too."""
     texts = [task.candidates(row) for row in rows]
     places, unique, starts = {}, [], []
@@ -300,8 +281,7 @@ def tokenize_candidates(task: Task, rows: list, tokenizer, max_length: int) -> C
             places[key] = len(unique)
             unique.extend(row_texts)
         starts.append(places[key])
-    ids = tokenizer(text_target=unique, max_length=max_length, truncation=True)["input_ids"]
-    return Candidates(texts, Ragged.from_rows(ids), starts)
+    return Candidates(texts, Ragged.from_rows(encoding.answers(unique)), starts)
 
 
 def batches_by_length(lengths, batch_size: int) -> list[list[int]]:

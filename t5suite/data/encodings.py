@@ -1,0 +1,235 @@
+"""Rows of a task -> ids, and ids -> answers, in the way that a model's family reads and writes.
+
+    >>> encoding = PromptEncoding(gpt2_tokenizer, Lengths(512, 16))
+    >>> encoding.prompts(["sst2 sentence: It was good."])      # ... "\\nanswer:"
+    [[82, 301, 17, 6827, 25, 632, 373, 922, 13, 198, 41484, 25]]
+    >>> encoding.answers(["positive"]), encoding.texts([[3967, 50256]])
+    ([[3967, 50256]], ['positive'])
+
+| family | an example's `input_ids` | its `labels` |
+|---|---|---|
+| seq2seq | the input text, as T5's | the target text, with end-of-sequence |
+| causal | the input text and a separator | the target text, with end-of-sequence |
+| masked | the entry's columns as segments, else the input text | one class, or one number |
+
+What is too long loses tokens on the right; end-of-sequence, separator and special tokens stay. Every encoding has
+`rows` (a batch of rows, by column -> ragged columns), `prompts`, `answers` and `texts`, and a `key` for caches.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from t5suite.data.collators import IGNORED
+from t5suite.errors import ConfigError
+from t5suite.tasks.formatters import as_list
+from t5suite.tasks.registry import Lengths, Task, decode_ids, tokenize_rows
+
+DEFAULT_SEPARATOR = "\nanswer: "
+
+
+@dataclass(frozen=True)
+class TextEncoding:
+    """Text to text: what encoder-decoder models read and write."""
+
+    tokenizer: object
+    lengths: Lengths
+
+    key = ""
+
+    def rows(self, rows: dict[str, list], task: Task, split: str) -> dict[str, list]:
+        """`input_ids` and `labels`, one of each per example."""
+        return tokenize_rows(rows, task=task, tokenizer=self.tokenizer, lengths=self.lengths, split=split)
+
+    def prompts(self, texts: Sequence[str]) -> list[list[int]]:
+        """Finished input texts as ids."""
+        if not texts:
+            return []
+        return self.tokenizer(list(texts), max_length=self.lengths.source, truncation=True)["input_ids"]
+
+    def answers(self, texts: Sequence[str]) -> list[list[int]]:
+        """Answers as ids, with end-of-sequence."""
+        if not texts:
+            return []
+        return self.tokenizer(text_target=list(texts), max_length=self.lengths.target, truncation=True)["input_ids"]
+
+    def texts(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        """Written ids as texts: what stands before the first end-of-sequence token."""
+        return decode_ids(sequences, self.tokenizer)
+
+
+@dataclass(frozen=True)
+class PromptEncoding(TextEncoding):
+    """Prompt and answer for one row of a decoder-only model, tokenized apart, so that no piece spans both.
+
+    >>> PromptEncoding(tokenizer, Lengths(512, 16), "\\nanswer: ").prompts(["Is it?"])    # "Is it?" + "\\nanswer:"
+
+    Spaces at the separator's end go to the answer: byte-level vocabularies have a piece for " positive". What comes
+    before a text in the tokenizer's own form (Llama's <s>) begins the prompt; nothing ends it. An empty input text has
+    no separator: the row is plain text, which begins with the token that begins (or else ends) texts.
+
+    Raises:
+      ConfigError: the tokenizer has no end-of-sequence token, or the separator leaves no place for a text.
+    """
+
+    separator: str = DEFAULT_SEPARATOR
+    eos: int = field(init=False)
+    lead: list[int] = field(init=False)
+    between: list[int] = field(init=False)
+    gap: str = field(init=False)
+
+    def __post_init__(self):
+        bare = self.separator.rstrip(" ")
+        eos = self.tokenizer.eos_token_id
+        if eos is None:
+            eos = self.tokenizer.sep_token_id
+        if eos is None:
+            raise ConfigError("the tokenizer has no end-of-sequence token, by which a decoder-only model ends answers")
+        object.__setattr__(self, "eos", eos)
+        object.__setattr__(self, "lead", leading_ids(self.tokenizer))
+        object.__setattr__(self, "between", self._ids([bare])[0] if bare else [])
+        object.__setattr__(self, "gap", self.separator[len(bare) :])
+        if self._room < 1:
+            raise ConfigError(
+                f"--max_source_length {self.lengths.source} leaves no place for a text beside the separator "
+                f"{self.separator!r} ({len(self.between)} tokens)"
+            )
+
+    @property
+    def key(self) -> str:
+        """What caches must tell apart."""
+        return f"prompt\x00{self.separator}"
+
+    @property
+    def _room(self) -> int:
+        return self.lengths.source - len(self.lead) - len(self.between)
+
+    def rows(self, rows: dict[str, list], task: Task, split: str) -> dict[str, list]:
+        """`input_ids` (the prompt) and `labels` (the answer), one of each per example."""
+        examples = [example for row in by_row(rows) for example in task.examples(row, split)]
+        return {
+            "input_ids": self.prompts([example.inputs for example in examples]),
+            "labels": self.answers([example.targets for example in examples]),
+        }
+
+    def prompts(self, texts: Sequence[str]) -> list[list[int]]:
+        """Texts, each with the separator behind it; a text that is too long loses its end, never the separator."""
+        alone = self.lead or [first_id(self.tokenizer, self.eos)]
+        ids = zip(texts, self._ids(texts), strict=True)
+        return [[*self.lead, *row[: self._room], *self.between] if text else alone for text, row in ids]
+
+    def answers(self, texts: Sequence[str]) -> list[list[int]]:
+        """Answers, each with end-of-sequence behind it."""
+        return [[*row[: self.lengths.target - 1], self.eos] for row in self._ids([self.gap + text for text in texts])]
+
+    def texts(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        """Written ids as texts, without the separator's spaces."""
+        ended = [list(row)[: list(row).index(self.eos)] if self.eos in row else row for row in sequences]
+        return [text.removeprefix(self.gap) for text in decode_ids(ended, self.tokenizer)]
+
+    def _ids(self, texts) -> list[list[int]]:
+        texts = list(texts)
+        return self.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"] if texts else []
+
+
+@dataclass(frozen=True)
+class SegmentEncoding(TextEncoding):
+    """Segments and one label for an encoder with a head: a class by its place in `words`, or (no words) a number.
+
+    >>> SegmentEncoding(bert_tokenizer, Lengths(128, 1), ("entailment", "not_entailment")).rows(
+    ...     {"sentence1": ["It rains."], "sentence2": ["It is wet."], "label": [0]}, load_task("glue", "rte"), "train")
+    {'input_ids': [[101, 2009, 15756, 1012, 102, 2009, 2003, 4954, 1012, 102]], 'labels': [[0]],
+     'token_type_ids': [[0, 0, 0, 0, 0, 1, 1, 1, 1, 1]]}
+
+    Args:
+      words: the label words in the order of the head's outputs; None for a number.
+      has_types: whether the model reads `token_type_ids`, which the tokenizer may give.
+    """
+
+    words: tuple[str, ...] | None = None
+    has_types: bool = False
+
+    @property
+    def key(self) -> str:
+        """What caches must tell apart."""
+        return f"segments\x00{self.words}\x00{self.has_types}"
+
+    def rows(self, rows: dict[str, list], task: Task, split: str) -> dict[str, list]:
+        """`input_ids` and `labels` (one a row, -100 where it has none), and `token_type_ids` where the model has them.
+
+        Of a pair, the longer segment loses tokens first.
+        """
+        each = list(by_row(rows))
+        first, *second = zip(*(segments(row, task, split) for row in each), strict=True)
+        encoded = self.tokenizer(
+            list(first), *map(list, second), max_length=self.lengths.source, truncation="longest_first"
+        )
+        columns = {"input_ids": encoded["input_ids"], "labels": [[self.label(row, task, split)] for row in each]}
+        if self.has_types and "token_type_ids" in encoded:
+            columns["token_type_ids"] = encoded["token_type_ids"]
+        return columns
+
+    def label(self, row, task: Task, split: str) -> int | float:
+        """The place of the row's word among the head's outputs, or its number; -100 for a row without a label."""
+        if self.words is None:
+            return float(row[task.entry["label_column_name"]]) if task.is_labelled(row) else float(IGNORED)
+        word = task.examples(row, split)[0].targets
+        return self.words.index(word) if word in self.words else IGNORED
+
+    def answers(self, texts: Sequence[str]) -> list[list[int]]:
+        """Label words as places among the head's outputs."""
+        return [[self.words.index(text)] for text in texts]
+
+
+def segments(row, task: Task, split: str) -> tuple[str, ...]:
+    """The texts that an encoder reads: the entry's one or two columns as they are, else the text that T5 reads.
+
+    >>> segments({"sentence1": "It rains.", "sentence2": "It is wet.", "label": 0}, load_task("glue", "rte"), "train")
+    ('It rains.', 'It is wet.')
+    """
+    columns = as_list(task.entry["text_column_name"])
+    if task.entry.get("formatter") in (None, "columns") and len(columns) <= 2:
+        return tuple(str(row[column]) for column in columns)
+    return (task.examples(row, split)[0].inputs,)
+
+
+def by_row(rows: dict[str, list]):
+    """A batch by column -> its rows.
+
+    >>> list(by_row({"a": [1, 2], "b": [3, 4]}))
+    [{'a': 1, 'b': 3}, {'a': 2, 'b': 4}]
+    """
+    count = len(next(iter(rows.values())))
+    return ({column: values[i] for column, values in rows.items()} for i in range(count))
+
+
+def leading_ids(tokenizer) -> list[int]:
+    """What a tokenizer puts before a text: Llama's <s>, OPT's </s>; GPT-2's nothing.
+
+    >>> leading_ids(opt_tokenizer)
+    [2]
+    """
+    whole = tokenizer("a")["input_ids"]
+    bare = tokenizer("a", add_special_tokens=False)["input_ids"]
+    starts = (i for i in range(len(whole) - len(bare) + 1) if whole[i : i + len(bare)] == bare)
+    return whole[: next(starts, 0)]
+
+
+def first_id(tokenizer, eos: int) -> int:
+    """The token that stands before a text of which nothing is known yet."""
+    return eos if tokenizer.bos_token_id is None else tokenizer.bos_token_id
+
+
+def bind_encoding(encoding: TextEncoding, task: Task, split: str) -> Callable:
+    """The lambda that `Dataset.map(batched=True)` calls."""
+    return lambda rows: encoding.rows(rows, task, split)
+
+
+def number_text(value: float, low: float = -np.inf, high: float = np.inf) -> str:
+    """A head's number as the text that metrics parse, held within the task's range.
+
+    >>> number_text(5.3, 0.0, 5.0)
+    '5.0'
+    """
+    return repr(round(float(np.clip(value, low, high)), 6)) if np.isfinite(value) else "nan"
