@@ -193,6 +193,13 @@ def broken_updates(mode: str, folder: str) -> dict:
     return found
 
 
+def clipped_course(mode: str, folder: str) -> list[float]:
+    """The losses of six updates whose gradients are clipped element by element."""
+    trainer = make_trainer(mode, f"{folder}/clipped", save_strategy="no", max_steps=6, clip_grad_value=1e-3)
+    trainer.train()
+    return course(trainer)["loss"]
+
+
 def main():
     out, *modes = sys.argv[1:]
     folder = os.environ.get("SHARDED_FOLDER") or tempfile.mkdtemp()
@@ -207,6 +214,8 @@ def main():
             os.environ.update({f"PARALLELISM_CONFIG_{name}_SIZE": size for name, size in sizes.items()})
         report[mode] = train_in_every_way(mode, f"{folder}/{mode}")
         report[mode]["broken"] = broken_updates(mode, f"{folder}/{mode}")
+        if "deepspeed" not in SETTINGS[mode]:
+            report[mode]["clipped"] = clipped_course(mode, f"{folder}/{mode}")
         if int(os.environ.get("RANK", "0")) == 0:
             print(f"{mode} is done", file=sys.stderr, flush=True)
     if int(os.environ.get("RANK", "0")) == 0:

@@ -74,7 +74,11 @@ def alone() -> dict:
     """The same in this process."""
     folder = tempfile.mkdtemp()
     report = sharded_worker.train_in_every_way("alone", folder)
-    return {**report, "broken": sharded_worker.broken_updates("alone", folder)}
+    return {
+        **report,
+        "broken": sharded_worker.broken_updates("alone", folder),
+        "clipped": sharded_worker.clipped_course("alone", folder),
+    }
 
 
 class ShardedTest(parameterized.TestCase):
@@ -99,6 +103,12 @@ class ShardedTest(parameterized.TestCase):
         self.assert_near(found["loss"], expected["loss"])
         self.assert_near(found["grad_norm"], expected["grad_norm"], 3 * RELATIVE)
         self.assertEqual(found["learning_rate"], expected["learning_rate"])
+
+    @parameterized.parameters(*(mode for mode in MODES if "deepspeed" not in sharded_worker.SETTINGS[mode]))
+    def test_gradients_are_clipped_by_value_as_in_a_single_process(self, mode):
+        expected = alone()["clipped"]
+        self.assert_near(self.report(mode)["clipped"], expected)
+        self.assertGreater(abs(expected[-1] - alone()["loss"][5]), 1e-3 * expected[-1])  # clipping makes a difference
 
     @parameterized.parameters(*MODES)
     def test_the_model_is_in_pieces_where_it_should_be(self, mode):
@@ -257,9 +267,12 @@ class LaunchedTest(parameterized.TestCase):
     def test_pre_training_is_sharded_too(self):
         folder = Path(tempfile.mkdtemp())
         self.launch([sys.executable], PRE_TRAINING, folder / "alone", "--gradient_accumulation_steps", "2")
-        sharded = {"fsdp": ("--fsdp", "True"), **({"zero3": ("--deepspeed", "zero3")} if HAS_COMPILER else {})}
-        for name, flags in sharded.items():
-            self.launch(torchrun(2), PRE_TRAINING, folder / name, *flags)
+        sharded = {"fsdp": (torchrun(2), ("--fsdp", "True"))}
+        if HAS_COMPILER:
+            sharded["zero3"] = (torchrun(2), ("--deepspeed", "zero3"))
+            sharded["accelerate"] = (accelerated("deepspeed_zero3.yaml"), ())
+        for name, (launcher, flags) in sharded.items():
+            self.launch(launcher, PRE_TRAINING, folder / name, *flags)
             for a, b in zip(self.losses(folder / name), self.losses(folder / "alone"), strict=True):
                 self.assertAlmostEqual(a, b, delta=RELATIVE * b)
 
