@@ -15,6 +15,7 @@ import torch
 
 from t5suite.errors import CheckpointError
 from t5suite.models.weight_files import read_weights
+from t5suite.runs import read_json, write_json
 from t5suite.training.checkpoints import recorded_weights, settle
 
 # What says which task a model is for, and what it reads text by, beside what `save_pretrained` writes.
@@ -51,9 +52,21 @@ def cast(model, dtype: torch.dtype) -> None:
 def save_beside(source, folder) -> None:
     """The tokenizer, its SentencePiece model, and what says which task the model is for."""
     source.tokenizer.save_pretrained(folder)
+    _spell_as_before_5(Path(folder) / "tokenizer_config.json")
     for name in KEPT:
         if source.folder is not None and (source.folder / name).is_file() and not (Path(folder) / name).exists():
             shutil.copyfile(source.folder / name, Path(folder) / name)
+
+
+def _spell_as_before_5(file: Path) -> None:
+    """Names additional special tokens as all versions of transformers read them.
+
+    5 writes a list called `extra_special_tokens`, which 4.57 takes for a table of that name and stops at.
+    """
+    settings = read_json(file)
+    if isinstance(settings.get("extra_special_tokens"), list):
+        settings["additional_special_tokens"] = settings.pop("extra_special_tokens")
+        write_json(file, settings)
 
 
 def differing_weights(folder, model) -> list[str]:

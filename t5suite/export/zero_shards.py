@@ -2,14 +2,15 @@
 
     >>> whole_weights("runs/x/checkpoint-400", "whole")
     >>> sorted(os.listdir("whole"))
-    ['model.safetensors']
+    ['model-00001-of-00001.safetensors', 'model.safetensors.index.json']
 
-DeepSpeed's own converter (`zero_to_fp32`, ZeRO 1 to 3) does the work, but reads its files with `weights_only=False`,
-so that a prepared file runs code. Here torch is told to refuse everything but tensors, plain containers and the few
+DeepSpeed's own converter (`zero_to_fp32`, ZeRO 1 to 3) puts them together, but reads its files with
+`weights_only=False`, so that a prepared file runs code. Here torch is told to refuse everything but tensors, plain containers and the few
 classes of `PLAIN_CLASSES`, whose objects hold numbers and no more.
 """
 
 import contextlib
+import math
 import os
 import pickle
 import sys
@@ -21,9 +22,11 @@ import torch
 
 from t5suite.errors import CheckpointError, ConfigError
 from t5suite.models.configs import first_line
+from t5suite.training.checkpoints import write_json, write_tensors
 
 # torch 2.6 and later: overrules what the caller of `torch.load` asks for.
 WEIGHTS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+PIECE = 5 << 30  # bytes of one file
 
 
 def shards_in(folder) -> Path | None:
@@ -37,7 +40,7 @@ def shards_in(folder) -> Path | None:
 
 
 def whole_weights(checkpoint, folder) -> None:
-    """Writes the float32 master weights of a ZeRO checkpoint as `model.safetensors` (in shards above 5 GB).
+    """Writes the float32 master weights of a ZeRO checkpoint as safetensors with an index, tied ones once.
 
     Raises:
       ConfigError: there are no shards, or DeepSpeed is not installed.
@@ -50,16 +53,39 @@ def whole_weights(checkpoint, folder) -> None:
     try:
         # The converter talks on standard output, which is kept for data.
         with nothing_but_tensors(), contextlib.redirect_stdout(sys.stderr):
-            converter.convert_zero_checkpoint_to_state_dict(
-                str(shards.parent), str(folder), safe_serialization=True, tag=shards.name
+            weights = converter.get_fp32_state_dict_from_zero_checkpoint(
+                str(shards.parent), tag=shards.name, lazy_mode=True
             )
+            write_in_pieces(weights, Path(folder))
     except pickle.UnpicklingError as error:
         raise CheckpointError(
             f"{shards}: a shard is torn, or holds Python objects besides tensors, and reading those could run code "
             f"({first_line(error)})"
         ) from None
-    except (OSError, ValueError, KeyError, RuntimeError, EOFError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, EOFError) as error:
         raise CheckpointError(f"{shards}: the shards cannot be put together ({first_line(error)})") from None
+
+
+def write_in_pieces(weights: dict, folder: Path, size: int = PIECE) -> None:
+    """Writes weights that are put together one by one, each tensor under the first of its names.
+
+    DeepSpeed 0.19 names a tied weight by each of its names, which safetensors refuses to write.
+    """
+    unique = {id(weight): name for name, weight in reversed(weights.items())}
+    pieces, filled = [[]], 0
+    for name in unique.values():
+        num_bytes = math.prod(weights[name].shape) * weights[name].dtype.itemsize
+        if pieces[-1] and filled + num_bytes > size:
+            pieces.append([])
+            filled = 0
+        pieces[-1].append(name)
+        filled += num_bytes
+    places = {}
+    for number, names in enumerate(pieces, start=1):
+        file = f"model-{number:05d}-of-{len(pieces):05d}.safetensors"
+        write_tensors(folder / file, {name: weights[name].contiguous() for name in names}, {"format": "pt"})
+        places |= dict.fromkeys(names, file)
+    write_json(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": places})
 
 
 @contextlib.contextmanager
