@@ -27,10 +27,23 @@ Fields for tasks that need more:
     output_format              likewise with __output__ for the target; metrics compare what stands in its place
     max_input_tokens,          the task's own lengths, in place of --max_source_length and --max_target_length
     max_output_tokens
+    source                     a name in SOURCES that reads the rows, instead of the hub and `--data_dir`'s files
+    instruction                Super-NaturalInstructions: which instances are read and how an instruction is written
+    references_by              the column whose equal values make one scored row; their labels are its references
+    report_by                  columns for whose values scores are reported one by one, beside the whole
+
+A column's name may reach inside with dots: `translation.en`.
 
 Texts, label words and counts are those of the original T5 (arXiv:1910.10683, `text-to-text-transfer-transformer`
-0.9.4); its text form of every task is written out in docs/tasks.md.
+0.9.4); its text form of every task is written out in docs/tasks.md. Further benchmarks have a module each in
+`t5suite.benchmark_entries`.
 """
+
+from t5suite.benchmark_entries.discoeval import DISCOEVAL, DISCOEVAL_MIXTURES
+from t5suite.benchmark_entries.hyperpartisan import HYPERPARTISAN
+from t5suite.benchmark_entries.scrolls import SCROLLS, SCROLLS_MIXTURES
+from t5suite.benchmark_entries.super_natural_instructions import SUPER_NATURAL_INSTRUCTIONS
+from t5suite.benchmark_entries.text_to_text import TEXT_TO_TEXT, TEXT_TO_TEXT_MIXTURES
 
 _GLUE = "nyu-mll/glue"
 _SUPER_GLUE = "aps/super_glue"
@@ -377,6 +390,11 @@ DATASET_VALS = {
             "metric_to_optimize": "average",
         },
     },
+    **TEXT_TO_TEXT,
+    **SUPER_NATURAL_INSTRUCTIONS,
+    **SCROLLS,
+    **HYPERPARTISAN,
+    **DISCOEVAL,
 }
 
 # Mixtures by benchmark and name: the tasks to train on, those to evaluate, and those whose mean is the published
@@ -403,4 +421,7 @@ MIXTURES = {
             "average": ["sentiment", "entailment", "similarity"],
         },
     },
+    **TEXT_TO_TEXT_MIXTURES,
+    **SCROLLS_MIXTURES,
+    **DISCOEVAL_MIXTURES,
 }

@@ -36,6 +36,10 @@ OPTIONAL_FIELDS = (
     "output_format",
     "max_input_tokens",
     "max_output_tokens",
+    "source",
+    "instruction",
+    "references_by",
+    "report_by",
 )
 SPLIT_ROLES = ("train", "validation", "test")
 # What an optional field may hold, where nothing else looks at it more closely; each may be null, too.
@@ -44,6 +48,10 @@ FIELD_KINDS = {
     "hub_name": (str, "a text"),
     "rows_of": (str, "a task's name"),
     "group_by": (str, "a column's name"),
+    "references_by": (str, "a column's name"),
+    "report_by": (list, "a list of columns"),
+    "source": (str, "a name"),
+    "instruction": (dict, "a table of settings"),
     "formatter": (str, "a name"),
     "target": (str, "a name"),
     "postprocess": (str, "a name"),
@@ -79,8 +87,8 @@ def metric_functions(entry) -> dict:
     """
     names = [name for listed in entry["metric_names"] for name in METRIC_GROUPS.get(listed, [listed])]
     optimised = entry["metric_to_optimize"]
-    if optimised not in (None, "average") and optimised not in names:
-        names.append(optimised)
+    if optimised not in (None, "average"):
+        names += [name for name in METRIC_GROUPS.get(optimised, [optimised]) if name not in names]
     renamed = {**METRIC_ALIASES, **(entry.get("metric_functions") or {})}
     return {name: METRICS[renamed.get(name, name)] for name in names}
 
@@ -138,7 +146,7 @@ def _check_metrics(name, entry):
     if optimised is None and names:
         raise ConfigError(f"{name}: metric_to_optimize is empty; name one of {', '.join(names)}, or 'average'")
     if optimised not in (None, "average"):
-        find(renamed.get(optimised, optimised), {**METRICS, **METRIC_ALIASES}, "metric", f"{name}: metric_to_optimize")
+        find(renamed.get(optimised, optimised), known, "metric", f"{name}: metric_to_optimize")
     if optimised == "average" and not names:
         raise ConfigError(f"{name}: metric_to_optimize is 'average', but metric_names is empty")
     if value_kind(entry) != "text":

@@ -11,13 +11,15 @@ preprocessors where the two differ). Every formatter takes `(row, entry, split)`
 
 import numbers
 import re
+import string
 from typing import NamedTuple
 
 import numpy as np
 
 from t5suite.errors import DataError
+from t5suite.tasks.instructions import drawn_reference, instruction_text
 from t5suite.tasks.pronouns import mark_wnli_pronoun, mark_wsc_pronoun
-from t5suite.tasks.targets import UNKNOWN_TARGET, label_text
+from t5suite.tasks.targets import UNKNOWN_TARGET, is_labelled, label_text, value_at
 
 
 class Example(NamedTuple):
@@ -41,12 +43,14 @@ KINDS = {
 }
 
 
+_NOTHING = object()
+
+
 def cell(row, column: str, kind: type = object):
-    """`row[column]` of type `kind`, or a `DataError` that names the column, its value and those that the row has."""
-    try:
-        value = row[column]
-    except KeyError:
-        raise DataError(f"the row has no column {column!r}; its columns are {', '.join(map(str, row))}") from None
+    """`value_at` of type `kind`, or a `DataError` that names the column, its value and those that the row has."""
+    value = value_at(row, column, _NOTHING)
+    if value is _NOTHING:
+        raise DataError(f"the row has no column {column!r}; its columns are {', '.join(map(str, row))}")
     types, name = KINDS[kind]
     if not isinstance(value, types) or (kind is int and isinstance(value, bool)):
         raise DataError(f"column {column!r} holds {value!r}, not a {name}")
@@ -182,6 +186,65 @@ def document(row, entry, split):
     return [Example("", cell(row, entry["text_column_name"], str))]
 
 
+def pad_punctuation(text: str) -> str:
+    """Spaces around every ASCII punctuation mark, then single spaces; those at the ends stay.
+
+    >>> pad_punctuation("U.S. (2-1)?")
+    'U . S . ( 2 - 1 ) ? '
+    """
+    return SPACES.sub(" ", PUNCTUATION.sub(r" \1 ", text))
+
+
+def squad(row, entry, split):
+    """Question and context with padded punctuation; the target is the first answer, padded too.
+
+    >>> squad({"question": "Who won?", "context": "Ann won.", "answers": {"text": ["Ann"]}}, entry, "train")
+    [Example(inputs='question: Who won ? context: Ann won . ', targets='Ann')]
+    """
+    parts = []
+    for prefix, column in zip(as_list(entry["prefix"]), as_list(entry["text_column_name"]), strict=True):
+        parts.append(prefix + pad_punctuation(cell(row, column, str)))
+    answers = value_at(row, entry["label_column_name"])
+    target = pad_punctuation(str(answers[0])) if is_labelled(row, entry) else UNKNOWN_TARGET
+    return [Example(SPACES.sub(" ", " ".join(parts)), target)]
+
+
+def discoeval(row, entry, split):
+    """As `columns`; RST's sentences are lists of texts, and sentences were named `first_sentence` before `sentence_1`.
+
+    >>> discoeval({"sentence_1": ["He", "left ."], "sentence_2": ["."], "label": 3}, entry, "train")
+    [Example(inputs='rst sentence1: He left . sentence2: .', targets='NS-Summary')]
+    """
+    texts = {}
+    for i, column in enumerate(as_list(entry["text_column_name"])):
+        older = f"{ORDINALS[i]}_sentence"
+        value = cell(row, older if column not in row and older in row else column)
+        texts[column] = " ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+    return [Example(join_columns(texts, entry["prefix"], entry["text_column_name"]), label_text(row, entry))]
+
+
+def super_ni(row, entry, split, fits=lambda text: True):
+    """An instance with its task's instruction; training takes one of its references, evaluation shows the first.
+
+    >>> super_ni(row, DATASET_VALS["super_ni"]["english"], "test")
+    [Example(inputs='Definition: Name the capital.\\n\\n Positive Example 1 -\\nInput: ...', targets='Lima')]
+    """
+    for column, kind in (("definition", str), ("input", str), ("positive_examples", list), ("negative_examples", list)):
+        cell(row, column, kind)
+    settings = entry["instruction"]
+    references = value_at(row, entry["label_column_name"])
+    references = [] if references is None else [references] if isinstance(references, str) else list(references)
+    inputs = instruction_text(row, settings, fits)
+    if not references:
+        return [Example(inputs, UNKNOWN_TARGET)]
+    return [Example(inputs, drawn_reference(row, references, settings) if split == "train" else references[0])]
+
+
+ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
+# What the original matches with `[[:punct:]]` and `\s` of RE2, which know ASCII only.
+PUNCTUATION = re.compile(f"([{re.escape(string.punctuation)}])")
+SPACES = re.compile(r"[ \t\n\f\r]+")
+
 FORMATTERS = {
     "columns": columns,
     "multirc": multirc,
@@ -189,6 +252,9 @@ FORMATTERS = {
     "wsc": wsc,
     "wnli_simple": wnli_simple,
     "dpr": dpr,
+    "squad": squad,
+    "discoeval": discoeval,
+    "super_ni": super_ni,
     "instruction": instruction,
     "document": document,
 }
@@ -197,4 +263,8 @@ FORMATTERS = {
 FORMATTER_COLUMNS = {
     "wsc": ["span1_text", "span2_index", "span2_text"],
     "dpr": ["pronoun", "candidates"],
+    "super_ni": ["task", "definition", "positive_examples", "negative_examples"],
 }
+
+# Formatters that leave parts out where the whole would be too long; they take `fits`, which says what is.
+FITTED_FORMATTERS = {"super_ni"}

@@ -14,11 +14,25 @@ one as an `evaluate.Metric`.
 
 import collections
 import math
-import re
-import string
 import warnings
 
 import numpy as np
+
+from t5suite.benchmark_entries.metric_groups import METRIC_GROUPS as METRIC_GROUPS
+from t5suite.tasks.text_metrics import (
+    bleu,
+    chrf,
+    instruction_exact_match,
+    instruction_rouge_l,
+    rouge1,
+    rouge2,
+    rouge_geometric_mean,
+    rouge_l,
+    rouge_l_sum,
+    squad_exact_match,
+    squad_f1,
+)
+from t5suite.tasks.text_metrics import normalize_answer as normalize_answer
 
 DETERMINERS = frozenset(
     [
@@ -146,45 +160,6 @@ def gender_parity(predictions, references, *, groups, **_):
     return 100 * float(np.mean(agreements)) if agreements else math.nan
 
 
-def squad_f1(predictions, references, **_):
-    """Mean over questions of the best token F1 against any reference, after SQuAD's normalisation."""
-    return _squad(_token_f1, predictions, references)
-
-
-def squad_exact_match(predictions, references, **_):
-    """Share of questions whose answer equals a reference after SQuAD's normalisation."""
-    return _squad(lambda p, r: float(p == r), predictions, references)
-
-
-def bleu(predictions, references, **_):
-    """sacrebleu's corpus BLEU, tokenizer `intl`, exponential smoothing, case-sensitive."""
-    import sacrebleu
-
-    return sacrebleu.corpus_bleu(list(predictions), _streams(references), tokenize="intl", smooth_method="exp").score
-
-
-def chrf(predictions, references, **_):
-    """sacrebleu's corpus chrF2."""
-    import sacrebleu
-
-    return sacrebleu.corpus_chrf(list(predictions), _streams(references)).score
-
-
-def rouge1(predictions, references, **_):
-    """Mean ROUGE-1 F1, no stemming; the best reference counts."""
-    return _rouge("rouge1", predictions, references)
-
-
-def rouge2(predictions, references, **_):
-    """Mean ROUGE-2 F1, no stemming; the best reference counts."""
-    return _rouge("rouge2", predictions, references)
-
-
-def rouge_l_sum(predictions, references, **_):
-    """Mean ROUGE-Lsum F1; sentences are split at ` . `, as the original T5 does."""
-    return _rouge("rougeLsum", predictions, references)
-
-
 def invalid_rate(predictions, references=None, **_):
     """Share of predictions that are no label (-1)."""
     return 100 * float(np.mean([prediction == -1 for prediction in predictions]))
@@ -206,16 +181,6 @@ def wsc_verdict(prediction: str, referent: str) -> int:
         return 0
     written_words, expected_words = set(written.split(" ")), set(expected.split(" "))
     return int(written_words <= expected_words or expected_words <= written_words)
-
-
-def normalize_answer(text: str) -> str:
-    """SQuAD's normal form: lower case, no ASCII punctuation, no articles, single spaces.
-
-    >>> normalize_answer("The U.S. Army")
-    'us army'
-    """
-    text = text.lower().translate(str.maketrans("", "", string.punctuation))
-    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
 
 
 def _equal(prediction, reference) -> bool:
@@ -263,46 +228,8 @@ def _correlation(name, predictions, references):
         return 100 * float(getattr(scipy.stats, name)(references, predictions)[0])
 
 
-def _squad(score, predictions, references):
-    values = []
-    for prediction, answers in zip(predictions, references, strict=True):
-        answers = [answers] if isinstance(answers, str) else answers
-        values.append(max(score(normalize_answer(prediction), normalize_answer(answer)) for answer in answers))
-    return 100 * float(np.mean(values))
-
-
-def _token_f1(prediction, answer):
-    prediction_tokens, answer_tokens = prediction.split(), answer.split()
-    common = sum((collections.Counter(prediction_tokens) & collections.Counter(answer_tokens)).values())
-    if common == 0:
-        return 0.0
-    precision_, recall_ = common / len(prediction_tokens), common / len(answer_tokens)
-    return 2 * precision_ * recall_ / (precision_ + recall_)
-
-
 def _without_determiners(text):
     return " ".join(word for word in text.strip().lower().split(" ") if word not in DETERMINERS)
-
-
-def _reference_lists(references):
-    return [[reference] if isinstance(reference, str) else list(reference) for reference in references]
-
-
-def _streams(references):
-    """References row by row -> sacrebleu's streams, the i-th references of all rows together (None where missing)."""
-    lists = _reference_lists(references)
-    return [[row[i] if i < len(row) else None for row in lists] for i in range(max(map(len, lists)))]
-
-
-def _rouge(key, predictions, references):
-    from rouge_score import rouge_scorer
-
-    scorer = rouge_scorer.RougeScorer([key])
-    best = []
-    for prediction, answers in zip(predictions, _reference_lists(references), strict=True):
-        lines = prediction.replace(" . ", " .\n")
-        best.append(max(scorer.score(answer.replace(" . ", " .\n"), lines)[key].fmeasure for answer in answers))
-    return 100 * float(np.mean(best))
 
 
 METRICS = {
@@ -326,17 +253,16 @@ METRICS = {
     "chrf": chrf,
     "rouge1": rouge1,
     "rouge2": rouge2,
+    "rougeL": rouge_l,
     "rougeLsum": rouge_l_sum,
+    "rouge_geometric_mean": rouge_geometric_mean,
+    "instruction_rougeL": instruction_rouge_l,
+    "instruction_exact_match": instruction_exact_match,
 }
 
 # Metrics that read texts, so they are none for tasks of classes or numbers.
-TEXT_METRICS = {"squad_f1", "squad_exact_match", "bleu", "chrf", "rouge1", "rouge2", "rougeLsum"}
-
-# Several scores under one name: expanded where an entry is read.
-METRIC_GROUPS = {
-    "squad": ["squad_f1", "squad_exact_match"],
-    "rouge": ["rouge1", "rouge2", "rougeLsum"],
-}
+TEXT_METRICS = {"squad_f1", "squad_exact_match", "bleu", "chrf", "rouge1", "rouge2", "rougeL", "rougeLsum"}
+TEXT_METRICS |= {"rouge_geometric_mean", "instruction_rougeL", "instruction_exact_match"}
 
 # Other systems' names for the same function; a task that asks for one gets its score under the name it asked for.
 METRIC_ALIASES = {

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from t5suite.errors import DataError
+from t5suite.tasks.formatters import pad_punctuation
 from t5suite.tasks.metrics import wsc_verdict
-from t5suite.tasks.targets import label_id
+from t5suite.tasks.targets import label_id, label_of, value_at
 
 
 class Judged(NamedTuple):
@@ -26,6 +27,8 @@ class Judged(NamedTuple):
 
 def values(task, rows, row_of_example, predictions) -> Judged:
     """Each prediction as `task.parse` reads it, against the row's own label."""
+    if task.entry.get("references_by"):
+        return answers_by(task, rows, row_of_example, predictions)
     references = [_reference(task, rows[row]) for row in row_of_example]
     return Judged([task.parse(text) for text in predictions], references, _groups(task, rows, row_of_example))
 
@@ -42,6 +45,30 @@ def first_answer(task, rows, row_of_example, predictions) -> Judged:
         key = _hashable((named["passage"], named["query"]), "idx")
         kept.setdefault(key, (text, list(rows[row][task.entry["label_column_name"]])))
     return Judged([text for text, _ in kept.values()], [answers for _, answers in kept.values()])
+
+
+def answers_by(task, rows, row_of_example, predictions) -> Judged:
+    """Rows that share the column `references_by` are one question: its first prediction counts, against all answers."""
+    kept: dict = {}
+    for row, text in zip(row_of_example, predictions, strict=True):
+        key = cell_at(rows[row], task.entry["references_by"])
+        _, answers = kept.setdefault(key, (text, []))
+        found = _reference(task, rows[row])
+        answers.extend(found if isinstance(found, list) else [found])
+    return Judged([task.parse(text) for text, _ in kept.values()], [answers for _, answers in kept.values()])
+
+
+def squad_answers(task, rows, row_of_example, predictions) -> Judged:
+    """SQuAD: each answer counts as it stands and in the original T5's form, with spaces around punctuation.
+
+    A model that was trained on that form writes it (`U . S .`), others do not (`U.S.`), and SQuAD's normalisation,
+    which deletes punctuation, does not bring the two together.
+    """
+    references = []
+    for row in row_of_example:
+        answers = list(value_at(rows[row], task.entry["label_column_name"]))
+        references.append(list(dict.fromkeys([*answers, *map(pad_punctuation, answers)])))
+    return Judged([task.parse(text) for text in predictions], references)
 
 
 def wsc_verdicts(task, rows, row_of_example, predictions) -> Judged:
@@ -85,7 +112,7 @@ def _hashable(value, path: str):
 def _reference(task, row):
     if task.value_kind == "class":
         return label_id(row, task.entry)
-    target = row.get(task.entry["label_column_name"])
+    target = label_of(row, task.entry)
     if task.value_kind == "text" and isinstance(target, (list, tuple)):
         return list(target)
     return task.parse(task.target_text(row))
@@ -100,5 +127,6 @@ def _groups(task, rows, row_of_example):
 POSTPROCESSORS = {
     "values": values,
     "first_answer": first_answer,
+    "squad_answers": squad_answers,
     "wsc_verdict": wsc_verdicts,
 }

@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from t5suite.benchmark_entries.metric_groups import METRIC_GROUPS
 from t5suite.errors import ConfigError, DataError
 from t5suite.lookup import find
 from t5suite.tasks.entries import check_entry, metric_functions
-from t5suite.tasks.formatters import FORMATTER_COLUMNS, FORMATTERS, Example, as_list, cell
+from t5suite.tasks.formatters import FITTED_FORMATTERS, FORMATTER_COLUMNS, FORMATTERS, Example, as_list, cell
 from t5suite.tasks.metrics import METRIC_ALIASES, invalid_rate
 from t5suite.tasks.postprocessors import POSTPROCESSORS
 from t5suite.tasks.targets import (
@@ -81,9 +82,16 @@ class Task:
         table = self.entry.get("splits") or {"train": "train", "validation": "validation", "test": "test"}
         return {self.name + split.removeprefix(role): split for split in as_list(table.get(role) or [])}
 
-    def examples(self, row, split: str = "validation") -> list[Example]:
-        """The (inputs, targets) pairs of a row: one; ReCoRD: one per answer; WSC training: none for a false row."""
-        examples = FORMATTERS[self.entry.get("formatter") or "columns"](row, self.entry, split)
+    def examples(self, row, split: str = "validation", fits: Callable[[str], bool] | None = None) -> list[Example]:
+        """The (inputs, targets) pairs of a row: one; ReCoRD: one per answer; WSC training: none for a false row.
+
+        Args:
+          fits: whether a text is short enough for the model (`bind_fits`): a task that shows demonstrations leaves out
+            those that are not. Default: everything is.
+        """
+        formatter = self.entry.get("formatter") or "columns"
+        fitted = {"fits": fits} if fits is not None and formatter in FITTED_FORMATTERS else {}
+        examples = FORMATTERS[formatter](row, self.entry, split, **fitted)
         return [filled(example, self.entry) for example in examples]
 
     def target_text(self, row) -> str:
@@ -163,6 +171,33 @@ class Task:
             scores["invalid_rate"] = invalid_rate([0 if is_number(text) else -1 for text in predictions])
         return scores
 
+    def score_groups(self, rows: Sequence, predictions: Sequence[str], split: str = "validation") -> dict:
+        """The scores of the parts that `report_by` names: `{column: {value: {metric: points, ..., "n": rows}}}`.
+
+        >>> load_task("super_ni", "english").score_groups(rows, predictions)["category"]["Title Generation"]
+        {'rougeL': 31.2, 'exact_match': 4.0, 'n': 1784}
+        """
+        columns = self.entry.get("report_by") or []
+        if not columns or not rows or not self._all_labelled(rows):
+            return {}
+        positions, at = [], 0
+        for row in rows:
+            positions.append(range(at, at + len(self.examples(row, split))))
+            at = positions[-1].stop
+        tables = {}
+        for column in columns:
+            members: dict = {}
+            for i, row in enumerate(rows):
+                members.setdefault(str(cell(row, column)), []).append(i)
+            tables[column] = {
+                value: {
+                    **self.score([rows[i] for i in own], [predictions[p] for i in own for p in positions[i]], split),
+                    "n": len(own),
+                }
+                for value, own in sorted(members.items())
+            }
+        return tables
+
     def optimised(self, scores: dict[str, float]) -> float:
         """The one number that selects checkpoints, from `score`'s table; NaN where there is none.
 
@@ -170,16 +205,16 @@ class Task:
         75.0
         """
         name = self.entry["metric_to_optimize"]
-        if name == "average":
-            values = [scores[metric] for metric in metric_functions(self.entry) if metric in scores]
-            return sum(values) / len(values) if values else math.nan
-        return scores.get(name, math.nan) if name else math.nan
+        wanted = list(metric_functions(self.entry)) if name == "average" else METRIC_GROUPS.get(name, [name])
+        values = [scores[metric] for metric in wanted if metric in scores]
+        return sum(values) / len(values) if values else math.nan
 
     def with_metric_to_optimize(self, name: str) -> "Task":
         """The same task, selected by another of its metrics (aliases such as mcc are understood)."""
         names = list(metric_functions(self.entry))
         by_alias = {METRIC_ALIASES.get(metric, metric): metric for metric in names}
-        table = {**{metric: metric for metric in names}, **by_alias, "average": "average"}
+        groups = {group: group for group, members in METRIC_GROUPS.items() if set(members) <= set(names)}
+        table = {**groups, **{metric: metric for metric in names}, **by_alias, "average": "average"}
         wanted = METRIC_ALIASES.get(name, name)
         chosen = find(name if name in table else wanted, table, "metric", where="--metric_to_optimize")
         return Task(self.benchmark, self.name, {**self.entry, "metric_to_optimize": chosen})
@@ -233,8 +268,15 @@ def tokenize_rows(rows: dict[str, list], *, task: Task, tokenizer, lengths: Leng
     """
     count = len(next(iter(rows.values())))
     each = ({column: values[i] for column, values in rows.items()} for i in range(count))
-    examples = [example for row in each for example in task.examples(row, split)]
-    return tokenize_examples(examples, tokenizer, task.lengths(lengths))
+    lengths = task.lengths(lengths)
+    fits = bind_fits(tokenizer, lengths)
+    examples = [example for row in each for example in task.examples(row, split, fits)]
+    return tokenize_examples(examples, tokenizer, lengths)
+
+
+def bind_fits(tokenizer, lengths: Lengths) -> Callable[[str], bool]:
+    """Whether a text, end-of-sequence token included, is no longer than the longest source kept."""
+    return lambda text: len(tokenizer(text, verbose=False)["input_ids"]) <= lengths.source
 
 
 def tokenize_examples(examples: Sequence[Example], tokenizer, lengths: Lengths) -> dict:

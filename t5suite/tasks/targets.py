@@ -9,6 +9,8 @@ Class labels are looked up exactly: case and white space count, and a text that 
 other class (arXiv:1910.10683, section 2.1: "we always count it as wrong").
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from t5suite.errors import DataError
@@ -58,9 +60,28 @@ def value_kind(entry) -> str:
     return "text"
 
 
+def value_at(row, column: str, default=None):
+    """`row[column]`, or what a dotted name reaches: `translation.de` is `row["translation"]["de"]`.
+
+    >>> value_at({"answers": {"text": ["1815"]}}, "answers.text")
+    ['1815']
+    """
+    if column in row:
+        return row[column]
+    first, dot, rest = column.partition(".")
+    if dot and isinstance(row.get(first), Mapping):
+        return value_at(row[first], rest, default)
+    return default
+
+
+def label_of(row, entry):
+    """What stands in the label column; -1 where there is none."""
+    return value_at(row, entry["label_column_name"], INVALID_CLASS)
+
+
 def label_text(row, entry) -> str:
     """The target text of a row; an unlabelled row (-1, or no label column) gives `<unk>` (numbers: `-1.0`)."""
-    label = row.get(entry["label_column_name"], INVALID_CLASS)
+    label = label_of(row, entry)
     kind = value_kind(entry)
     if kind == "class":
         return _class_text(label, entry)
@@ -72,17 +93,23 @@ def label_text(row, entry) -> str:
 
 
 def label_id(row, entry) -> int:
-    """The class id of a row's label, which may be an id, a boolean or a label word; -1 where there is none.
+    """The class id of a row's label: an id (also as digits), a boolean or a label word; -1 where there is none.
 
     >>> label_id({"label": "yes"}, {"label_column_name": "label", "labels": ["no", "yes"]})
     1
     """
-    label = row.get(entry["label_column_name"], INVALID_CLASS)
+    return class_number(label_of(row, entry), entry)
+
+
+def class_number(label, entry) -> int:
+    """As `label_id`, of the label itself."""
     words = label_words(entry["labels"])
     if label is None:
         return INVALID_CLASS
     if isinstance(label, str) and label in words:
         return words.index(label)
+    if isinstance(label, str) and label.isascii() and label.isdecimal() and not any(map(str.isdecimal, words)):
+        label = int(label)
     whole = isinstance(label, (int, np.integer)) or (isinstance(label, float) and label.is_integer())
     if whole and (label == INVALID_CLASS or 0 <= label < len(words)):
         return int(label)
@@ -91,7 +118,7 @@ def label_id(row, entry) -> int:
 
 
 def _class_text(label, entry) -> str:
-    index = label_id({entry["label_column_name"]: label}, entry)
+    index = class_number(label, entry)
     if index == INVALID_CLASS:
         return UNKNOWN_TARGET
     return label_words(entry["labels"])[index]
@@ -109,7 +136,7 @@ def _number(label, entry) -> float:
 
 def is_labelled(row, entry) -> bool:
     """Whether the row says what is right: hidden test labels are -1 (numbers: -1.0), hidden answers an empty list."""
-    label = row.get(entry["label_column_name"], INVALID_CLASS)
+    label = label_of(row, entry)
     if isinstance(label, (list, tuple, np.ndarray)):
         return len(label) > 0
     return label is not None and label != INVALID_CLASS
