@@ -1,4 +1,4 @@
-"""Fine-tunes an encoder-decoder model on GLUE, SuperGLUE or tasks of one's own, and scores it.
+"""Fine-tunes a language model on GLUE, SuperGLUE or tasks of one's own, and scores it.
 
     python fine_tune_t5.py --benchmark glue --dataset_name rte --model_name_or_path google/t5-v1_1-small
     python fine_tune_t5.py config.yaml --learning_rate 1e-3
@@ -30,12 +30,13 @@ from t5suite.tracking.dry_runs import print_dry_run
 from t5suite.tracking.trackers import Trackers, tracker_names
 from t5suite.training import fine_tuning as steps
 from t5suite.training import steps as shared
+from t5suite.training.adapter_arguments import adapt_by_flags, write_merged
 from t5suite.training.argument_parser import changed_settings, parse_arguments, without_launcher_flags
 from t5suite.training.arguments import FINE_TUNING_ARGUMENTS, FineTuningArguments
 from t5suite.training.checkpoints import checkpoint_step, checkpoints, resume_choice
 from t5suite.training.from_arguments import (
-    check_encoder_decoder,
     data_for,
+    encoding_by_flags,
     lengths_of,
     place_by_flags,
     plan_for,
@@ -86,27 +87,28 @@ def main(argv=None) -> dict:
     if run.finished:
         return reports.print_finished(run, is_main)
     with shared.owned(run, ranks):
-        return fine_tune(run, plan, settings, resume, trains, arguments)
+        return fine_tune(run, plan, settings, changed, resume, trains, arguments)
 
 
-def fine_tune(run, plan, settings, resume, trains, arguments) -> dict:
+def fine_tune(run, plan, settings, changed, resume, trains, arguments) -> dict:
     """The run itself, in a directory that no other process writes into."""
     model_args, eval_args, args = arguments.model, arguments.evaluation, arguments.training
     is_main = run.is_main
 
     # 4. Tokenizer and model, in float32 whatever the checkpoint holds.
-    tokenizer, model = tokenizer_and_model(model_args)
-    check_encoder_decoder(model)
+    tokenizer, model = tokenizer_and_model(model_args, tasks=plan.tasks)
+    model = adapt_by_flags(model, tokenizer, arguments, trains)
     place_by_flags(model, model_args, args, trains)
     shared.check_precision(args.fp16, model.config.model_type)
     logger.info("%(class)s, %(parameters)d parameters", describe(model))
 
-    # 5. Data, tokenization, and the metrics of every split that is scored.
-    data = data_for(plan, tokenizer, arguments, trains)
+    # 5. Data, tokenization as the model's family reads and writes, and the metrics of every split that is scored.
+    encoding = encoding_by_flags(model, tokenizer, arguments.data, changed)
+    data = data_for(plan, tokenizer, arguments, trains, encoding)
 
     # 6. Trainer.
     trainer, rates = trainer_for(model, tokenizer, data, arguments)
-    tasks = {task.name: task.entry for task in [*plan.train, *plan.evaluate]}
+    tasks = {task.name: task.entry for task in plan.tasks}
     run.use_data(data.described)
     run.update(tasks=tasks, mixing_rates=rates, missing_tasks=data.missing, model=describe(model))
     trainer.run_details = run.checkpoint_details
@@ -129,6 +131,8 @@ def fine_tune(run, plan, settings, resume, trains, arguments) -> dict:
     if is_main:
         name = shared.model_title(model, model_args.model_name_or_path, model_args.from_scratch)
         title = f"{name} on {plan.benchmark}/{plan.dataset_name}"
+        if arguments.adapter.merge_adapter:
+            write_merged(model, tokenizer, run.directory / "merged")
         reports.finish_run(run, data, report, results, best.best, title, name, is_model=trains)
     trainer.accelerator.wait_for_everyone()
     return results
@@ -136,9 +140,9 @@ def fine_tune(run, plan, settings, resume, trains, arguments) -> dict:
 
 def show(plan, settings, changed, trains, arguments) -> dict:
     """`--dry_run`: the configuration, some pairs, lengths and steps."""
-    tokenizer, model = tokenizer_and_model(arguments.model)
-    check_encoder_decoder(model)
-    data = data_for(plan, tokenizer, arguments, trains)
+    tokenizer, model = tokenizer_and_model(arguments.model, tasks=plan.tasks)
+    encoding = encoding_by_flags(model, tokenizer, arguments.data, changed)
+    data = data_for(plan, tokenizer, arguments, trains, encoding)
     return print_dry_run(settings, changed, data, tokenizer, lengths_of(arguments.data), arguments.training)
 
 
@@ -151,9 +155,10 @@ def score_checkpoints(plan, arguments) -> dict:
     data, scores, full = None, {}, {}
     for folder in folders:
         model_args.model_name_or_path = str(folder)
-        tokenizer, model = tokenizer_and_model(model_args)
+        tokenizer, model = tokenizer_and_model(model_args, tasks=plan.tasks)
         place_by_flags(model, model_args, args, trains=False)
-        data = data or data_for(plan, tokenizer, arguments, trains=False)
+        encoding = encoding_by_flags(model, tokenizer, arguments.data)
+        data = data or data_for(plan, tokenizer, arguments, trains=False, encoding=encoding)
         trainer, _ = trainer_for(model, tokenizer, data, arguments, selects=False)
         report = trainer.score(data.eval_sets)
         results = reports.build_results(report, plan.benchmark, plan.average, data.eval_sets, plan.published)

@@ -16,12 +16,13 @@ from t5suite.tracking import reports
 from t5suite.tracking.trackers import Trackers, tracker_names
 from t5suite.training import fine_tuning as steps
 from t5suite.training import steps as shared
+from t5suite.training.adapter_arguments import adapt_by_flags, write_merged
 from t5suite.training.argument_parser import parse_arguments
 from t5suite.training.arguments import FINE_TUNING_ARGUMENTS, FineTuningArguments
 from t5suite.training.checkpoints import resume_choice
 from t5suite.training.from_arguments import (
-    check_encoder_decoder,
     data_for,
+    encoding_by_flags,
     place_by_flags,
     plan_for,
     start_of,
@@ -50,8 +51,9 @@ class FineTuner:
                 self.plan.benchmark, self.plan.dataset_name, self.model_args.model_name_or_path
             )
         shared.seed_everything(self.args.seed)
-        self.tokenizer, self.model = tokenizer_and_model(self.model_args)
-        check_encoder_decoder(self.model)
+        self.tokenizer, self.model = tokenizer_and_model(self.model_args, tasks=self.plan.tasks)
+        self.encoding = encoding_by_flags(self.model, self.tokenizer, self.data_args)
+        self.model = adapt_by_flags(self.model, self.tokenizer, self.arguments, not self.eval_args.eval_only)
         place_by_flags(self.model, self.model_args, self.args, trains=not self.eval_args.eval_only)
         self.trainer = None
 
@@ -91,6 +93,8 @@ class FineTuner:
         if is_main:
             name = shared.model_title(self.model, self.model_args.model_name_or_path, self.model_args.from_scratch)
             title = f"{name} on {self.plan.benchmark}/{self.plan.dataset_name}"
+            if self.arguments.adapter.merge_adapter:
+                write_merged(self.model, self.tokenizer, run.directory / "merged")
             reports.finish_run(run, data, report, results, best.best, title, name, is_model=True)
         return results
 
@@ -114,6 +118,6 @@ class FineTuner:
         return decode_ids(ids[:, 1:].tolist(), self.tokenizer)
 
     def _prepare(self, trains: bool):
-        data = data_for(self.plan, self.tokenizer, self.arguments, trains)
+        data = data_for(self.plan, self.tokenizer, self.arguments, trains, self.encoding)
         self.trainer, _ = trainer_for(self.model, self.tokenizer, data, self.arguments, selects=trains)
         return data

@@ -17,7 +17,7 @@ What is too long loses tokens on the right; end-of-sequence, separator and speci
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from t5suite.data.collators import IGNORED
 from t5suite.errors import ConfigError
 from t5suite.tasks.formatters import as_list
 from t5suite.tasks.registry import Lengths, Task, decode_ids, tokenize_rows
+from t5suite.tasks.targets import INVALID_CLASS
 
 DEFAULT_SEPARATOR = "\nanswer: "
 
@@ -37,6 +38,10 @@ class TextEncoding:
     lengths: Lengths
 
     key = ""
+
+    def for_task(self, task: Task) -> "TextEncoding":
+        """The same with the task's own lengths, where it has any."""
+        return replace(self, lengths=task.lengths(self.lengths))
 
     def rows(self, rows: dict[str, list], task: Task, split: str) -> dict[str, list]:
         """`input_ids` and `labels`, one of each per example."""
@@ -174,8 +179,8 @@ class SegmentEncoding(TextEncoding):
         """The place of the row's word among the head's outputs, or its number; -100 for a row without a label."""
         if self.words is None:
             return float(row[task.entry["label_column_name"]]) if task.is_labelled(row) else float(IGNORED)
-        word = task.examples(row, split)[0].targets
-        return self.words.index(word) if word in self.words else IGNORED
+        number = task.parse(task.examples(row, split)[0].targets)
+        return IGNORED if number == INVALID_CLASS else self.words.index(task.label_words[number])
 
     def answers(self, texts: Sequence[str]) -> list[list[int]]:
         """Label words as places among the head's outputs."""
@@ -189,7 +194,8 @@ def segments(row, task: Task, split: str) -> tuple[str, ...]:
     ('It rains.', 'It is wet.')
     """
     columns = as_list(task.entry["text_column_name"])
-    if task.entry.get("formatter") in (None, "columns") and len(columns) <= 2:
+    bare = task.entry.get("formatter") in (None, "columns") and not task.entry.get("input_format")
+    if bare and len(columns) <= 2:
         return tuple(str(row[column]) for column in columns)
     return (task.examples(row, split)[0].inputs,)
 
@@ -223,7 +229,7 @@ def first_id(tokenizer, eos: int) -> int:
 
 def bind_encoding(encoding: TextEncoding, task: Task, split: str) -> Callable:
     """The lambda that `Dataset.map(batched=True)` calls."""
-    return lambda rows: encoding.rows(rows, task, split)
+    return lambda rows: encoding.for_task(task).rows(rows, task, split)
 
 
 def number_text(value: float, low: float = -np.inf, high: float = np.inf) -> str:

@@ -36,7 +36,7 @@ class CausalCollator(Seq2SeqCollator):
 
     def pad_left(self, sequences, value: int) -> torch.Tensor:
         """Sequences as one tensor, filled up with `value` on the left."""
-        return self.pad([sequence[::-1] for sequence in map(np.asarray, sequences)], value).flip(1)
+        return self.pad([np.asarray(sequence)[::-1].copy() for sequence in sequences], value).flip(1)
 
 
 def joined(prompt, answer) -> tuple[np.ndarray, np.ndarray]:
@@ -71,8 +71,8 @@ class SegmentCollator(Seq2SeqCollator):
         }
         if features[0].get("token_type_ids") is not None:
             batch["token_type_ids"] = self.pad([feature["token_type_ids"] for feature in features], 0)
-        batch["labels"] = torch.as_tensor(np.array([feature["labels"][0] for feature in features]))
-        return batch
+        labels_B = torch.as_tensor(np.array([feature["labels"][0] for feature in features]))
+        return {**batch, "labels": labels_B if labels_B.is_floating_point() else labels_B.long()}
 
 
 # By the names of `t5suite.models.families.FAMILIES` (a test keeps the two equal).

@@ -15,10 +15,12 @@ from safetensors import SafetensorError
 from transformers import AutoTokenizer, T5Tokenizer
 
 from t5suite.errors import ConfigError
+from t5suite.models.adapters import adapter_of, inner_model, is_adapter, load_adapter
 from t5suite.models.checkpoint_weights import load_init_checkpoint
 from t5suite.models.configs import cannot_load, first_line, load_config, parse_overrides, require
 from t5suite.models.families import FAMILIES, family_of, model_class_for
 from t5suite.models.head_tying import T5_TYPES, random_model, trained_model
+from t5suite.models.heads import HEAD_CLASS, draw_head_anew, give_head, head_for
 from t5suite.models.initialization import initialize
 from t5suite.models.packed_t5 import accept_packed_batches
 from t5suite.models.placement import by_device
@@ -64,10 +66,12 @@ def load_model(
     dropout_rate: float | None = None,
     family: str | None = None,
     sentence_pairs: bool = False,
+    tasks=(),
     num_new_tokens: int = 0,
     init_checkpoint: str | None = None,
     allow_missing_keys: bool = False,
     attn_implementation: str | None = None,
+    adapter_base: str | None = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
 ):
@@ -80,18 +84,38 @@ def load_model(
       config_name: a preset, a model type, a hub name, a folder or a .json file (`configs.load_config`).
       family: seq2seq, causal or masked, if not what the configuration says (`families.family_of`).
       sentence_pairs: take a masked model with a head for pairs of sentences.
+      tasks: what a masked model is fine-tuned for: it gets a head for their labels (`heads`).
       num_new_tokens: how many of the tokenizer's last pieces were added to it: trained weights grow rows for these.
       init_checkpoint: a file or folder of bare weights that replace the model's (`checkpoint_weights`).
       attn_implementation: eager, sdpa, ...; transformers' own choice without it (sdpa where the model has it).
+      adapter_base: where the base model is, if `name` is an adapter's folder and it is not where that says.
 
     Raises:
       ConfigError: the model cannot be found, or its vocabulary is smaller than the tokenizer's.
     """
+    if is_adapter(name):
+        return load_adapter(
+            name,
+            tokenizer=tokenizer,
+            base=adapter_base,
+            config_name=config_name,
+            from_scratch=from_scratch,
+            config_overrides=config_overrides,
+            dropout_rate=dropout_rate,
+            family=family,
+            init_checkpoint=init_checkpoint,
+            attn_implementation=attn_implementation,
+            trust_remote_code=trust_remote_code,
+        )
+    if adapter_base is not None:
+        raise ConfigError(f"--adapter_base has no effect: --model_name_or_path {name} is no adapter's folder")
     scratch = from_scratch or config_name is not None or name is None
     config_name = config_name or name or BUNDLED_MODEL
     config = load_config(config_name, config_overrides, dropout_rate, revision, trust_remote_code, scratch)
     family = family_of(config, family)
-    auto_class = model_class_for(config, family, sentence_pairs)
+    head = head_for(tasks) if tasks and family == "masked" else None
+    auto_class = model_class_for(config, family, sentence_pairs) if head is None else HEAD_CLASS
+    new_head = head is not None and give_head(config, head)
     options = {"dtype": torch.float32, "trust_remote_code": trust_remote_code}
     if attn_implementation is not None:
         _check_attention(config, attn_implementation)
@@ -101,7 +125,10 @@ def load_model(
         set_special_tokens(config, tokenizer, FAMILIES[family].special_tokens, scratch)
         model = _random_weights(auto_class, config, options)
     else:
+        options |= {"ignore_mismatched_sizes": True} if new_head else {}
         model = _trained_weights(auto_class, name, config, {**options, "revision": revision})
+        if new_head:
+            draw_head_anew(model)
         set_special_tokens(model.config, tokenizer, FAMILIES[family].special_tokens, scratch)
         _check_vocabulary(model, len(tokenizer) - num_new_tokens)
         grow_embeddings(model, len(tokenizer))
@@ -184,8 +211,9 @@ def describe(model) -> dict:
     parameters = list(model.parameters())
     placement = by_device(model)
     return {
-        "class": type(model).__name__,
+        "class": type(inner_model(model)).__name__,
         "parameters": sum(p.numel() for p in parameters),
         "trainable": sum(p.numel() for p in parameters if p.requires_grad),
         **({"placement": placement} if placement else {}),
+        **adapter_of(model),
     }

@@ -67,6 +67,22 @@ def add_sentinels(tokenizer, num_sentinels: int) -> int:
     return add_tokens(tokenizer, (SENTINEL.format(n) for n in range(num_sentinels) if n >= len(has) or not has[n]))
 
 
+def ensure_padding(tokenizer) -> None:
+    """Gives a tokenizer without a padding token its end token for that, as GPT-2 needs: masks tell the two apart.
+
+    >>> ensure_padding(gpt2_tokenizer), gpt2_tokenizer.pad_token
+    (None, '<|endoftext|>')
+
+    Raises:
+      ConfigError: it has neither.
+    """
+    if tokenizer.pad_token is not None:
+        return
+    if tokenizer.eos_token is None:
+        raise ConfigError("the tokenizer has neither a padding token nor an end token; rows cannot be padded")
+    tokenizer.pad_token = tokenizer.eos_token
+
+
 def fit_config(config, tokenizer, fixed: bool = False) -> None:
     """Gives a configuration whose weights will be random the rows that the tokenizer needs.
 

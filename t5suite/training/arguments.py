@@ -19,6 +19,7 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 from t5suite.errors import ConfigError
 from t5suite.models.placement import check_flags
 from t5suite.optim.schedules import SCHEDULES
+from t5suite.training.adapter_arguments import AdapterArguments
 from t5suite.training.optimization import check_schedule, resolve_names
 from t5suite.training.resuming.resets import parse_reset
 from t5suite.training.sharding.settling import begin_sharding, settle_sharding
@@ -96,6 +97,10 @@ class ModelArguments:
     unfreeze_regex: str | None = field(
         default=None, metadata={"help": "Of what --freeze and --freeze_regex name, train these all the same."}
     )
+    adapter_base: str | None = field(
+        default=None,
+        metadata={"help": "The base of an adapter (--model_name_or_path), if not where the adapter says that it is."},
+    )
     trust_remote_code: bool = field(default=False, metadata={"help": "Run code that a hub repository brings along."})
 
     def __post_init__(self):
@@ -132,6 +137,13 @@ class DataArguments:
         default=512, metadata={"help": "Longest input in tokens; more is cut off on the right."}
     )
     max_target_length: int = field(default=512, metadata={"help": "Longest target in tokens."})
+    answer_separator: str | None = field(
+        default=None,
+        metadata={
+            "help": "What stands between prompt and answer of a decoder-only model; \\n is a line break. Default: what "
+            "the model was trained with, else '\\nanswer: '."
+        },
+    )
     max_train_samples: int | None = field(default=None, metadata={"help": "At most this many training rows a task."})
     max_eval_samples: int | None = field(default=None, metadata={"help": "At most this many evaluation rows a split."})
     max_predict_samples: int | None = field(default=None, metadata={"help": "At most this many test rows a split."})
@@ -322,6 +334,7 @@ class FineTuningArguments(NamedTuple):
 
     model: ModelArguments
     data: DataArguments
+    adapter: AdapterArguments
     evaluation: EvaluationArguments
     training: SuiteTrainingArguments
 

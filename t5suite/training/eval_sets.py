@@ -92,7 +92,7 @@ def make_eval_set(
     name, task: Task, role, split, rows, tokenizer, lengths: Lengths, method="generate", encoding=None
 ) -> EvalSet:
     """An `EvalSet` of a `datasets.Dataset` of rows."""
-    encoding = encoding or TextEncoding(tokenizer, lengths)
+    encoding = (encoding or TextEncoding(tokenizer, lengths)).for_task(task)
     row_list = rows.to_list()
     examples = [task.examples(row, role) for row in row_list]
     row_of_example = [i for i, of_row in enumerate(examples) for _ in of_row]

@@ -13,11 +13,14 @@ import logging
 import math
 from dataclasses import dataclass
 
+import numpy as np
 from tqdm.auto import tqdm
 from transformers import EarlyStoppingCallback
 
 from t5suite.constants import MIXTURES
 from t5suite.data.collators import Seq2SeqCollator
+from t5suite.data.encodings import SegmentEncoding, TextEncoding
+from t5suite.data.family_collators import COLLATORS
 from t5suite.data.features import TokenArrays
 from t5suite.data.sources import DataOptions
 from t5suite.data.training_data import (
@@ -30,11 +33,15 @@ from t5suite.data.training_data import (
     tokenize_training_sets,
 )
 from t5suite.errors import ConfigError
+from t5suite.models.adapters import is_adapted, is_adapter, restore_adapter
+from t5suite.models.configs import check_length
+from t5suite.models.families import family_of_model
 from t5suite.tasks.registry import Lengths, Task, load_task, resolve_names
 from t5suite.tasks.task_files import load_registry
 from t5suite.training.callbacks import BestPerTaskCallback, MetricsCallback
 from t5suite.training.eval_sets import load_eval_sets, selection_eval_sets, widen_for_training_targets
 from t5suite.training.evaluation import Decoding, EvalSet, Evaluator, Report, task_values
+from t5suite.training.losses import SquaredLoss
 from t5suite.training.steps import TRAINING_FLAGS, update_size
 from t5suite.training.trainer import SuiteTrainer
 
@@ -55,6 +62,11 @@ class Plan:
     evaluate: list[Task]
     average: list[str]
     published: bool
+
+    @property
+    def tasks(self) -> list[Task]:
+        """Every task of the run, once."""
+        return list({task.name: task for task in [*self.train, *self.evaluate]}.values())
 
     @property
     def alone(self) -> bool:
@@ -119,8 +131,12 @@ def load_data(
     max_predict_samples: int | None = None,
     allow_missing: bool = False,
     seed: int = 42,
+    encoding: TextEncoding | None = None,
 ) -> Data:
     """Loads, checks and tokenizes every split that the run needs.
+
+    Args:
+      encoding: how the model's family reads and writes (`models.family_encodings`); text to text without one.
 
     Raises:
       DataError, ConfigError: a split is missing, a row is wrong, a method does not fit.
@@ -128,28 +144,60 @@ def load_data(
     training_sets, missing, features = [], [], []
     if trains:
         training_sets, missing = load_training_sets(plan.train, options, subset, seed, allow_missing)
-        features = tokenize_training_sets(training_sets, tokenizer, lengths)
+        features = tokenize_training_sets(training_sets, tokenizer, lengths, encoding)
     described = {f"{part.task.name}.train": part.describe() for part in training_sets}
     kept = [task for task in plan.evaluate if task.name not in missing]
     sets = {"validation": [], "test": []}
     for role, wanted, limit in (("validation", evaluates, max_eval_samples), ("test", predicts, max_predict_samples)):
         tasks = [task for task in kept if role == "validation" or task.splits("test")] if wanted else []
         sets[role], found, left_out = load_eval_sets(
-            tasks, role, options, tokenizer, lengths, method, limit, seed, allow_missing, alone=plan.alone
+            tasks, role, options, tokenizer, lengths, method, limit, seed, allow_missing, plan.alone, encoding
         )
         described.update(found)
         missing = missing + left_out
     widen_for_training_targets([*sets["validation"], *sets["test"]], training_sets, features)
     selecting = sets["validation"]
     if trains and subset.selection_share:
-        selecting = selection_eval_sets(training_sets, tokenizer, lengths, method)
+        selecting = selection_eval_sets(training_sets, tokenizer, lengths, method, encoding)
         widen_for_training_targets(selecting, training_sets, features)
     return Data(training_sets, features, sets["validation"], sets["test"], selecting, described, missing)
 
 
 def make_collator(model, fp16_or_bf16: bool = False) -> Seq2SeqCollator:
-    """Lengths are multiples of 8 under mixed precision, which is what tensor cores work in."""
-    return Seq2SeqCollator(model.config.pad_token_id, model.config.decoder_start_token_id, 8 if fp16_or_bf16 else 1)
+    """The family's; lengths are multiples of 8 under mixed precision, which is what tensor cores work in."""
+    config = model.config
+    start = getattr(config, "decoder_start_token_id", None)
+    return COLLATORS[family_of_model(model)](config.pad_token_id, start, 8 if fp16_or_bf16 else 1)
+
+
+def check_positions(model, data: "Data") -> None:
+    """Refuses examples that are longer than the model has positions for.
+
+    Raises:
+      ConfigError: with the flag to lower.
+    """
+    behind = family_of_model(model) == "causal"  # there the answer stands in the prompt's row
+    sets = [(features, 0) for features in data.features]
+    sets += [(eval_set.features, eval_set.max_target_tokens) for eval_set in [*data.scored, *data.selecting]]
+    for features, answer in sets:
+        if len(features):
+            answers = np.maximum(features.labels.lengths, answer) if behind else 0
+            check_length(model.config, int((features.input_ids.lengths + answers).max()), "--max_source_length")
+
+
+def warn_of_idle_family_flags(changed: dict, encoding: TextEncoding) -> list[str]:
+    """Warns of flags that have no effect in a model's family; returns them."""
+    heads = isinstance(encoding, SegmentEncoding)
+    reasons = [
+        (heads, ("eval_method", *GENERATION_FLAGS), "an encoder's head gives the answer"),
+        (heads, ("max_target_length",), "an encoder's head writes nothing"),
+        (heads and encoding.words is None, ("label_smoothing_factor", "z_loss"), "the head gives a number"),
+        (not hasattr(encoding, "separator"), ("answer_separator",), "prompt and answer do not share a row"),
+    ]
+    idle = {name: why for applies, names, why in reasons if applies for name in names if name in changed}
+    for name, why in idle.items():
+        logger.warning("--%s has no effect: %s", name, why)
+    return list(idle)
 
 
 def make_evaluator(collator, tokenizer, args, accelerator, show_progress: bool) -> Evaluator:
@@ -189,6 +237,7 @@ def make_trainer(model, tokenizer, args, data: Data, mixing: Mixing, patience: i
         args.load_best_model_at_end = False
     if not eval_sets:
         args.eval_strategy = type(args.eval_strategy)("no")
+    check_positions(model, data)
     collator = make_collator(model, args.fp16 or args.bf16)
     trainer = SuiteTrainer(
         model=model,
@@ -199,6 +248,7 @@ def make_trainer(model, tokenizer, args, data: Data, mixing: Mixing, patience: i
         eval_sets=eval_sets,
         selection_metric="loss" if args.selection_metric == "loss" else None,
         name_example=example_namer([part.task.name for part in data.training_sets], data.features),
+        loss=SquaredLoss() if getattr(model.config, "problem_type", None) == "regression" else None,
         processing_class=tokenizer,
     )
     trainer.evaluator = make_evaluator(
@@ -270,8 +320,12 @@ def evaluate_each_at_its_best(trainer: SuiteTrainer, eval_sets: list[EvalSet], b
     for name in names:
         of_task = [eval_set for eval_set in eval_sets if eval_set.task.name == name]
         weights = best.folder(name) / "model.safetensors"
-        if name in best.best and weights.is_file():
-            load_model(trainer.model, weights, strict=False)
+        is_adapted_best = is_adapted(trainer.model) and is_adapter(best.folder(name))
+        if name in best.best and (is_adapted_best or weights.is_file()):
+            if is_adapted_best:
+                restore_adapter(trainer.model, best.folder(name))
+            else:
+                load_model(trainer.model, weights, strict=False)
             for eval_set in of_task:
                 eval_set.marks.append(f"step {best.best[name]['step']}")
         else:

@@ -15,13 +15,22 @@ from t5suite.data.text.readers import TextOptions
 from t5suite.data.training_data import Mixing, Subset
 from t5suite.errors import ChangedDataError, ConfigError
 from t5suite.models.families import family_of_model
+from t5suite.models.family_encodings import SEPARATOR, encoding_for
 from t5suite.models.freezing import freeze
 from t5suite.models.loading import load_model, load_model_shapes, load_tokenizer
 from t5suite.models.placement import check_alone, place_model
-from t5suite.models.vocabulary import add_sentinels, add_tokens
+from t5suite.models.vocabulary import add_sentinels, add_tokens, ensure_padding
 from t5suite.run_settings import allowed_names
 from t5suite.tasks.registry import Lengths
-from t5suite.training.fine_tuning import Data, Plan, load_data, make_trainer, plan_tasks
+from t5suite.tasks.task_card import TaskCard, make_task_card
+from t5suite.training.fine_tuning import (
+    Data,
+    Plan,
+    load_data,
+    make_trainer,
+    plan_tasks,
+    warn_of_idle_family_flags,
+)
 from t5suite.training.pre_training import control_ids
 from t5suite.training.pre_training_collators import make_collator
 from t5suite.training.pre_training_evaluation import EVALUATION_SEED
@@ -31,10 +40,13 @@ from t5suite.training.resuming.resets import Start, choose_start
 logger = logging.getLogger(__name__)
 
 
-def tokenizer_and_model(model_args, mode_tokens=(), sentence_pairs: bool = False, without_weights: bool = False):
+def tokenizer_and_model(
+    model_args, mode_tokens=(), sentence_pairs: bool = False, without_weights: bool = False, tasks=()
+):
     """`(tokenizer, model)` of the model flags, the model in float32.
 
     Args:
+      tasks: what the model is fine-tuned for; a masked model gets a head for their labels.
       mode_tokens: tokens that an objective needs and the tokenizer may lack (`vocabulary.MODE_TOKENS` for UL2).
       sentence_pairs: give a masked model a head for pairs of sentences.
       without_weights: make a new model's shapes alone (on the meta device), which a dry run needs.
@@ -49,6 +61,8 @@ def tokenizer_and_model(model_args, mode_tokens=(), sentence_pairs: bool = False
         logger.warning("--allow_missing_keys has no effect: there is no --init_checkpoint")
     added = 0 if model_args.num_sentinels is None else add_sentinels(tokenizer, model_args.num_sentinels)
     added += add_tokens(tokenizer, mode_tokens)
+    if tasks:
+        ensure_padding(tokenizer)
     load = load_model_shapes if without_weights else load_model
     model = load(
         model_args.model_name_or_path,
@@ -59,10 +73,12 @@ def tokenizer_and_model(model_args, mode_tokens=(), sentence_pairs: bool = False
         dropout_rate=model_args.dropout_rate,
         family=model_args.model_family,
         sentence_pairs=sentence_pairs,
+        tasks=tasks,
         num_new_tokens=added,
         init_checkpoint=model_args.init_checkpoint,
         allow_missing_keys=model_args.allow_missing_keys,
         attn_implementation=model_args.attn_implementation,
+        adapter_base=model_args.adapter_base,
         revision=model_args.model_revision,
         trust_remote_code=model_args.trust_remote_code,
     )
@@ -93,17 +109,14 @@ def place_by_flags(model, model_args, args, trains: bool) -> None:
     )
 
 
-def check_encoder_decoder(model) -> None:
-    """Fine-tuning is text to text.
-
-    Raises:
-      ConfigError: the model has no decoder beside its encoder.
-    """
-    family = family_of_model(model)
-    if family != "seq2seq":
-        raise ConfigError(
-            f"{type(model).__name__} is a {family} language model; fine-tuning takes encoder-decoder models (T5, BART)"
-        )
+def encoding_by_flags(model, tokenizer, data_args, changed: dict | None = None):
+    """How the model's family reads rows and writes answers; warns of flags that its family does not heed."""
+    separator = data_args.answer_separator
+    if separator is not None:
+        separator = separator.replace("\\n", "\n").replace("\\t", "\t")  # as a shell passes them
+    encoding = encoding_for(model, tokenizer, lengths_of(data_args), separator)
+    warn_of_idle_family_flags(changed or {}, encoding)
+    return encoding
 
 
 def plan_for(arguments) -> Plan:
@@ -114,8 +127,8 @@ def plan_for(arguments) -> Plan:
     )
 
 
-def data_for(plan: Plan, tokenizer, arguments, trains: bool) -> Data:
-    """Every split that the flags ask for, tokenized, with its metrics bound."""
+def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None) -> Data:
+    """Every split that the flags ask for, tokenized as `encoding` does, with its metrics bound."""
     data_args, eval_args, args = arguments.data, arguments.evaluation, arguments.training
     return load_data(
         plan,
@@ -142,13 +155,28 @@ def data_for(plan: Plan, tokenizer, arguments, trains: bool) -> Data:
         max_predict_samples=data_args.max_predict_samples,
         allow_missing=data_args.allow_missing_tasks,
         seed=args.seed,
+        encoding=encoding,
     )
 
 
 def trainer_for(model, tokenizer, data: Data, arguments, selects: bool = True):
     """`(trainer, {task: mixing rate})`; without `selects`, one that no early stopping ends."""
     patience = arguments.evaluation.early_stopping_patience if selects else None
-    return make_trainer(model, tokenizer, arguments.training, data, mixing_of(arguments.data), patience)
+    trainer, rates = make_trainer(model, tokenizer, arguments.training, data, mixing_of(arguments.data), patience)
+    trainer.task_card = task_card_of(data, lengths_of(arguments.data), model)
+    return trainer, rates
+
+
+def task_card_of(data: Data, lengths: Lengths, model) -> TaskCard:
+    """What a saved model says of its tasks: how their texts are made, and how long their answers may be."""
+    answers = {part.task.name: int(max(f.labels.lengths)) for part, f in zip(data.training_sets, data.features)}
+    for eval_set in data.scored:
+        name = eval_set.task.name
+        answers[name] = max(answers.get(name, 1), eval_set.max_target_tokens)
+    tasks = [part.task for part in data.training_sets] + [eval_set.task for eval_set in data.scored]
+    separator = getattr(model.config, SEPARATOR, None)  # an adapter's folder has no configuration to keep it
+    settings = {} if separator is None else {SEPARATOR: separator}
+    return make_task_card(tasks, lengths, answers, family_of_model(model), **settings)
 
 
 def start_of(run, resume: str, args, ranks) -> Start:

@@ -6,7 +6,8 @@
 Dividing by the number of tokens of the whole update (all micro-batches, all ranks) makes batch 8x1, 4x2 and 2x4 and
 one or two ranks give the same loss and gradient. transformers 5.23 multiplies T5's loss by accumulation steps and
 ranks instead: `T5.forward` takes `**kwargs`, so its Trainer believes the model divides by `num_items_in_batch`
-(`tests/test_training_laws.py` tells when that is gone). Shapes: B examples, T target tokens, V vocabulary.
+(`tests/test_training_laws.py` tells when that is gone). An encoder with a head has one label a row, [B], and V classes:
+the same sum over rows. Shapes: B examples, T target tokens, V vocabulary.
 """
 
 from dataclasses import dataclass
@@ -45,6 +46,22 @@ class TokenLoss:
         if num_items_in_batch is None:
             num_items_in_batch = labels.ne(IGNORED).sum().clamp(min=1)
         return token_loss(token_logits(outputs), labels, num_items_in_batch, self.label_smoothing, self.z_loss)
+
+
+@dataclass(frozen=True)
+class SquaredLoss:
+    """Squared differences of a head's number and the label, summed over rows and divided by their global number.
+
+    >>> SquaredLoss()(outputs, torch.tensor([3.8, -100.0]), num_items_in_batch=1)     # outputs.logits: [[3.5], [1.0]]
+    tensor(0.0900)
+    """
+
+    def __call__(self, outputs, labels_B, num_items_in_batch=None) -> torch.Tensor:
+        kept_B = labels_B.ne(IGNORED)
+        if num_items_in_batch is None:
+            num_items_in_batch = kept_B.sum().clamp(min=1)
+        differences_B = (outputs.logits[:, 0].float() - labels_B).masked_fill(~kept_B, 0.0)
+        return differences_B.square().sum() / num_items_in_batch
 
 
 def token_logits(outputs) -> torch.Tensor:

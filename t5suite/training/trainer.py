@@ -49,6 +49,7 @@ class SuiteTrainer(ExactResume, SafeUpdates, Checkpointing, Seq2SeqTrainer):
       evaluator, eval_sets: what `evaluate` runs.
       selection_metric: 'loss' selects checkpoints by loss; None by the tasks' own metrics.
       name_example: index -> what an incident calls that training example.
+      loss: `(outputs, labels, num_items_in_batch)` -> the loss; cross-entropy of tokens, or classes, without it.
     """
 
     def __init__(
@@ -60,16 +61,20 @@ class SuiteTrainer(ExactResume, SafeUpdates, Checkpointing, Seq2SeqTrainer):
         eval_sets=(),
         selection_metric=None,
         name_example=int,
+        loss=None,
         **kwargs,
     ):
         args = kwargs["args"]
-        loss = TokenLoss(label_smoothing=args.label_smoothing_factor, z_loss=getattr(args, "z_loss", 0.0))
+        tokens = TokenLoss(label_smoothing=args.label_smoothing_factor, z_loss=getattr(args, "z_loss", 0.0))
         super().__init__(
             data_collator=collator,
-            compute_loss_func=loss,
+            compute_loss_func=loss or tokens,
             eval_dataset={eval_set.name: eval_set.features for eval_set in eval_sets} or None,
             **kwargs,
         )
+        # Our labels stand below the token that predicts them, in every family: each of them counts. Left alone,
+        # transformers 5.23 would not count the first one of a causal model's row.
+        self._loss_shifts_labels = False
         self.epoch_order = epoch_order
         self.evaluator = evaluator
         self.eval_sets = list(eval_sets)
