@@ -76,8 +76,9 @@ def family_of_model(model) -> str:
     >>> family_of_model(model)
     'seq2seq'
     """
+    kind = type(model.get_base_model()) if hasattr(model, "get_base_model") else type(model)  # below an adapter
     for name, family in FAMILIES.items():
-        if family.holds(model.config) and class_in(family.auto_class, model.config) is type(model):
+        if family.holds(model.config) and class_in(family.auto_class, model.config) is kind:
             return name
     return family_of(model.config)
 

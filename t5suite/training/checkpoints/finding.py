@@ -117,7 +117,8 @@ def missing_part(path: Path) -> str | None:
     sharded_by_deepspeed = any(path.glob("global_step*"))
     if sharded_by_deepspeed:
         return None
-    if not any((path / name).is_file() for name in ("model.safetensors", "model.safetensors.index.json")):
+    weights = ("model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors")
+    if not any((path / name).is_file() for name in weights):
         return "model.safetensors"
     return next((name for name in ("optimizer.pt", "scheduler.pt") if not (path / name).is_file()), None)
 

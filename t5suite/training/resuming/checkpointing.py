@@ -22,6 +22,7 @@ import torch
 from transformers.trainer_callback import ExportableState
 
 from t5suite.errors import CheckpointError
+from t5suite.models.adapters import is_adapted, restore_adapter, save_adapter
 from t5suite.runs import read_json
 from t5suite.training.checkpoints import (
     STATE_FILE,
@@ -133,11 +134,14 @@ class Checkpointing:
         folder = Path(output_dir or self.args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
         model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
-        if state_dict is not None:
+        if is_adapted(model):
+            save_adapter(model, folder, state_dict, run_folder=self.args.output_dir)
+        elif state_dict is not None:
             # Put together from pieces, tied weights do not share memory any more: each would be written by every name.
             tied = getattr(model, "all_tied_weights_keys", None) or {}
             state_dict = {name: value for name, value in state_dict.items() if tied.get(name) not in state_dict}
-        model.save_pretrained(folder, state_dict=state_dict)
+        if not is_adapted(model):
+            model.save_pretrained(folder, state_dict=state_dict)
         if self.processing_class is not None:
             self.processing_class.save_pretrained(folder)
 
@@ -183,6 +187,8 @@ class Checkpointing:
         """Weights; under FSDP each rank takes its pieces of the whole ones."""
         if self.is_fsdp_enabled:
             load_weights(self.model, checkpoint)
+        elif is_adapted(self.model):
+            restore_adapter(self.model, checkpoint)
         else:
             super()._load_from_checkpoint(checkpoint, model)
 
@@ -212,6 +218,8 @@ class Checkpointing:
             raise CheckpointError(f"the best checkpoint, {best}, is damaged: {reason}; no other has its weights")
         if self.is_fsdp_enabled:
             load_weights(self.model, best)
+        elif is_adapted(self.model) and not self.is_deepspeed_enabled:
+            restore_adapter(self.model, best)
         else:
             super()._load_best_model()
 

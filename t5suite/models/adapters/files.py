@@ -1,0 +1,197 @@
+"""The files of an adapter: its weights, its settings, and which model it belongs to; nothing of that model.
+
+runs/x/adapter_config.json          PEFT's settings and the base model's name: what PEFT itself loads
+runs/x/adapter_model.safetensors    the adapter's weights
+runs/x/prompt_encoder.safetensors   the network behind p-tuning's virtual tokens, which training goes on with
+runs/x/adapter_base.json            the base model's name and fingerprint
+runs/base/                          the base model, where no name brings it back (random weights, an added vocabulary)
+"""
+
+import contextlib
+import copy
+import json
+import logging
+import os
+import shutil
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+
+from t5suite.errors import ConfigError
+from t5suite.models.adapters.kinds import peft_library
+from t5suite.models.adapters.making import NAME, fingerprint, inner_model, kind_of, wrap
+
+logger = logging.getLogger(__name__)
+
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+PROMPT_ENCODER = "prompt_encoder.safetensors"
+BASE_FILE = "adapter_base.json"
+BASE_FOLDER = "base"
+
+
+def is_adapter(folder) -> bool:
+    """Whether a folder holds an adapter and not a whole model."""
+    return folder is not None and (Path(folder) / ADAPTER_CONFIG).is_file()
+
+
+def save_adapter(model, folder, state_dict: dict | None = None, run_folder=None) -> None:
+    """Writes the adapter alone.
+
+    Args:
+      state_dict: the model's, put together from pieces.
+      run_folder: a base model that no name brings back is saved once below it.
+
+    Raises:
+      ConfigError: there is such a base model, and no folder for it.
+    """
+    from peft.utils import get_peft_model_state_dict
+
+    folder, base = Path(folder), model.t5suite_base
+    folder.mkdir(parents=True, exist_ok=True)
+    if base.name is None:
+        base.name = str(_save_base(model, run_folder or folder))
+    weights = get_peft_model_state_dict(model, state_dict=state_dict, adapter_name=NAME, save_embedding_layers=False)
+    _write(weights, folder / ADAPTER_WEIGHTS)
+    if _has_network(model):
+        _write(model.prompt_encoder[NAME].state_dict(), folder / PROMPT_ENCODER)
+    config = copy.deepcopy(model.peft_config[NAME])
+    config.base_model_name_or_path, config.revision, config.inference_mode = base.name, base.revision, True
+    for key, value in vars(config).items():
+        if isinstance(value, set):
+            setattr(config, key, sorted(value))
+    config.save_pretrained(str(folder))
+    said = {"format": 1, "adapter": kind_of(config), "base": base.name, "fingerprint": base.fingerprint}
+    (folder / BASE_FILE).write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
+
+
+def load_adapter(folder, *, tokenizer, base: str | None = None, **settings):
+    """An adapter with its base model, ready to be asked or trained further.
+
+    Args:
+      base: where the base model is, if not where the adapter says.
+      settings: the other ones of `load_model`, for the base model.
+
+    Raises:
+      ConfigError: the base model is gone or another one; files that are torn; a kind that is not in `ADAPTERS`.
+    """
+    # `load_model` takes adapters, too, and comes here with them.
+    from t5suite.models.loading import load_model
+
+    folder = Path(folder)
+    for flag in ("config_name", "from_scratch", "config_overrides", "init_checkpoint"):
+        if settings.get(flag):
+            raise ConfigError(f"--{flag}: {folder} is an adapter, and belongs to its base model as that is")
+    config = _read_config(folder)
+    kind_of(config)
+    name = base or find_base(folder, config.base_model_name_or_path)
+    revision = None if base else config.revision
+    settings = {**settings, "revision": revision} if revision else settings
+    model = load_model(name, tokenizer=tokenizer, **settings)
+    _check_base(folder, name, model)
+    # What p-tuning and projected prefixes are made by is not in PEFT's file: without it they cannot be trained.
+    config.inference_mode = _needs_network(config) and not (folder / PROMPT_ENCODER).is_file()
+    model = wrap(model, config, os.path.abspath(name) if Path(name).is_dir() else name, revision)
+    restore_adapter(model, folder)
+    return model
+
+
+def restore_adapter(model, folder) -> None:
+    """The weights of an adapter that was saved into the one that the model has.
+
+    Raises:
+      ConfigError: they are another adapter's, or torn.
+    """
+    from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
+
+    folder = Path(folder)
+    weights = _read(folder / ADAPTER_WEIGHTS)
+    own = get_peft_model_state_dict(model, adapter_name=NAME, save_embedding_layers=False)
+    shapes = [{name: tuple(tensor.shape) for name, tensor in found.items()} for found in (own, weights)]
+    if shapes[0] != shapes[1]:
+        other = sorted(name for name in own.keys() | weights.keys() if shapes[0].get(name) != shapes[1].get(name))
+        raise ConfigError(f"{folder}: its adapter is another one than the model's ({', '.join(other[:3])})")
+    if _has_network(model):
+        model.prompt_encoder[NAME].load_state_dict(_read(folder / PROMPT_ENCODER))
+    else:
+        set_peft_model_state_dict(model, weights, adapter_name=NAME)
+
+
+def find_base(folder: Path, name: str | None) -> str:
+    """Where an adapter's base model is: by the name it stores, else beside it, wherever both have been moved to.
+
+    Raises:
+      ConfigError: it is not there, with the flag that names another.
+    """
+    if name and Path(name).is_dir():
+        return name
+    for place in (folder, folder.parent, folder.parent.parent):
+        if name and Path(name).name == BASE_FOLDER and (place / BASE_FOLDER / "config.json").is_file():
+            return str(place / BASE_FOLDER)
+    if name and not name.startswith(("/", ".")) and name.count("/") <= 1:
+        return name
+    raise ConfigError(f"{folder}: the base model of this adapter, {name!r}, is not there; name it with --adapter_base")
+
+
+def _check_base(folder: Path, name: str, model) -> None:
+    path = folder / BASE_FILE
+    if not path.is_file():
+        return
+    expected, found = json.loads(path.read_text(encoding="utf-8")).get("fingerprint"), fingerprint(model)
+    if expected and found and expected != found:
+        raise ConfigError(
+            f"{folder}: {name} is not the model that this adapter was trained over (its weights are others); name that "
+            "one with --adapter_base"
+        )
+
+
+def _save_base(model, folder) -> Path:
+    """The base model as it was before the adapter, whole in `folder/base` or not there at all."""
+    place, new = Path(folder) / BASE_FOLDER, Path(folder) / f".saving-{BASE_FOLDER}"
+    if (place / "config.json").is_file():
+        return place.absolute()
+    plain, parameters = inner_model(model), model.t5suite_base.parameters
+    if any(hasattr(parameter, "ds_id") or hasattr(parameter, "placements") for parameter in parameters.values()):
+        raise ConfigError(
+            "--adapter: this base model has no name that brings it back (random weights, or changed ones), and in "
+            "pieces (ZeRO-3) it cannot be saved; save it first and name it with --model_name_or_path"
+        )
+    shutil.rmtree(new, ignore_errors=True)
+    tied = getattr(plain, "all_tied_weights_keys", None) or {}
+    weights = {name: tensor.detach() for name, tensor in parameters.items() if tied.get(name) not in parameters}
+    plain.save_pretrained(new, state_dict=weights)
+    os.replace(new, place)
+    logger.info("the base model has no name that brings it back: it is kept in %s", place)
+    return place.absolute()
+
+
+def _needs_network(config) -> bool:
+    return kind_of(config) == "p_tuning" or bool(getattr(config, "prefix_projection", False))
+
+
+def _has_network(model) -> bool:
+    """Whether virtual tokens are made by a network, which PEFT's own file leaves out."""
+    config = model.peft_config[NAME]
+    return _needs_network(config) and not config.inference_mode
+
+
+def _read_config(folder: Path):
+    peft = peft_library()
+    try:
+        return peft.PeftConfig.from_pretrained(str(folder))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{folder / ADAPTER_CONFIG}: not the settings of an adapter ({error})") from None
+
+
+def _write(weights: dict, path: Path) -> None:
+    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}
+    path.write_bytes(save(tensors, metadata={"format": "pt"}))
+
+
+def _read(path: Path) -> dict:
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file; an adapter's weights are read from safetensors only")
+    with contextlib.suppress(SafetensorError, OSError):
+        return load_file(str(path))
+    raise ConfigError(f"{path}: not a file of weights, or a torn one")

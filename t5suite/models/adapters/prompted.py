@@ -1,0 +1,106 @@
+"""PEFT's models with virtual tokens, such that they can be trained and asked like plain ones.
+
+    >>> outputs = model(input_ids=ids_BS, attention_mask=mask_BS, decoder_input_ids=ids_BT)
+    >>> outputs.encoder_last_hidden_state.shape         # 20 virtual tokens and S of the input
+    torch.Size([4, 52, 512])
+    >>> model.generate(encoder_outputs=BaseModelOutput(outputs.encoder_last_hidden_state), attention_mask=mask_BS)
+
+PEFT 0.21 reads the input again for every answer (`generate` drops `encoder_outputs`), cannot score answers over encoder
+states that are there, gives a causal model's logits for the virtual tokens, too, and has no positions for padded ones.
+Here an encoder-decoder model takes states with virtual tokens and the mask of the input alone, and a causal model's
+logits are those of the input. Shapes: B examples, N virtual tokens, S source and T target tokens.
+"""
+
+import torch
+from peft import PeftModelForCausalLM, PeftModelForSeq2SeqLM, PeftType
+
+
+class PromptedSeq2Seq(PeftModelForSeq2SeqLM):
+    """An encoder-decoder model with virtual tokens before its input, or prefixes before its decoder's keys."""
+
+    def forward(self, input_ids=None, attention_mask=None, encoder_outputs=None, **kwargs):
+        """As of the plain model; with `encoder_outputs`, the decoder alone."""
+        if encoder_outputs is None:
+            return super().forward(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
+        states_BSD = encoder_outputs[0]
+        if self.active_peft_config.peft_type == PeftType.PREFIX_TUNING:
+            kwargs["past_key_values"] = self.get_prompt(len(states_BSD))
+        mask_BS = lengthened(attention_mask, states_BSD.shape[1])
+        return self.base_model(encoder_outputs=encoder_outputs, attention_mask=mask_BS, **kwargs)
+
+    def generate(self, encoder_outputs=None, attention_mask=None, **kwargs):
+        """As of the plain model; encoder states that are there are used."""
+        if encoder_outputs is None:
+            if attention_mask is not None:
+                kwargs["attention_mask"] = attention_mask
+            return super().generate(**kwargs)
+        states_BSD = encoder_outputs[0]
+        kwargs["attention_mask"] = lengthened(attention_mask, states_BSD.shape[1])
+        if self.active_peft_config.peft_type != PeftType.PREFIX_TUNING:
+            return self.base_model.generate(encoder_outputs=encoder_outputs, **kwargs)
+        # The ids are those of an input, which has been read already; PEFT asks for them.
+        ids_BS = torch.zeros(states_BSD.shape[:2], dtype=torch.long, device=states_BSD.device)
+        return super().generate(input_ids=ids_BS, encoder_outputs=encoder_outputs, **kwargs)
+
+
+class PromptedCausal(PeftModelForCausalLM):
+    """A causal model with virtual tokens before its input; prefixes are PEFT's own."""
+
+    def forward(self, input_ids=None, attention_mask=None, position_ids=None, past_key_values=None, **kwargs):
+        """As of the plain model: logits of the input's tokens, [B, S, V]."""
+        if self.active_peft_config.peft_type == PeftType.PREFIX_TUNING:
+            return super().forward(
+                input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, **kwargs
+            )
+        number = self.active_peft_config.num_virtual_tokens
+        mask = lengthened(attention_mask, attention_mask.shape[1] + number) if attention_mask is not None else None
+        begun = past_key_values is not None and past_key_values.get_seq_length() > 0
+        if position_ids is not None:
+            position_ids = position_ids + number
+            if not begun:
+                first = torch.arange(number, device=position_ids.device).expand(len(position_ids), -1)
+                position_ids = torch.cat([first, position_ids], dim=1)
+        given = {"input_ids": input_ids} if begun else {"inputs_embeds": self.with_prompt(input_ids)}
+        outputs = self.base_model(
+            **given, attention_mask=mask, position_ids=position_ids, past_key_values=past_key_values, **kwargs
+        )
+        outputs.logits = outputs.logits[:, -input_ids.shape[1] :]
+        return outputs
+
+    def generate(self, input_ids=None, attention_mask=None, **kwargs):
+        """As of the plain model: the input's ids and the answer's behind them."""
+        if self.active_peft_config.peft_type == PeftType.PREFIX_TUNING:
+            return super().generate(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
+        if attention_mask is None:
+            attention_mask = torch.ones_like(input_ids)
+        embeds = self.with_prompt(input_ids)
+        found = self.base_model.generate(
+            inputs_embeds=embeds, attention_mask=lengthened(attention_mask, embeds.shape[1]), **kwargs
+        )
+        answers = found if torch.is_tensor(found) else found.sequences
+        given = input_ids.repeat_interleave(len(answers) // len(input_ids), dim=0)
+        whole = torch.cat([given, answers], dim=1)
+        if torch.is_tensor(found):
+            return whole
+        found.sequences = whole
+        return found
+
+    def with_prompt(self, ids_BS):
+        """Embeddings of the virtual tokens and of the input, [B, N + S, D]."""
+        embeds_BSD = self.word_embeddings(ids_BS)
+        prompts_BND = self.get_prompt(batch_size=len(ids_BS)).to(embeds_BSD.dtype)
+        return torch.cat([prompts_BND, embeds_BSD], dim=1)
+
+
+def lengthened(mask_BS, length: int):
+    """A mask with ones before it, up to a length.
+
+    >>> lengthened(torch.tensor([[1, 0]]), 4)
+    tensor([[1, 1, 1, 0]])
+    """
+    if mask_BS is None:
+        return None
+    return torch.cat([mask_BS.new_ones(len(mask_BS), length - mask_BS.shape[1]), mask_BS], dim=1)
+
+
+PROMPTED = {"SEQ_2_SEQ_LM": PromptedSeq2Seq, "CAUSAL_LM": PromptedCausal}

@@ -1,0 +1,122 @@
+"""The flags of adapters: which kind is trained over the model, and how it is made.
+
+    >>> arguments = AdapterArguments(adapter="lora", lora_r=4, adapter_args="use_rslora=true")
+    >>> arguments.given, arguments.args
+    ({'lora_r': 4}, {'use_rslora': True})
+
+A flag that the kind does not heed is refused by name, as is one without `--adapter`.
+"""
+
+import logging
+import os
+from dataclasses import dataclass, field
+
+from t5suite.errors import ConfigError
+from t5suite.models.adapters import ADAPTERS, adapted, is_adapted, merged
+from t5suite.models.adapters.kinds import FLAGS, check_flags
+from t5suite.models.configs import load_config
+from t5suite.optim.settings import parse_settings, read_value
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class AdapterArguments:
+    """A few weights of their own that are trained in the model's place (PEFT)."""
+
+    _argument_group_name = "adapters"
+
+    adapter: str | None = field(
+        default=None,
+        metadata={"help": f"Freeze the model and train an adapter: {', '.join(ADAPTERS)}. Saved alone."},
+    )
+    lora_r: int | None = field(default=None, metadata={"help": "LoRA, DoRA: the rank (PEFT: 8)."})
+    lora_alpha: int | None = field(
+        default=None, metadata={"help": "LoRA, DoRA: the product is scaled by alpha / r (PEFT: 8)."}
+    )
+    lora_dropout: float | None = field(default=None, metadata={"help": "LoRA, DoRA: dropout before the product (0)."})
+    target_modules: str | None = field(
+        default=None,
+        metadata={
+            "help": "LoRA, DoRA, IA3: ends of the names of the layers that are adapted (q,v), all-linear, or "
+            "regex:PATTERN of whole names. Default: PEFT's for the type of model (T5: q,v)."
+        },
+    )
+    modules_to_save: str | None = field(
+        default=None, metadata={"help": "LoRA, DoRA, IA3: modules trained and saved whole, such as a new head."}
+    )
+    num_virtual_tokens: int | None = field(
+        default=None, metadata={"help": "Prompt tuning, prefix, p-tuning: how many come before the input (20)."}
+    )
+    prompt_tuning_init: str | None = field(
+        default=None, metadata={"help": "Prompt tuning: how they begin: random, vocabulary (default) or text."}
+    )
+    prompt_tuning_init_text: str | None = field(
+        default=None, metadata={"help": "Prompt tuning: the text whose embeddings they begin as."}
+    )
+    adapter_args: str | None = field(
+        default=None, metadata={"help": "Other fields of PEFT's configuration: use_rslora=true,layers_to_transform=0."}
+    )
+    merge_adapter: bool = field(
+        default=False, metadata={"help": "Also write the plain model with the adapter merged to OUTPUT_DIR/merged."}
+    )
+
+    def __post_init__(self):
+        pairs = parse_settings(self.adapter_args, "--adapter_args")
+        self.args = {name: read_value(value) for name, value in pairs.items()}
+        self.given = {name: getattr(self, name) for name in FLAGS if getattr(self, name) is not None}
+        check_flags(self.adapter, self.given, self.args)
+        if self.merge_adapter and self.adapter is not None and not ADAPTERS[self.adapter].merges:
+            raise ConfigError(f"--merge_adapter: {self.adapter} changes no weights of the model, so none can be merged")
+
+
+def adapt_by_flags(model, tokenizer, arguments, trains: bool):
+    """The model with the adapter that the flags ask for over it; without `--adapter`, as it is.
+
+    Args:
+      trains: an untrained adapter changes nothing, so that it is left out where none is trained.
+
+    Raises:
+      ConfigError: it does not fit the model; sharding that adapters cannot be trained under.
+    """
+    flags, model_args, args = arguments.adapter, arguments.model, arguments.training
+    if flags.merge_adapter and flags.adapter is None and not is_adapted(model):
+        raise ConfigError("--merge_adapter: there is no adapter; give --adapter, or one as --model_name_or_path")
+    if (flags.adapter or is_adapted(model)) and args.fsdp:
+        raise ConfigError(
+            "--fsdp: adapters are trained by one process, under DDP or under DeepSpeed (--deepspeed zero2)"
+        )
+    if flags.adapter is None:
+        return model
+    if not trains:
+        logger.warning("--adapter %s has no effect: nothing is trained", flags.adapter)
+        return model
+    for flag in ("freeze", "freeze_regex", "unfreeze_regex"):
+        if getattr(model_args, flag, None):
+            raise ConfigError(f"--{flag} has no effect beside --adapter: all of the model is frozen then")
+    if flags.adapter == "prefix" and args.gradient_checkpointing:
+        raise ConfigError("--adapter prefix: prefixes are a cache, which --gradient_checkpointing does without")
+    revision = model_args.model_revision
+    name = base_name(model, model_args)
+    return adapted(model, tokenizer, flags.adapter, flags.given, flags.args, base_name=name, revision=revision)
+
+
+def base_name(model, model_args) -> str | None:
+    """What brings the model's weights back as they are; None where they are random, replaced or grown."""
+    name = model_args.model_name_or_path
+    made = (model_args.from_scratch, model_args.config_name, model_args.config_overrides, model_args.init_checkpoint)
+    if name is None or any(made) or is_adapted(model):
+        return None
+    stored = load_config(name, None, None, model_args.model_revision, model_args.trust_remote_code)
+    rows = [config.get_text_config().vocab_size for config in (stored, model.config)]
+    if rows[0] != rows[1]:
+        return None
+    return os.path.abspath(name) if os.path.isdir(name) else name
+
+
+def write_merged(model, tokenizer, folder) -> None:
+    """`--merge_adapter`: the plain model with the adapter merged, in a folder of its own; the adapter is used up."""
+    plain = merged(model)
+    plain.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    logger.info("the model with its adapter merged is in %s", folder)
