@@ -8,17 +8,23 @@ writes one. Columns, labels and texts are checked when a split is loaded, and er
 """
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from t5suite.data.formats.rows import RowSource
 from t5suite.data.jsonl import file_sha256, numbered_lines
+from t5suite.data.references import merge_references
+from t5suite.data.super_ni import read_instances
 from t5suite.errors import ConfigError, DataError
 from t5suite.hub import prepare_hub
 from t5suite.tasks.registry import Task
+from t5suite.tasks.targets import value_at
 
 logger = logging.getLogger(__name__)
+
+_NOTHING = object()
 
 BUNDLED_DIR = Path(__file__).parent / "mini"
 BUNDLED_BENCHMARK = "mini"
@@ -26,13 +32,15 @@ BUNDLED_BENCHMARK = "mini"
 
 @dataclass(frozen=True)
 class DataOptions:
-    """Where the user wants rows from; files replace one split each."""
+    """Where the user wants rows from; files replace one split each, `own` has the sources of tasks made from flags."""
 
     data_dir: str | None = None
     train_file: str | None = None
     validation_file: str | None = None
     test_file: str | None = None
     data_revision: str | None = None
+    own: Mapping[str, RowSource] = field(default_factory=dict)
+    tokenizer: object = None
 
     def file_for(self, role: str) -> str | None:
         """The file that replaces the split of a role, if one was given."""
@@ -40,12 +48,16 @@ class DataOptions:
 
 
 class LoadedSplit(NamedTuple):
-    """Rows (a `datasets.Dataset`), where they came from, what identifies their content, rows with an empty text."""
+    """Rows (a `datasets.Dataset`), where they came from, what identifies their content, rows with an empty text.
+
+    `files` has every file's hash where there are several.
+    """
 
     rows: object
     origin: str
     fingerprint: str
     empty_texts: int
+    files: dict[str, str] = {}
 
 
 class MissingSplit(DataError):
@@ -54,15 +66,19 @@ class MissingSplit(DataError):
 
 def source_name(task: Task, role: str, options: DataOptions) -> str:
     """The name in SOURCES that serves a split."""
+    if task.name in options.own:
+        return "own"
     if options.file_for(role):
         return "file"
+    if task.entry.get("source"):
+        return task.entry["source"]
     if options.data_dir:
         return "mirror"
     return "bundled" if task.benchmark == BUNDLED_BENCHMARK else "hub"
 
 
 def load_split(task: Task, role: str, split: str, options: DataOptions) -> LoadedSplit:
-    """The rows of one split, checked.
+    """The rows of one split, checked; where several rows are one question, evaluation has one row with all answers.
 
     Args:
       role: 'train' (every row must be labelled), 'validation' or 'test'.
@@ -72,7 +88,11 @@ def load_split(task: Task, role: str, split: str, options: DataOptions) -> Loade
       MissingSplit: the source has no such split.
       DataError: a column is missing or a row is wrong; the message names file and line.
     """
-    return SOURCES[source_name(task, role, options)](task, role, split, options)
+    loaded = SOURCES[source_name(task, role, options)](task, role, split, options)
+    by = task.entry.get("references_by")
+    if by is None or role == "train":
+        return loaded
+    return loaded._replace(rows=merge_references(loaded.rows, by, task.entry["label_column_name"]))
 
 
 def has_split(task: Task, role: str, split: str, options: DataOptions) -> bool:
@@ -89,6 +109,14 @@ def load_file(task: Task, role: str, split: str, options: DataOptions) -> Loaded
     return _read_rows(task, role, Path(options.file_for(role)))
 
 
+def load_own(task: Task, role: str, split: str, options: DataOptions) -> LoadedSplit:
+    """A split of the user's own rows (`t5suite.data.formats`)."""
+    found = options.own[task.name].read(role, options.tokenizer)
+    empty = check_rows(task, role, found.rows, lambda i: found.places[i])
+    files = found.files if len(found.files) > 1 else {}
+    return LoadedSplit(_dataset(found.rows, found.origin), found.origin, found.fingerprint, empty, files)
+
+
 def load_mirror(task: Task, role: str, split: str, options: DataOptions) -> LoadedSplit:
     """A split of a mirror directory."""
     root = Path(options.data_dir)
@@ -101,6 +129,21 @@ def load_bundled(task: Task, role: str, split: str, options: DataOptions) -> Loa
     """A split of the benchmark that comes with the package."""
     loaded = _read_rows(task, role, _one_mirror_file(BUNDLED_DIR.parent, task, split))
     return loaded._replace(origin=f"bundled {task.benchmark}/{task.name}/{split}")
+
+
+def load_super_ni(task: Task, role: str, split: str, options: DataOptions) -> LoadedSplit:
+    """A split of Super-NaturalInstructions, from the files of its repository."""
+    import datasets
+
+    if not options.data_dir:
+        raise ConfigError(
+            f"{task.benchmark}/{task.name} is not on the hub as it is needed: clone allenai/natural-instructions and "
+            "give --data_dir DIR"
+        )
+    instances = read_instances(options.data_dir, split, task.entry["instruction"])
+    empty = check_rows(task, role, instances.rows, lambda i: instances.places[i])
+    origin = f"{options.data_dir} {task.entry['instruction']['task_lists']} {split}"
+    return LoadedSplit(datasets.Dataset.from_list(instances.rows), origin, f"sha256:{instances.digest}", empty)
 
 
 def load_hub(task: Task, role: str, split: str, options: DataOptions) -> LoadedSplit:
@@ -178,9 +221,9 @@ def check_rows(task: Task, role: str, rows, place: Callable[[int], str]) -> int:
 
 def _has_empty_text(task: Task, row: dict) -> bool:
     for column in task.text_columns:
-        if column not in row:
+        if value_at(row, column, _NOTHING) is _NOTHING:
             raise DataError(f"no column {column!r}; the row has {', '.join(map(repr, row)):.500}")
-    return any(row[column] in ("", None, []) for column in task.text_columns)
+    return any(value_at(row, column) in ("", None, []) for column in task.text_columns)
 
 
 def _refuse_unlabelled(task: Task, role: str, row: dict) -> None:
@@ -194,8 +237,6 @@ def _refuse_unlabelled(task: Task, role: str, row: dict) -> None:
 
 
 def _read_rows(task: Task, role: str, path: Path) -> LoadedSplit:
-    import datasets
-
     numbers, rows = [], []
     for number, row in numbered_lines(path, whole_characters=True):
         numbers.append(number)
@@ -204,11 +245,16 @@ def _read_rows(task: Task, role: str, path: Path) -> LoadedSplit:
         raise DataError(f"{path}: the file is empty")
     empty = check_rows(task, role, rows, lambda i: f"{path}:{numbers[i]}")
     _check_same_columns(path, numbers, rows)
+    return LoadedSplit(_dataset(rows, path), str(path), f"sha256:{file_sha256(path)}", empty)
+
+
+def _dataset(rows: list[dict], origin):
+    import datasets
+
     try:
-        dataset = datasets.Dataset.from_list(rows)
+        return datasets.Dataset.from_list(rows)
     except (TypeError, ValueError, OverflowError) as error:  # pyarrow's errors are ValueErrors
-        raise DataError(f"{path}: a column changes its type from row to row ({error})") from None
-    return LoadedSplit(dataset, str(path), f"sha256:{file_sha256(path)}", empty)
+        raise DataError(f"{origin}: a column changes its type from row to row ({error})") from None
 
 
 def _check_same_columns(path, numbers, rows):
@@ -241,4 +287,6 @@ SOURCES = {
     "file": load_file,
     "mirror": load_mirror,
     "hub": load_hub,
+    "own": load_own,
+    "super_ni": load_super_ni,
 }

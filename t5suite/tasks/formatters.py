@@ -210,17 +210,16 @@ def squad(row, entry, split):
 
 
 def discoeval(row, entry, split):
-    """As `columns`; RST's sentences are lists of texts, and sentences were named `first_sentence` before `sentence_1`.
+    """As `columns`; RST's sentences are lists of texts.
 
     >>> discoeval({"sentence_1": ["He", "left ."], "sentence_2": ["."], "label": 3}, entry, "train")
     [Example(inputs='rst sentence1: He left . sentence2: .', targets='NS-Summary')]
     """
-    texts = {}
-    for i, column in enumerate(as_list(entry["text_column_name"])):
-        older = f"{ORDINALS[i]}_sentence"
-        value = cell(row, older if column not in row and older in row else column)
-        texts[column] = " ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
-    return [Example(join_columns(texts, entry["prefix"], entry["text_column_name"]), label_text(row, entry))]
+    texts = {column: cell(row, column) for column in as_list(entry["text_column_name"])}
+    whole = {
+        name: " ".join(map(str, text)) if isinstance(text, (list, tuple)) else text for name, text in texts.items()
+    }
+    return [Example(join_columns(whole, entry["prefix"], entry["text_column_name"]), label_text(row, entry))]
 
 
 def super_ni(row, entry, split, fits=lambda text: True):
@@ -240,7 +239,6 @@ def super_ni(row, entry, split, fits=lambda text: True):
     return [Example(inputs, drawn_reference(row, references, settings) if split == "train" else references[0])]
 
 
-ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
 # What the original matches with `[[:punct:]]` and `\s` of RE2, which know ASCII only.
 PUNCTUATION = re.compile(f"([{re.escape(string.punctuation)}])")
 SPACES = re.compile(r"[ \t\n\f\r]+")
@@ -263,7 +261,7 @@ FORMATTERS = {
 FORMATTER_COLUMNS = {
     "wsc": ["span1_text", "span2_index", "span2_text"],
     "dpr": ["pronoun", "candidates"],
-    "super_ni": ["task", "definition", "positive_examples", "negative_examples"],
+    "super_ni": ["task", "definition"],
 }
 
 # Formatters that leave parts out where the whole would be too long; they take `fits`, which says what is.
