@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from t5suite import __version__
-from t5suite.commands import corpus, doctor, export, runs, scoring, slurm, submit, sweep, tasks, tokenizer
+from t5suite.commands import corpus, doctor, export, predict, runs, scoring, slurm, submit, sweep, tasks, tokenizer
 from t5suite.errors import ConfigError, discard_output, run_command
 from t5suite.lookup import closest, suggestion
 
@@ -181,6 +181,12 @@ COMMANDS = {
         "t5suite score --benchmark super_glue --dataset_name multirc --rows rows.jsonl --predictions predictions.jsonl",
         scoring.score_flags,
         scoring.score,
+    ),
+    "predict": Command(
+        "answer rows with a trained model: greedy, beams, sampling, label probabilities; resumable",
+        "t5suite predict --model_name_or_path runs/mini-sentiment --input rows.jsonl --output answers.jsonl",
+        predict.predict_flags,
+        predict.predict,
     ),
     "submit": Command(
         "write the leaderboard files of a benchmark from test predictions",

@@ -1,0 +1,99 @@
+"""`t5suite predict`: rows in, answers out.
+
+t5suite predict --model_name_or_path runs/mini-sentiment-tiny --input rows.jsonl --output answers.jsonl
+echo "A fine film." | t5suite predict --model_name_or_path runs/mini-sentiment-tiny --input - --labels
+"""
+
+from t5suite.errors import ConfigError
+
+
+def predict_flags(parser) -> None:
+    """Flags of `t5suite predict`."""
+    add = parser.add_argument
+    add("--model_name_or_path", required=True, help="a run, checkpoint, adapter or model folder, or a hub name")
+    add("--input", help="JSON lines or lines of text (.gz, .zst too); - for standard input")
+    add("--output", help="JSON lines; a half-written file is continued. Default: standard output")
+    add("--overwrite", action="store_true", help="begin --output anew, whatever is there")
+    add("--interactive", action="store_true", help="answer what is typed, until the end of file (Ctrl-D)")
+    _add_text_flags(parser.add_argument_group("texts"))
+    _add_answer_flags(parser.add_argument_group("answers"))
+    _add_model_flags(parser.add_argument_group("model and machine"))
+
+
+def _add_text_flags(group) -> None:
+    add = group.add_argument
+    add("--input_type", choices=["auto", "jsonl", "text"], default="auto", help="default: by the file's name")
+    add("--raw", action="store_true", help="rows hold finished texts: no prefixes are put before them")
+    add("--benchmark", help="the task's benchmark, if not the one that the model was trained on")
+    add("--dataset_name", help="the task; needed where the model knows several")
+    add("--task_file", help="YAML or Python file with tasks of your own")
+    add("--max_source_length", type=int, help="longest input in tokens; default: as in training, else 512")
+    add("--answer_separator", help="between a decoder-only model's prompt and answer; default: as in training")
+
+
+def _add_answer_flags(group) -> None:
+    add = group.add_argument
+    add("--max_new_tokens", type=int, help="longest answer in tokens; default: what the task needs, else 64")
+    add("--min_new_tokens", type=int, help="shortest answer in tokens")
+    add("--num_beams", type=int, default=1, help="beams; 1 is greedy")
+    add("--num_beam_groups", type=int, default=1, help="groups of beams that avoid each other's tokens")
+    add("--diversity_penalty", type=float, help="what a token loses that another group has chosen; such as 0.5")
+    add("--length_penalty", type=float, help="beams' scores are divided by length ** this")
+    add("--do_sample", action="store_true", help="draw answers at random; the same --seed draws the same")
+    add("--temperature", type=float, help="of the drawn distribution; default 1")
+    add("--top_k", type=int, help="draw among so many likeliest tokens; default: all")
+    add("--top_p", type=float, help="draw among the likeliest tokens of this probability; default 1")
+    add("--seed", type=int, default=42, help="decides what is drawn for a row, whatever batch it is in")
+    add("--repetition_penalty", type=float, help="above 1: tokens that stand there already become less likely")
+    add("--no_repeat_ngram_size", type=int, help="no run of so many tokens comes twice")
+    add("--num_return_sequences", type=int, default=1, help="answers a row, with their scores")
+    add("--scores", action="store_true", help="also each answer's log-probability")
+    add("--labels", nargs="?", const="task", help="choose, with probabilities: the task's labels, or a,b,c")
+    add("--include_inputs", action="store_true", help="also the text that the model read")
+
+
+def _add_model_flags(group) -> None:
+    add = group.add_argument
+    add("--batch_size", type=int, default=16, help="rows answered at once on a device")
+    add("--window", type=int, default=512, help="rows read, sorted by length and written at once")
+    add("--tokenizer_name", help="folder or hub name of a tokenizer, if not the model's")
+    add("--model_family", choices=["auto", "seq2seq", "causal", "masked"], help="default: what the configuration says")
+    add("--model_revision", help="branch, tag or commit of the hub's model")
+    add("--adapter_base", help="the base of an adapter, if not where the adapter says that it is")
+    add("--attn_implementation", help="sdpa, eager, ...; default: transformers' choice")
+    add("--dtype", choices=["float32", "bfloat16"], default="float32", help="what weights are computed in")
+    add("--device_map", help="balanced, sequential or a JSON file: deal the layers out to the devices")
+    add("--max_memory", help="what --device_map may fill: 0=10GiB,cpu=30GiB")
+    add("--deepspeed", help="zero3, zero3_offload or a file: ranks share the weights")
+    add("--use_cpu", action="store_true", help="do without a GPU")
+    add("--trust_remote_code", action="store_true", help="run code that a hub repository brings along")
+
+
+def predict(arguments) -> None:
+    """Answers every row, or what is typed."""
+    _check_flags(arguments)
+    from t5suite.training.processes.signals import catch_signals
+    from t5suite.training.processes.slurm_ranks import join_srun
+
+    join_srun()
+    if not arguments.interactive:
+        catch_signals()
+    from t5suite.inference.from_flags import predict_by_flags
+
+    predict_by_flags(arguments)
+
+
+def _check_flags(arguments) -> None:
+    """What can be seen without a model."""
+    if arguments.interactive and (arguments.input or arguments.output):
+        raise ConfigError("--interactive takes no --input and no --output")
+    if not arguments.interactive and arguments.input is None:
+        raise ConfigError("give --input FILE (or - for standard input), or --interactive")
+    for name in ("batch_size", "window", "max_source_length"):
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"--{name} {value}: must be at least 1")
+    if arguments.device_map is not None and arguments.deepspeed is not None:
+        raise ConfigError("--device_map and --deepspeed both say where the weights lie; give one of the two")
+    if arguments.overwrite and not arguments.output:
+        raise ConfigError("--overwrite has no effect without --output")

@@ -1,0 +1,182 @@
+"""How answers are written: greedy, beams, diverse beams or sampling, and what transformers is told about it.
+
+    >>> decoding = Decoding(do_sample=True, temperature=0.8, top_p=0.9, num_return_sequences=3)
+    >>> decoding.check()
+    >>> generation_options(decoding, model, max_new_tokens=20, draws=[(0, 0), (0, 1), (0, 2)])
+    {'generation_config': ..., 'logits_processor': [...]}
+
+Sampling draws the tokens of row r's answer number j from random numbers of (seed, r, j) alone: neither the batch that
+a row is in, nor a restart, nor the number of processes changes what is drawn.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from transformers import GenerationConfig
+from transformers.generation.logits_process import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from t5suite.errors import ConfigError
+from t5suite.inference.diverse_beams import diverse_beam_search
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """The flags of the same names. None stands for what the model's own generation configuration says.
+
+    Attributes:
+      max_new_tokens: the longest answer, end-of-sequence included; None: what the task needs.
+      top_k: draw among so many likeliest tokens; 0 for all. top_p: among the likeliest that have this probability.
+      num_return_sequences: answers a row.
+    """
+
+    max_new_tokens: int | None = None
+    min_new_tokens: int | None = None
+    num_beams: int = 1
+    num_beam_groups: int = 1
+    diversity_penalty: float | None = None
+    do_sample: bool = False
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int = 42
+    repetition_penalty: float | None = None
+    no_repeat_ngram_size: int | None = None
+    length_penalty: float | None = None
+    num_return_sequences: int = 1
+
+    def check(self) -> None:
+        """Whether the settings make sense, alone and together.
+
+        Raises:
+          ConfigError: one is out of its range, or has no effect beside the others.
+        """
+        for name, least in LEAST.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigError(f"--{name} {value}: must be at least {least}")
+        for name in ("temperature", "repetition_penalty"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigError(f"--{name} {value}: must be above 0")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise ConfigError(f"--top_p {self.top_p}: must be above 0 and at most 1")
+        self._check_together()
+
+    def _check_together(self) -> None:
+        idle = [name for name in ("temperature", "top_k", "top_p") if getattr(self, name) is not None]
+        if idle and not self.do_sample:
+            raise ConfigError(f"--{idle[0]} has no effect without --do_sample")
+        if self.do_sample and self.num_beams > 1:
+            raise ConfigError(f"--do_sample draws single answers: leave --num_beams {self.num_beams} out")
+        if self.length_penalty is not None and self.num_beams == 1:
+            raise ConfigError(f"--length_penalty {self.length_penalty} has no effect without --num_beams")
+        if self.diversity_penalty is not None and self.num_beam_groups == 1:
+            raise ConfigError(f"--diversity_penalty {self.diversity_penalty} has no effect without --num_beam_groups")
+        if self.num_beams % self.num_beam_groups:
+            raise ConfigError(
+                f"--num_beam_groups {self.num_beam_groups} must divide --num_beams {self.num_beams} evenly"
+            )
+        if self.num_return_sequences > self.num_beams and not self.do_sample:
+            raise ConfigError(
+                f"--num_return_sequences {self.num_return_sequences}: needs as many --num_beams, or --do_sample"
+            )
+
+
+def generation_options(decoding: Decoding, model, max_new_tokens: int, draws, synced: bool = False) -> dict:
+    """What `generate` is given beside the prompts.
+
+    Args:
+      draws: `(row, number of the answer)` of each prompt, which name its random numbers.
+    """
+    options = {"generation_config": _generation_config(decoding, model, max_new_tokens)}
+    if decoding.do_sample:
+        options["logits_processor"] = _sampling(decoding, draws, max_new_tokens)
+    if decoding.num_beam_groups > 1:
+        penalty = 0.0 if decoding.diversity_penalty is None else decoding.diversity_penalty
+        options["custom_generate"] = diverse_beam_search(decoding.num_beam_groups, penalty, synced)
+    return options
+
+
+def _generation_config(decoding: Decoding, model, max_new_tokens: int) -> GenerationConfig:
+    config = model.config.get_text_config()
+    return GenerationConfig(
+        max_new_tokens=max_new_tokens,
+        min_new_tokens=decoding.min_new_tokens,
+        num_beams=decoding.num_beams,
+        # Drawn numbers choose the one token that is left (`RowSampler`): to transformers that is greedy.
+        do_sample=False,
+        num_return_sequences=1 if decoding.do_sample else decoding.num_return_sequences,
+        repetition_penalty=decoding.repetition_penalty,
+        no_repeat_ngram_size=decoding.no_repeat_ngram_size,
+        length_penalty=decoding.length_penalty,
+        pad_token_id=config.pad_token_id,
+        eos_token_id=config.eos_token_id,
+        decoder_start_token_id=getattr(config, "decoder_start_token_id", None),
+    )
+
+
+def _sampling(decoding: Decoding, draws, max_new_tokens: int) -> LogitsProcessorList:
+    processors = LogitsProcessorList()
+    if decoding.temperature not in (None, 1.0):
+        processors.append(TemperatureLogitsWarper(decoding.temperature))
+    if decoding.top_k:
+        processors.append(TopKLogitsWarper(decoding.top_k))
+    if decoding.top_p not in (None, 1.0):
+        processors.append(TopPLogitsWarper(decoding.top_p))
+    processors.append(RowSampler(uniform_numbers(decoding.seed, draws, max_new_tokens)))
+    return processors
+
+
+class RowSampler(LogitsProcessor):
+    """Leaves one token of each row's distribution, drawn by inverting its cumulative sum in float64.
+
+    Args:
+      uniforms_BT: a number in [0, 1) for each row and step.
+    """
+
+    def __init__(self, uniforms_BT: np.ndarray):
+        self.uniforms_BT = torch.from_numpy(uniforms_BT)
+        self.step = 0
+
+    def __call__(self, input_ids, scores):
+        """`scores` (B, V) with all but one token of each row at minus infinity."""
+        column = min(self.step, self.uniforms_BT.shape[1] - 1)  # transformers may go a step too far on a GPU
+        self.step += 1
+        uniforms_B1 = self.uniforms_BT[:, column : column + 1].to(scores.device)
+        cumulative_BV = torch.softmax(scores.double(), dim=-1).cumsum(dim=-1)
+        tokens_B1 = torch.searchsorted(cumulative_BV, uniforms_B1 * cumulative_BV[:, -1:], right=True)
+        tokens_B1 = tokens_B1.clamp(max=scores.shape[-1] - 1)
+        return torch.full_like(scores, -torch.inf).scatter_(1, tokens_B1, 0.0)
+
+
+def uniform_numbers(seed: int, draws, steps: int) -> np.ndarray:
+    """Numbers in [0, 1), `steps` for each `(row, number of the answer)`; from Philox, keyed by seed and row.
+
+    >>> uniform_numbers(42, [(7, 0)], 2).shape
+    (1, 2)
+    """
+    numbers = [
+        np.random.Generator(np.random.Philox(key=[seed, row], counter=[0, 0, 0, answer])).random(steps)
+        for row, answer in draws
+    ]
+    return np.stack(numbers) if numbers else np.zeros((0, steps))
+
+
+LEAST = {
+    "max_new_tokens": 1,
+    "min_new_tokens": 0,
+    "num_beams": 1,
+    "num_beam_groups": 1,
+    "diversity_penalty": 0,
+    "top_k": 0,
+    "seed": 0,
+    "no_repeat_ngram_size": 0,
+    "num_return_sequences": 1,
+}

@@ -1,0 +1,194 @@
+"""Rows in, lines out: window by window, each row formatted, answered and written in its place.
+
+    >>> job = Job(task=load_task("glue", "rte"), decoding=Decoding(), max_new_tokens=5)
+    >>> predict_rows(RowSource("rows.jsonl"), ResumableOutput("answers.jsonl", {}), job, lambda: predictor)
+    RowCount(read=277, answered=277)
+
+    {"row": 0, "prediction": "entailment"}                                        greedy
+    {"row": 0, "prediction": "a", "predictions": [{"text": "a", "score": -1.2}, ...]}   several answers
+    {"row": 0, "prediction": "entailment", "probabilities": {"entailment": 0.9, ...}}   labels
+
+The main process reads and writes; all ranks answer. A model is loaded when the first row without an answer is met.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from t5suite.errors import ConfigError, DataError
+from t5suite.inference.decoding import Decoding
+from t5suite.inference.rows import Row, RowSource, input_text
+from t5suite.tasks.registry import Task
+from t5suite.training.processes.ranks import Ranks
+
+# Rows that are read, answered and written at once.
+WINDOW = 512
+# Columns of a row that its answer takes along: leaderboards' files are made by it.
+COPIED = ("idx",)
+PROBABILITY_DIGITS, SCORE_DIGITS = 6, 4
+
+
+class RowCount(NamedTuple):
+    """How many rows an input has, and how many of them were answered now."""
+
+    read: int
+    answered: int
+
+
+class Request(NamedTuple):
+    """One row's text, what it may choose from, and what its answer takes along."""
+
+    index: int
+    text: str
+    candidates: list[str] | None
+    copied: dict
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is asked of every row.
+
+    Attributes:
+      task: whose columns the rows have; None: rows hold finished texts.
+      raw: rows hold finished texts, whatever the task.
+      labels: choose among these instead of writing; `task`: among the task's own.
+      scores: also the answers' log-probabilities.
+      inputs: also the texts that the model read.
+    """
+
+    task: Task | None = None
+    raw: bool = False
+    decoding: Decoding = field(default_factory=Decoding)
+    max_new_tokens: int = 64
+    labels: list[str] | str | None = None
+    scores: bool = False
+    inputs: bool = False
+
+    def __post_init__(self):
+        self.decoding.check()
+        if self.labels == "task" and (self.task is None or not self.task.has_candidates):
+            name = f"{self.task.benchmark}/{self.task.name} has no" if self.task else "no task is known, and so no"
+            raise ConfigError(f"--labels: {name} label words; give them: --labels negative,positive")
+
+    def request(self, row: Row) -> Request:
+        """What the model is asked of a row.
+
+        Raises:
+          DataError: it is no row of the task; named by its place.
+        """
+        text = input_text(row, self.task, self.raw)
+        value = row.value if isinstance(row.value, dict) else {}
+        copied = {key: value[key] for key in COPIED if key in value}
+        return Request(row.index, text, self._candidates(row), copied)
+
+    def _candidates(self, row: Row) -> list[str] | None:
+        if self.labels != "task":
+            return self.labels
+        try:
+            return list(dict.fromkeys(self.task.candidates(row.value)))
+        except (DataError, TypeError, LookupError) as error:
+            raise DataError(f"{row.place}: {error}") from None
+
+    def lines(self, requests: list[Request], predictor) -> list[dict]:
+        """The answers of a window, one line each."""
+        texts = [request.text for request in requests]
+        if self.labels is not None:
+            found = predictor.probabilities(texts, [request.candidates for request in requests])
+            answered = [self._chosen(r.candidates, shares) for r, shares in zip(requests, found, strict=True)]
+        else:
+            indices = [request.index for request in requests]
+            found = predictor.answers(texts, self.decoding, self.max_new_tokens, indices, self.with_scores)
+            answered = [self._written(answers) for answers in found]
+        return [
+            {"row": r.index, **r.copied, **({"inputs": r.text} if self.inputs else {}), **answer}
+            for r, answer in zip(requests, answered, strict=True)
+        ]
+
+    @property
+    def with_scores(self) -> bool:
+        """Scores are asked for; of several answers they always stand there."""
+        return self.scores or self.decoding.num_return_sequences > 1
+
+    @staticmethod
+    def _chosen(candidates, shares) -> dict:
+        best = max(range(len(shares)), key=shares.__getitem__)
+        rounded = {text: round(share, PROBABILITY_DIGITS) for text, share in zip(candidates, shares, strict=True)}
+        return {"prediction": candidates[best], "probabilities": rounded}
+
+    def _written(self, answers) -> dict:
+        line = {"prediction": answers[0].text}
+        if len(answers) > 1:
+            line["predictions"] = [{"text": a.text, "score": round(a.score, SCORE_DIGITS)} for a in answers]
+        elif self.scores:
+            line["score"] = round(answers[0].score, SCORE_DIGITS)
+        if answers[0].truncated:
+            line["truncated"] = True
+        return line
+
+
+def predict_rows(
+    source: RowSource,
+    output,
+    job: Job,
+    make_predictor: Callable,
+    ranks: Ranks | None = None,
+    window: int = WINDOW,
+    check_stop: Callable[[int], None] = lambda rows: None,
+) -> RowCount:
+    """Answers every row that has no answer yet; on every rank of a run, of which the main one reads and writes.
+
+    Args:
+      check_stop: called after every window with the rows done; what it raises ends the run, which can go on later.
+
+    Raises:
+      DataError: a row cannot be read or is no row of the task; the windows before it are written.
+    """
+    ranks, predictor, rows, answered = ranks or Ranks(), None, 0, 0
+    windows = read_windows(source, output, job, window) if ranks.is_main else None
+    try:
+        while (found := ranks.together(lambda: next(windows))).requests:
+            predictor = predictor or make_predictor()
+            lines = job.lines(found.requests, predictor)
+            ranks.together(output.append, lines, found.rows, found.digest)
+            answered += len(lines)
+            check_stop(found.rows)
+        rows = found.rows
+        ranks.together(lambda: output.is_complete(rows) or output.finish(rows, found.digest))
+    finally:
+        output.close()
+    return RowCount(rows, answered)
+
+
+class Window(NamedTuple):
+    """Requests, and how far the input has been read behind them; without requests: to its end."""
+
+    requests: list[Request]
+    rows: int
+    digest: str
+
+
+def read_windows(source: RowSource, output, job: Job, window: int) -> Iterator[Window]:
+    """The rows without an answer, in windows that begin at multiples of `window`; in the end one without rows.
+
+    Raises:
+      DataError: the input is not the one that the answers belong to.
+    """
+    kept, rows, requests = output.open(window), 0, []
+    for row in source.rows():
+        rows = row.index + 1
+        if rows == output.known_rows:
+            output.check_input(rows, source.digest.hexdigest())
+        if rows <= kept:
+            continue
+        requests.append(job.request(row))
+        if len(requests) == window:
+            yield Window(requests, rows, source.digest.hexdigest())
+            requests = []
+    if rows < max(kept, output.known_rows):
+        raise DataError(
+            f"{source.name} has {rows} rows, but --output has the answers of {max(kept, output.known_rows)}; restore "
+            "it, give another --output, or begin anew with --overwrite"
+        )
+    if requests and not output.is_complete(rows):
+        yield Window(requests, rows, source.digest.hexdigest())
+    yield Window([], rows, source.digest.hexdigest())

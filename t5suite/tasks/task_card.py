@@ -1,0 +1,149 @@
+"""What a saved model says of its task, so that it can be used without the flags that it was trained with.
+
+    >>> write_task_card("runs/rte", make_task_card([load_task("glue", "rte")], Lengths(512, 512)))
+    >>> read_task_card("runs/rte").task().examples({"sentence1": "It rains.", "sentence2": "It is wet."})
+    [Example(inputs='rte sentence1: It rains. sentence2: It is wet.', targets='<unk>')]
+
+`task.json` lies beside the weights: `{"format": 1, "benchmark", "tasks": {name: entry}, "max_source_length",
+"max_target_length", "max_answer_tokens": {name: tokens}, "family", ...}`. An entry is the registry's own, with
+prefixes, columns, formatter and label words; it is plain data, and names functions only by their names in our tables.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from t5suite.errors import ConfigError
+from t5suite.lookup import find
+from t5suite.runs import write_json
+from t5suite.tasks.entries import check_entry
+from t5suite.tasks.registry import Lengths, Task
+from t5suite.tasks.targets import label_words
+
+TASK_CARD = "task.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class TaskCard:
+    """The tasks that a model was trained and evaluated on, and how long their texts may be.
+
+    Attributes:
+      tasks: by name, in the run's order.
+      lengths: the longest inputs and targets, in tokens.
+      max_answer_tokens: by task, how many tokens an answer may need, end-of-sequence included.
+      family: seq2seq, causal or masked; None where the model's configuration says it.
+      settings: whatever else belongs to the text, such as a causal model's `answer_separator`.
+    """
+
+    tasks: dict[str, Task]
+    lengths: Lengths
+    max_answer_tokens: dict[str, int] = field(default_factory=dict)
+    family: str | None = None
+    settings: dict = field(default_factory=dict)
+
+    def task(self, name: str | None = None) -> Task:
+        """The task of that name; without one, the only task.
+
+        Raises:
+          ConfigError: no such task, or several and none is named.
+        """
+        if name is not None:
+            return find(name, self.tasks, "task", where="--dataset_name")
+        if len(self.tasks) > 1:
+            raise ConfigError(f"the model knows several tasks; give --dataset_name, one of {', '.join(self.tasks)}")
+        return next(iter(self.tasks.values()))
+
+
+def make_task_card(
+    tasks: Iterable[Task],
+    lengths: Lengths,
+    max_answer_tokens: Mapping[str, int] | None = None,
+    family: str | None = None,
+    **settings,
+) -> TaskCard:
+    """A card of these tasks; of several with one name, the first counts."""
+    by_name = {}
+    for task in tasks:
+        by_name.setdefault(task.name, task)
+    return TaskCard(by_name, lengths, dict(max_answer_tokens or {}), family, settings)
+
+
+def write_task_card(folder, card: TaskCard) -> None:
+    """Writes `task.json` into `folder`; a card without tasks writes nothing."""
+    if not card.tasks:
+        return
+    benchmarks = {task.benchmark for task in card.tasks.values()}
+    assert len(benchmarks) == 1, "the tasks of a run belong to one benchmark"
+    content = {
+        "format": FORMAT,
+        "benchmark": benchmarks.pop(),
+        "tasks": {name: _plain(task.entry) for name, task in card.tasks.items()},
+        "max_source_length": card.lengths.source,
+        "max_target_length": card.lengths.target,
+        "max_answer_tokens": card.max_answer_tokens,
+        "family": card.family,
+        **card.settings,
+    }
+    write_json(Path(folder) / TASK_CARD, content)
+
+
+def read_task_card(folder) -> TaskCard | None:
+    """The card in `folder`; None where there is none (a model of somebody else, a hub name).
+
+    Raises:
+      ConfigError: it cannot be read, or is no card; says the file and what is wrong.
+    """
+    path = Path(folder) / TASK_CARD
+    if not path.is_file():
+        return None
+    try:
+        return _card_of(json.loads(path.read_text(encoding="utf-8")), path)
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError, KeyError) as error:
+        what = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
+        raise ConfigError(
+            f"{path} is no task card ({what:.300}); restore it, or remove it and give the flags"
+        ) from None
+
+
+def _card_of(content: dict, path: Path) -> TaskCard:
+    if content.get("format") != FORMAT:
+        raise ConfigError(f"format {content.get('format')!r} instead of {FORMAT}: another version wrote it")
+    benchmark, tasks = content["benchmark"], {}
+    for name, entry in content["tasks"].items():
+        check_entry(f"{path}: {benchmark}/{name}", entry)
+        tasks[name] = Task(benchmark, name, entry)
+    lengths = Lengths(_whole(content, "max_source_length"), _whole(content, "max_target_length"))
+    answers = {name: _whole(content["max_answer_tokens"], name) for name in content["max_answer_tokens"]}
+    return TaskCard(
+        tasks,
+        lengths,
+        answers,
+        content["family"],
+        {key: value for key, value in content.items() if key not in CARD_KEYS},
+    )
+
+
+def _plain(entry: dict) -> dict:
+    """The entry as JSON holds it: label words by id become a list, for JSON's keys are texts."""
+    labels = entry["labels"]
+    return {**entry, "labels": label_words(labels) if isinstance(labels, dict) else labels}
+
+
+def _whole(content: dict, key: str) -> int:
+    value = content[key]
+    if type(value) is not int or value < 1:
+        raise ConfigError(f"{key} is {value!r:.60}, not a whole number above 0")
+    return value
+
+
+CARD_KEYS = (
+    "format",
+    "benchmark",
+    "tasks",
+    "max_source_length",
+    "max_target_length",
+    "max_answer_tokens",
+    "family",
+)
