@@ -24,6 +24,7 @@ from transformers.trainer_callback import ExportableState
 from t5suite.errors import CheckpointError
 from t5suite.models.adapters import is_adapted, restore_adapter, save_adapter
 from t5suite.runs import read_json
+from t5suite.tasks.task_card import write_task_card
 from t5suite.training.checkpoints import (
     STATE_FILE,
     commit_checkpoint,
@@ -59,6 +60,7 @@ class Checkpointing:
       ranks: how the processes agree.
       stop: requests to stop (signals).
       run_details: what every checkpoint says of its run: `run_id`, and in `details` the fingerprint of its settings.
+      task_card: what every saved model says of its task (`t5suite.tasks.task_card`); None without one.
     """
 
     def __init__(self, **kwargs):
@@ -66,6 +68,7 @@ class Checkpointing:
         self.ranks = Ranks.of(self.accelerator)
         self.stop = stop_requests()
         self.run_details = {"run_id": "", "details": {}}
+        self.task_card = None
         self.keep_every, self.save_total_limit = self.args.keep_every, self.args.save_total_limit
         # Rotation is ours: the trainer's own deletes in place, so that a kill leaves half a checkpoint.
         self.args.save_total_limit = None
@@ -144,6 +147,8 @@ class Checkpointing:
             model.save_pretrained(folder, state_dict=state_dict)
         if self.processing_class is not None:
             self.processing_class.save_pretrained(folder)
+        if self.task_card is not None:
+            write_task_card(folder, self.task_card)
 
     def save_model(self, output_dir=None, _internal_call: bool = False) -> None:
         """A model for others to load: its files take the places of older ones when all are on the disk."""
