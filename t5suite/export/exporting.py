@@ -89,4 +89,13 @@ def write_plain(source, folder, wanted: Wanted, dtype) -> dict:
 
 def write_onnx(source, folder, wanted: Wanted, dtype) -> dict:
     """`--format onnx`."""
-    raise NotImplementedError
+    from t5suite.export.onnx_files import require_onnx, write_graphs
+
+    require_onnx()
+    from t5suite.export.onnx_runtime import OnnxModel
+    from t5suite.export.parity import check
+
+    said = {"graphs": write_graphs(source, folder)}
+    if wanted.check:
+        said["check"] = check(source.model, source.family, OnnxModel(folder))
+    return said

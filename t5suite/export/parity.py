@@ -1,0 +1,130 @@
+"""Exported files against the model that they came from, over rows of many lengths.
+
+    >>> compare(source.model, "seq2seq", OnnxModel("exported"))
+    {'encoder_states': 1.2e-06, 'first_step_logits': 1.9e-06, 'answers_equal': 6, 'answers': 6, 'tokens': 144}
+
+Differences are the largest absolute ones, over tokens that are not padding. Whole greedy answers are compared token by
+token, in one batch and one by one.
+"""
+
+import numpy as np
+import torch
+from transformers import GenerationConfig
+
+from t5suite.errors import CheckpointError
+from t5suite.export.onnx_runtime import OnnxModel
+
+# None is the length that was traced; beyond 128 tokens T5's distances share their last bucket.
+LENGTHS = (1, 2, 9, 31, 64, 150)
+NEW_TOKENS = 24
+# Of the largest value compared. Float32 sums in another order differ by about 1e-6 of it.
+TOLERANCE = 1e-4
+
+
+def compare(model, family: str, exported: OnnxModel, seed: int = 0) -> dict:
+    """The largest differences between a model and its exported files."""
+    prompts = prompts_for(model, seed)
+    with torch.no_grad():
+        return COMPARISONS[family](model, exported, prompts)
+
+
+def check(model, family: str, exported: OnnxModel) -> dict:
+    """What `compare` finds, plus an error where it is more than rounding.
+
+    Raises:
+      CheckpointError: the files are not the model.
+    """
+    found = compare(model, family, exported)
+    wrong = [name for name, value in found.items() if name.endswith("_relative") and not value <= TOLERANCE]
+    if wrong:
+        raise CheckpointError(f"the ONNX files are not the model: {', '.join(f'{n} {found[n]:.2g}' for n in wrong)}")
+    return found
+
+
+def prompts_for(model, seed: int = 0) -> list[list[int]]:
+    """Rows of tokens of `LENGTHS`, as far as the model has positions for them; no special tokens, but for the last."""
+    config = model.config.get_text_config()
+    room = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None) or max(LENGTHS) * 9
+    special = {getattr(model.config, f"{name}_token_id", None) for name in ("pad", "eos", "bos", "decoder_start")}
+    allowed = [token for token in range(config.vocab_size) if token not in special]
+    draw = np.random.default_rng(seed)
+    lengths = [length for length in LENGTHS if length + NEW_TOKENS <= room] or [max(1, room - NEW_TOKENS)]
+    return [draw.choice(allowed, length).tolist() for length in lengths]
+
+
+def _compare_seq2seq(model, exported: OnnxModel, prompts) -> dict:
+    states_BSD, mask_BS = exported.encode(prompts)
+    ids_BS, mask_tensor_BS = torch.as_tensor(exported.padded(prompts)[0]), torch.as_tensor(mask_BS)
+    own_BSD = model.get_encoder()(input_ids=ids_BS, attention_mask=mask_tensor_BS).last_hidden_state
+    real_BS = mask_BS.astype(bool)
+    start_B1 = torch.full((len(prompts), 1), model.config.decoder_start_token_id)
+    logits = model(input_ids=ids_BS, attention_mask=mask_tensor_BS, decoder_input_ids=start_B1).logits[:, -1]
+    return {
+        **_difference("encoder_states", states_BSD[real_BS], own_BSD.numpy()[real_BS]),
+        **_difference("first_step_logits", exported.first_logits(prompts), logits.numpy()),
+        **_compare_answers(model, exported, prompts, {"input_ids": ids_BS, "attention_mask": mask_tensor_BS}, 1),
+    }
+
+
+def _compare_causal(model, exported: OnnxModel, prompts) -> dict:
+    ids_BT, mask_BT = map(torch.as_tensor, exported.padded(prompts, left=True))
+    batch = {"input_ids": ids_BT, "attention_mask": mask_BT}
+    alone = [model(input_ids=torch.tensor([prompt])).logits[0, -1].numpy() for prompt in prompts]
+    return {
+        **_difference("first_step_logits", exported.first_logits(prompts), np.stack(alone)),
+        **_compare_answers(model, exported, prompts, batch, ids_BT.shape[1]),
+    }
+
+
+def _compare_encoder(model, exported: OnnxModel, prompts) -> dict:
+    ids_BS, mask_BS = exported.padded(prompts)
+    own = model(input_ids=torch.as_tensor(ids_BS), attention_mask=torch.as_tensor(mask_BS)).logits.numpy()
+    found = exported.logits(prompts)
+    if own.ndim == 3:
+        found, own = found[mask_BS.astype(bool)], own[mask_BS.astype(bool)]
+    return {**_difference("logits", found, own), "rows": len(prompts)}
+
+
+def _compare_answers(model, exported: OnnxModel, prompts, batch, start: int) -> dict:
+    """Greedy answers, all rows in one batch, and each row alone."""
+    own = [_until_end(ids[start:], exported) for ids in _generate(model, batch, exported).tolist()]
+    together = exported.generate(prompts, NEW_TOKENS)
+    alone = [exported.generate([prompt], NEW_TOKENS)[0] for prompt in prompts]
+    equal = sum(a == b for answers in (together, alone) for a, b in zip(answers, own, strict=True))
+    return {"answers_equal": equal, "answers": 2 * len(own), "tokens": sum(map(len, own))}
+
+
+def _generate(model, batch, exported: OnnxModel) -> torch.Tensor:
+    """transformers' own greedy answers; a model's own generation settings (beams, penalties) are left aside."""
+    before = model.generation_config
+    plain = GenerationConfig(
+        max_new_tokens=NEW_TOKENS,
+        do_sample=False,
+        num_beams=1,
+        pad_token_id=exported.pad,
+        eos_token_id=sorted(exported.eos) or None,
+        decoder_start_token_id=model.config.decoder_start_token_id if model.config.is_encoder_decoder else None,
+    )
+    model.generation_config = plain
+    try:
+        return model.generate(**batch, generation_config=plain)
+    finally:
+        model.generation_config = before
+
+
+def _until_end(ids: list[int], exported: OnnxModel) -> list[int]:
+    ends = [place for place, token in enumerate(ids) if token in exported.eos]
+    return ids[: ends[0] + 1] if ends else ids
+
+
+def _difference(name: str, found: np.ndarray, own: np.ndarray) -> dict:
+    largest = float(np.abs(found - own).max())
+    return {name: largest, f"{name}_relative": largest / max(float(np.abs(own).max()), 1e-30)}
+
+
+COMPARISONS = {
+    "seq2seq": _compare_seq2seq,
+    "causal": _compare_causal,
+    "masked": _compare_encoder,
+    "classification": _compare_encoder,
+}
