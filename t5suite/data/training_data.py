@@ -17,6 +17,7 @@ import numpy as np
 
 from t5suite.data.encodings import TextEncoding, bind_encoding
 from t5suite.data.features import TokenArrays
+from t5suite.data.formats.proportions import grouped_in_updates, proportional_order
 from t5suite.data.mixtures import draw_mixture, equal_rates, mixing_rates
 from t5suite.data.samplers import length_grouped_order, mixture_order, shuffled_order
 from t5suite.data.sources import DataOptions, LoadedSplit, MissingSplit, load_split
@@ -40,11 +41,12 @@ class Subset:
 
 @dataclass(frozen=True)
 class Mixing:
-    """How often each task of a mixture is drawn."""
+    """How often each task of a mixture is drawn; `proportions` go before rates."""
 
     strategy: str = "proportional"
     limit: float | None = None
     temperature: float = 1.0
+    proportions: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ class TrainingSet:
             "kept_for_selection": len(self.selection_rows) if self.selection_rows is not None else 0,
             "empty_texts": self.loaded.empty_texts,
             "subset": self.is_subset,
+            **({"files": self.loaded.files} if self.loaded.files else {}),
         }
 
 
@@ -162,6 +165,10 @@ def make_epoch_order(features: list[TokenArrays], names: list[str], mixing: Mixi
     grouped = schedule.sampling == "group_by_length"
     if len(features) == 1:
         return _single_task_order(lengths, schedule, seed), {names[0]: 1.0}
+    if mixing.proportions:
+        order = proportional_order(sizes, mixing.proportions, seed)
+        order = grouped_in_updates(order, lengths, schedule.update_size) if grouped else order
+        return order, dict(zip(names, mixing.proportions, strict=True))
     counts = dict(zip(names, sizes, strict=True))
     rates = equal_rates(counts)
     if mixing.strategy == "proportional":

@@ -149,7 +149,9 @@ def _build(dataclass_type, values):
     names = {name for name, spec in dataclass_type.__dataclass_fields__.items() if spec.init}
     given = {name: value for name, value in values.items() if name in names}
     try:
-        return dataclass_type(**given)
+        made = dataclass_type(**given)
+        made.flags_given = frozenset(given)  # a flag at its default may have been asked for
+        return made
     except ConfigError:
         raise
     except OSError as error:

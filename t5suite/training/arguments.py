@@ -20,6 +20,8 @@ from t5suite.errors import ConfigError
 from t5suite.models.placement import check_flags
 from t5suite.optim.schedules import SCHEDULES
 from t5suite.training.adapter_arguments import AdapterArguments
+from t5suite.training.data_format_arguments import DataFormatArguments
+from t5suite.training.instruction_arguments import InstructionArguments
 from t5suite.training.optimization import check_schedule, resolve_names
 from t5suite.training.resuming.resets import parse_reset
 from t5suite.training.sharding.settling import begin_sharding, settle_sharding
@@ -335,6 +337,8 @@ class FineTuningArguments(NamedTuple):
     model: ModelArguments
     data: DataArguments
     adapter: AdapterArguments
+    formats: DataFormatArguments
+    instruction: InstructionArguments
     evaluation: EvaluationArguments
     training: SuiteTrainingArguments
 

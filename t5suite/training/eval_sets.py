@@ -79,6 +79,7 @@ def load_eval_sets(
                 "used": len(rows),
                 "empty_texts": loaded.empty_texts,
                 "subset": len(rows) < len(loaded.rows),
+                **({"files": loaded.files} if loaded.files else {}),
             }
     return sets, described, missing
 

@@ -11,7 +11,8 @@ import bisect
 import itertools
 import logging
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from tqdm.auto import tqdm
@@ -22,6 +23,7 @@ from t5suite.data.collators import Seq2SeqCollator
 from t5suite.data.encodings import SegmentEncoding, TextEncoding
 from t5suite.data.family_collators import COLLATORS
 from t5suite.data.features import TokenArrays
+from t5suite.data.formats.rows import RowSource
 from t5suite.data.sources import DataOptions
 from t5suite.data.training_data import (
     Mixing,
@@ -54,7 +56,10 @@ GENERATION_FLAGS = ("generation_num_beams", "generation_max_length")
 
 @dataclass(frozen=True)
 class Plan:
-    """Which tasks a run trains on, evaluates and averages; `published`: the average is the benchmark's own."""
+    """Which tasks a run trains on, evaluates and averages; `published`: the average is the benchmark's own.
+
+    `sources` has where the rows of tasks made from flags come from, by task.
+    """
 
     benchmark: str
     dataset_name: str
@@ -62,6 +67,7 @@ class Plan:
     evaluate: list[Task]
     average: list[str]
     published: bool
+    sources: Mapping[str, RowSource] = field(default_factory=dict)
 
     @property
     def tasks(self) -> list[Task]:
@@ -83,13 +89,23 @@ def plan_tasks(benchmark: str, dataset_name: str, task_file: str | None = None, 
     registry = load_registry(task_file)
     train, evaluate, average = resolve_names(benchmark, dataset_name, registry, MIXTURES)
     tasks = {name: load_task(benchmark, name, registry=registry) for name in {*train, *evaluate}}
-    if metric not in (None, "loss", "average", "selection"):
-        metric = metric.removeprefix("eval_").removeprefix("eval/")
-        if len(tasks) > 1:
-            raise ConfigError(f"--metric_for_best_model {metric}: a mixture is selected by average or loss")
-        tasks = {name: task.with_metric_to_optimize(metric) for name, task in tasks.items()}
+    tasks = {name: choose_metric(task, metric, len(tasks)) for name, task in tasks.items()}
     published = dataset_name in MIXTURES.get(benchmark, {})
     return Plan(benchmark, dataset_name, [tasks[n] for n in train], [tasks[n] for n in evaluate], average, published)
+
+
+def choose_metric(task: Task, metric: str | None, num_tasks: int = 1) -> Task:
+    """The task, selected by the metric that `--metric_for_best_model` names, if it names one.
+
+    Raises:
+      ConfigError: one of several tasks, or no metric of the task.
+    """
+    if metric in (None, "loss", "average", "selection"):
+        return task
+    metric = metric.removeprefix("eval_").removeprefix("eval/")
+    if num_tasks > 1:
+        raise ConfigError(f"--metric_for_best_model {metric}: a mixture is selected by average or loss")
+    return task.with_metric_to_optimize(metric)
 
 
 @dataclass

@@ -31,6 +31,7 @@ from t5suite.training.fine_tuning import (
     plan_tasks,
     warn_of_idle_family_flags,
 )
+from t5suite.training.own_plans import own_plan, settle_no_eval
 from t5suite.training.pre_training import control_ids
 from t5suite.training.pre_training_collators import make_collator
 from t5suite.training.pre_training_evaluation import EVALUATION_SEED
@@ -41,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 def tokenizer_and_model(
-    model_args, mode_tokens=(), sentence_pairs: bool = False, without_weights: bool = False, tasks=()
+    model_args, mode_tokens=(), sentence_pairs: bool = False, without_weights: bool = False, tasks=(), tokenizer=None
 ):
     """`(tokenizer, model)` of the model flags, the model in float32.
 
@@ -50,8 +51,9 @@ def tokenizer_and_model(
       mode_tokens: tokens that an objective needs and the tokenizer may lack (`vocabulary.MODE_TOKENS` for UL2).
       sentence_pairs: give a masked model a head for pairs of sentences.
       without_weights: make a new model's shapes alone (on the meta device), which a dry run needs.
+      tokenizer: one that is there already.
     """
-    tokenizer = load_tokenizer(
+    tokenizer = tokenizer or load_tokenizer(
         model_args.tokenizer_name or model_args.model_name_or_path,
         model_args.model_revision,
         model_args.trust_remote_code,
@@ -120,11 +122,15 @@ def encoding_by_flags(model, tokenizer, data_args, changed: dict | None = None):
 
 
 def plan_for(arguments) -> Plan:
-    """The tasks that the flags name."""
+    """The tasks that the flags name, or make of rows of one's own."""
     data_args = arguments.data
-    return plan_tasks(
+    settle_no_eval(arguments)
+    if arguments.formats.is_given:
+        return own_plan(arguments)
+    plan = plan_tasks(
         data_args.benchmark, data_args.dataset_name, data_args.task_file, arguments.training.selection_metric
     )
+    return arguments.instruction.applied(plan, arguments.training.seed)
 
 
 def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None) -> Data:
@@ -138,6 +144,8 @@ def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None) -> D
             data_args.validation_file,
             data_args.test_file,
             data_args.data_revision,
+            plan.sources,
+            tokenizer,
         ),
         tokenizer,
         lengths_of(data_args),
@@ -162,7 +170,7 @@ def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None) -> D
 def trainer_for(model, tokenizer, data: Data, arguments, selects: bool = True):
     """`(trainer, {task: mixing rate})`; without `selects`, one that no early stopping ends."""
     patience = arguments.evaluation.early_stopping_patience if selects else None
-    trainer, rates = make_trainer(model, tokenizer, arguments.training, data, mixing_of(arguments.data), patience)
+    trainer, rates = make_trainer(model, tokenizer, arguments.training, data, mixing_of(arguments), patience)
     trainer.task_card = task_card_of(data, lengths_of(arguments.data), model)
     return trainer, rates
 
@@ -197,9 +205,12 @@ def lengths_of(data_args) -> Lengths:
     return Lengths(data_args.max_source_length, data_args.max_target_length)
 
 
-def mixing_of(data_args) -> Mixing:
+def mixing_of(arguments) -> Mixing:
     """How often a mixture's tasks are drawn."""
-    return Mixing(data_args.mixing, data_args.mixing_limit, data_args.mixing_temperature)
+    data_args, proportions = arguments.data, arguments.formats.data_sampling_proportion
+    return Mixing(
+        data_args.mixing, data_args.mixing_limit, data_args.mixing_temperature, proportions and tuple(proportions)
+    )
 
 
 def pre_training_collators(objective_args, tokenizer, model, seed: int):

@@ -1,0 +1,79 @@
+"""Which files of a folder make up which split.
+
+    >>> split_files("reviews", (".jsonl",))
+    {'train': (PosixPath('reviews/train/a.jsonl'), PosixPath('reviews/train/b.jsonl')), 'test': (...,)}
+
+A split is a folder (`train/*.jsonl`) or files named after it (`train.jsonl`, `train-00000-of-00002.parquet`); its files
+follow each other in the order of their names. A folder that names no split holds training rows alone.
+"""
+
+import glob
+from pathlib import Path
+
+from t5suite.data.text.compressed import without_compression
+from t5suite.errors import ConfigError, DataError
+
+# What folders and files of a split may be called.
+SPLIT_NAMES = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val", "dev"),
+    "test": ("test",),
+}
+
+
+def split_files(folder, suffixes: tuple[str, ...], flag: str = "--train_dir") -> dict[str, tuple[Path, ...]]:
+    """`{role: files}` of the splits that a folder has.
+
+    Raises:
+      ConfigError: no such folder.
+      DataError: no file with such an ending, or a split that is there in two forms.
+    """
+    root = Path(folder)
+    if not root.is_dir():
+        raise ConfigError(f"{flag} {str(folder)!r}: no such folder")
+    found = {role: _files_of(root, names, suffixes) for role, names in SPLIT_NAMES.items()}
+    found = {role: files for role, files in found.items() if files}
+    if not found:
+        everything = _with_suffix(root, suffixes)
+        if not everything:
+            there = ", ".join(sorted(path.name for path in root.iterdir())[:8]) or "nothing"
+            raise DataError(f"{flag} {folder}: no {' or '.join(suffixes)} file there, nor in train/ (there: {there})")
+        found = {"train": everything}
+    return found
+
+
+def named_files(pattern: str, flag: str) -> tuple[Path, ...]:
+    """The files that a flag names: one, or those of a pattern (`part-*.csv`), in the order of their names.
+
+    Raises:
+      ConfigError: there is none.
+    """
+    if Path(pattern).is_file():
+        return (Path(pattern),)
+    files = tuple(Path(name) for name in sorted(glob.glob(pattern, recursive=True)) if Path(name).is_file())
+    if not files:
+        raise ConfigError(f"{flag} {pattern!r}: no such file")
+    return files
+
+
+def _files_of(root: Path, names: tuple[str, ...], suffixes) -> tuple[Path, ...]:
+    """The files of a split, which is there under one name and in one form."""
+    forms = {}
+    for name in names:
+        if (root / name).is_dir():
+            forms[f"{name}/"] = _with_suffix(root / name, suffixes)
+        beside = tuple(path for path in _with_suffix(root, suffixes) if _stem(path).split("-")[0] == name)
+        forms[f"{name}.*"] = beside
+    forms = {form: files for form, files in forms.items() if files}
+    if len(forms) > 1:
+        raise DataError(f"{root} has one split as {' and '.join(forms)}; keep one")
+    return next(iter(forms.values()), ())
+
+
+def _with_suffix(folder: Path, suffixes) -> tuple[Path, ...]:
+    files = (path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    return tuple(sorted(path for path in files if Path(without_compression(path.name)).suffix in suffixes))
+
+
+def _stem(path: Path) -> str:
+    return Path(without_compression(path.name)).stem

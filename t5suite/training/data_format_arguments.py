@@ -1,0 +1,140 @@
+"""The flags for rows of one's own: files of many kinds, hub data sets, lists of data sets.
+
+>>> DataFormatArguments(data_format="csv", text_column="text", target_column="label").is_given
+True
+
+`--data_format` names one data set's form; `--data_class` and the lists beside it name several data sets, one value
+each, under the names of IBM/dolomite-engine (Apache-2.0).
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from t5suite.errors import ConfigError
+
+FORMATS = ("jsonl", "csv", "tsv", "parquet", "translation", "alpaca", "text", "hub")
+# Lists of equal length: one value for each data set.
+LISTS = (
+    "data_class",
+    "data_path",
+    "data_config",
+    "data_sampling_proportion",
+    "input_format",
+    "output_format",
+    "max_input_tokens",
+    "max_output_tokens",
+)
+# Flags for one data set of --data_format.
+SINGLE = "train_dir text_column target_column source_id target_id prefix hub_path hub_name text_unit block_size".split()
+
+
+@dataclass
+class DataFormatArguments:
+    """Rows of one's own, in whatever form they come."""
+
+    _argument_group_name = "rows of one's own"
+
+    data_format: Literal[FORMATS] | None = field(
+        default=None, metadata={"help": "What --train_dir, --train_file and so on hold, if not a benchmark's rows."}
+    )
+    train_dir: str | None = field(
+        default=None,
+        metadata={"help": "A folder with the splits of --data_format: train/, val/, test/, or train.csv and so on."},
+    )
+    text_column: str | None = field(
+        default=None, metadata={"help": "What is read: a column, or several with commas. Default: input (text: text)."}
+    )
+    target_column: str | None = field(default=None, metadata={"help": "What is to be written. Default: output."})
+    source_id: str = field(default="s", metadata={"help": "The language read of {'translation': {...}}."})
+    target_id: str = field(default="t", metadata={"help": "The language to be written."})
+    prefix: str | None = field(
+        default=None, metadata={"help": "What stands before every input: 'translate English to German: '."}
+    )
+    labels: str | None = field(
+        default=None, metadata={"help": "Label words by id, with commas: makes a task of classes of free text."}
+    )
+    metrics: str | None = field(
+        default=None,
+        metadata={"help": "Metrics, with commas, or none. Default: accuracy with labels, else what suits the format."},
+    )
+    hub_path: str | None = field(
+        default=None, metadata={"help": "Hub name, or a local folder, of the data set of --data_format hub."}
+    )
+    hub_name: str | None = field(default=None, metadata={"help": "Its configuration."})
+    text_unit: Literal["line", "paragraph", "file"] = field(
+        default="line", metadata={"help": "What a document is in a .txt file of --data_format text."}
+    )
+    block_size: int | None = field(
+        default=None, metadata={"help": "Tokens of a block of --data_format text. Default: --max_target_length."}
+    )
+    validation_split: float | None = field(
+        default=None,
+        metadata={"help": "Share of the training rows that validates where nothing else does. Default: 0.05."},
+    )
+    no_eval: bool = field(
+        default=False, metadata={"help": "Train on all training rows, evaluate nothing, keep the last checkpoint."}
+    )
+    data_class: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "Data sets: JSONLines, SST2, Alpaca, MultiDoc2DialAnswerability, MultiDoc2DialChitChat, Debug, or "
+            "module:Class of your own. This and the lists below have one value for each data set."
+        },
+    )
+    data_path: list[str] | None = field(default=None, metadata={"help": "The folder of each; none for no folder."})
+    data_config: list[str] | None = field(
+        default=None, metadata={"help": "Settings of each: JSON text, or a .json or .yaml file; none for no settings."}
+    )
+    data_sampling_proportion: list[float] | None = field(
+        default=None, metadata={"help": "How often each is drawn, as parts of the sum. Default: after --mixing."}
+    )
+    input_format: list[str] | None = field(
+        default=None, metadata={"help": "What stands around each one's inputs: 'question: __input__ answer:'."}
+    )
+    output_format: list[str] | None = field(
+        default=None, metadata={"help": "What stands around each one's targets: '__output__'."}
+    )
+    max_input_tokens: list[int] | None = field(
+        default=None, metadata={"help": "Longest input of each in tokens. Default: --max_source_length."}
+    )
+    max_output_tokens: list[int] | None = field(
+        default=None, metadata={"help": "Longest target of each in tokens. Default: --max_target_length."}
+    )
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the run's rows are the user's own."""
+        return bool(self.data_format or self.data_class)
+
+    def __post_init__(self):
+        if self.data_format and self.data_class:
+            raise ConfigError(f"--data_format {self.data_format} and --data_class are two ways to name data; give one")
+        if not self.data_format:
+            self._refuse_flags_of(SINGLE, "--data_format")
+        if not self.is_given:
+            needed = "--data_format or --data_class"
+            self._refuse_flags_of(("labels", "metrics", "validation_split", *LISTS), needed)
+        self._check_lengths()
+
+    def _refuse_flags_of(self, names, needed: str) -> None:
+        fields = type(self).__dataclass_fields__
+        given = [name for name in names if getattr(self, name) != fields[name].default]
+        if given:
+            raise ConfigError(f"--{given[0]} {getattr(self, given[0])}: it belongs to {needed}, which is not given")
+
+    def _check_lengths(self) -> None:
+        count = len(self.data_class) if self.data_class else 1
+        for name in LISTS:
+            values = getattr(self, name)
+            if values is None:
+                continue
+            if not self.data_class and name in ("data_path", "data_config", "data_sampling_proportion"):
+                raise ConfigError(
+                    f"--{name} {' '.join(map(str, values))}: it belongs to --data_class, which is not given"
+                )
+            if len(values) != count:
+                sets = f"--data_class names {count}" if self.data_class else "--data_format is one"
+                raise ConfigError(f"--{name} has {len(values)} values, but {sets}: one value for each data set")
+            for value in values if name.startswith("max_") else ():
+                if value < 1:
+                    raise ConfigError(f"--{name} {value}: must be at least 1 token")

@@ -1,0 +1,197 @@
+"""Flags for rows of one's own -> the tasks of a run and the sources of their rows.
+
+>>> plan = own_plan(arguments)                 # --data_format csv --train_file reviews.csv --labels bad,good
+>>> plan.benchmark, [task.name for task in plan.train], plan.sources["reviews"].roles
+('own', ['reviews'], ('train', 'validation'))
+"""
+
+import json
+import logging
+from pathlib import Path
+
+from t5suite.data.formats.data_classes import class_form, class_name
+from t5suite.data.formats.data_formats import FORMAT_FLAGS, FormatOptions, form_name, format_form
+from t5suite.data.formats.own_data import OWN_BENCHMARK, OwnData, Wishes, distinct_names, own_data
+from t5suite.errors import ConfigError
+from t5suite.training.argument_parser import read_json_text
+from t5suite.training.fine_tuning import Plan, choose_metric
+from t5suite.yaml_files import read_yaml
+
+logger = logging.getLogger(__name__)
+
+NOTHING = ("none", "None", "-")
+# Columns and such, which another format than the one given may read.
+FORMAT_ONLY = ("text_column", "target_column", "labels", "source_id", "target_id", "text_unit", "block_size",
+               "hub_path", "hub_name")  # fmt: skip
+
+
+def own_plan(arguments) -> Plan:
+    """The tasks of `--data_format` or `--data_class`.
+
+    Raises:
+      ConfigError: flags that do not go together, a file that is not there, a class or setting that there is not.
+    """
+    data_args, formats = arguments.data, arguments.formats
+    _refuse_benchmark(data_args)
+    sets = _class_sets(arguments) if formats.data_class else [_format_set(arguments)]
+    tasks = [data.task for data in sets]
+    names = [task.name for task in tasks]
+    if all(not task.entry["metric_names"] for task in tasks) and arguments.training.selection_metric is None:
+        arguments.training.selection_metric = "loss"  # there is nothing else to select by
+    tasks = [choose_metric(task, arguments.training.selection_metric, len(tasks)) for task in tasks]
+    sources = {data.task.name: data.source for data in sets}
+    scored = [task.name for task in tasks if task.entry["metric_names"]]
+    return Plan(OWN_BENCHMARK, ",".join(names), tasks, tasks, scored, False, sources)
+
+
+def _refuse_benchmark(data_args) -> None:
+    given = {
+        "benchmark": data_args.benchmark not in ("mini", OWN_BENCHMARK) and data_args.benchmark,
+        "task_file": data_args.task_file,
+    }
+    for name, value in given.items():
+        if value:
+            raise ConfigError(f"--{name} {value}: --data_format and --data_class make tasks of their own; leave it out")
+
+
+def _format_set(arguments) -> OwnData:
+    data_args, formats = arguments.data, arguments.formats
+    options = FormatOptions(
+        train_dir=formats.train_dir,
+        train_file=data_args.train_file,
+        validation_file=data_args.validation_file,
+        test_file=data_args.test_file,
+        text_columns=_words(formats.text_column, "--text_column"),
+        target_column=formats.target_column,
+        source_id=formats.source_id,
+        target_id=formats.target_id,
+        labels=_words(formats.labels, "--labels"),
+        hub_path=formats.hub_path,
+        hub_name=formats.hub_name,
+        revision=data_args.data_revision,
+        text_unit=formats.text_unit,
+        block_size=_block_size(formats.block_size, data_args.max_target_length),
+    )
+    _warn_of_idle_format_flags(formats)
+    name = form_name(options) if data_args.dataset_name == "sentiment" else data_args.dataset_name
+    return own_data(name, format_form(formats.data_format, options), _wishes(arguments, 0, {}))
+
+
+def _block_size(asked_for: int | None, default: int) -> int:
+    if asked_for is not None and asked_for < 8:
+        raise ConfigError(f"--block_size {asked_for}: must be at least 8 tokens")
+    return asked_for or default
+
+
+def _warn_of_idle_format_flags(formats) -> None:
+    fields = type(formats).__dataclass_fields__
+    for name in FORMAT_ONLY:
+        if getattr(formats, name) != fields[name].default and name not in FORMAT_FLAGS[formats.data_format]:
+            logger.warning("--%s has no effect: --data_format %s does not read it", name, formats.data_format)
+
+
+def _class_sets(arguments) -> list[OwnData]:
+    data_args, formats = arguments.data, arguments.formats
+    for name in ("train_file", "validation_file", "test_file"):
+        if getattr(data_args, name):
+            raise ConfigError(f"--{name} {getattr(data_args, name)}: --data_class reads the folders of --data_path")
+    configs = [_config(_at(formats.data_config, i)) for i in range(len(formats.data_class))]
+    paths = [_at(formats.data_path, i) for i in range(len(formats.data_class))]
+    names = distinct_names([class_name(*given) for given in zip(formats.data_class, paths, configs, strict=True)])
+    sets = []
+    for i, (name, kind, path, config) in enumerate(zip(names, formats.data_class, paths, configs, strict=True)):
+        wishes = _wishes(arguments, i, config)
+        form = class_form(kind, path, config, wishes.max_input_tokens, wishes.max_output_tokens, wishes.labels)
+        sets.append(own_data(name, form, wishes))
+    return sets
+
+
+def _wishes(arguments, i: int, config: dict) -> Wishes:
+    """What the flags say of data set `i`; its own settings go before flags for all."""
+    formats, training = arguments.formats, arguments.training
+    evaluates = not formats.no_eval and training.eval_strategy.value != "no"
+    input_format = _at(formats.input_format, i)
+    if formats.prefix is not None:
+        input_format = f"{formats.prefix}{input_format or '__input__'}"
+    return Wishes(
+        labels=_listed(config, "labels") or _words(formats.labels, "--labels"),
+        metrics=_listed(config, "metrics") or _words(formats.metrics, "--metrics"),
+        input_format=input_format,
+        output_format=_at(formats.output_format, i),
+        max_input_tokens=_at(formats.max_input_tokens, i),
+        max_output_tokens=_at(formats.max_output_tokens, i),
+        validation_share=formats.validation_split,
+        evaluates=evaluates or arguments.evaluation.eval_only,
+        seed=training.seed,
+    )
+
+
+def _words(text: str | None, flag: str) -> tuple[str, ...] | None:
+    """Words between commas; none is an empty list, nothing at all is None."""
+    if text is None:
+        return None
+    if text in NOTHING:
+        return ()
+    words = tuple(word.strip() for word in text.split(","))
+    if not all(words):
+        raise ConfigError(f"{flag} {text!r}: words with commas between them, none of them empty")
+    return words
+
+
+def _listed(config: dict, key: str) -> tuple[str, ...] | None:
+    value = config.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+        raise ConfigError(f"--data_config: {key} must be a list of words, not {value!r:.100}")
+    return tuple(value)
+
+
+def _at(values: list | None, i: int):
+    value = None if values is None else values[i]
+    return None if value in NOTHING else value
+
+
+def _config(text: str | None) -> dict:
+    """The settings of one data set: JSON, or a file of it (or of YAML)."""
+    if text is None:
+        return {}
+    if text.lstrip().startswith("{"):
+        found = read_json_text(text, "--data_config")
+    elif not Path(text).is_file():
+        raise ConfigError(f"--data_config {text!r:.200}: neither a JSON table nor a file")
+    elif Path(text).suffix in (".yaml", ".yml"):
+        found = read_yaml(Path(text)).content
+    else:
+        found = read_json_text(Path(text).read_bytes(), f"--data_config {text}")
+    if not isinstance(found, dict):
+        raise ConfigError(f"--data_config {text}: expected a table of settings, found {json.dumps(found):.60}")
+    return found
+
+
+def settle_no_eval(arguments) -> None:
+    """`--no_eval`: nothing is evaluated, and nothing may depend on it.
+
+    Raises:
+      ConfigError: a flag that needs evaluations.
+    """
+    if not arguments.formats.no_eval:
+        return
+    data_args, eval_args, args = arguments.data, arguments.evaluation, arguments.training
+    given = getattr(args, "flags_given", frozenset())
+    needs = {
+        "early_stopping_patience": eval_args.early_stopping_patience is not None,
+        "load_best_model_at_end": "load_best_model_at_end" in given and args.load_best_model_at_end,
+        "eval_strategy": "eval_strategy" in given and args.eval_strategy.value != "no",
+        "metric_for_best_model": args.selection_metric is not None,
+        "selection_split": data_args.selection_split != "validation",
+        "select": eval_args.select != "average",
+        "eval_only": eval_args.eval_only,
+        "validation_file": data_args.validation_file is not None,
+    }
+    refused = [name for name, is_needed in needs.items() if is_needed]
+    if refused:
+        flags = " and ".join(f"--{name}" for name in refused)
+        raise ConfigError(f"--no_eval evaluates nothing, which {flags} would need; leave one of them out")
+    args.eval_strategy = type(args.eval_strategy)("no")
+    args.load_best_model_at_end = False
