@@ -17,14 +17,27 @@ from transformers import AutoTokenizer, T5Tokenizer
 from t5suite.errors import ConfigError
 from t5suite.models.adapters import adapter_of, inner_model, is_adapter, load_adapter
 from t5suite.models.checkpoint_weights import load_init_checkpoint
-from t5suite.models.configs import cannot_load, first_line, load_config, parse_overrides, require
+from t5suite.models.configs import (
+    cannot_load,
+    first_line,
+    format_overrides,
+    load_config,
+    parse_overrides,
+    require,
+)
 from t5suite.models.families import FAMILIES, family_of, model_class_for
 from t5suite.models.head_tying import T5_TYPES, random_model, trained_model
 from t5suite.models.heads import HEAD_CLASS, draw_head_anew, give_head, head_for
 from t5suite.models.initialization import initialize
 from t5suite.models.packed_t5 import accept_packed_batches
 from t5suite.models.placement import by_device
-from t5suite.models.vocabulary import fit_config, grow_embeddings, set_generation_tokens, set_special_tokens
+from t5suite.models.vocabulary import (
+    fit_config,
+    grow_embeddings,
+    rows_for,
+    set_generation_tokens,
+    set_special_tokens,
+)
 from t5suite.models.weight_files import shards_of
 
 BUNDLED_MODEL = str(Path(__file__).parent.parent / "data" / "mini" / "model")
@@ -103,6 +116,7 @@ def load_model(
             config_overrides=config_overrides,
             dropout_rate=dropout_rate,
             family=family,
+            tasks=tasks,
             init_checkpoint=init_checkpoint,
             attn_implementation=attn_implementation,
             trust_remote_code=trust_remote_code,
@@ -142,9 +156,20 @@ def load_model(
 
 def load_model_shapes(name: str | None = None, **settings):
     """What `load_model` would give, without its weights: every parameter is on the meta device."""
+    if name is not None and not (settings.get("config_name") or settings.get("from_scratch")):
+        settings["config_overrides"] = _with_trained_rows(name, settings)
     settings |= {"init_checkpoint": None, "config_name": settings.get("config_name") or name or BUNDLED_MODEL}
     with torch.device("meta"):
         return load_model(None, **settings)
+
+
+def _with_trained_rows(name: str, settings: dict) -> str:
+    """The changes to a configuration that keep a trained vocabulary's rows, or grow them as `grow_embeddings` does."""
+    changes = parse_overrides(settings.get("config_overrides"))
+    revision, trust = settings.get("revision"), settings.get("trust_remote_code", False)
+    rows = load_config(name, settings.get("config_overrides"), None, revision, trust).get_text_config().vocab_size
+    pieces = len(settings["tokenizer"])
+    return format_overrides({**changes, "vocab_size": rows if rows >= pieces else rows_for(pieces)})
 
 
 def _random_weights(auto_class, config, options):

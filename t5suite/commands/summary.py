@@ -1,0 +1,90 @@
+"""`t5suite summary`: a model's parameters by module and the memory of training it, before anything is loaded.
+
+t5suite summary --config_name t5-3b --batch_size 32 --optimizer adafactor --gradient_checkpointing --freeze embeddings
+"""
+
+import json
+
+from t5suite.commands.shared import add_json_flag, print_json
+from t5suite.errors import ConfigError
+from t5suite.launch.script_flags import TABLE_FILE
+
+SCRIPT = "fine_tune_t5"
+
+
+def summary_flags(parser) -> None:
+    """Flags of `t5suite summary`."""
+    step = parser.add_argument_group("a step of training on one device")
+    step.add_argument("--batch_size", type=int, default=32, help="rows of a micro-batch (default: 32)")
+    step.add_argument("--source_length", type=int, default=512, help="tokens of an input (default: 512)")
+    step.add_argument("--target_length", type=int, default=512, help="tokens of a target (default: 512)")
+    step.add_argument("--gradient_accumulation_steps", type=int, default=1, help="micro-batches of an update")
+    step.add_argument("--optimizer", default="adamw", help="adamw, adafactor, adamw_bnb_8bit, ... (default: adamw)")
+    step.add_argument("--bf16", action="store_true", help="autocast to bfloat16; with --deepspeed, bf16 weights")
+    step.add_argument("--gradient_checkpointing", action="store_true", help="compute layers again, keep less")
+    step.add_argument("--deepspeed", help="zero1, zero2, zero2_offload, zero3 or zero3_offload")
+    step.add_argument("--num_gpus", type=int, default=1, help="ranks that --deepspeed shards over (default: 1)")
+    step.add_argument("--use_cpu", action="store_true", help="count attention as a CPU computes it")
+    model = parser.add_argument_group("the model: flags of fine_tune_t5.py")
+    flags = json.loads(TABLE_FILE.read_text(encoding="utf-8"))["scripts"][SCRIPT]
+    for name in MODEL_FLAGS:
+        kind = flags[name]
+        optional = {"nargs": "?", "const": "True"} if kind["type"] == "bool" else {}
+        model.add_argument(f"--{name}", choices=kind.get("choices"), **optional)
+    add_json_flag(parser)
+
+
+def summary(arguments) -> None:
+    """Prints the tables, or one JSON object."""
+    from t5suite.training.argument_parser import parse_arguments
+    from t5suite.training.arguments import FINE_TUNING_ARGUMENTS, FineTuningArguments
+    from t5suite.training.memory_summary import Load, print_summary, shapes_by_flags, summarize
+
+    for name in ("batch_size", "source_length", "target_length", "gradient_accumulation_steps", "num_gpus"):
+        if getattr(arguments, name) < 1:
+            raise ConfigError(f"--{name} {getattr(arguments, name)}: must be at least 1")
+    if arguments.num_gpus > 1 and not arguments.deepspeed:
+        raise ConfigError(
+            f"--num_gpus {arguments.num_gpus}: without --deepspeed every GPU holds all of it; leave it out"
+        )
+    given = {name: getattr(arguments, name) for name in MODEL_FLAGS if getattr(arguments, name) is not None}
+    argv = ["--use_cpu", *(f"--{name}={value}" for name, value in given.items())]
+    model = shapes_by_flags(FineTuningArguments(*parse_arguments(FINE_TUNING_ARGUMENTS, argv)))
+    load = Load(
+        arguments.batch_size,
+        arguments.source_length,
+        arguments.target_length,
+        arguments.bf16,
+        arguments.gradient_checkpointing,
+        arguments.gradient_accumulation_steps,
+    )
+    found = summarize(model, load, arguments.optimizer, not arguments.use_cpu, arguments.deepspeed, arguments.num_gpus)
+    if arguments.json:
+        print_json(found)
+    else:
+        print_summary(found)
+
+
+# What says which weights there are, and which are trained.
+MODEL_FLAGS = (
+    "model_name_or_path",
+    "config_name",
+    "config_overrides",
+    "tokenizer_name",
+    "from_scratch",
+    "model_family",
+    "model_revision",
+    "num_sentinels",
+    "attn_implementation",
+    "trust_remote_code",
+    "freeze",
+    "freeze_regex",
+    "unfreeze_regex",
+    "adapter",
+    "adapter_args",
+    "adapter_base",
+    "lora_r",
+    "target_modules",
+    "modules_to_save",
+    "num_virtual_tokens",
+)
