@@ -7,6 +7,7 @@
 import json
 from pathlib import Path
 
+from t5suite.benchmark_entries.metric_groups import METRIC_GROUPS
 from t5suite.constants import DATASET_VALS
 
 RATES = ("invalid_rate", "truncated_rate")
@@ -42,6 +43,8 @@ def task_figure(scores: dict, entry: dict | None) -> float | None:
         names = [wanted]
     elif entry and wanted == "average":
         names = [name for name in entry["metric_names"] if name in scores] or names
+    elif wanted in METRIC_GROUPS:
+        names = [name for name in METRIC_GROUPS[wanted] if name in scores] or names
     values = [scores[name] for name in names]
     if not values or any(value is None for value in values):
         return None

@@ -15,6 +15,8 @@ from rich.table import Table
 
 from t5suite.data.jsonl import without_nan, write_jsonl
 from t5suite.runs import RESULTS, read_json, write_json
+from t5suite.tracking.model_usage import pipeline_tag, usage_lines
+from t5suite.tracking.group_reports import group_scores, print_groups
 from t5suite.training.evaluation import EvalSet, Report, Result
 
 logger = logging.getLogger(__name__)
@@ -33,6 +35,8 @@ def build_results(
 ) -> dict:
     """`{"tasks": {task: {metric: points}}, "averages": {suite: points}}`; a score that is no number stays NaN.
 
+    A task that is reported in parts (`report_by`) has them under `groups`.
+
     Args:
       average_over: the tasks whose mean is the average; a task's own metrics, and MNLI's halves, are averaged first.
       published: the average is the benchmark's published one and carries its name, if no task of it is missing.
@@ -47,17 +51,17 @@ def build_results(
         if not complete:
             name = f"{benchmark} ({len(present)} of {len(average_over)} tasks)"
         averages[name] = sum(present) / len(present)
-    return {"tasks": tasks, "averages": averages}
+    groups = group_scores(report, eval_sets)
+    return {"tasks": tasks, "averages": averages, **({"groups": groups} if groups else {})}
 
 
 def _task_means(report: Report, eval_sets: list[EvalSet]) -> dict[str, float]:
-    """Each task's mean over its metrics and splits."""
+    """Each task's one number (its `metric_to_optimize`), the mean over its splits."""
     of_task: dict[str, list[float]] = {}
     for eval_set in eval_sets:
         metrics = report.results[eval_set.name].metrics
-        scores = [value for name, value in metrics.items() if name not in RATES]
-        if scores:
-            of_task.setdefault(eval_set.task.name, []).append(sum(scores) / len(scores))
+        if any(name not in RATES for name in metrics):
+            of_task.setdefault(eval_set.task.name, []).append(eval_set.task.optimised(metrics))
     return {name: sum(values) / len(values) for name, values in of_task.items()}
 
 
@@ -105,9 +109,9 @@ def finish_run(
     """Writes what a run leaves behind, in the order that makes it finished last, and shows the table."""
     write_predictions(run.directory, data.scored, report)
     if is_model:
-        inputs = [eval_set.examples[0].inputs for eval_set in data.scored if eval_set.examples]
+        example = next((eval_set for eval_set in data.scored if eval_set.examples), None)
         write_model_card(
-            run.directory, title=title, base_model=base_model, results=results, manifest=run.manifest, inputs=inputs
+            run.directory, title=title, base_model=base_model, results=results, manifest=run.manifest, example=example
         )
     run.update(
         best_per_task=without_nan(best),
@@ -119,6 +123,7 @@ def finish_run(
     write_results(run.directory, results)
     run.finish()
     print_table(report, data.scored, results, f"{title}  ({run.directory})")
+    print_groups(results.get("groups", {}))
 
 
 def print_results(results: dict, title: str, is_main: bool = True) -> dict:
@@ -195,9 +200,9 @@ def format_points(value: float | None) -> str:
 
 
 def write_model_card(
-    directory, *, title: str, base_model: str, results: dict, manifest: dict, inputs: list[str]
+    directory, *, title: str, base_model: str, results: dict, manifest: dict, example: EvalSet | None = None
 ) -> None:
-    """`README.md`: what the model is, how to use it, its scores and how it was made."""
+    """`README.md`: what the model is, how to use it (on a row of `example`), its scores and how it was made."""
     rows = [
         f"| {task} | {metric} | {format_points(value)} |"
         for task, metrics in results["tasks"].items()
@@ -213,16 +218,12 @@ def write_model_card(
         "optim",
         "seed",
     )
-    example = inputs[0].replace("`", "'")[:300] if inputs else "..."
+    tag = pipeline_tag(example.encoding if example else None)
     lines = [
-        "---", "library_name: transformers", "pipeline_tag: text2text-generation", "tags: [t5suite]", "---", "",
+        "---", "library_name: transformers", f"pipeline_tag: {tag}", "tags: [t5suite]", "---", "",
         f"# {title}", "",
         f"{base_model}, fine-tuned with t5suite {manifest['versions'].get('t5suite') or ''}.".replace(" .", "."), "",
-        "## Use", "", "```python",
-        "from transformers import AutoModelForSeq2SeqLM, AutoTokenizer", "",
-        'model = AutoModelForSeq2SeqLM.from_pretrained(".")', 'tokenizer = AutoTokenizer.from_pretrained(".")',
-        f"inputs = tokenizer({example!r}, return_tensors=\"pt\")",
-        "print(tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True))", "```", "",
+        "## Use", "", "```python", *usage_lines(example), "```", "",
         "## Scores (points, 0 to 100)", "", "| task | metric | score |", "|---|---|---|", *rows, "",
         "## Training", "", "| setting | value |", "|---|---|",
         *[f"| {name} | {settings.get(name)} |" for name in shown], "",

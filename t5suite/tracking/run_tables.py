@@ -13,8 +13,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from t5suite.constants import MIXTURES
+from t5suite.constants import DATASET_VALS, MIXTURES
 from t5suite.errors import DataError
+from t5suite.launch.results import task_figure
 from t5suite.runs import MANIFEST, RESULTS, read_json
 
 RATES = ("invalid_rate",)
@@ -72,9 +73,9 @@ def averages_of_runs(runs: list[RunResults]) -> dict[str, float]:
     """Each benchmark's published average where the runs cover all of its tasks, one run a task."""
     means: dict[str, dict[str, float]] = {}
     for row in rows_of_runs(runs):
-        values = [math.nan if value is None else value for value in row["metrics"].values()]
-        if values:
-            means.setdefault(row["benchmark"], {})[row["task"]] = sum(values) / len(values)
+        if row["metrics"]:
+            figure = task_figure(row["metrics"], DATASET_VALS.get(row["benchmark"], {}).get(row["task"]))
+            means.setdefault(row["benchmark"], {})[row["task"]] = math.nan if figure is None else figure
     averages = {}
     for benchmark, found in means.items():
         wanted = MIXTURES.get(benchmark, {}).get("all", {}).get("average", [])
