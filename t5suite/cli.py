@@ -15,7 +15,20 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from t5suite import __version__
-from t5suite.commands import corpus, doctor, export, predict, runs, scoring, slurm, submit, sweep, tasks, tokenizer
+from t5suite.commands import (
+    corpus,
+    doctor,
+    export,
+    predict,
+    runs,
+    scoring,
+    slurm,
+    submit,
+    summary,
+    sweep,
+    tasks,
+    tokenizer,
+)
 from t5suite.errors import ConfigError, discard_output, run_command
 from t5suite.lookup import closest, suggestion
 
@@ -217,6 +230,12 @@ COMMANDS = {
         "t5suite mirror --benchmark glue --dataset_name all --output_dir data",
         runs.mirror_flags,
         runs.run_mirror,
+    ),
+    "summary": Command(
+        "count a model's parameters and estimate the memory of training it, before anything is loaded",
+        "t5suite summary --config_name t5-3b --batch_size 8 --optimizer adafactor --bf16 --gradient_checkpointing",
+        summary.summary_flags,
+        summary.summary,
     ),
     "tokenizer": Command(
         "train a tokenizer on one's own text: T5's, BERT's or GPT-2's kind",
