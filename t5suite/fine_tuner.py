@@ -7,11 +7,11 @@
 ['entailment']
 """
 
-import torch
-
+from t5suite.errors import ConfigError
+from t5suite.inference.decoding import Decoding
+from t5suite.inference.predictor import Predictor
 from t5suite.run_settings import public_settings
 from t5suite.runs import default_output_dir, open_run
-from t5suite.tasks.registry import decode_ids
 from t5suite.tracking import reports
 from t5suite.tracking.trackers import Trackers, tracker_names
 from t5suite.training import fine_tuning as steps
@@ -104,18 +104,45 @@ class FineTuner:
         report = steps.evaluate_finally(self.trainer, data)
         return reports.build_results(report, self.plan.benchmark, self.plan.average, data.scored, self.plan.published)
 
-    def predict(self, inputs: list[str], max_length: int = 64) -> list[str]:
-        """The model's answers to finished input texts, in their order; greedy, at most `max_length` tokens each."""
-        self.model.eval()
-        batch = self.tokenizer(
-            inputs, return_tensors="pt", padding=True, truncation=True, max_length=self.data_args.max_source_length
-        )
-        batch = {name: batch[name].to(self.model.device) for name in ("input_ids", "attention_mask")}
-        with torch.no_grad():
-            ids = self.model.generate(
-                **batch, max_new_tokens=max_length, num_beams=self.args.generation_num_beams or 1, do_sample=False
-            )
-        return decode_ids(ids[:, 1:].tolist(), self.tokenizer)
+    def predict(self, inputs: list[str], max_length: int = 64, **decoding) -> list:
+        """The model's answers to finished input texts, in their order; greedy, at most `max_length` tokens each.
+
+        >>> tuner.predict(texts, do_sample=True, top_p=0.9, num_return_sequences=3)
+        [['entailment', 'entailment', 'not_entailment']]
+
+        Args:
+          decoding: `num_beams`, `do_sample`, `temperature` and the like, by the names of `t5suite predict`'s flags;
+            with `num_return_sequences` above 1 there is a list of answers for each text.
+
+        Raises:
+          ConfigError: settings that make no sense, alone or together.
+        """
+        predictor = self._predictor()
+        if not predictor.writes:
+            return [verdict.text for verdict in predictor.classes([(text,) for text in inputs])]
+        decoding.setdefault("num_beams", 1 if decoding.get("do_sample") else self.args.generation_num_beams or 1)
+        settings = Decoding(**decoding)
+        settings.check()
+        found = predictor.answers(inputs, settings, settings.max_new_tokens or max_length)
+        texts = [[answer.text for answer in answers] for answers in found]
+        return texts if settings.num_return_sequences > 1 else [answers[0] for answers in texts]
+
+    def predict_labels(self, inputs: list[str], labels: list[str] | None = None) -> list[dict[str, float]]:
+        """Each label's probability for finished input texts; of the one task's labels without any given.
+
+        >>> tuner.predict_labels(["rte sentence1: It rains. sentence2: It is wet."])
+        [{'entailment': 0.9, 'not_entailment': 0.1}]
+        """
+        predictor = self._predictor()
+        if not predictor.writes:
+            return [verdict.shares for verdict in predictor.classes([(text,) for text in inputs])]
+        labels = labels or (self.plan.evaluate[0].candidates({}) if self.plan.alone else None)
+        if not labels:
+            raise ConfigError("predict_labels: the run has no single task with labels; give labels=[...]")
+        return [verdict.shares for verdict in predictor.choices(inputs, [labels] * len(inputs))]
+
+    def _predictor(self) -> Predictor:
+        return Predictor(self.model, self.encoding, self.args.per_device_eval_batch_size)
 
     def _prepare(self, trains: bool):
         data = data_for(self.plan, self.tokenizer, self.arguments, trains, self.encoding)

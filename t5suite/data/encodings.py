@@ -186,6 +186,12 @@ class SegmentEncoding(TextEncoding):
         """Label words as places among the head's outputs."""
         return [[self.words.index(text)] for text in texts]
 
+    def word(self, scores: Sequence[float], low: float = -np.inf, high: float = np.inf) -> str:
+        """The head's answer: the word of its highest output (the first of equals), or its number within a range."""
+        if self.words is None:
+            return number_text(scores[0], low, high)
+        return self.words[max(range(len(self.words)), key=lambda i: scores[i])]
+
 
 def segments(row, task: Task, split: str) -> tuple[str, ...]:
     """The texts that an encoder reads: the entry's one or two columns as they are, else the text that T5 reads.

@@ -15,8 +15,8 @@ from rich.table import Table
 
 from t5suite.data.jsonl import without_nan, write_jsonl
 from t5suite.runs import RESULTS, read_json, write_json
-from t5suite.tracking.model_usage import pipeline_tag, usage_lines
 from t5suite.tracking.group_reports import group_scores, print_groups
+from t5suite.tracking.model_usage import pipeline_tag, usage_lines
 from t5suite.training.evaluation import EvalSet, Report, Result
 
 logger = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from accelerate.utils import gather_object
 from transformers import GenerationConfig
 
 from t5suite.data.collators import Seq2SeqCollator
-from t5suite.data.encodings import TextEncoding, number_text
+from t5suite.data.encodings import TextEncoding
 from t5suite.data.features import Ragged, TokenArrays
 from t5suite.errors import ConfigError
 from t5suite.models.answering import Answerer, answerer_for
@@ -232,11 +232,8 @@ class Evaluator:
 
     def _classify(self, answerer: Answerer, eval_set: EvalSet, positions) -> list[dict]:
         reading = answerer.read([eval_set.features[i] for i in positions])
-        words, task = eval_set.encoding.words, eval_set.task
-        if words is None:
-            texts = [number_text(score[0], *number_range(task)) for score in reading.scores]
-        else:
-            texts = [words[max(range(len(words)), key=lambda i: score[i])] for score in reading.scores]
+        limits = number_range(eval_set.task)
+        texts = [eval_set.encoding.word(scores, *limits) for scores in reading.scores]
         return [
             {"text": text, "nll": n, "tokens": t, "truncated": False}
             for text, n, t in zip(texts, reading.nll, reading.tokens, strict=True)
@@ -267,7 +264,7 @@ def number_range(task: Task) -> tuple[float, float]:
     >>> number_range(load_task("glue", "stsb"))
     (0.0, 5.0)
     """
-    grid = [float(text) for text in task.candidates({}) or ()]
+    grid = [float(text) for text in task.candidates({}) or ()] if task.value_kind == "number" else []
     return (min(grid), max(grid)) if grid else (-math.inf, math.inf)
 
 

@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from tqdm.auto import tqdm
-from transformers import EarlyStoppingCallback
+from transformers import EarlyStoppingCallback, GenerationConfig
 
 from t5suite.constants import MIXTURES
 from t5suite.data.collators import Seq2SeqCollator
@@ -36,6 +37,7 @@ from t5suite.data.training_data import (
 )
 from t5suite.errors import ConfigError
 from t5suite.models.adapters import is_adapted, is_adapter, restore_adapter
+from t5suite.models.answering import answerer_for
 from t5suite.models.configs import check_length
 from t5suite.models.families import family_of_model
 from t5suite.tasks.registry import Lengths, Task, load_task, resolve_names
@@ -277,6 +279,20 @@ def make_trainer(model, tokenizer, args, data: Data, mixing: Mixing, patience: i
             )
         trainer.add_callback(EarlyStoppingCallback(early_stopping_patience=patience))
     return trainer, rates
+
+
+@torch.no_grad()
+def answer_texts(model, tokenizer, encoding: TextEncoding, texts: list[str], max_length: int, num_beams: int = 1):
+    """A model's answers to finished input texts, in one batch: the likeliest class or the number where it has a head.
+
+    >>> answer_texts(model, tokenizer, encoding, ["rte sentence1: It rains. sentence2: It is wet."], max_length=8)
+    ['entailment']
+    """
+    answerer, prompts = answerer_for(model.eval(), tokenizer), encoding.prompts(texts)
+    if isinstance(encoding, SegmentEncoding):
+        return [encoding.word(scores) for scores in answerer.class_scores([{"input_ids": ids} for ids in prompts])]
+    config = GenerationConfig(max_new_tokens=max_length, num_beams=num_beams, do_sample=False)
+    return encoding.texts([answers[0][0] for answers in answerer.generate(prompts, config)])
 
 
 def example_namer(names: list[str], features: list[TokenArrays]):

@@ -1,0 +1,77 @@
+"""How a fine-tuned model is used with transformers alone, for its card.
+
+>>> print("\\n".join(usage_lines(eval_set)))
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+...
+>>> pipeline_tag(eval_set.encoding)
+'text2text-generation'
+"""
+
+from t5suite.data.encodings import PromptEncoding, SegmentEncoding, TextEncoding, segments
+
+SHOWN = 300  # characters of an example
+
+
+def pipeline_tag(encoding: TextEncoding | None) -> str:
+    """The hub's word for what such a model does."""
+    return _kind(encoding)["tag"]
+
+
+def usage_lines(eval_set) -> list[str]:
+    """Python that answers the first row of an evaluated split; without one, of a text called '...'."""
+    encoding = eval_set.encoding if eval_set else None
+    kind = _kind(encoding)
+    return [
+        f"from transformers import {kind['class']}, AutoTokenizer", "",
+        f'model = {kind["class"]}.from_pretrained(".")', 'tokenizer = AutoTokenizer.from_pretrained(".")',
+        *kind["lines"](eval_set, encoding),
+    ]  # fmt: skip
+
+
+def _kind(encoding) -> dict:
+    return next(kind for made, kind in KINDS.items() if isinstance(encoding, made))
+
+
+def _shown(text: str) -> str:
+    return repr(text.replace("`", "'")[:SHOWN])
+
+
+def _inputs(eval_set) -> str:
+    return eval_set.examples[0].inputs if eval_set and eval_set.examples else "..."
+
+
+def _text_lines(eval_set, encoding) -> list[str]:
+    return [
+        f'inputs = tokenizer({_shown(_inputs(eval_set))}, return_tensors="pt")',
+        "print(tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True))",
+    ]
+
+
+def _prompt_lines(eval_set, encoding: PromptEncoding) -> list[str]:
+    special = "" if encoding.lead else ", add_special_tokens=False"
+    return [
+        f"prompt = {_shown(_inputs(eval_set))} + {encoding.separator.rstrip(' ')!r}",
+        f'inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False{special})',
+        'answer = model.generate(**inputs)[0, inputs["input_ids"].shape[1] :]',
+        "print(tokenizer.decode(answer, skip_special_tokens=True).strip())",
+    ]
+
+
+def _segment_lines(eval_set, encoding: SegmentEncoding) -> list[str]:
+    texts = segments(eval_set.rows[0], eval_set.task, eval_set.role) if eval_set.rows else ("...",)
+    called = f'inputs = tokenizer({", ".join(map(_shown, texts))}, return_tensors="pt")'
+    if encoding.words is None:
+        return [called, "print(float(model(**inputs).logits))"]
+    return [called, "print(model.config.id2label[int(model(**inputs).logits.argmax())])"]
+
+
+# By the encoding of the family; the first that fits counts.
+KINDS = {
+    PromptEncoding: {"tag": "text-generation", "class": "AutoModelForCausalLM", "lines": _prompt_lines},
+    SegmentEncoding: {
+        "tag": "text-classification",
+        "class": "AutoModelForSequenceClassification",
+        "lines": _segment_lines,
+    },
+    object: {"tag": "text2text-generation", "class": "AutoModelForSeq2SeqLM", "lines": _text_lines},
+}

@@ -1,0 +1,224 @@
+"""Tiny models of every family, trained and evaluated; run in this process, or by torchrun on two ranks.
+
+torchrun --nproc_per_node 2 tests/family_worker.py out.json
+"""
+
+import functools
+import json
+import os
+import sys
+import tempfile
+
+import torch
+from transformers import (
+    BartConfig,
+    BertConfig,
+    BloomConfig,
+    DistilBertConfig,
+    GPT2Config,
+    LlamaConfig,
+    LongT5Config,
+    ModernBertConfig,
+    MT5Config,
+    OPTConfig,
+    PegasusConfig,
+    RobertaConfig,
+    T5Config,
+    T5GemmaConfig,
+    UMT5Config,
+    set_seed,
+)
+
+from t5suite.data.features import TokenArrays
+from t5suite.data.samplers import shuffled_order
+from t5suite.data.sources import DataOptions, load_split
+from t5suite.data.training_data import tokenize_split
+from t5suite.models.family_encodings import encoding_for
+from t5suite.models.loading import load_model, load_tokenizer
+from t5suite.models.vocabulary import ensure_padding
+from t5suite.tasks.registry import Lengths, load_task
+from t5suite.training.arguments import SuiteTrainingArguments
+from t5suite.training.eval_sets import make_eval_set, method_for
+from t5suite.training.fine_tuning import make_collator, make_evaluator
+from t5suite.training.losses import SquaredLoss
+from t5suite.training.trainer import SuiteTrainer
+
+LENGTHS = Lengths(64, 16)
+TRAINING_ROWS = 21  # 8 + 8 + 5: the last update is not full
+EVALUATED_ROWS = 13
+
+
+def _t5(make, **settings):
+    return lambda: make(
+        d_model=32, d_kv=8, d_ff=48, num_layers=1, num_heads=2, dropout_rate=0.0, vocab_size=640, **settings
+    )
+
+
+def _bart(make, **settings):
+    return lambda: make(
+        vocab_size=640, d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=96, dropout=0.0,
+        **settings,
+    )  # fmt: skip
+
+
+def _bert(make, **settings):
+    return lambda: make(
+        vocab_size=640, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+        max_position_embeddings=96, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **settings,
+    )  # fmt: skip
+
+
+def _t5gemma():
+    stack = {
+        "vocab_size": 640, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "num_key_value_heads": 2, "head_dim": 16, "sliding_window": 64, "layer_types": ["full_attention"],
+    }  # fmt: skip
+    return T5GemmaConfig(encoder=stack, decoder=stack, vocab_size=640, dropout_rate=0.0, attention_dropout=0.0)
+
+
+# Family, and a tiny configuration of each model; all without dropout.
+MODELS = {
+    "t5": ("seq2seq", _t5(T5Config)),
+    "mt5": ("seq2seq", _t5(MT5Config)),
+    "umt5": ("seq2seq", _t5(UMT5Config)),
+    "longt5": ("seq2seq", _t5(LongT5Config, encoder_attention_type="local", local_radius=7)),
+    "longt5_global": (
+        "seq2seq",
+        _t5(LongT5Config, encoder_attention_type="transient-global", local_radius=7, global_block_size=4),
+    ),
+    "bart": ("seq2seq", _bart(BartConfig)),
+    "pegasus": ("seq2seq", _bart(PegasusConfig)),
+    "t5gemma": ("seq2seq", _t5gemma),
+    "gpt2": (
+        "causal",
+        lambda: GPT2Config(
+            vocab_size=640, n_embd=32, n_layer=1, n_head=2, n_positions=96, resid_pdrop=0.0, embd_pdrop=0.0,
+            attn_pdrop=0.0,
+        ),
+    ),
+    "opt": (
+        "causal",
+        lambda: OPTConfig(
+            vocab_size=640, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, ffn_dim=32, word_embed_proj_dim=32,
+            max_position_embeddings=96, dropout=0.0,
+        ),
+    ),
+    "bloom": ("causal", lambda: BloomConfig(vocab_size=640, hidden_size=32, n_layer=1, n_head=2)),
+    "llama": (
+        "causal",
+        lambda: LlamaConfig(
+            vocab_size=640, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2,
+            max_position_embeddings=96,
+        ),
+    ),
+    "bert": ("masked", _bert(BertConfig)),
+    "roberta": ("masked", _bert(RobertaConfig, pad_token_id=0)),
+    "distilbert": (
+        "masked",
+        lambda: DistilBertConfig(
+            vocab_size=640, dim=32, n_layers=1, n_heads=2, hidden_dim=32, max_position_embeddings=96, dropout=0.0,
+            attention_dropout=0.0, seq_classif_dropout=0.0,
+        ),
+    ),
+    "modernbert": (
+        "masked",
+        lambda: ModernBertConfig(
+            vocab_size=640, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2,
+            max_position_embeddings=96, pad_token_id=0, reference_compile=False,
+        ),
+    ),
+}  # fmt: skip
+
+
+@functools.cache
+def config_folder(name: str) -> str:
+    """A folder with the configuration of a model of MODELS."""
+    folder = tempfile.mkdtemp()
+    MODELS[name][1]().save_pretrained(folder)
+    return folder
+
+
+def tokenizer_and_model(name: str, task, seed: int = 0):
+    """The bundled tokenizer, and random weights large enough that outputs differ from row to row."""
+    tokenizer = load_tokenizer(None)
+    ensure_padding(tokenizer)
+    set_seed(seed)
+    model = load_model(tokenizer=tokenizer, config_name=config_folder(name), tasks=[task])
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(3.0)
+    return tokenizer, model.eval()
+
+
+def rows_of(task, count: int):
+    """The first rows of a bundled task."""
+    return load_split(task, "validation", "validation", DataOptions()).rows.select(range(count))
+
+
+def make_trainer(name: str, batch_size: int, accumulation: int, task_name: str = "entailment") -> SuiteTrainer:
+    """A trainer over 21 rows of differing length, three updates an epoch at an update size of 8."""
+    task = load_task("mini", task_name)
+    tokenizer, model = tokenizer_and_model(name, task)
+    encoding = encoding_for(model, tokenizer, LENGTHS)
+    features = tokenize_split(rows_of(task, TRAINING_ROWS), task, tokenizer, LENGTHS, "train", encoding)
+    args = SuiteTrainingArguments(
+        output_dir=tempfile.mkdtemp(), per_device_train_batch_size=batch_size, gradient_accumulation_steps=accumulation,
+        num_train_epochs=1, learning_rate=1e-2, optim="sgd", logging_steps=1, eval_strategy="no", save_strategy="no",
+        disable_tqdm=True, use_cpu=True, seed=0,
+    )  # fmt: skip
+    return SuiteTrainer(
+        model=model,
+        args=args,
+        train_dataset=TokenArrays.concatenate([features]),
+        epoch_order=shuffled_order(len(features), 0),
+        collator=make_collator(model),
+        loss=SquaredLoss() if model.config.problem_type == "regression" else None,
+        processing_class=tokenizer,
+    )
+
+
+def train_history(name: str, batch_size: int, accumulation: int, task_name: str = "entailment") -> dict:
+    """Loss and gradient norm of every update."""
+    trainer = make_trainer(name, batch_size, accumulation, task_name)
+    trainer.train()
+    lines = [line for line in trainer.state.log_history if "loss" in line]
+    return {key: [line[key] for line in lines] for key in ("loss", "grad_norm")}
+
+
+def evaluation(name: str, method: str = "generate", task_name: str = "entailment", batch_size: int = 4) -> dict:
+    """What an evaluation of some rows finds."""
+    trainer = make_trainer(name, 8, 1, task_name)
+    tokenizer, task = trainer.processing_class, load_task("mini", task_name)
+    encoding = encoding_for(trainer.model, tokenizer, LENGTHS)
+    evaluator = make_evaluator(make_collator(trainer.model), tokenizer, trainer.args, trainer.accelerator, False)
+    evaluator.batch_size = batch_size
+    how = method_for(encoding, method, task, True)
+    rows = rows_of(task, EVALUATED_ROWS)
+    eval_set = make_eval_set(task_name, task, "validation", "validation", rows, tokenizer, LENGTHS, how, encoding)
+    result = evaluator.evaluate(trainer.model, [eval_set]).results[task_name]
+    return {"predictions": result.predictions, "loss": result.loss, "rows": result.num_rows}
+
+
+# One model of each way to learn, for the laws over ranks.
+LEARNERS = [("bart", "entailment"), ("gpt2", "entailment"), ("bert", "entailment"), ("bert", "similarity")]
+
+
+def main(out):
+    report = {}
+    for name, task_name in LEARNERS:
+        report[f"{name} {task_name}"] = {
+            "train": train_history(name, 2, 2, task_name),
+            "evaluations": {
+                method: evaluation(name, method, task_name)
+                for method in (("generate", "score") if MODELS[name][0] != "masked" else ("classify",))
+            },
+        }
+    if int(os.environ.get("RANK", 0)) == 0:
+        with open(out, "w") as file:
+            json.dump(report, file)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
