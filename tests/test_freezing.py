@@ -42,9 +42,9 @@ def tokenizer():
     return load_tokenizer(None)
 
 
-def model_of(name):
+def model_of(name, **settings):
     torch.manual_seed(0)
-    return load_model(tokenizer=tokenizer(), **MODELS[name])
+    return load_model(tokenizer=tokenizer(), **MODELS[name], **settings)
 
 
 def names(model, trained):

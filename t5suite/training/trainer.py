@@ -21,6 +21,7 @@ from t5suite.errors import ConfigError
 from t5suite.training.evaluation import selection_value
 from t5suite.training.limits import limit_callbacks
 from t5suite.training.losses import TokenLoss
+from t5suite.training.neftune import NeftuneCallback
 from t5suite.training.optimization import (
     build_optimizer,
     build_scheduler,
@@ -89,6 +90,9 @@ class SuiteTrainer(ExactResume, SafeUpdates, Checkpointing, Seq2SeqTrainer):
         self.reset_done = ""
         for callback in limit_callbacks(args):
             self.add_callback(callback)
+        if args.neftune_noise_alpha is not None:
+            self.neftune_noise_alpha = None  # theirs misses T5's embeddings
+            self.add_callback(NeftuneCallback(args.neftune_noise_alpha))
 
     def create_accelerator_and_postprocess(self) -> None:
         """The trainer's `Accelerator`; ranks on CPUs may shard, too.
