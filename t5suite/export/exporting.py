@@ -8,6 +8,7 @@ import tempfile
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from t5suite.data.jsonl import without_nan
 from t5suite.errors import CheckpointError
 from t5suite.export.folders import CARD, new_folder, sizes_of
 from t5suite.export.plain import differing_weights, save_plain
@@ -71,6 +72,7 @@ def export_model(wanted: Wanted) -> dict:
         del source
     output = Path(wanted.output_dir)
     card |= {"files": sizes_of(output), "versions": versions()}
+    card = without_nan(card)
     write_json(output / CARD, card)
     return card
 
@@ -93,9 +95,32 @@ def write_onnx(source, folder, wanted: Wanted, dtype) -> dict:
 
     require_onnx()
     from t5suite.export.onnx_runtime import OnnxModel
-    from t5suite.export.parity import check
+    from t5suite.export.parity import check, compare
+    from t5suite.export.quantization import quantize
+    from t5suite.export.scores import changes, eval_sets_for, score
 
-    said = {"graphs": write_graphs(source, folder)}
+    eval_sets = None
+    if wanted.benchmark:
+        eval_sets = eval_sets_for(
+            source,
+            wanted.benchmark,
+            wanted.dataset_name,
+            wanted.task_file,
+            wanted.data_dir,
+            wanted.max_eval_samples,
+        )
+    files = write_graphs(source, folder)
+    said = {"dtype": wanted.quantize or "float32"}
     if wanted.check:
         said["check"] = check(source.model, source.family, OnnxModel(folder))
+    before = score(OnnxModel(folder), eval_sets) if eval_sets else None
+    after = None
+    if wanted.quantize:
+        said["quantized"] = quantize(folder, files)
+        if wanted.check:
+            said["check_quantized"] = compare(source.model, source.family, OnnxModel(folder))
+        after = score(OnnxModel(folder), eval_sets) if eval_sets else None
+    if before is not None:
+        rows = {eval_set.name: len(eval_set.rows) for eval_set in eval_sets}
+        said["scores"] = {"rows": rows, "metrics": changes(before, after)}
     return said

@@ -9,7 +9,7 @@ Files and tensors are named as Optimum names them, so that other programs know t
 |---|---|---|
 | `encoder_model` | input_ids [B, S], attention_mask [B, S] | last_hidden_state [B, S, D] |
 | `decoder_model` | input_ids [B, T], encoder_attention_mask, encoder_hidden_states | logits [B, T, V], present.* |
-| `decoder_with_past_model` | input_ids [B, 1], encoder_attention_mask, past_key_values.* | logits [B, 1, V], present.* |
+| `decoder_with_past_model` | input_ids [B, 1], encoder_attention_mask, past_key_values.* | logits, present.* |
 | `model` (masked, classification) | input_ids, attention_mask (, token_type_ids) | logits |
 
 A decoder alone (GPT-2) has the two decoder files, with attention_mask [B, P + T] over past and new tokens, and
@@ -169,7 +169,8 @@ def counts_positions(model) -> bool:
 def _seq2seq_graphs(model, reads_segments: bool) -> Iterator[Graph]:
     source_axes = {0: "batch", 1: "source"}
     encoder = _source(model)
-    yield Graph("encoder_model", Encoder(model), encoder, dict.fromkeys(encoder, source_axes), ["last_hidden_state"])
+    axes = {name: source_axes for name in encoder}
+    yield Graph("encoder_model", Encoder(model), encoder, axes, ["last_hidden_state"])
     (hidden_BSD,) = Encoder(model)(encoder)
     first = {
         "input_ids": _tokens(model, TARGET),
@@ -196,7 +197,7 @@ def _causal_graphs(model, reads_segments: bool) -> Iterator[Graph]:
     _, *kept = DecoderAlone(model)(first)
     names = [f"{i}.{kind}" for i in range(len(kept) // 2) for kind in KINDS]
     outputs = ["logits", *(f"present.{name}" for name in names)]
-    axes = dict.fromkeys(first, {0: "batch", 1: "target"})
+    axes = {name: {0: "batch", 1: "target"} for name in first}
     yield Graph("decoder_model", DecoderAlone(model), first, axes, outputs)
     past = {f"past_key_values.{name}": tensor for name, tensor in zip(names, kept, strict=True)}
     step = {"input_ids": _tokens(model, 1), "attention_mask": torch.ones(ROWS, PAST + 1, dtype=torch.long)}
@@ -211,7 +212,8 @@ def _encoder_graphs(model, reads_segments: bool) -> Iterator[Graph]:
     inputs = _source(model)
     if reads_segments:
         inputs["token_type_ids"] = torch.zeros_like(inputs["input_ids"])
-    yield Graph("model", WholeModel(model), inputs, dict.fromkeys(inputs, {0: "batch", 1: "source"}), ["logits"])
+    axes = {name: {0: "batch", 1: "source"} for name in inputs}
+    yield Graph("model", WholeModel(model), inputs, axes, ["logits"])
 
 
 def _source(model) -> dict[str, torch.Tensor]:

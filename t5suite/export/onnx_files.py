@@ -41,7 +41,7 @@ def require_onnx() -> None:
 
 
 def write_graphs(source, folder) -> list[str]:
-    """Writes every graph of the source's model, its configuration and tokenizer; returns the names of the graphs' files.
+    """Writes every graph of the source's model, its configuration and tokenizer; returns the files of the graphs.
 
     Raises:
       ConfigError: the family has no graphs, or torch cannot trace the model.
@@ -77,11 +77,22 @@ def _write(graph: Graph, file: Path, model_name: str) -> None:
                 dynamo=True,
                 verbose=False,
             )
+            without_traces(program.model)
             program.save(str(file), external_data=size > LARGEST_FILE)
     except (torch.onnx.errors.OnnxExporterError, RuntimeError, ValueError) as error:
         raise ConfigError(
             f"--format onnx: torch cannot trace {graph.name} of {model_name} ({first_line(root_of(error))})"
         ) from error
+
+
+def without_traces(model) -> None:
+    """Takes the stack traces off every node: half of a small file, and the paths of this machine."""
+    for graph in (model.graph, *(function.graph for function in model.functions.values())):
+        graph.metadata_props.clear()
+        for node in graph.all_nodes():
+            node.metadata_props.clear()
+            for value in node.outputs:
+                value.metadata_props.clear()
 
 
 def root_of(error: BaseException) -> BaseException:

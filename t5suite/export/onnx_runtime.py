@@ -51,8 +51,11 @@ class OnnxModel:
             return "encoder"
         return "seq2seq" if self._has(ENCODER) else "causal"
 
-    def generate(self, prompts, max_new_tokens: int = 64) -> list[list[int]]:
+    def generate(self, prompts, max_new_tokens: int = 64, ends: frozenset[int] | None = None) -> list[list[int]]:
         """Per prompt (token ids), the likeliest next token again and again, until end-of-sequence, which stays.
+
+        Args:
+          ends: the tokens that end an answer, if not the model's own.
 
         Raises:
           ConfigError: the model writes nothing.
@@ -60,13 +63,14 @@ class OnnxModel:
         """
         if self.family == "encoder":
             raise ConfigError(f"{self.folder}: an encoder alone writes nothing; it has `logits`")
+        ends = self.eos if ends is None else ends
         logits_BV, step = self._start_seq2seq(prompts) if self.family == "seq2seq" else self._start_causal(prompts)
         answers, open_rows = [[] for _ in prompts], set(range(len(prompts)))
         for number in range(max_new_tokens):
             tokens_B = logits_BV.argmax(axis=-1)
             for row in sorted(open_rows):
                 answers[row].append(int(tokens_B[row]))
-                if answers[row][-1] in self.eos:
+                if answers[row][-1] in ends:
                     open_rows.remove(row)
             if not open_rows or number == max_new_tokens - 1:
                 break

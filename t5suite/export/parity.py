@@ -3,8 +3,8 @@
     >>> compare(source.model, "seq2seq", OnnxModel("exported"))
     {'encoder_states': 1.2e-06, 'first_step_logits': 1.9e-06, 'answers_equal': 6, 'answers': 6, 'tokens': 144}
 
-Differences are the largest absolute ones, over tokens that are not padding. Whole greedy answers are compared token by
-token, in one batch and one by one.
+Differences are the largest absolute ones, over tokens that are not padding. Greedy answers are compared token by token,
+in one batch and one by one; end-of-sequence does not end them, so that every one has `NEW_TOKENS`.
 """
 
 import numpy as np
@@ -14,16 +14,16 @@ from transformers import GenerationConfig
 from t5suite.errors import CheckpointError
 from t5suite.export.onnx_runtime import OnnxModel
 
-# None is the length that was traced; beyond 128 tokens T5's distances share their last bucket.
+# None of them is the length that was traced; beyond 128 tokens T5's distances share their last bucket.
 LENGTHS = (1, 2, 9, 31, 64, 150)
 NEW_TOKENS = 24
 # Of the largest value compared. Float32 sums in another order differ by about 1e-6 of it.
 TOLERANCE = 1e-4
 
 
-def compare(model, family: str, exported: OnnxModel, seed: int = 0) -> dict:
-    """The largest differences between a model and its exported files."""
-    prompts = prompts_for(model, seed)
+def compare(model, family: str, exported: OnnxModel, lengths=LENGTHS) -> dict:
+    """The largest differences between a model and its exported files, over prompts of these lengths."""
+    prompts = prompts_for(model, lengths)
     with torch.no_grad():
         return COMPARISONS[family](model, exported, prompts)
 
@@ -41,14 +41,14 @@ def check(model, family: str, exported: OnnxModel) -> dict:
     return found
 
 
-def prompts_for(model, seed: int = 0) -> list[list[int]]:
-    """Rows of tokens of `LENGTHS`, as far as the model has positions for them; no special tokens, but for the last."""
+def prompts_for(model, lengths=LENGTHS) -> list[list[int]]:
+    """Rows of tokens of these lengths, as far as the model has positions for them; no special tokens."""
     config = model.config.get_text_config()
     room = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None) or max(LENGTHS) * 9
     special = {getattr(model.config, f"{name}_token_id", None) for name in ("pad", "eos", "bos", "decoder_start")}
     allowed = [token for token in range(config.vocab_size) if token not in special]
-    draw = np.random.default_rng(seed)
-    lengths = [length for length in LENGTHS if length + NEW_TOKENS <= room] or [max(1, room - NEW_TOKENS)]
+    draw = np.random.default_rng(0)
+    lengths = [length for length in lengths if length + NEW_TOKENS <= room] or [max(1, room - NEW_TOKENS)]
     return [draw.choice(allowed, length).tolist() for length in lengths]
 
 
@@ -87,9 +87,9 @@ def _compare_encoder(model, exported: OnnxModel, prompts) -> dict:
 
 def _compare_answers(model, exported: OnnxModel, prompts, batch, start: int) -> dict:
     """Greedy answers, all rows in one batch, and each row alone."""
-    own = [_until_end(ids[start:], exported) for ids in _generate(model, batch, exported).tolist()]
-    together = exported.generate(prompts, NEW_TOKENS)
-    alone = [exported.generate([prompt], NEW_TOKENS)[0] for prompt in prompts]
+    own = [ids[start:] for ids in _generate(model, batch, exported).tolist()]
+    together = exported.generate(prompts, NEW_TOKENS, ends=frozenset())
+    alone = [exported.generate([prompt], NEW_TOKENS, ends=frozenset())[0] for prompt in prompts]
     equal = sum(a == b for answers in (together, alone) for a, b in zip(answers, own, strict=True))
     return {"answers_equal": equal, "answers": 2 * len(own), "tokens": sum(map(len, own))}
 
@@ -102,7 +102,6 @@ def _generate(model, batch, exported: OnnxModel) -> torch.Tensor:
         do_sample=False,
         num_beams=1,
         pad_token_id=exported.pad,
-        eos_token_id=sorted(exported.eos) or None,
         decoder_start_token_id=model.config.decoder_start_token_id if model.config.is_encoder_decoder else None,
     )
     model.generation_config = plain
@@ -110,11 +109,6 @@ def _generate(model, batch, exported: OnnxModel) -> torch.Tensor:
         return model.generate(**batch, generation_config=plain)
     finally:
         model.generation_config = before
-
-
-def _until_end(ids: list[int], exported: OnnxModel) -> list[int]:
-    ends = [place for place, token in enumerate(ids) if token in exported.eos]
-    return ids[: ends[0] + 1] if ends else ids
 
 
 def _difference(name: str, found: np.ndarray, own: np.ndarray) -> dict:

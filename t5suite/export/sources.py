@@ -8,18 +8,21 @@ Nothing of the source is changed: a damaged checkpoint is named, not set aside.
 """
 
 import logging
+import pickle
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForSequenceClassification
 
 from t5suite.errors import CheckpointError, ConfigError
 from t5suite.export.zero_shards import shards_in, whole_weights
 from t5suite.lookup import find
-from t5suite.models.configs import load_config
+from t5suite.models.adapters import is_adapter, merged
+from t5suite.models.configs import cannot_load, load_config
 from t5suite.models.families import family_of_model
 from t5suite.models.loading import WEIGHT_FILES, load_model, load_tokenizer
 from t5suite.training.checkpoints import MANIFEST_FILE, checkpoints, damage
@@ -27,7 +30,6 @@ from t5suite.training.checkpoints import MANIFEST_FILE, checkpoints, damage
 logger = logging.getLogger(__name__)
 
 FLAG = "--model_name_or_path"
-ADAPTER_FILE = "adapter_config.json"
 CLASSIFIER = "ForSequenceClassification"
 # What transformers reads beside the weights; copied where weights are put together elsewhere.
 BESIDE_WEIGHTS = ("*.json", "*.model", "*.txt", "*.jinja")
@@ -75,7 +77,7 @@ def load_source(
     flag = "--tokenizer_name" if tokenizer_name else FLAG
     tokenizer = load_tokenizer(tokenizer_name or place, revision, trust_remote_code, flag)
     options = {"revision": revision, "trust_remote_code": trust_remote_code}
-    if (Path(place) / ADAPTER_FILE).is_file():
+    if is_adapter(place):
         model, dtype = load_merged(place, tokenizer, family, **options), torch.float32
     else:
         config = load_config(place, **options)
@@ -96,7 +98,7 @@ def model_folder(name: str) -> Path:
         found = checkpoints(folder)
         if not found:
             raise ConfigError(
-                f"{FLAG} {name!r} holds no model: none of {', '.join(WEIGHT_FILES[:2])}, {ADAPTER_FILE}, no "
+                f"{FLAG} {name!r} holds no model: none of {', '.join(WEIGHT_FILES[:2])}, no adapter, no "
                 "checkpoint-N and no shards of DeepSpeed's"
             )
         folder = found[-1]
@@ -133,7 +135,7 @@ def dtype_for(name: str) -> torch.dtype:
 
 
 def _has_weights(folder: Path) -> bool:
-    return any((folder / file).is_file() for file in (*WEIGHT_FILES, ADAPTER_FILE))
+    return is_adapter(folder) or any((folder / file).is_file() for file in WEIGHT_FILES)
 
 
 def _put_together(folder: Path, staging: Path) -> Path:
@@ -150,14 +152,15 @@ def _put_together(folder: Path, staging: Path) -> Path:
 
 def load_merged(place: str, tokenizer, family, **options):
     """An adapter with its base model, made one."""
-    from t5suite.models.adapters import merged
-
     return merged(load_model(place, tokenizer=tokenizer, family=family, **options))
 
 
 def _load(place: str, config, tokenizer, family, options):
     if any(name.endswith(CLASSIFIER) for name in config.architectures or ()):
-        return AutoModelForSequenceClassification.from_pretrained(place, dtype=torch.float32, **options)
+        try:
+            return AutoModelForSequenceClassification.from_pretrained(place, dtype=torch.float32, **options)
+        except (OSError, ValueError, RuntimeError, SafetensorError, pickle.UnpicklingError) as error:
+            raise ConfigError(cannot_load("a classifier", place, FLAG, error)) from None
     return load_model(place, tokenizer=tokenizer, family=family, **options)
 
 

@@ -5,8 +5,8 @@
     ['model-00001-of-00001.safetensors', 'model.safetensors.index.json']
 
 DeepSpeed's own converter (`zero_to_fp32`, ZeRO 1 to 3) puts them together, but reads its files with
-`weights_only=False`, so that a prepared file runs code. Here torch is told to refuse everything but tensors, plain containers and the few
-classes of `PLAIN_CLASSES`, whose objects hold numbers and no more.
+`weights_only=False`, so that a prepared file runs code. Here torch is told to refuse everything but tensors, plain
+containers and the few classes of `PLAIN_CLASSES`, whose objects hold numbers and no more.
 """
 
 import contextlib
