@@ -6,8 +6,9 @@
 transformers 5 has moved it out of `generate` into a repository of code on the hub, which would have to be fetched and
 trusted; here it is a decoding loop for the documented `custom_generate`. Group by group, in every step: a token that
 earlier groups have chosen in this step for the same row loses `diversity_penalty` for each time (the paper's Hamming
-diversity), and the penalty stays in the beam's score, as it did in transformers 4. Within a group it is plain beam
-search. Of all groups' answers the best `num_return_sequences` come out, by sum of scores / length ** length_penalty.
+diversity), the end token among them; the penalty stays in the beam's score, as in transformers 4 and fairseq. Within a
+group it is plain beam search. Of all groups' answers the best `num_return_sequences` come out, by
+sum of scores / length ** length_penalty.
 
 Shapes: B rows, G groups, K beams of a group, N = G * K, V vocabulary.
 """
@@ -92,8 +93,10 @@ class GroupSearch:
         origins, tokens = [], []
         for group in range(self.groups):
             scores_BKV = log_probs_BGKV[:, group] - self.penalty * chosen_BV[:, None]
-            origin_BK, token_BK = self._advance_group(group, scores_BKV)
+            origin_BK, token_BK, ended_R = self._advance_group(group, scores_BKV)
             chosen_BV.scatter_add_(1, token_BK, torch.ones_like(token_BK, dtype=chosen_BV.dtype))
+            for row, token in ended_R:
+                chosen_BV[row, token] += 1
             origins.append(origin_BK)
             tokens.append(token_BK)
         origin = torch.stack(origins, dim=1).flatten()
@@ -103,7 +106,7 @@ class GroupSearch:
         return origin
 
     def _advance_group(self, group: int, scores_BKV):
-        """`(beam that each goes on from, token)` of a group's beams, each (B, K)."""
+        """`(beam that each goes on from, token)` of a group's beams, each (B, K), and `(row, token)` of what ended."""
         total_BX = (scores_BKV + self.scores_BGK[:, group, :, None]).flatten(1)
         # Every beam may end in each of the end tokens, and K others must go on.
         best = total_BX.topk(min(self.beams * (1 + max(1, len(self.eos))), total_BX.shape[1]), dim=1)
@@ -111,29 +114,32 @@ class GroupSearch:
         totals, places = best.values.tolist(), best.indices.tolist()
         origin_BK = torch.empty(self.rows, self.beams, dtype=torch.long)
         token_BK = torch.empty(self.rows, self.beams, dtype=torch.long)
+        ended = []
         for row in range(self.rows):
             first = (row * self.groups + group) * self.beams
             if self.settled[row][group]:
                 origin_BK[row] = torch.arange(first, first + self.beams)
                 token_BK[row] = self.config._pad_token_tensor if self.config._pad_token_tensor is not None else 0
                 continue
-            kept = self._choose(row, group, totals[row], [divmod(place, vocabulary) for place in places[row]])
+            kept, tokens = self._choose(row, group, totals[row], [divmod(place, vocabulary) for place in places[row]])
+            ended.extend((row, token) for token in tokens)
             for beam, (total, origin, token) in enumerate(kept):
                 origin_BK[row, beam], token_BK[row, beam] = first + origin, token
                 self.scores_BGK[row, group, beam] = total
         device = scores_BKV.device
-        return origin_BK.to(device), token_BK.to(device)
+        return origin_BK.to(device), token_BK.to(device), ended
 
-    def _choose(self, row: int, group: int, totals, places) -> list[tuple[float, int, int]]:
-        """The K continuations `(score, beam, token)` that go on; those that end join the answers if they are good."""
-        kept, ended = [], self.ended[row][group]
-        length = (self.steps) ** self.length_penalty
+    def _choose(self, row: int, group: int, totals, places) -> tuple[list[tuple[float, int, int]], list[int]]:
+        """`(the K continuations (score, beam, token) that go on, end tokens of those that joined the answers)`."""
+        kept, tokens, ended = [], [], self.ended[row][group]
+        length = self.steps**self.length_penalty
         first = (row * self.groups + group) * self.beams
         for rank, (total, (origin, token)) in enumerate(zip(totals, places, strict=True)):
             if token not in self.eos:
                 kept.append((total, origin, token))
             elif rank < self.beams:
                 ended.append((total / length, [*self.ids[first + origin].tolist(), token]))
+                tokens.append(token)
             if len(kept) == self.beams:
                 break
         ended.sort(key=lambda answer: -answer[0])
@@ -142,7 +148,7 @@ class GroupSearch:
             # What a running beam can still come to, as transformers estimates it.
             early = self.config.early_stopping is True
             self.settled[row][group] = early or ended[-1][0] >= totals[0] / length
-        return kept
+        return kept, tokens
 
     def answers(self):
         """(B * num_return_sequences, tokens): each row's best answers, padded at their ends."""

@@ -18,7 +18,9 @@ from t5suite.inference.loading import ModelSource, join_processes, load_predicto
 from t5suite.inference.outputs import ResumableOutput, StreamOutput
 from t5suite.inference.rows import RowSource
 from t5suite.inference.running import Job, predict_rows
-from t5suite.tasks.registry import Lengths, Task, load_task
+from t5suite.models.loading import load_tokenizer
+from t5suite.tasks.formatters import FITTED_FORMATTERS
+from t5suite.tasks.registry import Lengths, Task, bind_fits, load_task
 from t5suite.tasks.task_card import TaskCard, read_task_card
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.signals import agree_to_stop, stop_requests
@@ -66,7 +68,7 @@ def text_settings(
     task = _task(card, benchmark, dataset_name, task_file, raw)
     known = card.lengths if card else Lengths(DEFAULT_SOURCE_LENGTH, DEFAULT_SOURCE_LENGTH)
     stored = {
-        "max_source_length": known.source if card else None,
+        "max_source_length": (task.lengths(known) if task else known).source if card else None,
         "answer_separator": card.settings.get("answer_separator") if card else None,
         "model_family": card.family if card else None,
     }
@@ -80,9 +82,10 @@ def text_settings(
             logger.warning("--%s %s differs from %s, which the model was trained with", name, value, stored[name])
     chosen = {name: stored[name] if value in (None, "auto") else value for name, value in given.items()}
     answer_length = card.max_answer_tokens.get(task.name) if card and task else None
+    lengths = task.lengths(known) if task else known
     return TextSettings(
         task,
-        Lengths(chosen["max_source_length"] or known.source, known.target),
+        lengths if max_source_length is None else lengths._replace(source=max_source_length),
         answer_length or DEFAULT_ANSWER_LENGTH,
         chosen["answer_separator"],
         chosen["model_family"],
@@ -141,6 +144,7 @@ def predict_by_flags(arguments) -> None:
             lengths=text.lengths,
             batch_size=arguments.batch_size,
             separator=text.separator,
+            tasks=card.tasks.values() if card else () if text.task is None else (text.task,),
             ranks=ranks,
             folder=folder,
         )
@@ -157,9 +161,7 @@ def job_of(arguments, text: TextSettings) -> Job:
     """What is asked of every row, by the flags."""
     decoding = Decoding(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(Decoding)})
     labels = arguments.labels
-    if labels is None and text.family == "masked":
-        labels = "task"
-    if labels is not None:
+    if labels is not None or text.family == "masked":
         idle = [name for name in WRITING_FLAGS if getattr(decoding, name) != getattr(Decoding(), name)]
         if idle or arguments.scores:
             raise ConfigError(
@@ -178,7 +180,16 @@ def job_of(arguments, text: TextSettings) -> Job:
         labels,
         arguments.scores,
         arguments.include_inputs,
+        text.family,
+        fits_of(arguments, text),
     )
+
+
+def fits_of(arguments, text: TextSettings):
+    """Whether a text is short enough: only asked by tasks that show as many examples as fit."""
+    if text.task is None or text.task.entry.get("formatter") not in FITTED_FORMATTERS:
+        return None
+    return bind_fits(load_tokenizer(arguments.tokenizer_name or arguments.model_name_or_path), text.lengths)
 
 
 def _warn_of_other_labels(labels: list[str], task: Task | None) -> None:

@@ -24,6 +24,7 @@ from t5suite.models.families import family_of_model
 from t5suite.models.family_encodings import encoding_for
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.models.placement import check_alone, place_model
+from t5suite.models.vocabulary import ensure_padding
 from t5suite.tasks.registry import Lengths
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.sharding.deepspeed_files import read_deepspeed
@@ -60,13 +61,15 @@ def load_predictor(
     lengths: Lengths,
     batch_size: int,
     separator: str | None = None,
+    tasks=(),
     ranks: Ranks | None = None,
     folder=None,
 ) -> Predictor:
     """The model, ready to answer.
 
     Args:
-      separator: between a causal model's prompt and answer.
+      separator: between a decoder-only model's prompt and answer.
+      tasks: those that an encoder's head is for.
       folder: where `--device_map` may offload weights to.
 
     Raises:
@@ -79,16 +82,18 @@ def load_predictor(
         source.trust_remote_code,
         flag="--tokenizer_name" if source.tokenizer_name else "--model_name_or_path",
     )
-    options = {"adapter_base": source.adapter_base} if source.adapter_base else {}
+    ensure_padding(tokenizer)
     model = load_model(
         source.model_name_or_path,
         tokenizer=tokenizer,
         family=source.model_family,
+        tasks=tasks,
+        adapter_base=source.adapter_base,
         attn_implementation=source.attn_implementation,
         revision=source.model_revision,
         trust_remote_code=source.trust_remote_code,
-        **options,
     )
+    check_head(model)
     model.to(DTYPES[source.dtype]).eval()
     device = process_device(source.use_cpu)
     family, encoding = family_of_model(model), encoding_for(model, tokenizer, lengths, separator)
@@ -108,6 +113,20 @@ def load_predictor(
         model.to(device)
     synced = source.deepspeed is not None and ranks.world_size > 1
     return Predictor(model, encoding, batch_size, family, ranks, synced, device)
+
+
+def check_head(model) -> None:
+    """An encoder without a trained head would choose at random.
+
+    Raises:
+      ConfigError: it has none.
+    """
+    trained = any("SequenceClassification" in name for name in model.config.architectures or ())
+    if family_of_model(model) == "masked" and not (trained or hasattr(model, "peft_config")):
+        raise ConfigError(
+            f"{type(model).__name__}: this encoder has no trained head for labels; fine-tune it first, or take a model "
+            "that writes (T5, BART, GPT-2)"
+        )
 
 
 def process_device(use_cpu: bool = False) -> torch.device:

@@ -3,8 +3,8 @@
     >>> predictor = Predictor(model, encoding, batch_size=16)
     >>> predictor.answers(["rte sentence1: It rains. sentence2: It is wet."], Decoding(), max_new_tokens=5)
     [[Answer(text='entailment', score=None, truncated=False)]]
-    >>> predictor.probabilities(["sst2 sentence: Good."], [["negative", "positive"]])
-    [[0.02, 0.98]]
+    >>> predictor.choices(["sst2 sentence: Good."], [["negative", "positive"]])
+    [Verdict(text='positive', shares={'negative': 0.02, 'positive': 0.98})]
 
 Batches are made of all the texts given, longest first, and dealt out to the ranks: which texts share a batch does not
 depend on the number of ranks.
@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import torch
 
+from t5suite.data.encodings import SegmentEncoding, number_text
 from t5suite.inference.decoding import Decoding, generation_options
 from t5suite.models.answering import answerer_for
 from t5suite.training.evaluation import batches_by_length
@@ -30,12 +31,20 @@ class Answer(NamedTuple):
     truncated: bool
 
 
+class Verdict(NamedTuple):
+    """What was chosen, and every choice's probability (None for a number)."""
+
+    text: str
+    shares: dict[str, float] | None
+
+
 class Predictor:
     """Answers texts with one model.
 
     Args:
       encoding: texts as ids and back, in the way of the model's family (`t5suite.data.encodings`).
       family: seq2seq, causal or masked, if not what the model's class says.
+      ranks: who else answers the same texts.
       synced: weights lie in pieces on several ranks, which make the same number of forward passes therefore.
     """
 
@@ -48,6 +57,7 @@ class Predictor:
         self.ranks = ranks or Ranks()
         self.synced = synced
         self.answerer = answerer_for(model, encoding.tokenizer, family, device=device)
+        self.writes = not isinstance(encoding, SegmentEncoding)
 
     def answers(
         self,
@@ -81,17 +91,40 @@ class Predictor:
 
         return self._over_ranks([len(prompt) for prompt in prompts], answer)
 
-    def probabilities(self, texts: Sequence[str], candidates: Sequence[Sequence[str]]) -> list[list[float]]:
-        """Per text, its candidates' probabilities: the softmax over their sums of token log-probabilities."""
+    def choices(self, texts: Sequence[str], candidates: Sequence[Sequence[str]]) -> list["Verdict"]:
+        """Per text, the likeliest candidate (the first of equals) and all shares.
+
+        Shares are the softmax over the candidates' sums of token log-probabilities, end-of-sequence included.
+        """
         prompts = self.encoding.prompts(texts)
         unique = sorted({text for of_text in candidates for text in of_text})
         ids = dict(zip(unique, self.encoding.answers(unique), strict=True))
 
         def choose(places):
-            chosen = [[ids[text] for text in candidates[place]] for place in places]
-            return [softmax(of_text) for of_text in self._sums([prompts[place] for place in places], chosen)]
+            return self._sums([prompts[i] for i in places], [[ids[text] for text in candidates[i]] for i in places])
 
-        return self._over_ranks([len(prompt) for prompt in prompts], choose)
+        found = self._over_ranks([len(prompt) for prompt in prompts], choose)
+        shares = [
+            dict(zip(of_text, softmax(sums), strict=True)) for of_text, sums in zip(candidates, found, strict=True)
+        ]
+        return [Verdict(max(of_text, key=of_text.get), of_text) for of_text in shares]
+
+    def classes(self, segments: Sequence[tuple[str, ...]]) -> list["Verdict"]:
+        """Per text (one segment, or a pair), what an encoder's head says: a word and all shares, or a number."""
+        tokenizer, limit = self.encoding.tokenizer, self.encoding.lengths.source
+        encoded = [tokenizer(*texts, max_length=limit, truncation="longest_first") for texts in segments]
+        names = ("input_ids", "token_type_ids") if self.encoding.has_types else ("input_ids",)
+        features = [{name: of_text[name] for name in names if name in of_text} for of_text in encoded]
+
+        def classify(places):
+            return self.answerer.class_scores([features[place] for place in places])
+
+        found = self._over_ranks([len(feature["input_ids"]) for feature in features], classify)
+        words = self.encoding.words
+        if words is None:
+            return [Verdict(number_text(value), None) for (value,) in found]
+        shares = [dict(zip(words, softmax(scores), strict=True)) for scores in found]
+        return [Verdict(max(of_text, key=of_text.get), of_text) for of_text in shares]
 
     def _sums(self, prompts, candidates) -> list[list[float]]:
         reading = self.answerer.read_prompts(prompts)

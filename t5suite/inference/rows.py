@@ -92,12 +92,13 @@ class RowSource:
         return value
 
 
-def input_text(row: Row, task: Task | None, raw: bool = False) -> str:
+def input_text(row: Row, task: Task | None, raw: bool = False, fits=None) -> str:
     """What the model reads: a task's columns with their prefixes, or the finished text that the row holds.
 
     Args:
       task: what the model was trained on; None where nobody says so.
       raw: the row holds a finished text, whatever the task.
+      fits: whether a text is short enough, for tasks that show as many examples as fit.
 
     Raises:
       DataError: the row has neither the task's columns nor a text; named by its place.
@@ -107,7 +108,7 @@ def input_text(row: Row, task: Task | None, raw: bool = False) -> str:
         if isinstance(value, str):
             value = {_only_column(task): value}
         if not raw and task is not None and all(column in value for column in task.text_columns):
-            return task.examples(value, "validation")[0].inputs
+            return task.examples(value, "validation", fits)[0].inputs
         return _finished_text(value, None if raw else task)
     except DataError as error:
         raise DataError(f"{row.place}: {error}") from None

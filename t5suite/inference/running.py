@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from t5suite.data.encodings import segments
 from t5suite.errors import ConfigError, DataError
 from t5suite.inference.decoding import Decoding
 from t5suite.inference.rows import Row, RowSource, input_text
@@ -36,10 +37,11 @@ class RowCount(NamedTuple):
 
 
 class Request(NamedTuple):
-    """One row's text, what it may choose from, and what its answer takes along."""
+    """One row's text (for encoders: its segments), what it may choose from, and what its answer takes along."""
 
     index: int
     text: str
+    segments: tuple[str, ...]
     candidates: list[str] | None
     copied: dict
 
@@ -54,6 +56,8 @@ class Job:
       labels: choose among these instead of writing; `task`: among the task's own.
       scores: also the answers' log-probabilities.
       inputs: also the texts that the model read.
+      family: of the model, where it is known; encoders with a head (masked) read columns as segments.
+      fits: whether a text is short enough, for tasks that show as many examples as fit (`registry.bind_fits`).
     """
 
     task: Task | None = None
@@ -63,6 +67,8 @@ class Job:
     labels: list[str] | str | None = None
     scores: bool = False
     inputs: bool = False
+    family: str | None = None
+    fits: Callable[[str], bool] | None = None
 
     def __post_init__(self):
         self.decoding.check()
@@ -76,10 +82,17 @@ class Job:
         Raises:
           DataError: it is no row of the task; named by its place.
         """
-        text = input_text(row, self.task, self.raw)
+        text = input_text(row, self.task, self.raw, self.fits)
         value = row.value if isinstance(row.value, dict) else {}
         copied = {key: value[key] for key in COPIED if key in value}
-        return Request(row.index, text, self._candidates(row), copied)
+        return Request(row.index, text, self._segments(row, text), self._candidates(row), copied)
+
+    def _segments(self, row: Row, text: str) -> tuple[str, ...]:
+        """What an encoder reads: the columns themselves where the text was made of them, else the text."""
+        if self.raw or self.task is None or not isinstance(row.value, dict):
+            return (text,)
+        made = all(column in row.value for column in self.task.text_columns)
+        return segments(row.value, self.task, "validation") if made and self.family == "masked" else (text,)
 
     def _candidates(self, row: Row) -> list[str] | None:
         if self.labels != "task":
@@ -92,9 +105,11 @@ class Job:
     def lines(self, requests: list[Request], predictor) -> list[dict]:
         """The answers of a window, one line each."""
         texts = [request.text for request in requests]
-        if self.labels is not None:
-            found = predictor.probabilities(texts, [request.candidates for request in requests])
-            answered = [self._chosen(r.candidates, shares) for r, shares in zip(requests, found, strict=True)]
+        if not predictor.writes:
+            answered = [chosen(verdict) for verdict in predictor.classes([request.segments for request in requests])]
+        elif self.labels is not None:
+            found = predictor.choices(texts, [request.candidates for request in requests])
+            answered = [chosen(verdict) for verdict in found]
         else:
             indices = [request.index for request in requests]
             found = predictor.answers(texts, self.decoding, self.max_new_tokens, indices, self.with_scores)
@@ -109,12 +124,6 @@ class Job:
         """Scores are asked for; of several answers they always stand there."""
         return self.scores or self.decoding.num_return_sequences > 1
 
-    @staticmethod
-    def _chosen(candidates, shares) -> dict:
-        best = max(range(len(shares)), key=shares.__getitem__)
-        rounded = {text: round(share, PROBABILITY_DIGITS) for text, share in zip(candidates, shares, strict=True)}
-        return {"prediction": candidates[best], "probabilities": rounded}
-
     def _written(self, answers) -> dict:
         line = {"prediction": answers[0].text}
         if len(answers) > 1:
@@ -124,6 +133,18 @@ class Job:
         if answers[0].truncated:
             line["truncated"] = True
         return line
+
+
+def chosen(verdict) -> dict:
+    """A line's answer where something was chosen.
+
+    >>> chosen(Verdict("yes", {"no": 0.25, "yes": 0.75}))
+    {'prediction': 'yes', 'probabilities': {'no': 0.25, 'yes': 0.75}}
+    """
+    if verdict.shares is None:
+        return {"prediction": verdict.text}
+    rounded = {text: round(share, PROBABILITY_DIGITS) for text, share in verdict.shares.items()}
+    return {"prediction": verdict.text, "probabilities": rounded}
 
 
 def predict_rows(
