@@ -694,7 +694,8 @@ class ContractTest(parameterized.TestCase):
     def test_every_plain_task_stands_in_the_tables_above(self):
         special = {("super_glue", name) for name in ("multirc", "record", "wsc", "wsc.fixed", "dpr")}
         listed = set(TEMPLATES) | special | {("glue", "wnli_simple")}
-        self.assertEqual({(b, name) for b, tasks in DATASET_VALS.items() for name in tasks}, listed)
+        of_t5 = {b: DATASET_VALS[b] for b in ("glue", "super_glue", "mini")}  # test_benchmark_entries has the others'
+        self.assertEqual({(b, name) for b, tasks in of_t5.items() for name in tasks}, listed)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,15 @@ from absl.testing import absltest, parameterized
 from t5suite import load_task
 from t5suite.errors import ConfigError, DataError
 from t5suite.tasks.evaluate_metrics import as_evaluate_metric
-from t5suite.tasks.metrics import METRIC_ALIASES, METRIC_GROUPS, METRICS, invalid_rate, normalize_answer, wsc_verdict
+from t5suite.tasks.metrics import (
+    METRIC_ALIASES,
+    METRIC_GROUPS,
+    METRICS,
+    TEXT_METRICS,
+    invalid_rate,
+    normalize_answer,
+    wsc_verdict,
+)
 
 SEEDS = list(range(12))
 
@@ -151,7 +159,7 @@ class ClassMetricsTest(parameterized.TestCase):
             self.assertAlmostEqual(score, {"mean_3class_f1": 200 / 3, "gender_parity": 0}.get(name, 100), msg=name)
 
 
-TEXT = {"squad_f1", "squad_exact_match", "bleu", "chrf", "rouge1", "rouge2", "rougeLsum"}
+TEXT = TEXT_METRICS
 NUMBERS = {"pearson", "spearman"}
 
 

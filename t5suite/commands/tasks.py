@@ -113,7 +113,19 @@ def example_row(task) -> dict:
     if formatter in EXAMPLE_ROWS:
         return EXAMPLE_ROWS[formatter]
     label = {"class": 0, "number": 3.8, "text": f"<{task.entry['label_column_name']}>"}[task.value_kind]
-    return {**{column: f"<{column}>" for column in task.text_columns}, task.entry["label_column_name"]: label}
+    row: dict = {}
+    for column in task.text_columns:
+        _set_at(row, column, f"<{column}>")
+    _set_at(row, task.entry["label_column_name"], label)
+    return row
+
+
+def _set_at(row: dict, column: str, value) -> None:
+    """Sets what a column's name, or a dotted one, reaches."""
+    *outer, last = column.split(".")
+    for name in outer:
+        row = row.setdefault(name, {})
+    row[last] = value
 
 
 # Rows for `t5suite tasks --dataset_name`, by formatter, where texts named after their columns would not do.
@@ -132,5 +144,18 @@ EXAMPLE_ROWS = {
         "label": 1,
     },
     "wnli_simple": {"sentence1": "The cup fell, so it broke.", "sentence2": "The cup broke.", "label": 1},
+    "squad": {
+        "question": "Who won?",
+        "context": "Anna (1990) beat Ben.",
+        "answers": {"text": ["Anna"], "answer_start": [0]},
+    },
+    "super_ni": {
+        "task": "task1146_country_capital",
+        "definition": "You are given a country, and you need to return its capital",
+        "positive_examples": [{"input": "India", "output": "New Delhi", "explanation": "It is the capital of India."}],
+        "negative_examples": [{"input": "Italy", "output": "Beijing", "explanation": "It is the capital of China."}],
+        "input": "Peru",
+        "output": ["Lima"],
+    },
     "dpr": {"sentence": "Bees sting as they fly.", "pronoun": "they", "candidates": ["Bees", "Wasps"], "label": 0},
 }

@@ -112,7 +112,11 @@ class PromptEncoding(TextEncoding):
 
     def rows(self, rows: dict[str, list], task: Task, split: str) -> dict[str, list]:
         """`input_ids` (the prompt) and `labels` (the answer), one of each per example."""
-        examples = [example for row in by_row(rows) for example in task.examples(row, split)]
+
+        def fits(text: str) -> bool:
+            return len(self._ids([text])[0]) <= self._room
+
+        examples = [example for row in by_row(rows) for example in task.examples(row, split, fits)]
         return {
             "input_ids": self.prompts([example.inputs for example in examples]),
             "labels": self.answers([example.targets for example in examples]),

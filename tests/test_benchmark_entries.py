@@ -1,0 +1,339 @@
+"""Question answering, summaries, translation, SCROLLS, Hyperpartisan, DiscoEval: texts and scores of made and real rows."""
+
+import collections
+import json
+import random
+import re
+import string
+import tempfile
+from pathlib import Path
+
+import datasets
+import rouge_score.rouge_scorer
+import sacrebleu
+import shared_data
+from absl.testing import absltest, parameterized
+
+from t5suite import DATASET_VALS, load_task
+from t5suite.data.references import merge_references
+from t5suite.data.sources import DataOptions, load_split
+from t5suite.errors import ConfigError, DataError
+from t5suite.tasks.entries import check_entry, metric_functions
+from t5suite.tasks.formatters import pad_punctuation
+from t5suite.tasks.metrics import METRICS
+from t5suite.tasks.registry import Task
+
+SQUAD_ROWS = "seq2seq/squad/validation.jsonl"
+ANSWERS = {"text": ["U.S. troops", "troops"], "answer_start": [0, 5]}
+
+
+def texts(benchmark, name, row, split="validation"):
+    return [tuple(example) for example in load_task(benchmark, name).examples(row, split)]
+
+
+def official_squad(predictions, answer_lists):
+    """The published definition (arXiv:1606.05250, section 6.1) on raw texts, written anew: (exact match, F1)."""
+
+    def plain(text):
+        text = "".join(character for character in text.lower() if character not in string.punctuation)
+        return re.sub(r"\b(a|an|the)\b", " ", text).split()
+
+    def overlap(prediction, answer):
+        counts = collections.Counter(plain(prediction)) & collections.Counter(plain(answer))
+        same = sum(counts.values())
+        if not same:
+            return 0.0
+        precision, recall = same / len(plain(prediction)), same / len(plain(answer))
+        return 2 * precision * recall / (precision + recall)
+
+    exact = [max(plain(p) == plain(a) for a in answers) for p, answers in zip(predictions, answer_lists)]
+    f1 = [max(overlap(p, a) for a in answers) for p, answers in zip(predictions, answer_lists)]
+    return 100 * sum(exact) / len(exact), 100 * sum(f1) / len(f1)
+
+
+def damaged(answers, seed):
+    """Answers that are right, cut, lengthened, or of another row."""
+    draw = random.Random(seed)
+    found = []
+    for answer in answers:
+        words = answer.split()
+        found.append(
+            draw.choice([answer, " ".join(words[:-1]), f"the {answer} of it", draw.choice(answers), answer.upper(), ""])
+        )
+    return found
+
+
+class OriginalTextTest(parameterized.TestCase):
+    def test_squad_has_spaces_around_punctuation_and_single_spaces(self):
+        row = {"question": "Who, in  1945?", "context": '"U.S. troops"\n(and 2nd-line).', "answers": ANSWERS}
+        expected = 'question: Who , in 1945 ? context: " U . S . troops " ( and 2nd - line ) . '
+        self.assertEqual(texts("squad", "squad", row), [(expected, "U . S . troops")])
+
+    @parameterized.parameters(
+        ("a_b", "a _ b"), ("24–10", "24–10"), ("Ä(b)", "Ä ( b ) "), ("x\u00a0y", "x\u00a0y"), ("$1.2", " $ 1 . 2")
+    )
+    def test_ascii_punctuation_alone_is_padded(self, text, padded):
+        self.assertEqual(pad_punctuation(text), padded)
+
+    def test_a_question_without_known_answers_has_an_unknown_target(self):
+        row = {"question": "q", "context": "c", "answers": {"text": [], "answer_start": []}}
+        self.assertEqual(texts("squad", "squad", row)[0][1], "<unk>")
+        self.assertFalse(load_task("squad", "squad").is_labelled(row))
+
+    @parameterized.parameters(
+        ("cnn_dailymail", {"article": "A. \n B", "highlights": "H ."}, ("summarize: A. \n B", "H .")),
+        ("xsum", {"document": "D", "summary": "S", "id": "1"}, ("summarize: D", "S")),
+    )
+    def test_summaries(self, name, row, expected):
+        self.assertEqual(texts("summarization", name, row), [expected])
+
+    @parameterized.parameters(
+        ("wmt14_en_de", "de", "translate English to German: Hi."),
+        ("wmt14_en_fr", "fr", "translate English to French: Hi."),
+        ("wmt16_en_ro", "ro", "translate English to Romanian: Hi."),
+    )
+    def test_translations(self, name, language, expected):
+        row = {"translation": {"en": "Hi.", language: "X."}}
+        self.assertEqual(texts("translation", name, row), [(expected, "X.")])
+        with self.assertRaisesRegex(DataError, r"translation\.en"):
+            texts("translation", name, {"translation": {language: "X."}})
+
+    def test_a_column_whose_name_has_a_dot_is_itself(self):
+        row = {"translation.en": "flat", "translation": {"en": "deep", "de": "d"}}
+        self.assertEqual(texts("translation", "wmt14_en_de", row), [("translate English to German: flat", "d")])
+
+
+class SquadScoresTest(parameterized.TestCase):
+    @parameterized.product(seed=[0, 1, 2, 3], padded=[False, True])
+    def test_scores_equal_the_official_definition_in_either_form(self, seed, padded):
+        if not shared_data.has(SQUAD_ROWS):
+            self.skipTest(shared_data.MISSING)
+        rows = shared_data.read_rows(SQUAD_ROWS)[seed::7]
+        form = pad_punctuation if padded else str
+        answers = [[form(text) for text in row["answers"]["text"]] for row in rows]
+        predictions = damaged([of_row[0] for of_row in answers], seed)
+        exact, f1 = official_squad(predictions, answers)
+        found = load_task("squad", "squad").score(rows, predictions)
+        self.assertAlmostEqual(found["exact_match"], exact)
+        self.assertAlmostEqual(found["f1"], f1)
+        self.assertBetween(exact, 5, 95)
+
+    def test_every_answer_counts_in_both_forms(self):
+        task, row = load_task("squad", "squad"), {"question": "q", "context": "c", "answers": ANSWERS}
+        for prediction in ("U.S. troops", "U . S . troops", "the troops", "Troops."):
+            self.assertEqual(task.score([row], [prediction]), {"f1": 100.0, "exact_match": 100.0}, prediction)
+
+    def test_the_metrics_equal_brute_force_on_random_words(self):
+        draw = random.Random(0)
+        words = ["the", "a", "cat", "U.S.", "2-1", "mat!", "on", "Ä"]
+        predictions = [" ".join(draw.choices(words, k=draw.randrange(5))) for _ in range(300)]
+        answers = [[" ".join(draw.choices(words, k=draw.randrange(1, 5))) for _ in range(3)] for _ in range(300)]
+        exact, f1 = official_squad(predictions, answers)
+        self.assertAlmostEqual(METRICS["squad_exact_match"](predictions, answers), exact)
+        self.assertAlmostEqual(METRICS["squad_f1"](predictions, answers), f1)
+
+
+class TextScoresTest(parameterized.TestCase):
+    @parameterized.parameters("wmt14_en_de", "wmt14_en_fr", "wmt16_en_ro")
+    def test_translations_are_scored_as_sacrebleu_does(self, name):
+        language = name[-2:]
+        path = f"seq2seq/wmt_newstest2019_en-{language}/test.jsonl"
+        if not shared_data.has(path):
+            self.skipTest(shared_data.MISSING)
+        rows = shared_data.read_rows(path)[:60]
+        gold = [row["translation"][language] for row in rows]
+        predictions = damaged(gold, 1)
+        found = load_task("translation", name).score(rows, predictions)
+        bleu = sacrebleu.corpus_bleu(predictions, [gold], tokenize="intl").score
+        self.assertAlmostEqual(found["bleu"], bleu)
+        self.assertAlmostEqual(found["chrf"], sacrebleu.corpus_chrf(predictions, [gold]).score)
+        self.assertBetween(bleu, 5, 95)
+
+    @parameterized.parameters(("xsum", "document", "summary"), ("cnn_dailymail", "article", "highlights"))
+    def test_summaries_are_scored_as_rouge_score_does(self, name, source, target):
+        path = f"seq2seq/{name}/test.jsonl"
+        if not shared_data.has(path):
+            self.skipTest(shared_data.MISSING)
+        rows = shared_data.read_rows(path)[:30]
+        predictions = [row[source][:200] for row in rows]
+        found = load_task("summarization", name).score(rows, predictions)
+        scorer = rouge_score.rouge_scorer.RougeScorer(["rouge1", "rouge2", "rougeLsum"])
+        lines = [(row[target].replace(" . ", " .\n"), p.replace(" . ", " .\n")) for row, p in zip(rows, predictions)]
+        for metric in ("rouge1", "rouge2", "rougeLsum"):
+            expected = 100 * sum(scorer.score(*pair)[metric].fmeasure for pair in lines) / len(lines)
+            self.assertAlmostEqual(found[metric], expected)
+        self.assertAlmostEqual(load_task("summarization", name).optimised(found), sum(found.values()) / 3)
+
+    def test_bleu_and_chrf_take_all_references_of_a_row(self):
+        predictions, references = (
+            ["a cat sat on it", "yes it is so"],
+            [["the cat sat on it", "a cat sat"], ["it is so"]],
+        )
+        streams = [["the cat sat on it", "it is so"], ["a cat sat", None]]
+        expected = sacrebleu.corpus_bleu(predictions, streams, tokenize="intl").score
+        self.assertAlmostEqual(METRICS["bleu"](predictions, references), expected)
+        self.assertAlmostEqual(
+            METRICS["chrf"](predictions, references), sacrebleu.corpus_chrf(predictions, streams).score
+        )
+
+    @parameterized.parameters("exact_match", "accuracy")
+    def test_exact_match_takes_several_references(self, name):
+        self.assertAlmostEqual(METRICS[name](["a", "b", "c"], [["x", "a"], ["b"], "d"]), 200 / 3)
+
+    def test_the_geometric_mean_is_of_the_three_means(self):
+        predictions, references = ["a cat sat", "dogs run far"], [["the cat sat"], ["dogs run", "a far dog runs"]]
+        scorer = rouge_score.rouge_scorer.RougeScorer(["rouge1", "rouge2", "rougeL"])
+        product = 1.0
+        for key in ("rouge1", "rouge2", "rougeL"):
+            best = [
+                max(scorer.score(a, p)[key].fmeasure for a in answers) for p, answers in zip(predictions, references)
+            ]
+            product *= 100 * sum(best) / 2
+            self.assertAlmostEqual(METRICS[key](predictions, references), 100 * sum(best) / 2)
+        self.assertAlmostEqual(METRICS["rouge_geometric_mean"](predictions, references), product ** (1 / 3))
+
+
+class MetricGroupsTest(parameterized.TestCase):
+    ENTRY = {
+        "prefix": "",
+        "text_column_name": "a",
+        "label_column_name": "b",
+        "labels": None,
+        "metric_names": ["rouge", "chrf"],
+        "metric_to_optimize": "rouge",
+    }
+
+    @parameterized.parameters(
+        ("rouge", ["rouge1", "rouge2", "rougeLsum"]), ("squad", ["squad_f1", "squad_exact_match"])
+    )
+    def test_a_group_selects_by_the_mean_of_its_members(self, group, members):
+        entry = {**self.ENTRY, "metric_names": ["chrf"], "metric_to_optimize": group}
+        check_entry("mine/x", entry)
+        self.assertEqual(list(metric_functions(entry)), ["chrf", *members])
+        scores = {"chrf": 90.0, **{name: 10.0 * i for i, name in enumerate(members)}}
+        self.assertEqual(
+            Task("mine", "x", entry).optimised(scores), sum(10.0 * i for i in range(len(members))) / len(members)
+        )
+
+    def test_another_metric_of_the_task_or_its_group_may_select(self):
+        task = load_task("summarization", "xsum")
+        self.assertEqual(task.with_metric_to_optimize("rouge2").entry["metric_to_optimize"], "rouge2")
+        self.assertEqual(
+            task.with_metric_to_optimize("rouge2").with_metric_to_optimize("rouge").entry["metric_to_optimize"], "rouge"
+        )
+        with self.assertRaisesRegex(ConfigError, "squad"):
+            task.with_metric_to_optimize("squad")
+
+    def test_a_group_of_texts_is_refused_for_classes(self):
+        entry = {**self.ENTRY, "labels": ["no", "yes"], "metric_names": ["accuracy"], "metric_to_optimize": "rouge"}
+        with self.assertRaisesRegex(ConfigError, "rouge.*texts"):
+            check_entry("mine/x", entry)
+
+
+def scrolls_rows():
+    return [
+        {"id": "q1", "pid": "q1_0", "input": "Who?\n\nA long story.", "output": "Bob"},
+        {"id": "q2", "pid": "q2_0", "input": "Why?\n\nA long story.", "output": "Rain"},
+        {"id": "q1", "pid": "q1_1", "input": "Who?\n\nA long story.", "output": "the tall man"},
+    ]
+
+
+class ScrollsTest(parameterized.TestCase):
+    def directory(self, name, rows, split="validation"):
+        root = self.enter_context(tempfile.TemporaryDirectory())
+        folder = Path(root) / "scrolls" / name
+        folder.mkdir(parents=True)
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return root
+
+    @parameterized.parameters(*DATASET_VALS["scrolls"])
+    def test_the_input_is_read_as_it_is(self, name):
+        row = {"id": "1", "pid": "1_0", "input": "Q?\n\n text ", "output": "A"}
+        self.assertEqual(texts("scrolls", name, row), [("Q?\n\n text ", "A")])
+
+    def test_rows_of_one_question_are_one_scored_row_with_all_answers(self):
+        options = DataOptions(data_dir=self.directory("narrative_qa", scrolls_rows()))
+        task = load_task("scrolls", "narrative_qa")
+        rows = load_split(task, "validation", "validation", options).rows.to_list()
+        self.assertEqual(
+            [(row["id"], row["output"]) for row in rows], [("q1", ["Bob", "the tall man"]), ("q2", ["Rain"])]
+        )
+        self.assertEqual(list(rows[0]), ["id", "pid", "input", "output"])
+        self.assertEqual(task.score(rows, ["tall man", "snow"]), {"f1": 50.0})
+
+    def test_training_reads_every_answer(self):
+        options = DataOptions(data_dir=self.directory("qasper", scrolls_rows(), "train"))
+        task = load_task("scrolls", "qasper")
+        rows = load_split(task, "train", "train", options).rows
+        self.assertEqual([task.examples(row, "train")[0].targets for row in rows], ["Bob", "Rain", "the tall man"])
+
+    def test_rows_that_were_not_brought_together_score_the_same(self):
+        task, rows = load_task("scrolls", "narrative_qa"), scrolls_rows()
+        merged = merge_references(datasets.Dataset.from_list(rows), "id", "output").to_list()
+        self.assertEqual(task.score(rows, ["tall man", "snow", "ignored"]), task.score(merged, ["tall man", "snow"]))
+
+    def test_hidden_answers_stay_hidden(self):
+        rows = [{**row, "output": None} for row in scrolls_rows()]
+        options = DataOptions(data_dir=self.directory("quality", rows, "test"))
+        task = load_task("scrolls", "quality")
+        loaded = load_split(task, "test", "test", options).rows.to_list()
+        self.assertEqual([row["output"] for row in loaded], [None, None])
+        self.assertEqual(task.score(loaded, ["a", "b"], "test"), {})
+
+    def test_rows_without_ids_are_refused(self):
+        rows = [{"input": "i", "output": "o"}]
+        with self.assertRaisesRegex(DataError, "'id'"):
+            load_split(
+                load_task("scrolls", "quality"),
+                "validation",
+                "validation",
+                DataOptions(data_dir=self.directory("quality", rows)),
+            )
+
+    @parameterized.parameters(("quality", "The Answer!", 100.0), ("contract_nli", "not mentioned.", 0.0))
+    def test_choices_are_scored_by_exact_match_after_normalising(self, name, prediction, expected):
+        row = {"id": "1", "pid": "1_0", "input": "x", "output": "answer"}
+        self.assertEqual(load_task("scrolls", name).score([row], [prediction]), {"exact_match": expected})
+
+
+class ClassificationTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ("byarticle", {"text": "T", "label": "true"}),
+        ("byarticle", {"text": "T", "label": 1}),
+        ("bypublisher", {"text": "T", "title": "t", "hyperpartisan": True, "url": "u", "published_at": "", "bias": 4}),
+    )
+    def test_hyperpartisan(self, name, row):
+        self.assertEqual(texts("hyperpartisan", name, row), [("hyperpartisan text: T", "true")])
+        scores = load_task("hyperpartisan", name).score([row], ["false"])
+        self.assertEqual((scores["accuracy"], scores["f1"], scores["invalid_rate"]), (0.0, 0.0, 0.0))
+
+    @parameterized.parameters(*DATASET_VALS["discoeval"])
+    def test_discoeval_reads_labels_as_ids_digits_and_names(self, name):
+        task = load_task("discoeval", name)
+        row = {f"sentence_{i}": f"s{i}." for i in range(1, len(task.text_columns) + 1)}
+        if name == "RST":
+            row = {key: [text, "more ."] for key, text in row.items()}
+        for number, word in enumerate(task.label_words):
+            for label in (number, str(number), word):
+                (example,) = task.examples({**row, "label": label})
+                self.assertEqual(example.targets, word)
+                self.assertEqual(task.score([{**row, "label": label}], [word])["accuracy"], 100.0)
+        self.assertStartsWith(example.inputs, f"{name.lower()} sentence")
+        self.assertIn("s1. more ." if name == "RST" else "s1.", example.inputs)
+
+    def test_the_sizes_of_discoevals_label_sets(self):
+        sizes = [len(load_task("discoeval", name).label_words) for name in ("SPwiki", "BSOwiki", "DCchat", "SSPabs")]
+        self.assertEqual(sizes, [5, 2, 2, 2])
+        relations = [len(load_task("discoeval", name).label_words) for name in ("PDTB-I", "PDTB-E", "RST")]
+        self.assertEqual(relations, [11, 12, 41])
+
+    def test_digits_are_no_label_where_words_are_numbers(self):
+        entry = {**DATASET_VALS["glue"]["rte"], "labels": ["2", "3"]}
+        row = {"sentence1": "a", "sentence2": "b"}
+        self.assertEqual(Task("mine", "x", entry).examples({**row, "label": "3"})[0].targets, "3")
+        with self.assertRaisesRegex(DataError, "'1'"):
+            Task("mine", "x", entry).examples({**row, "label": "1"})
+
+
+if __name__ == "__main__":
+    absltest.main()
