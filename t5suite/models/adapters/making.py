@@ -174,13 +174,14 @@ def begin_prompt(model, tokenizer, how: str, given: dict) -> None:
 
 
 def fingerprint(model) -> str | None:
-    """64 hexadecimal digits from some bits of each of a model's tensors, wherever and however fast it is.
+    """64 hexadecimal digits from some numbers of each of a model's tensors; a classifier's head, which is new, aside.
 
     >>> fingerprint(t5_small) == fingerprint(t5_small_loaded_again)
     True
     """
     digest = hashlib.sha256()
-    for name, parameter in model.named_parameters():
+    body = model.base_model if _task_of(model) == "SEQ_CLS" else model
+    for name, parameter in body.named_parameters():
         if hasattr(parameter, "ds_id") or parameter.is_meta or not parameter.dtype.is_floating_point:
             return None
         flat = parameter.detach().view(-1)

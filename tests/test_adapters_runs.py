@@ -1,0 +1,307 @@
+"""Whole runs with adapters: they are saved alone, go on exactly, are scored with both methods and trained further."""
+
+import contextlib
+import functools
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+from absl.testing import absltest, parameterized
+from law_worker import LENGTHS, tiny_model, trainer_of
+from test_exact_resume import stop_in_evaluation, stop_in_step, untimed
+from transformers import set_seed
+
+import fine_tune_t5
+from t5suite.data.sources import DataOptions, load_split
+from t5suite.data.training_data import tokenize_split
+from t5suite.errors import ConfigError, Preempted
+from t5suite.models.adapters import ADAPTERS, adapted
+from t5suite.models.loading import load_model, load_tokenizer
+from t5suite.models.weight_files import read_weights
+from t5suite.tasks.registry import load_task
+from t5suite.training.arguments import SuiteTrainingArguments
+from t5suite.training.processes.signals import StopRequests
+from t5suite.training.trainer import SuiteTrainer
+
+ROOT = Path(__file__).parent.parent
+RELATIVE = 2e-6
+FLAGS = [
+    *"--max_train_samples 64 --max_eval_samples 16 --per_device_train_batch_size 16 --max_steps 6".split(),
+    *"--eval_strategy steps --eval_steps 2 --logging_steps 3 --learning_rate 1e-2 --optimizer adamw".split(),
+    *"--disable_tqdm True --use_cpu --save_total_limit 9".split(),
+]
+VIRTUAL = {name: ["--num_virtual_tokens", "3"] for name, kind in ADAPTERS.items() if "num_virtual_tokens" in kind.flags}
+
+
+@functools.cache
+def base_folder() -> str:
+    folder, tokenizer = tempfile.mkdtemp(), load_tokenizer(None)
+    tiny_model(tokenizer).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def run(directory, *argv, **patches):
+    with mock.patch.multiple(SuiteTrainer, **patches) if patches else mock.patch.dict({}):
+        return fine_tune_t5.main([*FLAGS, *argv, "--output_dir", str(directory)])
+
+
+def flags_of(kind):
+    return ["--model_name_or_path", base_folder(), "--adapter", kind, *VIRTUAL.get(kind, [])]
+
+
+def new_folder() -> Path:
+    return Path(tempfile.mkdtemp()) / "run"
+
+
+@functools.cache
+def whole(kind):
+    """`(results, directory)` of an uninterrupted run."""
+    directory = new_folder()
+    return run(directory, *flags_of(kind)), directory
+
+
+class RunTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        patched = mock.patch("t5suite.training.resuming.checkpointing.stop_requests", StopRequests)
+        patched.start()
+        self.addCleanup(patched.stop)
+
+    def check_files(self, kind):
+        _, directory = whole(kind)
+        manifest = json.loads((directory / "manifest.json").read_text())
+        for folder in (directory, directory / "checkpoint-4"):
+            self.assertTrue((folder / "adapter_model.safetensors").is_file())
+            self.assertFalse((folder / "model.safetensors").exists())
+            size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+            # Adam's two moments and the weights; p-tuning's virtual tokens come on top of their network.
+            self.assertLess(size, 3 * 4 * manifest["model"]["trained"] + 16000)
+        self.assertEqual(manifest["model"]["adapter"], kind)
+        self.assertEqual(manifest["model"]["base"], base_folder())
+
+    def check_resumed(self, kind, step):
+        expected, reference = whole(kind)
+        directory = new_folder()
+        with self.assertRaises(Preempted):
+            run(directory, *flags_of(kind), **(stop_in_step(step) if step != 4 else stop_in_evaluation(step)))
+        self.assertEqual(run(directory, *flags_of(kind)), expected)
+        self.assertEqual(untimed(directory), untimed(reference))
+        for name in ("adapter_model.safetensors", "checkpoint-6/optimizer.safetensors"):
+            self.assertEqual(*[(path / name).read_bytes() for path in (directory, reference)])
+
+    def check_scored(self, kind):
+        expected, directory = whole(kind)
+        flags = ["--model_name_or_path", str(directory), "--eval_only"]
+        self.assertEqual(run(new_folder(), *flags)["tasks"], expected["tasks"])
+        scored = run(new_folder(), *flags, "--eval_method", "score")["tasks"]["sentiment"]
+        self.assertEqual(scored["invalid_rate"], 0.0)
+
+    def test_checkpoints_and_the_run_hold_the_adapter_alone(self):
+        self.check_files("lora")
+
+    def test_killed_and_resumed_equals_uninterrupted(self):
+        self.check_resumed("lora", 3)
+
+    def test_a_saved_adapter_is_scored_as_it_was_when_it_was_trained(self):
+        self.check_scored("lora")
+
+    @parameterized.parameters(*[kind for kind in ADAPTERS if kind != "lora"])
+    @pytest.mark.slow
+    def test_every_kind(self, kind):
+        """The same three laws."""
+        self.check_files(kind)
+        self.check_resumed(kind, 3)
+        self.check_scored(kind)
+
+    @parameterized.parameters(("lora", 4), ("lora", 6))
+    @pytest.mark.slow
+    def test_killed_in_an_evaluation_or_at_the_end(self, kind, step):
+        self.check_resumed(kind, step)
+
+    @pytest.mark.slow
+    def test_the_best_checkpoint_is_loaded_at_the_end(self):
+        """Losses grow at a rate far too high: the best adapter is an early one, and it is what the run leaves."""
+        directory = new_folder()
+        run(directory, *flags_of("lora"), "--metric_for_best_model", "loss", "--learning_rate", "3")
+        state = json.loads((directory / "checkpoint-6" / "trainer_state.json").read_text())
+        self.assertIn(state["best_global_step"], (2, 4))
+        best = directory / f"checkpoint-{state['best_global_step']}"
+        self.assertEqual(*[(path / "adapter_model.safetensors").read_bytes() for path in (directory, best)])
+
+    @pytest.mark.slow
+    def test_an_adapter_is_trained_further(self):
+        _, first = whole("lora")
+        second = new_folder()
+        run(second, "--model_name_or_path", str(first))
+        said = json.loads((second / "adapter_base.json").read_text())
+        self.assertEqual((said["adapter"], said["base"]), ("lora", base_folder()))
+        self.assertFalse((second / "model.safetensors").exists())
+        before, after = (read(path) for path in (first, second))
+        self.assertEqual(before.keys(), after.keys())
+        self.assertFalse(all(torch.equal(before[name], after[name]) for name in before))
+
+    @pytest.mark.slow
+    def test_every_checkpoint_is_scored(self):
+        _, directory = whole("lora")
+        found = run(directory, *flags_of("lora")[:2], "--eval_checkpoints", "all")
+        self.assertEqual(list(found), ["2", "4", "6"])
+
+    @pytest.mark.slow
+    def test_each_task_at_its_own_best_step(self):
+        directory = new_folder()
+        flags = ["--dataset_name", "sentiment,entailment", "--select", "per_task", "--metric_for_best_model", "loss"]
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            run(directory, *flags_of("lora"), *flags, "--learning_rate", "3")
+        bests = [directory / "best" / task for task in ("sentiment", "entailment")]
+        self.assertTrue(all((best / "adapter_model.safetensors").is_file() for best in bests))
+        self.assertFalse(any((best / "model.safetensors").exists() for best in bests))
+        self.assertEqual(printed.getvalue().count("step "), 2)
+
+    def test_merged_on_request_with_the_same_answers(self):
+        directory = new_folder()
+        expected = run(directory, *flags_of("lora"), "--merge_adapter")
+        self.assertTrue((directory / "merged" / "model.safetensors").is_file())
+        found = run(new_folder(), "--model_name_or_path", str(directory / "merged"), "--eval_only")
+        self.assertEqual(found["tasks"], expected["tasks"])
+        self.assertNotIn("adapter", json.dumps(json.loads((directory / "merged" / "config.json").read_text())))
+
+    @pytest.mark.slow
+    def test_random_weights_are_kept_beside_the_adapter(self):
+        directory = new_folder()
+        shape = ["--config_overrides", "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"]
+        expected = run(directory, *shape, "--adapter", "lora")
+        found = run(new_folder(), "--model_name_or_path", str(directory), "--eval_only")
+        self.assertEqual(found["tasks"], expected["tasks"])
+
+    @parameterized.parameters(
+        (["--adapter", "lora", "--freeze", "encoder"], "--freeze has no effect beside --adapter"),
+        (["--merge_adapter"], "there is no adapter"),
+        (["--adapter_base", "x"], "--adapter_base has no effect"),
+        (["--adapter", "prefix", "--gradient_checkpointing", "True"], "--gradient_checkpointing does without"),
+    )
+    def test_flags_that_do_not_go_together(self, flags, message):
+        with self.assertRaisesRegex(ConfigError, message):
+            run(new_folder(), "--model_name_or_path", base_folder(), *flags)
+
+    @pytest.mark.slow
+    def test_gradient_checkpointing_changes_nothing(self):
+        plain, checkpointed = new_folder(), new_folder()
+        run(plain, *flags_of("lora"))
+        run(checkpointed, *flags_of("lora"), "--gradient_checkpointing", "True")
+        weights = [read(path) for path in (plain, checkpointed)]
+        for name in weights[0]:
+            torch.testing.assert_close(weights[0][name], weights[1][name], atol=1e-6, rtol=1e-4)
+
+
+def read(folder) -> dict:
+    return read_weights(Path(folder) / "adapter_model.safetensors")
+
+
+def history(kind, batch_size, accumulation) -> dict:
+    """Losses and gradient norms of an adapter's updates, 21 rows in updates of 8."""
+    tokenizer = load_tokenizer(None)
+    model = load_model(base_folder(), tokenizer=tokenizer)
+    set_seed(1)
+    given = {"num_virtual_tokens": 3} if kind in VIRTUAL else {}
+    model = adapted(model, tokenizer, kind, given, base_name=base_folder())
+    task = load_task("mini", "entailment")
+    rows = load_split(task, "validation", "validation", DataOptions()).rows.select(range(21))
+    args = SuiteTrainingArguments(
+        output_dir=tempfile.mkdtemp(),
+        per_device_train_batch_size=batch_size,
+        gradient_accumulation_steps=accumulation,
+        num_train_epochs=2,
+        learning_rate=1e-1,
+        optim="sgd",
+        schedule="constant",
+        logging_steps=1,
+        eval_strategy="no",
+        save_strategy="no",
+        disable_tqdm=True,
+        use_cpu=True,
+        seed=0,
+    )
+    trainer = trainer_of(model, args, tokenize_split(rows, task, tokenizer, LENGTHS, "train"), tokenizer)
+    trainer.train()
+    logs = [line for line in trainer.state.log_history if "loss" in line]
+    return {name: [line[name] for line in logs] for name in ("loss", "grad_norm")}
+
+
+class LawTest(parameterized.TestCase):
+    def check(self, kind, cut):
+        expected, found = history(kind, 8, 1), history(kind, *cut)
+        self.assertLen(found["loss"], 6)
+        for key in ("loss", "grad_norm"):
+            for a, b in zip(found[key], expected[key], strict=True):
+                self.assertLess(abs(a - b) / abs(b), RELATIVE, f"{key}: {found[key]} {expected[key]}")
+
+    def test_cutting_an_update_into_micro_batches_changes_nothing(self):
+        self.check("prompt_tuning", (4, 2))
+
+    @parameterized.product(kind=("lora", "ia3", "prompt_tuning", "prefix"), cut=((4, 2), (2, 4)))
+    @pytest.mark.slow
+    def test_cutting_an_update_of_any_kind(self, kind, cut):
+        self.check(kind, cut)
+
+
+RANKS = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
+
+
+@pytest.mark.slow
+class RanksTest(parameterized.TestCase):
+    def launch(self, launcher, directory, *flags):
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+        command = [*launcher, str(ROOT / "fine_tune_t5.py"), *FLAGS, *flags, "--output_dir", str(directory)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, cwd=ROOT)
+        self.assertEqual(done.returncode, 0, (done.stdout + done.stderr)[-4000:])
+        return done.stderr
+
+    def losses(self, directory):
+        lines = map(json.loads, (directory / "metrics.jsonl").read_text().splitlines())
+        return [line["train/loss"] for line in lines if "train/loss" in line]
+
+    @parameterized.product(kind=("lora", "prompt_tuning"), sharding=("ddp", "zero2"))
+    def test_two_ranks_take_the_course_of_one_and_save_the_adapter_alone(self, kind, sharding):
+        flags = [*flags_of(kind), "--logging_steps", "1"]
+        alone, together = new_folder(), new_folder()
+        more = ["--deepspeed", "zero2"] if sharding == "zero2" else []
+        self.launch([sys.executable], alone, *flags)
+        self.launch(RANKS, together, *flags, "--per_device_train_batch_size", "8", *more)
+        for a, b in zip(self.losses(together), self.losses(alone), strict=True):
+            self.assertLess(abs(a - b) / b, 20 * RELATIVE)
+        self.assertFalse((together / "model.safetensors").exists())
+        weights = [read(path) for path in (together, alone)]
+        self.assertEqual(weights[0].keys(), weights[1].keys())
+        for name in weights[0]:
+            torch.testing.assert_close(weights[0][name], weights[1][name], atol=1e-4, rtol=1e-3)
+        found = run(new_folder(), "--model_name_or_path", str(together), "--eval_only")
+        results = json.loads((together / "results.json").read_text())
+        self.assertEqual(found["tasks"], results["tasks"])
+
+    @parameterized.parameters("ddp", "zero2")
+    def test_ranks_go_on_exactly(self, sharding):
+        more = ["--deepspeed", "zero2"] if sharding == "zero2" else []
+        flags = [*flags_of("lora"), "--per_device_train_batch_size", "8", *more]
+        expected, directory = new_folder(), new_folder()
+        self.launch(RANKS, expected, *flags)
+        self.launch(RANKS, directory, *flags, "--max_steps", "6")
+        (directory / "results.json").unlink()
+        manifest = json.loads((directory / "manifest.json").read_text())
+        (directory / "manifest.json").write_text(json.dumps({**manifest, "status": "preempted"}))
+        for later in (directory / "checkpoint-6",):
+            later.rename(directory / "given-up")
+        (directory / "adapter_model.safetensors").unlink()
+        self.assertIn("going on from", self.launch(RANKS, directory, *flags))
+        self.assertEqual(*[(path / "adapter_model.safetensors").read_bytes() for path in (directory, expected)])
+
+
+if __name__ == "__main__":
+    absltest.main()
