@@ -44,6 +44,7 @@ from t5suite.training.from_arguments import (
     tokenizer_and_model,
     trainer_for,
 )
+from t5suite.training.memory_flags import print_fine_tuning_summary
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.signals import excusing_lost_ranks
 from t5suite.training.resuming.resets import going_on
@@ -77,6 +78,8 @@ def main(argv=None) -> dict:
     settings = shared.all_settings(*arguments)
     if eval_args.eval_checkpoints == "all":
         return score_checkpoints(plan, arguments)
+    if args.print_summary and is_main:
+        print_fine_tuning_summary(arguments, plan.tasks)
     if eval_args.dry_run:
         return show(plan, settings, changed, trains, arguments)
     ranks = Ranks.of_process()

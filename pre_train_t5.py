@@ -42,6 +42,7 @@ from t5suite.training.from_arguments import (
     start_of,
     tokenizer_and_model,
 )
+from t5suite.training.memory_flags import print_pre_training_summary
 from t5suite.training.pre_training_arguments import PRE_TRAINING_ARGUMENTS, reconcile
 from t5suite.training.pre_training_evaluation import unigram_entropies
 from t5suite.training.processes.ranks import Ranks
@@ -73,6 +74,8 @@ def main(argv=None) -> dict:
     resume = resume_choice(run_args.resume, args.resume_from_checkpoint)
     settings = shared.all_settings(*arguments)
     command = sys.argv[1:] if argv is None else argv
+    if args.print_summary and is_main:
+        print_pre_training_summary(model_args, objective_args, args)
     if run_args.dry_run:
         return show(settings, *arguments)
     ranks = Ranks.of_process()

@@ -38,7 +38,8 @@ def summary(arguments) -> None:
     """Prints the tables, or one JSON object."""
     from t5suite.training.argument_parser import parse_arguments
     from t5suite.training.arguments import FINE_TUNING_ARGUMENTS, FineTuningArguments
-    from t5suite.training.memory_summary import Load, print_summary, shapes_by_flags, summarize
+    from t5suite.training.memory_flags import shapes_by_flags
+    from t5suite.training.memory_summary import Load, print_summary, summarize
 
     for name in ("batch_size", "source_length", "target_length", "gradient_accumulation_steps", "num_gpus"):
         if getattr(arguments, name) < 1:

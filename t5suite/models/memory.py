@@ -6,9 +6,9 @@
     (990311424, 1980622848, 8277131264, 'forward and backward')
 
 Activations come from a rehearsal of the step on tensors without values (`memory_runs`); weights, gradients and
-optimizer states are sums over parameters. In a step the optimizer's states are there all the time, gradients come as
-activations go, so the peak is less than the sum of all four. It lies in the forward and backward pass, or in the
-optimizer's step where activations are few.
+optimizer states are sums over parameters. The peak is none of their sums: the optimizer's states are there all the
+time, gradients come as activations go, and the backward pass takes some for itself. It lies in forward and backward
+pass, or in the optimizer's step where activations are few.
 
 DeepSpeed's stages (arXiv:1910.02054, section 3) give each of n ranks an n-th of optimizer states (1), gradients (2) and
 weights (3). Under bf16 it keeps weights and gradients in bf16 and a float32 copy of the weights beside the moments.
@@ -22,7 +22,7 @@ from torch import nn
 
 from t5suite.errors import ConfigError
 from t5suite.lookup import find
-from t5suite.models.memory_runs import rehearse
+from t5suite.models.memory_runs import MemoryRun, rehearse
 
 FORWARD_AND_BACKWARD, OPTIMIZER_STEP = "forward and backward", "optimizer step"
 # bitsandbytes keeps smaller tensors in 32 bits, and one float32 scale for each block of these many values.
@@ -71,7 +71,7 @@ class Optimizer:
 
     Attributes:
       state: (parameter, is an embedding) -> bytes.
-      scratch: all trained parameters, whether on a GPU -> bytes, for a moment.
+      scratch: `[(parameter, is an embedding)]` of all that is trained, whether on a GPU -> bytes, for a moment.
     """
 
     state: Callable[[torch.Tensor, bool], int]
@@ -88,6 +88,7 @@ def estimate(
     micro_batches: int = 1,
     sharding: str | None = None,
     num_gpus: int = 1,
+    run: MemoryRun | None = None,
 ) -> Memory:
     """The memory of one update on one device; the model's parameters lose their values.
 
@@ -98,6 +99,7 @@ def estimate(
       dtype: the weights' type, if not the model's own: torch.bfloat16 for DeepSpeed's bf16.
       micro_batches: of an update; from two on, gradients are there while activations are.
       sharding: a name of SHARDINGS, over `num_gpus` ranks.
+      run: an earlier rehearsal of the same step, which does not depend on the optimizer.
 
     Raises:
       ConfigError: an optimizer whose memory is not known; nothing to train.
@@ -107,15 +109,16 @@ def estimate(
     if not trained:
         raise ConfigError("every parameter of the model is frozen, so there is nothing to train")
     embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
-    states = sum(kept.state(parameter, id(parameter) in embeddings) for parameter in trained)
-    scratch = kept.scratch(trained, gpu)
+    marked = [(parameter, id(parameter) in embeddings) for parameter in trained]
+    states = sum(kept.state(*pair) for pair in marked)
+    scratch = kept.scratch(marked, gpu)
     if sharding is None:
-        run = rehearse(model, step, gpu=gpu, dtype=dtype, steps=min(micro_batches, 2))
+        run = run or rehearse(model, step, gpu=gpu, dtype=dtype, steps=min(micro_batches, 2))
         return _peak(run.weights, run.gradients, states, run.activations, run.peak - run.weights, scratch)
     parts = find(sharding, SHARDINGS, "sharding", where="--deepspeed")
     if dtype is not None:
         states += 4 * sum(parameter.numel() for parameter in trained)
-    run = rehearse(model, step, gpu=gpu, dtype=dtype, keep_gradients=False)
+    run = run or rehearse(model, step, gpu=gpu, dtype=dtype, keep_gradients=False)
     return _sharded(model, run, parts, states, scratch, num_gpus)
 
 
@@ -178,15 +181,17 @@ def _muon(parameter, is_embedding: bool) -> int:
     return (1 if parameter.ndim == 2 and not is_embedding else 2) * 4 * parameter.numel()
 
 
-def _largest(copies: float) -> Callable[[list, bool], int]:
-    return lambda parameters, gpu: int(copies * max(4 * parameter.numel() for parameter in parameters))
+def _largest(copies: int, embeddings: bool = True) -> Callable[[list, bool], int]:
+    """So many copies of the largest parameter; without `embeddings`, of the largest other one."""
+    return lambda marked, gpu: (
+        copies * max((4 * p.numel() for p, is_one in marked if embeddings or not is_one), default=0)
+    )
 
 
 def _all_on_gpus(copies: int) -> Callable[[list, bool], int]:
     """torch steps lists of tensors at once on GPUs (`foreach`), and one by one on CPUs."""
-    return lambda parameters, gpu: (
-        copies * sum(4 * p.numel() for p in parameters) if gpu else _largest(copies)(parameters, gpu)
-    )
+    one_by_one = _largest(copies)
+    return lambda marked, gpu: copies * sum(4 * p.numel() for p, _ in marked) if gpu else one_by_one(marked, gpu)
 
 
 SHARDINGS = {
@@ -202,7 +207,7 @@ OPTIMIZER_MEMORY = {
     "adamw": Optimizer(_moments(2)),
     "adamw_rms": Optimizer(_moments(2)),
     "adafactor": Optimizer(_factored, _largest(3)),
-    "muon": Optimizer(_muon, _largest(3)),
+    "muon": Optimizer(_muon, _largest(3, embeddings=False)),
     "adamw_torch": Optimizer(_moments(2), _all_on_gpus(1)),
     "adamw_torch_fused": Optimizer(_moments(2)),
     "adamw_bnb_8bit": Optimizer(_in_8_bits(2)),

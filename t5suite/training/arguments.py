@@ -287,6 +287,10 @@ class SuiteTrainingArguments(Seq2SeqTrainingArguments):
     restore_callback_states_from_checkpoint: bool = field(
         default=True, metadata={"help": "A resumed run knows how long early stopping has waited, and the like."}
     )
+    print_summary: bool = field(
+        default=False,
+        metadata={"help": "First print parameters by module and the memory of a step, before weights are loaded."},
+    )
     z_loss: float = field(default=0.0, metadata={"help": "Weight of log(Z)^2 in the loss; T5 was trained with 1e-4."})
 
     def __post_init__(self):

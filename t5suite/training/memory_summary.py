@@ -10,18 +10,14 @@ The model may be on the meta device: no weight is loaded, and no device is asked
 
 import sys
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import torch
 from accelerate.utils import convert_outputs_to_fp32
 
 from t5suite.models.adapters import inner_model
-from t5suite.models.configs import load_config
 from t5suite.models.families import family_of_model
 from t5suite.models.memory import Memory, estimate
 from t5suite.models.summary import Row, module_rows, print_rows, totals
-from t5suite.training.adapter_arguments import adapt_by_flags
-from t5suite.training.from_arguments import tokenizer_and_model
 from t5suite.training.losses import TokenLoss
 
 GIB = 2**30
@@ -57,10 +53,13 @@ def summarize(
       optimizer, gpu, sharding, num_gpus: as in `memory.estimate`.
     """
     found = {"class": type(model).__name__, **totals(model)}
-    rows = module_rows(model)
+    inner = inner_model(model)
+    # LoRA's weights lie within the model, those of prompts beside it.
+    within = sum(p.numel() for p in inner.parameters()) == found["parameters"]
+    rows = module_rows(inner) if within else module_rows(model)
     pure = torch.bfloat16 if sharding and load.bf16 else None  # DeepSpeed's bf16 is no autocast
     if load.gradient_checkpointing:
-        model.gradient_checkpointing_enable()
+        checkpoint_layers(model)
     memory = estimate(
         model,
         training_step(model, load, autocast=load.bf16 and pure is None),
@@ -81,6 +80,13 @@ def summarize(
         "num_gpus": num_gpus,
         "memory": memory.as_dict(),
     }
+
+
+def checkpoint_layers(model) -> None:
+    """Has the layers computed again in the backward pass; transformers renamed the method in 5.23."""
+    inner = inner_model(model)
+    enable = getattr(inner, "activation_checkpointing_enable", None) or inner.gradient_checkpointing_enable
+    enable()
 
 
 def training_step(model, load: Load, autocast: bool):
@@ -126,8 +132,8 @@ def print_summary(found: dict, file=None) -> None:
     for name in ("weights", "gradients", "optimizer", "activations", "peak", "host"):
         value = getattr(memory, name)
         if value or name != "host":
-            where = f"   in the {memory.moment}" if name == "peak" else ""
-            print(f"{name:<12}{value / GIB:>10.2f} GiB{where}", file=file)
+            where = f"   in {memory.moment}" if name == "peak" else ""
+            print(f"{name:<12}{value / GIB:>10.3f} GiB{where}", file=file)
 
 
 def _load_text(load: dict) -> str:
@@ -138,48 +144,3 @@ def _load_text(load: dict) -> str:
 
 def _sharding_text(found: dict) -> str:
     return f", {found['deepspeed']} over {found['num_gpus']}" if found["deepspeed"] else ""
-
-
-def shapes_by_flags(arguments):
-    """The model that the flags name, frozen and adapted as they say, on the meta device; weights are never read.
-
-    A vocabulary keeps the rows that its configuration says, unless `--tokenizer_name` or a folder has a tokenizer.
-    """
-    model_args = arguments.model
-    tokenizer, model = tokenizer_and_model(model_args, without_weights=True, tokenizer=_stand_in(model_args))
-    return adapt_by_flags(model, tokenizer, arguments, trains=True)
-
-
-class RowsOnly:
-    """Stands for the tokenizer of a configuration that comes without one: as many pieces as there are rows."""
-
-    all_special_ids = ()
-
-    def __init__(self, rows: int):
-        self.rows = rows
-
-    def __len__(self) -> int:
-        return self.rows
-
-    def get_vocab(self) -> dict:
-        """No piece has a name."""
-        return {}
-
-
-def _stand_in(model_args) -> RowsOnly | None:
-    """None where there is a tokenizer to ask, or one must be asked."""
-    name = model_args.config_name or model_args.model_name_or_path
-    if name is None or model_args.tokenizer_name or model_args.num_sentinels is not None:
-        return None
-    if Path(name).is_dir() and any(Path(name).glob("*tokenizer*")):
-        return None
-    scratch = model_args.from_scratch or model_args.config_name is not None
-    config = load_config(
-        name,
-        model_args.config_overrides,
-        None,
-        model_args.model_revision,
-        model_args.trust_remote_code,
-        scratch,
-    )
-    return RowsOnly(config.get_text_config().vocab_size)

@@ -1,0 +1,165 @@
+"""Memory: what the estimator says is what the allocator saw, for every optimizer, family and way of saving."""
+
+import json
+from unittest import mock
+
+import torch
+from absl.testing import absltest, parameterized
+
+from benchmarks.memory import Case, measure, predict
+from t5suite import cli
+from t5suite.errors import ConfigError
+from t5suite.models.loading import load_model, load_model_shapes
+from t5suite.models.memory import OPTIMIZER_MEMORY, SHARDINGS, estimate
+from t5suite.models.memory_runs import LiveBytes, rehearse
+from t5suite.optim.optimizers import OPTIMIZERS, make_optimizer
+from t5suite.training.memory_flags import RowsOnly
+from t5suite.training.memory_summary import Load, checkpoint_layers, training_step
+
+ROWS = 640
+T5 = {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4}
+BART = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48,
+        "encoder_attention_heads": 2, "decoder_attention_heads": 2, "max_position_embeddings": 128}  # fmt: skip
+GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 128}
+BERT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+SMALL = Load(4, 48, 16)
+CHECKPOINTING = Load(4, 48, 16, gradient_checkpointing=True)
+CASES = {
+    "plain": Case("mini", SMALL, overrides=T5, rows=ROWS),
+    "checkpointing": Case("mini", CHECKPOINTING, overrides=T5, rows=ROWS),
+    "bf16": Case("mini", Load(4, 48, 16, bf16=True), overrides=T5, rows=ROWS),
+    "adafactor": Case("mini", SMALL, "adafactor", overrides=T5, rows=ROWS),
+    "frozen": Case("mini", SMALL, frozen="encoder,embeddings", overrides=T5, rows=ROWS),
+    "accumulated": Case("mini", Load(2, 48, 16, micro_batches=3), overrides=T5, rows=ROWS),
+    "untied": Case("mini", SMALL, overrides={**T5, "tie_word_embeddings": False}, rows=ROWS),
+    "bart": Case("bart", SMALL, overrides=BART, rows=ROWS),
+    "gpt2": Case("gpt2", SMALL, overrides=GPT2, rows=ROWS),
+    "bert": Case("bert", SMALL, overrides=BERT, rows=ROWS),
+}
+
+
+def shapes(config="mini", overrides=T5):
+    changes = ",".join(f"{name}={value}" for name, value in overrides.items())
+    return load_model_shapes(tokenizer=RowsOnly(ROWS), config_name=config, config_overrides=changes)
+
+
+def estimated(load=SMALL, model=None, **settings):
+    model = model or shapes()
+    return estimate(model, training_step(model, load, autocast=load.bf16), **settings)
+
+
+def summary(*argv) -> dict:
+    with mock.patch("t5suite.commands.summary.print_json") as printed:
+        cli.main(["summary", "--json", *argv])
+    return json.loads(json.dumps(printed.call_args[0][0]))
+
+
+class EstimateTest(parameterized.TestCase):
+    @parameterized.named_parameters(*CASES.items())
+    def test_the_estimate_is_within_15_percent_of_what_the_allocator_saw(self, case):
+        measured = measure(case)
+        self.assertBetween(predict(case) / measured, 0.85, 1.15)
+
+    @parameterized.parameters(*OPTIMIZERS)
+    def test_an_optimizer_s_states_are_those_that_it_makes(self, name):
+        model = load_model(tokenizer=RowsOnly(ROWS), config_name="mini", config_overrides="num_layers=1,d_model=64")
+        optimizer = make_optimizer(name, model, 1e-3)
+        training_step(model, Load(1, 4, 4), autocast=False)(model).backward()
+        optimizer.step()
+        made = sum(v.numel() * v.element_size() for s in optimizer.state.values() for v in s.values()
+                   if torch.is_tensor(v) and v.ndim)  # fmt: skip
+        found = estimated(Load(1, 4, 4), model, optimizer=name)
+        self.assertAlmostEqual(found.optimizer, made, delta=0.001 * made)
+
+    def test_frozen_parts_take_neither_gradients_nor_states(self):
+        whole, model = estimated(), shapes()
+        model.encoder.requires_grad_(False)
+        part = estimated(model=model)
+        trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        self.assertEqual((part.gradients, part.optimizer), (4 * trained, 8 * trained))
+        self.assertEqual(part.weights, whole.weights)
+        self.assertLess(part.activations, whole.activations)
+
+    def test_checkpointing_and_the_attention_of_gpus_keep_less(self):
+        plain = estimated(Load(4, 128, 128), gpu=False)
+        efficient = estimated(Load(4, 128, 128), gpu=True)
+        model = shapes()
+        checkpoint_layers(model)
+        again = estimated(Load(4, 128, 128), model, gpu=True)
+        self.assertLess(efficient.activations, 0.9 * plain.activations)
+        self.assertLess(again.activations, 0.5 * efficient.activations)
+
+    def test_activations_grow_with_the_batch_and_weights_do_not(self):
+        one, two = estimated(Load(4, 48, 16)), estimated(Load(8, 48, 16))
+        self.assertEqual(one.weights, two.weights)
+        self.assertAlmostEqual(two.activations / one.activations, 2.0, delta=0.05)
+
+    @parameterized.parameters(*SHARDINGS)
+    def test_more_ranks_take_less_of_what_is_sharded(self, name):
+        one, many = (estimated(sharding=name, num_gpus=n) for n in (1, 8))
+        self.assertEqual(many.optimizer, one.optimizer // 8)
+        self.assertLess(many.peak + many.host, one.peak + one.host)
+        self.assertEqual(many.host > 0, name.endswith("offload"))
+        if "zero3" not in name:
+            self.assertEqual(many.weights, one.weights)
+
+    def test_what_cannot_be_estimated_is_refused(self):
+        with self.assertRaisesRegex(ConfigError, "unknown optimizer with known memory 'adamv'; did you mean adamw"):
+            estimated(optimizer="adamv")
+        with self.assertRaisesRegex(ConfigError, "every parameter of the model is frozen"):
+            estimated(model=shapes().requires_grad_(False))
+        self.assertContainsSubset(OPTIMIZERS, OPTIMIZER_MEMORY)
+
+
+class LiveBytesTest(parameterized.TestCase):
+    def test_views_count_once_and_the_dead_do_not_count(self):
+        with LiveBytes() as count:
+            one = torch.ones(1000)
+            view = one.view(10, 100)
+            two = view + 1
+            del one, view
+        self.assertEqual((count.live, count.peak), (4000, 8000))
+        del two
+        self.assertEqual(count.live, 0)
+
+    def test_rehearsing_allocates_nothing(self):
+        model = shapes()
+        run = rehearse(model, training_step(model, Load(4096, 512, 512), autocast=False))
+        self.assertGreater(run.peak, 10**11)  # more than the machine has
+        self.assertGreater(run.after_forward, run.weights)
+
+
+class SummaryTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ("t5-3b", 2_851_598_336), ("t5-v1_1-xxl", 11_135_332_352), ("mt5-small", 300_176_768), ("gpt2", 124_439_808)
+    )
+    def test_parameters_are_counted_without_weights_and_add_up(self, config, count):
+        with mock.patch("t5suite.training.memory_summary.estimate") as skipped:
+            skipped.return_value.as_dict.return_value = {}
+            found = summary("--config_name", config, "--freeze", "embeddings")
+        self.assertEqual(found["parameters"], count)
+        top = [row for row in found["modules"] if row["depth"] == 0]
+        self.assertEqual(sum(row["parameters"] for row in top), count)
+        self.assertEqual(sum(row["trained"] for row in top), found["trainable"])
+        self.assertEqual(found["trainable"] + found["frozen"], count)
+
+    def test_an_adapter_s_weights_alone_are_trained(self):
+        found = summary("--config_name", "mini", "--adapter", "lora", "--batch_size", "2", "--source_length", "16",
+                        "--target_length", "8")  # fmt: skip
+        self.assertLess(found["trainable"], 0.05 * found["parameters"])
+        self.assertEqual(found["memory"]["optimizer"], 8 * found["trainable"])
+
+    @parameterized.parameters(
+        (["--config_name", "t5-smal"], "t5-small"),
+        (["--batch_size", "0"], "--batch_size 0: must be at least 1"),
+        (["--num_gpus", "2"], "without --deepspeed"),
+        (["--deepspeed", "zero7"], "unknown sharding 'zero7'"),
+        (["--freeze", "encodr"], "did you mean encoder"),
+    )
+    def test_bad_flags_are_named(self, argv, message):
+        with self.assertRaisesRegex(ConfigError, message):
+            summary("--config_name", "mini", *argv) if "--config_name" not in argv else summary(*argv)
+
+
+if __name__ == "__main__":
+    absltest.main()
