@@ -1,0 +1,348 @@
+"""Plain exports: the source's weights bit by bit, whatever the source is; nothing half written, nothing run."""
+
+import functools
+import json
+import os
+import shutil
+import tempfile
+from collections import OrderedDict
+from pathlib import Path
+
+import torch
+from absl.testing import absltest, parameterized
+from safetensors import safe_open
+from safetensors.torch import load_file
+from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, set_seed
+
+from t5suite.cli import main
+from t5suite.errors import CheckpointError, ConfigError
+from t5suite.export.exporting import Wanted, export_model
+from t5suite.export.folders import new_folder
+from t5suite.export.plain import differing_weights
+from t5suite.export.sources import load_source
+from t5suite.export.zero_shards import WEIGHTS_ONLY, nothing_but_tensors, shards_in, whole_weights, write_in_pieces
+from t5suite.models.adapters import adapted, save_adapter
+from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
+from t5suite.training.checkpoints import commit_checkpoint
+
+TOKENIZER = load_tokenizer(None)
+T5 = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_decoder_layers=1,num_heads=2"
+PROMPTS = torch.tensor([[21, 7, 30, 1], [9, 1, 0, 0]])
+RUN = {"value": 0}  # what a pickle would change that runs code
+
+
+class Runs:
+    """An object that runs code when it is unpickled."""
+
+    def __reduce__(self):
+        return (RUN.update, ({"value": 1},))
+
+
+def make(kind: str):
+    """A model with random weights that are not what they begin as."""
+    set_seed(0)
+    if kind == "classifier":
+        return BertForSequenceClassification(
+            BertConfig(
+                vocab_size=640,
+                hidden_size=32,
+                num_hidden_layers=1,
+                num_attention_heads=2,
+                intermediate_size=48,
+                num_labels=3,
+                problem_type=CLASSES,
+            )
+        )
+    return load_model(tokenizer=TOKENIZER, config_name=KINDS[kind][0], config_overrides=KINDS[kind][1])
+
+
+CLASSES = "single_label_classification"
+KINDS = {
+    "tied T5": (None, T5),
+    "untied T5": ("t5-v1_1-small", T5),
+    "BART": (
+        "bart",
+        "d_model=32,encoder_layers=1,decoder_layers=1,encoder_attention_heads=2,decoder_attention_heads=2,"
+        "encoder_ffn_dim=48,decoder_ffn_dim=48,max_position_embeddings=64",
+    ),
+    "GPT-2": ("gpt2", "n_embd=32,n_layer=1,n_head=2,n_positions=64"),
+    "classifier": None,
+}
+
+
+@functools.cache
+def source_folder(kind: str = "tied T5") -> str:
+    """A saved model with its tokenizer, and with T5's SentencePiece model."""
+    folder = tempfile.mkdtemp()
+    make(kind).save_pretrained(folder)
+    TOKENIZER.save_pretrained(folder)
+    shutil.copy(Path(BUNDLED_MODEL) / "spiece.model", folder)
+    return folder
+
+
+def logits_of(folder) -> torch.Tensor:
+    """What the model in a folder computes."""
+    model = load_source(str(folder), staging=tempfile.mkdtemp()).model
+    given = {"decoder_input_ids": torch.tensor([[0, 8], [0, 9]])} if model.config.is_encoder_decoder else {}
+    with torch.no_grad():
+        return model(input_ids=PROMPTS, attention_mask=PROMPTS.ne(0), **given).logits
+
+
+class TestCase(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = Path(self.enter_context(tempfile.TemporaryDirectory()))
+        self.output = self.folder / "exported"
+
+    def export(self, source, **more) -> dict:
+        return export_model(Wanted(str(source), str(self.output), **more))
+
+
+class PlainTest(TestCase):
+    @parameterized.parameters(*KINDS)
+    def test_the_export_computes_the_sources_logits_bitwise(self, kind):
+        card = self.export(source_folder(kind), check=True)
+        self.assertTrue(torch.equal(logits_of(self.output), logits_of(source_folder(kind))))
+        self.assertEqual(card["check"], {"weights_that_differ": 0})
+        self.assertEqual(card, json.loads((self.output / "export.json").read_text()))
+
+    @parameterized.parameters(("tied T5", 1), ("untied T5", 2))
+    def test_matrices_with_a_row_a_piece_are_stored_once_each(self, kind, count):
+        self.export(source_folder(kind))
+        stored = load_file(self.output / "model.safetensors")
+        self.assertLen([name for name, tensor in stored.items() if len(tensor) in (621, 640)], count)
+
+    @parameterized.parameters("bfloat16", "float16")
+    def test_another_precision_is_the_rounded_weights_and_half_the_bytes(self, dtype):
+        whole = load_file(Path(source_folder()) / "model.safetensors")
+        self.export(source_folder(), dtype=dtype, check=True)
+        found = load_file(self.output / "model.safetensors")
+        self.assertEqual(found.keys(), whole.keys())
+        for name, tensor in whole.items():
+            self.assertTrue(torch.equal(found[name], tensor.to(getattr(torch, dtype))), name)
+        self.assertEqual(json.loads((self.output / "config.json").read_text())["dtype"], dtype)
+
+    def test_a_bfloat16_source_stays_bfloat16(self):
+        self.export(source_folder(), dtype="bfloat16")
+        card = export_model(Wanted(str(self.output), str(self.folder / "again")))
+        self.assertEqual(card["dtype"], "bfloat16")
+        again, first = (load_file(place / "model.safetensors") for place in (self.folder / "again", self.output))
+        self.assertTrue(all(torch.equal(again[name], first[name]) for name in first))
+
+    def test_a_weight_that_float16_cannot_hold_is_named(self):
+        model = make("tied T5")
+        model.decoder.final_layer_norm.weight.data[0] = 1e6
+        large = self.folder / "large"
+        model.save_pretrained(large)
+        TOKENIZER.save_pretrained(large)
+        with self.assertRaisesRegex(CheckpointError, "decoder.final_layer_norm.weight .* bfloat16"):
+            self.export(large, dtype="float16")
+        self.assertEqual(os.listdir(self.folder), ["large"])
+
+    def test_a_changed_weight_is_seen_by_the_check(self):
+        self.export(source_folder())
+        model = load_source(source_folder(), staging=self.folder / "staging").model
+        self.assertEqual(differing_weights(self.output, model), [])
+        model.decoder.final_layer_norm.weight.data[0] += 1e-6
+        self.assertEqual(differing_weights(self.output, model), ["decoder.final_layer_norm.weight"])
+
+    def test_the_tokenizer_is_the_same_and_readable_before_transformers_5(self):
+        self.export(source_folder())
+        found = AutoTokenizer.from_pretrained(self.output)
+        text = "<extra_id_3> the film was good.</s>"
+        self.assertEqual(found(text)["input_ids"], TOKENIZER(text)["input_ids"])
+        self.assertEqual(found.all_special_ids, TOKENIZER.all_special_ids)
+        settings = json.loads((self.output / "tokenizer_config.json").read_text())
+        # transformers 4.57 takes a list of this name for a table, and stops.
+        self.assertNotIsInstance(settings.get("extra_special_tokens"), list)
+        given, kept = (Path(place) / "spiece.model" for place in (source_folder(), self.output))
+        self.assertEqual(kept.read_bytes(), given.read_bytes())
+
+    def test_what_says_the_task_goes_along_and_training_state_does_not(self):
+        run = self.folder / "run"
+        shutil.copytree(source_folder(), run)
+        (run / "task.json").write_text('{"format": 1}')
+        for name in ("optimizer.safetensors", "trainer_state.json", "manifest.json"):
+            (run / name).write_text("{}")
+        self.export(run)
+        self.assertEqual((self.output / "task.json").read_text(), '{"format": 1}')
+        self.assertEmpty(
+            {"optimizer.safetensors", "trainer_state.json", "manifest.json"} & set(os.listdir(self.output))
+        )
+
+
+class SourceTest(TestCase):
+    def run_with(self, *checkpoints, weights=True) -> Path:
+        """A run directory that has checkpoints of these steps and no model of its own."""
+        run = self.folder / "run"
+
+        def write(folder, records):
+            if weights:
+                shutil.copytree(source_folder(), folder, dirs_exist_ok=True)
+
+        for step in checkpoints:
+            commit_checkpoint(run, step, write)
+        run.mkdir(exist_ok=True)
+        return run
+
+    def test_a_run_that_has_not_ended_gives_its_newest_checkpoint(self):
+        self.assertEqual(load_source(str(self.run_with(2, 10)), self.folder).folder.name, "checkpoint-10")
+
+    def test_a_damaged_checkpoint_is_refused_and_left_where_it_is(self):
+        checkpoint = self.run_with(2) / "checkpoint-2"
+        with open(checkpoint / "model.safetensors", "r+b") as file:
+            file.seek(5000)
+            file.write(b"damage")
+        for name in (checkpoint.parent, checkpoint):
+            with self.assertRaisesRegex(CheckpointError, "model.safetensors: SHA-256"):
+                self.export(name)
+        self.assertTrue(checkpoint.is_dir())
+
+    def test_a_folder_without_a_model_is_refused(self):
+        with self.assertRaisesRegex(ConfigError, "--model_name_or_path .*run' holds no model"):
+            self.export(self.run_with())
+
+    @parameterized.parameters("lora", "ia3")
+    def test_an_adapter_is_merged(self, kind):
+        set_seed(1)
+        model = adapted(load_model(source_folder(), tokenizer=TOKENIZER), TOKENIZER, kind, base_name=source_folder())
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.data += 0.1 * torch.randn_like(parameter)
+        save_adapter(model, self.folder / "adapter")
+        TOKENIZER.save_pretrained(self.folder / "adapter")
+        self.export(self.folder / "adapter")
+        with torch.no_grad():
+            own = model.eval()(PROMPTS, PROMPTS.ne(0), decoder_input_ids=torch.tensor([[0, 8], [0, 9]])).logits
+        found = logits_of(self.output)
+        self.assertLess((found - own).abs().max(), 1e-5 * own.abs().max())
+        self.assertGreater((logits_of(source_folder()) - own).abs().max(), 1e-2)
+        self.assertNotIn("adapter_config.json", os.listdir(self.output))
+
+
+class FolderTest(TestCase):
+    def test_a_folder_that_holds_something_is_refused(self):
+        self.output.mkdir()
+        (self.output / "kept").touch()
+        with self.assertRaisesRegex(ConfigError, "--output_dir .*exported' is not empty"):
+            self.export(source_folder())
+        self.assertEqual(os.listdir(self.output), ["kept"])
+
+    def test_an_export_that_fails_leaves_nothing(self):
+        with self.assertRaises(ZeroDivisionError), new_folder(self.output) as folder:
+            (folder / "half").touch()
+            raise ZeroDivisionError
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_an_empty_folder_is_filled(self):
+        self.output.mkdir()
+        with new_folder(self.output) as folder:
+            (folder / "file").touch()
+        self.assertEqual(os.listdir(self.output), ["file"])
+
+
+class FlagsTest(TestCase):
+    @parameterized.parameters(
+        ("--format onx", "--format: unknown format 'onx'; did you mean onnx"),
+        ("--quantize int8", "add --format onnx"),
+        ("--format onnx --quantize int4", "--quantize int4: there is int8"),
+        ("--format onnx --dtype bfloat16", "ONNX files hold float32"),
+        ("--dtype bfloat1", "--dtype: unknown precision 'bfloat1'; did you mean bfloat16"),
+        ("--benchmark mini", "--benchmark and --dataset_name go together"),
+        ("--benchmark mini --dataset_name sentiment", "--benchmark scores ONNX files"),
+        ("--max_eval_samples 3", "--max_eval_samples needs --benchmark"),
+    )
+    def test_flags_that_do_not_go_together_are_refused(self, flags, message):
+        source = ["--model_name_or_path", source_folder(), "--output_dir", str(self.output)]
+        with self.assertRaisesRegex(ConfigError, message):
+            main(["export", *source, *flags.split()])
+        self.assertFalse(self.output.exists())
+
+    def test_a_model_that_is_not_there_is_named(self):
+        with self.assertRaisesRegex(ConfigError, "no file or folder './nowhere'"):
+            self.export("./nowhere")
+
+
+class ShardsTest(TestCase):
+    """Shards as DeepSpeed 0.19 writes them, made here, so that nothing has to be compiled."""
+
+    def checkpoint(self, stage: int = 3, **more) -> tuple[Path, dict]:
+        """`(checkpoint of two ranks, the whole weights)`; the weights lie in the shards alone."""
+        model, folder = make("tied T5"), self.folder / "run"
+        shutil.copytree(source_folder(), folder)
+        (folder / "model.safetensors").unlink()
+        shards = folder / "global_step7"
+        shards.mkdir()
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        shapes = OrderedDict((name, p.shape) for name, p in model.named_parameters())
+        shared = {
+            name: names[id(parameter)]
+            for name, parameter in model.named_parameters(remove_duplicate=False)
+            if name != names[id(parameter)]
+        }
+        said = {"buffer_names": [], "module": {}, "param_shapes": [shapes], "shared_params": shared, **more}
+        for rank, part in enumerate(parts_of(list(model.parameters()), stage)):
+            key = "fp32_flat_groups" if stage == 3 else "single_partition_of_fp32_groups"
+            state = {"zero_stage": stage, "partition_count": 2, key: [part]}
+            start = f"zero_pp_rank_{rank}_mp_rank_00"
+            torch.save({"optimizer_state_dict": state}, shards / f"{start}_optim_states.pt")
+            if stage == 3 or rank == 0:
+                torch.save(said, shards / f"{start if stage == 3 else 'mp_rank_00'}_model_states.pt")
+        return folder, dict(model.named_parameters())
+
+    @parameterized.parameters(2, 3)
+    def test_shards_become_the_whole_weights_tied_ones_once(self, stage):
+        folder, weights = self.checkpoint(stage)
+        self.export(folder)
+        found = load_file(self.output / "model.safetensors")
+        self.assertEqual(found.keys(), weights.keys())
+        for name, tensor in found.items():
+            self.assertTrue(torch.equal(tensor, weights[name]), name)
+
+    def test_shards_are_found_by_their_step(self):
+        for name in ("global_step9", "global_step10", "global_stepx"):
+            (self.folder / name).mkdir()
+        self.assertEqual(shards_in(self.folder).name, "global_step10")
+
+    def test_a_shard_that_would_run_code_is_refused_and_runs_nothing(self):
+        folder, _ = self.checkpoint(ds_config=Runs())
+        with self.assertRaisesRegex(CheckpointError, "could run code"):
+            self.export(folder)
+        self.assertEqual(RUN["value"], 0)
+        self.assertFalse(self.output.exists())
+
+    def test_torch_is_told_only_for_the_time_of_the_conversion(self):
+        before = os.environ.get(WEIGHTS_ONLY)
+        with nothing_but_tensors():
+            self.assertEqual(os.environ[WEIGHTS_ONLY], "1")
+        self.assertEqual(os.environ.get(WEIGHTS_ONLY), before)
+
+    def test_a_missing_rank_is_said(self):
+        folder, _ = self.checkpoint()
+        (folder / "global_step7" / "zero_pp_rank_1_mp_rank_00_optim_states.pt").unlink()
+        with self.assertRaisesRegex(CheckpointError, "cannot be put together .*Expected 2"):
+            whole_weights(folder, self.folder / "whole")
+
+    def test_weights_are_written_in_pieces_of_a_size(self):
+        a, b = torch.arange(6.0), torch.arange(3.0)
+        write_in_pieces({"a": a, "b": b, "alias": a}, self.folder, size=24)
+        places = json.loads((self.folder / "model.safetensors.index.json").read_text())["weight_map"]
+        self.assertLen(set(places.values()), 2)
+        for name, tensor in {"a": a, "b": b}.items():
+            with safe_open(self.folder / places[name], "pt") as file:
+                self.assertTrue(torch.equal(file.get_tensor(name), tensor))
+        self.assertNotIn("alias", places)
+
+
+def parts_of(parameters, stage: int) -> list[torch.Tensor]:
+    """What each of two ranks holds: of ZeRO-3 a half of every tensor, filled up; of ZeRO-2 a half of them all."""
+    flat = [parameter.detach().reshape(-1) for parameter in parameters]
+    if stage == 3:
+        halves = [torch.nn.functional.pad(tensor, (0, len(tensor) % 2)).chunk(2) for tensor in flat]
+        return [torch.cat([half[rank] for half in halves]) for rank in range(2)]
+    whole = torch.cat(flat)
+    return list(torch.nn.functional.pad(whole, (0, -len(whole) % 4)).chunk(2))
+
+
+if __name__ == "__main__":
+    absltest.main()
