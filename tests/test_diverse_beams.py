@@ -1,0 +1,139 @@
+"""Diverse beam search equals plain search where it should, and a search written down word for word elsewhere."""
+
+import torch
+from absl.testing import absltest, parameterized
+from tiny_predictor import mini_rows, predictor
+from transformers import GenerationConfig
+
+from t5suite.inference.decoding import Decoding
+from t5suite.inference.diverse_beams import diverse_beam_search
+from t5suite.tasks.registry import load_task
+
+STEPS = 5
+
+
+def prompts(count=3):
+    task = load_task("mini", "sentiment")
+    return predictor().encoding.prompts([task.examples(row)[0].inputs for row in mini_rows(count=count)])
+
+
+def config(num_beams, num_return_sequences=None, **settings):
+    model = predictor().model
+    return GenerationConfig(
+        num_beams=num_beams,
+        num_return_sequences=num_return_sequences or num_beams,
+        max_new_tokens=STEPS,
+        do_sample=False,
+        pad_token_id=model.config.pad_token_id,
+        eos_token_id=model.config.eos_token_id,
+        decoder_start_token_id=model.config.decoder_start_token_id,
+        **settings,
+    )
+
+
+def trimmed(sequences):
+    eos, pad = predictor().model.config.eos_token_id, predictor().model.config.pad_token_id
+    rows = []
+    for ids in sequences.tolist():
+        ids = ids[1:]
+        rows.append(ids[: ids.index(eos) + 1] if eos in ids else [token for token in ids if token != pad])
+    return rows
+
+
+def found(groups, penalty, settings, padded=True):
+    """What our search finds; a batch of all rows, or one by one."""
+    collected = []
+    rows = prompts()
+    for batch in [rows] if padded else [[row] for row in rows]:
+        inputs = predictor().encoding.tokenizer.pad({"input_ids": batch}, return_tensors="pt")
+        written = predictor().model.generate(
+            inputs["input_ids"],
+            attention_mask=inputs["attention_mask"],
+            generation_config=settings,
+            custom_generate=diverse_beam_search(groups, penalty),
+        )
+        collected.extend(trimmed(written))
+    return collected
+
+
+def next_log_probs(prompt, ids):
+    with torch.no_grad():
+        logits = predictor().model(torch.tensor([prompt]), decoder_input_ids=torch.tensor([ids])).logits
+    return logits[0, -1].log_softmax(-1)
+
+
+def searched_word_for_word(prompt, groups, penalty):
+    """Groups of one beam each, without batches, caches or tensors of state; the best first."""
+    eos = predictor().model.config.eos_token_id
+    beams = [([predictor().model.config.decoder_start_token_id], 0.0) for _ in range(groups)]
+    answers = [None] * groups
+    for step in range(1, STEPS + 1):
+        chosen = []
+        for group, (ids, total) in enumerate(beams):
+            if answers[group] is not None:
+                chosen.append(predictor().model.config.pad_token_id)
+                continue
+            scores = next_log_probs(prompt, ids) + total
+            for token in chosen:
+                scores[token] -= penalty
+            order = scores.argsort(descending=True)[:2].tolist()
+            if order[0] == eos:
+                chosen.append(eos)
+                answers[group] = (float(scores[eos]) / step, [*ids, eos])
+                order = order[1:]
+            token = next(token for token in order if token != eos)
+            if answers[group] is None:
+                chosen.append(token)
+            beams[group] = ([*ids, token], float(scores[token]))
+    for group, (ids, total) in enumerate(beams):
+        answers[group] = answers[group] or (total / STEPS, ids)
+    return [ids[1:] for _, ids in sorted(answers, key=lambda answer: -answer[0])]
+
+
+class DiverseBeamSearchTest(parameterized.TestCase):
+    @parameterized.parameters(1, 2, 4)
+    def test_one_group_is_plain_beam_search(self, num_beams):
+        settings = config(num_beams)
+        inputs = predictor().encoding.tokenizer.pad({"input_ids": prompts()}, return_tensors="pt")
+        expected = predictor().model.generate(
+            inputs["input_ids"], attention_mask=inputs["attention_mask"], generation_config=settings
+        )
+        self.assertEqual(found(1, 0.0, settings), trimmed(expected))
+
+    @parameterized.parameters((2, 0.5), (4, 1.0), (8, 0.5))
+    def test_groups_of_one_equal_a_search_written_word_for_word(self, groups, penalty):
+        expected = [ids for prompt in prompts() for ids in searched_word_for_word(prompt, groups, penalty)]
+        self.assertEqual(found(groups, penalty, config(groups)), expected)
+
+    def test_without_penalty_every_group_finds_the_same(self):
+        rows = found(3, 0.0, config(6))
+        for start in range(0, len(rows), 6):
+            of_row = [tuple(ids) for ids in rows[start : start + 6]]
+            self.assertLen(set(of_row), 2)
+
+    def test_a_high_penalty_keeps_groups_apart_in_every_step(self):
+        rows = found(4, 1e6, config(4))
+        for start in range(0, len(rows), 4):
+            for step in range(STEPS):
+                tokens = [ids[step] for ids in rows[start : start + 4] if step < len(ids)]
+                self.assertLen(set(tokens), len(tokens))
+
+    def test_answers_do_not_depend_on_the_batch(self):
+        self.assertEqual(found(2, 0.5, config(4)), found(2, 0.5, config(4), padded=False))
+
+    def test_best_answers_come_first_and_as_many_as_asked_for(self):
+        every, some = found(4, 0.5, config(4)), found(4, 0.5, config(4, 2))
+        self.assertEqual([ids for row in range(3) for ids in every[4 * row : 4 * row + 2]], some)
+
+    def test_eight_diverse_answers_as_a_predecessor_wrote_them(self):
+        way = Decoding(
+            num_beams=8, num_beam_groups=8, diversity_penalty=0.5, repetition_penalty=1.3, num_return_sequences=8
+        )
+        way.check()
+        (answers,) = predictor().answers(["sentiment sentence: Good."], way, 8, scores=True)
+        self.assertLen(answers, 8)
+        self.assertGreater(len({answer.text for answer in answers}), 1)
+
+
+if __name__ == "__main__":
+    absltest.main()

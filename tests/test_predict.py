@@ -1,0 +1,388 @@
+"""Predictions: what a row's answer depends on, what it does not, and that a stopped run ends as an unbroken one."""
+
+import itertools
+import json
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from absl.testing import absltest, parameterized
+from tiny_predictor import LENGTHS, mini_rows, model_folder, predictor, rows_file
+
+from t5suite.errors import ConfigError, DataError
+from t5suite.inference.decoding import Decoding, RowSampler, uniform_numbers
+from t5suite.inference.interactive import converse
+from t5suite.inference.loading import ModelSource, load_predictor, model_fingerprint
+from t5suite.inference.outputs import PROGRESS_SUFFIX, ResumableOutput
+from t5suite.inference.predictor import Predictor
+from t5suite.inference.rows import Row, RowSource, input_text
+from t5suite.inference.running import Job, predict_rows, read_windows
+from t5suite.tasks.registry import decode_ids, load_task
+
+SENTIMENT = load_task("mini", "sentiment")
+WAYS = {
+    "greedy": Decoding(),
+    "beams": Decoding(num_beams=3, num_return_sequences=2),
+    "diverse": Decoding(num_beams=4, num_beam_groups=2, diversity_penalty=0.5, num_return_sequences=4),
+    "sampling": Decoding(do_sample=True, temperature=1.5, top_p=0.9, top_k=50, num_return_sequences=2),
+    "penalties": Decoding(repetition_penalty=1.3, no_repeat_ngram_size=2, min_new_tokens=3),
+}
+
+
+def texts(count=22):
+    return [SENTIMENT.examples(row)[0].inputs for row in mini_rows(count=count)]
+
+
+def with_batches_of(size, family="seq2seq"):
+    made = predictor(family)
+    return Predictor(made.model, made.encoding, size, family)
+
+
+def written(path):
+    return [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+
+
+def output_path():
+    return Path(tempfile.mkdtemp()) / "answers.jsonl"
+
+
+def predict(rows, output, job=None, settings=None, window=4, overwrite=False, family="seq2seq"):
+    job = job or Job(SENTIMENT, max_new_tokens=6)
+    sink = ResumableOutput(output, settings or {"a": 1}, overwrite)
+    return predict_rows(RowSource(rows), sink, job, lambda: predictor(family), window=window)
+
+
+class AnswersTest(parameterized.TestCase):
+    @parameterized.product(way=list(WAYS), family=["seq2seq", "causal"])
+    def test_answers_do_not_depend_on_the_batch(self, way, family):
+        alone = with_batches_of(1, family).answers(texts(), WAYS[way], 6, scores=True)
+        together = with_batches_of(16, family).answers(texts(), WAYS[way], 6, scores=True)
+        self.assertEqual([[a.text for a in row] for row in alone], [[a.text for a in row] for row in together])
+        np.testing.assert_allclose(
+            [[a.score for a in row] for row in alone], [[a.score for a in row] for row in together], rtol=1e-4
+        )
+
+    @parameterized.parameters("seq2seq", "causal")
+    def test_shares_do_not_depend_on_the_batch(self, family):
+        words = [SENTIMENT.label_words] * 22
+        alone = with_batches_of(1, family).choices(texts(), words)
+        together = with_batches_of(16, family).choices(texts(), words)
+        for one, other in zip(alone, together, strict=True):
+            self.assertEqual(one.text, other.text)
+            np.testing.assert_allclose(list(one.shares.values()), list(other.shares.values()), rtol=1e-4)
+
+    def test_what_is_drawn_for_a_row_is_named_by_seed_and_row_alone(self):
+        way = Decoding(do_sample=True)
+        all_rows = predictor().answers(texts(), way, 6)
+        some = predictor().answers(texts()[5:9], way, 6, indices=range(5, 9))
+        self.assertEqual(some, all_rows[5:9])
+        self.assertNotEqual(all_rows, predictor().answers(texts(), Decoding(do_sample=True, seed=7), 6))
+        first_of_two = [
+            row[:1] for row in predictor().answers(texts(), Decoding(do_sample=True, num_return_sequences=2), 6)
+        ]
+        self.assertEqual(first_of_two, all_rows)
+
+    def test_greedy_answers_are_those_of_transformers(self):
+        made = predictor()
+        batch = made.encoding.tokenizer(texts(), return_tensors="pt", padding=True)
+        ids = made.model.generate(
+            batch["input_ids"], attention_mask=batch["attention_mask"], max_new_tokens=6, do_sample=False, num_beams=1
+        )
+        expected = decode_ids(ids[:, 1:].tolist(), made.encoding.tokenizer)
+        self.assertEqual([row[0].text for row in made.answers(texts(), Decoding(), 6)], expected)
+
+    def test_sampler_draws_from_the_distribution(self):
+        shares = torch.tensor([0.5, 0.3, 0.15, 0.05, 0.0])
+        draws = 20000
+        sampler = RowSampler(uniform_numbers(3, [(row, 0) for row in range(draws)], 1))
+        chosen = sampler(None, shares.log().expand(draws, -1)).argmax(-1)
+        counts = torch.bincount(chosen, minlength=5) / draws
+        deviation = (shares * (1 - shares) / draws).sqrt()
+        self.assertTrue(bool(((counts - shares).abs() <= 4 * deviation).all()), counts)
+
+    @parameterized.parameters({"top_k": 1}, {"top_p": 1e-6}, {"temperature": 1e-4})
+    def test_narrowest_sampling_is_greedy(self, **narrow):
+        greedy = predictor().answers(texts(), Decoding(), 6)
+        self.assertEqual(predictor().answers(texts(), Decoding(do_sample=True, **narrow), 6), greedy)
+
+    def test_score_is_the_models_log_probability_with_the_end(self):
+        made = predictor()
+        for way in (Decoding(), WAYS["beams"], WAYS["sampling"]):
+            for text, answers in zip(texts(4), made.answers(texts(4), way, 6, scores=True), strict=True):
+                for answer in answers:
+                    ids = made.encoding.answers([answer.text])[0]
+                    if answer.truncated or made.encoding.texts([ids]) != [answer.text]:
+                        continue
+                    labels = torch.tensor([ids])
+                    loss = made.model(torch.tensor([made.encoding.prompts([text])[0]]), labels=labels).loss
+                    self.assertAlmostEqual(answer.score, -float(loss) * len(ids), delta=1e-3)
+
+    def test_shares_are_the_softmax_of_summed_log_probabilities(self):
+        made, words = predictor(), ["negative", "positive", "a good film"]
+        (verdict,) = made.choices(texts(1), [words])
+        sums = []
+        for ids in made.encoding.answers(words):
+            prompt = torch.tensor(made.encoding.prompts(texts(1)))
+            sums.append(-made.model(prompt, labels=torch.tensor([ids])).loss.item() * len(ids))
+        expected = np.exp(sums) / np.exp(sums).sum()
+        np.testing.assert_allclose(list(verdict.shares.values()), expected, rtol=1e-4)
+        self.assertEqual(verdict.text, words[int(np.argmax(sums))])
+
+    def test_encoder_answers_by_its_head(self):
+        rows, path = rows_file(), output_path()
+        predict(rows, path, Job(SENTIMENT, family="masked"), family="masked")
+        made = predictor("masked")
+        for row, line in zip(mini_rows(), written(path), strict=True):
+            logits = made.model(**made.encoding.tokenizer(row["sentence"], return_tensors="pt")).logits[0]
+            np.testing.assert_allclose(list(line["probabilities"].values()), logits.softmax(-1).tolist(), atol=1e-5)
+            self.assertEqual(line["prediction"], SENTIMENT.label_words[int(logits.argmax())])
+
+    def test_encoder_without_a_trained_head_is_refused(self):
+        folder = tempfile.mkdtemp()
+        made = predictor("masked")
+        made.model.config.architectures = ["BertForMaskedLM"]
+        made.model.bert.save_pretrained(folder)
+        made.encoding.tokenizer.save_pretrained(folder)
+        with self.assertRaisesRegex(ConfigError, "no trained head"):
+            load_predictor(ModelSource(folder), lengths=LENGTHS, batch_size=4, tasks=(SENTIMENT,))
+
+
+class ResumeTest(parameterized.TestCase):
+    @parameterized.parameters("greedy", "sampling")
+    def test_cut_at_any_byte_it_ends_as_an_unbroken_run(self, way):
+        rows, job = rows_file(count=10), Job(SENTIMENT, decoding=WAYS[way], max_new_tokens=6)
+        whole, path = output_path(), output_path()
+        predict(rows, whole, job)
+        content = whole.read_bytes()
+        progress = (whole.parent / (whole.name + PROGRESS_SUFFIX)).read_bytes()
+        line_ends = [place + 1 for place, byte in enumerate(content) if byte == 10]
+        for size in [0, 1, len(content) // 2, len(content) - 1, *line_ends]:
+            path.write_bytes(content[:size])
+            (path.parent / (path.name + PROGRESS_SUFFIX)).write_bytes(progress)
+            predict(rows, path, job)
+            self.assertEqual(path.read_bytes(), content, size)
+
+    @parameterized.parameters(4, 8, 10)
+    def test_killed_after_any_window_it_goes_on(self, done):
+        rows, path, whole = rows_file(count=10), output_path(), output_path()
+        predict(rows, whole)
+
+        class Killed(ResumableOutput):
+            def _write_progress(self, rows, digest, finished):
+                if rows >= done:
+                    self._file.write(b'{"row": 99, "pred')  # the lines are there, and a torn one of the next window
+                    self._file.close()
+                    raise KeyboardInterrupt
+                super()._write_progress(rows, digest, finished)
+
+        with self.assertRaises(KeyboardInterrupt):
+            predict_rows(RowSource(rows), Killed(path, {"a": 1}), Job(SENTIMENT, max_new_tokens=6), predictor, window=4)
+        count = predict(rows, path)
+        self.assertEqual(path.read_bytes(), whole.read_bytes())
+        self.assertLess(count.answered, 10)
+
+    def test_nothing_is_answered_twice_and_a_finished_file_needs_no_model(self):
+        rows, path = rows_file(count=10), output_path()
+        self.assertEqual(tuple(predict(rows, path)), (10, 10))
+
+        def no_model():
+            raise AssertionError("a model was loaded")
+
+        job = Job(SENTIMENT, max_new_tokens=6)
+        count = predict_rows(RowSource(rows), ResumableOutput(path, {"a": 1}), job, no_model, window=4)
+        self.assertEqual(tuple(count), (10, 0))
+
+    def test_input_that_grew_is_answered_as_if_it_had_been_whole(self):
+        rows, path, whole = rows_file(count=10), output_path(), output_path()
+        predict(rows, path)
+        predict(rows_file(count=15), path)
+        predict(rows_file(count=15), whole)
+        self.assertEqual(path.read_bytes(), whole.read_bytes())
+
+    @parameterized.parameters(6, 10, 12)
+    def test_other_input_is_refused(self, count):
+        path, other = output_path(), rows_file(count=count)
+        predict(rows_file(count=10), path)
+        before = path.read_bytes()
+        content = Path(other).read_text()
+        Path(other).write_text(content.replace('idx": 1}', 'idx": 100}'))
+        message = (
+            "has 6 rows, but --output has the answers of" if count == 6 else "first 10 rows of --input are not those"
+        )
+        with self.assertRaisesRegex(DataError, message):
+            predict(other, path)
+        self.assertEqual(path.read_bytes(), before)
+
+    def test_other_settings_are_refused_with_the_way_out(self):
+        rows, path = rows_file(count=5), output_path()
+        predict(rows, path)
+        before = path.read_bytes()
+        with self.assertRaisesRegex(ConfigError, r"a 1 there, 2 here.*--overwrite"):
+            predict(rows, path, settings={"a": 2})
+        self.assertEqual(path.read_bytes(), before)
+        predict(rows, path, settings={"a": 2}, overwrite=True)
+        self.assertLen(written(path), 5)
+
+    def test_a_file_of_somebody_else_is_not_touched(self):
+        path = output_path()
+        path.write_text("precious\n")
+        with self.assertRaisesRegex(ConfigError, "--overwrite"):
+            predict(rows_file(count=5), path)
+        self.assertEqual(path.read_text(), "precious\n")
+
+    def test_damaged_progress_is_told(self):
+        path = output_path()
+        predict(rows_file(count=5), path)
+        for content in (
+            "{",
+            "[]",
+            '{"format": 1}',
+            '{"format": 9, "settings": {}, "rows": 0, "digest": null, "finished": true}',
+        ):
+            (path.parent / (path.name + PROGRESS_SUFFIX)).write_text(content)
+            with self.assertRaisesRegex(ConfigError, "cannot be read"):
+                predict(rows_file(count=5), path)
+
+    def test_bad_row_stops_behind_the_windows_that_are_done(self):
+        rows, path = rows_file(count=10), output_path()
+        lines = Path(rows).read_text().splitlines()
+        Path(rows).write_text("\n".join([*lines[:9], "{oops", *lines[9:]]) + "\n")
+        with self.assertRaisesRegex(DataError, r"rows\.jsonl:10: not JSON"):
+            predict(rows, path)
+        self.assertLen(written(path), 8)
+        Path(rows).write_text("\n".join(lines) + "\n")
+        predict(rows, path)
+        whole = output_path()
+        predict(rows, whole)
+        self.assertEqual(path.read_bytes(), whole.read_bytes())
+
+    def test_model_with_other_weights_has_another_fingerprint(self):
+        one, other = Path(model_folder()), Path(tempfile.mkdtemp())
+        for path in one.iterdir():
+            (other / path.name).write_bytes(path.read_bytes())
+        self.assertEqual(model_fingerprint(ModelSource(str(one))), model_fingerprint(ModelSource(str(other))))
+        content = bytearray((other / "model.safetensors").read_bytes())
+        content[-1] ^= 1
+        (other / "model.safetensors").write_bytes(content)
+        self.assertNotEqual(model_fingerprint(ModelSource(str(one))), model_fingerprint(ModelSource(str(other))))
+
+
+class RowsTest(parameterized.TestCase):
+    def file(self, content, name="rows.jsonl"):
+        path = Path(tempfile.mkdtemp()) / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return str(path)
+
+    def test_texts_are_those_of_training(self):
+        task = load_task("glue", "mnli")
+        row = Row(0, "x:1", {"premise": "A.", "hypothesis": "B.", "idx": 3})
+        self.assertEqual(input_text(row, task), "mnli hypothesis: B. premise: A.")
+
+    @parameterized.parameters(
+        ({"inputs": "a"}, None, False, "a"),
+        ({"input": "a"}, None, False, "a"),
+        ("a", None, False, "a"),
+        ("a", SENTIMENT, False, "sentiment sentence: a"),
+        ("a", SENTIMENT, True, "a"),
+        ({"sentence": "a", "label": 1}, SENTIMENT, False, "sentiment sentence: a"),
+        ({"inputs": "finished", "targets": "b"}, SENTIMENT, False, "finished"),
+        ({"sentence": "a", "input": "b"}, SENTIMENT, True, "b"),
+    )
+    def test_what_a_row_becomes(self, value, task, raw, expected):
+        self.assertEqual(input_text(Row(0, "x:1", value), task, raw), expected)
+
+    @parameterized.parameters(
+        ({"sentence": "a"}, None, False, "x:1: the row has no one of inputs, input"),
+        ({"text": "a"}, SENTIMENT, False, "x:1: the row has neither sentence nor"),
+        ({"inputs": 3}, None, False, "x:1: column 'inputs' holds 3"),
+        ({"input": "a", "inputs": "b"}, None, False, "one of"),
+        ("a", load_task("glue", "mnli"), False, "reads 2 columns.*--raw"),
+        ({"sentence": None}, SENTIMENT, False, "x:1: column 'sentence'"),
+    )
+    def test_rows_that_cannot_be_read_are_named(self, value, task, raw, message):
+        with self.assertRaisesRegex(DataError, message):
+            input_text(Row(0, "x:1", value), task, raw)
+
+    def test_lines_of_text_keep_their_numbers(self):
+        rows = list(RowSource(self.file("one\r\n\ntwo", "rows.txt")).rows())
+        self.assertEqual([(row.index, row.value) for row in rows], [(0, "one"), (1, ""), (2, "two")])
+
+    def test_json_lines_may_be_texts_or_objects(self):
+        rows = list(RowSource(self.file('\ufeff{"inputs": "a"}\n\n"b"\n')).rows())
+        self.assertEqual(
+            [(row.index, row.place[-2:], row.value) for row in rows], [(0, ":1", {"inputs": "a"}), (1, ":3", "b")]
+        )
+
+    @parameterized.parameters(
+        ("[1]\n", "rows.jsonl:1: expected"), (b"\xff\n", "rows.jsonl:1: not UTF-8"), ("{\n", "not JSON")
+    )
+    def test_bad_lines_are_named(self, content, message):
+        with self.assertRaisesRegex(DataError, message):
+            list(RowSource(self.file(content)).rows())
+
+    def test_a_window_is_answered_before_the_input_ends(self):
+        class Endless(RowSource):
+            def rows(self):
+                return (Row(i, f"x:{i}", {"inputs": str(i)}) for i in itertools.count())
+
+        windows = read_windows(Endless("endless"), ResumableOutput(output_path(), {}), Job(), 4)
+        self.assertEqual([window.rows for window in itertools.islice(windows, 3)], [4, 8, 12])
+
+
+class DecodingTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ({"temperature": 0.5}, "--temperature has no effect without --do_sample"),
+        ({"top_p": 0.5}, "--top_p has no effect"),
+        ({"do_sample": True, "top_p": 1.5}, "--top_p 1.5"),
+        ({"do_sample": True, "temperature": 0.0}, "--temperature 0.0"),
+        ({"do_sample": True, "num_beams": 2}, "--num_beams 2"),
+        ({"num_return_sequences": 2}, "--num_return_sequences 2"),
+        ({"num_beams": 4, "num_beam_groups": 3}, "--num_beam_groups 3"),
+        ({"diversity_penalty": 0.5}, "--diversity_penalty 0.5 has no effect"),
+        ({"length_penalty": 0.5}, "--length_penalty 0.5 has no effect"),
+        ({"max_new_tokens": 0}, "--max_new_tokens 0"),
+        ({"num_beams": 0}, "--num_beams 0"),
+    )
+    def test_settings_without_sense_are_refused(self, settings, message):
+        with self.assertRaisesRegex(ConfigError, message):
+            Decoding(**settings).check()
+
+    def test_labels_need_a_task_that_has_some(self):
+        with self.assertRaisesRegex(ConfigError, "--labels"):
+            Job(labels="task")
+
+
+class InteractiveTest(parameterized.TestCase):
+    def converse(self, job, typed):
+        lines, shown = iter(typed), []
+
+        def read(prompt):
+            shown.append(prompt)
+            try:
+                return next(lines)
+            except StopIteration:
+                raise EOFError from None
+
+        answers = []
+        count = converse(job, predictor(), read, answers.append)
+        return count, shown, answers
+
+    def test_columns_are_asked_for_and_answers_are_those_of_files(self):
+        row = mini_rows(count=1)[0]
+        job = Job(SENTIMENT, labels="task")
+        count, asked, shown = self.converse(job, ["", row["sentence"]])
+        self.assertEqual((count, asked), (1, ["sentence: "] * 3))
+        line = job.lines([job.request(Row(0, "", row))], predictor())[0]
+        self.assertEqual(shown[0], line["prediction"])
+        self.assertAlmostEqual(sum(float(text.split()[0]) for text in shown[1:]), 100, delta=0.2)
+
+    def test_a_row_that_cannot_be_read_does_not_end_the_loop(self):
+        task = load_task("super_glue", "wsc")  # whose span2_index must be a number, and what is typed is a text
+        count, asked, shown = self.converse(Job(task), ["She ate.", "Ann", "0", "She"])
+        self.assertEqual((count, shown), (0, []))
+        self.assertEqual(asked[0], asked[4])
+
+
+if __name__ == "__main__":
+    absltest.main()
