@@ -97,7 +97,9 @@ class InstructionTextTest(parameterized.TestCase):
         whole = instruction_text(ROW, settings(num_neg_examples=1))
         lengths = [len(DEFINITION + ASKED), len(DEFINITION + INDIA + ASKED), len(whole)]
         for limit in range(lengths[0], lengths[-1] + 4):
-            text = instruction_text(ROW, settings(num_neg_examples=1), lambda candidate: len(candidate) <= limit)
+            text = instruction_text(
+                ROW, settings(num_neg_examples=1), lambda candidate, most=limit: len(candidate) <= most
+            )
             self.assertLessEqual(len(text), limit)
             self.assertStartsWith(text, DEFINITION)
             self.assertEndsWith(text, ASKED)
