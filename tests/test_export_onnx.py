@@ -1,0 +1,275 @@
+"""ONNX files compute what their model computes, at any length and batch size; and what 8 bits cost is measured."""
+
+import functools
+import json
+import sys
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from absl.testing import absltest, parameterized
+from transformers import BertConfig, BertForSequenceClassification, DistilBertConfig, GenerationConfig, set_seed
+from transformers import DistilBertForSequenceClassification as DistilBert
+
+from t5suite.errors import CheckpointError, ConfigError, DataError
+from t5suite.export.exporting import Wanted, export_model
+from t5suite.export.onnx_files import require_onnx, write_graphs
+from t5suite.export.onnx_runtime import OnnxModel
+from t5suite.export.parity import NEW_TOKENS, TOLERANCE, check, compare
+from t5suite.export.quantization import quantize
+from t5suite.export.scores import changes, eval_sets_for, score
+from t5suite.export.sources import Source, family_for_export
+from t5suite.models.loading import load_model, load_tokenizer
+
+TOKENIZER = load_tokenizer(None)
+GRAPHS = ("encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx")
+# Traced are 7 source, 3 target and 5 past tokens: these are fewer and more. T5's buckets end at a distance of 128.
+LENGTHS = (1, 2, 7, 40, 160)
+T5 = "d_model=32,d_ff=64,d_kv=8,num_heads=2,num_layers=1,num_decoder_layers=1"
+BART = (
+    "d_model=32,encoder_layers=1,decoder_layers=1,encoder_attention_heads=2,decoder_attention_heads=2,"
+    "encoder_ffn_dim=64,decoder_ffn_dim=64,max_position_embeddings=200"
+)
+
+
+def t5(preset=None, changed="", **settings):
+    """A tiny T5 whose position bias is large enough to be seen, and whose answers are not all one token."""
+    set_seed(0)
+    model = load_model(tokenizer=TOKENIZER, config_name=preset, config_overrides=T5 + changed, **settings)
+    for name, parameter in model.named_parameters():
+        if "relative_attention_bias" in name:
+            parameter.data.normal_(std=2.0)
+    return model.eval()
+
+
+def classifier(make, config, **shape):
+    """A classifier of three classes."""
+    set_seed(0)
+    return make(config(vocab_size=640, num_labels=3, **shape)).eval()
+
+
+def model_of(config_name: str, changed: str, family: str | None = None):
+    """Any other model with random weights."""
+    set_seed(0)
+    return load_model(tokenizer=TOKENIZER, config_name=config_name, config_overrides=changed, family=family).eval()
+
+
+@functools.cache
+def exported(kind: str) -> tuple[Source, str]:
+    """`(source, folder with its ONNX files)`."""
+    model, folder = KINDS[kind](), tempfile.mkdtemp()
+    source = Source(model, TOKENIZER, None, torch.float32, family_for_export(model))
+    write_graphs(source, folder)
+    return source, folder
+
+
+def copy_of(folder: str, to) -> Path:
+    """The files of an export, to be changed."""
+    for file in Path(folder).iterdir():
+        (Path(to) / file.name).write_bytes(file.read_bytes())
+    return Path(to)
+
+
+class TestCase(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = Path(self.enter_context(tempfile.TemporaryDirectory()))
+
+    def assert_equal_answers(self, found: dict, prompts: int):
+        self.assertEqual(found["answers_equal"], found["answers"])
+        self.assertEqual(found["answers"], 2 * prompts)
+        self.assertEqual(found["tokens"], NEW_TOKENS * prompts)
+
+    def assert_rounding(self, found: dict):
+        relative = {name: value for name, value in found.items() if name.endswith("_relative")}
+        self.assertNotEmpty(relative)
+        for name, value in relative.items():
+            self.assertLess(value, 1e-5, name)
+
+
+class T5Test(TestCase):
+    """One export serves all of these; it takes most of their time."""
+
+    def test_states_logits_and_whole_answers_are_the_models_at_lengths_that_were_not_traced(self):
+        source, folder = exported("tied T5")
+        found = compare(source.model, "seq2seq", OnnxModel(folder, num_threads=1), LENGTHS)
+        self.assert_rounding(found)
+        self.assert_equal_answers(found, len(LENGTHS))
+
+    def test_another_model_is_refused_by_the_check(self):
+        _, folder = exported("tied T5")
+        with self.assertRaisesRegex(CheckpointError, "the ONNX files are not the model: .*first_step_logits_relative"):
+            check(t5(changed=",dense_act_fn=gelu"), "seq2seq", OnnxModel(folder, num_threads=1))
+
+    def test_answers_end_with_end_of_sequence_as_transformers_ends_them(self):
+        source, folder = exported("tied T5")
+        model, runtime = source.model, OnnxModel(folder, num_threads=1)
+        prompts = [[21, 7, 30, 1], [9, 1], list(range(40, 70))]
+        endless = runtime.generate(prompts, 12, ends=frozenset())
+        end = endless[0][3]  # a token that one of the answers has: from now on it ends them
+        with mock.patch.object(OnnxModel, "eos", frozenset([end])):
+            found = OnnxModel(folder, num_threads=1).generate(prompts, 12)
+        ids, mask = map(torch.as_tensor, runtime.padded(prompts))
+        config = GenerationConfig(max_new_tokens=12, eos_token_id=end, pad_token_id=0, decoder_start_token_id=0)
+        own = model.generate(input_ids=ids, attention_mask=mask, generation_config=config)[:, 1:].tolist()
+        self.assertEqual(found, [ids[: ids.index(end) + 1] if end in ids else ids for ids in own])
+        self.assertIn(end, found[0])
+
+    def test_files_tell_nothing_of_the_machine_that_wrote_them(self):
+        _, folder = exported("tied T5")
+        for name in GRAPHS:
+            content = (Path(folder) / name).read_bytes()
+            for path in (b"site-packages", str(Path(__file__).parent.parent).encode()):
+                self.assertNotIn(path, content, name)
+
+    def test_inputs_and_outputs_have_optimums_names_and_any_size(self):
+        import onnxruntime
+
+        _, folder = exported("tied T5")
+        session = onnxruntime.InferenceSession(str(Path(folder) / GRAPHS[2]))
+        inputs = {node.name: node.shape for node in session.get_inputs()}
+        self.assertEqual(inputs["input_ids"], ["batch", 1])
+        self.assertEqual(inputs["encoder_attention_mask"], ["batch", "source"])
+        self.assertEqual(inputs["past_key_values.0.decoder.key"], ["batch", 2, "past", 8])
+        self.assertEqual(inputs["past_key_values.0.encoder.value"], ["batch", 2, "source", 8])
+        self.assertLen(inputs, 6)
+        self.assertEqual(
+            [node.name for node in session.get_outputs()],
+            ["logits", "present.0.decoder.key", "present.0.decoder.value"],
+        )
+
+    def test_quantized_files_are_smaller_near_and_answer(self):
+        source, folder = exported("tied T5")
+        folder = copy_of(folder, self.folder)
+        said = quantize(folder, list(GRAPHS))
+        self.assertEqual(said["bytes_after"], sum((folder / name).stat().st_size for name in GRAPHS))
+        self.assertLess(said["bytes_after"], 0.6 * said["bytes_before"])
+        found = compare(source.model, "seq2seq", OnnxModel(folder, num_threads=1), LENGTHS)
+        self.assertBetween(found["first_step_logits_relative"], TOLERANCE, 0.2)
+        self.assertEqual({path.suffix for path in folder.iterdir()} & {".data"}, set())
+
+    def test_scores_of_the_files_are_those_of_the_suites_metrics(self):
+        source, folder = exported("tied T5")
+        runtime = OnnxModel(folder, num_threads=1)
+        (rows,) = eval_sets_for(source, "mini", "sentiment", limit=6)
+        right = TOKENIZER(text_target=[example.targets for example in rows.examples])["input_ids"]
+        answers = {tuple(rows.features[i]["input_ids"].tolist()): ids for i, ids in enumerate(right)}
+        answers[tuple(rows.features[0]["input_ids"].tolist())] = [30, 1]  # one wrong answer
+        with mock.patch.object(
+            OnnxModel, "generate", lambda self, prompts, limit: [answers[tuple(p)] for p in prompts]
+        ):
+            found = score(runtime, [rows])
+        self.assertAlmostEqual(found["sentiment"]["accuracy"], 100 * 5 / 6)
+        self.assertAlmostEqual(found["sentiment"]["invalid_rate"], 100 / 6)
+
+    def test_a_change_is_the_quantized_score_less_the_other(self):
+        self.assertEqual(
+            changes({"rte": {"accuracy": 71.0}}, {"rte": {"accuracy": 70.5}}),
+            {"rte accuracy": {"float32": 71.0, "int8": 70.5, "change": -0.5}},
+        )
+        self.assertEqual(changes({"rte": {"accuracy": 71.0}}, None), {"rte accuracy": {"float32": 71.0}})
+
+
+class RuntimeTest(TestCase):
+    def test_a_folder_without_files_is_refused(self):
+        with self.assertRaisesRegex(ConfigError, "holds no exported model"):
+            OnnxModel(self.folder)
+
+    def runtime(self) -> OnnxModel:
+        (self.folder / "model.onnx").touch()
+        (self.folder / "config.json").write_text(json.dumps({"pad_token_id": 5, "eos_token_id": [1, 2]}))
+        return OnnxModel(self.folder)
+
+    def test_rows_are_padded_on_either_side(self):
+        ids, mask = self.runtime().padded([[7, 8], [9]])
+        np.testing.assert_array_equal(ids, [[7, 8], [9, 5]])
+        np.testing.assert_array_equal(mask, [[1, 1], [1, 0]])
+        ids, mask = self.runtime().padded([[7, 8], [9]], left=True)
+        np.testing.assert_array_equal(ids, [[7, 8], [5, 9]])
+        np.testing.assert_array_equal(mask, [[1, 1], [0, 1]])
+
+    def test_rows_without_a_token_are_refused(self):
+        for rows in ([], [[7], []]):
+            with self.assertRaisesRegex(DataError, "every prompt needs at least one"):
+                self.runtime().padded(rows)
+
+    def test_an_encoder_writes_nothing(self):
+        with self.assertRaisesRegex(ConfigError, "an encoder alone writes nothing"):
+            self.runtime().generate([[7]])
+
+    def test_several_tokens_may_end_an_answer(self):
+        self.assertEqual(self.runtime().eos, {1, 2})
+
+    @parameterized.parameters("onnx", "onnxscript", "onnxruntime")
+    def test_a_missing_package_has_its_install_line(self, package):
+        message = rf"--format onnx: .*{package}.*pip install 't5suite\[onnx\]'"
+        with mock.patch.dict(sys.modules, {package: None}), self.assertRaisesRegex(ConfigError, message):
+            require_onnx()
+
+
+@pytest.mark.slow
+class FamiliesTest(TestCase):
+    @parameterized.parameters("untied gated T5", "umT5", "LongT5", "BART", "Pegasus", "GPT-2", "OPT", "BLOOM", "Llama")
+    def test_models_that_write(self, kind):
+        source, folder = exported(kind)
+        found = compare(source.model, source.family, OnnxModel(folder, num_threads=1))
+        self.assert_rounding(found)
+        self.assert_equal_answers(found, found["answers"] // 2)
+        self.assertGreaterEqual(found["answers"], 10)
+
+    @parameterized.parameters("BERT", "BERT classifier", "DistilBERT classifier")
+    def test_encoders(self, kind):
+        source, folder = exported(kind)
+        self.assert_rounding(compare(source.model, source.family, OnnxModel(folder, num_threads=1)))
+
+    def test_the_whole_command_with_scores_before_and_after(self):
+        source = self.folder / "source"
+        t5().save_pretrained(source)
+        TOKENIZER.save_pretrained(source)
+        card = export_model(
+            Wanted(
+                str(source),
+                str(self.folder / "onnx"),
+                format="onnx",
+                check=True,
+                quantize="int8",
+                benchmark="mini",
+                dataset_name="sentiment",
+                max_eval_samples=10,
+            )
+        )
+        self.assertEqual(card["scores"]["rows"], {"sentiment": 10})
+        self.assertEqual(card["scores"]["metrics"]["sentiment accuracy"].keys(), {"float32", "int8", "change"})
+        self.assertLess(card["quantized"]["bytes_after"], card["quantized"]["bytes_before"])
+        self.assertEqual(json.loads((self.folder / "onnx" / "export.json").read_text()), card)
+
+
+BERT = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+KINDS = {
+    "tied T5": t5,
+    "untied gated T5": lambda: t5("t5-v1_1-small"),
+    "umT5": lambda: t5("umt5"),
+    "LongT5": lambda: t5("longt5", ",local_radius=7"),
+    "BART": lambda: model_of("bart", BART),
+    "Pegasus": lambda: model_of("pegasus", BART),
+    "GPT-2": lambda: model_of("gpt2", "n_embd=32,n_layer=1,n_head=2,n_positions=200"),
+    "OPT": lambda: model_of(
+        "opt",
+        "hidden_size=32,ffn_dim=64,num_hidden_layers=1,num_attention_heads=2,max_position_embeddings=200,"
+        "word_embed_proj_dim=32",
+    ),
+    "BLOOM": lambda: model_of("bloom", "hidden_size=32,n_layer=1,n_head=2"),
+    "Llama": lambda: model_of("llama", ",".join(f"{k}={v}" for k, v in BERT.items()) + ",num_key_value_heads=1"),
+    "BERT": lambda: model_of("bert", ",".join(f"{k}={v}" for k, v in BERT.items()), "masked"),
+    "BERT classifier": lambda: classifier(BertForSequenceClassification, BertConfig, **BERT),
+    "DistilBERT classifier": lambda: classifier(
+        DistilBert, DistilBertConfig, dim=32, hidden_dim=64, n_layers=1, n_heads=2
+    ),
+}
+
+
+if __name__ == "__main__":
+    absltest.main()
