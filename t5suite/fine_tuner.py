@@ -57,8 +57,16 @@ class FineTuner:
         place_by_flags(self.model, self.model_args, self.args, trains=not self.eval_args.eval_only)
         self.trainer = None
 
-    def train(self) -> dict:
-        """Trains, scores, writes the run directory and returns what `results.json` holds."""
+    def train(self, valid: bool = True) -> dict:
+        """Trains, scores, writes the run directory and returns what `results.json` holds.
+
+        Args:
+          valid: without it, all training rows are trained on, nothing is evaluated, and the last checkpoint counts
+            (`--no_eval`).
+        """
+        if not valid:
+            self.arguments.formats.no_eval = True
+            self.plan = plan_for(self.arguments)
         settings = shared.all_settings(*self.arguments)
         is_main = self.args.process_index == 0
         run = open_run(

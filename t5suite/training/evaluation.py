@@ -49,7 +49,7 @@ class EvalSet:
     Attributes:
       name: what results call it, such as `mnli_matched`.
       role: 'validation' or 'test'.
-      method: 'generate', 'score' or 'classify'.
+      method: 'generate', 'score', 'classify' or, for running text, 'loss'.
       encoding: how rows were made ids, and ids become answers; text to text without one.
       compute_metrics: the lambda that `bind_compute_metrics` made.
       candidates: per row, the texts to choose from, tokenized; only for `score`.
@@ -173,13 +173,20 @@ class Evaluator:
 
     def _evaluate_set(self, model, eval_set: EvalSet) -> Result:
         started = time.perf_counter()
-        answer = {"generate": self._generate, "score": self._choose, "classify": self._classify}[eval_set.method]
+        answer = {
+            "generate": self._generate,
+            "score": self._choose,
+            "classify": self._classify,
+            "loss": self._lose,
+        }[eval_set.method]
         answerer = answerer_for(model, self.tokenizer, collator=self.collator, device=self.accelerator.device)
         found = self._over_ranks(eval_set, lambda positions: answer(answerer, eval_set, positions))
         predictions = [found[i]["text"] for i in range(len(eval_set.examples))]
         metrics = eval_set.compute_metrics(SimpleNamespace(predictions=predictions, label_ids=None))
         tokens = sum(item["tokens"] for item in found.values())
         loss = math.fsum(item["nll"] for item in found.values()) / tokens if eval_set.labelled and tokens else None
+        if eval_set.method == "loss":
+            metrics = {"nll": math.nan if loss is None else loss}
         return Result(
             name=eval_set.name,
             metrics=metrics,
@@ -239,6 +246,14 @@ class Evaluator:
             for text, n, t in zip(texts, reading.nll, reading.tokens, strict=True)
         ]
 
+    def _lose(self, answerer: Answerer, eval_set: EvalSet, positions) -> list[dict]:
+        """Running text has no answer to be written: what counts is how likely the text is, in nats a token."""
+        reading = answerer.read([eval_set.features[i] for i in positions])
+        return [
+            {"text": "", "nll": n, "tokens": t, "truncated": False}
+            for n, t in zip(reading.nll, reading.tokens, strict=True)
+        ]
+
     def _most_over_ranks(self, number: int) -> int:
         count = torch.tensor([number], device=self.accelerator.device)
         torch.distributed.all_reduce(count, op=torch.distributed.ReduceOp.MAX)
@@ -294,9 +309,13 @@ def batches_by_length(lengths, batch_size: int) -> list[list[int]]:
 def choose_method(wanted: str, task: Task, alone: bool) -> str:
     """`score` where the task has candidates; in a mixture, tasks without any fall back to `generate`.
 
+    Running text is neither written nor chosen: its method is `loss`.
+
     Raises:
       ConfigError: a single task without candidates was to be scored.
     """
+    if task.entry.get("formatter") == "document":
+        return "loss"
     if wanted == "generate" or task.has_candidates:
         return wanted
     if alone:

@@ -33,6 +33,7 @@ def own_plan(arguments) -> Plan:
     """
     data_args, formats = arguments.data, arguments.formats
     _refuse_benchmark(data_args)
+    _refuse_two_mixings(data_args, formats)
     sets = _class_sets(arguments) if formats.data_class else [_format_set(arguments)]
     tasks = [data.task for data in sets]
     names = [task.name for task in tasks]
@@ -52,6 +53,15 @@ def _refuse_benchmark(data_args) -> None:
     for name, value in given.items():
         if value:
             raise ConfigError(f"--{name} {value}: --data_format and --data_class make tasks of their own; leave it out")
+
+
+def _refuse_two_mixings(data_args, formats) -> None:
+    given = getattr(data_args, "flags_given", frozenset())
+    both = [name for name in ("mixing", "mixing_limit", "mixing_temperature") if name in given]
+    if formats.data_sampling_proportion and both:
+        raise ConfigError(
+            f"--data_sampling_proportion and --{both[0]} both say how often data sets are drawn; give one"
+        )
 
 
 def _format_set(arguments) -> OwnData:

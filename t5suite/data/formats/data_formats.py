@@ -18,7 +18,7 @@ from t5suite.data.formats.running_text import TextRows
 from t5suite.data.formats.sources import FileRows, HubRows, hub_label_words
 from t5suite.data.text.compressed import without_compression
 from t5suite.data.text.readers import TextOptions
-from t5suite.errors import ConfigError, DataError
+from t5suite.errors import ConfigError
 from t5suite.lookup import find
 
 HUB = "hub"
@@ -130,28 +130,18 @@ def _hub_form(options: FormatOptions) -> Form:
 
 
 def _translation_form(options: FormatOptions) -> Form:
-    columns = Columns((options.source_id,), options.target_id)
-    if options.source_id == options.target_id:
+    """Rows with a table of languages, `{"translation": {"en": ..., "de": ...}}`."""
+    source, target = (f"translation.{language}" for language in (options.source_id, options.target_id))
+    if source == target:
         raise ConfigError(f"--source_id and --target_id are both {options.source_id!r}")
     entry = {
-        "text_column_name": options.source_id,
-        "label_column_name": options.target_id,
+        "text_column_name": source,
+        "label_column_name": target,
         "metric_names": ["bleu", "chrf"],
         "metric_to_optimize": "bleu",
     }
-    return Form(FileRows(find_files(options, (".jsonl", ".json")), "jsonl", columns, translation_row), columns, entry)
-
-
-def translation_row(row: dict) -> dict:
-    """The table of languages within a row.
-
-    >>> translation_row({"translation": {"en": "Good.", "de": "Gut."}})
-    {'en': 'Good.', 'de': 'Gut.'}
-    """
-    languages = row.get("translation")
-    if not isinstance(languages, dict):
-        raise DataError(f"no table of languages in column 'translation'; the row has {', '.join(row):.200}")
-    return languages
+    columns = Columns((source,), target)
+    return Form(FileRows(find_files(options, (".jsonl", ".json")), "jsonl", columns), columns, entry)
 
 
 def _alpaca_form(options: FormatOptions) -> Form:

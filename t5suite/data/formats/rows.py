@@ -41,7 +41,7 @@ class Columns:
     """What a task reads of a row.
 
     Attributes:
-      texts: columns that every row has.
+      texts: columns that every row has; a dotted name reaches into a table (`translation.de`).
       target: the column of the answer, which unlabelled rows lack or leave empty.
       optional: columns that a row may have.
       labels: the label words of a task of classes.
@@ -61,12 +61,18 @@ class Columns:
         Args:
           from_text: the row comes from a file that knows no types: an empty answer is none, a digit a class id.
         """
-        kept = {column: row[column] for column in self.texts if column in row}
-        kept |= {column: row.get(column) for column in self.optional}
-        if self.target not in kept:
-            target = row.get(self.target)
-            kept[self.target] = _typed(target, self.labels) if from_text else target
+        names = [_outermost(column, row) for column in self.texts]
+        kept = {name: row[name] for name in names if name in row}
+        kept |= {name: row.get(name) for name in self.optional}
+        target = _outermost(self.target, row)
+        if target not in kept:
+            kept[target] = _typed(row.get(target), self.labels) if from_text else row.get(target)
         return kept | ({"idx": row["idx"]} if "idx" in row else {})
+
+
+def _outermost(column: str, row: dict) -> str:
+    """The row's own column that a dotted name begins with: `translation` of `translation.de`."""
+    return column if column in row else column.partition(".")[0] if "." in column else column
 
 
 def _typed(target: str | None, labels):

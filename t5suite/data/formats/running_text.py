@@ -51,7 +51,7 @@ class TextRows:
         return Rows(rows, places, origin, files_fingerprint(hashes), hashes)
 
     def _blocks(self, role: str, tokenizer) -> Iterator[tuple[str, str]]:
-        room = self.block_size - tokenizer.num_special_tokens_to_add()
+        room = self.block_size - max(1, tokenizer.num_special_tokens_to_add())
         start, block, used = None, "", 0
         for place, document in self._documents(role):
             for piece in pieces(document, room, tokenizer):

@@ -20,6 +20,7 @@ from t5suite.data.formats.tables import table_rows
 from t5suite.errors import ConfigError, DataError
 from t5suite.hub import prepare_hub
 from t5suite.lookup import suggestion
+from t5suite.tasks.targets import value_at
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +102,7 @@ class HubRows:
         split = self._names()[role]
         dataset = load_hub_splits(self.path, self.name, self.revision)[split]
         for column in self.columns.texts:
-            if column not in dataset.column_names:
+            if column not in dataset.column_names and column.partition(".")[0] not in dataset.column_names:
                 raise DataError(f"{self.path}: no column {column!r}; {suggestion(column, dataset.column_names)}")
         origin = " ".join(part for part in (self.path, self.name, split) if part)
         rows = [self.columns.shaped(row) for row in dataset]
@@ -195,5 +196,5 @@ def held_out_rows(keys: list[str], share: float, seed: int) -> np.ndarray:
 
 
 def _key(row: dict, columns: Columns) -> str:
-    texts = [str(row.get(column)) for column in (*columns.texts, *columns.optional)]
+    texts = [str(value_at(row, column)) for column in (*columns.texts, *columns.optional)]
     return hashlib.sha256("\x00".join(texts).encode("utf-8", "replace")).hexdigest()

@@ -7,6 +7,8 @@ A fast tokenizer says which characters a token covers, so that a cut keeps every
 tokens are decoded.
 """
 
+import re
+
 
 def first_tokens(text: str, count: int, tokenizer) -> str:
     """The text of the first `count` tokens."""
@@ -25,18 +27,33 @@ def pieces(text: str, count: int, tokenizer) -> list[str]:
     >>> pieces("a b c d e", 2, word_tokenizer)
     ['a b', ' c d', ' e']
     """
-    found, rest = [], text
-    while rest.strip():
-        size = count
-        piece = first_tokens(rest, size, tokenizer)
+    starts = _token_starts(text, tokenizer)
+    found, at = [], 0
+    while at < len(starts):
+        size = min(count, len(starts) - at)
+        piece = _piece(text, starts, at, size)
         while size > 1 and len(_ids(piece, tokenizer)) > count:
             size -= 1
-            piece = first_tokens(rest, size, tokenizer)
-        if not piece or not rest.startswith(piece):
-            return [*found, rest]
+            piece = _piece(text, starts, at, size)
         found.append(piece)
-        rest = rest[len(piece) :]
+        at += size
     return found
+
+
+def _piece(text: str, starts: list[int], at: int, size: int) -> str:
+    """From the start of token `at` to that of token `at + size`, so that pieces make up the whole text."""
+    end = starts[at + size] if at + size < len(starts) else len(text)
+    return text[0 if at == 0 else starts[at] : end]
+
+
+def _token_starts(text: str, tokenizer) -> list[int]:
+    """Where each token begins in the text; for a tokenizer that does not know, where each word does."""
+    if tokenizer.is_fast:
+        return [
+            start
+            for start, _ in tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+        ]
+    return [match.start() for match in re.finditer(r"\S+", text)]
 
 
 def count_tokens(text: str, tokenizer) -> int:
