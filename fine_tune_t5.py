@@ -42,6 +42,7 @@ from t5suite.training.from_arguments import (
     plan_for,
     start_of,
     tokenizer_and_model,
+    trained_as,
     trainer_for,
 )
 from t5suite.training.memory_flags import print_fine_tuning_summary
@@ -157,7 +158,7 @@ def score_checkpoints(plan, arguments) -> dict:
         raise ConfigError(f"--eval_checkpoints all: no checkpoint-N in --output_dir {args.output_dir}")
     data, scores, full = None, {}, {}
     for folder in folders:
-        model_args.model_name_or_path = str(folder)
+        model_args = trained_as(model_args, folder)
         tokenizer, model = tokenizer_and_model(model_args, tasks=plan.tasks)
         place_by_flags(model, model_args, args, trains=False)
         encoding = encoding_by_flags(model, tokenizer, arguments.data)

@@ -6,7 +6,7 @@
 import logging
 import os
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from t5suite.data.sources import DataOptions
@@ -14,6 +14,7 @@ from t5suite.data.subsets import selection_share
 from t5suite.data.text.readers import TextOptions
 from t5suite.data.training_data import Mixing, Subset
 from t5suite.errors import ChangedDataError, ConfigError
+from t5suite.models.added_tokens import add_words, begin_at_mean, parse_tokens
 from t5suite.models.families import family_of_model
 from t5suite.models.family_encodings import SEPARATOR, encoding_for
 from t5suite.models.freezing import freeze
@@ -63,6 +64,7 @@ def tokenizer_and_model(
         logger.warning("--allow_missing_keys has no effect: there is no --init_checkpoint")
     added = 0 if model_args.num_sentinels is None else add_sentinels(tokenizer, model_args.num_sentinels)
     added += add_tokens(tokenizer, mode_tokens)
+    words = add_words(tokenizer, parse_tokens(model_args.add_tokens))
     if tasks:
         ensure_padding(tokenizer)
     load = load_model_shapes if without_weights else load_model
@@ -76,7 +78,7 @@ def tokenizer_and_model(
         family=model_args.model_family,
         sentence_pairs=sentence_pairs,
         tasks=tasks,
-        num_new_tokens=added,
+        num_new_tokens=added + len(words),
         init_checkpoint=model_args.init_checkpoint,
         allow_missing_keys=model_args.allow_missing_keys,
         attn_implementation=model_args.attn_implementation,
@@ -84,8 +86,16 @@ def tokenizer_and_model(
         revision=model_args.model_revision,
         trust_remote_code=model_args.trust_remote_code,
     )
+    if model_args.model_name_or_path and not (model_args.from_scratch or model_args.config_name):
+        begin_at_mean(model, words)
     freeze(model, model_args.freeze, model_args.freeze_regex, model_args.unfreeze_regex)
     return tokenizer, model
+
+
+def trained_as(model_args, folder):
+    """The model flags for what lies in `folder`, whatever weights and configuration the run began with."""
+    begun = {"config_name": None, "from_scratch": False, "config_overrides": None, "init_checkpoint": None}
+    return replace(model_args, model_name_or_path=str(folder), allow_missing_keys=False, **begun)
 
 
 def place_by_flags(model, model_args, args, trains: bool) -> None:
