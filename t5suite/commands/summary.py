@@ -76,6 +76,7 @@ MODEL_FLAGS = (
     "model_family",
     "model_revision",
     "num_sentinels",
+    "add_tokens",
     "attn_implementation",
     "trust_remote_code",
     "freeze",

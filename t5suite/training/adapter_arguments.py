@@ -94,6 +94,8 @@ def adapt_by_flags(model, tokenizer, arguments, trains: bool):
     for flag in ("freeze", "freeze_regex", "unfreeze_regex"):
         if getattr(model_args, flag, None):
             raise ConfigError(f"--{flag} has no effect beside --adapter: all of the model is frozen then")
+    if model_args.add_tokens:
+        raise ConfigError("--add_tokens beside --adapter: rows of new tokens would be frozen as they begin; train all")
     if flags.adapter == "prefix" and args.gradient_checkpointing:
         raise ConfigError("--adapter prefix: prefixes are a cache, which --gradient_checkpointing does without")
     revision = model_args.model_revision

@@ -69,6 +69,10 @@ class ModelArguments:
     num_sentinels: int | None = field(
         default=None, metadata={"help": "Give the tokenizer this many sentinels (T5 has 100), and the model rows."}
     )
+    add_tokens: str | None = field(
+        default=None,
+        metadata={"help": "Tokens that the tokenizer lacks: '<turn>,<speaker>', or a file with one in each line."},
+    )
     attn_implementation: Literal["sdpa", "eager", "flash_attention_2", "flex_attention"] | None = field(
         default=None, metadata={"help": "Attention kernels; default: sdpa where the model has it, else eager."}
     )

@@ -46,7 +46,7 @@ class RowsOnly:
 def _stand_in(model_args) -> RowsOnly | None:
     """None where there is a tokenizer to ask, or one must be asked."""
     name = model_args.config_name or model_args.model_name_or_path
-    if name is None or model_args.tokenizer_name or model_args.num_sentinels is not None:
+    if name is None or model_args.tokenizer_name or model_args.num_sentinels is not None or model_args.add_tokens:
         return None
     if Path(name).is_dir() and any(Path(name).glob("*tokenizer*")):
         return None
