@@ -20,6 +20,7 @@ from t5suite.tasks.formatters import FITTED_FORMATTERS, FORMATTER_COLUMNS, FORMA
 from t5suite.tasks.metrics import METRIC_ALIASES, invalid_rate
 from t5suite.tasks.postprocessors import POSTPROCESSORS
 from t5suite.tasks.targets import (
+    INVALID_CLASS,
     NUMBER_GRIDS,
     is_labelled,
     is_number,
@@ -29,7 +30,7 @@ from t5suite.tasks.targets import (
     value_kind,
 )
 from t5suite.tasks.task_files import load_registry
-from t5suite.tasks.templates import OUTPUT, fill, filled, unfilled
+from t5suite.tasks.templates import OUTPUT, fill, filled, has_form, unfilled
 
 # What a model may choose from, where that differs from row to row: formatter -> candidates of a row.
 ROW_CANDIDATES = {
@@ -100,9 +101,10 @@ class Task:
 
     def parse(self, text: str) -> Any:
         """A generated text as metrics use it: class id (-1 if it is no label), number (-1.0), or the text itself."""
-        text = unfilled(text, self.entry)
         if self.value_kind == "class":
-            return parse_class(text, self.label_words)
+            formed = has_form(text, self.entry)
+            return parse_class(unfilled(text, self.entry), self.label_words) if formed else INVALID_CLASS
+        text = unfilled(text, self.entry)
         return parse_number(text) if self.value_kind == "number" else text
 
     def lengths(self, lengths: Lengths) -> Lengths:

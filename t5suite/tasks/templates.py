@@ -7,7 +7,7 @@
     'because'
 
 The model writes the whole target; what metrics compare is what stands in the place of `__output__`. A text that does
-not have the form stays as it is, so that it is no label and counts as wrong.
+not have the form is no label, and free text is then compared as it stands.
 """
 
 from t5suite.errors import ConfigError
@@ -52,8 +52,13 @@ def filled(example, entry):
 def unfilled(text: str, entry) -> str:
     """What stands in the place of `__output__`, or the text itself where it does not have that form."""
     template = entry.get("output_format")
-    if template is None:
+    if template is None or not has_form(text, entry):
         return text
     before, _, after = template.partition(OUTPUT)
-    fits = len(text) >= len(before) + len(after) and text.startswith(before) and text.endswith(after)
-    return text[len(before) : len(text) - len(after)] if fits else text
+    return text[len(before) : len(text) - len(after)]
+
+
+def has_form(text: str, entry) -> bool:
+    """Whether a written text has what the output's template puts around it."""
+    before, _, after = (entry.get("output_format") or OUTPUT).partition(OUTPUT)
+    return len(text) >= len(before) + len(after) and text.startswith(before) and text.endswith(after)

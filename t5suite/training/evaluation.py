@@ -29,6 +29,7 @@ from t5suite.errors import ConfigError
 from t5suite.models.answering import Answerer, answerer_for
 from t5suite.tasks.formatters import Example
 from t5suite.tasks.registry import Lengths, Task
+from t5suite.tasks.templates import OUTPUT, fill
 
 EVAL_METHODS = ("generate", "score")
 # What is said of a task whose answers are label words, however the checkpoint was used before (a summarizer's least
@@ -240,7 +241,8 @@ class Evaluator:
     def _classify(self, answerer: Answerer, eval_set: EvalSet, positions) -> list[dict]:
         reading = answerer.read([eval_set.features[i] for i in positions])
         limits = number_range(eval_set.task)
-        texts = [eval_set.encoding.word(scores, *limits) for scores in reading.scores]
+        form = eval_set.task.entry.get("output_format")
+        texts = [fill(form, OUTPUT, eval_set.encoding.word(scores, *limits)) for scores in reading.scores]
         return [
             {"text": text, "nll": n, "tokens": t, "truncated": False}
             for text, n, t in zip(texts, reading.nll, reading.tokens, strict=True)

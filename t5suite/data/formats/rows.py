@@ -56,10 +56,10 @@ class Columns:
         """The row with the columns that count, and `idx`, by which predictions name it.
 
         >>> Columns(("sentence",), "label", labels=("bad", "good")).shaped({"sentence": "Fine.", "label": "1"}, True)
-        {'sentence': 'Fine.', 'label': 1}
+        {'sentence': 'Fine.', 'label': 'good'}
 
         Args:
-          from_text: the row comes from a file that knows no types: an empty answer is none, a digit a class id.
+          from_text: the row comes from a file that knows no types: an empty answer is none, a number a class id.
         """
         names = [_outermost(column, row) for column in self.texts]
         kept = {name: row[name] for name in names if name in row}
@@ -78,9 +78,10 @@ def _outermost(column: str, row: dict) -> str:
 def _typed(target: str | None, labels):
     if target in (None, ""):
         return None
-    if labels and target not in labels and target.strip().lstrip("-").isdecimal():
-        return int(target)
-    return target
+    number = target.strip()
+    if labels and target not in labels and number.isdecimal() and int(number) < len(labels):
+        return labels[int(number)]
+    return None if labels and number == "-1" else target
 
 
 def files_fingerprint(files: dict[str, str]) -> str:

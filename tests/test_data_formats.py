@@ -1,0 +1,510 @@
+"""Rows of one's own: that every format delivers every row as it stands, once, with the place of whatever is wrong."""
+
+import csv
+import gzip
+import json
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from t5suite.data.formats.data_classes import DATA_CLASSES, class_form
+from t5suite.data.formats.data_formats import DATA_FORMATS, FORMAT_FLAGS, FormatOptions, form_name, format_form
+from t5suite.data.formats.dialogues import ANSWER_FORMS, ANSWERABILITY_FILES
+from t5suite.data.formats.files import split_files
+from t5suite.data.formats.own_data import Wishes, distinct_names, own_data
+from t5suite.data.formats.proportions import draws, epoch_counts, proportional_order
+from t5suite.data.formats.sources import held_out_rows
+from t5suite.data.formats.token_cuts import count_tokens, first_tokens, last_tokens, pieces
+from t5suite.data.jsonl import write_jsonl
+from t5suite.data.sources import DataOptions, load_split
+from t5suite.errors import ConfigError, DataError
+from t5suite.models.loading import load_tokenizer
+from t5suite.tasks.registry import Lengths, Task
+from t5suite.tasks.templates import unfilled
+from t5suite.training.data_format_arguments import FORMATS, DataFormatArguments
+
+COLUMNS = {"text_columns": ("text",), "target_column": "label"}
+TEXTS = ["plain", 'a "quoted", cell', "two\nlines", "tab\there", "naïve ☃", "1,000", " spaces "]
+
+
+def folder() -> Path:
+    return Path(tempfile.mkdtemp())
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def jsonl(path: Path, rows) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_jsonl(path, rows)
+    return path
+
+
+def read(form, role="train", tokenizer=None):
+    return form.source.read(role, tokenizer)
+
+
+def csv_file(rows, path=None, **dialect) -> Path:
+    path = path or folder() / "rows.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, **dialect).writerows(rows)
+    return path
+
+
+class TablesTest(parameterized.TestCase):
+    """The same rows come out of every kind of file."""
+
+    def rows_of(self, kind: str, texts: list[str]) -> list[dict]:
+        rows, root = [{"text": text, "label": "a"} for text in texts], folder()
+        if kind == "csv":
+            csv_file([["text", "label"], *([row["text"], "a"] for row in rows)], root / "train.csv")
+        elif kind == "tsv":
+            lines = ["text\tlabel", *(f"{row['text']}\ta" for row in rows)]
+            write(root / "train.tsv", "\n".join(lines) + "\n")
+        elif kind == "parquet":
+            import pyarrow
+            import pyarrow.parquet
+
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), root / "train.parquet")
+        else:
+            jsonl(root / "train.jsonl", rows)
+        return read(format_form(kind, FormatOptions(train_dir=str(root), **COLUMNS))).rows
+
+    @parameterized.parameters("jsonl", "csv", "parquet")
+    def test_every_text_comes_out_as_it_went_in(self, kind):
+        self.assertEqual([row["text"] for row in self.rows_of(kind, TEXTS)], TEXTS)
+
+    def test_tsv_knows_no_quotes(self):
+        texts = ['a "quoted, cell', "'", "naïve ☃"]
+        self.assertEqual([row["text"] for row in self.rows_of("tsv", texts)], texts)
+
+    @parameterized.parameters(b"text,label\r\nx,a\r\n", b"\xef\xbb\xbftext,label\nx,a\n", b"text,label\n\nx,a")
+    def test_line_ends_byte_order_marks_and_empty_lines_of_csv(self, content):
+        form = format_form("csv", FormatOptions(train_file=str(write(folder() / "a.csv", content)), **COLUMNS))
+        self.assertEqual(read(form).rows, [{"text": "x", "label": "a"}])
+
+    def test_a_compressed_file_is_read_as_the_plain_one(self):
+        path = write(folder() / "a.csv.gz", gzip.compress(b"text,label\nx,a\n"))
+        self.assertEqual(read(format_form("csv", FormatOptions(train_file=str(path), **COLUMNS))).rows[0]["text"], "x")
+
+    @parameterized.parameters(
+        ("text,label\nx,a\ny\n", "a.csv:3: 1 cells, but the first line names 2"),
+        ('text,label\n"x\ny",a\nz\n', "a.csv:4: 1 cells"),  # a row of two lines counts as two
+        ("text,text\nx,a\n", "a.csv:1: column 'text' stands there for the second time"),
+        ('text,label\nx,a\n"y"z,a\n', "a.csv:3: "),
+        ("text,label\n", "a.csv: the file has no rows"),
+        (b"text,label\nx,a\n\xff,b\n", "a.csv:3: not UTF-8"),
+    )
+    def test_a_bad_line_of_csv_is_named(self, content, message):
+        path = write(folder() / "a.csv", content)
+        with self.assertRaisesRegex(DataError, message):
+            read(format_form("csv", FormatOptions(train_file=str(path), **COLUMNS)))
+
+    def test_an_array_and_lines_of_json_hold_the_same_rows(self):
+        rows = [{"instruction": "Say it.", "input": "", "output": "It."}, {"instruction": "Go.", "output": "Gone."}]
+        array = write(folder() / "a.json", json.dumps(rows))
+        for path in (array, jsonl(folder() / "a.jsonl", rows)):
+            found = read(format_form("alpaca", FormatOptions(train_file=str(path)))).rows
+            self.assertEqual([row["output"] for row in found], ["It.", "Gone."])
+            self.assertEqual([row["input"] for row in found], ["", None])
+
+    def test_a_class_id_of_a_typeless_file_is_a_number_and_an_empty_answer_is_none(self):
+        path = write(folder() / "a.csv", "text,label\nx,1\ny,bad\nz,\n")
+        form = format_form("csv", FormatOptions(train_file=str(path), labels=("bad", "good"), **COLUMNS))
+        self.assertEqual([row["label"] for row in read(form).rows], ["good", "bad", None])
+
+    def test_formats_flags_and_tables_agree(self):
+        self.assertEqual(set(FORMATS), set(DATA_FORMATS))
+        self.assertEqual(set(FORMATS), set(FORMAT_FLAGS))
+
+
+class FilesTest(parameterized.TestCase):
+    def test_all_files_of_a_split_follow_each_other_in_the_order_of_their_names(self):
+        root = folder()
+        for name in ("b", "a", "c"):
+            jsonl(root / "train" / f"{name}.jsonl", [{"input": f"{name}{i}", "output": "x"} for i in range(3)])
+        rows = read(class_form("JSONLines", str(root), {}))
+        self.assertEqual([row["input"] for row in rows.rows], [f"{n}{i}" for n in "abc" for i in range(3)])
+        self.assertEqual(rows.places[4], f"{root}/train/b.jsonl:2")
+        self.assertLen(rows.files, 3)
+
+    def test_the_fingerprint_names_every_file_and_their_order(self):
+        root = folder()
+        a, b = (jsonl(root / "train" / f"{n}.jsonl", [{"input": n, "output": n}]) for n in "ab")
+        before = read(class_form("JSONLines", str(root), {})).fingerprint
+        content = a.read_bytes(), b.read_bytes()
+        a.write_bytes(content[1]), b.write_bytes(content[0])
+        self.assertNotEqual(read(class_form("JSONLines", str(root), {})).fingerprint, before)
+
+    @parameterized.parameters(
+        (["train/a.csv", "val/a.csv", "test/a.csv"], ["train", "validation", "test"]),
+        (["train.csv", "dev.csv"], ["train", "validation"]),
+        (["train-00000-of-00002.csv", "train-00001-of-00002.csv", "validation.csv"], ["train", "validation"]),
+        (["some.csv", "others.csv"], ["train"]),
+        (["training.csv", "notes.txt", ".hidden.csv"], ["train"]),
+    )
+    def test_the_splits_of_a_folder(self, names, roles):
+        root = folder()
+        for name in names:
+            write(root / name, "x")
+        self.assertEqual(list(split_files(root, (".csv",))), roles)
+
+    def test_a_split_in_two_forms_is_refused(self):
+        root = folder()
+        for name in ("train/a.csv", "train.csv"):
+            write(root / name, "x")
+        with self.assertRaisesRegex(DataError, r"train/ and train\.\*; keep one"):
+            split_files(root, (".csv",))
+
+    def test_names(self):
+        self.assertEqual(form_name(FormatOptions(train_file="/data/reviews.csv.gz")), "reviews")
+        self.assertEqual(form_name(FormatOptions(train_file="parts-*.jsonl")), "parts")
+        self.assertEqual(distinct_names(["x", "y", "x", "x"]), ["x", "y", "x-2", "x-3"])
+
+
+class TasksTest(parameterized.TestCase):
+    """What a model reads and writes of such rows, and how it is scored."""
+
+    def task(self, rows, labels=None, columns=("text",), **wishes) -> tuple[Task, list]:
+        path = jsonl(folder() / "rows.jsonl", rows)
+        options = FormatOptions(train_file=str(path), text_columns=columns, target_column="label", labels=labels)
+        data = own_data("rows", format_form("jsonl", options), Wishes(labels=labels, evaluates=False, **wishes))
+        return data.task, load_split(data.task, "train", "train", DataOptions(own={"rows": data.source})).rows.to_list()
+
+    def test_labels_make_a_task_of_classes(self):
+        task, rows = self.task([{"text": "x", "label": "good"}, {"text": "y", "label": "bad"}], ("bad", "good"))
+        self.assertEqual([task.examples(row)[0].targets for row in rows], ["good", "bad"])
+        self.assertEqual(task.value_kind, "class")
+        self.assertEqual(task.score(rows, ["good", "good"]), {"accuracy": 50.0, "invalid_rate": 0.0})
+
+    def test_templates_stand_around_both_sides_and_metrics_see_what_is_inside(self):
+        formats = {"input_format": "q: __input__ a:", "output_format": "<__output__>"}
+        for labels in (None, ("bad", "good")):
+            task, rows = self.task([{"text": "x", "label": "good"}, {"text": "y", "label": "bad"}], labels, **formats)
+            self.assertEqual(task.examples(rows[0])[0], ("q: x a:", "<good>"))
+            scores = task.score(rows, ["<good>", "bad"])
+            self.assertEqual(scores["accuracy" if labels else "exact_match"], 50.0 if labels else 100.0)
+        self.assertEqual(task.candidates(rows[0]), ["<bad>", "<good>"])
+
+    @parameterized.parameters(("<a>", "a"), ("<>", ""), ("<", "<"), ("a", "a"), ("<<a>>", "<a>"))
+    def test_a_text_without_the_form_stays_as_it_is(self, text, inner):
+        self.assertEqual(unfilled(text, {"output_format": "<__output__>"}), inner)
+
+    def test_several_columns_are_named_in_the_input(self):
+        task, rows = self.task([{"question": "Why?", "context": "So.", "label": "x"}], columns=("question", "context"))
+        self.assertEqual(task.examples(rows[0])[0].inputs, "question: Why? context: So.")
+
+    def test_a_nested_column_is_reached_by_dots(self):
+        task, rows = self.task([{"qa": {"q": "Why?"}, "label": "x"}], columns=("qa.q",))
+        self.assertEqual(task.examples(rows[0])[0].inputs, "Why?")
+
+    def test_metrics(self):
+        rows = [{"text": "x", "label": "It is so."}]
+        self.assertEqual(self.task(rows)[0].entry["metric_to_optimize"], "average")
+        self.assertEqual(self.task(rows, metrics=("bleu",))[0].entry["metric_to_optimize"], "bleu")
+        self.assertEqual(list(self.task(rows, metrics=("rouge", "bleu"))[0].score(rows, ["It is so."])),
+                         ["rouge1", "rouge2", "rougeLsum", "bleu"])  # fmt: skip
+        self.assertEqual(self.task(rows, metrics=())[0].score(rows, ["x"]), {})
+        with self.assertRaisesRegex(ConfigError, "unknown metric 'rogue'; did you mean rouge"):
+            self.task(rows, metrics=("rogue",))
+
+    def test_numbers_are_scored_as_numbers(self):
+        rows = [{"text": "x", "label": i} for i in (1, 2.5, 4)]
+        task, rows = self.task(rows, metrics=("pearson",))
+        self.assertAlmostEqual(task.score(rows, ["2.0", "5.0", "8.0"])["pearson"], 100.0)
+
+    @parameterized.parameters(
+        (
+            [{"text": "x", "label": "a"}, {"text": "y"}],
+            r"rows\.jsonl:2: column 'label' holds None: a train row must be",
+        ),
+        ([{"text": "x", "label": "a"}, {"txt": "y", "label": "a"}], r"rows\.jsonl:2: no column 'text'"),
+        ([{"text": "x", "label": "a"}, {"text": None, "label": "a"}], r"rows\.jsonl:2: column 'text' holds None"),
+        ([{"text": "x", "label": "worse"}], r"rows\.jsonl:1: label 'worse' in column 'label' is none of 0 bad"),
+    )
+    def test_a_bad_row_is_named(self, rows, message):
+        with self.assertRaisesRegex(DataError, message):
+            self.task(rows, ("bad", "good", "a") if "worse" not in str(rows) else ("bad", "good"))
+
+    def test_translation(self):
+        path = jsonl(folder() / "a.jsonl", [{"translation": {"en": "Good.", "de": "Gut.", "fr": "Bon."}}])
+        form = format_form("translation", FormatOptions(train_file=str(path), source_id="en", target_id="de"))
+        data = own_data("a", form, Wishes(evaluates=False, input_format="translate English to German: __input__"))
+        (row,) = data.source.read("train").rows
+        self.assertEqual(data.task.examples(row)[0], ("translate English to German: Good.", "Gut."))
+        self.assertEqual(list(data.task.score([row], ["Gut."])), ["bleu", "chrf"])
+        self.assertAlmostEqual(data.task.score([row], ["Gut."])["chrf"], 100.0)
+        bad = jsonl(folder() / "b.jsonl", [{"translation": {"en": "Good."}}])
+        form = format_form("translation", FormatOptions(train_file=str(bad), source_id="en", target_id="de"))
+        data = own_data("b", form, Wishes(evaluates=False))
+        with self.assertRaisesRegex(DataError, r"b\.jsonl:1: .*translation\.de"):
+            load_split(data.task, "train", "train", DataOptions(own={"b": data.source}))
+
+    def test_instructions(self):
+        path = jsonl(folder() / "a.jsonl", [{"instruction": "Name it.", "input": "a cat", "output": " Tom "},
+                                             {"instruction": "Sing.", "input": "", "output": "La"}])  # fmt: skip
+        data = own_data("a", format_form("alpaca", FormatOptions(train_file=str(path))), Wishes(evaluates=False))
+        examples = [data.task.examples(row)[0] for row in data.source.read("train").rows]
+        self.assertEqual(examples[0], ("Name it.\ninput: a cat\noutput:", "Tom"))
+        self.assertEqual(examples[1], ("Sing.\noutput:", "La"))
+
+    def test_a_data_set_has_its_own_lengths(self):
+        task, _ = self.task([{"text": "x", "label": "a"}], max_input_tokens=7)
+        self.assertEqual(task.lengths(Lengths(512, 64)), (7, 64))
+
+
+class HeldOutTest(parameterized.TestCase):
+    """Where there is no validation split, a part of the training rows is one, and is never trained on."""
+
+    def sources(self, seed=1, share=None, evaluates=True, count=100):
+        rows = [{"input": f"text {i % 60}", "output": str(i)} for i in range(count)]
+        root = folder()
+        jsonl(root / "train" / "a.jsonl", rows)
+        wishes = Wishes(validation_share=share, seed=seed, evaluates=evaluates)
+        return own_data("a", class_form("JSONLines", str(root), {}), wishes)
+
+    def parts(self, **settings):
+        source = self.sources(**settings).source
+        return [[row["output"] for row in source.read(role).rows] for role in ("train", "validation")]
+
+    def test_every_row_is_on_one_side_and_no_input_on_both(self):
+        train, validation = self.parts(share=0.3)
+        self.assertEqual(sorted([*train, *validation], key=int), [str(i) for i in range(100)])
+        self.assertEmpty({int(i) % 60 for i in train} & {int(i) % 60 for i in validation})
+        self.assertBetween(len(validation), 28, 30)
+
+    def test_the_seed_alone_decides(self):
+        self.assertEqual(self.parts(seed=3), self.parts(seed=3))
+        self.assertNotEqual(self.parts(seed=3), self.parts(seed=4))
+
+    def test_the_default_is_a_twentieth(self):
+        self.assertLen(self.parts()[1], 5)
+
+    def test_without_evaluation_everything_is_trained_on(self):
+        data = self.sources(evaluates=False)
+        self.assertEqual(data.source.roles, ("train",))
+        self.assertLen(data.source.read("train").rows, 100)
+
+    def test_too_few_rows_say_so(self):
+        with self.assertRaisesRegex(DataError, "1 rows are too few .* --no_eval"):
+            self.sources(count=1).source.read("validation")
+
+    def test_one_large_group_is_not_held_out_where_smaller_ones_are_there(self):
+        chosen = held_out_rows(["a"] * 90 + [str(i) for i in range(10)], 0.05, seed=0)
+        self.assertEqual(int(chosen.sum()), 5)
+        self.assertFalse(chosen[:90].any())
+
+
+class ProportionsTest(parameterized.TestCase):
+    """The predecessor's sampler only ever saw the first rows of a data set that it drew from seldom."""
+
+    @parameterized.parameters(([40, 60], [1, 3]), ([5, 95], [1, 1]), ([97, 3], [1, 99]), ([10, 20, 30], [3, 2, 1.5]))
+    def test_every_row_comes_before_any_comes_again_and_all_come(self, sizes, proportions):
+        order = proportional_order(sizes, proportions, seed=7)
+        counts, total, start = epoch_counts(proportions, sum(sizes)), sum(sizes), 0
+        epochs = [order(epoch) for epoch in range(max(-(-size // n) for size, n in zip(sizes, counts, strict=True)))]
+        for size, count in zip(sizes, counts, strict=True):
+            seen = Counter()
+            for epoch in epochs:
+                mine = epoch[(epoch >= start) & (epoch < start + size)]
+                self.assertLen(mine, count)
+                seen.update(mine.tolist())
+            self.assertLen(seen, size)  # the whole data set, not its first rows
+            self.assertLessEqual(max(seen.values()) - min(seen.values()), 1 + (count > size))
+            start += size
+        self.assertLen(epochs[0], total)
+
+    def test_passes_are_whole_and_each_has_an_order_of_its_own(self):
+        found = draws(10, 0, 40, seed=0, number=0).reshape(4, 10)
+        for one_pass in found:
+            self.assertEqual(sorted(one_pass.tolist()), list(range(10)))
+        self.assertLen({tuple(one_pass) for one_pass in found.tolist()}, 4)
+
+    def test_a_draw_is_a_function_of_its_index(self):
+        whole = draws(7, 0, 50, seed=3, number=1)
+        for start, count in ((0, 3), (6, 9), (13, 1), (49, 1)):
+            np.testing.assert_array_equal(draws(7, start, count, seed=3, number=1), whole[start : start + count])
+
+    def test_an_epoch_is_the_same_in_every_process(self):
+        for epoch in (0, 5):
+            a, b = (proportional_order([30, 10], [1, 2], seed=5)(epoch) for _ in range(2))
+            np.testing.assert_array_equal(a, b)
+
+    @parameterized.parameters(([1], "1 values for 2"), ([1, 0], "each must be above 0"), ([1, -2], "above 0"))
+    def test_bad_proportions_are_refused(self, proportions, message):
+        with self.assertRaisesRegex(ConfigError, message):
+            proportional_order([3, 4], proportions, seed=0)
+
+    def test_counts_add_up(self):
+        self.assertEqual(epoch_counts([1, 1, 1], 10), [4, 3, 3])
+        self.assertEqual(sum(epoch_counts([3, 1, 7, 2], 1001)), 1001)
+
+
+class TokenCutsTest(parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.tokenizer = load_tokenizer(None)
+
+    TEXT = "The centre of the city is old. It was built in 1840, as people say;\n déjà vu! " * 3
+
+    @parameterized.parameters(1, 5, 17, 1000)
+    def test_pieces_make_up_the_text_and_none_is_too_long(self, count):
+        found = pieces(self.TEXT, count, self.tokenizer)
+        self.assertEqual("".join(found), self.TEXT)
+        self.assertLessEqual(max(count_tokens(piece, self.tokenizer) for piece in found), max(count, 2))
+
+    def test_the_first_and_the_last_tokens_are_the_texts_two_ends(self):
+        for count in (1, 6, 20):
+            self.assertTrue(self.TEXT.startswith(first_tokens(self.TEXT, count, self.tokenizer)))
+            self.assertTrue(self.TEXT.endswith(last_tokens(self.TEXT, count, self.tokenizer)))
+        self.assertEqual(first_tokens(self.TEXT, 9999, self.tokenizer), self.TEXT)
+        self.assertEqual(last_tokens(self.TEXT, 9999, self.tokenizer), self.TEXT)
+        self.assertEqual(first_tokens(self.TEXT, 0, self.tokenizer), "")
+
+    def test_running_text_loses_nothing_and_fills_blocks(self):
+        documents = [f"Document {i}. " + "It goes on and on. " * (i % 7) for i in range(30)]
+        path = write(folder() / "a.txt", "\n".join(documents) + "\n\n")
+        form = format_form("text", FormatOptions(train_file=str(path), block_size=24))
+        blocks = [row["text"] for row in read(form, tokenizer=self.tokenizer).rows]
+        self.assertEqual("".join("".join(blocks).split()), "".join("".join(documents).split()))
+        lengths = [len(self.tokenizer(block)["input_ids"]) for block in blocks]
+        self.assertLessEqual(max(lengths), 24)
+        self.assertGreater(np.mean(lengths), 12)
+        task = own_data("a", form, Wishes(evaluates=False)).task
+        self.assertEqual(task.examples({"text": "x"})[0], ("", "x"))
+
+
+class ClassesTest(parameterized.TestCase):
+    TURN = {"context": "user: Hi agent: Hello user: How do I renew?", "document": "Renew online. " * 20,
+            "response": "Online.", "neg_subtype": "none", "last_speaker": "user", "type": "positive",
+            "evidence_20_50": "Renew online."}  # fmt: skip
+
+    def dialogues(self, turns, config=None, name="MultiDoc2DialAnswerability", file=None, max_input_tokens=None):
+        root = folder()
+        write(root / (file or ANSWERABILITY_FILES["train"]), json.dumps(turns))
+        form = class_form(name, str(root), config or {}, max_input_tokens=max_input_tokens)
+        return read(form, tokenizer=load_tokenizer(None)).rows
+
+    def test_what_was_said_last_is_never_cut_off(self):
+        tokenizer = load_tokenizer(None)
+        rows = self.dialogues([self.TURN], {"max_document_length": 20}, max_input_tokens=40)
+        self.assertTrue(rows[0]["input"].endswith("How do I renew?"))
+        self.assertTrue(rows[0]["input"].startswith("Renew online."))
+        self.assertLessEqual(len(tokenizer(rows[0]["input"])["input_ids"]), 41)
+
+    def test_answer_forms(self):
+        expected = {"no_evidence": "Online.", "response_evidence": "response: Online.; evidence: Renew online.",
+                    "evidence_response": "evidence: Renew online.; response: Online."}  # fmt: skip
+        self.assertEqual(set(expected), set(ANSWER_FORMS))
+        for form, output in expected.items():
+            self.assertEqual(self.dialogues([self.TURN], {"dataset_type": form})[0]["output"], output)
+        negative = {**self.TURN, "type": "negative"}
+        for combine, evidence in ((False, "unanswerable"), (True, "NA")):
+            config = {"dataset_type": "evidence_response", "combine_no_evidence": combine}
+            self.assertIn(f"evidence: {evidence};", self.dialogues([negative], config)[0]["output"])
+
+    def test_original_negatives_and_the_agents_own_turns_are_left_out_unless_wanted(self):
+        turns = [self.TURN, {**self.TURN, "neg_subtype": "Original"}, {**self.TURN, "last_speaker": "agent"}]
+        self.assertLen(self.dialogues(turns), 1)
+        self.assertLen(self.dialogues(turns, {"filter_allowed": False}), 3)
+
+    @parameterized.parameters("MultiDoc2DialChitChat", "DineshChitChatDataset")
+    def test_chit_chat(self, name):
+        rows = self.dialogues([{**self.TURN, "last_speaker": "agent"}], {"dataset_type": "evidence_response"}, name,
+                              "chitchat_subdocs_train.json")  # fmt: skip
+        self.assertEqual(rows[0]["output"], "evidence: chit-chat; response: Online.")
+
+    def test_a_turn_that_lacks_something_is_named(self):
+        turn = {key: value for key, value in self.TURN.items() if key != "document"}
+        with self.assertRaisesRegex(DataError, r"json entry 1: 'document' holds None"):
+            self.dialogues([self.TURN, turn])
+
+    def test_made_up_rows_have_exactly_the_shape_asked_for(self):
+        tokenizer = load_tokenizer(None)
+        form = class_form("Debug", None, {"num_examples": 9}, max_input_tokens=33, max_output_tokens=7)
+        data = own_data("debug", form, Wishes())
+        rows = data.source.read("train").rows
+        self.assertLen(rows, 9)
+        lengths = data.task.lengths(Lengths(512, 512))
+        for row in rows:
+            for column, length in (("input", lengths.source), ("output", lengths.target)):
+                ids = tokenizer(row[column], max_length=length, truncation=True)["input_ids"]
+                self.assertLen(ids, {"input": 33, "output": 7}[column])
+        self.assertNotEqual(rows, data.source.read("validation").rows)
+
+    def test_sst2_is_stripped_and_scored_as_glue_is(self):
+        root = folder()
+        jsonl(root / "glue" / "sst2" / "train.jsonl", [{"sentence": "a fine film ", "label": 1, "idx": 0}])
+        data = own_data("sst2", class_form("SST2Dataset", str(root), {}), Wishes(evaluates=False))
+        (row,) = data.source.read("train").rows
+        self.assertEqual(data.task.examples(row)[0], ("a fine film", "positive"))
+        self.assertEqual(data.task.entry["metric_names"], ["accuracy"])
+
+    def test_a_class_of_the_users_own(self):
+        root = folder()
+        write(root / "my_own_rows.py", (
+            "class Mine:\n    entry = {'labels': ['no', 'yes']}\n"
+            "    def __init__(self, path, config):\n        self.count = config['count']\n"
+            "    def rows(self, split):\n"
+            "        return None if split == 'test' else [{'input': split, 'output': 'yes'}] * self.count\n"
+        ))  # fmt: skip
+        sys.path.insert(0, str(root))
+        self.addCleanup(sys.path.remove, str(root))
+        data = own_data("mine", class_form("my_own_rows:Mine", None, {"count": 3}), Wishes())
+        self.assertEqual(data.source.roles, ("train", "validation"))
+        self.assertEqual(data.task.entry["metric_names"], ["accuracy"])
+        self.assertLen(data.source.read("train").rows, 3)
+        with self.assertRaisesRegex(ConfigError, "my_own_rows has no 'Mien'; did you mean Mine"):
+            class_form("my_own_rows:Mien", None, {})
+        with self.assertRaisesRegex(ConfigError, "no module 'no_such_rows'"):
+            class_form("no_such_rows:Mine", None, {})
+
+    @parameterized.parameters(
+        ("JSONLine", "x", {}, "unknown data class 'JSONLine'; did you mean JSONLines"),
+        ("JSONLines", None, {}, "needs a --data_path"),
+        ("JSONLines", "/no/such/folder", {}, "no such folder"),
+        ("Debug", "x", {}, "has no files"),
+        ("Debug", None, {"num_exmples": 3}, "has no setting 'num_exmples'; did you mean num_examples"),
+        ("Debug", None, {"num_examples": 0}, "num_examples 0"),
+    )
+    def test_what_cannot_be_is_refused(self, name, path, config, message):
+        with self.assertRaisesRegex(ConfigError, message):
+            class_form(name, path, config)
+
+    def test_every_class_takes_the_predecessors_ending(self):
+        for name in DATA_CLASSES:
+            with self.assertRaises(ConfigError) as caught:
+                class_form(f"{name}Dataset", "/no/such/folder", {})
+            self.assertNotIn("unknown data class", str(caught.exception))
+
+
+class FlagsTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ({"data_class": ["Debug", "Debug"], "data_path": ["none"]}, "data_path has 1 values, but --data_class names 2"),
+        ({"data_class": ["Debug"], "max_input_tokens": [0]}, "max_input_tokens 0: must be at least 1"),
+        ({"data_class": ["Debug"], "data_format": "csv"}, "two ways to name data"),
+        ({"text_column": "x"}, "text_column x: it belongs to --data_format"),
+        ({"data_class": ["Debug"], "prefix": "x"}, "prefix x: it belongs to --data_format"),
+        ({"metrics": "bleu"}, "metrics bleu: it belongs to --data_format or --data_class"),
+        ({"data_format": "csv", "data_path": ["x"]}, "data_path x: it belongs to --data_class"),
+        (
+            {"data_format": "csv", "input_format": ["__input__", "x"]},
+            "input_format has 2 values, but --data_format is one",
+        ),
+    )
+    def test_flags_that_do_not_go_together(self, flags, message):
+        with self.assertRaisesRegex(ConfigError, message):
+            DataFormatArguments(**flags)
+
+
+if __name__ == "__main__":
+    absltest.main()
