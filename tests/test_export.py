@@ -5,13 +5,17 @@ import json
 import os
 import shutil
 import tempfile
+import unittest
 from collections import OrderedDict
 from pathlib import Path
 
+import shared_data
 import torch
 from absl.testing import absltest, parameterized
 from safetensors import safe_open
 from safetensors.torch import load_file
+from sentencepiece import SentencePieceProcessor
+from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, set_seed
 
 from t5suite.cli import main
@@ -19,6 +23,7 @@ from t5suite.errors import CheckpointError, ConfigError
 from t5suite.export.exporting import Wanted, export_model
 from t5suite.export.folders import new_folder
 from t5suite.export.plain import differing_weights
+from t5suite.export.sentencepiece_files import spiece_of
 from t5suite.export.sources import load_source
 from t5suite.export.zero_shards import WEIGHTS_ONLY, nothing_but_tensors, shards_in, whole_weights, write_in_pieces
 from t5suite.models.adapters import adapted, save_adapter
@@ -157,6 +162,34 @@ class PlainTest(TestCase):
         self.assertNotIsInstance(settings.get("extra_special_tokens"), list)
         given, kept = (Path(place) / "spiece.model" for place in (source_folder(), self.output))
         self.assertEqual(kept.read_bytes(), given.read_bytes())
+
+    def test_spiece_model_is_made_of_the_tokenizer_where_the_source_has_none(self):
+        run = self.folder / "run"
+        shutil.copytree(source_folder(), run)
+        (run / "spiece.model").unlink()
+        self.export(run)
+        made, original = SentencePieceProcessor(), SentencePieceProcessor()
+        made.Load(str(self.output / "spiece.model"))
+        original.Load(str(Path(BUNDLED_MODEL) / "spiece.model"))
+        self.assertEqual(pieces_of(made), pieces_of(original))
+        for text in ("the film was good.", "  a  b ", "naïve ½ ﬁne <b>"):
+            self.assertEqual(made.encode(text), original.encode(text))
+
+    @unittest.skipUnless(shared_data.has("tokenizer/t5/spiece.model"), shared_data.MISSING)
+    def test_t5s_own_spiece_model_comes_back_piece_by_piece(self):
+        file = shared_data.SHARED_DATA / "tokenizer/t5/spiece.model"
+        made, original = SentencePieceProcessor(), SentencePieceProcessor()
+        made.LoadFromSerializedProto(spiece_of(load_tokenizer(str(file.parent))))
+        original.Load(str(file))
+        self.assertEqual(pieces_of(made), pieces_of(original))
+        for text in ("the film was good.", "\ta  b\n", "naïve ½ ﬁne <b>", "１２３ 你好"):
+            self.assertEqual(made.encode(text), original.encode(text))
+
+    def test_a_tokenizer_that_reads_otherwise_gets_no_spiece_model(self):
+        tokenizer = load_tokenizer(None)
+        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        with self.assertLogs("t5suite", "WARNING"):
+            self.assertIsNone(spiece_of(tokenizer))
 
     def test_what_says_the_task_goes_along_and_training_state_does_not(self):
         run = self.folder / "run"
@@ -332,6 +365,14 @@ class ShardsTest(TestCase):
             with safe_open(self.folder / places[name], "pt") as file:
                 self.assertTrue(torch.equal(file.get_tensor(name), tensor))
         self.assertNotIn("alias", places)
+
+
+def pieces_of(model) -> list:
+    """Every piece of a SentencePiece model, with its score and kind."""
+    return [
+        (model.id_to_piece(i), model.get_score(i), model.is_control(i), model.is_unknown(i))
+        for i in range(model.vocab_size())
+    ]
 
 
 def parts_of(parameters, stage: int) -> list[torch.Tensor]:

@@ -4,22 +4,25 @@
     >>> sorted(os.listdir("exported"))
     ['config.json', 'generation_config.json', 'model.safetensors', 'spiece.model', 'task.json', 'tokenizer.json', ...]
 
-Tied weights are stored once. `spiece.model` goes along where the source has one: transformers before 5 makes T5's slow
-tokenizer of it. Nothing of a run's training state is copied.
+Tied weights are stored once. `spiece.model`, which transformers 5 does not save, is copied or made anew: transformers
+before 5 makes T5's slow tokenizer of it. Nothing of a run's training state is copied.
 """
 
 import shutil
 from pathlib import Path
 
 import torch
+from transformers import T5Tokenizer
 
 from t5suite.errors import CheckpointError
+from t5suite.export.sentencepiece_files import spiece_of
 from t5suite.models.weight_files import read_weights
 from t5suite.runs import read_json, write_json
 from t5suite.training.checkpoints import recorded_weights, settle
 
 # What says which task a model is for, and what it reads text by, beside what `save_pretrained` writes.
-KEPT = ("task.json", "spiece.model", "sentencepiece.bpe.model")
+SPIECE = "spiece.model"
+KEPT = ("task.json", SPIECE, "sentencepiece.bpe.model")
 
 
 def save_plain(source, folder, dtype: torch.dtype | None = None) -> None:
@@ -56,6 +59,9 @@ def save_beside(source, folder) -> None:
     for name in KEPT:
         if source.folder is not None and (source.folder / name).is_file() and not (Path(folder) / name).exists():
             shutil.copyfile(source.folder / name, Path(folder) / name)
+    spiece = Path(folder) / SPIECE
+    if isinstance(source.tokenizer, T5Tokenizer) and not spiece.exists() and (content := spiece_of(source.tokenizer)):
+        spiece.write_bytes(content)
 
 
 def _spell_as_before_5(file: Path) -> None:
