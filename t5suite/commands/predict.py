@@ -4,6 +4,8 @@ t5suite predict --model_name_or_path runs/mini-sentiment-tiny --input rows.jsonl
 echo "A fine film." | t5suite predict --model_name_or_path runs/mini-sentiment-tiny --input - --labels
 """
 
+import contextlib
+
 from t5suite.errors import ConfigError
 
 
@@ -15,6 +17,7 @@ def predict_flags(parser) -> None:
     add("--output", help="JSON lines; a half-written file is continued. Default: standard output")
     add("--overwrite", action="store_true", help="begin --output anew, whatever is there")
     add("--interactive", action="store_true", help="answer what is typed, until the end of file (Ctrl-D)")
+    add("--json", action="store_true", help="--interactive: answers as JSON lines, as files have them")
     _add_text_flags(parser.add_argument_group("texts"))
     _add_answer_flags(parser.add_argument_group("answers"))
     _add_model_flags(parser.add_argument_group("model and machine"))
@@ -72,15 +75,14 @@ def _add_model_flags(group) -> None:
 def predict(arguments) -> None:
     """Answers every row, or what is typed."""
     _check_flags(arguments)
-    from t5suite.training.processes.signals import catch_signals
+    from t5suite.training.processes.signals import catching_signals
     from t5suite.training.processes.slurm_ranks import join_srun
 
     join_srun()
-    if not arguments.interactive:
-        catch_signals()
-    from t5suite.inference.from_flags import predict_by_flags
+    with contextlib.nullcontext() if arguments.interactive else catching_signals():
+        from t5suite.inference.from_flags import predict_by_flags
 
-    predict_by_flags(arguments)
+        predict_by_flags(arguments)
 
 
 def _check_flags(arguments) -> None:
@@ -95,5 +97,7 @@ def _check_flags(arguments) -> None:
             raise ConfigError(f"--{name} {value}: must be at least 1")
     if arguments.device_map is not None and arguments.deepspeed is not None:
         raise ConfigError("--device_map and --deepspeed both say where the weights lie; give one of the two")
+    if arguments.json and not arguments.interactive:
+        raise ConfigError("--json: answers to --input are JSON lines always; the flag is for --interactive")
     if arguments.overwrite and not arguments.output:
         raise ConfigError("--overwrite has no effect without --output")

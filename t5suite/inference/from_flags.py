@@ -6,10 +6,14 @@ WARNING: --max_source_length 256 differs from 512, which the model was trained w
 ('rte', 256, 5)
 """
 
+import contextlib
 import dataclasses
 import logging
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+import torch
 
 from t5suite.errors import ConfigError, Preempted
 from t5suite.inference.decoding import Decoding
@@ -18,6 +22,7 @@ from t5suite.inference.loading import ModelSource, join_processes, load_predicto
 from t5suite.inference.outputs import ResumableOutput, StreamOutput
 from t5suite.inference.rows import RowSource
 from t5suite.inference.running import Job, predict_rows
+from t5suite.models.configs import first_line
 from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.formatters import FITTED_FORMATTERS
 from t5suite.tasks.registry import Lengths, Task, bind_fits, load_task
@@ -152,7 +157,7 @@ def predict_by_flags(arguments) -> None:
     if arguments.interactive:
         if ranks.world_size > 1:
             raise ConfigError(f"--interactive: one process answers, but {ranks.world_size} were launched")
-        converse(job, make_predictor())
+        converse(job, make_predictor(), as_json=arguments.json)
         return
     _predict_file(arguments, source, text, job, make_predictor, ranks)
 
@@ -164,14 +169,9 @@ def job_of(arguments, text: TextSettings) -> Job:
     if labels is not None or text.family == "masked":
         idle = [name for name in WRITING_FLAGS if getattr(decoding, name) != getattr(Decoding(), name)]
         if idle or arguments.scores:
-            raise ConfigError(
-                f"--{(idle or ['scores'])[0]} has no effect with --labels, which chooses and writes nothing"
-            )
-        if labels != "task":
-            labels = [label for label in labels.split(",") if label]
-            if len(labels) < 2 or len(set(labels)) < len(labels):
-                raise ConfigError(f"--labels {arguments.labels}: give two different labels or more, commas between")
-            _warn_of_other_labels(labels, text.task)
+            raise ConfigError(f"--{(idle or ['scores'])[0]} has no effect: labels are chosen, and nothing is written")
+    if labels not in (None, "task"):
+        labels = given_labels(labels, text)
     return Job(
         text.task,
         arguments.raw,
@@ -192,10 +192,21 @@ def fits_of(arguments, text: TextSettings):
     return bind_fits(load_tokenizer(arguments.tokenizer_name or arguments.model_name_or_path), text.lengths)
 
 
-def _warn_of_other_labels(labels: list[str], task: Task | None) -> None:
-    if task is not None and task.label_words and sorted(task.label_words) != sorted(labels):
-        stored = ",".join(task.label_words)
-        logger.warning("--labels %s differs from %s, which the model was trained with", ",".join(labels), stored)
+def given_labels(labels: str, text: TextSettings) -> list[str]:
+    """`--labels a,b,c`, which may be others than the task's.
+
+    Raises:
+      ConfigError: fewer than two, or an encoder's head, which knows its own only.
+    """
+    found = [label for label in labels.split(",") if label]
+    if len(found) < 2 or len(set(found)) < len(found):
+        raise ConfigError(f"--labels {labels}: give two different labels or more, commas between")
+    stored = text.task.label_words if text.task else None
+    if text.family == "masked":
+        raise ConfigError(f"--labels {labels}: an encoder's head knows its own labels only; give --labels alone")
+    if stored and sorted(stored) != sorted(found):
+        logger.warning("--labels %s differs from %s, which the model was trained with", labels, ",".join(stored))
+    return found
 
 
 def _predict_file(arguments, source: ModelSource, text: TextSettings, job: Job, make_predictor, ranks: Ranks) -> None:
@@ -205,17 +216,21 @@ def _predict_file(arguments, source: ModelSource, text: TextSettings, job: Job, 
     def check_stop(rows: int) -> None:
         if agree_to_stop(ranks, stop):
             onward = "goes on from there" if arguments.output else "starts again"
-            raise Preempted(
-                f"{stop.signal_name or 'another rank'}: stopped after row {rows}; the same command {onward}"
-            )
+            cause = stop.signal_name or "another rank was asked to stop"
+            raise Preempted(f"{cause}: stopped after {rows} rows; the same command {onward}")
 
     rows = RowSource(arguments.input, arguments.input_type)
-    output = StreamOutput()
+    output = StreamOutput(sys.stdout)
     if arguments.output:
         settings = ranks.together(run_settings, arguments, source, text, job)
         output = ResumableOutput(arguments.output, settings, arguments.overwrite)
-    with stop.phase("evaluation"):
-        count = predict_rows(rows, output, job, make_predictor, ranks, arguments.window, check_stop)
+    try:
+        # Libraries print, too, when they are first used: standard output is for answers alone.
+        with stop.phase("evaluation"), contextlib.redirect_stdout(sys.stderr):
+            count = predict_rows(rows, output, job, make_predictor, ranks, arguments.window, check_stop)
+    except torch.OutOfMemoryError as error:
+        onward = "; the same command with a smaller one goes on" if arguments.output else ""
+        raise ConfigError(f"--batch_size {arguments.batch_size}: {first_line(error)}{onward}") from None
     done = count.read - count.answered
     logger.info("%d rows answered%s", count.answered, f", {done} were answered before" if done else "")
     if not count.read:
@@ -230,7 +245,10 @@ def unescaped(separator: str | None) -> str | None:
 def run_settings(arguments, source: ModelSource, text: TextSettings, job: Job) -> dict:
     """What answers depend on; a batch's size and the machine are not among it."""
     labels = {} if job.labels is None else {"labels": job.labels}
-    entry = {} if text.task is None else {"task": f"{text.task.benchmark}/{text.task.name}", "entry": text.task.entry}
+    entry = {}
+    if text.task is not None:
+        kept = {name: value for name, value in text.task.entry.items() if name in TEXT_FIELDS}
+        entry = {"task": f"{text.task.benchmark}/{text.task.name}", "entry": kept}
     changed = {name: value for name, value in dataclasses.asdict(job.decoding).items() if value is not None}
     return {
         "model": model_fingerprint(source),
@@ -239,14 +257,19 @@ def run_settings(arguments, source: ModelSource, text: TextSettings, job: Job) -
         **labels,
         "max_new_tokens": job.max_new_tokens,
         "max_source_length": text.lengths.source,
-        "separator": text.separator,
+        "answer_separator": text.separator,
         "raw": job.raw,
         "scores": job.scores,
         "include_inputs": job.inputs,
         "input_type": arguments.input_type,
         "dtype": source.dtype,
+        "adapter_base": source.adapter_base,
     }
 
 
+# What of a task's entry decides its texts.
+TEXT_FIELDS = (
+    "prefix text_column_name labels formatter target input_format output_format max_input_tokens max_output_tokens"
+).split()
 # Settings of `Decoding` that choosing a label does not heed.
 WRITING_FLAGS = tuple(field.name for field in dataclasses.fields(Decoding) if field.name != "seed")

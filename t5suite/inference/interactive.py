@@ -10,6 +10,7 @@ again.
 """
 
 import contextlib
+import json
 import sys
 
 from t5suite.errors import DataError
@@ -19,14 +20,16 @@ from t5suite.inference.running import Job
 PROMPT = "input"
 
 
-def converse(job: Job, predictor, read=input, write=print) -> int:
+def converse(job: Job, predictor, read=None, write=print, as_json: bool = False) -> int:
     """Asks and answers until there is nothing more to read; returns how many rows were answered.
 
     Args:
-      read: prompt -> a line; raises EOFError at the end.
+      read: prompt -> a line; raises EOFError at the end. Default: Python's `input`.
+      as_json: answers are lines as files have them.
     """
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  arrow keys and history for `input`
+    read = read or input
     columns = [PROMPT] if job.raw or job.task is None else job.task.text_columns
     answered = 0
     while True:
@@ -42,7 +45,7 @@ def converse(job: Job, predictor, read=input, write=print) -> int:
         except DataError as error:
             print(f"error: {error}", file=sys.stderr)
             continue
-        for text in shown(line):
+        for text in [json.dumps(line, ensure_ascii=False)] if as_json else shown(line):
             write(text)
         answered += 1
 

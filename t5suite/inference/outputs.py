@@ -14,7 +14,6 @@ unbroken run.
 
 import json
 import os
-import sys
 from pathlib import Path
 
 from t5suite.errors import ConfigError, DataError
@@ -146,9 +145,12 @@ class ResumableOutput:
 
 
 class StreamOutput:
-    """Standard output in the place of a file: every window is written as it comes, and nothing can be continued."""
+    """A stream of text in the place of a file: every window is written as it comes, and nothing can be continued."""
 
     known_rows = 0
+
+    def __init__(self, stream):
+        self.stream = stream
 
     def open(self, window: int) -> int:
         """Nothing is done yet."""
@@ -160,14 +162,14 @@ class StreamOutput:
 
     def append(self, lines: list[dict], rows: int, digest: str) -> None:
         """Writes the answers of a window."""
-        sys.stdout.write(b"".join(map(as_line, lines)).decode("utf-8"))
-        sys.stdout.flush()
+        self.stream.write(b"".join(map(as_line, lines)).decode("utf-8"))
+        self.stream.flush()
 
     def finish(self, rows: int, digest: str) -> None:
         """All is written."""
 
     def close(self) -> None:
-        """Standard output stays open."""
+        """The stream stays open."""
 
 
 def as_line(answer: dict) -> bytes:

@@ -16,9 +16,10 @@ from typing import NamedTuple
 
 import torch
 
-from t5suite.data.encodings import SegmentEncoding, number_text
+from t5suite.data.encodings import PromptEncoding, SegmentEncoding, number_text
 from t5suite.inference.decoding import Decoding, generation_options
 from t5suite.models.answering import answerer_for
+from t5suite.models.configs import check_length
 from t5suite.training.evaluation import batches_by_length
 from t5suite.training.processes.ranks import Ranks
 
@@ -77,6 +78,7 @@ class Predictor:
         indices = range(len(texts)) if indices is None else indices
         drawn = decoding.num_return_sequences if decoding.do_sample else 1
         prompts = self.encoding.prompts(texts)
+        self._check_positions(prompts, max_new_tokens)
 
         def answer(places):
             repeated = [(place, number) for place in places for number in range(drawn)]
@@ -125,6 +127,12 @@ class Predictor:
             return [Verdict(number_text(value), None) for (value,) in found]
         shares = [dict(zip(words, softmax(scores), strict=True)) for scores in found]
         return [Verdict(max(of_text, key=of_text.get), of_text) for of_text in shares]
+
+    def _check_positions(self, prompts, max_new_tokens: int) -> None:
+        """A decoder-only model has its answer in the prompt's row."""
+        behind = max_new_tokens if isinstance(self.encoding, PromptEncoding) else 0
+        if prompts:
+            check_length(self.model.config, max(map(len, prompts)) + behind, "--max_source_length or --max_new_tokens")
 
     def _sums(self, prompts, candidates) -> list[list[float]]:
         reading = self.answerer.read_prompts(prompts)

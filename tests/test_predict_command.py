@@ -1,0 +1,264 @@
+"""`t5suite predict` on the command line: what it takes, what it writes, and that kills and ranks change nothing."""
+
+import contextlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+from absl.testing import absltest, parameterized
+from tiny_predictor import mini_rows, model_folder, rows_file
+
+import fine_tune_t5
+from t5suite import cli
+from t5suite.data.sources import DataOptions, load_split
+from t5suite.errors import ConfigError, DataError, Preempted
+from t5suite.fine_tuner import FineTuner
+from t5suite.tasks.registry import load_task
+from t5suite.training.processes.signals import stop_requests
+
+WAYS = {
+    "greedy": "",
+    "beams": "--num_beams 3 --length_penalty 0.5",
+    "diverse": "--num_beams 4 --num_beam_groups 4 --diversity_penalty 0.5 --repetition_penalty 1.3 "
+    "--num_return_sequences 4",
+    "sampling": "--do_sample --temperature 0.8 --top_k 40 --top_p 0.9 --seed 3",
+    "n best": "--num_beams 3 --num_return_sequences 3",
+    "labels": "--labels",
+    "own labels": "--labels good,bad",
+    "scores": "--scores --include_inputs",
+}
+
+
+def command(*flags, output=None, model=None, rows=None, family="seq2seq"):
+    """The command's arguments."""
+    argv = ["predict", "--model_name_or_path", model or model_folder(family), "--use_cpu"]
+    argv += ["--input", rows] if rows is not None else []
+    argv += ["--output", str(output)] if output is not None else []
+    return [*argv, *(part for flag in flags for part in flag.split())]
+
+
+def printed(*flags, typed="", **settings):
+    """Lines on standard output; `typed` is standard input."""
+    out, stdin = io.StringIO(), mock.Mock(buffer=io.BytesIO(typed.encode()))
+    with contextlib.redirect_stdout(out), mock.patch.object(sys, "stdin", stdin):
+        cli.main(command(*flags, **settings))
+    return [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+def output_path():
+    return Path(tempfile.mkdtemp()) / "answers.jsonl"
+
+
+def started(argv, **environment):
+    return subprocess.Popen(
+        argv, env={**os.environ, "OMP_NUM_THREADS": "1", **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+class CommandTest(parameterized.TestCase):
+    @parameterized.parameters(*WAYS)
+    def test_every_way_answers_every_row_in_order(self, way):
+        lines = printed(WAYS[way], "--batch_size 4 --window 8", rows=rows_file(count=10))
+        self.assertEqual([line["row"] for line in lines], list(range(10)))
+        self.assertEqual([line["idx"] for line in lines], [row["idx"] for row in mini_rows(count=10)])
+        for line in lines:
+            self.assertIsInstance(line["prediction"], str)
+            if "labels" in way:
+                self.assertAlmostEqual(sum(line["probabilities"].values()), 1, delta=1e-4)
+                self.assertEqual(line["prediction"], max(line["probabilities"], key=line["probabilities"].get))
+            if way == "n best":
+                self.assertLen(line["predictions"], 3)
+                self.assertEqual(line["predictions"][0]["text"], line["prediction"])
+            if way == "scores":
+                self.assertLess(line["score"], 0)
+                self.assertStartsWith(line["inputs"], "sentiment sentence: ")
+
+    def test_lines_of_text_get_the_tasks_prefix_and_raw_ones_none(self):
+        typed = "A good film.\nA bad film.\n"
+        lines = printed("--include_inputs", typed=typed, rows="-")
+        self.assertEqual(
+            [line["inputs"] for line in lines], ["sentiment sentence: A good film.", "sentiment sentence: A bad film."]
+        )
+        lines = printed("--include_inputs --raw", typed=typed, rows="-")
+        self.assertEqual([line["inputs"] for line in lines], typed.splitlines())
+
+    def test_predictions_can_be_scored(self):
+        path, rows = output_path(), rows_file(count=10)
+        cli.main(command("--labels", output=path, rows=rows))
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            flags = f"--benchmark mini --dataset_name sentiment --rows {rows} --predictions {path} --json"
+            cli.main(["score", *flags.split()])
+        self.assertIn("accuracy", json.loads(out.getvalue()))
+
+    @parameterized.parameters("causal", "masked")
+    def test_other_families_answer_too(self, family):
+        lines = printed(rows=rows_file(count=5), family=family)
+        self.assertLen(lines, 5)
+        self.assertEqual("probabilities" in lines[0], family == "masked")
+
+    @parameterized.parameters(
+        ("", None, ConfigError, "give --input"),
+        ("--interactive", "x", ConfigError, "--interactive takes no --input"),
+        ("--labels one", "x", ConfigError, "two different labels"),
+        ("--labels --num_beams 3", "x", ConfigError, "--num_beams has no effect"),
+        ("--overwrite", "x", ConfigError, "--overwrite has no effect"),
+        ("--batch_size 0", "x", ConfigError, "--batch_size 0"),
+        ("--dataset_name rte", "x", ConfigError, "unknown task 'rte'"),
+        ("--device_map balanced --deepspeed zero3", "x", ConfigError, "give one of the two"),
+        ("--num_baems 3", "x", ConfigError, "did you mean --num_beams"),
+        ("--json", "x", ConfigError, "--json"),
+        ("", "nowhere.jsonl", DataError, "nowhere.jsonl: no such file"),
+    )
+    def test_mistakes_are_told(self, flags, rows, error, message):
+        with self.assertRaisesRegex(error, message):
+            cli.main(command(flags, rows=rows))
+
+    def test_encoder_writes_nothing(self):
+        with self.assertRaisesRegex(ConfigError, "--do_sample has no effect"):
+            cli.main(command("--do_sample", rows="x", family="masked"))
+
+    def test_prompts_that_leave_no_place_for_the_answer_are_refused(self):
+        with self.assertRaisesRegex(ConfigError, "--max_new_tokens 1.*has positions for 128"):
+            cli.main(command("--max_new_tokens 127", rows=rows_file(count=3), family="causal"))
+
+    def test_a_request_to_stop_ends_at_a_window_and_the_same_command_goes_on(self):
+        path, whole, rows = output_path(), output_path(), rows_file(count=10)
+        cli.main(command("--window 4", output=whole, rows=rows))
+        stop = mock.patch("t5suite.inference.from_flags.agree_to_stop", return_value=True)
+        with stop, self.assertRaisesRegex(Preempted, "stopped after 4 rows; the same command goes on"):
+            cli.main(command("--window 4", output=path, rows=rows))
+        self.assertIsNone(stop_requests().installed)
+        self.assertEqual(len(path.read_text().splitlines()), 4)
+        cli.main(command("--window 4", output=path, rows=rows))
+        self.assertEqual(path.read_bytes(), whole.read_bytes())
+
+    def test_other_batches_go_on_with_a_file(self):
+        path, rows = output_path(), rows_file(count=10)
+        cli.main(command("--window 4", output=path, rows=rows))
+        path.write_bytes(path.read_bytes()[:100])
+        cli.main(command("--window 2 --batch_size 1", output=path, rows=rows))
+        self.assertLen(path.read_text().splitlines(), 10)
+
+    @parameterized.parameters("--max_new_tokens 3", "--do_sample", "--labels", "--max_source_length 8", "--raw")
+    def test_other_settings_are_refused(self, flag):
+        path, rows = output_path(), rows_file(count=3)
+        cli.main(command(output=path, rows=rows))
+        with self.assertRaisesRegex(ConfigError, "answers of other settings"):
+            cli.main(command(flag, output=path, rows=rows))
+
+    def test_interactive_answers_as_json(self):
+        out = io.StringIO()
+        typed = iter(["A good film.", "A bad film."])
+
+        def read(prompt):
+            try:
+                return next(typed)
+            except StopIteration:
+                raise EOFError from None
+
+        with contextlib.redirect_stdout(out), mock.patch("builtins.input", read):
+            cli.main(command("--interactive --labels --json"))
+        self.assertEqual([json.loads(line)["row"] for line in out.getvalue().splitlines()], [0, 1])
+
+
+class TrainedModelTest(parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.directory = Path(tempfile.mkdtemp()) / "run"
+        flags = "--max_train_samples 64 --max_eval_samples 24 --max_steps 4 --per_device_train_batch_size 8 --use_cpu "
+        flags += "--config_overrides d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2 --disable_tqdm True "
+        fine_tune_t5.main([*flags.split(), "--output_dir", str(cls.directory)])
+        rows = load_split(load_task("mini", "sentiment"), "validation", "validation", DataOptions()).rows
+        cls.rows = Path(tempfile.mkdtemp()) / "rows.jsonl"
+        cls.rows.write_text("".join(json.dumps(row) + "\n" for row in rows.to_list()[:100]))
+
+    @parameterized.parameters("generate", "score")
+    def test_answers_are_those_of_the_evaluation(self, method):
+        scored = Path(tempfile.mkdtemp()) / "eval"
+        flags = (
+            f"--model_name_or_path {self.directory} --eval_only --eval_method {method} --use_cpu --output_dir {scored}"
+        )
+        fine_tune_t5.main([*flags.split(), "--disable_tqdm", "True"])
+        expected = [json.loads(line) for line in (scored / "predictions/sentiment.validation.jsonl").open()]
+        lines = printed("--labels" if method == "score" else "", rows=str(self.rows), model=str(self.directory))
+        self.assertEqual([line["prediction"] for line in lines], [line["prediction"] for line in expected[:100]])
+
+    def test_fine_tuner_answers_as_the_command(self):
+        tuner = FineTuner(model_name_or_path=str(self.directory), use_cpu=True, eval_only=True)
+        texts = [line["inputs"] for line in printed("--include_inputs", rows=str(self.rows), model=str(self.directory))]
+        for flags, settings in (
+            ("", {}),
+            ("--do_sample --top_p 0.9", {"do_sample": True, "top_p": 0.9}),
+            ("--num_beams 3", {"num_beams": 3}),
+        ):
+            lines = printed(flags, rows=str(self.rows), model=str(self.directory))
+            self.assertEqual(tuner.predict(texts, max_length=2, **settings), [line["prediction"] for line in lines])
+        several = tuner.predict(texts[:3], num_beams=2, num_return_sequences=2)
+        self.assertEqual([len(answers) for answers in several], [2, 2, 2])
+        lines = printed("--labels", rows=str(self.rows), model=str(self.directory))
+        np.testing.assert_allclose(
+            [shares["positive"] for shares in tuner.predict_labels(texts)],
+            [line["probabilities"]["positive"] for line in lines],
+            atol=1e-5,
+        )
+
+
+@pytest.mark.slow
+class ProcessesTest(parameterized.TestCase):
+    FLAGS = "--window 4 --batch_size 2 --do_sample --max_new_tokens 12 --num_return_sequences 2"
+
+    def whole(self, rows, flags=FLAGS):
+        path = output_path()
+        cli.main(command(flags, output=path, rows=rows))
+        return path.read_bytes()
+
+    @parameterized.parameters(0.0, 0.4, 1.1)
+    def test_killed_and_started_again_it_writes_the_same_bytes(self, seconds):
+        rows, path = rows_file(count=22), output_path()
+        whole = self.whole(rows)
+        argv = [sys.executable, "-m", "t5suite", *command(self.FLAGS, output=path, rows=rows)]
+        for lines in (1, 9, 17):
+            process = started(argv)
+            while process.poll() is None and not (path.exists() and path.read_bytes().count(b"\n") >= lines):
+                time.sleep(0.002)
+            time.sleep(seconds * 0.01)
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+        self.assertEqual(started(argv).wait(), 0)
+        self.assertEqual(path.read_bytes(), whole)
+
+    @parameterized.parameters("", "--deepspeed zero3")
+    def test_two_processes_write_the_bytes_of_one(self, sharding):
+        rows, path = rows_file(count=22), output_path()
+        flags = self.FLAGS.replace("--num_return_sequences 2", "--num_return_sequences 2 --scores")
+        argv = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
+        argv += ["--standalone", "-m", "t5suite", *command(flags, sharding, output=path, rows=rows)]
+        process = started(argv, DS_ACCELERATOR="cpu")
+        _, errors = process.communicate()
+        self.assertEqual(process.returncode, 0, errors.decode()[-2000:])
+        self.assertEqual(path.read_bytes(), self.whole(rows, flags))
+
+    def test_a_bad_row_ends_all_processes_with_65(self):
+        rows, path = rows_file(count=10), output_path()
+        Path(rows).write_text(Path(rows).read_text() + "{oops\n")
+        argv = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone", "-m", "t5suite"]
+        process = started([*argv, *command(self.FLAGS, output=path, rows=rows)])
+        _, errors = process.communicate()
+        self.assertNotEqual(process.returncode, 0)
+        self.assertIn("rows.jsonl:11: not JSON", errors.decode())
+        self.assertLen(path.read_text().splitlines(), 8)
+
+
+if __name__ == "__main__":
+    absltest.main()
