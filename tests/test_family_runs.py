@@ -1,0 +1,173 @@
+"""Whole small runs of fine_tune_t5.py with models that are no encoder-decoders."""
+
+import contextlib
+import io
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+from absl.testing import absltest, parameterized
+from shared_data import MISSING, SHARED_DATA
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+import fine_tune_t5
+from t5suite.data.jsonl import read_jsonl
+from t5suite.errors import ConfigError
+from t5suite.fine_tuner import FineTuner
+
+GPT2 = {"config_name": "gpt2", "config_overrides": "n_embd=32,n_layer=1,n_head=2"}
+BERT = {
+    "config_name": "bert",
+    "config_overrides": "hidden_size=32,num_hidden_layers=1,num_attention_heads=2,intermediate_size=32",
+}
+SETTINGS = {
+    "max_train_samples": 64,
+    "max_eval_samples": 24,
+    "max_steps": 4,
+    "per_device_train_batch_size": 8,
+    "learning_rate": 5e-3,
+    "eval_strategy": "steps",
+    "eval_steps": 2,
+    "logging_steps": 1,
+    "disable_tqdm": True,
+    "use_cpu": True,
+}
+
+
+def run(*flags, output_dir=None, **settings):
+    output_dir = output_dir or Path(tempfile.mkdtemp()) / "run"
+    argv = [f"--{name}={value}" for name, value in {**SETTINGS, **settings}.items()]
+    return fine_tune_t5.main([*argv, *flags, f"--output_dir={output_dir}"]), Path(output_dir)
+
+
+def evaluated(folder, *flags):
+    """The model of a run once more, with no flag but its folder."""
+    output_dir = Path(tempfile.mkdtemp()) / "run"
+    argv = [f"--model_name_or_path={folder}", "--eval_only", "--max_eval_samples=24", "--use_cpu", *flags]
+    return fine_tune_t5.main([*argv, "--disable_tqdm=True", f"--output_dir={output_dir}"]), output_dir
+
+
+def predictions(folder, name="sentiment.validation"):
+    return [line["prediction"] for line in read_jsonl(folder / "predictions" / f"{name}.jsonl")]
+
+
+def card(folder):
+    return (folder / "README.md").read_text().replace("t5suite", "")
+
+
+class CausalRunTest(parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.results, cls.folder = run("--answer_separator= => ", **GPT2)
+
+    def test_the_saved_model_answers_as_it_was_trained_without_being_told_how(self):
+        results, folder = evaluated(self.folder)
+        self.assertEqual(results["tasks"], self.results["tasks"])
+        self.assertEqual(predictions(folder), predictions(self.folder))
+        self.assertEqual(AutoModelForCausalLM.from_pretrained(self.folder).config.answer_separator, " => ")
+
+    def test_its_card_tells_of_no_other_family(self):
+        text = card(self.folder)
+        self.assertIn("pipeline_tag: text-generation", text)
+        self.assertIn("AutoModelForCausalLM", text)
+        self.assertNotIn("T5", text)
+        self.assertNotIn("Seq2Seq", text)
+
+    def test_all_checkpoints_are_scored_with_their_own_weights(self):
+        """--config_name says what the run began with; it must not make random weights of its checkpoints."""
+        found, _ = run("--answer_separator= => ", "--eval_checkpoints=all", output_dir=self.folder, **GPT2)
+        best = max(found.values(), key=lambda of_step: of_step["tasks"]["sentiment"]["accuracy"])
+        self.assertEqual(best["tasks"]["sentiment"], self.results["tasks"]["sentiment"])
+
+    def test_prompts_that_do_not_fit_the_model_are_told_by_flag(self):
+        with self.assertRaisesRegex(ConfigError, "--max_source_length .*positions for 8 tokens"):
+            run(**{**GPT2, "config_overrides": "n_embd=32,n_layer=1,n_head=2,n_positions=8"})
+
+    def test_python_does_what_the_script_does(self):
+        tuner = FineTuner(**SETTINGS, **GPT2, answer_separator=" => ", output_dir=tempfile.mkdtemp() + "/run")
+        self.assertEqual(tuner.train(), self.results)
+        texts = [example.inputs for example in tuner.trainer.eval_sets[0].examples[:6]]
+        self.assertEqual(tuner.predict(texts, max_length=5), predictions(self.folder)[:6])
+
+
+class EncoderRunTest(parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        with contextlib.redirect_stderr(io.StringIO()) as log:
+            cls.results, cls.folder = run("--eval_method=score", **BERT)
+        cls.log = log.getvalue()
+
+    def test_answers_are_label_words_scored_as_any(self):
+        self.assertContainsSubset(set(predictions(self.folder)), {"negative", "positive"})
+        lines = read_jsonl(self.folder / "predictions" / "sentiment.validation.jsonl")
+        right = sum(line["prediction"] == line["target"] for line in lines)
+        self.assertAlmostEqual(self.results["tasks"]["sentiment"]["accuracy"], 100 * right / 24)
+        self.assertEqual(self.results["tasks"]["sentiment"]["invalid_rate"], 0.0)
+
+    def test_a_flag_that_a_head_does_not_heed_is_named(self):
+        self.assertIn("--eval_method has no effect: an encoder's head gives the answer", self.log)
+
+    def test_the_saved_model_has_its_head(self):
+        results, folder = evaluated(self.folder)
+        self.assertEqual(results["tasks"], self.results["tasks"])
+        self.assertEqual(predictions(folder), predictions(self.folder))
+        config = AutoModelForSequenceClassification.from_pretrained(self.folder).config
+        self.assertEqual(config.id2label, {0: "negative", 1: "positive"})
+
+    def test_its_card_tells_of_no_other_family(self):
+        self.assertIn("pipeline_tag: text-classification", card(self.folder))
+        self.assertIn("AutoModelForSequenceClassification", card(self.folder))
+        self.assertNotIn("T5", card(self.folder))
+
+    def test_a_mixture_of_label_sets_is_refused(self):
+        with self.assertRaisesRegex(ConfigError, "an encoder has one head: mini/sentiment is"):
+            run("--dataset_name=all", **BERT)
+
+    def test_numbers_are_learnt_by_squared_differences(self):
+        results, folder = run("--dataset_name=similarity", **BERT)
+        self.assertEqual(list(results["tasks"]["similarity"]), ["pearson", "spearman", "invalid_rate"])
+        values = [float(text) for text in predictions(folder, "similarity.validation")]
+        self.assertTrue(all(0 <= value <= 5 for value in values))
+        self.assertGreater(len(set(values)), 10)
+        targets = [float(line["target"]) for line in read_jsonl(folder / "predictions/similarity.validation.jsonl")]
+        lines = [line for line in read_jsonl(folder / "metrics.jsonl") if "eval/loss" in line]
+        # The target text is rounded to fifths, the label is not.
+        squares = sum((a - b) ** 2 for a, b in zip(values, targets, strict=True)) / len(values)
+        self.assertLess(min(abs(line["eval/loss"] - squares) for line in lines), 0.3)
+
+
+class ResumingTest(parameterized.TestCase):
+    @parameterized.named_parameters(("causal", GPT2), ("encoder", BERT))
+    @pytest.mark.slow
+    def test_a_run_that_goes_on_ends_with_the_same_bytes(self, model):
+        _, whole = run(**model)
+        _, other = run(f"--resume={whole / 'checkpoint-2'}", **model)
+        for name in ("model.safetensors", "results.json", "predictions/sentiment.validation.jsonl"):
+            self.assertEqual((whole / name).read_bytes(), (other / name).read_bytes(), name)
+        steps = [line["step"] for line in read_jsonl(other / "metrics.jsonl") if "train/loss" in line]
+        self.assertEqual(steps, [3, 4])
+
+
+class BaselineTest(parameterized.TestCase):
+    @pytest.mark.slow
+    def test_the_bert_baseline_runs_on_rows_of_sst2(self):
+        """recipes/bert_sst2.yaml, with a tiny BERT in the place of bert-base-uncased."""
+        if not SHARED_DATA.exists():
+            self.skipTest(MISSING)
+        flags = [f"--{name}={value}" for name, value in {**SETTINGS, **BERT}.items()]
+        folder = tempfile.mkdtemp() + "/run"
+        results = fine_tune_t5.main([
+            "bert_sst2.yaml", *flags, "--model_name_or_path=None", "--tokenizer_name=None", "--warmup_steps=0",
+            "--bf16=False", f"--data_dir={SHARED_DATA}", f"--output_dir={folder}",
+        ])  # fmt: skip
+        self.assertEqual(list(results["tasks"]["sst2"]), ["accuracy", "invalid_rate"])
+        self.assertEqual(
+            json.loads(Path(folder, "config.json").read_text())["label2id"], {"negative": 0, "positive": 1}
+        )
+
+
+if __name__ == "__main__":
+    absltest.main()
