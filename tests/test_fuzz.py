@@ -190,7 +190,9 @@ class RowsTest(FuzzTest):
 
 
 def columns_of(task) -> list[str]:
-    return [*task.text_columns, task.entry["label_column_name"], "idx"]
+    more = ["positive_examples", "negative_examples"] if task.entry.get("formatter") == "super_ni" else []
+    more += [task.entry["references_by"]] if task.entry.get("references_by") else []
+    return [*task.text_columns, task.entry["label_column_name"], "idx", *more]
 
 
 ENTRY_VALUES = {
@@ -210,6 +212,10 @@ ENTRY_VALUES = {
     "hub_path": [None, "nyu-mll/glue", 5, "../x"],
     "hub_name": [None, "rte", 5],
     "num_examples": [None, {"train": 5}, 5, [], "x"],
+    "source": [None, "super_ni", "hub", 5],
+    "instruction": [None, {}, {"seed": "x"}, 5, DATASET_VALS["super_ni"]["english"]["instruction"]],
+    "references_by": [None, "id", "", 5],
+    "report_by": [None, [], ["task"], "task", [5]],
     "surprise": [1],
 }  # fmt: skip
 NEEDED = ("prefix", "text_column_name", "label_column_name", "labels", "metric_names", "metric_to_optimize")

@@ -24,9 +24,11 @@ def merge_references(rows, by: str, column: str):
     answers: dict = {}
     first: dict = {}
     for i, (key, answer) in enumerate(zip(rows[by], rows[column], strict=True)):
+        if isinstance(key, (list, dict)):
+            raise DataError(f"column {by!r} of row {i} holds {key!r:.100}, by which rows cannot be told apart")
         first.setdefault(key, i)
         found = answers.setdefault(key, [])
         if answer is not None:
-            found.extend(answer if isinstance(answer, list) else [answer])
+            found.extend(map(str, answer if isinstance(answer, list) else [answer]))
     kept = rows.select(list(first.values())).remove_columns(column)
     return kept.add_column(column, [found or None for found in answers.values()]).select_columns(rows.column_names)

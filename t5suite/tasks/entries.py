@@ -41,6 +41,22 @@ OPTIONAL_FIELDS = (
     "references_by",
     "report_by",
 )
+# Sources that an entry may name itself; the others follow from the flags.
+ENTRY_SOURCES = ("super_ni",)
+# What `instruction` holds, and of which type.
+INSTRUCTION_KINDS = {
+    "task_lists": (str,),
+    "max_num_instances_per_task": (int, type(None)),
+    "max_num_instances_per_eval_task": (int, type(None)),
+    "add_task_definition": (bool,),
+    "num_pos_examples": (int,),
+    "num_neg_examples": (int,),
+    "add_explanation": (bool,),
+    "add_task_name": (bool,),
+    "tk_instruct": (bool,),
+    "seed": (int,),
+}
+_NOTHING = object()
 SPLIT_ROLES = ("train", "validation", "test")
 # What an optional field may hold, where nothing else looks at it more closely; each may be null, too.
 FIELD_KINDS = {
@@ -77,6 +93,7 @@ def check_entry(name: str, entry) -> None:
     _check_names(name, entry)
     _check_splits(name, entry.get("splits"))
     _check_forms(name, entry)
+    _check_sources(name, entry)
 
 
 def metric_functions(entry) -> dict:
@@ -188,6 +205,25 @@ def _check_forms(name, entry):
     for key in ("max_input_tokens", "max_output_tokens"):
         if entry.get(key) is not None and (type(entry[key]) is not int or entry[key] < 1):
             raise ConfigError(f"{name}: {key} must be a whole number of tokens above 0, not {entry[key]!r:.60}")
+
+
+def _check_sources(name, entry):
+    """Where rows come from and how they belong together."""
+    if entry.get("source") is not None:
+        find(entry["source"], {source: source for source in ENTRY_SOURCES}, "source", where=name)
+    if entry.get("references_by") is not None and value_kind(entry) != "text":
+        raise ConfigError(f"{name}: references_by is for free text; the task's targets are labels or numbers")
+    if not _all_text(entry.get("report_by") or []):
+        raise ConfigError(f"{name}: report_by must be a list of columns, not {entry['report_by']!r:.200}")
+    instructs = "super_ni" in (entry.get("formatter"), entry.get("source"))
+    if instructs != (entry.get("instruction") is not None):
+        raise ConfigError(f"{name}: the formatter and source super_ni and the field instruction need each other")
+    for key, kinds in INSTRUCTION_KINDS.items() if instructs else ():
+        value = entry["instruction"].get(key, _NOTHING)
+        if type(value) not in kinds or (type(value) is int and value < 0):
+            raise ConfigError(
+                f"{name}: instruction: {key} must be given as Tk-Instruct's flag would be, not {value!r:.60}"
+            )
 
 
 def _all_text(values) -> bool:

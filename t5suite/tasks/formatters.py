@@ -12,6 +12,7 @@ preprocessors where the two differ). Every formatter takes `(row, entry, split)`
 import numbers
 import re
 import string
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -204,8 +205,8 @@ def squad(row, entry, split):
     parts = []
     for prefix, column in zip(as_list(entry["prefix"]), as_list(entry["text_column_name"]), strict=True):
         parts.append(prefix + pad_punctuation(cell(row, column, str)))
-    answers = value_at(row, entry["label_column_name"])
-    target = pad_punctuation(str(answers[0])) if is_labelled(row, entry) else UNKNOWN_TARGET
+    labelled = is_labelled(row, entry)
+    target = pad_punctuation(str(cell(row, entry["label_column_name"], list)[0])) if labelled else UNKNOWN_TARGET
     return [Example(SPACES.sub(" ", " ".join(parts)), target)]
 
 
@@ -228,15 +229,26 @@ def super_ni(row, entry, split, fits=lambda text: True):
     >>> super_ni(row, DATASET_VALS["super_ni"]["english"], "test")
     [Example(inputs='Definition: Name the capital.\\n\\n Positive Example 1 -\\nInput: ...', targets='Lima')]
     """
-    for column, kind in (("definition", str), ("input", str), ("positive_examples", list), ("negative_examples", list)):
-        cell(row, column, kind)
     settings = entry["instruction"]
-    references = value_at(row, entry["label_column_name"])
-    references = [] if references is None else [references] if isinstance(references, str) else list(references)
+    check_instance(row)
     inputs = instruction_text(row, settings, fits)
-    if not references:
+    if not is_labelled(row, entry):
         return [Example(inputs, UNKNOWN_TARGET)]
+    label = value_at(row, entry["label_column_name"])
+    references = [str(text) for text in (label if isinstance(label, (list, tuple, np.ndarray)) else [label])]
     return [Example(inputs, drawn_reference(row, references, settings) if split == "train" else references[0])]
+
+
+def check_instance(row) -> None:
+    """Raises a `DataError` that names the part of an instance that is missing, or is none."""
+    for column in ("task", "definition", "input"):
+        cell(row, column, str)
+    for column in ("positive_examples", "negative_examples"):
+        for i, example in enumerate(cell(row, column, list)):
+            parts = [example.get(key) for key in ("input", "output")] if isinstance(example, Mapping) else [None]
+            explanation = example.get("explanation") if isinstance(example, Mapping) else None
+            if not all(isinstance(part, str) for part in parts) or not isinstance(explanation, str | None):
+                raise DataError(f"column {column!r}: {i} holds {example!r:.100}, not an example's input and output")
 
 
 # What the original matches with `[[:punct:]]` and `\s` of RE2, which know ASCII only.

@@ -66,7 +66,7 @@ def squad_answers(task, rows, row_of_example, predictions) -> Judged:
     """
     references = []
     for row in row_of_example:
-        answers = list(value_at(rows[row], task.entry["label_column_name"]))
+        answers = list(map(str, value_at(rows[row], task.entry["label_column_name"])))
         references.append(list(dict.fromkeys([*answers, *map(pad_punctuation, answers)])))
     return Judged([task.parse(text) for text in predictions], references)
 
@@ -114,7 +114,7 @@ def _reference(task, row):
         return label_id(row, task.entry)
     target = label_of(row, task.entry)
     if task.value_kind == "text" and isinstance(target, (list, tuple)):
-        return list(target)
+        return [str(answer) for answer in target]
     return task.parse(task.target_text(row))
 
 
