@@ -18,6 +18,7 @@ from transformers.training_args import OptimizerNames
 from t5suite.errors import ConfigError
 from t5suite.lookup import find, suggestion
 from t5suite.optim.learning_rates import make_scheduler
+from t5suite.optim.libraries import check_library
 from t5suite.optim.optimizers import NEED_WHOLE_TENSORS, OPTIMIZERS, is_adam, make_optimizer
 from t5suite.optim.schedules import SCHEDULES, has_warmup, schedule_settings
 from t5suite.optim.settings import parse_settings, read_value, setting_types, settings_for
@@ -47,6 +48,8 @@ def resolve_names(args) -> None:
     )
     if args.optimizer is not None:
         settings_for(OPTIMIZERS[args.optimizer], args.optim_args, "--optim_args")
+    else:
+        check_library(getattr(args.optim, "value", args.optim))
     given = args.lr_scheduler_kwargs
     if isinstance(given, str) and not given.lstrip().startswith("{"):
         pairs = parse_settings(given, "--lr_scheduler_kwargs")
