@@ -25,12 +25,14 @@ from t5suite.models.configs import (
     parse_overrides,
     require,
 )
+from t5suite.models.custom_attention import custom_attention
 from t5suite.models.families import FAMILIES, family_of, model_class_for
 from t5suite.models.head_tying import T5_TYPES, random_model, trained_model
 from t5suite.models.heads import HEAD_CLASS, draw_head_anew, give_head, head_for
 from t5suite.models.initialization import initialize
 from t5suite.models.packed_t5 import accept_packed_batches
 from t5suite.models.placement import by_device
+from t5suite.models.quantization import quantization_options
 from t5suite.models.vocabulary import (
     fit_config,
     grow_embeddings,
@@ -85,6 +87,7 @@ def load_model(
     allow_missing_keys: bool = False,
     attn_implementation: str | None = None,
     adapter_base: str | None = None,
+    quantization: str | None = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
 ):
@@ -101,6 +104,7 @@ def load_model(
       num_new_tokens: how many of the tokenizer's last pieces were added to it: trained weights grow rows for these.
       init_checkpoint: a file or folder of bare weights that replace the model's (`checkpoint_weights`).
       attn_implementation: eager, sdpa, ...; transformers' own choice without it (sdpa where the model has it).
+      quantization: 8bit or 4bit for matrices that stay as they are under an adapter (`quantization`).
       adapter_base: where the base model is, if `name` is an adapter's folder and it is not where that says.
 
     Raises:
@@ -119,6 +123,7 @@ def load_model(
             tasks=tasks,
             init_checkpoint=init_checkpoint,
             attn_implementation=attn_implementation,
+            quantization=quantization,
             trust_remote_code=trust_remote_code,
         )
     if adapter_base is not None:
@@ -131,6 +136,7 @@ def load_model(
     auto_class = model_class_for(config, family, sentence_pairs) if head is None else HEAD_CLASS
     new_head = head is not None and give_head(config, head)
     options = {"dtype": torch.float32, "trust_remote_code": trust_remote_code}
+    options |= quantization_options(quantization, name, scratch)
     if attn_implementation is not None:
         _check_attention(config, attn_implementation)
         options["attn_implementation"] = attn_implementation
@@ -174,7 +180,10 @@ def _with_trained_rows(name: str, settings: dict) -> str:
 
 def _random_weights(auto_class, config, options):
     try:
-        model = random_model(auto_class, config, **options)
+        with custom_attention(auto_class, config, options["trust_remote_code"]):
+            model = random_model(auto_class, config, **options)
+    except ConfigError:
+        raise
     except (ValueError, ImportError) as error:
         raise ConfigError(f"cannot make a model of type {config.model_type!r}: {first_line(error)}") from None
     initialize(model)
@@ -186,7 +195,10 @@ def _trained_weights(auto_class, name, config, options):
     if folder.is_dir():
         _check_weights_of(folder)
     try:
-        return trained_model(auto_class, name, config, **options)
+        with custom_attention(auto_class, config, options["trust_remote_code"]):
+            return trained_model(auto_class, name, config, **options)
+    except ConfigError:
+        raise
     except pickle.UnpicklingError:
         # torch's own message advises to switch the protection off.
         raise ConfigError(
