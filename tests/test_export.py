@@ -4,17 +4,20 @@ import functools
 import json
 import os
 import shutil
+import subprocess
 import tempfile
 import unittest
 from collections import OrderedDict
 from pathlib import Path
 
+import pytest
 import shared_data
 import torch
 from absl.testing import absltest, parameterized
 from safetensors import safe_open
 from safetensors.torch import load_file
 from sentencepiece import SentencePieceProcessor
+from test_sharded_training import HAS_COMPILER, NEEDS_COMPILER, ROOT, environment, torchrun
 from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, set_seed
 
@@ -252,6 +255,22 @@ class SourceTest(TestCase):
         self.assertGreater((logits_of(source_folder()) - own).abs().max(), 1e-2)
         self.assertNotIn("adapter_config.json", os.listdir(self.output))
 
+    def test_an_adapter_that_no_weights_can_hold_is_refused(self):
+        model = load_model(source_folder(), tokenizer=TOKENIZER)
+        model = adapted(model, TOKENIZER, "prompt_tuning", {"num_virtual_tokens": 3}, base_name=source_folder())
+        save_adapter(model, self.folder / "adapter")
+        TOKENIZER.save_pretrained(self.folder / "adapter")
+        with self.assertRaisesRegex(ConfigError, "prompt_tuning cannot be merged"):
+            self.export(self.folder / "adapter")
+
+    def test_a_base_for_what_is_no_adapter_is_refused(self):
+        with self.assertRaisesRegex(ConfigError, "--adapter_base has no effect"):
+            self.export(source_folder(), adapter_base=source_folder())
+
+    def test_a_class_head_may_be_asked_for(self):
+        kept = load_source(source_folder("classifier"), self.folder, family="classification")
+        self.assertEqual(type(kept.model).__name__, "BertForSequenceClassification")
+
 
 class FolderTest(TestCase):
     def test_a_folder_that_holds_something_is_refused(self):
@@ -365,6 +384,33 @@ class ShardsTest(TestCase):
             with safe_open(self.folder / places[name], "pt") as file:
                 self.assertTrue(torch.equal(file.get_tensor(name), tensor))
         self.assertNotIn("alias", places)
+
+
+@pytest.mark.slow
+class RealShardsTest(TestCase):
+    """Shards that DeepSpeed has written on two ranks."""
+
+    @parameterized.parameters("zero1", "zero2", "zero3")
+    @unittest.skipUnless(HAS_COMPILER, NEEDS_COMPILER)
+    def test_shards_of_a_run_give_the_weights_that_it_saved(self, stage):
+        run = self.folder / "run"
+        flags = (
+            f"--deepspeed {stage} --max_steps 2 --max_train_samples 32 --max_eval_samples 4 --use_cpu True "
+            "--save_strategy steps --save_steps 2 --eval_strategy no --optimizer adamw --learning_rate 1e-3 "
+            f"--per_device_train_batch_size 4 --benchmark mini --dataset_name sentiment --output_dir {run}"
+        )
+        command = torchrun(2, str(ROOT / "fine_tune_t5.py"), *flags.split())
+        done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=900)
+        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+        checkpoint = run / "checkpoint-2"
+        saved = load_file(checkpoint / "model.safetensors")
+        for name in ("model.safetensors", "checkpoint.json"):
+            (checkpoint / name).unlink()
+        self.export(checkpoint)
+        found = load_file(self.output / "model.safetensors")
+        self.assertEqual(found.keys(), saved.keys())
+        for name, tensor in found.items():
+            self.assertTrue(torch.equal(tensor, saved[name]), name)
 
 
 def pieces_of(model) -> list:

@@ -212,7 +212,9 @@ class RuntimeTest(TestCase):
 
 @pytest.mark.slow
 class FamiliesTest(TestCase):
-    @parameterized.parameters("untied gated T5", "umT5", "LongT5", "BART", "Pegasus", "GPT-2", "OPT", "BLOOM", "Llama")
+    @parameterized.parameters(
+        "untied gated T5", "umT5", "LongT5", "BART", "Pegasus", "GPT-2", "OPT", "BLOOM", "Llama", "Mistral"
+    )
     def test_models_that_write(self, kind):
         source, folder = exported(kind)
         found = compare(source.model, source.family, OnnxModel(folder, num_threads=1))
@@ -224,6 +226,19 @@ class FamiliesTest(TestCase):
     def test_encoders(self, kind):
         source, folder = exported(kind)
         self.assert_rounding(compare(source.model, source.family, OnnxModel(folder, num_threads=1)))
+
+    def test_a_large_models_weights_lie_beside_its_graphs_and_may_be_quantized(self):
+        model = t5()
+        source = Source(model, TOKENIZER, None, torch.float32, "seq2seq")
+        with mock.patch("t5suite.export.onnx_files.LARGEST_FILE", 0):
+            files = write_graphs(source, self.folder)
+        self.assertLess((self.folder / files[0]).stat().st_size, (self.folder / f"{files[0]}.data").stat().st_size)
+        self.assert_rounding(compare(model, "seq2seq", OnnxModel(self.folder, num_threads=1)))
+        with mock.patch("t5suite.export.quantization.LARGEST_FILE", 0):
+            said = quantize(self.folder, files)
+        self.assertLess(said["bytes_after"], 0.6 * said["bytes_before"])
+        found = compare(model, "seq2seq", OnnxModel(self.folder, num_threads=1))
+        self.assertLess(found["first_step_logits_relative"], 0.2)
 
     def test_the_whole_command_with_scores_before_and_after(self):
         source = self.folder / "source"
@@ -263,6 +278,10 @@ KINDS = {
     ),
     "BLOOM": lambda: model_of("bloom", "hidden_size=32,n_layer=1,n_head=2"),
     "Llama": lambda: model_of("llama", ",".join(f"{k}={v}" for k, v in BERT.items()) + ",num_key_value_heads=1"),
+    # Its window of 8 tokens is shorter than what was traced and most prompts.
+    "Mistral": lambda: model_of(
+        "mistral", ",".join(f"{k}={v}" for k, v in BERT.items()) + ",num_key_value_heads=1,sliding_window=8"
+    ),
     "BERT": lambda: model_of("bert", ",".join(f"{k}={v}" for k, v in BERT.items()), "masked"),
     "BERT classifier": lambda: classifier(BertForSequenceClassification, BertConfig, **BERT),
     "DistilBERT classifier": lambda: classifier(

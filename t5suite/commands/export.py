@@ -4,7 +4,7 @@ t5suite export --model_name_or_path runs/mini-sentiment --output_dir exported
 t5suite export --model_name_or_path runs/mini-sentiment --output_dir onnx --format onnx --check --quantize int8
 """
 
-from t5suite.commands.shared import add_data_dir_flag, add_json_flag, add_task_flags, print_json
+from t5suite.commands.shared import add_data_dir_flag, add_json_flag, add_task_flags, note, print_json
 from t5suite.errors import ConfigError
 
 FORMATS = ("hf", "onnx")
@@ -23,6 +23,7 @@ def export_flags(parser) -> None:
     parser.add_argument("--quantize", help="onnx: int8, dynamic 8-bit integers for the weights")
     parser.add_argument("--check", action="store_true", help="compare what was written with the source")
     parser.add_argument("--tokenizer_name", help="the tokenizer, if it does not lie beside the model")
+    parser.add_argument("--adapter_base", help="an adapter's base model, if not where the adapter says")
     parser.add_argument("--model_family", help="seq2seq, causal, masked or classification (default: by configuration)")
     parser.add_argument("--model_revision", help="branch, tag or commit of a model of the hub")
     parser.add_argument("--trust_remote_code", action="store_true", help="run code that a model of the hub brings")
@@ -39,6 +40,8 @@ def export(arguments) -> None:
       ConfigError: flags that do not go together, no such model, or a folder that is not empty.
     """
     check_flags(arguments)
+    if arguments.quantize and not arguments.benchmark:
+        note("what the 8 bits cost in points is measured with --benchmark and --dataset_name")
     from t5suite.export.exporting import Wanted, export_model
 
     card = export_model(Wanted.of(arguments))
@@ -72,12 +75,23 @@ def lines_of(card: dict) -> list[str]:
     """What a person wants to know of an export."""
     lines = [f"{card['format']}: {card['model']['class']}, {card['model']['parameters']} parameters"]
     lines += [f"{size:>12} bytes  {name}" for name, size in card["files"].items()]
-    for name, value in (card.get("check") or {}).items():
-        lines.append(f"check  {name:<28} {value}")
+    for kind in ("check", "check_quantized"):
+        lines += [
+            f"{kind.partition('_')[2] or 'check':<9}  {name:<28} {shown(v)}" for name, v in card.get(kind, {}).items()
+        ]
     quantized = card.get("quantized")
     if quantized:
         before, after = quantized["bytes_before"], quantized["bytes_after"]
-        lines.append(f"int8   {before} -> {after} bytes ({after / before:.2f})")
+        lines.append(f"int8       {before} -> {after} bytes ({after / before:.2f})")
     for name, of_metric in (card.get("scores") or {}).get("metrics", {}).items():
-        lines.append(f"score  {name:<28} " + "  ".join(f"{kind} {value}" for kind, value in of_metric.items()))
+        lines.append(f"score      {name:<28} " + "  ".join(f"{kind} {shown(v)}" for kind, v in of_metric.items()))
     return lines
+
+
+def shown(value) -> str:
+    """A count as it is, any other number with four digits.
+
+    >>> shown(12), shown(1.3113021850585938e-06), shown(97.5)
+    ('12', '1.311e-06', '97.5')
+    """
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -29,6 +29,7 @@ class Wanted:
     quantize: str | None = None
     check: bool = False
     tokenizer_name: str | None = None
+    adapter_base: str | None = None
     model_family: str | None = None
     model_revision: str | None = None
     trust_remote_code: bool = False
@@ -60,6 +61,7 @@ def export_model(wanted: Wanted) -> dict:
             wanted.model_family,
             wanted.model_revision,
             wanted.trust_remote_code,
+            wanted.adapter_base,
         )
         card = {
             "format": wanted.format,

@@ -79,6 +79,7 @@ class FirstStep(torch.nn.Module):
             encoder_outputs=BaseModelOutput(last_hidden_state=inputs["encoder_hidden_states"]),
             attention_mask=inputs["encoder_attention_mask"],
             decoder_input_ids=inputs["input_ids"],
+            past_key_values=EncoderDecoderCache(DynamicCache(), DynamicCache()),
             use_cache=True,
             return_dict=True,
         )
@@ -124,9 +125,10 @@ class DecoderAlone(torch.nn.Module):
         """logits, then keys and values layer by layer."""
         past = [tensor for name, tensor in inputs.items() if name.startswith("past_key_values")]
         plain = {name: tensor for name, tensor in inputs.items() if not name.startswith("past_key_values")}
-        if past:
-            plain["past_key_values"] = DynamicCache(list(zip(past[0::2], past[1::2], strict=True)))
-        outputs = self.model(**plain, use_cache=True, return_dict=True)
+        # A cache of plain layers, whatever the model would make: one that slides along keeps a window alone, whose
+        # length `torch.export` takes for a constant. The mask hides what lies outside the window.
+        cache = DynamicCache(list(zip(past[0::2], past[1::2], strict=True)) or None)
+        outputs = self.model(**plain, past_key_values=cache, use_cache=True, return_dict=True)
         return (outputs.logits, *_keys_and_values(outputs.past_key_values))
 
 

@@ -29,25 +29,29 @@ def quantize(folder, files: list[str]) -> dict[str, int]:
         from onnxruntime.quantization import QuantType, quantize_dynamic
     except ImportError as error:
         raise ConfigError(f"--quantize int8: {error}; {INSTALL}") from None
-    folder = Path(folder)
-    before, after = 0, 0
+    folder, new = Path(folder), Path(folder) / NEW
+    before = _bytes_of(folder, files)
+    new.mkdir()
     for name in files:
-        file, data = folder / name, folder / f"{name}.data"
-        new = file.with_name(f"{NEW}-{name}")
-        size = sum(part.stat().st_size for part in (file, data) if part.is_file())
         with quiet():
             quantize_dynamic(
-                file,
-                new,
+                folder / name,
+                new / name,
                 weight_type=QuantType.QInt8,
                 per_channel=True,
-                use_external_data_format=size > LARGEST_FILE,
+                use_external_data_format=_bytes_of(folder, [name]) > LARGEST_FILE,
             )
-        before += size
-        data.unlink(missing_ok=True)
-        new.replace(file)
-        after += file.stat().st_size + sum(part.stat().st_size for part in folder.glob(f"{new.name}.data"))
-    return {"bytes_before": before, "bytes_after": after}
+        (folder / f"{name}.data").unlink(missing_ok=True)
+        for file in new.iterdir():
+            file.replace(folder / file.name)
+    new.rmdir()
+    return {"bytes_before": before, "bytes_after": _bytes_of(folder, files)}
+
+
+def _bytes_of(folder: Path, files: list[str]) -> int:
+    """The bytes of files, with those of the weights that lie beside them."""
+    parts = [folder / part for name in files for part in (name, f"{name}.data")]
+    return sum(part.stat().st_size for part in parts if part.is_file())
 
 
 @contextlib.contextmanager

@@ -59,12 +59,14 @@ def load_source(
     family: str | None = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
+    adapter_base: str | None = None,
 ) -> Source:
     """The model that a name, run directory, checkpoint or adapter stands for.
 
     Args:
       staging: a folder of the caller's where whole weights may be put together.
-      family: seq2seq, causal, masked, ... if not what the configuration says.
+      family: seq2seq, causal, masked or classification, if not what the configuration says.
+      adapter_base: where an adapter's base model is, if not where the adapter says.
 
     Raises:
       ConfigError: no such model, or a folder without one.
@@ -77,8 +79,11 @@ def load_source(
     flag = "--tokenizer_name" if tokenizer_name else FLAG
     tokenizer = load_tokenizer(tokenizer_name or place, revision, trust_remote_code, flag)
     options = {"revision": revision, "trust_remote_code": trust_remote_code}
+    if adapter_base is not None and not is_adapter(place):
+        raise ConfigError(f"--adapter_base has no effect: {FLAG} {name} is no adapter's folder")
     if is_adapter(place):
-        model, dtype = load_merged(place, tokenizer, family, **options), torch.float32
+        model = merged(load_model(place, tokenizer=tokenizer, family=family, adapter_base=adapter_base, **options))
+        dtype = torch.float32
     else:
         config = load_config(place, **options)
         model, dtype = _load(place, config, tokenizer, family, options), stored_dtype(config)
@@ -150,13 +155,8 @@ def _put_together(folder: Path, staging: Path) -> Path:
     return whole
 
 
-def load_merged(place: str, tokenizer, family, **options):
-    """An adapter with its base model, made one."""
-    return merged(load_model(place, tokenizer=tokenizer, family=family, **options))
-
-
 def _load(place: str, config, tokenizer, family, options):
-    if any(name.endswith(CLASSIFIER) for name in config.architectures or ()):
+    if family == "classification" or any(name.endswith(CLASSIFIER) for name in config.architectures or ()):
         try:
             return AutoModelForSequenceClassification.from_pretrained(place, dtype=torch.float32, **options)
         except (OSError, ValueError, RuntimeError, SafetensorError, pickle.UnpicklingError) as error:
