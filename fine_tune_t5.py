@@ -107,7 +107,7 @@ def fine_tune(run, plan, settings, changed, resume, trains, arguments) -> dict:
     logger.info("%(class)s, %(parameters)d parameters", describe(model))
 
     # 5. Data, tokenization as the model's family reads and writes, and the metrics of every split that is scored.
-    encoding = encoding_by_flags(model, tokenizer, arguments.data, changed)
+    encoding = encoding_by_flags(model, tokenizer, arguments.data, changed, model_args.model_name_or_path)
     data = data_for(plan, tokenizer, arguments, trains, encoding)
 
     # 6. Trainer.
@@ -115,6 +115,7 @@ def fine_tune(run, plan, settings, changed, resume, trains, arguments) -> dict:
     tasks = {task.name: task.entry for task in plan.tasks}
     run.use_data(data.described)
     run.update(tasks=tasks, mixing_rates=rates, missing_tasks=data.missing, model=describe(model))
+    run.update(encoding=encoding.described)
     trainer.run_details = run.checkpoint_details
 
     # 7. Training; trackers mirror metrics.jsonl.
@@ -145,7 +146,7 @@ def fine_tune(run, plan, settings, changed, resume, trains, arguments) -> dict:
 def show(plan, settings, changed, trains, arguments) -> dict:
     """`--dry_run`: the configuration, some pairs, lengths and steps."""
     tokenizer, model = tokenizer_and_model(arguments.model, tasks=plan.tasks)
-    encoding = encoding_by_flags(model, tokenizer, arguments.data, changed)
+    encoding = encoding_by_flags(model, tokenizer, arguments.data, changed, arguments.model.model_name_or_path)
     data = data_for(plan, tokenizer, arguments, trains, encoding)
     return print_dry_run(settings, changed, data, tokenizer, lengths_of(arguments.data), arguments.training)
 
@@ -161,7 +162,7 @@ def score_checkpoints(plan, arguments) -> dict:
         model_args = trained_as(model_args, folder)
         tokenizer, model = tokenizer_and_model(model_args, tasks=plan.tasks)
         place_by_flags(model, model_args, args, trains=False)
-        encoding = encoding_by_flags(model, tokenizer, arguments.data)
+        encoding = encoding_by_flags(model, tokenizer, arguments.data, None, model_args.model_name_or_path)
         data = data or data_for(plan, tokenizer, arguments, trains=False, encoding=encoding)
         trainer, _ = trainer_for(model, tokenizer, data, arguments, selects=False)
         report = trainer.score(data.eval_sets)

@@ -52,7 +52,8 @@ class FineTuner:
             )
         shared.seed_everything(self.args.seed)
         self.tokenizer, self.model = tokenizer_and_model(self.model_args, tasks=self.plan.tasks)
-        self.encoding = encoding_by_flags(self.model, self.tokenizer, self.data_args)
+        name = self.model_args.model_name_or_path
+        self.encoding = encoding_by_flags(self.model, self.tokenizer, self.data_args, None, name)
         self.model = adapt_by_flags(self.model, self.tokenizer, self.arguments, not self.eval_args.eval_only)
         place_by_flags(self.model, self.model_args, self.args, trains=not self.eval_args.eval_only)
         self.trainer = None

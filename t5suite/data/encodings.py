@@ -39,6 +39,11 @@ class TextEncoding:
 
     key = ""
 
+    @property
+    def described(self) -> dict:
+        """What the manifest says of it."""
+        return {"form": "text to text"}
+
     def for_task(self, task: Task) -> "TextEncoding":
         """The same with the task's own lengths, where it has any."""
         return replace(self, lengths=task.lengths(self.lengths))
@@ -107,6 +112,11 @@ class PromptEncoding(TextEncoding):
         return f"prompt\x00{self.separator}"
 
     @property
+    def described(self) -> dict:
+        """What the manifest says of it."""
+        return {"form": "prompt and answer in one row", "answer_separator": self.separator}
+
+    @property
     def _room(self) -> int:
         return self.lengths.source - len(self.lead) - len(self.between)
 
@@ -163,6 +173,11 @@ class SegmentEncoding(TextEncoding):
     def key(self) -> str:
         """What caches must tell apart."""
         return f"segments\x00{self.words}\x00{self.has_types}"
+
+    @property
+    def described(self) -> dict:
+        """What the manifest says of it."""
+        return {"form": "segments", "head": "a number" if self.words is None else list(self.words)}
 
     def rows(self, rows: dict[str, list], task: Task, split: str) -> dict[str, list]:
         """`input_ids` and `labels` (one a row, -100 where it has none), and `token_type_ids` where the model has them.

@@ -45,7 +45,12 @@ def _prompt(model, tokenizer, lengths, separator):
     elif trained_with not in (None, separator):
         logger.warning("--answer_separator %r: the model was trained with %r", separator, trained_with)
     setattr(model.config, SEPARATOR, separator)
-    return PromptEncoding(tokenizer, lengths, separator)
+    encoding = PromptEncoding(tokenizer, lengths, separator)
+    # Answers end with the tokenizer's end token: the model stops there, whatever else its checkpoint has stopped at.
+    for settings in (model.config, getattr(model, "generation_config", None)):
+        if settings is not None:
+            settings.eos_token_id = encoding.eos
+    return encoding
 
 
 def _segments(model, tokenizer, lengths, separator):

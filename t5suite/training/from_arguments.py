@@ -14,16 +14,18 @@ from t5suite.data.subsets import selection_share
 from t5suite.data.text.readers import TextOptions
 from t5suite.data.training_data import Mixing, Subset
 from t5suite.errors import ChangedDataError, ConfigError
+from t5suite.models.adapters import is_adapter
 from t5suite.models.added_tokens import add_words, begin_at_mean, parse_tokens
 from t5suite.models.families import family_of_model
 from t5suite.models.family_encodings import SEPARATOR, encoding_for
 from t5suite.models.freezing import freeze
 from t5suite.models.loading import load_model, load_model_shapes, load_tokenizer
 from t5suite.models.placement import check_alone, place_model
+from t5suite.models.quantization import quantization_of
 from t5suite.models.vocabulary import add_sentinels, add_tokens, ensure_padding
 from t5suite.run_settings import allowed_names
 from t5suite.tasks.registry import Lengths
-from t5suite.tasks.task_card import TaskCard, make_task_card
+from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card
 from t5suite.training.fine_tuning import (
     Data,
     Plan,
@@ -67,6 +69,7 @@ def tokenizer_and_model(
     words = add_words(tokenizer, parse_tokens(model_args.add_tokens))
     if tasks:
         ensure_padding(tokenizer)
+    quantization = quantization_of(model_args.load_in_8bit, model_args.load_in_4bit)
     load = load_model_shapes if without_weights else load_model
     model = load(
         model_args.model_name_or_path,
@@ -83,6 +86,7 @@ def tokenizer_and_model(
         allow_missing_keys=model_args.allow_missing_keys,
         attn_implementation=model_args.attn_implementation,
         adapter_base=model_args.adapter_base,
+        **({"quantization": quantization} if quantization and not without_weights else {}),
         revision=model_args.model_revision,
         trust_remote_code=model_args.trust_remote_code,
     )
@@ -121,11 +125,18 @@ def place_by_flags(model, model_args, args, trains: bool) -> None:
     )
 
 
-def encoding_by_flags(model, tokenizer, data_args, changed: dict | None = None):
-    """How the model's family reads rows and writes answers; warns of flags that its family does not heed."""
+def encoding_by_flags(model, tokenizer, data_args, changed: dict | None = None, folder: str | None = None):
+    """How the model's family reads rows and writes answers; warns of flags that its family does not heed.
+
+    Args:
+      folder: where the model is from: an adapter's separator stands in its `task.json`, not in its base.
+    """
     separator = data_args.answer_separator
     if separator is not None:
         separator = separator.replace("\\n", "\n").replace("\\t", "\t")  # as a shell passes them
+    elif is_adapter(folder):
+        card = read_task_card(folder)
+        setattr(model.config, SEPARATOR, card.settings.get(SEPARATOR) if card else None)
     encoding = encoding_for(model, tokenizer, lengths_of(data_args), separator)
     warn_of_idle_family_flags(changed or {}, encoding)
     return encoding
