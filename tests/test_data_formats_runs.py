@@ -1,0 +1,241 @@
+"""Whole small runs over rows of one's own: by command and from Python, what they leave behind, and that they resume."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+from absl.testing import absltest, parameterized
+from test_data_formats import csv_file, folder, jsonl
+
+import fine_tune_t5
+from t5suite.data.jsonl import read_jsonl
+from t5suite.errors import ConfigError, DataError, Preempted
+from t5suite.fine_tuner import FineTuner
+from t5suite.training.processes.signals import StopRequests
+from t5suite.training.trainer import SuiteTrainer
+
+ROOT = Path(__file__).resolve().parents[1]
+
+SETTINGS = {
+    "max_steps": 4,
+    "per_device_train_batch_size": 8,
+    "config_overrides": "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2",
+    "eval_strategy": "steps",
+    "eval_steps": 2,
+    "logging_steps": 1,
+    "disable_tqdm": True,
+    "use_cpu": True,
+}
+WORDS = ("bad", "good")
+
+
+def flags(*names, without=()):
+    return [f"--{name}={value}" for name, value in SETTINGS.items() if name not in without] + list(names)
+
+
+def run(*argv, output_dir=None, without=()):
+    directory = output_dir or Path(tempfile.mkdtemp()) / "run"
+    return fine_tune_t5.main([*flags(*argv, without=without), "--output_dir", str(directory)]), directory
+
+
+def reviews(count=60) -> list[dict]:
+    return [{"text": f"film {i} is {WORDS[i % 2]}", "label": WORDS[i % 2]} for i in range(count)]
+
+
+def csv_reviews() -> str:
+    return str(csv_file([["text", "label"], *(list(row.values()) for row in reviews())], folder() / "reviews.csv"))
+
+
+def pairs(name: str, count: int, splits=("train", "val", "test")) -> str:
+    root = folder() / name
+    for split in splits:
+        for part in range(2):
+            rows = [{"input": f"{name} {split} {part} {i}", "output": WORDS[i % 2]} for i in range(count // 2)]
+            if split == "test":
+                rows = [{"input": row["input"]} for row in rows]
+            jsonl(root / split / f"{part}.jsonl", rows)
+    return str(root)
+
+
+def manifest(directory) -> dict:
+    return json.loads((directory / "manifest.json").read_text())
+
+
+COLUMNS = ("--text_column", "text", "--target_column", "label")
+
+
+class CommandTest(parameterized.TestCase):
+    def test_classes_from_csv_are_scored_and_predicted_like_any_task(self):
+        results, directory = run("--data_format", "csv", "--train_file", csv_reviews(), *COLUMNS, "--labels", "bad,good",
+                                 "--eval_method", "score")  # fmt: skip
+        self.assertEqual(set(results["tasks"]["reviews"]), {"accuracy", "invalid_rate"})
+        lines = read_jsonl(directory / "predictions" / "reviews.validation.jsonl")
+        self.assertEqual({line["prediction"] for line in lines} - set(WORDS), set())
+        found = manifest(directory)
+        self.assertEqual(found["tasks"]["reviews"]["labels"], list(WORDS))
+        parts = found["data"]["reviews.train"], found["data"]["reviews.validation"]
+        self.assertEqual([part["rows"] for part in parts], [57, 3])
+        self.assertEqual(parts[0]["fingerprint"], parts[1]["fingerprint"])
+        self.assertNotEqual(parts[0]["origin"], parts[1]["origin"])
+
+    def test_several_data_sets_with_templates_lengths_proportions_and_tests_without_answers(self):
+        a, b = pairs("a", 30), pairs("b", 6)
+        results, directory = run(
+            "--data_class", "JSONLines", "JSONLinesDataset", "Debug", "--data_path", a, b, "none",
+            "--data_config", "none", json.dumps({"metrics": ["bleu"]}), json.dumps({"num_examples": 10}),
+            "--data_sampling_proportion", "1", "2", "1", "--input_format", "q: __input__", "__input__", "__input__",
+            "--output_format", "__output__", "<__output__>", "__output__", "--max_input_tokens", "12", "9", "20",
+            "--max_output_tokens", "4", "6", "5", "--do_predict",
+        )  # fmt: skip
+        self.assertEqual(set(results["tasks"]), {"a", "b"})
+        self.assertEqual(set(results["tasks"]["b"]), {"bleu"})
+        lines = read_jsonl(directory / "predictions" / "b.validation.jsonl")
+        self.assertEqual(lines[0]["target"], "<bad>")
+        self.assertNotIn("target", read_jsonl(directory / "predictions" / "a.test.jsonl")[0])
+        found = manifest(directory)
+        self.assertEqual(found["mixing_rates"], {"a": 1.0, "b": 2.0, "debug": 1.0})
+        files = found["data"]["a.train"]["files"]
+        self.assertEqual([Path(name).name for name in files], ["0.jsonl", "1.jsonl"])
+        self.assertTrue(all(value.startswith("sha256:") for value in files.values()))
+
+    def test_without_evaluation_everything_is_trained_on_and_the_last_checkpoint_stays(self):
+        results, directory = run("--data_format", "csv", "--train_file", csv_reviews(), *COLUMNS, "--no_eval",
+                                 "--save_strategy", "steps", "--save_steps", "2",
+                                 without=("eval_strategy", "eval_steps"))  # fmt: skip
+        self.assertEqual(results, {"tasks": {}, "averages": {}})
+        self.assertEqual(manifest(directory)["data"]["reviews.train"]["used"], 60)
+        self.assertTrue((directory / "checkpoint-4").is_dir())
+        self.assertEqual((directory / "checkpoint-4" / "model.safetensors").read_bytes(),
+                         (directory / "model.safetensors").read_bytes())  # fmt: skip
+
+    @parameterized.parameters(
+        ("--early_stopping_patience", "2"),
+        ("--load_best_model_at_end", "True"),
+        ("--metric_for_best_model", "accuracy"),
+        ("--selection_split", "train[10%]"),
+        ("--eval_only",),
+    )
+    def test_without_evaluation_what_needs_one_is_refused_by_name(self, flag, *value):
+        with self.assertRaisesRegex(ConfigError, f"--no_eval evaluates nothing, which {flag}"):
+            run("--data_format", "csv", "--train_file", csv_reviews(), "--no_eval", flag, *value,
+                without=("eval_strategy", "eval_steps"))  # fmt: skip
+
+    def test_running_text_is_scored_by_its_likelihood(self):
+        path = folder() / "book.txt"
+        path.write_text("".join(f"The film number {i} is good and the city is old.\n" for i in range(60)))
+        results, directory = run("--data_format", "text", "--train_file", str(path), "--block_size", "32")
+        self.assertEqual(list(results["tasks"]["book"]), ["nll"])
+        self.assertGreater(results["tasks"]["book"]["nll"], 0)
+
+    def test_translation_and_a_hub_data_set_of_a_local_folder(self):
+        rows = [{"translation": {"en": f"good {i}", "de": f"gut {i}"}} for i in range(40)]
+        path = jsonl(folder() / "train.jsonl", rows)
+        results, _ = run("--data_format", "translation", "--train_dir", str(path.parent), "--source_id", "en",
+                         "--target_id", "de", "--prefix", "translate English to German: ",
+                         "--dataset_name", "toy")  # fmt: skip
+        self.assertEqual(list(results["tasks"]["toy"]), ["bleu", "chrf"])
+        hub = Path(csv_reviews()).rename(folder() / "train.csv").parent
+        results, directory = run("--data_format", "hub", "--hub_path", str(hub), *COLUMNS, "--labels", "bad,good")
+        self.assertEqual([list(task) for task in results["tasks"].values()], [["accuracy", "invalid_rate"]])
+
+    @parameterized.parameters(
+        (("--data_format", "csv"), "--data_format needs rows: give --train_file"),
+        (("--data_format", "csv", "--train_file", "/no/such.csv"), "--train_file '/no/such.csv': no such file"),
+        (("--data_format", "csv", "--benchmark", "glue"), "--benchmark glue: --data_format and --data_class make"),
+        (("--data_class", "Debug", "--data_sampling_proportion", "1", "--mixing", "equal"), "both say how often"),
+        (("--data_class", "Debug", "--data_config", "{"), "--data_config"),
+        (("--data_class", "Debug", "--train_file", "x"), "--data_class reads the folders"),
+        (("--data_format", "cvs"), "did you mean csv"),
+    )
+    def test_bad_flags_are_refused_with_a_reason(self, given, message):
+        with self.assertRaisesRegex(ConfigError, message):
+            run(*given)
+
+    def test_a_bad_line_stops_the_run_before_it_trains(self):
+        path = jsonl(folder() / "rows.jsonl", [*reviews(5), {"text": "x"}])
+        with self.assertRaisesRegex(DataError, r"rows\.jsonl:6: "):
+            run("--data_format", "jsonl", "--train_file", str(path), *COLUMNS, "--validation_file", str(path))
+
+    def test_a_flag_that_a_format_does_not_read_warns(self):
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            run("--data_format", "csv", "--train_file", csv_reviews(), *COLUMNS, "--source_id", "en", "--dry_run")
+        self.assertIn("--source_id has no effect", " ".join(logs.output))
+
+
+class ApiTest(parameterized.TestCase):
+    def test_fine_tuner_takes_the_same_flags_and_trains_without_validation(self):
+        given = {**SETTINGS, "data_format": "csv", "train_file": csv_reviews(), "text_column": "text",
+                 "target_column": "label", "output_dir": str(folder() / "run")}  # fmt: skip
+        del given["eval_strategy"], given["eval_steps"]
+        tuner = FineTuner(**given)
+        self.assertEqual(tuner.train(valid=False), {"tasks": {}, "averages": {}})
+        self.assertEqual(manifest(Path(given["output_dir"]))["data"]["reviews.train"]["used"], 60)
+
+    def test_lists_are_python_lists(self):
+        tuner = FineTuner(**SETTINGS, data_class=["JSONLines", "Debug"], data_path=[pairs("a", 20), "none"],
+                          data_sampling_proportion=[1, 3], output_dir=str(folder() / "run"))  # fmt: skip
+        self.assertEqual([task.name for task in tuner.plan.train], ["a", "debug"])
+
+
+def two_sets() -> list[str]:
+    paths = [pairs("a", 30), pairs("b", 10)]
+    return ["--data_class", "JSONLines", "JSONLines", "--data_path", *paths, "--data_sampling_proportion", "1", "4"]
+
+
+class ResumeTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        # A request to stop is a process's own, and would reach the run that goes on.
+        patched = mock.patch("t5suite.training.resuming.checkpointing.stop_requests", StopRequests)
+        patched.start()
+        self.addCleanup(patched.stop)
+
+    def test_a_resumed_run_draws_what_the_unbroken_one_does(self):
+        """The predecessor's sampler forgot where it was: every restart began with the same first rows."""
+        given = [*two_sets(), "--max_steps", "9", "--eval_steps", "4", "--dropout_rate", "0.1"]
+        _, whole = run(*given, without=("max_steps", "eval_steps"))
+        broken = Path(tempfile.mkdtemp()) / "run"
+        stopping = mock.patch.object(SuiteTrainer, "stop_requested", lambda trainer: trainer.state.global_step == 5)
+        with stopping, self.assertRaises(Preempted):
+            run(*given, output_dir=broken, without=("max_steps", "eval_steps"))
+        run(*given, output_dir=broken, without=("max_steps", "eval_steps"))
+
+        def losses(directory):
+            lines = read_jsonl(directory / "metrics.jsonl")
+            return {line["step"]: line["train/loss"] for line in lines if "train/loss" in line}
+
+        self.assertEqual(list(losses(whole)), list(range(1, 10)))
+        self.assertEqual(losses(whole), losses(broken))
+        for name in ("results.json", "model.safetensors"):
+            self.assertEqual((whole / name).read_bytes(), (broken / name).read_bytes())
+
+
+class RanksTest(parameterized.TestCase):
+    @pytest.mark.slow
+    def test_two_ranks_see_what_one_sees(self):
+        given = two_sets()
+
+        def trained(launcher, batch_size):
+            directory = Path(tempfile.mkdtemp()) / "run"
+            argv = [*flags(*given, without=("per_device_train_batch_size",)), "--output_dir", str(directory)]
+            command = [sys.executable, *launcher, str(ROOT / "fine_tune_t5.py"), *argv, "--per_device_train_batch_size", batch_size]
+            environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+            done = subprocess.run(command, cwd=directory.parent, env=environment, capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stderr[-2000:])
+            lines = read_jsonl(directory / "metrics.jsonl")
+            return [line["train/loss"] for line in lines if "train/loss" in line], manifest(directory)["data"]
+
+        alone = trained((), "8")
+        two = trained(("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"), "4")
+        np.testing.assert_allclose(alone[0], two[0], rtol=1e-5)
+        self.assertEqual(alone[1], two[1])
+
+
+if __name__ == "__main__":
+    absltest.main()
