@@ -15,6 +15,7 @@ from t5suite.errors import ConfigError
 from t5suite.models.adapters import ADAPTERS, adapted, is_adapted, merged
 from t5suite.models.adapters.kinds import FLAGS, check_flags
 from t5suite.models.configs import load_config
+from t5suite.models.quantization import is_quantized
 from t5suite.optim.settings import parse_settings, read_value
 
 logger = logging.getLogger(__name__)
@@ -86,6 +87,8 @@ def adapt_by_flags(model, tokenizer, arguments, trains: bool):
         raise ConfigError(
             "--fsdp: adapters are trained by one process, under DDP or under DeepSpeed (--deepspeed zero2)"
         )
+    if trains and flags.adapter is None and is_quantized(model) and not is_adapted(model):
+        raise ConfigError("--load_in_8bit, --load_in_4bit: matrices in few bits cannot be trained; add --adapter lora")
     if flags.adapter is None:
         return model
     if not trains:

@@ -90,6 +90,12 @@ class ModelArguments:
         default=False,
         metadata={"help": "Keep the embedding matrix, its gradient and moments on the CPU (untied output layer only)."},
     )
+    load_in_8bit: bool = field(
+        default=False, metadata={"help": "Keep the frozen matrices below an --adapter in 8 bits (bitsandbytes)."}
+    )
+    load_in_4bit: bool = field(
+        default=False, metadata={"help": "Keep the frozen matrices below an --adapter in 4 bits (bitsandbytes, QLoRA)."}
+    )
     freeze: str | None = field(
         default=None,
         metadata={
