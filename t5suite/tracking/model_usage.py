@@ -17,14 +17,29 @@ def pipeline_tag(encoding: TextEncoding | None) -> str:
     return _kind(encoding)["tag"]
 
 
-def usage_lines(eval_set) -> list[str]:
+def usage_lines(eval_set, is_adapter: bool = False) -> list[str]:
     """Python that answers the first row of an evaluated split; without one, of a text called '...'."""
     encoding = eval_set.encoding if eval_set else None
     kind = _kind(encoding)
+    if is_adapter:
+        return _adapter_lines(eval_set, encoding, kind)
     return [
         f"from transformers import {kind['class']}, AutoTokenizer", "",
         f'model = {kind["class"]}.from_pretrained(".")', 'tokenizer = AutoTokenizer.from_pretrained(".")',
         *kind["lines"](eval_set, encoding),
+    ]  # fmt: skip
+
+
+def _adapter_lines(eval_set, encoding, kind) -> list[str]:
+    """PEFT finds the base model by the name that the adapter stores; it does not know the words of a head's labels."""
+    name = kind["class"].replace("AutoModel", "AutoPeftModel")
+    words = getattr(encoding, "words", ()) or ()
+    labels = f", num_labels={max(1, len(words))}" if isinstance(encoding, SegmentEncoding) else ""
+    lines = kind["lines"](eval_set, encoding)
+    return [
+        f"from peft import {name}", "from transformers import AutoTokenizer", "",
+        f'model = {name}.from_pretrained("."{labels})', 'tokenizer = AutoTokenizer.from_pretrained(".")',
+        *[line.replace("model.config.id2label", str(list(words))) for line in lines],
     ]  # fmt: skip
 
 

@@ -219,11 +219,12 @@ def write_model_card(
         "seed",
     )
     tag = pipeline_tag(example.encoding if example else None)
+    library = "peft" if "adapter" in manifest.get("model", {}) else "transformers"
     lines = [
-        "---", "library_name: transformers", f"pipeline_tag: {tag}", "tags: [t5suite]", "---", "",
+        "---", f"library_name: {library}", f"pipeline_tag: {tag}", "tags: [t5suite]", "---", "",
         f"# {title}", "",
         f"{base_model}, fine-tuned with t5suite {manifest['versions'].get('t5suite') or ''}.".replace(" .", "."), "",
-        "## Use", "", "```python", *usage_lines(example), "```", "",
+        "## Use", "", "```python", *usage_lines(example, library == "peft"), "```", "",
         "## Scores (points, 0 to 100)", "", "| task | metric | score |", "|---|---|---|", *rows, "",
         "## Training", "", "| setting | value |", "|---|---|",
         *[f"| {name} | {settings.get(name)} |" for name in shown], "",

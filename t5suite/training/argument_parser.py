@@ -64,7 +64,7 @@ DEVICE_FLAGS = ("use_cpu", "ddp_backend")
 
 
 # Words of the form 'name=value,name=value', which a sweep may have as a table.
-SETTINGS_FLAGS = ("optim_args", "config_overrides")
+SETTINGS_FLAGS = ("optim_args", "config_overrides", "adapter_args")
 
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
