@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from absl.testing import absltest, parameterized
+from shared_data import MISSING, SHARED_DATA
 
 from t5suite.data.formats.data_classes import DATA_CLASSES, class_form
 from t5suite.data.formats.data_formats import DATA_FORMATS, FORMAT_FLAGS, FormatOptions, form_name, format_form
@@ -381,6 +382,27 @@ class TokenCutsTest(parameterized.TestCase):
         self.assertGreater(np.mean(lengths), 12)
         task = own_data("a", form, Wishes(evaluates=False)).task
         self.assertEqual(task.examples({"text": "x"})[0], ("", "x"))
+
+
+class RealRowsTest(parameterized.TestCase):
+    """Real files, every line of them."""
+
+    @parameterized.parameters(
+        ("translation", "seq2seq/multi30k_en-de", {"source_id": "en", "target_id": "de"}),
+        ("jsonl", "seq2seq/xsum", {"text_columns": ("document",), "target_column": "summary"}),
+    )
+    def test_every_line_is_a_row(self, name, path, options):
+        if not (SHARED_DATA / path).is_dir():
+            self.skipTest(MISSING)
+        form = format_form(name, FormatOptions(train_dir=str(SHARED_DATA / path), **options))
+        data = own_data("real", form, Wishes(evaluates=False))
+        for role, files in form.source.files.items():
+            rows = data.source.read(role)
+            lines = sum(1 for file in files for line in file.read_text(encoding="utf-8").split("\n") if line.strip())
+            self.assertLen(rows.rows, lines)
+            for row in rows.rows[:50]:
+                (example,) = data.task.examples(row)
+                self.assertTrue(example.inputs and example.targets)
 
 
 class ClassesTest(parameterized.TestCase):

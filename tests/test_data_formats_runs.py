@@ -162,6 +162,25 @@ class CommandTest(parameterized.TestCase):
         with self.assertRaisesRegex(DataError, r"rows\.jsonl:6: "):
             run("--data_format", "jsonl", "--train_file", str(path), *COLUMNS, "--validation_file", str(path))
 
+    def test_settings_may_stand_in_a_configuration_file(self):
+        path = folder() / "run.yaml"
+        path.write_text("data_class: [Debug]\ndata_config: [{name: x, num_examples: 7}]\n")
+        argv = flags("--no_eval", "--max_steps", "1", without=("eval_strategy", "eval_steps", "max_steps"))
+        directory = folder() / "run"
+        fine_tune_t5.main([str(path), *argv, "--output_dir", str(directory)])
+        self.assertEqual(manifest(directory)["data"]["x.train"]["rows"], 7)
+
+    @parameterized.parameters(
+        ("--data_dir", "/somewhere", "--data_dir has no effect"),
+        ("--dataset_name", "x", "--dataset_name has no effect"),
+        ("--data_sampling_proportion", "3", "--data_sampling_proportion has no effect: there is one"),
+        ("--validation_split", "0.2", "--validation_split 0.2 has no effect: debug has validation rows"),
+    )
+    def test_a_flag_without_effect_warns(self, flag, value, message):
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            run("--data_class", "Debug", flag, value, "--dry_run")
+        self.assertIn(message, " ".join(logs.output))
+
     def test_a_flag_that_a_format_does_not_read_warns(self):
         with self.assertLogs("t5suite", "WARNING") as logs:
             run("--data_format", "csv", "--train_file", csv_reviews(), *COLUMNS, "--source_id", "en", "--dry_run")
@@ -176,6 +195,12 @@ class ApiTest(parameterized.TestCase):
         tuner = FineTuner(**given)
         self.assertEqual(tuner.train(valid=False), {"tasks": {}, "averages": {}})
         self.assertEqual(manifest(Path(given["output_dir"]))["data"]["reviews.train"]["used"], 60)
+
+    def test_settings_are_python_tables(self):
+        tuner = FineTuner(**SETTINGS, data_class=["Debug", "Debug"], data_config=[{"name": "x"}, {"num_examples": 7}],
+                          output_dir=str(folder() / "run"))  # fmt: skip
+        self.assertEqual([task.name for task in tuner.plan.train], ["x", "debug"])
+        self.assertLen(tuner.plan.sources["debug"].read("train").rows, 7)
 
     def test_lists_are_python_lists(self):
         tuner = FineTuner(**SETTINGS, data_class=["JSONLines", "Debug"], data_path=[pairs("a", 20), "none"],
@@ -224,7 +249,14 @@ class RanksTest(parameterized.TestCase):
         def trained(launcher, batch_size):
             directory = Path(tempfile.mkdtemp()) / "run"
             argv = [*flags(*given, without=("per_device_train_batch_size",)), "--output_dir", str(directory)]
-            command = [sys.executable, *launcher, str(ROOT / "fine_tune_t5.py"), *argv, "--per_device_train_batch_size", batch_size]
+            command = [
+                sys.executable,
+                *launcher,
+                str(ROOT / "fine_tune_t5.py"),
+                *argv,
+                "--per_device_train_batch_size",
+                batch_size,
+            ]
             environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
             done = subprocess.run(command, cwd=directory.parent, env=environment, capture_output=True, text=True)
             self.assertEqual(done.returncode, 0, done.stderr[-2000:])

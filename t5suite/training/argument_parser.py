@@ -294,6 +294,8 @@ def _with_list_items(parser, word: str) -> list[str]:
 def _word(flag: str, item) -> str:
     if isinstance(item, (str, bool, int, float, datetime.date)):
         return str(item)
+    if isinstance(item, dict) and flag == "--data_config":
+        return _as_tokens(flag, item)[0].removeprefix(f"{flag}=")
     raise ConfigError(f"{flag}: {item!r:.60} ({type(item).__name__}) is no word or number")
 
 

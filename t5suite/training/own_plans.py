@@ -34,6 +34,7 @@ def own_plan(arguments) -> Plan:
     data_args, formats = arguments.data, arguments.formats
     _refuse_benchmark(data_args)
     _refuse_two_mixings(data_args, formats)
+    _warn_of_idle_data_flags(data_args, formats)
     sets = _class_sets(arguments) if formats.data_class else [_format_set(arguments)]
     tasks = [data.task for data in sets]
     names = [task.name for task in tasks]
@@ -62,6 +63,20 @@ def _refuse_two_mixings(data_args, formats) -> None:
         raise ConfigError(
             f"--data_sampling_proportion and --{both[0]} both say how often data sets are drawn; give one"
         )
+
+
+def _warn_of_idle_data_flags(data_args, formats) -> None:
+    given = getattr(data_args, "flags_given", frozenset())
+    reasons = {
+        "data_dir": "rows come from the files that --data_format or --data_class names",
+        "data_revision": None if formats.data_format == "hub" else "the rows do not come from the hub",
+        "dataset_name": "--data_config names each data set" if formats.data_class else None,
+    }
+    for name, why in reasons.items():
+        if name in given and why:
+            logger.warning("--%s has no effect: %s", name, why)
+    if formats.data_sampling_proportion and len(formats.data_class) == 1:
+        logger.warning("--data_sampling_proportion has no effect: there is one data set")
 
 
 def _format_set(arguments) -> OwnData:
@@ -131,7 +146,7 @@ def _wishes(arguments, i: int, config: dict) -> Wishes:
         max_input_tokens=_at(formats.max_input_tokens, i),
         max_output_tokens=_at(formats.max_output_tokens, i),
         validation_share=formats.validation_split,
-        evaluates=evaluates or arguments.evaluation.eval_only,
+        evaluates=evaluates or arguments.evaluation.eval_only or arguments.evaluation.eval_checkpoints == "all",
         seed=training.seed,
     )
 

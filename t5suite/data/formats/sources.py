@@ -123,10 +123,10 @@ def load_hub_splits(path: str, name: str | None, revision: str | None):
     try:
         found = datasets.load_dataset(path, name, revision=revision)
     except (OSError, ValueError, RuntimeError) as error:
-        hint = "" if online else "; there is no network, and no copy in the local cache"
-        raise ConfigError(f"--hub_path {path}: {(str(error).splitlines() or ['?'])[0]:.300}{hint}") from None
+        hint = "" if online else "; there is no network, and no copy in the local cache: give a local folder"
+        raise ConfigError(f"hub data set {path}: {(str(error).splitlines() or ['?'])[0]:.300}{hint}") from None
     if not any(name in found for names in SPLIT_NAMES.values() for name in names):
-        raise ConfigError(f"--hub_path {path}: no train, validation or test split; it has {', '.join(found)}")
+        raise ConfigError(f"hub data set {path}: no train, validation or test split; it has {', '.join(found)}")
     return found
 
 
