@@ -13,8 +13,7 @@ from t5suite.training.pre_training_arguments import PRE_TRAINING_ARGUMENTS
 
 
 def parse(*argv):
-    model, data, evaluation, training = parse_arguments(FINE_TUNING_ARGUMENTS, ["--use_cpu", *argv])
-    return {**vars(model), **vars(data), **vars(evaluation), **vars(training)}
+    return parse_first("--use_cpu", *argv)
 
 
 def parse_first(*argv):
