@@ -78,6 +78,17 @@ class OnnxModel:
             logits_BV = step(tokens_B[:, None].astype(np.int64))
         return answers
 
+    def step_logits(self, prompts, answers) -> np.ndarray:
+        """The scores that each token of given answers (of one length) would be chosen by, [B, T, V].
+
+        Made step by step, as `generate` makes them: log-probabilities of candidates are sums over their log-softmax.
+        """
+        logits_BV, step = self._start_seq2seq(prompts) if self.family == "seq2seq" else self._start_causal(prompts)
+        answers_BT, steps = np.asarray(answers, np.int64), [logits_BV]
+        for place in range(answers_BT.shape[1] - 1):
+            steps.append(step(answers_BT[:, place : place + 1]))
+        return np.stack(steps, axis=1)
+
     def encode(self, prompts) -> tuple[np.ndarray, np.ndarray]:
         """`(states [B, S, D], mask [B, S])` of an encoder-decoder's encoder."""
         ids_BS, mask_BS = self.padded(prompts)
@@ -95,11 +106,6 @@ class OnnxModel:
             segments_BS[row, : len(numbers)] = numbers
         given = {"input_ids": ids_BS, "attention_mask": mask_BS, "token_type_ids": segments_BS}
         return self._run(WHOLE, given)["logits"]
-
-    def first_logits(self, prompts) -> np.ndarray:
-        """The scores of the first token of each answer, [B, V]."""
-        start = self._start_seq2seq if self.family == "seq2seq" else self._start_causal
-        return start(prompts)[0]
 
     def padded(self, rows, left: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """`(ids, mask)`, [B, S] both.

@@ -1,7 +1,7 @@
 """Exported files against the model that they came from, over rows of many lengths.
 
     >>> compare(source.model, "seq2seq", OnnxModel("exported"))
-    {'encoder_states': 1.2e-06, 'first_step_logits': 1.9e-06, 'answers_equal': 6, 'answers': 6, 'tokens': 144}
+    {'encoder_states': 1.2e-06, 'first_step_logits': 1.9e-06, 'cached_step_logits': 2.1e-06, 'answers_equal': 12, ...}
 
 Differences are the largest absolute ones, over tokens that are not padding. Greedy answers are compared token by token,
 in one batch and one by one; end-of-sequence does not end them, so that every one has `NEW_TOKENS`.
@@ -42,38 +42,62 @@ def check(model, family: str, exported: OnnxModel) -> dict:
 
 
 def prompts_for(model, lengths=LENGTHS) -> list[list[int]]:
-    """Rows of tokens of these lengths, as far as the model has positions for them; no special tokens."""
+    """Rows of tokens of these lengths, as far as the model has positions for them and an answer."""
     config = model.config.get_text_config()
-    room = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None) or max(LENGTHS) * 9
-    special = {getattr(model.config, f"{name}_token_id", None) for name in ("pad", "eos", "bos", "decoder_start")}
-    allowed = [token for token in range(config.vocab_size) if token not in special]
-    draw = np.random.default_rng(0)
+    room = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None) or max(lengths) * 9
     lengths = [length for length in lengths if length + NEW_TOKENS <= room] or [max(1, room - NEW_TOKENS)]
-    return [draw.choice(allowed, length).tolist() for length in lengths]
+    draw = np.random.default_rng(0)
+    return [draw.choice(plain_tokens(model), length).tolist() for length in lengths]
+
+
+def plain_tokens(model) -> list[int]:
+    """All tokens but those that pad, begin or end rows."""
+    names = ("pad", "eos", "bos", "decoder_start")
+    special = {getattr(model.config, f"{name}_token_id", None) for name in names}
+    return [token for token in range(model.config.get_text_config().vocab_size) if token not in special]
 
 
 def _compare_seq2seq(model, exported: OnnxModel, prompts) -> dict:
     states_BSD, mask_BS = exported.encode(prompts)
-    ids_BS, mask_tensor_BS = torch.as_tensor(exported.padded(prompts)[0]), torch.as_tensor(mask_BS)
-    own_BSD = model.get_encoder()(input_ids=ids_BS, attention_mask=mask_tensor_BS).last_hidden_state
+    batch = {"input_ids": torch.as_tensor(exported.padded(prompts)[0]), "attention_mask": torch.as_tensor(mask_BS)}
+    own_BSD = model.get_encoder()(**batch).last_hidden_state.numpy()
     real_BS = mask_BS.astype(bool)
+    answers_BT = _answers_for(model, prompts)
     start_B1 = torch.full((len(prompts), 1), model.config.decoder_start_token_id)
-    logits = model(input_ids=ids_BS, attention_mask=mask_tensor_BS, decoder_input_ids=start_B1).logits[:, -1]
+    read_BT = torch.cat([start_B1, answers_BT[:, :-1]], dim=1)
     return {
-        **_difference("encoder_states", states_BSD[real_BS], own_BSD.numpy()[real_BS]),
-        **_difference("first_step_logits", exported.first_logits(prompts), logits.numpy()),
-        **_compare_answers(model, exported, prompts, {"input_ids": ids_BS, "attention_mask": mask_tensor_BS}, 1),
+        **_difference("encoder_states", states_BSD[real_BS], own_BSD[real_BS]),
+        **_compare_steps(exported, prompts, answers_BT, model(**batch, decoder_input_ids=read_BT).logits.numpy()),
+        **_compare_answers(model, exported, prompts, batch, 1),
     }
 
 
 def _compare_causal(model, exported: OnnxModel, prompts) -> dict:
     ids_BT, mask_BT = map(torch.as_tensor, exported.padded(prompts, left=True))
+    answers_BT = _answers_for(model, prompts)
+    alone = []
+    for prompt, answer in zip(prompts, answers_BT, strict=True):
+        row_1T = torch.cat([torch.tensor(prompt), answer[:-1]])[None]
+        alone.append(model(input_ids=row_1T).logits[0, len(prompt) - 1 :].numpy())
     batch = {"input_ids": ids_BT, "attention_mask": mask_BT}
-    alone = [model(input_ids=torch.tensor([prompt])).logits[0, -1].numpy() for prompt in prompts]
     return {
-        **_difference("first_step_logits", exported.first_logits(prompts), np.stack(alone)),
+        **_compare_steps(exported, prompts, answers_BT, np.stack(alone)),
         **_compare_answers(model, exported, prompts, batch, ids_BT.shape[1]),
     }
+
+
+def _compare_steps(exported: OnnxModel, prompts, answers_BT, own_BTV) -> dict:
+    """Logits of given answers: those of the first token, and of the others, which are made from what is kept."""
+    found_BTV = exported.step_logits(prompts, answers_BT.numpy())
+    return {
+        **_difference("first_step_logits", found_BTV[:, 0], own_BTV[:, 0]),
+        **_difference("cached_step_logits", found_BTV[:, 1:], own_BTV[:, 1:]),
+    }
+
+
+def _answers_for(model, prompts) -> torch.Tensor:
+    """Any tokens, [B, `NEW_TOKENS`]: a model with random weights would write the same one again and again."""
+    return torch.tensor(np.random.default_rng(1).choice(plain_tokens(model), (len(prompts), NEW_TOKENS)))
 
 
 def _compare_encoder(model, exported: OnnxModel, prompts) -> dict:
