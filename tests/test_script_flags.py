@@ -32,7 +32,7 @@ class TableTest(parameterized.TestCase):
     def test_an_entry_says_what_the_parser_takes(self, script):
         parser = SuiteArgumentParser(SCRIPTS[script])
         actions = {
-            action.dest: action for action in parser._actions if not action.option_strings[0].startswith("--no_")
+            action.dest: action for action in parser._actions if action.option_strings[0] != f"--no_{action.dest}"
         }
         for name, flag in flags_of(script).items():
             action = actions[name]
