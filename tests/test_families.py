@@ -164,7 +164,7 @@ class CausalLossTest(parameterized.TestCase):
 
     def test_transformers_counts_all_our_labels(self):
         """It leaves out the first one of a row in classes that shift labels themselves, which ours are not for."""
-        trainer = family_worker.make_trainer("gpt2", 8, 1)
+        trainer = family_worker.make_trainer("llama", 8, 1)
         batch = {"labels": torch.tensor([[4, 5, -100]])}
         self.assertEqual(int(trainer._get_num_items_in_batch([batch], torch.device("cpu"))), 2)
 

@@ -139,12 +139,6 @@ class ObjectivesTest(parameterized.TestCase):
             run("--train_file", text(), *flags, family=family)
 
 
-class FamilyTest(absltest.TestCase):
-    def test_fine_tuning_refuses_a_model_without_a_decoder(self):
-        with self.assertRaisesRegex(ConfigError, "BertForMaskedLM is a masked language model"):
-            fine_tune_t5.main([*tiny("masked"), "--use_cpu", "--output_dir", tempfile.mkdtemp()])
-
-
 class ProcessesTest(absltest.TestCase):
     def test_processes_that_do_not_know_of_each_other_are_refused(self):
         with mock.patch.dict("os.environ", WORLD_SIZE="2"):
