@@ -17,7 +17,6 @@ from absl.testing import absltest, parameterized
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from shared_data import MISSING, SHARED_DATA
 
-import fine_tune_t5
 import pre_train_t5
 from t5suite.cli import main as t5suite
 from t5suite.data.jsonl import read_jsonl, write_jsonl
