@@ -1,5 +1,8 @@
 """Diverse beam search equals plain search where it should, and a search written down word for word elsewhere."""
 
+import collections
+import functools
+
 import torch
 from absl.testing import absltest, parameterized
 from tiny_predictor import mini_rows, predictor
@@ -17,22 +20,30 @@ def prompts(count=3):
     return predictor().encoding.prompts([task.examples(row)[0].inputs for row in mini_rows(count=count)])
 
 
+@functools.cache
+def common_token():
+    """One that answers often hold early, so that as the end token it ends many of them."""
+    inputs = predictor().encoding.tokenizer.pad({"input_ids": prompts()}, return_tensors="pt")
+    written = predictor().model.generate(**inputs, generation_config=config(4))
+    return collections.Counter(written[:, 2].tolist()).most_common(1)[0][0]
+
+
 def config(num_beams, num_return_sequences=None, **settings):
     model = predictor().model
+    settings = {"eos_token_id": model.config.eos_token_id, **settings}
     return GenerationConfig(
         num_beams=num_beams,
         num_return_sequences=num_return_sequences or num_beams,
         max_new_tokens=STEPS,
         do_sample=False,
         pad_token_id=model.config.pad_token_id,
-        eos_token_id=model.config.eos_token_id,
         decoder_start_token_id=model.config.decoder_start_token_id,
         **settings,
     )
 
 
-def trimmed(sequences):
-    eos, pad = predictor().model.config.eos_token_id, predictor().model.config.pad_token_id
+def trimmed(sequences, eos):
+    pad = predictor().model.config.pad_token_id
     rows = []
     for ids in sequences.tolist():
         ids = ids[1:]
@@ -52,7 +63,7 @@ def found(groups, penalty, settings, padded=True):
             generation_config=settings,
             custom_generate=diverse_beam_search(groups, penalty),
         )
-        collected.extend(trimmed(written))
+        collected.extend(trimmed(written, settings.eos_token_id))
     return collected
 
 
@@ -62,16 +73,14 @@ def next_log_probs(prompt, ids):
     return logits[0, -1].log_softmax(-1)
 
 
-def searched_word_for_word(prompt, groups, penalty):
+def searched_word_for_word(prompt, groups, penalty, eos):
     """Groups of one beam each, without batches, caches or tensors of state; the best first."""
-    eos = predictor().model.config.eos_token_id
     beams = [([predictor().model.config.decoder_start_token_id], 0.0) for _ in range(groups)]
     answers = [None] * groups
     for step in range(1, STEPS + 1):
         chosen = []
         for group, (ids, total) in enumerate(beams):
             if answers[group] is not None:
-                chosen.append(predictor().model.config.pad_token_id)
                 continue
             scores = next_log_probs(prompt, ids) + total
             for token in chosen:
@@ -91,19 +100,25 @@ def searched_word_for_word(prompt, groups, penalty):
 
 
 class DiverseBeamSearchTest(parameterized.TestCase):
-    @parameterized.parameters(1, 2, 4)
-    def test_one_group_is_plain_beam_search(self, num_beams):
-        settings = config(num_beams)
+    @parameterized.product(num_beams=[1, 2, 4], ends_early=[False, True])
+    def test_one_group_is_plain_beam_search(self, num_beams, ends_early):
+        settings = config(num_beams, **({"eos_token_id": common_token()} if ends_early else {}))
         inputs = predictor().encoding.tokenizer.pad({"input_ids": prompts()}, return_tensors="pt")
         expected = predictor().model.generate(
             inputs["input_ids"], attention_mask=inputs["attention_mask"], generation_config=settings
         )
-        self.assertEqual(found(1, 0.0, settings), trimmed(expected))
+        self.assertEqual(found(1, 0.0, settings), trimmed(expected, settings.eos_token_id))
 
-    @parameterized.parameters((2, 0.5), (4, 1.0), (8, 0.5))
-    def test_groups_of_one_equal_a_search_written_word_for_word(self, groups, penalty):
-        expected = [ids for prompt in prompts() for ids in searched_word_for_word(prompt, groups, penalty)]
-        self.assertEqual(found(groups, penalty, config(groups)), expected)
+    @parameterized.product(groups_and_penalty=[(2, 0.5), (4, 1.0), (8, 0.5)], ends_early=[False, True])
+    def test_groups_of_one_equal_a_search_written_word_for_word(self, groups_and_penalty, ends_early):
+        groups, penalty = groups_and_penalty
+        settings = config(groups, **({"eos_token_id": common_token()} if ends_early else {}))
+        eos = settings.eos_token_id
+        expected = [ids for prompt in prompts() for ids in searched_word_for_word(prompt, groups, penalty, eos)]
+        answers = found(groups, penalty, settings)
+        self.assertEqual(answers, expected)
+        if ends_early:
+            self.assertIn(eos, [ids[-1] for ids in answers])
 
     def test_without_penalty_every_group_finds_the_same(self):
         rows = found(3, 0.0, config(6))

@@ -249,7 +249,7 @@ class ProcessesTest(parameterized.TestCase):
         self.assertEqual(process.returncode, 0, errors.decode()[-2000:])
         self.assertEqual(path.read_bytes(), self.whole(rows, flags))
 
-    def test_a_bad_row_ends_all_processes_with_65(self):
+    def test_a_bad_row_ends_all_processes(self):
         rows, path = rows_file(count=10), output_path()
         Path(rows).write_text(Path(rows).read_text() + "{oops\n")
         argv = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone", "-m", "t5suite"]

@@ -93,9 +93,8 @@ class GroupSearch:
         origins, tokens = [], []
         for group in range(self.groups):
             scores_BKV = log_probs_BGKV[:, group] - self.penalty * chosen_BV[:, None]
-            origin_BK, token_BK, ended_R = self._advance_group(group, scores_BKV)
-            chosen_BV.scatter_add_(1, token_BK, torch.ones_like(token_BK, dtype=chosen_BV.dtype))
-            for row, token in ended_R:
+            origin_BK, token_BK, chosen = self._advance_group(group, scores_BKV)
+            for row, token in chosen:
                 chosen_BV[row, token] += 1
             origins.append(origin_BK)
             tokens.append(token_BK)
@@ -106,7 +105,7 @@ class GroupSearch:
         return origin
 
     def _advance_group(self, group: int, scores_BKV):
-        """`(beam that each goes on from, token)` of a group's beams, each (B, K), and `(row, token)` of what ended."""
+        """`(origin, token)` of a group's beams, each (B, K), and `(row, token)` of what it has chosen."""
         total_BX = (scores_BKV + self.scores_BGK[:, group, :, None]).flatten(1)
         # Every beam may end in each of the end tokens, and K others must go on.
         best = total_BX.topk(min(self.beams * (1 + max(1, len(self.eos))), total_BX.shape[1]), dim=1)
@@ -114,7 +113,7 @@ class GroupSearch:
         totals, places = best.values.tolist(), best.indices.tolist()
         origin_BK = torch.empty(self.rows, self.beams, dtype=torch.long)
         token_BK = torch.empty(self.rows, self.beams, dtype=torch.long)
-        ended = []
+        chosen = []
         for row in range(self.rows):
             first = (row * self.groups + group) * self.beams
             if self.settled[row][group]:
@@ -122,12 +121,14 @@ class GroupSearch:
                 token_BK[row] = self.config._pad_token_tensor if self.config._pad_token_tensor is not None else 0
                 continue
             kept, tokens = self._choose(row, group, totals[row], [divmod(place, vocabulary) for place in places[row]])
-            ended.extend((row, token) for token in tokens)
+            if not self.settled[row][group]:  # else its beams end here, and only what ended counts
+                tokens = [*tokens, *(token for _, _, token in kept)]
+            chosen.extend((row, token) for token in tokens)
             for beam, (total, origin, token) in enumerate(kept):
                 origin_BK[row, beam], token_BK[row, beam] = first + origin, token
                 self.scores_BGK[row, group, beam] = total
         device = scores_BKV.device
-        return origin_BK.to(device), token_BK.to(device), ended
+        return origin_BK.to(device), token_BK.to(device), chosen
 
     def _choose(self, row: int, group: int, totals, places) -> tuple[list[tuple[float, int, int]], list[int]]:
         """`(the K continuations (score, beam, token) that go on, end tokens of those that joined the answers)`."""
