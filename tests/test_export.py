@@ -267,6 +267,23 @@ class SourceTest(TestCase):
         with self.assertRaisesRegex(ConfigError, "--adapter_base has no effect"):
             self.export(source_folder(), adapter_base=source_folder())
 
+    def test_bare_weights_become_a_model_of_their_configuration(self):
+        # As nanoT5's compact T5 saves them: the shared embedding spelled out, an output layer of its own.
+        weights = {f"module.{name}": tensor for name, tensor in make("untied T5").state_dict().items()}
+        torch.save({"model_state_dict": weights, "step": 5}, self.folder / "bare.pt")
+        card = export_model(
+            Wanted(
+                None,
+                str(self.output),
+                init_checkpoint=str(self.folder / "bare.pt"),
+                config_name="t5-v1_1-small",
+                config_overrides=T5,
+                tokenizer_name=BUNDLED_MODEL,
+            )
+        )
+        self.assertTrue(torch.equal(logits_of(self.output), logits_of(source_folder("untied T5"))))
+        self.assertEqual(card["source"], str(self.folder / "bare.pt"))
+
     def test_a_class_head_may_be_asked_for(self):
         kept = load_source(source_folder("classifier"), self.folder, family="classification")
         self.assertEqual(type(kept.model).__name__, "BertForSequenceClassification")
@@ -295,6 +312,9 @@ class FolderTest(TestCase):
 
 class FlagsTest(TestCase):
     @parameterized.parameters(
+        ("--init_checkpoint w.pt", "give --model_name_or_path, or --init_checkpoint with --config_name"),
+        ("--config_name mini", "--init_checkpoint and --config_name go together"),
+        ("--config_overrides d_model=8", "--config_overrides has no effect with --model_name_or_path"),
         ("--format onx", "--format: unknown format 'onx'; did you mean onnx"),
         ("--quantize int8", "add --format onnx"),
         ("--format onnx --quantize int4", "--quantize int4: there is int8"),
@@ -309,6 +329,10 @@ class FlagsTest(TestCase):
         with self.assertRaisesRegex(ConfigError, message):
             main(["export", *source, *flags.split()])
         self.assertFalse(self.output.exists())
+
+    def test_without_a_source_there_is_nothing_to_export(self):
+        with self.assertRaisesRegex(ConfigError, "give --model_name_or_path, or --init_checkpoint"):
+            main(["export", "--output_dir", str(self.output)])
 
     def test_a_model_that_is_not_there_is_named(self):
         with self.assertRaisesRegex(ConfigError, "no file or folder './nowhere'"):

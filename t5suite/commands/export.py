@@ -14,7 +14,6 @@ def export_flags(parser) -> None:
     """Flags of `t5suite export`."""
     parser.add_argument(
         "--model_name_or_path",
-        required=True,
         help="a run directory, checkpoint-N, DeepSpeed's shards, an adapter, or a model of the hub",
     )
     parser.add_argument("--output_dir", required=True, help="a new folder, or an empty one")
@@ -23,6 +22,9 @@ def export_flags(parser) -> None:
     parser.add_argument("--quantize", help="onnx: int8, dynamic 8-bit integers for the weights")
     parser.add_argument("--check", action="store_true", help="compare what was written with the source")
     parser.add_argument("--tokenizer_name", help="the tokenizer, if it does not lie beside the model")
+    parser.add_argument("--init_checkpoint", help="bare weights (nanoT5's, a state_dict), with --config_name")
+    parser.add_argument("--config_name", help="the configuration that --init_checkpoint's weights are of")
+    parser.add_argument("--config_overrides", help="changes to it: num_layers=4,tie_word_embeddings=False")
     parser.add_argument("--adapter_base", help="an adapter's base model, if not where the adapter says")
     parser.add_argument("--model_family", help="seq2seq, causal, masked or classification (default: by configuration)")
     parser.add_argument("--model_revision", help="branch, tag or commit of a model of the hub")
@@ -56,6 +58,7 @@ def check_flags(arguments) -> None:
     """Refuses flags that would have no effect."""
     from t5suite.lookup import find
 
+    _check_source(arguments)
     find(arguments.format, dict.fromkeys(FORMATS), "format", where="--format")
     if arguments.format == "hf" and arguments.quantize:
         raise ConfigError("--quantize has an effect on ONNX files only; add --format onnx")
@@ -69,6 +72,20 @@ def check_flags(arguments) -> None:
         raise ConfigError("--benchmark scores ONNX files; a plain model is scored by fine_tune_t5.py --eval_only")
     if arguments.max_eval_samples is not None and (not arguments.benchmark or arguments.max_eval_samples < 1):
         raise ConfigError("--max_eval_samples needs --benchmark and at least one row")
+
+
+def _check_source(arguments) -> None:
+    named, bare = arguments.model_name_or_path, arguments.init_checkpoint
+    if (named is None) == (bare is None):
+        raise ConfigError("t5suite export: give --model_name_or_path, or --init_checkpoint with --config_name")
+    if (bare is None) != (arguments.config_name is None):
+        raise ConfigError("--init_checkpoint and --config_name go together: weights, and the model that they are of")
+    of_names = ("model_revision", "trust_remote_code", "adapter_base")
+    idle = of_names if bare is not None else ("config_overrides",)
+    for name in idle:
+        if getattr(arguments, name):
+            other = "--init_checkpoint" if bare is not None else "--model_name_or_path"
+            raise ConfigError(f"--{name} has no effect with {other}")
 
 
 def lines_of(card: dict) -> list[str]:

@@ -6,13 +6,14 @@
 
 import tempfile
 from dataclasses import dataclass, fields
+from importlib.metadata import version
 from pathlib import Path
 
 from t5suite.data.jsonl import without_nan
 from t5suite.errors import CheckpointError
 from t5suite.export.folders import CARD, new_folder, sizes_of
 from t5suite.export.plain import differing_weights, save_plain
-from t5suite.export.sources import dtype_for, load_source
+from t5suite.export.sources import Source, dtype_for, load_bare_weights, load_source
 from t5suite.models.loading import describe
 from t5suite.provenance import versions
 from t5suite.runs import write_json
@@ -22,13 +23,16 @@ from t5suite.runs import write_json
 class Wanted:
     """What to export, and how; the flags of `t5suite export` by their names."""
 
-    model_name_or_path: str
+    model_name_or_path: str | None
     output_dir: str
     format: str = "hf"
     dtype: str | None = None
     quantize: str | None = None
     check: bool = False
     tokenizer_name: str | None = None
+    init_checkpoint: str | None = None
+    config_name: str | None = None
+    config_overrides: str | None = None
     adapter_base: str | None = None
     model_family: str | None = None
     model_revision: str | None = None
@@ -54,18 +58,10 @@ def export_model(wanted: Wanted) -> dict:
     """
     dtype = dtype_for(wanted.dtype) if wanted.dtype else None
     with new_folder(wanted.output_dir) as folder, tempfile.TemporaryDirectory(dir=folder) as staging:
-        source = load_source(
-            wanted.model_name_or_path,
-            staging,
-            wanted.tokenizer_name,
-            wanted.model_family,
-            wanted.model_revision,
-            wanted.trust_remote_code,
-            wanted.adapter_base,
-        )
+        source = source_of(wanted, staging)
         card = {
             "format": wanted.format,
-            "source": wanted.model_name_or_path,
+            "source": wanted.model_name_or_path or wanted.init_checkpoint,
             "family": source.family,
             "model": describe(source.model),
         }
@@ -77,6 +73,27 @@ def export_model(wanted: Wanted) -> dict:
     card = without_nan(card)
     write_json(output / CARD, card)
     return card
+
+
+def source_of(wanted: Wanted, staging) -> Source:
+    """The model, by whichever flags name it."""
+    if wanted.init_checkpoint is not None:
+        return load_bare_weights(
+            wanted.init_checkpoint,
+            wanted.config_name,
+            wanted.tokenizer_name,
+            wanted.config_overrides,
+            wanted.model_family,
+        )
+    return load_source(
+        wanted.model_name_or_path,
+        staging,
+        wanted.tokenizer_name,
+        wanted.model_family,
+        wanted.model_revision,
+        wanted.trust_remote_code,
+        wanted.adapter_base,
+    )
 
 
 def write_plain(source, folder, wanted: Wanted, dtype) -> dict:
@@ -93,7 +110,7 @@ def write_plain(source, folder, wanted: Wanted, dtype) -> dict:
 
 def write_onnx(source, folder, wanted: Wanted, dtype) -> dict:
     """`--format onnx`."""
-    from t5suite.export.onnx_files import require_onnx, write_graphs
+    from t5suite.export.onnx_files import PACKAGES, require_onnx, write_graphs
 
     require_onnx()
     from t5suite.export.onnx_runtime import OnnxModel
@@ -112,7 +129,7 @@ def write_onnx(source, folder, wanted: Wanted, dtype) -> dict:
             wanted.max_eval_samples,
         )
     files = write_graphs(source, folder)
-    said = {"dtype": wanted.quantize or "float32"}
+    said = {"dtype": wanted.quantize or "float32", "written_by": {name: version(name) for name in PACKAGES}}
     if wanted.check:
         said["check"] = check(source.model, source.family, OnnxModel(folder))
     before = score(OnnxModel(folder), eval_sets) if eval_sets else None

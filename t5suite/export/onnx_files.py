@@ -22,6 +22,7 @@ from t5suite.export.plain import cast, save_beside
 from t5suite.models.configs import first_line
 
 OPSET = 18  # the lowest that torch 2.13 writes without a conversion
+PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 INSTALL = "pip install 't5suite[onnx]'"
 # Protobuf ends at 2 GiB: above this, weights go into a file beside the graph.
 LARGEST_FILE = 3 << 29
@@ -33,7 +34,7 @@ def require_onnx() -> None:
     Raises:
       ConfigError: with the line that installs them.
     """
-    for package in ("onnx", "onnxscript", "onnxruntime"):
+    for package in PACKAGES:
         try:
             __import__(package)
         except ImportError as error:

@@ -91,6 +91,25 @@ def load_source(
     return Source(model, tokenizer, folder, dtype, family or family_for_export(model))
 
 
+def load_bare_weights(
+    init_checkpoint: str, config_name: str, tokenizer_name: str | None, config_overrides=None, family=None
+) -> Source:
+    """Bare weights of any origin (nanoT5's, Lightning's, a state_dict) in the model of a configuration.
+
+    Raises:
+      ConfigError: no such file or configuration, or weights that one of them lacks.
+    """
+    tokenizer = load_tokenizer(tokenizer_name or config_name, flag="--tokenizer_name")
+    model = load_model(
+        tokenizer=tokenizer,
+        config_name=config_name,
+        config_overrides=config_overrides,
+        family=family,
+        init_checkpoint=init_checkpoint,
+    ).eval()
+    return Source(model, tokenizer, None, torch.float32, family or family_for_export(model))
+
+
 def model_folder(name: str) -> Path:
     """The folder itself if it holds a model, else a run's newest checkpoint.
 
