@@ -9,19 +9,23 @@ import tempfile
 from pathlib import Path
 
 import datasets
+import pytest
 import rouge_score.rouge_scorer
 import sacrebleu
 import shared_data
 from absl.testing import absltest, parameterized
 
+import fine_tune_t5
 from t5suite import DATASET_VALS, load_task
 from t5suite.data.references import merge_references
 from t5suite.data.sources import DataOptions, load_split
 from t5suite.errors import ConfigError, DataError
+from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.entries import check_entry, metric_functions
 from t5suite.tasks.formatters import pad_punctuation
 from t5suite.tasks.metrics import METRICS
-from t5suite.tasks.registry import Task
+from t5suite.tasks.registry import Lengths, Task
+from t5suite.training.eval_sets import make_eval_set
 
 SQUAD_ROWS = "seq2seq/squad/validation.jsonl"
 ANSWERS = {"text": ["U.S. troops", "troops"], "answer_start": [0, 5]}
@@ -333,6 +337,54 @@ class ClassificationTest(parameterized.TestCase):
         self.assertEqual(Task("mine", "x", entry).examples({**row, "label": "3"})[0].targets, "3")
         with self.assertRaisesRegex(DataError, "'1'"):
             Task("mine", "x", entry).examples({**row, "label": "1"})
+
+
+RUN_ROWS = {
+    ("squad", "squad"): lambda i: {"question": f"Who {i}?", "context": f"Ann {i}.", "answers": {"text": [f"Ann {i}"]}},
+    ("summarization", "cnn_dailymail"): lambda i: {"article": f"It rains {i}.", "highlights": "Rain ."},
+    ("translation", "wmt16_en_ro"): lambda i: {"translation": {"en": f"Hi {i}", "ro": f"Salut {i}"}},
+    ("scrolls", "narrative_qa"): lambda i: {
+        "id": f"q{i // 2}",
+        "pid": f"q{i}",
+        "input": f"Who {i // 2}?",
+        "output": f"A{i}",
+    },
+    ("hyperpartisan", "byarticle"): lambda i: {"text": f"News {i}.", "label": ["false", "true"][i % 2]},
+    ("discoeval", "RST"): lambda i: {"sentence_1": [f"He {i}", "left ."], "sentence_2": ["."], "label": i},
+}
+
+
+class CommandLineTest(parameterized.TestCase):
+    @pytest.mark.slow
+    @parameterized.parameters(*RUN_ROWS)
+    def test_a_task_trains_and_is_scored_from_the_command_line(self, benchmark, name):
+        folder = Path(self.enter_context(tempfile.TemporaryDirectory()))
+        rows = folder / "rows.jsonl"
+        rows.write_text("".join(json.dumps(RUN_ROWS[benchmark, name](i)) + "\n" for i in range(8)))
+        argv = [
+            "--benchmark",
+            benchmark,
+            "--dataset_name",
+            name,
+            "--train_file",
+            str(rows),
+            "--validation_file",
+            str(rows),
+        ]
+        argv += ["--max_steps", "2", "--per_device_train_batch_size", "4", "--max_source_length", "32", "--use_cpu"]
+        results = fine_tune_t5.main([*argv, "--output_dir", str(folder / "run")])
+        self.assertContainsSubset(metric_functions(DATASET_VALS[benchmark][name]), results["tasks"][name])
+        (predictions,) = (folder / "run" / "predictions").iterdir()
+        self.assertLen(predictions.read_text().splitlines(), 4 if benchmark == "scrolls" else 8)
+
+
+class LengthTest(parameterized.TestCase):
+    def test_an_answer_may_be_as_long_as_any_reference(self):
+        task, tokenizer = load_task("squad", "squad"), load_tokenizer(None)
+        answers = ["Ann", "Ann, of whom one heard so much in the year of the rain"]
+        rows = datasets.Dataset.from_list([{"question": "Who?", "context": "c", "answers": {"text": answers}}])
+        eval_set = make_eval_set("squad", task, "validation", "validation", rows, tokenizer, Lengths(64, 64))
+        self.assertEqual(eval_set.max_target_tokens, len(tokenizer(answers[1])["input_ids"]))
 
 
 if __name__ == "__main__":

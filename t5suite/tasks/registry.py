@@ -24,6 +24,7 @@ from t5suite.tasks.targets import (
     NUMBER_GRIDS,
     is_labelled,
     is_number,
+    label_of,
     label_words,
     parse_class,
     parse_number,
@@ -98,6 +99,17 @@ class Task:
     def target_text(self, row) -> str:
         """The target of the row's first example."""
         return self.examples(row, "validation")[0].targets
+
+    def references(self, row) -> list[str]:
+        """The texts that are right for a row, where its label is a list of them; else its one target.
+
+        >>> load_task("squad", "squad").references({"answers": {"text": ["Ann", "her"]}, "question": ...})
+        ['Ann', 'her']
+        """
+        label = label_of(row, self.entry)
+        if self.value_kind != "text" or not isinstance(label, (list, tuple)) or not label:
+            return [self.target_text(row)]
+        return [fill(self.entry.get("output_format"), OUTPUT, str(text)) for text in label]
 
     def parse(self, text: str) -> Any:
         """A generated text as metrics use it: class id (-1 if it is no label), number (-1.0), or the text itself."""

@@ -138,13 +138,14 @@ def selection_eval_sets(
 def longest_target(task: Task, encoding: TextEncoding, rows: list, features: TokenArrays) -> int:
     """How many tokens an answer of the task may need, end-of-sequence included.
 
-    Closed tasks: the longest label. Others: the longest target of the split, or of the candidates where the targets
-    are hidden.
+    Closed tasks: the longest label. Others: the longest target of the split, every reference of a row counted, or of
+    the candidates where the targets are hidden.
     """
     if task.value_kind == "class" or (task.value_kind == "number" and task.has_candidates):
         return max(map(len, encoding.answers(task.candidates(rows[0]))))
     if rows and task.is_labelled(rows[0]) and len(features):
-        return int(features.labels.lengths.max())
+        others = sorted({text for row in rows for text in task.references(row)[1:]})
+        return max([int(features.labels.lengths.max()), *map(len, encoding.answers(others))])
     if task.has_candidates:
         texts = sorted({text for row in rows for text in task.candidates(row)})
         return max(map(len, encoding.answers(texts)), default=UNKNOWN_TARGET_TOKENS)
