@@ -249,6 +249,20 @@ class TasksTest(parameterized.TestCase):
         with self.assertRaisesRegex(DataError, r"b\.jsonl:1: .*translation\.de"):
             load_split(data.task, "train", "train", DataOptions(own={"b": data.source}))
 
+    def test_class_labels_of_a_hub_data_set_become_label_words(self):
+        import datasets
+
+        features = datasets.Features(text=datasets.Value("string"), label=datasets.ClassLabel(names=["bad", "good"]))
+        rows = datasets.Dataset.from_dict({"text": ["x", "y"], "label": [1, 0]}, features=features)
+        path = folder() / "train.parquet"
+        rows.to_parquet(path)
+        options = FormatOptions(hub_path=str(path.parent), **COLUMNS)
+        data = own_data("a", format_form("hub", options), Wishes(evaluates=False))
+        self.assertEqual(data.task.label_words, ["bad", "good"])
+        self.assertEqual(
+            [data.task.examples(row)[0].targets for row in data.source.read("train").rows], ["good", "bad"]
+        )
+
     def test_instructions(self):
         path = jsonl(folder() / "a.jsonl", [{"instruction": "Name it.", "input": "a cat", "output": " Tom "},
                                              {"instruction": "Sing.", "input": "", "output": "La"}])  # fmt: skip

@@ -186,6 +186,16 @@ class CommandTest(parameterized.TestCase):
             run("--data_format", "csv", "--train_file", csv_reviews(), *COLUMNS, "--source_id", "en", "--dry_run")
         self.assertIn("--source_id has no effect", " ".join(logs.output))
 
+    def test_a_test_file_without_answers_is_predicted(self):
+        unlabelled = csv_file([["text"], ["film 1"], ["film 2"]], folder() / "unlabelled.csv")
+        _, directory = run("--data_format", "csv", "--train_file", csv_reviews(), "--test_file", str(unlabelled), *COLUMNS,
+                           "--do_predict")  # fmt: skip
+        self.assertLen(read_jsonl(directory / "predictions" / "reviews.test.jsonl"), 2)
+
+    def test_a_dry_run_counts_what_a_data_sets_own_lengths_cut_off(self):
+        found, _ = run("--data_class", "Debug", "--max_input_tokens", "20", "--max_output_tokens", "5", "--dry_run")
+        self.assertEqual(found["lengths"]["debug train inputs"]["cut_off"], 100.0)
+
 
 class ApiTest(parameterized.TestCase):
     def test_fine_tuner_takes_the_same_flags_and_trains_without_validation(self):

@@ -118,10 +118,11 @@ def _sides(data, lengths):
         rows = part.rows.select(range(min(SAMPLE, len(part.rows))))
         examples = [example for row in rows for example in part.task.examples(row, "train")]
         if examples:
-            yield from _both_sides(f"{part.task.name} train", examples, lengths)
+            yield from _both_sides(f"{part.task.name} train", examples, part.task.lengths(lengths))
     for eval_set in data.scored:
         if eval_set.examples:
-            yield from _both_sides(f"{eval_set.name} {eval_set.split}", eval_set.examples[:SAMPLE], lengths)
+            of_task = eval_set.task.lengths(lengths)
+            yield from _both_sides(f"{eval_set.name} {eval_set.split}", eval_set.examples[:SAMPLE], of_task)
 
 
 def _both_sides(name, examples, lengths):
