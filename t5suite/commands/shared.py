@@ -14,7 +14,7 @@ ROLES = ("train", "validation", "test")
 
 
 def add_task_flags(parser, required: bool = True) -> None:
-    parser.add_argument("--benchmark", required=required, help="glue, super_glue, mini, or one of your --task_file")
+    parser.add_argument("--benchmark", required=required, help="a benchmark, such as glue (all: t5suite tasks)")
     parser.add_argument("--dataset_name", required=required, help="the task, such as rte")
     parser.add_argument("--task_file", help="YAML or Python file with tasks of your own")
 
