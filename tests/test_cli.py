@@ -118,7 +118,7 @@ class StartTest(parameterized.TestCase):
 
 class ErrorTest(parameterized.TestCase):
     @parameterized.parameters(
-        (["previw"], "unknown sub-command 'previw'; did you mean preview?"),
+        (["previw"], "unknown sub-command 'previw'; did you mean preview, predict?"),
         (["tasks", "--benchmrk", "glue"], "unknown flag --benchmrk; did you mean --benchmark?"),
         (["preview", "--benchmrk", "glue"], "unknown flag --benchmrk; did you mean --benchmark?"),
         (["tasks", "glue"], "unexpected 'glue'"),
@@ -143,7 +143,7 @@ class ErrorTest(parameterized.TestCase):
     def test_the_program_shows_one_message_and_exits_78_or_65(self):
         done = shell("previw")
         self.assertEqual(done.returncode, EXIT_BAD_CONFIGURATION)
-        self.assertEqual(done.stderr, "error: t5suite: unknown sub-command 'previw'; did you mean preview?\n")
+        self.assertEqual(done.stderr, "error: t5suite: unknown sub-command 'previw'; did you mean preview, predict?\n")
         done = shell("preview", *task_flags("glue", "rte"), "--rows", "nowhere.jsonl")
         self.assertEqual((done.returncode, done.stderr), (EXIT_BAD_DATA, "error: nowhere.jsonl: no such file\n"))
 

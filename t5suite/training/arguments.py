@@ -125,7 +125,9 @@ class DataArguments:
 
     _argument_group_name = "task and data"
 
-    benchmark: str = field(default="mini", metadata={"help": "glue, super_glue, squad, ... (see t5suite tasks), or one of --task_file."})
+    benchmark: str = field(
+        default="mini", metadata={"help": "glue, super_glue, squad, ... (see t5suite tasks), or one of --task_file."}
+    )
     dataset_name: str = field(
         default="sentiment", metadata={"help": "A task, several with commas between, or a mixture such as all."}
     )
