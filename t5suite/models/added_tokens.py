@@ -60,6 +60,8 @@ def parse_tokens(text: str | None) -> list[str]:
 
 def add_words(tokenizer, tokens: list[str]) -> list[int]:
     """Adds the tokens that the tokenizer lacks behind its last piece; returns their ids."""
+    if not tokens:
+        return []
     known = tokenizer.get_vocab()
     missing = [token for token in tokens if token not in known]
     if present := [token for token in tokens if token in known]:
