@@ -9,12 +9,17 @@ from pathlib import Path
 import pytest
 from absl.testing import absltest, parameterized
 from shared_data import MISSING, SHARED_DATA
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+from test_families import byte_tokenizer
+from tokenizers import processors
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedTokenizerFast
 
 import fine_tune_t5
-from t5suite.data.jsonl import read_jsonl
+from t5suite.data.jsonl import read_jsonl, write_jsonl
+from t5suite.data.sources import DataOptions, load_split
 from t5suite.errors import ConfigError
 from t5suite.fine_tuner import FineTuner
+from t5suite.models.loading import BUNDLED_MODEL
+from t5suite.tasks.registry import load_task
 
 GPT2 = {"config_name": "gpt2", "config_overrides": "n_embd=32,n_layer=1,n_head=2"}
 BERT = {
@@ -149,6 +154,69 @@ class ResumingTest(parameterized.TestCase):
             self.assertEqual((whole / name).read_bytes(), (other / name).read_bytes(), name)
         steps = [line["step"] for line in read_jsonl(other / "metrics.jsonl") if "train/loss" in line]
         self.assertEqual(steps, [3, 4])
+
+
+BART = {
+    "config_name": "bart",
+    "config_overrides": "d_model=64,encoder_layers=1,decoder_layers=1,encoder_attention_heads=4,"
+    "decoder_attention_heads=4,encoder_ffn_dim=64,decoder_ffn_dim=64,dropout=0.0",
+}
+LLAMA = {
+    "config_name": "llama",
+    "config_overrides": "hidden_size=64,num_hidden_layers=1,num_attention_heads=4,num_key_value_heads=4,"
+    "intermediate_size=64",
+}
+WIDE_GPT2 = {
+    "config_name": "gpt2",
+    "config_overrides": "n_embd=64,n_layer=1,n_head=4,resid_pdrop=0.0,embd_pdrop=0.0,attn_pdrop=0.0",
+}
+
+
+def bart_tokenizer():
+    """A folder with a tokenizer in BART's manner: bytes between <s> and </s>."""
+    folder = tempfile.mkdtemp()
+    made = byte_tokenizer().backend_tokenizer
+    made = type(made).from_str(made.to_str())
+    made.add_special_tokens(["<s>", "<pad>", "</s>"])
+    ids = [(token, made.token_to_id(token)) for token in ("<s>", "</s>")]
+    made.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> $B </s>", special_tokens=ids
+    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=made, bos_token="<s>", pad_token="<pad>", eos_token="</s>"
+    ).save_pretrained(folder)
+    return folder
+
+
+def gpt2_tokenizer():
+    folder = tempfile.mkdtemp()
+    byte_tokenizer().save_pretrained(folder)
+    return folder
+
+
+class RotesTest(parameterized.TestCase):
+    """Rows learnt by heart are answered rightly: where answers begin and end is the same in training and in use."""
+
+    @parameterized.named_parameters(
+        ("bart", BART, lambda: BUNDLED_MODEL),
+        ("bart_that_begins_texts", BART, bart_tokenizer),
+        ("gpt2_without_padding", WIDE_GPT2, gpt2_tokenizer),
+        ("llama", LLAMA, lambda: BUNDLED_MODEL),
+    )
+    @pytest.mark.slow
+    def test_rows_learnt_by_heart_are_answered_rightly(self, model, tokenizer):
+        rows = Path(tempfile.mkdtemp()) / "rows.jsonl"
+        task = load_task("mini", "entailment")
+        write_jsonl(rows, load_split(task, "train", "train", DataOptions()).rows.select(range(6)).to_list())
+        for method in ("generate", "score"):
+            results, folder = run(
+                "--dataset_name=entailment", f"--train_file={rows}", f"--validation_file={rows}",
+                f"--tokenizer_name={tokenizer()}", f"--eval_method={method}",
+                **{**model, "max_steps": 80, "learning_rate": 5e-3, "eval_steps": 80, "max_train_samples": None},
+            )  # fmt: skip
+            self.assertEqual(
+                results["tasks"]["entailment"]["accuracy"], 100.0, predictions(folder, "entailment.validation")
+            )
 
 
 class BaselineTest(parameterized.TestCase):

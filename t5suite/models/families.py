@@ -120,7 +120,7 @@ def class_in(auto_class, config) -> type:
 
 
 FAMILIES = {
-    "seq2seq": Family("encoder and decoder: T5, BART", AutoModelForSeq2SeqLM, ("pad", "eos")),
+    "seq2seq": Family("encoder and decoder: T5, BART", AutoModelForSeq2SeqLM, ("pad", "bos", "eos")),
     "causal": Family("decoder alone: GPT-2, Llama", AutoModelForCausalLM, ("pad", "bos", "eos")),
     "masked": Family(
         "encoder alone: BERT, RoFormer", AutoModelForMaskedLM, ("pad", "bos", "eos", "cls", "sep", "mask")

@@ -136,6 +136,10 @@ def set_special_tokens(config, tokenizer, names: Iterable[str], scratch: bool) -
         key = f"{name}_token_id"
         if hasattr(config, key) and (scratch or getattr(config, key) is None):
             setattr(config, key, getattr(tokenizer, key, None))
+    for name in ("bos", "eos"):
+        # BART's configuration forces id 2 at the end of an answer, whatever a new vocabulary has there.
+        if scratch and getattr(config, f"forced_{name}_token_id", None) is not None:
+            setattr(config, f"forced_{name}_token_id", getattr(config, f"{name}_token_id"))
     if is_seq2seq and (scratch or start is None):
         config.decoder_start_token_id = config.eos_token_id if scratch and starts_with_end else config.pad_token_id
 
@@ -145,7 +149,8 @@ def set_generation_tokens(model) -> None:
     generation = getattr(model, "generation_config", None)
     if generation is None:
         return
-    for key in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
+    forced = ("forced_bos_token_id", "forced_eos_token_id")
+    for key in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", *forced):
         value = getattr(model.config, key, None)
         if value is not None:
             setattr(generation, key, value)
