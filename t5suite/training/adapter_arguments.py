@@ -11,12 +11,15 @@ import logging
 import os
 from dataclasses import dataclass, field
 
+from transformers.integrations import is_deepspeed_zero3_enabled
+
 from t5suite.errors import ConfigError
 from t5suite.models.adapters import ADAPTERS, adapted, is_adapted, merged
 from t5suite.models.adapters.kinds import FLAGS, check_flags
 from t5suite.models.configs import load_config
 from t5suite.models.quantization import is_quantized
 from t5suite.optim.settings import parse_settings, read_value
+from t5suite.training.sharding.accelerate_settings import FSDP, is_set
 
 logger = logging.getLogger(__name__)
 
@@ -80,30 +83,41 @@ def adapt_by_flags(model, tokenizer, arguments, trains: bool):
     Raises:
       ConfigError: it does not fit the model; sharding that adapters cannot be trained under.
     """
-    flags, model_args, args = arguments.adapter, arguments.model, arguments.training
-    if flags.merge_adapter and flags.adapter is None and not is_adapted(model):
-        raise ConfigError("--merge_adapter: there is no adapter; give --adapter, or one as --model_name_or_path")
-    if (flags.adapter or is_adapted(model)) and args.fsdp:
-        raise ConfigError(
-            "--fsdp: adapters are trained by one process, under DDP or under DeepSpeed (--deepspeed zero2)"
-        )
-    if trains and flags.adapter is None and is_quantized(model) and not is_adapted(model):
-        raise ConfigError("--load_in_8bit, --load_in_4bit: matrices in few bits cannot be trained; add --adapter lora")
+    flags, model_args = arguments.adapter, arguments.model
+    _check_beside(model, arguments, trains)
     if flags.adapter is None:
         return model
     if not trains:
         logger.warning("--adapter %s has no effect: nothing is trained", flags.adapter)
         return model
-    for flag in ("freeze", "freeze_regex", "unfreeze_regex"):
-        if getattr(model_args, flag, None):
-            raise ConfigError(f"--{flag} has no effect beside --adapter: all of the model is frozen then")
-    if model_args.add_tokens:
-        raise ConfigError("--add_tokens beside --adapter: rows of new tokens would be frozen as they begin; train all")
-    if flags.adapter == "prefix" and args.gradient_checkpointing:
-        raise ConfigError("--adapter prefix: prefixes are a cache, which --gradient_checkpointing does without")
     revision = model_args.model_revision
     name = base_name(model, model_args)
     return adapted(model, tokenizer, flags.adapter, flags.given, flags.args, base_name=name, revision=revision)
+
+
+def _check_beside(model, arguments, trains: bool) -> None:
+    """Refuses what does not go with an adapter, or not without one."""
+    flags, args = arguments.adapter, arguments.training
+    if flags.merge_adapter and flags.adapter is None and not is_adapted(model):
+        raise ConfigError("--merge_adapter: there is no adapter; give --adapter, or one as --model_name_or_path")
+    if not trains:
+        return
+    if flags.adapter is None and not is_adapted(model):
+        if is_quantized(model):
+            raise ConfigError(
+                "--load_in_8bit, --load_in_4bit: matrices in few bits cannot be trained; add --adapter lora"
+            )
+        return
+    in_pieces = "FSDP" if args.fsdp or is_set(FSDP) else "ZeRO-3" if is_deepspeed_zero3_enabled() else None
+    if in_pieces:
+        raise ConfigError(
+            f"adapters are trained by one process, under DDP or under ZeRO-1 or -2 (--deepspeed zero2), not {in_pieces}"
+        )
+    for flag in ("freeze", "freeze_regex", "unfreeze_regex"):
+        if flags.adapter and getattr(arguments.model, flag, None):
+            raise ConfigError(f"--{flag} has no effect beside --adapter: all of the model is frozen then")
+    if flags.adapter == "prefix" and args.gradient_checkpointing:
+        raise ConfigError("--adapter prefix: prefixes are a cache, which --gradient_checkpointing does without")
 
 
 def base_name(model, model_args) -> str | None:

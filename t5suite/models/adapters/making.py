@@ -9,6 +9,7 @@ The model itself is frozen and stays what it is: only the adapter is trained, ha
 
 import hashlib
 import logging
+import warnings
 from dataclasses import dataclass, field
 
 import torch
@@ -86,7 +87,10 @@ def wrap(model, config, base_name: str | None, revision: str | None = None):
     base = Base(base_name, revision, fingerprint(model), dict(model.state_dict(keep_vars=True)))
     config.base_model_name_or_path, config.revision = base_name, revision
     try:
-        wrapped = _class_for(config)(model, config, adapter_name=NAME)
+        with warnings.catch_warnings():
+            # What PEFT 0.21 says of its own use of transformers, and of layers that it then treats rightly (GPT-2's).
+            warnings.filterwarnings("ignore", message=".*(is_gradient_checkpointing|fan_in_fan_out).*")
+            wrapped = _class_for(config)(model, config, adapter_name=NAME)
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise ConfigError(f"the adapter does not fit {type(model).__name__}: {str(error).splitlines()[0]}") from None
     wrapped.t5suite_base = base
