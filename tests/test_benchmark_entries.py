@@ -7,6 +7,7 @@ import re
 import string
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import datasets
 import pytest
@@ -20,12 +21,15 @@ from t5suite import DATASET_VALS, load_task
 from t5suite.data.references import merge_references
 from t5suite.data.sources import DataOptions, load_split
 from t5suite.errors import ConfigError, DataError
+from t5suite.launch.results import task_figure
 from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.entries import check_entry, metric_functions
 from t5suite.tasks.formatters import pad_punctuation
 from t5suite.tasks.metrics import METRICS
 from t5suite.tasks.registry import Lengths, Task
+from t5suite.tracking.reports import build_results
 from t5suite.training.eval_sets import make_eval_set
+from t5suite.training.evaluation import Report
 
 SQUAD_ROWS = "seq2seq/squad/validation.jsonl"
 ANSWERS = {"text": ["U.S. troops", "troops"], "answer_start": [0, 5]}
@@ -376,6 +380,30 @@ class CommandLineTest(parameterized.TestCase):
         self.assertContainsSubset(metric_functions(DATASET_VALS[benchmark][name]), results["tasks"][name])
         (predictions,) = (folder / "run" / "predictions").iterdir()
         self.assertLen(predictions.read_text().splitlines(), 4 if benchmark == "scrolls" else 8)
+
+
+class FiguresTest(parameterized.TestCase):
+    SUMMARY = {"rouge1": 30.0, "rouge2": 9.0, "rougeL": 21.0, "rouge_geometric_mean": 17.8}
+
+    @parameterized.parameters(
+        ("scrolls", "gov_report", SUMMARY, 17.8),
+        ("summarization", "xsum", {"rouge1": 30.0, "rouge2": 9.0, "rougeLsum": 21.0}, 20.0),
+        ("translation", "wmt14_en_de", {"bleu": 20.0, "chrf": 50.0}, 20.0),
+        ("squad", "squad", {"f1": 80.0, "exact_match": 70.0}, 75.0),
+    )
+    def test_a_finished_run_counts_with_the_metric_that_selects(self, benchmark, name, scores, figure):
+        self.assertAlmostEqual(task_figure(scores, DATASET_VALS[benchmark][name]), figure)
+        self.assertAlmostEqual(load_task(benchmark, name).optimised(scores), figure)
+
+    def test_scrolls_average_takes_each_tasks_own_number(self):
+        f1, matches = {"f1": 20.0}, {"exact_match": 40.0}
+        found = {"gov_report": self.SUMMARY, "narrative_qa": f1, "quality": matches}
+        sets = [
+            SimpleNamespace(name=name, task=load_task("scrolls", name), rows=[], role="validation") for name in found
+        ]
+        results = {name: SimpleNamespace(metrics=metrics, predictions=[]) for name, metrics in found.items()}
+        made = build_results(Report(results, 0.0, {}), "scrolls", list(found), sets, published=True)
+        self.assertAlmostEqual(made["averages"]["scrolls"], (17.8 + 20 + 40) / 3)
 
 
 class LengthTest(parameterized.TestCase):

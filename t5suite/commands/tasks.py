@@ -76,9 +76,16 @@ def _split_counts(facts: dict) -> str:
 
 def _print_task_list(benchmark: str, tasks: list) -> None:
     print(benchmark)
-    for task in tasks:
-        facts = _task_facts(task)
-        print(f"  {task.name:<12}  {', '.join(facts['metrics']) or '-':<28}  {_split_counts(facts)}")
+    lines = [
+        (task.name, ", ".join(facts["metrics"]) or "-", _split_counts(facts)) for task, facts in _with_facts(tasks)
+    ]
+    name_width, metrics_width = max(12, *(len(line[0]) for line in lines)), max(28, *(len(line[1]) for line in lines))
+    for name, metrics, counts in lines:
+        print(f"  {name:<{name_width}}  {metrics:<{metrics_width}}  {counts}")
+
+
+def _with_facts(tasks: list) -> list[tuple]:
+    return [(task, _task_facts(task)) for task in tasks]
 
 
 def _print_task(task) -> None:
