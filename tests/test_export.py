@@ -399,6 +399,12 @@ class ShardsTest(TestCase):
         with self.assertRaisesRegex(CheckpointError, "cannot be put together .*Expected 2"):
             whole_weights(folder, self.folder / "whole")
 
+    def test_shards_without_a_configuration_are_refused(self):
+        folder, _ = self.checkpoint()
+        (folder / "config.json").unlink()
+        with self.assertRaisesRegex(ConfigError, "run' holds shards but no config.json"):
+            self.export(folder)
+
     def test_weights_are_written_in_pieces_of_a_size(self):
         a, b = torch.arange(6.0), torch.arange(3.0)
         write_in_pieces({"a": a, "b": b, "alias": a}, self.folder, size=24)

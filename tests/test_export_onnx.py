@@ -14,6 +14,7 @@ from absl.testing import absltest, parameterized
 from transformers import BertConfig, BertForSequenceClassification, DistilBertConfig, GenerationConfig, set_seed
 from transformers import DistilBertForSequenceClassification as DistilBert
 
+import fine_tune_t5
 from t5suite.errors import CheckpointError, ConfigError, DataError
 from t5suite.export.exporting import Wanted, export_model
 from t5suite.export.onnx_files import require_onnx, write_graphs
@@ -22,7 +23,7 @@ from t5suite.export.parity import NEW_TOKENS, TOLERANCE, check, compare
 from t5suite.export.quantization import quantize
 from t5suite.export.scores import changes, eval_sets_for, score
 from t5suite.export.sources import Source, family_for_export
-from t5suite.models.loading import load_model, load_tokenizer
+from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
 
 TOKENIZER = load_tokenizer(None)
 GRAPHS = ("encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx")
@@ -240,6 +241,28 @@ class FamiliesTest(TestCase):
         self.assertLess(said["bytes_after"], 0.6 * said["bytes_before"])
         found = compare(model, "seq2seq", OnnxModel(self.folder, num_threads=1))
         self.assertLess(found["first_step_logits_relative"], 0.2)
+
+    @parameterized.parameters(
+        ("t5", "d_model=32,d_ff=64,d_kv=8,num_heads=2,num_layers=1"),
+        ("gpt2", "n_embd=32,n_layer=1,n_head=2"),
+        ("bert", "hidden_size=32,intermediate_size=64,num_hidden_layers=1,num_attention_heads=2"),
+    )
+    def test_the_score_of_the_files_is_that_of_the_trained_model(self, config_name, overrides):
+        run = self.folder / "run"
+        flags = (
+            f"--benchmark mini --dataset_name sentiment --config_name {config_name} --config_overrides {overrides} "
+            f"--max_steps 60 --learning_rate 1e-2 --per_device_train_batch_size 16 --max_eval_samples 50 --use_cpu True "
+            f"--eval_strategy no --save_strategy no --disable_tqdm True --output_dir {run}"
+        )
+        fine_tune_t5.main([*flags.split(), "--tokenizer_name", BUNDLED_MODEL])
+        scored = f"--eval_only --benchmark mini --dataset_name sentiment --model_name_or_path {run} --use_cpu True "
+        results = fine_tune_t5.main(f"{scored} --max_eval_samples 50 --output_dir {self.folder / 'scored'}".split())
+        wanted = {"benchmark": "mini", "dataset_name": "sentiment", "max_eval_samples": 50}
+        card = export_model(Wanted(str(run), str(self.folder / "onnx"), format="onnx", **wanted))
+        found = {name: value["float32"] for name, value in card["scores"]["metrics"].items()}
+        own = {f"sentiment {name}": value for name, value in results["tasks"]["sentiment"].items()}
+        self.assertEqual(found, {name: own[name] for name in found})
+        self.assertIn("sentiment accuracy", found)
 
     def test_the_whole_command_with_scores_before_and_after(self):
         source = self.folder / "source"

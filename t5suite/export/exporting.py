@@ -7,7 +7,6 @@
 import tempfile
 from dataclasses import dataclass, fields
 from importlib.metadata import version
-from pathlib import Path
 
 from t5suite.data.jsonl import without_nan
 from t5suite.errors import CheckpointError
@@ -57,21 +56,19 @@ def export_model(wanted: Wanted) -> dict:
       CheckpointError: a damaged source, or an export that is not what was asked for.
     """
     dtype = dtype_for(wanted.dtype) if wanted.dtype else None
-    with new_folder(wanted.output_dir) as folder, tempfile.TemporaryDirectory(dir=folder) as staging:
-        source = source_of(wanted, staging)
-        card = {
-            "format": wanted.format,
-            "source": wanted.model_name_or_path or wanted.init_checkpoint,
-            "family": source.family,
-            "model": describe(source.model),
-        }
-        write = write_plain if wanted.format == "hf" else write_onnx
-        card |= write(source, folder, wanted, dtype)
-        del source
-    output = Path(wanted.output_dir)
-    card |= {"files": sizes_of(output), "versions": versions()}
-    card = without_nan(card)
-    write_json(output / CARD, card)
+    with new_folder(wanted.output_dir) as folder:
+        with tempfile.TemporaryDirectory(dir=folder) as staging:
+            source = source_of(wanted, staging)
+            card = {
+                "format": wanted.format,
+                "source": wanted.model_name_or_path or wanted.init_checkpoint,
+                "family": source.family,
+                "model": describe(source.model),
+            }
+            write = write_plain if wanted.format == "hf" else write_onnx
+            card |= write(source, folder, wanted, dtype)
+        card = without_nan(card | {"files": sizes_of(folder), "versions": versions()})
+        write_json(folder / CARD, card)
     return card
 
 

@@ -77,7 +77,7 @@ def load_source(
     if folder and not _has_weights(folder):
         place = str(_put_together(folder, Path(staging)))
     flag = "--tokenizer_name" if tokenizer_name else FLAG
-    tokenizer = load_tokenizer(tokenizer_name or place, revision, trust_remote_code, flag)
+    tokenizer = load_tokenizer(tokenizer_name or str(folder or name), revision, trust_remote_code, flag)
     options = {"revision": revision, "trust_remote_code": trust_remote_code}
     if adapter_base is not None and not is_adapter(place):
         raise ConfigError(f"--adapter_base has no effect: {FLAG} {name} is no adapter's folder")
@@ -164,6 +164,8 @@ def _has_weights(folder: Path) -> bool:
 
 def _put_together(folder: Path, staging: Path) -> Path:
     """A folder with the whole weights of a checkpoint in shards, and all that lies beside those."""
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"{FLAG} {str(folder)!r} holds shards but no config.json; put that of the model beside them")
     whole = staging / "whole"
     whole.mkdir(parents=True)
     for pattern in BESIDE_WEIGHTS:
