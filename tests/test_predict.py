@@ -1,5 +1,6 @@
 """Predictions: what a row's answer depends on, what it does not, and that a stopped run ends as an unbroken one."""
 
+import copy
 import itertools
 import json
 import tempfile
@@ -137,6 +138,33 @@ class AnswersTest(parameterized.TestCase):
             logits = made.model(**made.encoding.tokenizer(row["sentence"], return_tensors="pt")).logits[0]
             np.testing.assert_allclose(list(line["probabilities"].values()), logits.softmax(-1).tolist(), atol=1e-5)
             self.assertEqual(line["prediction"], SENTIMENT.label_words[int(logits.argmax())])
+
+    def test_label_words_are_written_whatever_the_checkpoint_was_used_for(self):
+        model, settings = predictor().model, Decoding()
+        before = copy.deepcopy(model.generation_config)
+        try:
+            model.generation_config.no_repeat_ngram_size = 1
+            written = predictor().answers(texts(), settings, 6)
+            plain = predictor().answers(texts(), settings, 6, plain=True)
+            model.generation_config = before
+            self.assertEqual(plain, predictor().answers(texts(), settings, 6))
+            self.assertNotEqual(plain, written)
+        finally:
+            model.generation_config = before
+
+    def test_encoders_number_keeps_to_the_tasks_range(self):
+        task, path = load_task("mini", "similarity"), output_path()
+        made = load_predictor(
+            ModelSource(model_folder("masked", "similarity"), use_cpu=True),
+            lengths=LENGTHS,
+            batch_size=4,
+            tasks=(task,),
+        )
+        with torch.no_grad():
+            made.model.classifier.bias.add_(100)
+        sink = ResumableOutput(path, {})
+        predict_rows(RowSource(rows_file("similarity", 5)), sink, Job(task, family="masked"), lambda: made)
+        self.assertEqual({line["prediction"] for line in written(path)}, {"5.0"})
 
     def test_encoder_without_a_trained_head_is_refused(self):
         folder = tempfile.mkdtemp()

@@ -24,6 +24,7 @@ from transformers.generation.logits_process import (
 
 from t5suite.errors import ConfigError
 from t5suite.inference.diverse_beams import diverse_beam_search
+from t5suite.training.evaluation import PLAIN_WRITING
 
 
 @dataclass(frozen=True)
@@ -89,13 +90,16 @@ class Decoding:
             )
 
 
-def generation_options(decoding: Decoding, model, max_new_tokens: int, draws, synced: bool = False) -> dict:
+def generation_options(
+    decoding: Decoding, model, max_new_tokens: int, draws, synced: bool = False, plain: bool = False
+) -> dict:
     """What `generate` is given beside the prompts.
 
     Args:
+      plain: answers are label words: what the flags leave open is neutral, as in evaluation, and not the checkpoint's.
       draws: `(row, number of the answer)` of each prompt, which name its random numbers.
     """
-    options = {"generation_config": _generation_config(decoding, model, max_new_tokens)}
+    options = {"generation_config": _generation_config(decoding, model, max_new_tokens, plain)}
     if decoding.do_sample:
         options["logits_processor"] = _sampling(decoding, draws, max_new_tokens)
     if decoding.num_beam_groups > 1:
@@ -104,8 +108,10 @@ def generation_options(decoding: Decoding, model, max_new_tokens: int, draws, sy
     return options
 
 
-def _generation_config(decoding: Decoding, model, max_new_tokens: int) -> GenerationConfig:
+def _generation_config(decoding: Decoding, model, max_new_tokens: int, plain: bool) -> GenerationConfig:
     config = model.config.get_text_config()
+    names = ("repetition_penalty", "no_repeat_ngram_size", "length_penalty")
+    given = {name: getattr(decoding, name) for name in names if getattr(decoding, name) is not None}
     return GenerationConfig(
         max_new_tokens=max_new_tokens,
         min_new_tokens=decoding.min_new_tokens,
@@ -113,12 +119,10 @@ def _generation_config(decoding: Decoding, model, max_new_tokens: int) -> Genera
         # Drawn numbers choose the one token that is left (`RowSampler`): to transformers that is greedy.
         do_sample=False,
         num_return_sequences=1 if decoding.do_sample else decoding.num_return_sequences,
-        repetition_penalty=decoding.repetition_penalty,
-        no_repeat_ngram_size=decoding.no_repeat_ngram_size,
-        length_penalty=decoding.length_penalty,
         pad_token_id=config.pad_token_id,
         eos_token_id=config.eos_token_id,
         decoder_start_token_id=getattr(config, "decoder_start_token_id", None),
+        **{**(PLAIN_WRITING if plain else {}), **given},
     )
 
 

@@ -67,6 +67,7 @@ class Predictor:
         max_new_tokens: int,
         indices: Sequence[int] | None = None,
         scores: bool = False,
+        plain: bool = False,
     ) -> list[list[Answer]]:
         """Per text, its answers: one, or `num_return_sequences` of them, the best (or first drawn) first.
 
@@ -74,6 +75,7 @@ class Predictor:
           indices: the rows' numbers, by which random numbers are drawn; 0, 1, ... without them.
           scores: also each answer's sum of token log-probabilities, end-of-sequence included where it was written:
             the model's own, before temperature, penalties and cuts.
+          plain: answers are label words (`generation_options`).
         """
         indices = range(len(texts)) if indices is None else indices
         drawn = decoding.num_return_sequences if decoding.do_sample else 1
@@ -83,7 +85,7 @@ class Predictor:
         def answer(places):
             repeated = [(place, number) for place in places for number in range(drawn)]
             draws = [(indices[place], number) for place, number in repeated]
-            options = generation_options(decoding, self.model, max_new_tokens, draws, self.synced)
+            options = generation_options(decoding, self.model, max_new_tokens, draws, self.synced, plain)
             written = self.answerer.generate([prompts[p] for p, _ in repeated], synced=self.synced, **options)
             ids = [self._ended(found) for of_prompt in written for found, _ in of_prompt]
             each = len(ids) // len(places)
@@ -111,8 +113,14 @@ class Predictor:
         ]
         return [Verdict(max(of_text, key=of_text.get), of_text) for of_text in shares]
 
-    def classes(self, segments: Sequence[tuple[str, ...]]) -> list["Verdict"]:
-        """Per text (one segment, or a pair), what an encoder's head says: a word and all shares, or a number."""
+    def classes(
+        self, segments: Sequence[tuple[str, ...]], limits: tuple[float, float] = (-math.inf, math.inf)
+    ) -> list["Verdict"]:
+        """Per text (one segment, or a pair), what an encoder's head says: a word and all shares, or a number.
+
+        Args:
+          limits: the least and the greatest number that an answer can be.
+        """
         tokenizer, limit = self.encoding.tokenizer, self.encoding.lengths.source
         encoded = [tokenizer(*texts, max_length=limit, truncation="longest_first") for texts in segments]
         names = ("input_ids", "token_type_ids") if self.encoding.has_types else ("input_ids",)
@@ -124,7 +132,7 @@ class Predictor:
         found = self._over_ranks([len(feature["input_ids"]) for feature in features], classify)
         words = self.encoding.words
         if words is None:
-            return [Verdict(number_text(value), None) for (value,) in found]
+            return [Verdict(number_text(value, *limits), None) for (value,) in found]
         shares = [dict(zip(words, softmax(scores), strict=True)) for scores in found]
         return [Verdict(max(of_text, key=of_text.get), of_text) for of_text in shares]
 

@@ -11,6 +11,7 @@
 The main process reads and writes; all ranks answer. A model is loaded when the first row without an answer is met.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -20,6 +21,8 @@ from t5suite.errors import ConfigError, DataError
 from t5suite.inference.decoding import Decoding
 from t5suite.inference.rows import Row, RowSource, input_text
 from t5suite.tasks.registry import Task
+from t5suite.tasks.templates import OUTPUT, fill
+from t5suite.training.evaluation import number_range
 from t5suite.training.processes.ranks import Ranks
 
 # Rows that are read, answered and written at once.
@@ -106,13 +109,17 @@ class Job:
         """The answers of a window, one line each."""
         texts = [request.text for request in requests]
         if not predictor.writes:
-            answered = [chosen(verdict) for verdict in predictor.classes([request.segments for request in requests])]
+            limits = number_range(self.task) if self.task else (-math.inf, math.inf)
+            form = self.task.entry.get("output_format") if self.task else None
+            found = predictor.classes([request.segments for request in requests], limits)
+            answered = [chosen(verdict, form) for verdict in found]
         elif self.labels is not None:
             found = predictor.choices(texts, [request.candidates for request in requests])
             answered = [chosen(verdict) for verdict in found]
         else:
             indices = [request.index for request in requests]
-            found = predictor.answers(texts, self.decoding, self.max_new_tokens, indices, self.with_scores)
+            plain = self.task is not None and self.task.value_kind != "text"
+            found = predictor.answers(texts, self.decoding, self.max_new_tokens, indices, self.with_scores, plain)
             answered = [self._written(answers) for answers in found]
         return [
             {"row": r.index, **r.copied, **({"inputs": r.text} if self.inputs else {}), **answer}
@@ -135,16 +142,17 @@ class Job:
         return line
 
 
-def chosen(verdict) -> dict:
-    """A line's answer where something was chosen.
+def chosen(verdict, form: str | None = None) -> dict:
+    """A line's answer where something was chosen; `form` is the template that the task's answers stand in.
 
     >>> chosen(Verdict("yes", {"no": 0.25, "yes": 0.75}))
     {'prediction': 'yes', 'probabilities': {'no': 0.25, 'yes': 0.75}}
     """
+    prediction = fill(form, OUTPUT, verdict.text)
     if verdict.shares is None:
-        return {"prediction": verdict.text}
-    rounded = {text: round(share, PROBABILITY_DIGITS) for text, share in verdict.shares.items()}
-    return {"prediction": verdict.text, "probabilities": rounded}
+        return {"prediction": prediction}
+    rounded = {fill(form, OUTPUT, text): round(share, PROBABILITY_DIGITS) for text, share in verdict.shares.items()}
+    return {"prediction": prediction, "probabilities": rounded}
 
 
 def predict_rows(
