@@ -79,7 +79,8 @@ def _print_task_list(benchmark: str, tasks: list) -> None:
     lines = [
         (task.name, ", ".join(facts["metrics"]) or "-", _split_counts(facts)) for task, facts in _with_facts(tasks)
     ]
-    name_width, metrics_width = max(12, *(len(line[0]) for line in lines)), max(28, *(len(line[1]) for line in lines))
+    name_width = max([12, *(len(line[0]) for line in lines)])
+    metrics_width = max([28, *(len(line[1]) for line in lines)])
     for name, metrics, counts in lines:
         print(f"  {name:<{name_width}}  {metrics:<{metrics_width}}  {counts}")
 
