@@ -14,14 +14,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-import torch
 from tqdm.auto import tqdm
-from transformers import EarlyStoppingCallback, GenerationConfig
+from transformers import EarlyStoppingCallback
 
 from t5suite.constants import MIXTURES
 from t5suite.data.collators import Seq2SeqCollator
-from t5suite.data.encodings import SegmentEncoding, TextEncoding
+from t5suite.data.encodings import TextEncoding
 from t5suite.data.family_collators import COLLATORS
 from t5suite.data.features import TokenArrays
 from t5suite.data.formats.rows import RowSource
@@ -37,23 +35,18 @@ from t5suite.data.training_data import (
 )
 from t5suite.errors import ConfigError
 from t5suite.models.adapters import is_adapted, is_adapter, restore_adapter
-from t5suite.models.answering import answerer_for
-from t5suite.models.configs import check_length
 from t5suite.models.families import family_of_model
 from t5suite.tasks.registry import Lengths, Task, load_task, resolve_names
 from t5suite.tasks.task_files import load_registry
 from t5suite.training.callbacks import BestPerTaskCallback, MetricsCallback
 from t5suite.training.eval_sets import load_eval_sets, selection_eval_sets, widen_for_training_targets
 from t5suite.training.evaluation import Decoding, EvalSet, Evaluator, Report, task_values
+from t5suite.training.family_checks import GENERATION_FLAGS, check_positions
 from t5suite.training.losses import SquaredLoss
 from t5suite.training.steps import TRAINING_FLAGS, update_size
 from t5suite.training.trainer import SuiteTrainer
 
 logger = logging.getLogger(__name__)
-
-
-# Flags that only generation heeds.
-GENERATION_FLAGS = ("generation_num_beams", "generation_max_length")
 
 
 @dataclass(frozen=True)
@@ -188,36 +181,6 @@ def make_collator(model, fp16_or_bf16: bool = False) -> Seq2SeqCollator:
     return COLLATORS[family_of_model(model)](config.pad_token_id, start, 8 if fp16_or_bf16 else 1)
 
 
-def check_positions(model, data: "Data") -> None:
-    """Refuses examples that are longer than the model has positions for.
-
-    Raises:
-      ConfigError: with the flag to lower.
-    """
-    behind = family_of_model(model) == "causal"  # there the answer stands in the prompt's row
-    sets = [(features, 0) for features in data.features]
-    sets += [(eval_set.features, eval_set.max_target_tokens) for eval_set in [*data.scored, *data.selecting]]
-    for features, answer in sets:
-        if len(features):
-            answers = np.maximum(features.labels.lengths, answer) if behind else 0
-            check_length(model.config, int((features.input_ids.lengths + answers).max()), "--max_source_length")
-
-
-def warn_of_idle_family_flags(changed: dict, encoding: TextEncoding) -> list[str]:
-    """Warns of flags that have no effect in a model's family; returns them."""
-    heads = isinstance(encoding, SegmentEncoding)
-    reasons = [
-        (heads, ("eval_method", *GENERATION_FLAGS), "an encoder's head gives the answer"),
-        (heads, ("max_target_length",), "an encoder's head writes nothing"),
-        (heads and encoding.words is None, ("label_smoothing_factor", "z_loss"), "the head gives a number"),
-        (not hasattr(encoding, "separator"), ("answer_separator",), "prompt and answer do not share a row"),
-    ]
-    idle = {name: why for applies, names, why in reasons if applies for name in names if name in changed}
-    for name, why in idle.items():
-        logger.warning("--%s has no effect: %s", name, why)
-    return list(idle)
-
-
 def make_evaluator(collator, tokenizer, args, accelerator, show_progress: bool) -> Evaluator:
     """An `Evaluator` with the flags `--generation_num_beams` and `--generation_max_length`."""
     bars = (lambda turns, name: tqdm(turns, desc=f"evaluating {name}", leave=False)) if show_progress else None
@@ -279,20 +242,6 @@ def make_trainer(model, tokenizer, args, data: Data, mixing: Mixing, patience: i
             )
         trainer.add_callback(EarlyStoppingCallback(early_stopping_patience=patience))
     return trainer, rates
-
-
-@torch.no_grad()
-def answer_texts(model, tokenizer, encoding: TextEncoding, texts: list[str], max_length: int, num_beams: int = 1):
-    """A model's answers to finished input texts, in one batch: the likeliest class or the number where it has a head.
-
-    >>> answer_texts(model, tokenizer, encoding, ["rte sentence1: It rains. sentence2: It is wet."], max_length=8)
-    ['entailment']
-    """
-    answerer, prompts = answerer_for(model.eval(), tokenizer), encoding.prompts(texts)
-    if isinstance(encoding, SegmentEncoding):
-        return [encoding.word(scores) for scores in answerer.class_scores([{"input_ids": ids} for ids in prompts])]
-    config = GenerationConfig(max_new_tokens=max_length, num_beams=num_beams, do_sample=False)
-    return encoding.texts([answers[0][0] for answers in answerer.generate(prompts, config)])
 
 
 def example_namer(names: list[str], features: list[TokenArrays]):

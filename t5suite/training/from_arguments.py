@@ -26,13 +26,13 @@ from t5suite.models.vocabulary import add_sentinels, add_tokens, ensure_padding
 from t5suite.run_settings import allowed_names
 from t5suite.tasks.registry import Lengths
 from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card
+from t5suite.training.family_checks import warn_of_idle_family_flags
 from t5suite.training.fine_tuning import (
     Data,
     Plan,
     load_data,
     make_trainer,
     plan_tasks,
-    warn_of_idle_family_flags,
 )
 from t5suite.training.own_plans import own_plan, settle_no_eval
 from t5suite.training.pre_training import control_ids
@@ -147,7 +147,7 @@ def plan_for(arguments) -> Plan:
     data_args = arguments.data
     settle_no_eval(arguments)
     if arguments.formats.is_given:
-        return own_plan(arguments)
+        return arguments.instruction.applied(own_plan(arguments), arguments.training.seed)
     plan = plan_tasks(
         data_args.benchmark, data_args.dataset_name, data_args.task_file, arguments.training.selection_metric
     )

@@ -1,0 +1,49 @@
+"""What a model's family makes of the flags and the data: which flags it does not heed, which rows are too long for it.
+
+>>> warn_of_idle_family_flags({"eval_method": "score"}, encoding)     # of a BERT
+WARNING --eval_method has no effect: an encoder's head gives the answer
+['eval_method']
+"""
+
+import logging
+
+import numpy as np
+
+from t5suite.data.encodings import SegmentEncoding, TextEncoding
+from t5suite.models.configs import check_length
+from t5suite.models.families import family_of_model
+
+logger = logging.getLogger(__name__)
+
+# Flags that only generation heeds.
+GENERATION_FLAGS = ("generation_num_beams", "generation_max_length")
+
+
+def check_positions(model, data) -> None:
+    """Refuses examples that are longer than the model has positions for.
+
+    Raises:
+      ConfigError: with the flag to lower.
+    """
+    behind = family_of_model(model) == "causal"  # there the answer stands in the prompt's row
+    sets = [(features, 0) for features in data.features]
+    sets += [(eval_set.features, eval_set.max_target_tokens) for eval_set in [*data.scored, *data.selecting]]
+    for features, answer in sets:
+        if len(features):
+            answers = np.maximum(features.labels.lengths, answer) if behind else 0
+            check_length(model.config, int((features.input_ids.lengths + answers).max()), "--max_source_length")
+
+
+def warn_of_idle_family_flags(changed: dict, encoding: TextEncoding) -> list[str]:
+    """Warns of flags that have no effect in a model's family; returns them."""
+    heads = isinstance(encoding, SegmentEncoding)
+    reasons = [
+        (heads, ("eval_method", *GENERATION_FLAGS), "an encoder's head gives the answer"),
+        (heads, ("max_target_length",), "an encoder's head writes nothing"),
+        (heads and encoding.words is None, ("label_smoothing_factor", "z_loss"), "the head gives a number"),
+        (not hasattr(encoding, "separator"), ("answer_separator",), "prompt and answer do not share a row"),
+    ]
+    idle = {name: why for applies, names, why in reasons if applies for name in names if name in changed}
+    for name, why in idle.items():
+        logger.warning("--%s has no effect: %s", name, why)
+    return list(idle)
