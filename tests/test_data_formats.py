@@ -122,6 +122,13 @@ class TablesTest(parameterized.TestCase):
         form = format_form("csv", FormatOptions(train_file=str(path), labels=("bad", "good"), **COLUMNS))
         self.assertEqual([row["label"] for row in read(form).rows], ["good", "bad", None])
 
+    @parameterized.parameters(("txt", "label", "did you mean text"), ("text", "lable", "did you mean label"))
+    def test_a_mistyped_column_is_answered_with_the_right_one(self, text, target, message):
+        path = write(folder() / "a.csv", "text,label\nx,bad\n")
+        form = format_form("csv", FormatOptions(train_file=str(path), text_columns=(text,), target_column=target))
+        with self.assertRaisesRegex(DataError, rf"a\.csv:2: no row has anything in column .*{message}"):
+            read(form)
+
     def test_formats_flags_and_tables_agree(self):
         self.assertEqual(set(FORMATS), set(DATA_FORMATS))
         self.assertEqual(set(FORMATS), set(FORMAT_FLAGS))

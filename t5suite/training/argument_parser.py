@@ -336,6 +336,8 @@ def _unknown_flag(unknown, parser) -> str:
 
 
 def _unknown_name(name: str, parser) -> str:
+    if name == "streaming":
+        return "--streaming belongs to pre_train_t5.py; fine-tuning holds its rows in memory"
     if name in REMOVED_FLAGS:
         return f"--{name} is gone from transformers 5; use {REMOVED_FLAGS[name]}"
     names = parser.flag_names()

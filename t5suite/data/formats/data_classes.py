@@ -67,16 +67,17 @@ def class_form(
 
 
 def class_name(name: str, path: str | None, config: dict) -> str:
-    """What a data set is called: by its settings, else its path, else its class.
+    """What a data set is called: by its settings, else its path, else (and for SST-2) its class.
 
     >>> class_name("JSONLines", "data/reviews", {})
     'reviews'
     """
     if "name" in config:
         return check_name(config["name"], "data set", "--data_config")
-    if path:
+    short = name.rpartition(":")[2].removesuffix("Dataset")
+    if path and short != "SST2":
         return Path(path).resolve().name.lstrip(".") or "data"
-    return name.rpartition(":")[2].removesuffix("Dataset").lower()
+    return short.lower()
 
 
 def _check_settings(name: str, settings: dict, known: tuple[str, ...]) -> None:
