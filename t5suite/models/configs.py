@@ -65,7 +65,7 @@ def load_config(
         changed = {make.attribute_map.get(key, key): value for key, value in changes.items()}
         config.tie_word_embeddings = asked_for_tied({**settings, **changed, "model_type": config.model_type})
     if dropout_rate is not None:
-        _set_dropout(config, dropout_rate)
+        set_dropout(config, dropout_rate)
     return config
 
 
@@ -105,15 +105,39 @@ def _changed(make: type, settings: dict, changes: dict, config):
         raise ConfigError(f"--config_overrides {format_overrides(changes)}: {first_line(error)}") from None
 
 
-def _set_dropout(config, rate: float) -> None:
+def set_dropout(config, rate: float) -> None:
+    """Sets the dropout that the type of model goes by, and whatever other dropout is not off (BART's of attention and
+    activations, those of the configurations within T5Gemma's); a head for classes keeps its own.
+
+    >>> set_dropout(config, 0.0)
+
+    Raises:
+      ConfigError: a rate that is none; a model without dropout.
+    """
     if not 0 <= rate < 1:
         raise ConfigError(f"--dropout_rate {rate}: must be at least 0 and below 1")
-    for names in DROPOUT_FIELDS:
-        if hasattr(config, names[0]):
-            for name in names:
-                setattr(config, name, float(rate))
-            return
-    raise ConfigError(f"--dropout_rate {rate}: models of type {config.model_type!r} have no dropout")
+    parts = [config, *(getattr(config, name, None) for name in getattr(config, "sub_configs", {}))]
+    found = [_dropouts_of(part) for part in parts if part is not None]
+    if not any(found):
+        raise ConfigError(f"--dropout_rate {rate}: models of type {config.model_type!r} have no dropout")
+    for part, names in zip((part for part in parts if part is not None), found, strict=True):
+        for name in names:
+            setattr(part, name, float(rate))
+
+
+def _dropouts_of(config) -> list[str]:
+    """Names of the settings that `--dropout_rate` stands for.
+
+    >>> _dropouts_of(AutoConfig.for_model("bart", activation_dropout=0.1))
+    ['activation_dropout', 'dropout']
+    """
+    main = next((names for names in DROPOUT_FIELDS if hasattr(config, names[0])), ())
+    on = [
+        name
+        for name, value in vars(config).items()
+        if ("dropout" in name or name.endswith("pdrop")) and isinstance(value, float) and value > 0
+    ]
+    return sorted({*main, *(name for name in on if "classif" not in name and "summary" not in name)})
 
 
 def parse_overrides(text: str | None) -> dict:
