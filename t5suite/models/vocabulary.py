@@ -70,7 +70,7 @@ def add_sentinels(tokenizer, num_sentinels: int) -> int:
 def ensure_padding(tokenizer) -> None:
     """Gives a tokenizer without a padding token its end token for that, as GPT-2 needs: masks tell the two apart.
 
-    >>> ensure_padding(gpt2_tokenizer), gpt2_tokenizer.pad_token
+    >>> ensure_padding(tokenizer), tokenizer.pad_token     # GPT-2's
     (None, '<|endoftext|>')
 
     Raises:
