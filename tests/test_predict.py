@@ -332,6 +332,27 @@ class RowsTest(parameterized.TestCase):
         with self.assertRaisesRegex(DataError, message):
             input_text(Row(0, "x:1", value), task, raw)
 
+    @parameterized.parameters(
+        ("translation", "wmt14_en_de", {"translation": {"en": "Hi."}}, "translate English to German: Hi."),
+        ("squad", "squad", {"question": "Who?", "context": "Ann."}, "question: Who ? context: Ann . "),
+        ("scrolls", "narrative_qa", {"id": "1", "pid": "1_0", "input": "Who?"}, "Who?"),
+        ("hyperpartisan", "byarticle", {"text": "News."}, "hyperpartisan text: News."),
+        ("super_glue", "copa", {"premise": "A.", "choice1": "B.", "choice2": "C.", "question": "cause"}, None),
+        ("super_glue", "record", {"query": "@placeholder won.", "entities": ["A"], "passage": "A."}, None),
+    )
+    def test_rows_without_labels_become_texts(self, benchmark, name, row, expected):
+        task = load_task(benchmark, name)
+        found = input_text(Row(0, "x:1", row), task)
+        self.assertEqual(found, task.examples(row)[0].inputs)
+        if expected is not None:
+            self.assertEqual(found, expected)
+
+    def test_lines_of_text_fill_a_nested_column(self):
+        self.assertEqual(
+            input_text(Row(0, "x:1", "Hi."), load_task("translation", "wmt14_en_de")),
+            "translate English to German: Hi.",
+        )
+
     def test_lines_of_text_keep_their_numbers(self):
         rows = list(RowSource(self.file("one\r\n\ntwo", "rows.txt")).rows())
         self.assertEqual([(row.index, row.value) for row in rows], [(0, "one"), (1, ""), (2, "two")])

@@ -22,11 +22,13 @@ from t5suite.data.text.compressed import byte_lines, without_compression
 from t5suite.errors import ConfigError, DataError
 from t5suite.tasks.formatters import as_list
 from t5suite.tasks.registry import Task
+from t5suite.tasks.targets import value_at
 
 STANDARD_INPUT = "-"
 INPUT_TYPES = ("auto", "jsonl", "text")
 # What finished texts are called in rows that are no task's own: as `t5suite preview` writes them, and in other tools.
 TEXT_KEYS = ("inputs", "input")
+_MISSING = object()
 
 
 class Row(NamedTuple):
@@ -107,7 +109,7 @@ def input_text(row: Row, task: Task | None, raw: bool = False, fits=None) -> str
     try:
         if isinstance(value, str):
             value = {_only_column(task): value}
-        if not raw and task is not None and all(column in value for column in task.text_columns):
+        if not raw and task is not None and has_columns(value, task):
             return task.examples(value, "validation", fits)[0].inputs
         return _finished_text(value, None if raw else task)
     except DataError as error:
@@ -117,6 +119,15 @@ def input_text(row: Row, task: Task | None, raw: bool = False, fits=None) -> str
             raise
         what = f"{type(error).__name__}: {error}"
         raise DataError(f"{row.place}: not a row of {task.benchmark}/{task.name} ({what:.200})") from None
+
+
+def has_columns(value: dict, task: Task) -> bool:
+    """Whether a row has all columns that the task's text is made of; a dotted name reaches into a table.
+
+    >>> has_columns({"translation": {"en": "Hi."}}, load_task("translation", "wmt14_en_de"))
+    True
+    """
+    return all(value_at(value, column, _MISSING) is not _MISSING for column in task.text_columns)
 
 
 def _only_column(task: Task) -> str:

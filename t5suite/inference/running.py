@@ -19,7 +19,7 @@ from typing import NamedTuple
 from t5suite.data.encodings import segments
 from t5suite.errors import ConfigError, DataError
 from t5suite.inference.decoding import Decoding
-from t5suite.inference.rows import Row, RowSource, input_text
+from t5suite.inference.rows import Row, RowSource, has_columns, input_text
 from t5suite.tasks.registry import Task
 from t5suite.tasks.templates import OUTPUT, fill
 from t5suite.training.evaluation import number_range
@@ -94,8 +94,8 @@ class Job:
         """What an encoder reads: the columns themselves where the text was made of them, else the text."""
         if self.raw or self.task is None or not isinstance(row.value, dict):
             return (text,)
-        made = all(column in row.value for column in self.task.text_columns)
-        return segments(row.value, self.task, "validation") if made and self.family == "masked" else (text,)
+        made = self.family == "masked" and has_columns(row.value, self.task)
+        return segments(row.value, self.task, "validation") if made else (text,)
 
     def _candidates(self, row: Row) -> list[str] | None:
         if self.labels != "task":
