@@ -8,6 +8,7 @@ and T5's position bias made anew from the lengths of each call. Rows and lengths
 """
 
 import contextlib
+import importlib
 import io
 import logging
 import warnings
@@ -36,7 +37,7 @@ def require_onnx() -> None:
     """
     for package in PACKAGES:
         try:
-            __import__(package)
+            importlib.import_module(package)
         except ImportError as error:
             raise ConfigError(f"--format onnx: {error}; {INSTALL}") from None
 
