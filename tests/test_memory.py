@@ -1,18 +1,27 @@
 """Memory: what the estimator says is what the allocator saw, for every optimizer, family and way of saving."""
 
+import contextlib
+import dataclasses
+import io
 import json
+import tempfile
 from unittest import mock
 
+import pytest
 import torch
 from absl.testing import absltest, parameterized
 
+import fine_tune_t5
+import pre_train_t5
 from benchmarks.memory import Case, measure, predict
 from t5suite import cli
+from t5suite.commands.summary import MODEL_FLAGS
 from t5suite.errors import ConfigError
 from t5suite.models.loading import load_model, load_model_shapes
 from t5suite.models.memory import OPTIMIZER_MEMORY, SHARDINGS, estimate
 from t5suite.models.memory_runs import LiveBytes, rehearse
 from t5suite.optim.optimizers import OPTIMIZERS, make_optimizer
+from t5suite.training.arguments import ModelArguments
 from t5suite.training.memory_flags import RowsOnly
 from t5suite.training.memory_summary import Load, checkpoint_layers, training_step
 
@@ -31,6 +40,8 @@ CASES = {
     "adafactor": Case("mini", SMALL, "adafactor", overrides=T5, rows=ROWS),
     "frozen": Case("mini", SMALL, frozen="encoder,embeddings", overrides=T5, rows=ROWS),
     "accumulated": Case("mini", Load(2, 48, 16, micro_batches=3), overrides=T5, rows=ROWS),
+}
+MORE_CASES = {
     "untied": Case("mini", SMALL, overrides={**T5, "tie_word_embeddings": False}, rows=ROWS),
     "bart": Case("bart", SMALL, overrides=BART, rows=ROWS),
     "gpt2": Case("gpt2", SMALL, overrides=GPT2, rows=ROWS),
@@ -59,6 +70,11 @@ class EstimateTest(parameterized.TestCase):
     def test_the_estimate_is_within_15_percent_of_what_the_allocator_saw(self, case):
         measured = measure(case)
         self.assertBetween(predict(case) / measured, 0.85, 1.15)
+
+    @pytest.mark.slow
+    @parameterized.named_parameters(*MORE_CASES.items())
+    def test_the_estimate_holds_in_other_families(self, case):
+        self.assertBetween(predict(case) / measure(case), 0.85, 1.15)
 
     @parameterized.parameters(*OPTIMIZERS)
     def test_an_optimizer_s_states_are_those_that_it_makes(self, name):
@@ -148,6 +164,26 @@ class SummaryTest(parameterized.TestCase):
                         "--target_length", "8")  # fmt: skip
         self.assertLess(found["trainable"], 0.05 * found["parameters"])
         self.assertEqual(found["memory"]["optimizer"], 8 * found["trainable"])
+
+    @parameterized.parameters(
+        (fine_tune_t5, ["--max_train_samples", "16", "--max_eval_samples", "4", "--max_source_length", "32"]),
+        (pre_train_t5, ["--inputs_length", "32"]),
+    )
+    def test_both_scripts_print_it_before_they_begin(self, script, argv):
+        flags = ["--config_overrides", "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2", "--use_cpu", "--dry_run",
+                 "--per_device_train_batch_size", "2", "--print_summary", "--freeze", "encoder"]  # fmt: skip
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            script.main([*argv, *flags, "--output_dir", tempfile.mkdtemp()])
+        self.assertRegex(printed.getvalue(), r"encoder +[\d,]+ +frozen")
+        self.assertRegex(printed.getvalue(), r"memory of one CPU in a step of 2 x \(32 -> \d+ tokens\), float32")
+
+    def test_flags_that_change_weights_are_the_command_s_too(self):
+        elsewhere = {
+            "dropout_rate", "init_checkpoint", "allow_missing_keys", "device_map", "max_memory", "embedding_on_cpu",
+            "load_in_8bit", "load_in_4bit",
+        }  # fmt: skip
+        fields = {spec.name for spec in dataclasses.fields(ModelArguments) if not spec.name.startswith("_")}
+        self.assertEqual(fields - set(MODEL_FLAGS), elsewhere)
 
     @parameterized.parameters(
         (["--config_name", "t5-smal"], "t5-small"),
