@@ -260,6 +260,22 @@ class MergingTest(parameterized.TestCase):
         self.assertTrue(torch.equal(logits_of(loaded, batch), logits_of(plain, batch)))
         self.assertEqual(loaded.lm_head.weight is loaded.shared.weight, tied)
 
+    def test_rows_of_single_tokens_are_trained_in_all_places_of_the_matrix(self):
+        """`--adapter_args trainable_token_indices=(50,51)`: label words that the model has never seen."""
+        model = new_adapter("lora", args={"trainable_token_indices": [50, 51]})
+        self.assertEqual(adapter_of(model)["trained"] - adapter_of(new_adapter("lora"))["trained"], 2 * 32)
+        batch, folder = batch_of(model), tempfile.mkdtemp()
+        unmerged = logits_of(model, batch)
+        save_adapter(model, folder)
+        self.assertTrue(torch.equal(logits_of(load_adapter(folder, tokenizer=TOKENIZER).eval(), batch), unmerged))
+        plain = merged(model)
+        torch.testing.assert_close(logits_of(plain, batch), unmerged, atol=TOLERANCE, rtol=TOLERANCE)
+        self.assertIs(plain.lm_head.weight, plain.shared.weight)
+        rows = plain.shared.weight - plain_model().shared.weight
+        self.assertEqual(rows.abs().sum(dim=1).nonzero().flatten().tolist(), [50, 51])
+        with self.assertRaisesRegex(ConfigError, "trainable_token_indices: .* where all are tied can have them"):
+            new_adapter("lora", tied=False, args={"trainable_token_indices": [50, 51]})
+
     @parameterized.parameters(*UNMERGED)
     def test_virtual_tokens_cannot_be_merged(self, kind):
         with self.assertRaisesRegex(ConfigError, f"{kind} cannot be merged into the model.*lora, dora, ia3 can"):

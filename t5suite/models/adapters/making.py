@@ -217,11 +217,22 @@ def _check_targets(model, kind_name: str) -> None:
     """Refuses an adapter over a matrix that modules share: it would work in one of their places only."""
     from peft.tuners.tuners_utils import BaseTunerLayer
     from peft.utils import AuxiliaryTrainingWrapper
+    from peft.utils.other import TrainableTokensWrapper
 
     places = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         places.setdefault(id(parameter), []).append(name)
+    rows = {name: module for name, module in model.named_modules() if isinstance(module, TrainableTokensWrapper)}
+    everywhere = tuple(rows)
+    held = {place for module in rows.values() for place in places[id(module.original_module.weight)]}
+    if any(not place.startswith(everywhere) for place in held):
+        raise ConfigError(
+            f"--adapter {kind_name}: trainable_token_indices: where the output layer is not the embedding matrix (T5 v1.1) "
+            "PEFT would train the rows in one of their places only; models where all are tied can have them"
+        )
     for name, module in model.named_modules():
+        if name.startswith(everywhere):
+            continue  # single rows of an embedding matrix: PEFT trains them in all of its places
         inside = getattr(module, "base_layer", getattr(module, "original_module", None))
         if not isinstance(module, (BaseTunerLayer, AuxiliaryTrainingWrapper)) or inside is None:
             continue
