@@ -22,7 +22,11 @@ from t5suite import cli
 from t5suite.data.sources import DataOptions, load_split
 from t5suite.errors import ConfigError, DataError, Preempted
 from t5suite.fine_tuner import FineTuner
-from t5suite.tasks.registry import load_task
+from t5suite.inference.from_flags import TextSettings, fits_of
+from t5suite.inference.rows import Row
+from t5suite.inference.running import Job
+from t5suite.models.loading import load_tokenizer
+from t5suite.tasks.registry import Lengths, bind_fits, load_task
 from t5suite.training.processes.signals import stop_requests
 
 WAYS = {
@@ -155,6 +159,25 @@ class CommandTest(parameterized.TestCase):
         cli.main(command(output=path, rows=rows))
         with self.assertRaisesRegex(ConfigError, "answers of other settings"):
             cli.main(command(flag, output=path, rows=rows))
+
+    def test_demonstrations_that_do_not_fit_are_left_out_as_in_training(self):
+        shown = [{"input": f"{word} film.", "output": word, "explanation": "It is."} for word in ("good", "bad")]
+        row = {
+            "task": "t1",
+            "definition": "Say it.",
+            "positive_examples": shown,
+            "negative_examples": [],
+            "input": "A.",
+        }
+        row |= {"idx": "t1-0", "output": ["good"]}
+        arguments = mock.Mock(tokenizer_name=None, model_name_or_path=model_folder())
+        task = load_task("super_ni", "english")
+        for length, kept in ((400, 2), (115, 1), (50, 0)):
+            text = TextSettings(task, Lengths(length, 16), 16)
+            found = Job(task, fits=fits_of(arguments, text)).request(Row(0, "x:1", row)).text
+            tokenizer = load_tokenizer(model_folder())
+            self.assertEqual(found, task.examples(row, "validation", bind_fits(tokenizer, text.lengths))[0].inputs)
+            self.assertEqual(found.count("Positive Example"), kept, len(tokenizer(found)["input_ids"]))
 
     def test_interactive_answers_as_json(self):
         out = io.StringIO()

@@ -77,11 +77,7 @@ def text_settings(
         "answer_separator": card.settings.get("answer_separator") if card else None,
         "model_family": card.family if card else None,
     }
-    given = {
-        "max_source_length": max_source_length,
-        "answer_separator": answer_separator,
-        "model_family": model_family,
-    }
+    given = dict(max_source_length=max_source_length, answer_separator=answer_separator, model_family=model_family)
     for name, value in given.items():
         if None not in (value, stored[name]) and value not in (stored[name], "auto"):
             logger.warning("--%s %s differs from %s, which the model was trained with", name, value, stored[name])
@@ -269,7 +265,8 @@ def run_settings(arguments, source: ModelSource, text: TextSettings, job: Job) -
 
 # What of a task's entry decides its texts.
 TEXT_FIELDS = (
-    "prefix text_column_name labels formatter target input_format output_format max_input_tokens max_output_tokens"
+    "prefix text_column_name labels formatter target instruction input_format output_format max_input_tokens "
+    "max_output_tokens"
 ).split()
 # Settings of `Decoding` that choosing a label does not heed.
 WRITING_FLAGS = tuple(field.name for field in dataclasses.fields(Decoding) if field.name != "seed")

@@ -76,6 +76,16 @@ def load_predictor(
       ConfigError: no such model, or what the flags say cannot be done with it.
     """
     ranks = ranks or Ranks()
+    tokenizer, model = load_parts(source, tasks)
+    device = process_device(source.use_cpu)
+    family, encoding = family_of_model(model), encoding_for(model, tokenizer, lengths, separator)
+    model = placed(model, source, device, ranks, folder)
+    synced = source.deepspeed is not None and ranks.world_size > 1
+    return Predictor(model, encoding, batch_size, family, ranks, synced, device)
+
+
+def load_parts(source: ModelSource, tasks=()) -> tuple:
+    """`(tokenizer, model)`, the model in main memory."""
     tokenizer = load_tokenizer(
         source.tokenizer_name or source.model_name_or_path,
         source.model_revision,
@@ -94,25 +104,19 @@ def load_predictor(
         trust_remote_code=source.trust_remote_code,
     )
     check_head(model)
-    model.to(DTYPES[source.dtype]).eval()
-    device = process_device(source.use_cpu)
-    family, encoding = family_of_model(model), encoding_for(model, tokenizer, lengths, separator)
+    return tokenizer, model.to(DTYPES[source.dtype]).eval()
+
+
+def placed(model, source: ModelSource, device, ranks: Ranks, folder):
+    """The model where its flags say: in pieces on all ranks, layer by layer on several devices, or whole on one."""
     if source.deepspeed is not None:
-        model = cut_into_pieces(model, source.deepspeed, device)
-    elif source.device_map is not None:
-        check_alone(f"--device_map {source.device_map}", ranks.world_size, None)
-        place_model(
-            model,
-            device_map=source.device_map,
-            max_memory=source.max_memory,
-            device=device,
-            trains=False,
-            folder=folder,
-        )
-    else:
-        model.to(device)
-    synced = source.deepspeed is not None and ranks.world_size > 1
-    return Predictor(model, encoding, batch_size, family, ranks, synced, device)
+        return cut_into_pieces(model, source.deepspeed)
+    if source.device_map is None:
+        return model.to(device)
+    check_alone(f"--device_map {source.device_map}", ranks.world_size, None)
+    memory = source.max_memory
+    place_model(model, device_map=source.device_map, max_memory=memory, device=device, trains=False, folder=folder)
+    return model
 
 
 def check_head(model) -> None:
@@ -157,7 +161,7 @@ def join_processes(deepspeed: str | None = None, use_cpu: bool = False) -> Ranks
     return Ranks.of_process()
 
 
-def cut_into_pieces(model, deepspeed: str, device):
+def cut_into_pieces(model, deepspeed: str):
     """The model with its weights shared among the ranks (ZeRO-3), each put together where it is used.
 
     Raises:
