@@ -7,7 +7,8 @@
 `untuned` scores the checkpoint as it is; `full` trains all of it; `lora` and `prompt_tuning` leave it frozen. All arms
 choose among the task's labels (`--eval_method score`), have the same rows, batches, updates and seed, and end with the
 checkpoint that was best on the rows that are scored; rates and optimizers are each arm's own. LoRA also trains the
-embedding rows of the label words, some of which the checkpoint has never seen. Runs that are finished are not repeated. `gain` is the share of full fine-tuning's gain over the untuned checkpoint, of the tasks' mean.
+embedding rows of the label words, some of which the checkpoint has never seen. Runs that are finished are not
+repeated. `gain` is the share of full fine-tuning's gain over the untuned checkpoint, of the tasks' mean.
 """
 
 import argparse

@@ -227,8 +227,8 @@ def _check_targets(model, kind_name: str) -> None:
     held = {place for module in rows.values() for place in places[id(module.original_module.weight)]}
     if any(not place.startswith(everywhere) for place in held):
         raise ConfigError(
-            f"--adapter {kind_name}: trainable_token_indices: where the output layer is not the embedding matrix (T5 v1.1) "
-            "PEFT would train the rows in one of their places only; models where all are tied can have them"
+            f"--adapter {kind_name}: trainable_token_indices: without a tied output layer (T5 v1.1) PEFT would train "
+            "the rows in one of their places only; models where all are tied can have them"
         )
     for name, module in model.named_modules():
         if name.startswith(everywhere):
