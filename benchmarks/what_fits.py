@@ -16,6 +16,7 @@ from t5suite.models.freezing import freeze
 from t5suite.models.loading import load_model_shapes
 from t5suite.models.memory import estimate
 from t5suite.models.memory_runs import rehearse
+from t5suite.models.presets import PRESETS
 from t5suite.training.memory_flags import RowsOnly
 from t5suite.training.memory_summary import GIB, Load, checkpoint_layers, training_step
 
@@ -36,7 +37,7 @@ def peaks(model_name: str, batch_size: int, source_length: int, target_length: i
     found = {}
     for name, (change, load, dtype) in REHEARSALS.items():
         load = Load(batch_size, source_length, target_length, **load)
-        model = load_model_shapes(tokenizer=RowsOnly(32128), config_name=model_name)
+        model = load_model_shapes(tokenizer=RowsOnly(PRESETS[model_name]["vocab_size"]), config_name=model_name)
         model = change(model)
         if load.gradient_checkpointing:
             checkpoint_layers(model)
@@ -55,7 +56,7 @@ def cell(peaks_by_batch: dict[int, int], card: str) -> str:
 
 
 def lora(model):
-    return adapted(model, RowsOnly(32128), "lora", {"lora_r": 8})
+    return adapted(model, None, "lora", {"lora_r": 8})
 
 
 def frozen_encoder(model):
@@ -71,7 +72,7 @@ def frozen_embeddings(model):
 def main(argv=None) -> None:
     """Prints the table, a model's lines as soon as they are known."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", action="append", help="only these")
+    parser.add_argument("--model", action="append", choices=list(PRESETS), help="only these")
     parser.add_argument("--source_length", type=int, default=512)
     parser.add_argument("--target_length", type=int, default=512)
     arguments = parser.parse_args(argv)
