@@ -212,6 +212,11 @@ class TrackersTest(parameterized.TestCase):
             trackers.log({"a": 1.0}, 2)
         self.assertLen(logs.output, 1)
 
+    def test_several_trackers_stand_in_a_list_or_behind_commas(self):
+        for several in (["tensorboard", "wandb", "none"], "tensorboard,wandb", ["tensorboard, wandb"]):
+            self.assertEqual(tracker_names(several), ["tensorboard", "wandb"])
+        self.assertEqual(tracker_names("none"), [])
+
     def test_an_unknown_tracker_is_named(self):
         with self.assertRaisesRegex(ConfigError, "'wadnb'; did you mean wandb"):
             tracker_names(["wadnb"])

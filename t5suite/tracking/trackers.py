@@ -115,10 +115,11 @@ class Trackers:
 def tracker_names(report_to) -> list[str]:
     """`--report_to` -> tracker names without `none`; unknown ones are refused.
 
-    >>> tracker_names(["wandb", "none"])
-    ['wandb']
+    >>> tracker_names(["wandb", "none"]), tracker_names("tensorboard,wandb")
+    (['wandb'], ['tensorboard', 'wandb'])
     """
-    names = [report_to] if isinstance(report_to, str) else list(report_to or [])
+    given = [report_to] if isinstance(report_to, str) else list(report_to or [])
+    names = [name.strip() for several in given for name in several.split(",")]
     names = list(TRACKERS) if "all" in names else names
     for name in names:
         find(name, TRACKERS, "tracker", where="--report_to")
