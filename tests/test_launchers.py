@@ -1,5 +1,6 @@
 """`python` and `accelerate launch` give equal bytes for one process; two processes score the same rows."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -8,6 +9,9 @@ from pathlib import Path
 
 import pytest
 from absl.testing import absltest, parameterized
+
+from t5suite.errors import ConfigError
+from t5suite.training.processes.ranks import check_meeting_place
 
 ROOT = Path(__file__).parent.parent
 FLAGS = [
@@ -31,6 +35,12 @@ class LaunchersTest(parameterized.TestCase):
         launched = run("-m", "accelerate.commands.launch", "--num_processes", "1", "--cpu")
         for name in ("results.json", "predictions/sentiment.validation.jsonl", "model.safetensors"):
             self.assertEqual((alone / name).read_bytes(), (launched / name).read_bytes(), name)
+
+    @parameterized.parameters(("2", "0", True), ("2", "29500", False), ("1", "0", False))
+    def test_ranks_that_would_meet_at_no_port_are_refused(self, world_size, port, refused):
+        environ = {"WORLD_SIZE": world_size, "MASTER_PORT": port}
+        with self.assertRaisesRegex(ConfigError, "--standalone") if refused else contextlib.nullcontext():
+            check_meeting_place(environ)
 
     @pytest.mark.slow
     def test_two_processes_write_every_row_once(self):

@@ -23,6 +23,7 @@ from t5suite.training.adapter_arguments import AdapterArguments
 from t5suite.training.data_format_arguments import DataFormatArguments
 from t5suite.training.instruction_arguments import InstructionArguments
 from t5suite.training.optimization import check_schedule, resolve_names
+from t5suite.training.processes.ranks import check_meeting_place
 from t5suite.training.resuming.resets import parse_reset
 from t5suite.training.sharding.settling import begin_sharding, settle_sharding
 
@@ -325,6 +326,7 @@ class SuiteTrainingArguments(Seq2SeqTrainingArguments):
         if not torch.accelerator.is_available():
             # Else transformers 5.23 takes torchrun's processes without a GPU for so many runs of one process each.
             self.use_cpu = True
+        check_meeting_place()
         settle_sharding(self)
         try:
             super().__post_init__()

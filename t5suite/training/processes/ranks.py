@@ -9,12 +9,28 @@
 All of it goes over gloo, from CPU to CPU: to agree on a flag must not wait for what a GPU is still computing.
 """
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from t5suite.errors import ConfigError
+
+
+def check_meeting_place(environ: Mapping[str, str] = os.environ) -> None:
+    """Refuses ranks that are to meet at port 0, where nobody listens: torch 2.13 has them wait for half an hour.
+
+    Raises:
+      ConfigError: with the flags that find a free port.
+    """
+    if environ.get("WORLD_SIZE", "1") != "1" and environ.get("MASTER_PORT") == "0":
+        raise ConfigError(
+            "MASTER_PORT is 0: torchrun does not choose a free port for --master_port 0; on one node start with "
+            "torchrun --standalone, on several name a port that is free on the first one"
+        )
 
 
 @dataclass
