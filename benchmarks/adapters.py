@@ -19,7 +19,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from benchmarks.pretrained_vs_scratch import run
+from benchmarks.pretrained_vs_scratch import conclude, run
 from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.registry import load_task
 
@@ -124,10 +124,7 @@ def main(argv=None) -> int:
     for arm, flags in ARMS.items():
         parser.add_argument(f"--{arm}", default=flags, help="its own flags of fine_tune_t5.py")
     options = parser.parse_args(argv)
-    found = compare(options)
-    Path(options.output_dir, "results.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    print(table(found))
-    return 0
+    return conclude(compare(options), table, options.output_dir)
 
 
 if __name__ == "__main__":

@@ -103,8 +103,12 @@ def main(argv=None) -> int:
     parser.add_argument("--pre_training", default=PRE_TRAINING, help="flags of pre_train_t5.py")
     parser.add_argument("--fine_tuning", default=FINE_TUNING, help="flags of fine_tune_t5.py, for both arms")
     options = parser.parse_args(argv)
-    found = compare(options)
-    Path(options.output_dir, "results.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return conclude(compare(options), table, options.output_dir)
+
+
+def conclude(found: dict, table, output_dir: str) -> int:
+    """Writes what was found to `results.json`, and prints its table."""
+    Path(output_dir, "results.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     print(table(found))
     return 0
 

@@ -10,6 +10,7 @@ import sys
 import tempfile
 
 import torch
+from law_worker import trainer_of
 from transformers import (
     BartConfig,
     BertConfig,
@@ -29,8 +30,6 @@ from transformers import (
     set_seed,
 )
 
-from t5suite.data.features import TokenArrays
-from t5suite.data.samplers import shuffled_order
 from t5suite.data.sources import DataOptions, load_split
 from t5suite.data.training_data import tokenize_split
 from t5suite.models.family_encodings import encoding_for
@@ -168,15 +167,8 @@ def make_trainer(name: str, batch_size: int, accumulation: int, task_name: str =
         num_train_epochs=1, learning_rate=1e-2, optim="sgd", logging_steps=1, eval_strategy="no", save_strategy="no",
         disable_tqdm=True, use_cpu=True, seed=0,
     )  # fmt: skip
-    return SuiteTrainer(
-        model=model,
-        args=args,
-        train_dataset=TokenArrays.concatenate([features]),
-        epoch_order=shuffled_order(len(features), 0),
-        collator=make_collator(model),
-        loss=SquaredLoss() if model.config.problem_type == "regression" else None,
-        processing_class=tokenizer,
-    )
+    loss = SquaredLoss() if model.config.problem_type == "regression" else None
+    return trainer_of(model, args, features, tokenizer, loss)
 
 
 def train_history(name: str, batch_size: int, accumulation: int, task_name: str = "entailment") -> dict:

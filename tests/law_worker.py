@@ -5,8 +5,10 @@ torchrun --nproc_per_node 2 tests/law_worker.py out.json
 
 import json
 import os
+import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 import datasets
 import torch
@@ -73,7 +75,17 @@ def make_trainer(
     return trainer_of(model, args, features, tokenizer)
 
 
-def trainer_of(model, args, features, tokenizer) -> SuiteTrainer:
+def reported_by_two_ranks(worker: str, timeout: int = 300) -> dict:
+    """What a worker's file writes as JSON to its first argument, run by two gloo processes."""
+    out = os.path.join(tempfile.mkdtemp(), "out.json")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", worker, out]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent.parent)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(Path(out).read_text())
+
+
+def trainer_of(model, args, features, tokenizer, loss=None) -> SuiteTrainer:
     """A trainer over these rows, shuffled by seed 0."""
     return SuiteTrainer(
         model=model,
@@ -81,6 +93,7 @@ def trainer_of(model, args, features, tokenizer) -> SuiteTrainer:
         train_dataset=TokenArrays.concatenate([features]),
         epoch_order=shuffled_order(len(features), 0),
         collator=make_collator(model),
+        loss=loss,
         processing_class=tokenizer,
     )
 

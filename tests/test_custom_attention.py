@@ -101,7 +101,10 @@ class CustomAttentionTest(parameterized.TestCase):
         self.assertIs(type(plain.encoder.block[0].layer[0].SelfAttention), T5Attention)
 
     @parameterized.parameters(
-        ({"class": "t5suite.models.block_sparse:BlockSparse"}, "cannot be had"),
+        (
+            {"class": "t5suite.models.block_sparse:BlockSparse"},
+            "has no 'BlockSparse'; did you mean BlockSparseT5Attention",
+        ),
         ({"class": "subprocess:Popen", "parameters": {"args": "true"}}, "trust_remote_code"),
         ({"class": "t5suite.models.block_sparse:block_pattern"}, "no torch.nn.Module"),
         ({"class": CLASS, "parameters": {"block_sise": 4}}, "did you mean block_size"),

@@ -1,15 +1,11 @@
 """Laws of every family: what a batch weighs, how answers are written and scored, what is saved and loaded again."""
 
 import functools
-import json
-import os
-import subprocess
-import sys
 import tempfile
 import types
-from pathlib import Path
 
 import family_worker
+import law_worker
 import pytest
 import torch
 from absl.testing import absltest, parameterized
@@ -377,13 +373,7 @@ class EncoderTest(parameterized.TestCase):
 @functools.cache
 def two_ranks() -> dict:
     """The worker's report from two gloo processes."""
-    out = os.path.join(tempfile.mkdtemp(), "out.json")
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
-    command += ["--standalone", family_worker.__file__, out]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent.parent)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(Path(out).read_text())
+    return law_worker.reported_by_two_ranks(family_worker.__file__, timeout=600)
 
 
 class RanksTest(parameterized.TestCase):

@@ -12,6 +12,7 @@ Shapes: B examples, P pairs of example and candidate, S source and T target toke
 """
 
 import inspect
+from abc import ABC, abstractmethod
 
 import torch
 import torch.nn.functional as F
@@ -39,7 +40,7 @@ def answerer_for(model, tokenizer, family: str | None = None, collator=None, dev
     return ANSWERERS[family](model, tokenizer, collator, device or model.device)
 
 
-class Answerer:
+class Answerer(ABC):
     """One model, its tokenizer and its collator."""
 
     def __init__(self, model, tokenizer, collator, device):
@@ -70,9 +71,9 @@ class Answerer:
         """A reading without labels."""
         return self.read([{"input_ids": prompt, "labels": [self.eos]} for prompt in prompts])
 
+    @abstractmethod
     def read(self, features):
         """A reading of examples, with the loss of their labels."""
-        raise NotImplementedError
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ model, which this suite then loads as it was; transformers alone would load the 
 """
 
 import contextlib
-import importlib
 import inspect
 import re
 
@@ -21,6 +20,7 @@ from torch import nn
 from t5suite.errors import ConfigError
 from t5suite.lookup import suggestion
 from t5suite.models.families import class_in
+from t5suite.user_objects import load_object
 
 SETTING = "custom_attention"
 FIELDS = ("class", "modules", "parameters")
@@ -103,16 +103,12 @@ def _checked(settings) -> dict:
 
 def _class_of(settings, trusted: bool):
     spec = settings["class"]
-    module_name, _, name = spec.partition(":")
     if not spec.startswith(OWN_PACKAGE) and not trusted:
         raise ConfigError(
             f"{SETTING}: {spec} is not the suite's own, and a configuration that names code runs it; "
             "if you trust it: --trust_remote_code"
         )
-    try:
-        found = getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{SETTING}: {spec} cannot be had ({error}); it is 'module:Class', found by import") from None
+    found = load_object(spec, f"{SETTING}:")
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
         raise ConfigError(f"{SETTING}: {spec} is no torch.nn.Module")
     return found

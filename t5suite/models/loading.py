@@ -132,24 +132,20 @@ def load_model(
     config_name = config_name or name or BUNDLED_MODEL
     config = load_config(config_name, config_overrides, dropout_rate, revision, trust_remote_code, scratch)
     family = family_of(config, family)
+    options = {"dtype": torch.float32, "trust_remote_code": trust_remote_code}
+    options |= quantization_options(quantization, name, scratch)
+    options |= _attention_options(config, attn_implementation)
     head = head_for(tasks) if tasks and family == "masked" else None
     auto_class = model_class_for(config, family, sentence_pairs) if head is None else HEAD_CLASS
     new_head = head is not None and give_head(config, head)
-    options = {"dtype": torch.float32, "trust_remote_code": trust_remote_code}
-    options |= quantization_options(quantization, name, scratch)
-    if attn_implementation is not None:
-        _check_attention(config, attn_implementation)
-        options["attn_implementation"] = attn_implementation
+    special_tokens = FAMILIES[family].special_tokens
     if scratch:
         fit_config(config, tokenizer, fixed="vocab_size" in parse_overrides(config_overrides))
-        set_special_tokens(config, tokenizer, FAMILIES[family].special_tokens, scratch)
+        set_special_tokens(config, tokenizer, special_tokens, scratch)
         model = _random_weights(auto_class, config, options)
     else:
-        options |= {"ignore_mismatched_sizes": True} if new_head else {}
-        model = _trained_weights(auto_class, name, config, {**options, "revision": revision})
-        if new_head:
-            draw_head_anew(model)
-        set_special_tokens(model.config, tokenizer, FAMILIES[family].special_tokens, scratch)
+        model = _trained_weights(auto_class, name, config, {**options, "revision": revision}, new_head)
+        set_special_tokens(model.config, tokenizer, special_tokens, scratch)
         _check_vocabulary(model, len(tokenizer) - num_new_tokens)
         grow_embeddings(model, len(tokenizer))
     set_generation_tokens(model)
@@ -190,13 +186,15 @@ def _random_weights(auto_class, config, options):
     return model
 
 
-def _trained_weights(auto_class, name, config, options):
+def _trained_weights(auto_class, name, config, options, new_head: bool):
     folder = Path(name)
     if folder.is_dir():
         _check_weights_of(folder)
+    if new_head:
+        options = {**options, "ignore_mismatched_sizes": True}
     try:
         with custom_attention(auto_class, config, options["trust_remote_code"]):
-            return trained_model(auto_class, name, config, **options)
+            model = trained_model(auto_class, name, config, **options)
     except ConfigError:
         raise
     except pickle.UnpicklingError:
@@ -207,6 +205,9 @@ def _trained_weights(auto_class, name, config, options):
         ) from None
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         raise ConfigError(cannot_load("a model", name, "--model_name_or_path", error)) from None
+    if new_head:
+        draw_head_anew(model)
+    return model
 
 
 def _check_weights_of(folder: Path) -> None:
@@ -222,12 +223,15 @@ def _check_weights_of(folder: Path) -> None:
             shards_of(folder / file, "--model_name_or_path")
 
 
-def _check_attention(config, attn_implementation: str) -> None:
+def _attention_options(config, attn_implementation: str | None) -> dict:
     """transformers 5.23 reads T5's bias out of bounds in flex attention for batches of two or more."""
+    if attn_implementation is None:
+        return {}
     if config.model_type in T5_TYPES and attn_implementation not in ("sdpa", "eager"):
         raise ConfigError(
             f"--attn_implementation {attn_implementation}: T5's position bias is right with sdpa and eager only"
         )
+    return {"attn_implementation": attn_implementation}
 
 
 def _check_vocabulary(model, num_pieces: int) -> None:

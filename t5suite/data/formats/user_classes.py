@@ -13,35 +13,14 @@
 `import` finds it: beside the script, installed, or in PYTHONPATH. It is the user's code, and is run.
 """
 
-import importlib
 from dataclasses import dataclass
 from typing import Any
 
 from t5suite.data.formats.rows import Rows, rows_fingerprint
 from t5suite.errors import ConfigError, DataError
-from t5suite.lookup import suggestion
+from t5suite.user_objects import load_object
 
 ROLES = ("train", "validation", "test")
-
-
-def load_object(spec: str, where: str) -> Any:
-    """What `module:Name` names.
-
-    Raises:
-      ConfigError: there is no such module, or nothing of that name in it.
-    """
-    module_name, _, name = spec.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name and not module_name.startswith(error.name):
-            raise
-        raise ConfigError(f"{where} {spec}: no module {module_name!r}; add its folder to PYTHONPATH") from None
-    try:
-        return getattr(module, name)
-    except AttributeError:
-        names = [other for other in vars(module) if not other.startswith("_")]
-        raise ConfigError(f"{where} {spec}: {module_name} has no {name!r}; {suggestion(name, names)}") from None
 
 
 @dataclass(frozen=True)
