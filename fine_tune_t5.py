@@ -10,6 +10,11 @@ import logging
 import sys
 
 if __name__ == "__main__":
+    # `--help` and `--version` need no torch.
+    from t5suite.launch.script_help import answer
+
+    answer(sys.argv[1:], "fine_tune_t5", __doc__)
+
     # Before the imports that take seconds: from here on a request to stop ends the process with 75.
     # A launcher that dies takes this process along in the same way. Tasks of one srun are ranks of one run.
     from t5suite.training.processes.launchers import stop_with_launchers

@@ -23,6 +23,8 @@ from pathlib import Path
 from transformers import HfArgumentParser
 
 from t5suite.errors import ConfigError
+from t5suite.launch.script_flags import is_script
+from t5suite.launch.script_help import answer
 from t5suite.lookup import suggestion
 from t5suite.shipped import shipped_folder
 from t5suite.training.sharding.process_state import keeping_process_state
@@ -125,7 +127,9 @@ def parse_arguments(dataclass_types, argv=None, prog=None, description=None) -> 
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     parser = SuiteArgumentParser(dataclass_types, prog=prog, description=description, epilog=EPILOG)
-    if "-h" in argv or "--help" in argv:
+    if prog and is_script(prog):
+        answer(argv, Path(prog).stem, description or "")
+    elif "-h" in argv or "--help" in argv:
         parser.parse_args(["--help"])
     parser.forget_defaults()
     files, tokens = flags_and_files(without_launcher_flags(argv), parser)

@@ -215,7 +215,7 @@ class EvaluationArguments:
 class SuiteTrainingArguments(Seq2SeqTrainingArguments):
     """Hugging Face's training arguments, with defaults that suit T5's fine-tuning."""
 
-    _argument_group_name = "training (Hugging Face's Seq2SeqTrainingArguments, --optimizer and --z_loss)"
+    _argument_group_name = "training"
 
     output_dir: str | None = field(
         default=None, metadata={"help": "The run's directory. Default: runs/<benchmark>-<task>-<model>."}

@@ -2,10 +2,13 @@
 
     python -m t5suite.training.flag_table          # after a change of the argument dataclasses or of transformers
 
-A flag's entry says what `argparse` would: its type, its choices, whether it takes several values or None.
+A flag's entry says what `argparse` would: its type, its choices, whether it takes several values or None, its default
+and help; and of a flag that is ours, not Hugging Face's, the group that it belongs to.
 """
 
+import enum
 import json
+import re
 import types
 import typing
 
@@ -28,7 +31,7 @@ def script_entries(dataclass_types) -> dict[str, dict]:
     """`{flag: entry}` of a script's dataclasses; what is false or None is left out.
 
     >>> script_entries((DataArguments,))["few_shot"]
-    {'type': 'int', 'none': True}
+    {'type': 'int', 'none': True, 'help': 'This many training rows of each class.', 'group': 'task and data'}
     """
     found = {}
     for dataclass_type in dataclass_types:
@@ -36,6 +39,7 @@ def script_entries(dataclass_types) -> dict[str, dict]:
         for name, spec in dataclass_type.__dataclass_fields__.items():
             if spec.init:
                 found[name] = flag_entry(hints[name], spec.default, spec.metadata.get("choices"))
+                found[name] |= help_entry(dataclass_type, spec)
     for name, table, hugging_face in (("optimizer", OPTIMIZERS, "optim"), ("schedule", SCHEDULES, "lr_scheduler_type")):
         if name in found:
             theirs = found[hugging_face]["choices"]
@@ -66,6 +70,33 @@ def flag_entry(hint, default, choices=None) -> dict:
         if value:
             entry[name] = value
     return entry
+
+
+def help_entry(dataclass_type, spec) -> dict[str, object]:
+    """`{"default", "help", "group"}` of a flag, each where there is one.
+
+    >>> help_entry(AdapterArguments, AdapterArguments.__dataclass_fields__["lora_r"])
+    {'help': 'LoRA, DoRA: the rank (PEFT: 8).', 'group': 'adapters'}
+    """
+    owner = next(kind for kind in dataclass_type.__mro__ if spec.name in vars(kind).get("__annotations__", {}))
+    is_ours = owner.__module__.startswith("t5suite.")
+    default = spec.default.value if isinstance(spec.default, enum.Enum) else spec.default
+    text = " ".join(str(spec.metadata.get("help") or "").replace("%%", "%").split())
+    found = {
+        "default": default if isinstance(default, (bool, int, float, str)) else None,
+        "help": text if is_ours else first_sentence(text),
+        "group": getattr(owner, "_argument_group_name", None) if is_ours else None,
+    }
+    return {name: value for name, value in found.items() if value not in (None, "")}
+
+
+def first_sentence(text: str) -> str:
+    """What a paragraph begins with.
+
+    >>> first_sentence("Maximum gradient norm for clipping. Set to 0 to disable.")
+    'Maximum gradient norm for clipping.'
+    """
+    return re.split(r"(?<=[.!?])\s+(?=[A-Z`'])", text, maxsplit=1)[0]
 
 
 def is_union(hint) -> bool:

@@ -1,0 +1,145 @@
+"""`--help`, `--help_all` and `--version` of the entry scripts, printed from the table of flags before torch is loaded.
+
+    >>> answer(["--help"], "fine_tune_t5", "Fine-tunes a language model.")
+    usage: fine_tune_t5.py [config.yaml] [--flag value | --flag=value ...]
+    ...
+
+`--help` shows our flags and those of Hugging Face's that people use, by theme (`t5suite.launch.flag_themes`), as wide
+as the terminal; `--help_all` shows the others behind them.
+"""
+
+import shutil
+import textwrap
+
+from t5suite.errors import discard_output
+from t5suite.launch.flag_themes import REST, THEMES, text_of, theme_of
+from t5suite.launch.script_flags import flags_of
+from t5suite.launch.versions import versions_text
+
+QUESTIONS = ("-h", "--help", "--help_all", "--help-all", "--version")
+# Columns: lines are no longer, whatever the terminal has, and no shorter than what can be read.
+WIDEST, NARROWEST = 120, 40
+# Where the texts begin, by the least width for it; a longer flag has its text below.
+TEXT_COLUMNS = {100: 34, 72: 28, 0: 8}
+# More choices than these are a list to read elsewhere, not a heading.
+LONGEST_CHOICES = 44
+METAVARS = {"int": "N", "float": "X", "str": "TEXT", "dict": "KEY=VALUE,..."}
+# By the flag's name, or its end.
+ENDINGS = {
+    "_dir": "DIR",
+    "_file": "FILE",
+    "_name_or_path": "NAME",
+    "_path": "PATH",
+    "_name": "NAME",
+    "_regex": "REGEX",
+    "_column": "COLUMN",
+    "benchmark": "NAME",
+    "deepspeed": "NAME",
+    "fsdp_config": "FILE",
+}
+# A list with more than these is told by `--help_all`.
+MANY_CHOICES = 12
+
+
+def answer(argv: list[str], script: str, description: str) -> None:
+    """Prints what the command line asks for and ends the process with 0; returns where it asks for nothing."""
+    asked = next((word for word in argv if word in QUESTIONS), None)
+    if asked is None:
+        return
+    text = versions_text() if asked == "--version" else help_text(script, description, asked.endswith("all"))
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        discard_output()
+    raise SystemExit(0)
+
+
+def help_text(script: str, description: str, shows_all: bool = False, width: int | None = None) -> str:
+    """The whole help.
+
+    Args:
+      script: 'fine_tune_t5' or 'pre_train_t5'.
+      shows_all: Hugging Face's rarely used flags, too.
+      width: columns of a line; default: those of the terminal, at most 120.
+    """
+    width = max(NARROWEST, min(width or shutil.get_terminal_size((80, 24)).columns, WIDEST))
+    themes = flags_by_theme(script)
+    hidden = 0 if shows_all else len(themes.pop(REST))
+    parts = [f"usage: {script}.py [config.yaml] [--flag value | --flag=value ...]", _paragraphs(description, width)]
+    for theme, flags in themes.items():
+        parts.append("\n".join([f"{theme}:", *(flag_lines(name, flags[name], width, shows_all) for name in flags)]))
+    ending = ENDING if shows_all else f"{ENDING} {hidden} more flags of Hugging Face's: --help_all."
+    return "\n\n".join([*parts, textwrap.fill(ending, width)])
+
+
+def flags_by_theme(script: str) -> dict[str, dict[str, dict]]:
+    """`{theme: {flag: entry}}` in the order of the help: themes as in THEMES, new ones behind them, the rest last."""
+    flags = flags_of(script)
+    themes = {name: theme_of(name, entry) for name, entry in flags.items()}
+    order = dict.fromkeys([*THEMES, *themes.values()])
+    order = [*(theme for theme in order if theme != REST), REST]
+    found = {}
+    for theme in order:
+        names = [name for name, its_theme in themes.items() if its_theme == theme]
+        first = [name for name in THEMES.get(theme, {}) if name in names]
+        if names:
+            found[theme] = {name: flags[name] for name in dict.fromkeys([*first, *names])}
+    return found
+
+
+def flag_lines(name: str, entry: dict, width: int, shows_all: bool = False) -> str:
+    """A flag with its text, wrapped.
+
+    >>> print(flag_lines("few_shot", flags_of("fine_tune_t5")["few_shot"], 80))
+      --few_shot N              This many training rows of each class.
+    """
+    values = values_of(name, entry)
+    head = f"  --{name} {values}".rstrip()
+    text = text_of(name, entry)
+    text = " ".join(filter(None, (text, choices_note(entry, values, shows_all), default_note(text, entry))))
+    indent = next(column for least, column in TEXT_COLUMNS.items() if width >= least)
+    lines = textwrap.wrap(text, width - indent, break_on_hyphens=False) or [""]
+    if len(head) + 2 <= indent:
+        lines[0] = head.ljust(indent) + lines[0]
+        return "\n".join([lines[0], *(" " * indent + line for line in lines[1:])]).rstrip()
+    return "\n".join([head, *(" " * indent + line for line in lines)]).rstrip()
+
+
+def values_of(name: str, entry: dict) -> str:
+    """What follows the flag: its choices, or a word for their kind; nothing for one that is simply given."""
+    choices = "{" + ",".join(map(str, entry["choices"])) + "}" if entry["choices"] else ""
+    if entry["type"] == "bool":
+        word = "" if entry.get("default") is False else "{True,False}"
+    elif choices:
+        word = choices if len(choices) <= LONGEST_CHOICES else "NAME"
+    else:
+        word = next((word for ending, word in ENDINGS.items() if name.endswith(ending)), METAVARS[entry["type"]])
+    return f"{word} ..." if entry["list"] else word
+
+
+def choices_note(entry: dict, values: str, shows_all: bool) -> str:
+    """The choices, where there is no room for them beside the flag and the list is short, or all is to be shown."""
+    choices = entry["choices"] or []
+    if not choices or values.startswith("{") or not (shows_all or len(choices) <= MANY_CHOICES):
+        return ""
+    return f"One of {', '.join(map(str, choices))}."
+
+
+def default_note(text: str, entry: dict) -> str:
+    """The default in parentheses, where the text does not tell it and there is one to tell."""
+    default = entry.get("default")
+    if default in (None, "") or default is False or "efault: " in text:
+        return ""
+    return f"(default: {default:g})" if isinstance(default, float) else f"(default: {default})"
+
+
+def _paragraphs(text: str, width: int) -> str:
+    """A docstring: paragraphs filled, indented examples as they stand."""
+    parts = text.strip().split("\n\n")
+    return "\n\n".join(part if part.startswith(" ") else textwrap.fill(" ".join(part.split()), width) for part in parts)
+
+
+ENDING = (
+    "A YAML file of the same names may come first, or as --config FILE; flags override it. A flag that is on by "
+    "default is turned off by --flag False."
+)
