@@ -146,7 +146,7 @@ def load_model(
     else:
         model = _trained_weights(auto_class, name, config, {**options, "revision": revision}, new_head)
         set_special_tokens(model.config, tokenizer, special_tokens, scratch)
-        _check_vocabulary(model, len(tokenizer) - num_new_tokens)
+        check_vocabulary(model, len(tokenizer) - num_new_tokens)
         grow_embeddings(model, len(tokenizer))
     set_generation_tokens(model)
     if init_checkpoint is not None:
@@ -234,7 +234,8 @@ def _attention_options(config, attn_implementation: str | None) -> dict:
     return {"attn_implementation": attn_implementation}
 
 
-def _check_vocabulary(model, num_pieces: int) -> None:
+def check_vocabulary(model, num_pieces: int) -> None:
+    """Refuses a model with fewer embeddings than its tokenizer has pieces."""
     rows = model.config.get_text_config().vocab_size
     if rows < num_pieces:
         raise ConfigError(

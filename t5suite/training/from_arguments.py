@@ -142,12 +142,12 @@ def encoding_by_flags(model, tokenizer, data_args, changed: dict | None = None, 
     return encoding
 
 
-def plan_for(arguments) -> Plan:
-    """The tasks that the flags name, or make of rows of one's own."""
+def plan_for(arguments, rows=None) -> Plan:
+    """The tasks that the flags name, or make of rows of one's own (`rows`: those that are in memory, by split)."""
     data_args = arguments.data
     settle_no_eval(arguments)
     if arguments.formats.is_given:
-        return arguments.instruction.applied(own_plan(arguments), arguments.training.seed)
+        return arguments.instruction.applied(own_plan(arguments, rows), arguments.training.seed)
     plan = plan_tasks(
         data_args.benchmark, data_args.dataset_name, data_args.task_file, arguments.training.selection_metric
     )

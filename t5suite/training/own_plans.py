@@ -25,8 +25,11 @@ FORMAT_ONLY = ("text_column", "target_column", "labels", "source_id", "target_id
                "hub_path", "hub_name")  # fmt: skip
 
 
-def own_plan(arguments) -> Plan:
+def own_plan(arguments, rows=None) -> Plan:
     """The tasks of `--data_format` or `--data_class`.
+
+    Args:
+      rows: `{split: rows}` that are there already, instead of the files of `--data_format`.
 
     Raises:
       ConfigError: flags that do not go together, a file that is not there, a class or setting that there is not.
@@ -35,7 +38,7 @@ def own_plan(arguments) -> Plan:
     _refuse_benchmark(data_args)
     _refuse_two_mixings(data_args, formats)
     _warn_of_idle_data_flags(data_args, formats)
-    sets = _class_sets(arguments) if formats.data_class else [_format_set(arguments)]
+    sets = _class_sets(arguments) if formats.data_class else [_format_set(arguments, rows)]
     tasks = [data.task for data in sets]
     names = [task.name for task in tasks]
     if all(not task.entry["metric_names"] for task in tasks) and arguments.training.selection_metric is None:
@@ -79,7 +82,7 @@ def _warn_of_idle_data_flags(data_args, formats) -> None:
         logger.warning("--data_sampling_proportion has no effect: there is one data set")
 
 
-def _format_set(arguments) -> OwnData:
+def _format_set(arguments, rows=None) -> OwnData:
     data_args, formats = arguments.data, arguments.formats
     options = FormatOptions(
         train_dir=formats.train_dir,
@@ -96,6 +99,7 @@ def _format_set(arguments) -> OwnData:
         revision=data_args.data_revision,
         text_unit=formats.text_unit,
         block_size=_block_size(formats.block_size, data_args.max_target_length),
+        rows=rows,
     )
     _warn_of_idle_format_flags(formats)
     name = form_name(options) if data_args.dataset_name == "sentiment" else data_args.dataset_name

@@ -48,7 +48,7 @@ def start_logging(is_main: bool, disable_tqdm: bool = False) -> None:
     transformers_logging.set_verbosity(logging.WARNING if is_main else logging.ERROR)
     transformers_logging.disable_progress_bar()
     for name in ("transformers.trainer", "transformers.trainer_utils", "accelerate.accelerator"):
-        logging.getLogger(name).addFilter(_is_news)
+        logging.getLogger(name).addFilter(is_news)
     if disable_tqdm or not is_main:
         import datasets
 
@@ -82,7 +82,7 @@ def seed_everything(seed: int) -> None:
     set_seed(seed)
 
 
-def _is_news(record: logging.LogRecord) -> bool:
+def is_news(record: logging.LogRecord) -> bool:
     """Messages that say nothing to the user are left out.
 
     Tied weights are stored once: that a checkpoint lacks their other names is expected. Checkpoints are sorted by their

@@ -7,13 +7,14 @@
 Files are named one by one (`--train_file`, ...) or found in a folder (`--train_dir`, see `files.split_files`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from t5suite.data.formats.files import named_files, split_files
+from t5suite.data.formats.memory_rows import MemoryRows
 from t5suite.data.formats.own_data import Form
-from t5suite.data.formats.rows import Columns
+from t5suite.data.formats.rows import Columns, RowSource
 from t5suite.data.formats.running_text import TextRows
 from t5suite.data.formats.sources import FileRows, HubRows, hub_label_words
 from t5suite.data.text.compressed import without_compression
@@ -33,7 +34,7 @@ ALPACA_COLUMNS = Columns(("instruction",), "output", optional=("input",))
 
 @dataclass(frozen=True)
 class FormatOptions:
-    """What the flags say of files and columns."""
+    """What the flags say of files and columns; `rows` are there already, by split, and take the place of files."""
 
     train_dir: str | None = None
     train_file: str | None = None
@@ -49,6 +50,7 @@ class FormatOptions:
     revision: str | None = None
     text_unit: str = "line"
     block_size: int = 512
+    rows: Mapping[str, list[dict]] | None = None
 
     @property
     def files(self) -> dict[str, str]:
@@ -63,7 +65,10 @@ def format_form(name: str, options: FormatOptions) -> Form:
     Raises:
       ConfigError: no such format or file, neither files nor a folder, or both for one split.
     """
-    return find(name, DATA_FORMATS, "format", where="--data_format")(options)
+    form = find(name, DATA_FORMATS, "format", where="--data_format")
+    if options.rows is not None and name in ("text", HUB):
+        raise ConfigError(f"--data_format {name}: it has rows of its own; those in memory have columns (jsonl)")
+    return form(options)
 
 
 def form_name(options: FormatOptions) -> str:
@@ -88,12 +93,21 @@ def find_files(options: FormatOptions, suffixes: tuple[str, ...]) -> dict[str, t
     return {role: found[role] for role in ("train", "validation", "test") if role in found}
 
 
+def _source(options: FormatOptions, kind: str, suffixes: tuple[str, ...], columns: Columns) -> RowSource:
+    """The rows that are there already, else those of files."""
+    if options.rows is None:
+        return FileRows(find_files(options, suffixes), kind, columns)
+    if options.train_dir or options.files:
+        raise ConfigError("rows in memory and files of rows are two ways to name data; leave one out")
+    return MemoryRows(options.rows, columns)
+
+
 def _columns_form(kind: str, suffixes: tuple[str, ...]) -> Callable[[FormatOptions], Form]:
     """Files with a column to read, or several, and one to write."""
 
     def form(options: FormatOptions) -> Form:
         columns, entry = _columns_of(options)
-        return Form(FileRows(find_files(options, suffixes), kind, columns), columns, entry)
+        return Form(_source(options, kind, suffixes, columns), columns, entry)
 
     return form
 
@@ -141,12 +155,11 @@ def _translation_form(options: FormatOptions) -> Form:
         "metric_to_optimize": "bleu",
     }
     columns = Columns((source,), target)
-    return Form(FileRows(find_files(options, (".jsonl", ".json")), "jsonl", columns), columns, entry)
+    return Form(_source(options, "jsonl", (".jsonl", ".json"), columns), columns, entry)
 
 
 def _alpaca_form(options: FormatOptions) -> Form:
-    files = find_files(options, (".json", ".jsonl"))
-    return Form(FileRows(files, "jsonl", ALPACA_COLUMNS), ALPACA_COLUMNS, ALPACA_ENTRY)
+    return Form(_source(options, "jsonl", (".json", ".jsonl"), ALPACA_COLUMNS), ALPACA_COLUMNS, ALPACA_ENTRY)
 
 
 def _text_form(options: FormatOptions) -> Form:

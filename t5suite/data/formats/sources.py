@@ -62,19 +62,26 @@ class FileRows:
                 rows.append(self.columns.shaped(row, self.kind in TYPELESS))
                 places.append(place)
                 unused |= row.keys() - rows[-1].keys()
-        self._check_columns(role, rows, places[0], unused)
+        check_columns(self.columns, role, rows, places[0], unused)
         if unused:
             logger.info("%s: columns that no flag names are not read: %s", places[0], ", ".join(sorted(unused)))
         hashes = hashed_files(self.files[role])
         return Rows(rows, places, _origin(self.files[role]), files_fingerprint(hashes), hashes)
 
-    def _check_columns(self, role: str, rows: list[dict], place: str, others: set[str]) -> None:
-        """A column that no row has is a slip of the flags, not of the rows."""
-        needed = [*self.columns.texts, *([self.columns.target] if role == "train" else [])]
-        for column in needed:
-            if all(value_at(row, column) is None for row in rows):
-                there = [*others, *(name for name in rows[0] if name != column)]
-                raise DataError(f"{place}: no row has anything in column {column!r}; {suggestion(column, there)}")
+
+def check_columns(columns: Columns, role: str, rows: list[dict], place: str, others: set[str]) -> None:
+    """A column that no row has is a slip of the flags, not of the rows.
+
+    Args:
+      place: where the first row stands; others: columns of the rows that are not read.
+
+    Raises:
+      DataError: there is such a column.
+    """
+    for column in [*columns.texts, *([columns.target] if role == "train" else [])]:
+        if all(value_at(row, column) is None for row in rows):
+            there = [*others, *(name for name in rows[0] if name != column)]
+            raise DataError(f"{place}: no row has anything in column {column!r}; {suggestion(column, there)}")
 
 
 def _unwrapped(row: dict, unwrap, place: str) -> dict:
