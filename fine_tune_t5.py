@@ -36,7 +36,7 @@ from t5suite.tracking.trackers import Trackers, tracker_names
 from t5suite.training import fine_tuning as steps
 from t5suite.training import steps as shared
 from t5suite.training.adapter_arguments import adapt_by_flags, write_merged
-from t5suite.training.argument_parser import changed_settings, parse_arguments, without_launcher_flags
+from t5suite.training.argument_parser import changed_settings, parse_arguments
 from t5suite.training.arguments import FINE_TUNING_ARGUMENTS, FineTuningArguments
 from t5suite.training.checkpoints import checkpoint_step, checkpoints, resume_choice
 from t5suite.training.from_arguments import (
@@ -45,12 +45,14 @@ from t5suite.training.from_arguments import (
     lengths_of,
     place_by_flags,
     plan_for,
+    plug_ins_by_flags,
     start_of,
     tokenizer_and_model,
     trained_as,
     trainer_for,
 )
 from t5suite.training.memory_flags import print_fine_tuning_summary
+from t5suite.training.processes.launcher_flags import without_launcher_flags
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.signals import excusing_lost_ranks
 from t5suite.training.resuming.resets import going_on
@@ -67,6 +69,7 @@ def main(argv=None) -> dict:
     parsed = parse_arguments(FINE_TUNING_ARGUMENTS, argv, prog="fine_tune_t5.py", description=__doc__)
     arguments = FineTuningArguments(*parsed)
     model_args, eval_args, args = arguments.model, arguments.evaluation, arguments.training
+    plug_ins = plug_ins_by_flags(arguments)
     plan = plan_for(arguments)
     trains = not (eval_args.eval_only or eval_args.predict_only or eval_args.eval_checkpoints == "all")
     if not args.output_dir_given:
@@ -81,13 +84,13 @@ def main(argv=None) -> dict:
 
     # 3. Run directory: a new one, or this same run's from before.
     resume = resume_choice(eval_args.resume, args.resume_from_checkpoint)
-    settings = shared.all_settings(*arguments)
+    settings = shared.all_settings(*arguments, plug_ins=plug_ins)
     if eval_args.eval_checkpoints == "all":
-        return score_checkpoints(plan, arguments)
+        return score_checkpoints(plan, arguments, plug_ins)
     if args.print_summary and is_main:
         print_fine_tuning_summary(arguments, plan.tasks)
     if eval_args.dry_run:
-        return show(plan, settings, changed, trains, arguments)
+        return show(plan, settings, changed, trains, arguments, plug_ins)
     ranks = Ranks.of_process()
     run = ranks.together(
         open_run, args.output_dir, settings, argv, True, resume == "none", args.extend, args.allow_changed
@@ -96,10 +99,10 @@ def main(argv=None) -> dict:
     if run.finished:
         return reports.print_finished(run, is_main)
     with shared.owned(run, ranks):
-        return fine_tune(run, plan, settings, changed, resume, trains, arguments)
+        return fine_tune(run, plan, settings, changed, resume, trains, arguments, plug_ins)
 
 
-def fine_tune(run, plan, settings, changed, resume, trains, arguments) -> dict:
+def fine_tune(run, plan, settings, changed, resume, trains, arguments, plug_ins) -> dict:
     """The run itself, in a directory that no other process writes into."""
     model_args, eval_args, args = arguments.model, arguments.evaluation, arguments.training
     is_main = run.is_main
@@ -113,10 +116,10 @@ def fine_tune(run, plan, settings, changed, resume, trains, arguments) -> dict:
 
     # 5. Data, tokenization as the model's family reads and writes, and the metrics of every split that is scored.
     encoding = encoding_by_flags(model, tokenizer, arguments.data, changed, model_args.model_name_or_path)
-    data = data_for(plan, tokenizer, arguments, trains, encoding)
+    data = data_for(plan, tokenizer, arguments, trains, encoding, plug_ins)
 
     # 6. Trainer.
-    trainer, rates = trainer_for(model, tokenizer, data, arguments)
+    trainer, rates = trainer_for(model, tokenizer, data, arguments, plug_ins=plug_ins)
     tasks = {task.name: task.entry for task in plan.tasks}
     run.use_data(data.described)
     run.update(tasks=tasks, mixing_rates=rates, missing_tasks=data.missing, model=describe(model))
@@ -148,15 +151,15 @@ def fine_tune(run, plan, settings, changed, resume, trains, arguments) -> dict:
     return results
 
 
-def show(plan, settings, changed, trains, arguments) -> dict:
+def show(plan, settings, changed, trains, arguments, plug_ins) -> dict:
     """`--dry_run`: the configuration, some pairs, lengths and steps."""
     tokenizer, model = tokenizer_and_model(arguments.model, tasks=plan.tasks)
     encoding = encoding_by_flags(model, tokenizer, arguments.data, changed, arguments.model.model_name_or_path)
-    data = data_for(plan, tokenizer, arguments, trains, encoding)
+    data = data_for(plan, tokenizer, arguments, trains, encoding, plug_ins)
     return print_dry_run(settings, changed, data, tokenizer, lengths_of(arguments.data), arguments.training)
 
 
-def score_checkpoints(plan, arguments) -> dict:
+def score_checkpoints(plan, arguments, plug_ins) -> dict:
     """`--eval_checkpoints all`: every checkpoint of the run in `--output_dir`, as a table of steps by tasks."""
     model_args, args = arguments.model, arguments.training
     folders = checkpoints(args.output_dir)
@@ -168,8 +171,8 @@ def score_checkpoints(plan, arguments) -> dict:
         tokenizer, model = tokenizer_and_model(model_args, tasks=plan.tasks)
         place_by_flags(model, model_args, args, trains=False)
         encoding = encoding_by_flags(model, tokenizer, arguments.data, None, model_args.model_name_or_path)
-        data = data or data_for(plan, tokenizer, arguments, trains=False, encoding=encoding)
-        trainer, _ = trainer_for(model, tokenizer, data, arguments, selects=False)
+        data = data or data_for(plan, tokenizer, arguments, trains=False, encoding=encoding, plug_ins=plug_ins)
+        trainer, _ = trainer_for(model, tokenizer, data, arguments, selects=False, plug_ins=plug_ins)
         report = trainer.score(data.eval_sets)
         results = reports.build_results(report, plan.benchmark, plan.average, data.eval_sets, plan.published)
         scores[checkpoint_step(folder)] = {**report.by_task, **results["averages"]}

@@ -61,7 +61,7 @@ def _task_means(report: Report, eval_sets: list[EvalSet]) -> dict[str, float]:
     for eval_set in eval_sets:
         metrics = report.results[eval_set.name].metrics
         if any(name not in RATES for name in metrics):
-            of_task.setdefault(eval_set.task.name, []).append(eval_set.task.optimised(metrics))
+            of_task.setdefault(eval_set.task.name, []).append(eval_set.optimised(metrics))
     return {name: sum(values) / len(values) for name, values in of_task.items()}
 
 

@@ -23,6 +23,7 @@ from t5suite.training.adapter_arguments import AdapterArguments
 from t5suite.training.data_format_arguments import DataFormatArguments
 from t5suite.training.instruction_arguments import InstructionArguments
 from t5suite.training.optimization import check_schedule, resolve_names
+from t5suite.training.plug_in_arguments import PlugInArguments
 from t5suite.training.processes.ranks import check_meeting_place
 from t5suite.training.resuming.resets import parse_reset
 from t5suite.training.sharding.settling import begin_sharding, settle_sharding
@@ -357,6 +358,7 @@ class FineTuningArguments(NamedTuple):
     adapter: AdapterArguments
     formats: DataFormatArguments
     instruction: InstructionArguments
+    plug_ins: PlugInArguments
     evaluation: EvaluationArguments
     training: SuiteTrainingArguments
 

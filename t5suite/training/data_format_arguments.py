@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from t5suite.errors import ConfigError
+from t5suite.training.plug_in_arguments import named_metrics
 
 FORMATS = ("jsonl", "csv", "tsv", "parquet", "translation", "alpaca", "text", "hub")
 # Lists of equal length: one value for each data set.
@@ -55,7 +56,10 @@ class DataFormatArguments:
     )
     metrics: str | None = field(
         default=None,
-        metadata={"help": "Metrics, with commas, or none. Default: accuracy with labels, else what suits the format."},
+        metadata={
+            "help": "Metrics, with commas, or none; module:function of your own (for every task). Default: accuracy "
+            "with labels, else what suits the format."
+        },
     )
     hub_path: str | None = field(
         default=None, metadata={"help": "Hub name, or a local folder, of the data set of --data_format hub."}
@@ -113,7 +117,12 @@ class DataFormatArguments:
             self._refuse_flags_of(SINGLE, "--data_format")
         if not self.is_given:
             needed = "--data_format or --data_class"
-            self._refuse_flags_of(("labels", "metrics", "validation_split", *LISTS), needed)
+            self._refuse_flags_of(("labels", "validation_split", *LISTS), needed)
+            if named_metrics(self.metrics) is not None:
+                raise ConfigError(
+                    f"--metrics {self.metrics}: it belongs to {needed}, which is not given (a function of "
+                    "one's own, module:function, is taken by every task)"
+                )
         self._check_lengths()
 
     def _refuse_flags_of(self, names, needed: str) -> None:

@@ -55,6 +55,7 @@ class EvalSet:
       compute_metrics: the lambda that `bind_compute_metrics` made.
       candidates: per row, the texts to choose from, tokenized; only for `score`.
       marks: what a table must say about it, such as 'subset'.
+      selected_by: the metric of the user's own that selects checkpoints; None for the task's.
     """
 
     name: str
@@ -72,11 +73,18 @@ class EvalSet:
     marks: list[str] = field(default_factory=list)
     selects: bool = True
     encoding: TextEncoding | None = None
+    selected_by: str | None = None
 
     @property
     def labelled(self) -> bool:
         """Whether the rows say what is right."""
         return bool(self.rows) and self.task.is_labelled(self.rows[0])
+
+    def optimised(self, metrics: dict[str, float]) -> float:
+        """The one number that selects checkpoints, more being better."""
+        if self.selected_by is None:
+            return self.task.optimised(metrics)
+        return metrics.get(self.selected_by, math.nan)
 
 
 @dataclass
@@ -338,7 +346,7 @@ def task_values(eval_sets: list[EvalSet], results: dict[str, Result], selection_
         if selection_metric == "loss":
             value = -result.loss if result.loss is not None else math.nan
         elif result.metrics:
-            value = eval_set.task.optimised(result.metrics)
+            value = eval_set.optimised(result.metrics)
         else:
             continue
         values.setdefault(eval_set.task.name, []).append(value)

@@ -43,6 +43,8 @@ from t5suite.training.eval_sets import load_eval_sets, selection_eval_sets, wide
 from t5suite.training.evaluation import Decoding, EvalSet, Evaluator, Report, task_values
 from t5suite.training.family_checks import GENERATION_FLAGS, check_positions
 from t5suite.training.losses import SquaredLoss
+from t5suite.training.plug_in_batches import TransformedCollator
+from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns, add_plug_in_callbacks
 from t5suite.training.steps import TRAINING_FLAGS, update_size
 from t5suite.training.trainer import SuiteTrainer
 
@@ -75,21 +77,28 @@ class Plan:
         return len(self.evaluate) == 1
 
 
-def plan_tasks(benchmark: str, dataset_name: str, task_file: str | None = None, metric: str | None = None) -> Plan:
+def plan_tasks(
+    benchmark: str,
+    dataset_name: str,
+    task_file: str | None = None,
+    metric: str | None = None,
+    own_metrics: bool = False,
+) -> Plan:
     """The tasks behind `--benchmark` and `--dataset_name`.
 
     Args:
       metric: the metric that selects checkpoints instead of the task's own, for a single task ('loss': any run).
+      own_metrics: there are metrics of the user's own, which `metric` may name (`plug_in_metrics.add_metrics` looks).
     """
     registry = load_registry(task_file)
     train, evaluate, average = resolve_names(benchmark, dataset_name, registry, MIXTURES)
     tasks = {name: load_task(benchmark, name, registry=registry) for name in {*train, *evaluate}}
-    tasks = {name: choose_metric(task, metric, len(tasks)) for name, task in tasks.items()}
+    tasks = {name: choose_metric(task, metric, len(tasks), own_metrics) for name, task in tasks.items()}
     published = dataset_name in MIXTURES.get(benchmark, {})
     return Plan(benchmark, dataset_name, [tasks[n] for n in train], [tasks[n] for n in evaluate], average, published)
 
 
-def choose_metric(task: Task, metric: str | None, num_tasks: int = 1) -> Task:
+def choose_metric(task: Task, metric: str | None, num_tasks: int = 1, own_metrics: bool = False) -> Task:
     """The task, selected by the metric that `--metric_for_best_model` names, if it names one.
 
     Raises:
@@ -100,7 +109,12 @@ def choose_metric(task: Task, metric: str | None, num_tasks: int = 1) -> Task:
     metric = metric.removeprefix("eval_").removeprefix("eval/")
     if num_tasks > 1:
         raise ConfigError(f"--metric_for_best_model {metric}: a mixture is selected by average or loss")
-    return task.with_metric_to_optimize(metric)
+    try:
+        return task.with_metric_to_optimize(metric)
+    except ConfigError:
+        if not own_metrics:
+            raise
+        return task
 
 
 @dataclass
@@ -181,6 +195,11 @@ def make_collator(model, fp16_or_bf16: bool = False) -> Seq2SeqCollator:
     return COLLATORS[family_of_model(model)](config.pad_token_id, start, 8 if fp16_or_bf16 else 1)
 
 
+def with_transform(collator, plug_ins: PlugIns):
+    """The collator whose batches are trained on."""
+    return TransformedCollator(collator, plug_ins.batch_transform) if plug_ins.batch_transform else collator
+
+
 def make_evaluator(collator, tokenizer, args, accelerator, show_progress: bool) -> Evaluator:
     """An `Evaluator` with the flags `--generation_num_beams` and `--generation_max_length`."""
     bars = (lambda turns, name: tqdm(turns, desc=f"evaluating {name}", leave=False)) if show_progress else None
@@ -207,7 +226,9 @@ def warn_of_idle_flags(changed: dict, plan: Plan, trains: bool, predicts: bool) 
     return list(idle)
 
 
-def make_trainer(model, tokenizer, args, data: Data, mixing: Mixing, patience: int | None = None):
+def make_trainer(
+    model, tokenizer, args, data: Data, mixing: Mixing, patience: int | None = None, plug_ins: PlugIns = NO_PLUG_INS
+):
     """`(trainer, {task: mixing rate})`; without training data, a trainer that evaluates only."""
     order, rates, eval_sets = None, {}, data.selecting
     if data.features:
@@ -220,21 +241,25 @@ def make_trainer(model, tokenizer, args, data: Data, mixing: Mixing, patience: i
         args.eval_strategy = type(args.eval_strategy)("no")
     check_positions(model, data)
     collator = make_collator(model, args.fp16 or args.bf16)
+    transformed = with_transform(collator, plug_ins)
     trainer = SuiteTrainer(
         model=model,
         args=args,
         train_dataset=TokenArrays.concatenate(data.features) if data.features else None,
         epoch_order=order,
-        collator=collator,
+        collator=transformed,
         eval_sets=eval_sets,
         selection_metric="loss" if args.selection_metric == "loss" else None,
         name_example=example_namer([part.task.name for part in data.training_sets], data.features),
         loss=SquaredLoss() if getattr(model.config, "problem_type", None) == "regression" else None,
         processing_class=tokenizer,
     )
-    trainer.evaluator = make_evaluator(
-        collator, tokenizer, args, trainer.accelerator, trainer.is_world_process_zero() and not args.disable_tqdm
-    )
+    evaluates = transformed if plug_ins.transforms_evaluation else collator
+    show_progress = trainer.is_world_process_zero() and not args.disable_tqdm
+    trainer.evaluator = make_evaluator(evaluates, tokenizer, args, trainer.accelerator, show_progress)
+    if plug_ins.batch_metrics:
+        trainer.measure(plug_ins.batch_metrics)
+    add_plug_in_callbacks(trainer, plug_ins.callbacks)
     if patience is not None:
         if patience < 1 or not args.load_best_model_at_end:
             raise ConfigError(

@@ -35,6 +35,9 @@ from t5suite.training.fine_tuning import (
     plan_tasks,
 )
 from t5suite.training.own_plans import own_plan, settle_no_eval
+from t5suite.training.plug_in_arguments import metric_functions, plug_ins_of
+from t5suite.training.plug_in_metrics import add_metrics
+from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns
 from t5suite.training.pre_training import control_ids
 from t5suite.training.pre_training_collators import make_collator
 from t5suite.training.pre_training_evaluation import EVALUATION_SEED
@@ -149,15 +152,24 @@ def plan_for(arguments, rows=None) -> Plan:
     if arguments.formats.is_given:
         return arguments.instruction.applied(own_plan(arguments, rows), arguments.training.seed)
     plan = plan_tasks(
-        data_args.benchmark, data_args.dataset_name, data_args.task_file, arguments.training.selection_metric
+        data_args.benchmark,
+        data_args.dataset_name,
+        data_args.task_file,
+        arguments.training.selection_metric,
+        bool(metric_functions(arguments.formats.metrics)),
     )
     return arguments.instruction.applied(plan, arguments.training.seed)
 
 
-def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None) -> Data:
+def plug_ins_by_flags(arguments) -> PlugIns:
+    """The functions and callbacks of the user's own."""
+    return plug_ins_of(arguments.plug_ins, arguments.formats.metrics)
+
+
+def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None, plug_ins: PlugIns = NO_PLUG_INS) -> Data:
     """Every split that the flags ask for, tokenized as `encoding` does, with its metrics bound."""
     data_args, eval_args, args = arguments.data, arguments.evaluation, arguments.training
-    return load_data(
+    data = load_data(
         plan,
         DataOptions(
             data_args.data_dir,
@@ -186,12 +198,15 @@ def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None) -> D
         seed=args.seed,
         encoding=encoding,
     )
+    if plug_ins.metrics:
+        add_metrics(data, plug_ins.metrics, args.selection_metric)
+    return data
 
 
-def trainer_for(model, tokenizer, data: Data, arguments, selects: bool = True):
+def trainer_for(model, tokenizer, data: Data, arguments, selects: bool = True, plug_ins: PlugIns = NO_PLUG_INS):
     """`(trainer, {task: mixing rate})`; without `selects`, one that no early stopping ends."""
     patience = arguments.evaluation.early_stopping_patience if selects else None
-    trainer, rates = make_trainer(model, tokenizer, arguments.training, data, mixing_of(arguments), patience)
+    trainer, rates = make_trainer(model, tokenizer, arguments.training, data, mixing_of(arguments), patience, plug_ins)
     trainer.task_card = task_card_of(data, lengths_of(arguments.data), model)
     return trainer, rates
 

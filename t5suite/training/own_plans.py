@@ -15,6 +15,7 @@ from t5suite.data.formats.own_data import OWN_BENCHMARK, OwnData, Wishes, distin
 from t5suite.errors import ConfigError
 from t5suite.training.argument_parser import read_json_text
 from t5suite.training.fine_tuning import Plan, choose_metric
+from t5suite.training.plug_in_arguments import metric_functions, named_metrics
 from t5suite.yaml_files import read_yaml
 
 logger = logging.getLogger(__name__)
@@ -43,7 +44,8 @@ def own_plan(arguments, rows=None) -> Plan:
     names = [task.name for task in tasks]
     if all(not task.entry["metric_names"] for task in tasks) and arguments.training.selection_metric is None:
         arguments.training.selection_metric = "loss"  # there is nothing else to select by
-    tasks = [choose_metric(task, arguments.training.selection_metric, len(tasks)) for task in tasks]
+    others = bool(metric_functions(formats.metrics))
+    tasks = [choose_metric(task, arguments.training.selection_metric, len(tasks), others) for task in tasks]
     sources = {data.task.name: data.source for data in sets}
     scored = [task.name for task in tasks if task.entry["metric_names"]]
     return Plan(OWN_BENCHMARK, ",".join(names), tasks, tasks, scored, False, sources)
@@ -144,7 +146,7 @@ def _wishes(arguments, i: int, config: dict) -> Wishes:
         input_format = f"{formats.prefix}{input_format or '__input__'}"
     return Wishes(
         labels=_listed(config, "labels") or _words(formats.labels, "--labels"),
-        metrics=_listed(config, "metrics") or _words(formats.metrics, "--metrics"),
+        metrics=_listed(config, "metrics") or _words(named_metrics(formats.metrics), "--metrics"),
         input_format=input_format,
         output_format=_at(formats.output_format, i),
         max_input_tokens=_at(formats.max_input_tokens, i),

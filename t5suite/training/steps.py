@@ -21,6 +21,7 @@ from t5suite.redaction import RedactingFormatter
 from t5suite.run_lock import RunLock
 from t5suite.runs import MANIFEST, Run
 from t5suite.training.checkpoints import clean_leftovers
+from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns
 from t5suite.training.processes.lifelines import watching_ranks
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.signals import stop_requests
@@ -101,8 +102,8 @@ NO_NEWS = (
 )
 
 
-def all_settings(*arguments) -> dict:
-    """Every flag of the argument dataclasses by name, as the user gave it."""
+def all_settings(*arguments, plug_ins: PlugIns = NO_PLUG_INS) -> dict:
+    """Every flag of the argument dataclasses by name, as the user gave it, and the files of what is the user's own."""
     settings = {
         spec.name: getattr(part, spec.name)
         for part in arguments
@@ -111,6 +112,8 @@ def all_settings(*arguments) -> dict:
     }
     training = arguments[-1]
     settings["update_size"] = update_size(training)
+    if plug_ins.described:
+        settings["plug_ins"] = plug_ins.described
     return {**settings, "report_to": training.trackers, "metric_for_best_model": training.selection_metric}
 
 

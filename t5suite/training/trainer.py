@@ -29,6 +29,7 @@ from t5suite.training.optimization import (
     check_their_settings,
     sets_its_own_rates,
 )
+from t5suite.training.plug_in_metrics import Measuring
 from t5suite.training.processes.weight_agreement import holds_parts
 from t5suite.training.resuming.checkpointing import Checkpointing
 from t5suite.training.resuming.exact_resume import ExactResume
@@ -41,7 +42,7 @@ from t5suite.worker_signals import ignore_in_worker, shielding_workers
 logger = logging.getLogger(__name__)
 
 
-class SuiteTrainer(ExactResume, SafeUpdates, Checkpointing, Seq2SeqTrainer):
+class SuiteTrainer(Measuring, ExactResume, SafeUpdates, Checkpointing, Seq2SeqTrainer):
     """A `Seq2SeqTrainer` that weighs every target token equally, scores every row once, and survives.
 
     Args:

@@ -1,0 +1,94 @@
+"""The flags for functions and callbacks of the user's own: `module:Name`.
+
+    >>> arguments = PlugInArguments(batch_transform="my_data:hide_words", callbacks="my_callbacks:Announce")
+    >>> arguments.batch_transform
+    'my_data:hide_words'
+
+They are flags alone: nothing that a checkpoint or a task card says leads to code.
+"""
+
+from dataclasses import dataclass, field
+
+from t5suite.errors import ConfigError
+from t5suite.training.plug_ins import PlugIns, check_callbacks
+from t5suite.user_objects import load_object
+
+
+@dataclass
+class PlugInArguments:
+    """Functions and callbacks of one's own that take part in training (importing a module runs it)."""
+
+    _argument_group_name = "plug-ins"
+
+    batch_transform: str | None = field(
+        default=None,
+        metadata={"help": "module:function, collated batch {name: tensor} -> the batch that the model is trained on."},
+    )
+    transform_evaluation: bool = field(
+        default=False, metadata={"help": "Evaluation's batches go through --batch_transform, too."}
+    )
+    batch_metrics: str | None = field(
+        default=None,
+        metadata={"help": "module:function, (model outputs, batch) -> {name: tensor}, logged as train/<name>."},
+    )
+    callbacks: str | None = field(
+        default=None,
+        metadata={"help": "transformers' TrainerCallbacks: module:Class,module:Class, made without arguments."},
+    )
+
+    def __post_init__(self):
+        if self.transform_evaluation and self.batch_transform is None:
+            raise ConfigError("--transform_evaluation has no effect: there is no --batch_transform")
+
+
+def plug_ins_of(flags: PlugInArguments, metrics: str | None = None) -> PlugIns:
+    """The functions and callbacks that the flags name.
+
+    Args:
+      metrics: `--metrics`, whose words with a colon are functions.
+
+    Raises:
+      ConfigError: no such module, nothing of that name in it, or not what the flag takes.
+    """
+    specs = [spec.strip() for spec in (flags.callbacks or "").split(",") if spec.strip()]
+    places = [f"--callbacks {spec}" for spec in specs]
+    return PlugIns(
+        batch_transform=load_function(flags.batch_transform, "--batch_transform"),
+        transforms_evaluation=flags.transform_evaluation,
+        batch_metrics=load_function(flags.batch_metrics, "--batch_metrics"),
+        metrics=tuple(load_function(spec, "--metrics") for spec in metric_functions(metrics)),
+        callbacks=check_callbacks([load_object(spec, "--callbacks") for spec in specs], places),
+    )
+
+
+def load_function(spec: str | None, flag: str):
+    """What `module:function` names; None for none.
+
+    Raises:
+      ConfigError: it is nothing that can be called.
+    """
+    if spec is None:
+        return None
+    found = load_object(spec, flag)
+    if not callable(found) or isinstance(found, type):
+        raise ConfigError(f"{flag} {spec}: a {type(found).__name__}, not a function")
+    return found
+
+
+def metric_functions(metrics: str | None) -> list[str]:
+    """The words of `--metrics` that name functions.
+
+    >>> metric_functions("accuracy,my_metrics:length_match")
+    ['my_metrics:length_match']
+    """
+    return [word.strip() for word in (metrics or "").split(",") if ":" in word]
+
+
+def named_metrics(metrics: str | None) -> str | None:
+    """`--metrics` without functions; None where nothing is left.
+
+    >>> named_metrics("accuracy,my_metrics:length_match")
+    'accuracy'
+    """
+    words = [word for word in (metrics or "").split(",") if word.strip() and ":" not in word]
+    return ",".join(words) or None
