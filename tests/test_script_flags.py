@@ -8,7 +8,7 @@ from absl.testing import absltest, parameterized
 from t5suite.errors import ConfigError
 from t5suite.launch.script_flags import flag_table, flags_of, is_script, value_problem
 from t5suite.training.argument_parser import SuiteArgumentParser, parse_arguments
-from t5suite.training.flag_table import SCRIPTS, make_table
+from t5suite.training.flag_table import SCRIPTS, first_sentence, make_table
 
 # A value of each type, as a YAML file has it, and one that is none.
 GOOD = {"bool": True, "int": 3, "float": 1e-3, "str": "word", "dict": {"a": 1}}
@@ -56,6 +56,14 @@ class TableTest(parameterized.TestCase):
     def test_it_is_read_without_torch(self):
         code = "import sys; from t5suite.launch.script_flags import flags_of; flags_of('fine_tune_t5'); assert 'torch' not in sys.modules"
         subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+    @parameterized.parameters(
+        ("Maximum norm. Set to 0.", "Maximum norm."),
+        ("Values below 1, e.g. 0.5, are shares. More.", "Values below 1, e.g. 0.5, are shares."),
+        ("Whole text", "Whole text"),
+    )
+    def test_the_first_sentence(self, text, sentence):
+        self.assertEqual(first_sentence(text), sentence)
 
 
 class ValuesTest(parameterized.TestCase):

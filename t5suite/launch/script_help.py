@@ -34,6 +34,8 @@ ENDINGS = {
     "_regex": "REGEX",
     "_column": "COLUMN",
     "benchmark": "NAME",
+    "rows": "FILE",
+    "predictions": "FILE",
     "deepspeed": "NAME",
     "fsdp_config": "FILE",
 }

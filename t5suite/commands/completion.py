@@ -1,0 +1,91 @@
+"""`t5suite completion`: the script that lets a shell complete sub-commands, flags and values.
+
+    source <(t5suite completion bash)          # then: t5suite score --bench<TAB> su<TAB> -> --benchmark super_glue
+
+The script is made from the parser itself by shtab, so that a key press starts no Python. Values are completed where
+they are one of a list (tasks, presets, objectives) or a file or folder.
+"""
+
+import argparse
+
+from t5suite.constants import DATASET_VALS, MIXTURES
+
+SHELLS = ("bash", "zsh", "fish")
+# Values that name a file or a folder, by the flag.
+FOLDERS = ("data_dir", "output_dir", "run_dir", "predictions_dir", "sweep_dir", "log_dir", "directories")
+FILES = (
+    "task_file",
+    "rows",
+    "predictions",
+    "input",
+    "output",
+    "output_file",
+    "files",
+    "corpus",
+    "config",
+    "accelerate_config",
+    "setup",
+    "model_name_or_path",
+    "tokenizer_name",
+    "adapter_base",
+    "init_checkpoint",
+)
+
+
+def completion_flags(parser) -> None:
+    """Flags of `t5suite completion`."""
+    parser.add_argument("shell", choices=SHELLS, help="whose language the script is in")
+
+
+def complete(arguments) -> None:
+    """Prints the script; `arguments.parser` is the parser of the whole command."""
+    import shtab
+
+    prepare(arguments.parser)
+    print(shtab.complete(arguments.parser, arguments.shell))
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Gives every value of the parser and its sub-commands what it is completed to."""
+    import shtab
+
+    choices = closed_values()
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for sub in action.choices.values():
+                prepare(sub)
+        elif action.dest in FOLDERS:
+            action.complete = shtab.DIRECTORY
+        elif action.dest in FILES:
+            action.complete = shtab.FILE
+        elif not action.choices and action.nargs != 0:
+            action.choices = choices.get(action.dest)
+
+
+def closed_values() -> dict[str, list[str]]:
+    """`{flag: values}` of the flags whose values are looked up in a table when they are used.
+
+    >>> closed_values()["dataset_name"][:3]
+    ['all', 'ax', 'axb']
+    """
+    from t5suite.commands.export import FORMATS
+    from t5suite.launch.script_flags import flag_table
+    from t5suite.launch.slurm import KINDS
+    from t5suite.models.presets import PRESETS
+
+    found = {
+        name: list(map(str, entry["choices"]))
+        for flags in flag_table()["scripts"].values()
+        for name, entry in flags.items()
+        if "choices" in entry
+    }
+    tasks = {name for table in (DATASET_VALS, MIXTURES) for names in table.values() for name in names}
+    return found | {
+        "benchmark": sorted(DATASET_VALS),
+        "dataset_name": sorted(tasks),
+        "split": ["train", "validation", "test"],
+        "config_name": list(PRESETS),
+        "format": list(FORMATS),
+        "kind": list(KINDS),
+        "dtype": ["float32", "bfloat16"],
+    }
