@@ -31,6 +31,7 @@ from t5suite.commands import (
 )
 from t5suite.errors import ConfigError, discard_output, run_command
 from t5suite.lookup import closest, suggestion
+from t5suite.training.processes.launcher_flags import without_launcher_flags
 
 
 class Command(NamedTuple):
@@ -83,7 +84,7 @@ def parse_arguments(argv) -> argparse.Namespace | None:
         parser.print_help()
         return None
     argv, words = split_at_dashes(argv)
-    argv = [_with_underscores(token) for token in argv]
+    argv = [_with_underscores(token) for token in without_launcher_flags(argv)]
     if argv and argv[0] in COMMANDS:
         # Before argparse looks, which would first ask for the required flag that was mistyped.
         action = " ".join(argv[:2])

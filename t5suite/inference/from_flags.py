@@ -18,7 +18,13 @@ import torch
 from t5suite.errors import ConfigError, Preempted
 from t5suite.inference.decoding import Decoding
 from t5suite.inference.interactive import converse
-from t5suite.inference.loading import ModelSource, join_processes, load_predictor, model_fingerprint
+from t5suite.inference.loading import (
+    ModelSource,
+    check_accelerate_settings,
+    join_processes,
+    load_predictor,
+    model_fingerprint,
+)
 from t5suite.inference.outputs import ResumableOutput, StreamOutput
 from t5suite.inference.rows import RowSource
 from t5suite.inference.running import Job, predict_rows
@@ -122,9 +128,10 @@ def _task(card, benchmark, dataset_name, task_file, raw: bool) -> Task | None:
 
 def predict_by_flags(arguments) -> None:
     """`t5suite predict`, given its flags."""
+    source = ModelSource(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(ModelSource)})
+    check_accelerate_settings(source)
     ranks = join_processes(arguments.deepspeed, arguments.use_cpu)
     start_logging(ranks.is_main, disable_tqdm=True)
-    source = ModelSource(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(ModelSource)})
     card = ranks.together(read_task_card, source.model_name_or_path)
     text = text_settings(
         card,

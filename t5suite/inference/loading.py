@@ -26,7 +26,8 @@ from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.models.placement import check_alone, place_model
 from t5suite.models.vocabulary import ensure_padding
 from t5suite.tasks.registry import Lengths
-from t5suite.training.processes.ranks import Ranks
+from t5suite.training.processes.ranks import Ranks, check_meeting_place
+from t5suite.training.sharding.accelerate_settings import DEEPSPEED, FSDP, PRECISION, is_set
 from t5suite.training.sharding.deepspeed_files import read_deepspeed
 from t5suite.training.sharding.process_state import prepare_for_deepspeed, start_deepspeed
 
@@ -154,11 +155,32 @@ def join_processes(deepspeed: str | None = None, use_cpu: bool = False) -> Ranks
         prepare_for_deepspeed()
     if (deepspeed is None and int(os.environ.get("WORLD_SIZE", "1")) == 1) or torch.distributed.is_initialized():
         return Ranks.of_process()
+    check_meeting_place()
     on_gpu = deepspeed is not None and process_device(use_cpu).type == "cuda"
     torch.distributed.init_process_group("nccl" if on_gpu else "gloo")
     if deepspeed is not None:
         start_deepspeed()
     return Ranks.of_process()
+
+
+def check_accelerate_settings(source: ModelSource) -> None:
+    """What `accelerate launch` was told beside the number of processes is told to predict by flags of its own.
+
+    Raises:
+      ConfigError: its configuration asks for what no flag does.
+    """
+    sharding = next((name for name in (DEEPSPEED, FSDP) if is_set(name)), None)
+    if sharding:
+        raise ConfigError(
+            f"accelerate's configuration ({sharding}=true) is for training; to share the weights among the ranks leave "
+            "it out and give --deepspeed zero3"
+        )
+    precision = os.environ.get(PRECISION, "no").lower()
+    if precision != "no" and (precision, source.dtype) != ("bf16", "bfloat16"):
+        raise ConfigError(
+            f"{PRECISION}={precision} (accelerate's configuration) and --dtype {source.dtype} ask for different "
+            "precisions; predicting knows --dtype float32 and --dtype bfloat16"
+        )
 
 
 def cut_into_pieces(model, deepspeed: str):

@@ -1,0 +1,162 @@
+"""`t5suite predict` under every launcher: two processes write the bytes of one, and adapters answer as merged models."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from absl.testing import absltest, parameterized
+from test_predict_command import command, output_path, printed
+from tiny_predictor import model_folder, rows_file
+
+import fine_tune_t5
+from t5suite import cli
+from t5suite.errors import ConfigError
+from t5suite.inference.loading import ModelSource, check_accelerate_settings, join_processes
+from t5suite.training.processes.launcher_flags import without_launcher_flags
+
+ROOT = Path(__file__).parent.parent
+SCRIPTS = Path(sys.executable).parent
+FLAGS = "--window 4 --batch_size 2 --num_beams 2 --scores --max_new_tokens 12"
+# What stands before `t5suite predict ...`, for two processes on this machine.
+LAUNCHERS = {
+    "accelerate": [f"{SCRIPTS}/accelerate", "launch", "--cpu", "--num_processes", "2", "-m", "t5suite"],
+    "torchrun": [f"{SCRIPTS}/torchrun", "--standalone", "--nproc_per_node", "2", "-m", "t5suite"],
+    "deepspeed": [f"{SCRIPTS}/deepspeed", "--num_gpus", "2", "--module", "t5suite"],
+}
+
+
+def environment(**given):
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "ACCELERATE_"))}
+    path = f"{SCRIPTS}:{kept.get('PATH', '')}"
+    return {**kept, "PATH": path, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", **given}
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("localhost", 0))
+        return taken.getsockname()[1]
+
+
+def run(argv, **given):
+    return subprocess.Popen(argv, env=environment(**given), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+@pytest.mark.slow
+class LaunchersTest(parameterized.TestCase):
+    def expected(self, rows, family="seq2seq"):
+        path, flags = output_path(), FLAGS if family != "masked" else "--window 4 --batch_size 2"
+        cli.main(command(flags, output=path, rows=rows, family=family))
+        return path.read_bytes(), flags
+
+    @parameterized.parameters(*LAUNCHERS)
+    def test_two_processes_write_the_bytes_of_one(self, launcher):
+        rows, path = rows_file(count=10), output_path()
+        whole, flags = self.expected(rows)
+        process = run([*LAUNCHERS[launcher], *command(flags, output=path, rows=rows)], MASTER_PORT=str(free_port()))
+        said, _ = process.communicate(timeout=500)
+        self.assertEqual(process.returncode, 0, said[-2000:])
+        self.assertEqual(path.read_bytes(), whole)
+
+    @parameterized.product(launcher=["torchrun", "deepspeed"], family=["seq2seq", "causal", "masked"])
+    def test_zero3_writes_the_bytes_of_whole_weights(self, launcher, family):
+        rows, path = rows_file(count=10), output_path()
+        whole, flags = self.expected(rows, family)
+        argv = [*LAUNCHERS[launcher], *command(flags, "--deepspeed zero3", output=path, rows=rows, family=family)]
+        process = run(argv, MASTER_PORT=str(free_port()))
+        said, _ = process.communicate(timeout=500)
+        self.assertEqual(process.returncode, 0, said[-2000:])
+        self.assertEqual(path.read_bytes(), whole)
+
+    def test_two_tasks_of_srun_write_the_bytes_of_one(self):
+        rows, path = rows_file(count=10), output_path()
+        whole, flags = self.expected(rows)
+        argv = [sys.executable, "-m", "t5suite", *command(flags, output=path, rows=rows)]
+        slurm = dict(SLURM_JOB_ID="7", SLURM_STEP_ID="0", SLURM_STEP_NUM_TASKS="2", SLURM_STEP_TASKS_PER_NODE="2")
+        slurm |= dict(SLURM_NODEID="0", SLURM_STEP_NODELIST="localhost", MASTER_PORT=str(free_port()))
+        tasks = [run(argv, **slurm, SLURM_PROCID=str(rank), SLURM_LOCALID=str(rank)) for rank in (0, 1)]
+        said = [task.communicate(timeout=500)[0] for task in tasks]
+        self.assertEqual([task.returncode for task in tasks], [0, 0], said[0][-2000:])
+        self.assertEqual(path.read_bytes(), whole)
+
+
+class LaunchedTest(parameterized.TestCase):
+    @parameterized.parameters(
+        (["--local_rank=1", "predict", "--seed", "7"], ["predict", "--seed", "7"]),
+        (["--local_rank", "1", "predict"], ["predict"]),
+        (["predict", "--local-rank=0"], ["predict"]),
+        (["predict", "--input", "local_rank"], ["predict", "--input", "local_rank"]),
+    )
+    def test_the_launchers_word_is_left_out(self, argv, kept):
+        self.assertEqual(without_launcher_flags(argv), kept)
+
+    def test_words_behind_dashes_are_somebody_elses(self):
+        arguments = cli.parse_arguments(
+            ["--local_rank=0", "sweep", "--grid", "a=1", "--", "python", "x.py", "--local_rank=3"]
+        )
+        self.assertEqual(arguments.words, ["python", "x.py", "--local_rank=3"])
+
+    @parameterized.parameters(
+        ({"ACCELERATE_USE_DEEPSPEED": "true"}, "float32", "give --deepspeed zero3"),
+        ({"ACCELERATE_USE_FSDP": "true"}, "float32", "ACCELERATE_USE_FSDP=true"),
+        ({"ACCELERATE_MIXED_PRECISION": "bf16"}, "float32", "bf16.*and --dtype float32"),
+        ({"ACCELERATE_MIXED_PRECISION": "fp16"}, "bfloat16", "fp16.*and --dtype bfloat16"),
+    )
+    def test_what_accelerate_was_told_for_training_is_refused_by_name(self, variables, dtype, message):
+        source = ModelSource("m", dtype=dtype)
+        with mock.patch.dict(os.environ, variables), self.assertRaisesRegex(ConfigError, message):
+            check_accelerate_settings(source)
+        with mock.patch.dict(os.environ, {"ACCELERATE_MIXED_PRECISION": "bf16"}):
+            check_accelerate_settings(ModelSource("m", dtype="bfloat16"))
+
+    def test_ranks_that_would_meet_at_no_port_are_refused(self):
+        variables = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
+        with mock.patch.dict(os.environ, variables), self.assertRaisesRegex(ConfigError, "--standalone"):
+            join_processes()
+
+
+class AdaptersTest(parameterized.TestCase):
+    """An adapter's folder is a model to predict with."""
+
+    def trained(self, *flags):
+        folder = Path(tempfile.mkdtemp()) / "run"
+        given = f"--max_train_samples 32 --validation_file {rows_file(count=10)} --max_steps 3 --per_device_train_batch_size 8 --use_cpu "
+        given += f"--disable_tqdm True --learning_rate 0.05 --model_name_or_path {model_folder()} --output_dir {folder}"
+        fine_tune_t5.main([*given.split(), *flags])
+        return str(folder)
+
+    @parameterized.parameters("", "--labels")
+    def test_lora_answers_as_the_merged_model(self, labels):
+        merged = tempfile.mkdtemp() + "/merged"
+        folder = self.trained("--adapter", "lora", "--lora_r", "4")
+        cli.main(["export", "--model_name_or_path", folder, "--output_dir", merged])
+        rows = rows_file(count=10)
+        kept, whole = (printed(labels or "--scores", rows=rows, model=model) for model in (folder, merged))
+        base = printed(labels or "--scores", rows=rows)
+        self.assertEqual([line["prediction"] for line in kept], [line["prediction"] for line in whole])
+        for mine, other, plain in zip(kept, whole, base, strict=True):
+            if labels:
+                self.assertSequenceAlmostEqual(
+                    mine["probabilities"].values(), other["probabilities"].values(), delta=1e-5
+                )
+                self.assertNotEqual(mine["probabilities"], plain["probabilities"])
+            else:
+                self.assertAlmostEqual(mine["score"], other["score"], delta=1e-3)
+                self.assertNotEqual(mine["score"], plain["score"])
+
+    @parameterized.parameters("generate", "score")
+    def test_prompt_tuning_answers_as_in_the_evaluation_of_its_run(self, method):
+        flags = ["--adapter", "prompt_tuning", "--num_virtual_tokens", "4", "--eval_method", method]
+        folder = self.trained(*flags, "--save_total_limit", "1")
+        written = Path(folder, "predictions/sentiment.validation.jsonl").read_text().splitlines()
+        lines = printed("--labels" if method == "score" else "", rows=rows_file(count=10), model=folder)
+        self.assertEqual([line["prediction"] for line in lines], [json.loads(line)["prediction"] for line in written])
+
+
+if __name__ == "__main__":
+    absltest.main()
