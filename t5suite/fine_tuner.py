@@ -1,159 +1,250 @@
-"""Fine-tuning from Python: the steps of `fine_tune_t5.py` behind three calls.
+"""Fine-tuning from Python: `fine_tune_t5.py` as an object, for notebooks and programs.
 
->>> tuner = FineTuner(benchmark="glue", dataset_name="rte", model_name_or_path="t5-small", data_dir="data")
+>>> tuner = FineTuner("t5-small", "reviews.csv", text_column="text", target_column="label", labels=["bad", "good"])
 >>> tuner.train()
-{'tasks': {'rte': {'accuracy': 71.1, 'invalid_rate': 0.0}}, 'averages': {}}
->>> tuner.predict(["rte sentence1: It rains. sentence2: It is wet."])
-['entailment']
+{'tasks': {'reviews': {'accuracy': 93.1, 'invalid_rate': 0.0}}, 'averages': {}}
+>>> tuner.predict(["Not worth a minute."])
+['bad']
+>>> tuner.save("models/reviews"); FineTuner("models/reviews").predict("A joy.")
+'good'
+
+A run is the same whether the script or a `FineTuner` makes it: flags, steps and files are the same (docs/python.md).
 """
 
+import copy
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from t5suite.data.formats.memory_rows import as_rows
+from t5suite.data.jsonl import read_jsonl
 from t5suite.errors import ConfigError
-from t5suite.inference.decoding import Decoding
-from t5suite.inference.predictor import Predictor
-from t5suite.run_settings import public_settings
-from t5suite.runs import default_output_dir, open_run
-from t5suite.tracking import reports
-from t5suite.tracking.trackers import Trackers, tracker_names
+from t5suite.lookup import suggestion
+from t5suite.models.adapters import is_adapted, save_adapter
+from t5suite.models.freezing import freeze
+from t5suite.models.loading import describe
+from t5suite.runs import MANIFEST, METRICS, open_run
+from t5suite.tasks.task_card import write_task_card
 from t5suite.training import fine_tuning as steps
 from t5suite.training import steps as shared
-from t5suite.training.adapter_arguments import adapt_by_flags, write_merged
-from t5suite.training.argument_parser import parse_arguments
-from t5suite.training.arguments import FINE_TUNING_ARGUMENTS, FineTuningArguments
+from t5suite.training.adapter_arguments import adapt_by_flags
 from t5suite.training.checkpoints import resume_choice
-from t5suite.training.from_arguments import (
-    data_for,
-    encoding_by_flags,
-    place_by_flags,
-    plan_for,
-    start_of,
-    tokenizer_and_model,
-    trainer_for,
-)
+from t5suite.training.from_arguments import data_for, tokenizer_and_model
+from t5suite.training.memory_flags import summary_by_flags
+from t5suite.training.memory_summary import print_summary
 from t5suite.training.processes.ranks import Ranks
-from t5suite.training.resuming.resets import going_on
+from t5suite.tuner_answers import answer_of, decoding_of
+from t5suite.tuner_process import interruptible
+from t5suite.tuner_run import TunerRun
+
+SPLITS = ("validation", "test")
 
 
-class FineTuner:
-    """One run; takes the script's flags by name.
+class FineTuner(TunerRun):
+    """One run: a model, what it is trained on, and everything that is done with it.
+
+    >>> FineTuner("t5-v1_1-small", "glue/rte", tokenizer_name="t5-small", learning_rate=1e-3, max_steps=2000)
+
+    Args:
+      model: a hub name, a folder (a model, an adapter, another run), a preset (random weights), `module:Class`, or a
+        model that is in memory. None: the bundled tiny T5.
+      data: `benchmark/task`; a file or folder of rows; a DataFrame, `datasets.Dataset` or list of dicts; or
+        `{"train": ..., "validation": ..., "test": ...}` of files, or of rows in memory.
+      tokenizer: for a model in memory; a name, a folder or an object.
+      quiet: no progress bars, and no table at the end.
+      flags: those of `fine_tune_t5.py`, by their names; `config` for a YAML file or recipe.
 
     Raises:
-      ConfigError: an unknown flag or value, as on the command line.
+      ConfigError: an unknown flag or value, as on the command line; settings that do not go together.
     """
 
-    def __init__(self, **flags):
-        argv = [f"--{name}={value}" for name, value in flags.items()]
-        self.arguments = FineTuningArguments(*parse_arguments(FINE_TUNING_ARGUMENTS, argv))
-        self.model_args, self.data_args = self.arguments.model, self.arguments.data
-        self.eval_args, self.args = self.arguments.evaluation, self.arguments.training
-        self.plan = plan_for(self.arguments)
-        if not self.args.output_dir_given:
-            self.args.output_dir = default_output_dir(
-                self.plan.benchmark, self.plan.dataset_name, self.model_args.model_name_or_path
-            )
-        shared.seed_everything(self.args.seed)
-        self.tokenizer, self.model = tokenizer_and_model(self.model_args, tasks=self.plan.tasks)
-        name = self.model_args.model_name_or_path
-        self.encoding = encoding_by_flags(self.model, self.tokenizer, self.data_args, None, name)
-        self.model = adapt_by_flags(self.model, self.tokenizer, self.arguments, not self.eval_args.eval_only)
-        place_by_flags(self.model, self.model_args, self.args, trains=not self.eval_args.eval_only)
-        self.trainer = None
-
-    def train(self, valid: bool = True) -> dict:
+    def train(self, valid: bool = True, **longer) -> dict:
         """Trains, scores, writes the run directory and returns what `results.json` holds.
+
+        A run that was interrupted (Ctrl-C, a crash, another process) goes on from its newest checkpoint; one that is
+        finished gives its results and weights. `train(max_steps=2000)` makes it longer.
 
         Args:
           valid: without it, all training rows are trained on, nothing is evaluated, and the last checkpoint counts
             (`--no_eval`).
-        """
-        if not valid:
-            self.arguments.formats.no_eval = True
-            self.plan = plan_for(self.arguments)
-        settings = shared.all_settings(*self.arguments)
-        is_main = self.args.process_index == 0
-        run = open_run(
-            self.args.output_dir,
-            settings,
-            is_main=is_main,
-            extend=self.args.extend,
-            allow_changed=self.args.allow_changed,
-        )
-        with shared.owned(run, Ranks.of_process()):
-            return self._train(run, settings, is_main)
-
-    def _train(self, run, settings, is_main) -> dict:
-        data = self._prepare(trains=True)
-        with Trackers(
-            tracker_names(self.args.trackers) if is_main else [], run.directory, run.run_id, public_settings(settings)
-        ) as trackers:
-            resume = resume_choice(self.eval_args.resume, self.args.resume_from_checkpoint)
-            start = start_of(run, resume, self.args, self.trainer.ranks)
-            per_task = self.eval_args.select == "per_task"
-            best = steps.add_callbacks(self.trainer, run.directory, trackers, per_task)
-            run.use_data(data.described)
-            self.trainer.run_details = run.checkpoint_details
-            with going_on(self.trainer, start, run) as folder:
-                run.update(training=shared.train(self.trainer, folder))
-            self.trainer.save_model(self.args.output_dir)
-        steps.mark_for_table(data, selected=self.args.load_best_model_at_end)
-        report = steps.evaluate_finally(self.trainer, data, best if per_task else None)
-        results = reports.build_results(
-            report, self.plan.benchmark, self.plan.average, data.scored, self.plan.published
-        )
-        if is_main:
-            name = shared.model_title(self.model, self.model_args.model_name_or_path, self.model_args.from_scratch)
-            title = f"{name} on {self.plan.benchmark}/{self.plan.dataset_name}"
-            if self.arguments.adapter.merge_adapter:
-                write_merged(self.model, self.tokenizer, run.directory / "merged")
-            reports.finish_run(run, data, report, results, best.best, title, name, is_model=True)
-        return results
-
-    def evaluate(self) -> dict:
-        """Scores the model as it is and returns what `results.json` would hold; nothing is written."""
-        data = self._prepare(trains=False)
-        report = steps.evaluate_finally(self.trainer, data)
-        return reports.build_results(report, self.plan.benchmark, self.plan.average, data.scored, self.plan.published)
-
-    def predict(self, inputs: list[str], max_length: int = 64, **decoding) -> list:
-        """The model's answers to finished input texts, in their order; greedy, at most `max_length` tokens each.
-
-        >>> tuner.predict(texts, do_sample=True, top_p=0.9, num_return_sequences=3)
-        [['entailment', 'entailment', 'not_entailment']]
-
-        Args:
-          decoding: `num_beams`, `do_sample`, `temperature` and the like, by the names of `t5suite predict`'s flags;
-            with `num_return_sequences` above 1 there is a list of answers for each text.
+          longer: new values of `max_steps`, `num_train_epochs` or `max_minutes`.
 
         Raises:
-          ConfigError: settings that make no sense, alone or together.
+          ConfigError: no data; another run in the directory; early stopping and the like without evaluation.
+          KeyboardInterrupt: after Ctrl-C, when a checkpoint is written; the object can still be used.
         """
-        predictor = self._predictor()
-        if not predictor.writes:
-            return [verdict.text for verdict in predictor.classes([(text,) for text in inputs])]
+        with self._at_work(), interruptible():
+            self._settle(valid, longer)
+            settings = self._settings()
+            resume = resume_choice(self.eval_args.resume, self.args.resume_from_checkpoint)
+            ranks, is_main = Ranks.of_process(), self.args.process_index == 0
+            places = (self.args.output_dir, settings, self._argv, True, resume == "none")
+            run = ranks.together(open_run, *places, self.args.extend, self.args.allow_changed)
+            run.is_main = is_main
+            if run.finished:
+                self._take_finished(run)
+            else:
+                if self._is_trained and self._object is None:
+                    self._make_model()
+                with shared.owned(run, ranks):
+                    self.results = self._train(run, settings, resume)
+        return self.results
+
+    def evaluate(self, split: str = "validation") -> dict:
+        """Scores the model as it is and returns what `results.json` would hold; nothing is written.
+
+        >>> tuner.evaluate(split="test")
+        {'tasks': {'reviews': {'accuracy': 92.0, 'invalid_rate': 0.0}}, 'averages': {}}
+
+        Raises:
+          ConfigError: no such split, or no data.
+        """
+        if split not in SPLITS:
+            raise ConfigError(f"evaluate: no split {split!r}; {suggestion(split, SPLITS)}")
+        self._check_data()
+        with self._at_work():
+            evaluation = dataclasses.replace(self.eval_args, predict_only=split == "test")
+            arguments = self.arguments._replace(evaluation=evaluation)
+            data = data_for(self.plan, self.tokenizer, arguments, False, self.encoding)
+            self._make_trainer(data, selects=False)
+            report = steps.evaluate_finally(self.trainer, data)
+            self.results = self._results_of(report, data)
+        return self.results
+
+    def predict(self, inputs, *, raw: bool = False, return_scores: bool = False, dataset_name=None, **decoding):
+        """The model's answers, in order; for one text or row alone, its answer.
+
+        >>> tuner.predict([{"sentence1": "It rains.", "sentence2": "It is wet."}])
+        ['entailment']
+        >>> tuner.predict(texts, do_sample=True, top_p=0.9, num_return_sequences=2, return_scores=True)
+        [[Answer(text='good', score=-0.1, truncated=False), Answer(text='bad', score=-2.4, truncated=False)]]
+
+        Args:
+          inputs: rows (dicts, a DataFrame, a Dataset) with the task's columns; texts, where it has one column.
+          raw: the texts are finished: no prefix is put before them.
+          return_scores: also each answer's log-probability in nats.
+          dataset_name: the task, where the model knows several.
+          decoding: `num_beams`, `do_sample`, `max_new_tokens` and the like, by the names of `t5suite predict`'s flags;
+            with `num_return_sequences` above 1 there is a list of answers for each row.
+
+        Raises:
+          ConfigError: settings that make no sense, alone or together. DataError: a row that is none of the task.
+        """
         decoding.setdefault("num_beams", 1 if decoding.get("do_sample") else self.args.generation_num_beams or 1)
-        settings = Decoding(**decoding)
-        settings.check()
-        found = predictor.answers(inputs, settings, settings.max_new_tokens or max_length)
-        texts = [[answer.text for answer in answers] for answers in found]
-        return texts if settings.num_return_sequences > 1 else [answers[0] for answers in texts]
+        settings = decoding_of(decoding)
+        one, rows = _rows(inputs)
+        with self._at_work():
+            lines = self._asked(dataset_name, raw).lines(rows, settings, scores=return_scores)
+        found = [answer_of(line, settings.num_return_sequences > 1, return_scores) for line in lines]
+        return found[0] if one else found
 
-    def predict_labels(self, inputs: list[str], labels: list[str] | None = None) -> list[dict[str, float]]:
-        """Each label's probability for finished input texts; of the one task's labels without any given.
+    def predict_labels(self, inputs, labels: Sequence[str] | None = None, *, raw: bool = False, dataset_name=None):
+        """Each label's probability, for every row; the task's labels without any given.
 
-        >>> tuner.predict_labels(["rte sentence1: It rains. sentence2: It is wet."])
-        [{'entailment': 0.9, 'not_entailment': 0.1}]
+        >>> tuner.predict_labels(["A joy."])
+        [{'bad': 0.1, 'good': 0.9}]
         """
-        predictor = self._predictor()
-        if not predictor.writes:
-            return [verdict.shares for verdict in predictor.classes([(text,) for text in inputs])]
-        labels = labels or (self.plan.evaluate[0].candidates({}) if self.plan.alone else None)
-        if not labels:
-            raise ConfigError("predict_labels: the run has no single task with labels; give labels=[...]")
-        return [verdict.shares for verdict in predictor.choices(inputs, [labels] * len(inputs))]
+        one, rows = _rows(inputs)
+        with self._at_work():
+            asked = self._asked(dataset_name, raw)
+            lines = asked.lines(rows, decoding_of({}), labels="task" if labels is None else list(labels))
+        found = [line["probabilities"] for line in lines]
+        return found[0] if one else found
 
-    def _predictor(self) -> Predictor:
-        return Predictor(self.model, self.encoding, self.args.per_device_eval_batch_size)
+    def freeze(self, *, encoder=None, decoder=None, embeddings=None, head=None, layers=None, pattern=None) -> list[str]:
+        """Freezes parts of the model, as `--freeze` and `--freeze_regex` do; returns the names of what they name.
 
-    def _prepare(self, trains: bool):
-        data = data_for(self.plan, self.tokenizer, self.arguments, trains, self.encoding)
-        self.trainer, _ = trainer_for(self.model, self.tokenizer, data, self.arguments, selects=trains)
-        return data
+        >>> tuner.freeze(embeddings=True, layers=2)[0]
+        'shared.weight'
+
+        Args:
+          encoder, decoder: True, or a number of layers from the bottom.
+          layers: so many from the bottom of each stack.
+          pattern: a regular expression, found anywhere in a parameter's name.
+
+        Raises:
+          ConfigError: no such part, nothing named, nothing left to train, an adapter (all else is frozen already).
+        """
+        given = dict(encoder=encoder, decoder=decoder, embeddings=embeddings, head=head, layers=layers)
+        named = {name: value for name, value in given.items() if value not in (None, False)}
+        parts = ",".join(name if value is True else f"{name}:{value}" for name, value in named.items()) or None
+        if parts is None and pattern is None:
+            raise ConfigError("freeze: nothing is named; give embeddings=True, layers=2, pattern='...' and the like")
+        if is_adapted(self.model):
+            raise ConfigError("freeze: the model has an adapter, beside which all of it is frozen")
+        frozen = freeze(self.model, parts, pattern)
+        before = self._flags.get("freeze"), self._flags.get("freeze_regex")
+        self._flags["freeze"] = ",".join(filter(None, (before[0], parts))) or None
+        self._flags["freeze_regex"] = "|".join(f"(?:{text})" for text in filter(None, (before[1], pattern))) or None
+        with self._process.entered():
+            self._parse()
+        return frozen
+
+    def summary(self) -> dict:
+        """Parameters by module and the memory of a training step: printed (not if quiet), and as a table."""
+        with self._at_work():
+            if self._object is None:
+                tokenizer, model = tokenizer_and_model(self.model_args, without_weights=True, tasks=self.plan.tasks)
+                model = adapt_by_flags(model, tokenizer, self.arguments, trains=True)
+            else:
+                model = copy.deepcopy(self.model).to("meta")
+            lengths = self.data_args.max_source_length, self.data_args.max_target_length
+            found = summary_by_flags(model, self.args, *lengths)
+            print_summary(found)
+        return found
+
+    def save(self, folder) -> Path:
+        """Writes the model (an adapter alone) with its tokenizer and task card; `FineTuner(folder)` predicts at once.
+
+        Raises:
+          ConfigError: the folder holds a run, whose files would be overwritten.
+        """
+        folder = Path(folder)
+        if (folder / MANIFEST).exists():
+            raise ConfigError(f"save: {folder} holds a run, which has its model already; give another folder")
+        if is_adapted(self.model):
+            save_adapter(self.model, folder, run_folder=folder)
+        else:
+            self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+        card = self._known_card()
+        if card is not None:
+            write_task_card(folder, card)
+        return folder
+
+    @classmethod
+    def load(cls, folder, data: Any = None, **settings) -> "FineTuner":
+        """`FineTuner(folder, data, **settings)`, of a folder that is there.
+
+        Raises:
+          ConfigError: there is none.
+        """
+        if not Path(folder).is_dir():
+            raise ConfigError(f"load: no folder {str(folder)!r}")
+        return cls(folder, data, **settings)
+
+    @property
+    def history(self) -> list[dict]:
+        """The lines of `metrics.jsonl`, of earlier processes too: `step`, `epoch`, `train/...`, `eval/...`."""
+        path = Path(self.args.output_dir) / METRICS
+        return read_jsonl(path) if path.is_file() else []
+
+    def __repr__(self) -> str:
+        about = describe(self.model)
+        data = f"{self.plan.benchmark}/{self.plan.dataset_name}" if self._has_data else "no data"
+        scores = "; ".join(
+            f"{task}: {', '.join(f'{name} {value:.2f}' for name, value in metrics.items())}"
+            for task, metrics in self.results.get("tasks", {}).items()
+        )
+        size = f"{about['parameters']:,} parameters, {about['trainable']:,} trained"
+        return f"<FineTuner {about['class']} ({size}) on {data}, {self.args.output_dir}; {scores or 'no results yet'}>"
+
+
+def _rows(inputs) -> tuple[bool, list]:
+    """`(whether one alone was given, rows)`."""
+    if isinstance(inputs, (str, Mapping)):
+        return True, [inputs]
+    if isinstance(inputs, (list, tuple)) and all(isinstance(row, str) for row in inputs):
+        return False, list(inputs)
+    return False, as_rows(inputs, "predict")

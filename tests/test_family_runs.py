@@ -94,7 +94,7 @@ class CausalRunTest(parameterized.TestCase):
         tuner = FineTuner(**SETTINGS, **GPT2, answer_separator=" => ", output_dir=tempfile.mkdtemp() + "/run")
         self.assertEqual(tuner.train(), self.results)
         texts = [example.inputs for example in tuner.trainer.eval_sets[0].examples[:6]]
-        self.assertEqual(tuner.predict(texts, max_length=5), predictions(self.folder)[:6])
+        self.assertEqual(tuner.predict(texts, raw=True), predictions(self.folder)[:6])
 
 
 class EncoderRunTest(parameterized.TestCase):

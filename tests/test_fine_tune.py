@@ -237,7 +237,7 @@ class FineTunerTest(parameterized.TestCase):
         tuner = FineTuner(**SETTINGS, output_dir=str(folder()))
         self.assertEqual(tuner.train(), results)
         self.assertEqual(tuner.evaluate()["tasks"], results["tasks"])
-        self.assertLen(tuner.predict(["sentiment sentence: It was good."]), 1)
+        self.assertLen(tuner.predict(["It was good."]), 1)
         self.assertEqual(
             (Path(tuner.args.output_dir) / "results.json").read_bytes(), (directory / "results.json").read_bytes()
         )

@@ -261,7 +261,7 @@ class ScriptsTest(parameterized.TestCase):
     def test_from_python_the_flags_count_as_well(self):
         tuner = FineTuner(embedding_on_cpu=True, use_cpu=True, config_overrides="tie_word_embeddings=False")
         self.assertEqual(by_device(tuner.model)["cpu"][0], "shared")
-        self.assertLen(tuner.predict(["sentiment sentence: good"], max_length=2), 1)
+        self.assertLen(tuner.predict(["sentiment sentence: good"], max_new_tokens=2), 1)
 
     @parameterized.parameters(
         ("fine_tune_t5", ["--eval_method=score"], ["--device_map=balanced", "--max_memory=0=800KiB,1=800KiB"]),

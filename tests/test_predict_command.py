@@ -226,12 +226,12 @@ class TrainedModelTest(parameterized.TestCase):
             ("--num_beams 3", {"num_beams": 3}),
         ):
             lines = printed(flags, rows=str(self.rows), model=str(self.directory))
-            self.assertEqual(tuner.predict(texts, max_length=2, **settings), [line["prediction"] for line in lines])
-        several = tuner.predict(texts[:3], num_beams=2, num_return_sequences=2)
+            self.assertEqual(tuner.predict(texts, raw=True, **settings), [line["prediction"] for line in lines])
+        several = tuner.predict(texts[:3], raw=True, num_beams=2, num_return_sequences=2)
         self.assertEqual([len(answers) for answers in several], [2, 2, 2])
         lines = printed("--labels", rows=str(self.rows), model=str(self.directory))
         np.testing.assert_allclose(
-            [shares["positive"] for shares in tuner.predict_labels(texts)],
+            [shares["positive"] for shares in tuner.predict_labels(texts, raw=True)],
             [line["probabilities"]["positive"] for line in lines],
             atol=1e-5,
         )

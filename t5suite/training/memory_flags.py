@@ -83,6 +83,11 @@ def _print(model, args, source_length: int, target_length: int) -> None:
             "--print_summary counts what one device holds without sharding; ask `t5suite summary --deepspeed zero2 "
             "--num_gpus N` about shards"
         )
+    print_summary(summary_by_flags(model, args, source_length, target_length))
+
+
+def summary_by_flags(model, args, source_length: int, target_length: int) -> dict:
+    """What `summarize` says of a model on the meta device and a micro-batch of the training arguments."""
     load = Load(
         args.per_device_train_batch_size,
         source_length,
@@ -92,4 +97,4 @@ def _print(model, args, source_length: int, target_length: int) -> None:
         micro_batches=args.gradient_accumulation_steps,
     )
     optimizer = args.optimizer or getattr(args.optim, "value", args.optim)
-    print_summary(summarize(model, load, optimizer, gpu=args.device.type != "cpu"))
+    return summarize(model, load, optimizer, gpu=args.device.type != "cpu")
