@@ -56,6 +56,7 @@ from t5suite.training.processes.launcher_flags import without_launcher_flags
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.signals import excusing_lost_ranks
 from t5suite.training.resuming.resets import going_on
+from t5suite.training.tracking_arguments import identity_of
 
 logger = logging.getLogger("t5suite.fine_tune")
 
@@ -126,10 +127,10 @@ def fine_tune(run, plan, settings, changed, resume, trains, arguments, plug_ins)
     run.update(encoding=encoding.described)
     trainer.run_details = run.checkpoint_details
 
-    # 7. Training; trackers mirror metrics.jsonl.
+    # 7. Training; trackers mirror metrics.jsonl until the results are there.
     names = tracker_names(args.trackers) if is_main else []
     per_task = eval_args.select == "per_task" and trains
-    with Trackers(names, run.directory, run.run_id, public_settings(settings)) as trackers:
+    with Trackers(names, run.directory, run.run_id, public_settings(settings), identity_of(args)) as trackers:
         best = steps.add_callbacks(trainer, run.directory, trackers, per_task)
         if trains:
             start = start_of(run, resume, args, trainer.ranks)
@@ -137,16 +138,16 @@ def fine_tune(run, plan, settings, changed, resume, trains, arguments, plug_ins)
                 run.update(training=shared.train(trainer, folder))
             trainer.save_model(args.output_dir)
 
-    # 8. Scores, predictions, results, table.
-    steps.mark_for_table(data, selected=trains and args.load_best_model_at_end)
-    report = steps.evaluate_finally(trainer, data, best if per_task else None)
-    results = reports.build_results(report, plan.benchmark, plan.average, data.scored, plan.published)
-    if is_main:
-        name = shared.model_title(model, model_args.model_name_or_path, model_args.from_scratch)
-        title = f"{name} on {plan.benchmark}/{plan.dataset_name}"
-        if arguments.adapter.merge_adapter:
-            write_merged(model, tokenizer, run.directory / "merged")
-        reports.finish_run(run, data, report, results, best.best, title, name, is_model=trains)
+        # 8. Scores, predictions, results, table.
+        steps.mark_for_table(data, selected=trains and args.load_best_model_at_end)
+        report = steps.evaluate_finally(trainer, data, best if per_task else None)
+        results = reports.build_results(report, plan.benchmark, plan.average, data.scored, plan.published)
+        if is_main:
+            name = shared.model_title(model, model_args.model_name_or_path, model_args.from_scratch)
+            title = f"{name} on {plan.benchmark}/{plan.dataset_name}"
+            if arguments.adapter.merge_adapter:
+                write_merged(model, tokenizer, run.directory / "merged")
+            reports.finish_run(run, data, report, results, best.best, title, name, is_model=trains)
     trainer.accelerator.wait_for_everyone()
     return results
 

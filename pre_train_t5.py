@@ -38,7 +38,7 @@ from t5suite.tracking.trackers import Trackers, tracker_names
 from t5suite.training import pre_training as steps
 from t5suite.training import steps as shared
 from t5suite.training.argument_parser import changed_settings, parse_arguments
-from t5suite.training.callbacks import MetricsCallback
+from t5suite.training.callbacks import note_final
 from t5suite.training.checkpoints import resume_choice
 from t5suite.training.from_arguments import (
     place_by_flags,
@@ -53,6 +53,7 @@ from t5suite.training.pre_training_evaluation import unigram_entropies
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.signals import excusing_lost_ranks
 from t5suite.training.resuming.resets import going_on
+from t5suite.training.tracking_arguments import identity_of
 
 logger = logging.getLogger("t5suite.pre_train")
 
@@ -120,22 +121,23 @@ def pre_train(run, settings, resume, trains, *arguments) -> dict:
     run.update(model=describe(model))
     trainer.run_details = run.checkpoint_details
 
-    # 8. Training; trackers mirror metrics.jsonl.
+    # 8. Training; trackers mirror metrics.jsonl until the results are there.
     names = tracker_names(args.trackers) if is_main else []
-    with Trackers(names, run.directory, run.run_id, public_settings(settings)) as trackers:
-        trainer.add_callback(MetricsCallback(run.directory, trackers))
+    with Trackers(names, run.directory, run.run_id, public_settings(settings), identity_of(args)) as trackers:
+        steps.add_callbacks(trainer, run.directory, trackers)
         if trains:
             start = start_of(run, resume, args, trainer.ranks)
             with going_on(trainer, start, run) as folder:
                 run.update(training=shared.train(trainer, folder))
             trainer.save_model(args.output_dir)
 
-    # 9. Scores, results, loss curve, model card.
-    report = trainer.score(trainer.eval_sets)
-    results = results_of(report, unigram_entropies(eval_collator, examples.held_out))
-    if is_main:
-        title = shared.model_title(model, model_args.model_name_or_path, model_args.from_scratch)
-        finish_run(run, trainer, tokenizer, report, results, title, objective_args.objective, is_model=trains)
+        # 9. Scores, results, loss curve, model card.
+        report = trainer.score(trainer.eval_sets)
+        note_final(trainer, report, trainer.eval_sets)
+        results = results_of(report, unigram_entropies(eval_collator, examples.held_out))
+        if is_main:
+            title = shared.model_title(model, model_args.model_name_or_path, model_args.from_scratch)
+            finish_run(run, trainer, tokenizer, report, results, title, objective_args.objective, is_model=trains)
     trainer.accelerator.wait_for_everyone()
     return results
 

@@ -17,11 +17,12 @@ from absl.testing import absltest, parameterized
 from wandb_server import API_KEY, BROKEN, REFUSED, WandbServer
 
 from t5suite.runs import METRICS
-from t5suite.tracking import wandb_mirror, wandb_tracker
+from t5suite.tracking import mirror_tracker, mirroring, wandb_mirror
 from t5suite.tracking.event_files import last_step
 from t5suite.tracking.metric_lines import MetricLines, rows_by_step
+from t5suite.tracking.mirroring import Commands, Told
 from t5suite.tracking.trackers import Trackers
-from t5suite.tracking.wandb_mirror import Commands, Told, why_unreachable
+from t5suite.tracking.wandb_mirror import why_unreachable
 
 RUN_ID = "4f2a"
 ROOT = Path(__file__).parents[1]
@@ -166,8 +167,8 @@ class RowsTest(parameterized.TestCase):
         read, write = os.pipe()
         os.write(write, words)
         os.close(write)
-        with mock.patch.object(wandb_mirror, "POLL_SECONDS", 0.01):
-            last = wandb_mirror.send_rows(run, MetricLines(directory / METRICS), Commands(read), first)
+        with mock.patch.object(mirroring, "POLL_SECONDS", 0.01):
+            last = mirroring.send_rows(run, MetricLines(directory / METRICS), Commands(read), first)
         steps = [call.kwargs["step"] for call in run.log.call_args_list]
         self.assertEqual(last, steps[-1] if steps else first - 1)
         return steps
@@ -287,7 +288,7 @@ class HangingTest(parameterized.TestCase):
     def tracked(self, program: str):
         command = [sys.executable, "-c", program]
         popen = subprocess.Popen
-        return mock.patch.object(wandb_tracker.subprocess, "Popen", lambda _, **settings: popen(command, **settings))
+        return mock.patch.object(mirror_tracker.subprocess, "Popen", lambda _, **settings: popen(command, **settings))
 
     def test_it_neither_holds_up_logging_nor_the_end(self):
         slowest = []
@@ -301,7 +302,7 @@ class HangingTest(parameterized.TestCase):
         sleeps = self.tracked("import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(100)")
         with (
             sleeps,
-            mock.patch.object(wandb_tracker, "FINISH_SECONDS", 0.5),
+            mock.patch.object(mirror_tracker, "FINISH_SECONDS", 0.5),
             self.assertLogs("t5suite", "WARNING") as logs,
         ):
             trackers = Trackers(["wandb"], folder(), RUN_ID, {})
@@ -362,7 +363,7 @@ class WandbFaultsTest(parameterized.TestCase):
         segments = Path(trackers._trackers["wandb"].directory) / "wandb"
         while len(list(segments.glob("offline-run-*"))) < 2 and time.monotonic() < deadline:
             time.sleep(0.05)
-        for pid in (*wandb_tracker._children(process.pid), process.pid):
+        for pid in (*mirror_tracker.children(process.pid), process.pid):
             os.kill(pid, signal.SIGKILL)
 
     def test_a_service_that_is_killed_is_left_alone_and_its_steps_are_sent_by_hand(self):
@@ -373,7 +374,7 @@ class WandbFaultsTest(parameterized.TestCase):
                 process = trackers._trackers["wandb"]._process
                 self.assertTrue(server.wait_for(lambda server: RUN_ID in server.runs))
                 time.sleep(1.0)
-                for pid in wandb_tracker._children(process.pid):
+                for pid in mirror_tracker.children(process.pid):
                     os.kill(pid, signal.SIGKILL)
 
             with self.assertLogs("t5suite", "WARNING") as logs:

@@ -46,6 +46,13 @@ class EventFile:
         values = [self._summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
         self._write(self._event(wall_time=time.time(), step=step, summary=self._summary(value=values)))
 
+    def add_texts(self, step: int, texts: dict[str, str]) -> None:
+        """One text (Markdown) a name, as the text plug-in shows it."""
+        from tensorboard.plugins.text.summary_v2 import text_pb
+
+        for name, text in texts.items():
+            self._write(self._event(wall_time=time.time(), step=step, summary=text_pb(name, text)))
+
     def close(self) -> None:
         """Closes the file."""
         self._file.close()

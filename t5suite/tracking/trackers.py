@@ -8,57 +8,20 @@ A run that is resumed goes on in the same place, with every step there once: tra
 run repeats do not get them twice, and get what they missed.
 """
 
+import importlib.util
 import logging
-import os
+from functools import partial
 from pathlib import Path
 
 from t5suite.errors import EXIT_FINISHED
 from t5suite.lookup import find
-from t5suite.runs import METRICS
-from t5suite.tracking.event_files import EventFile, last_step
-from t5suite.tracking.metric_lines import MetricLines, metrics_of
+from t5suite.tracking.callback_mirror import CALLBACKS
+from t5suite.tracking.identity import Identity
+from t5suite.tracking.mirror_tracker import MirrorTracker
+from t5suite.tracking.tensorboard_tracker import TensorBoardTracker
 from t5suite.tracking.wandb_tracker import WandbTracker
 
 logger = logging.getLogger(__name__)
-
-
-class TensorBoardTracker:
-    """TensorBoard event files below `<run directory>/tensorboard`, or in a folder of the run's own below
-    TENSORBOARD_LOGGING_DIR.
-
-    Raises:
-      ImportError: tensorboard is not installed.
-    """
-
-    def __init__(self, directory: Path, run_id: str, settings: dict):
-        try:
-            import tensorboard
-        except ImportError:
-            raise ImportError("--report_to tensorboard needs: pip install tensorboard") from None
-        assert tensorboard
-        elsewhere = os.environ.get("TENSORBOARD_LOGGING_DIR")
-        self._metrics = directory / METRICS
-        self._folder = Path(elsewhere) / f"{directory.name}-{run_id}" if elsewhere else directory / "tensorboard"
-        self._events = None
-
-    def begin(self, step: int) -> None:
-        """Opens a file for what follows `step`; what older files lack of the steps before is written again."""
-        told = last_step(self._folder)
-        first = min(step, told)
-        # The last step that was told may lack points: it counts as not told.
-        self._events = EventFile(self._folder, purge_step=None if told < 0 else first)
-        for line in MetricLines(self._metrics).new_lines():
-            if first <= line["step"] <= step:
-                self._events.add(line["step"], metrics_of(line))
-
-    def log(self, metrics: dict, step: int) -> None:
-        """Writes one point a metric."""
-        self._events.add(step, {name: value for name, value in metrics.items() if value is not None})
-
-    def finish(self, exit_code: int = 0) -> None:
-        """Closes the file."""
-        if self._events is not None:
-            self._events.close()
 
 
 class Trackers:
@@ -67,14 +30,15 @@ class Trackers:
     Args:
       names: from TRACKERS; none on any rank but the first.
       settings: what trackers show as the run's configuration; without secrets (`public_settings`).
+      identity: the run's name, group, tags and project.
     """
 
-    def __init__(self, names: list[str], directory, run_id: str, settings: dict):
+    def __init__(self, names: list[str], directory, run_id: str, settings: dict, identity: Identity | None = None):
         self._trackers = {}
         self._begun = False
         for name in names:
             try:
-                self._trackers[name] = TRACKERS[name](Path(directory), run_id, settings)
+                self._trackers[name] = TRACKERS[name](Path(directory), run_id, settings, identity or Identity())
             except Exception as error:
                 self._leave_alone(name, error)
 
@@ -89,8 +53,17 @@ class Trackers:
         self.begin(step - 1)
         self._each(lambda tracker: tracker.log(metrics, step))
 
+    def samples(self, lines: list[dict], step: int) -> None:
+        """Sends an evaluation's samples, which stand in `samples.jsonl` already."""
+        self.begin(step - 1)
+        self._each(lambda tracker: tracker.samples(lines, step))
+
     def finish(self, exit_code: int = EXIT_FINISHED) -> None:
-        """Closes every tracker, within 15 s each; `exit_code` is what the process will end with."""
+        """Closes every tracker, within 15 s each; those of a finished run get its results and manifest first.
+
+        Args:
+          exit_code: what the process will end with.
+        """
         self._each(lambda tracker: tracker.finish(exit_code))
         self._trackers = {}
 
@@ -113,21 +86,26 @@ class Trackers:
 
 
 def tracker_names(report_to) -> list[str]:
-    """`--report_to` -> tracker names without `none`; unknown ones are refused.
+    """`--report_to` -> tracker names without `none`, each once; unknown ones are refused.
 
     >>> tracker_names(["wandb", "none"]), tracker_names("tensorboard,wandb")
     (['wandb'], ['tensorboard', 'wandb'])
     """
     given = [report_to] if isinstance(report_to, str) else list(report_to or [])
     names = [name.strip() for several in given for name in several.split(",")]
-    names = list(TRACKERS) if "all" in names else names
+    names = [name for name in PACKAGES if importlib.util.find_spec(PACKAGES[name])] if "all" in names else names
     for name in names:
         find(name, TRACKERS, "tracker", where="--report_to")
-    return [name for name in names if name != "none"]
+    return [name for name in dict.fromkeys(names) if name != "none"]
 
 
 TRACKERS = {
     "none": None,
     "wandb": WandbTracker,
     "tensorboard": TensorBoardTracker,
+    "aim": partial(MirrorTracker, title="Aim", name="aim", needs=("aim", "'t5suite[aim]'")),
+    "trackio": partial(MirrorTracker, title="Trackio", name="trackio", needs=("trackio", "'t5suite[trackio]'")),
+    **{name: partial(MirrorTracker, title=name, name=name) for name in CALLBACKS},
 }
+# What `all` means: those of these that are installed.
+PACKAGES = {"wandb": "wandb", "tensorboard": "tensorboard", "aim": "aim", "trackio": "trackio"}

@@ -27,6 +27,7 @@ from t5suite.training.plug_in_arguments import PlugInArguments
 from t5suite.training.processes.ranks import check_meeting_place
 from t5suite.training.resuming.resets import parse_reset
 from t5suite.training.sharding.settling import begin_sharding, settle_sharding
+from t5suite.training.tracking_arguments import TrackingArguments
 
 
 @dataclass
@@ -213,7 +214,7 @@ class EvaluationArguments:
 
 
 @dataclass
-class SuiteTrainingArguments(Seq2SeqTrainingArguments):
+class SuiteTrainingArguments(TrackingArguments, Seq2SeqTrainingArguments):
     """Hugging Face's training arguments, with defaults that suit T5's fine-tuning."""
 
     _argument_group_name = "training"
@@ -349,6 +350,7 @@ class SuiteTrainingArguments(Seq2SeqTrainingArguments):
             if self.eval_strategy == IntervalStrategy.STEPS and self.eval_steps is not None:
                 self.save_steps = self.eval_steps
 
+        self.check_tracking()
 
 class FineTuningArguments(NamedTuple):
     """All flags of `fine_tune_t5.py`, by subject; the order is that of the help text."""

@@ -18,14 +18,15 @@ from t5suite.runs import METRICS
 logger = logging.getLogger(__name__)
 
 
-class MetricsCallback(TrainerCallback):
-    """One line of `metrics.jsonl` per log, then the trackers. On resume, lines after the resumed step are dropped."""
+class StepLines:
+    """A file of one JSON object a line, each with its `step`; what an interrupted run wrote too much is cut off.
 
-    def __init__(self, directory, trackers):
-        self.path = Path(directory) / METRICS
-        self.trackers = trackers
-        self.started = time.perf_counter()
-        self.seconds_before = 0.0
+    >>> lines = StepLines(run_dir, "metrics.jsonl")
+    >>> lines.add({"step": 10, "train/loss": 0.4})
+    """
+
+    def __init__(self, directory, name: str):
+        self.path = Path(directory) / name
         self.num_lines = 0
 
     def remember(self) -> dict:
@@ -39,42 +40,92 @@ class MetricsCallback(TrainerCallback):
         """How many lines there were."""
         self.num_lines = remembered["num_lines"]
 
-    def on_train_begin(self, args, state, control, **kwargs):
-        """Keeps what an interrupted run wrote up to the checkpoint that it goes on from."""
-        if not state.is_world_process_zero:
-            return
-        if self.path.is_file():
-            self._trim(state.global_step)
-        self.trackers.begin(state.global_step)
-
-    def _trim(self, step: int) -> None:
+    def trim(self, step: int) -> list[dict]:
+        """Keeps, and returns, the lines that the checkpoint counted, up to its step."""
+        if not self.path.is_file():
+            return []
         lines = _complete_lines(self.path)
         kept = [line for line in lines[: self.num_lines] if line["step"] <= step]
         self.num_lines = len(kept)
-        self.seconds_before = kept[-1]["seconds"] if kept else 0.0
         temporary = self.path.with_suffix(".tmp")
         temporary.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
         os.replace(temporary, self.path)
+        return kept
+
+    def add(self, line: dict) -> None:
+        """Writes one line."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line, allow_nan=False) + "\n")
+        self.num_lines += 1
+
+
+class MetricsCallback(TrainerCallback):
+    """One line of `metrics.jsonl` per log, then the trackers. On resume, lines after the resumed step are dropped."""
+
+    def __init__(self, directory, trackers):
+        self.lines = StepLines(directory, METRICS)
+        self.trackers = trackers
+        self.started = time.perf_counter()
+        self.seconds_before = 0.0
+        self.begun = False
+
+    def remember(self) -> dict:
+        """The lines so far."""
+        return self.lines.remember()
+
+    def recall(self, remembered: dict) -> None:
+        """How many lines there were."""
+        self.lines.recall(remembered)
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        """Keeps what an interrupted run wrote up to the checkpoint that it goes on from."""
+        self.begun = True
+        if not state.is_world_process_zero:
+            return
+        kept = self.lines.trim(state.global_step)
+        self.seconds_before = kept[-1]["seconds"] if kept else 0.0
+        self.trackers.begin(state.global_step)
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         """Writes one line; names without a room get `train/`."""
         if not state.is_world_process_zero or not logs:
             return
-        metrics = {
-            name if "/" in name else f"train/{name}": value
-            for name, value in logs.items()
-            if name not in ("epoch", "total_flos", "step") and isinstance(value, (int, float))
-        }
+        self.write(
+            {
+                name if "/" in name else f"train/{name}": value
+                for name, value in logs.items()
+                if name not in ("epoch", "total_flos", "step") and isinstance(value, (int, float))
+            },
+            state,
+        )
+
+    def on_final(self, metrics: dict, state) -> None:
+        """The scores of the weights that the run ends with, in the room `final/`."""
+        if not state.is_world_process_zero or not metrics:
+            return
+        if not self.begun:
+            self.lines.trim(-1)  # of an evaluation that was interrupted before
+        self.write(metrics, state)
+
+    def write(self, metrics: dict, state) -> None:
+        """One line, and the trackers."""
         line = {
             "step": state.global_step,
             "epoch": round(state.epoch or 0.0, 6),
             "seconds": round(self.seconds_before + time.perf_counter() - self.started, 3),
             **without_nan(metrics),
         }
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line, allow_nan=False) + "\n")
-        self.num_lines += 1
+        self.lines.add(line)
         self.trackers.log(without_nan(metrics), state.global_step)
+
+
+def note_final(trainer, report, eval_sets) -> None:
+    """Has the callbacks write down the run's last evaluation, `final/...`, and its samples."""
+    for callback in trainer.callback_handler.callbacks:
+        if isinstance(callback, MetricsCallback):
+            callback.on_final(trainer.metrics_of(report, "final"), trainer.state)
+        elif hasattr(callback, "on_final"):
+            callback.on_final(report, eval_sets, trainer.state)
 
 
 class BestPerTaskCallback(TrainerCallback):

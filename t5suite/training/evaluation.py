@@ -121,6 +121,7 @@ class Result:
     method: str
     marks: list[str]
     labelled: bool
+    samples: list[dict] = field(default_factory=list)
 
     @property
     def scores(self) -> dict[str, float]:

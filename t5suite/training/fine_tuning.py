@@ -38,7 +38,7 @@ from t5suite.models.adapters import is_adapted, is_adapter, restore_adapter
 from t5suite.models.families import family_of_model
 from t5suite.tasks.registry import Lengths, Task, load_task, resolve_names
 from t5suite.tasks.task_files import load_registry
-from t5suite.training.callbacks import BestPerTaskCallback, MetricsCallback
+from t5suite.training.callbacks import BestPerTaskCallback, MetricsCallback, note_final
 from t5suite.training.eval_sets import load_eval_sets, selection_eval_sets, widen_for_training_targets
 from t5suite.training.evaluation import Decoding, EvalSet, Evaluator, Report, task_values
 from t5suite.training.family_checks import GENERATION_FLAGS, check_positions
@@ -47,6 +47,7 @@ from t5suite.training.plug_in_batches import TransformedCollator
 from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns, add_plug_in_callbacks
 from t5suite.training.steps import TRAINING_FLAGS, update_size
 from t5suite.training.trainer import SuiteTrainer
+from t5suite.training.samples import SampleCallback
 
 logger = logging.getLogger(__name__)
 
@@ -300,6 +301,10 @@ def add_callbacks(trainer: SuiteTrainer, directory, trackers, keep_task_weights:
 
 
 def mark_for_table(data: Data, selected: bool) -> None:
+    samples = SampleCallback(
+        directory, trackers, trainer.args.num_samples, trainer.eval_sets, lambda: trainer.last_report
+    )
+    trainer.add_callback(samples)
     """Notes for the table: these rows also chose the checkpoint; the training rows were a subset."""
     train_subsets = {part.task.name for part in data.training_sets if part.is_subset}
     for eval_set in data.scored:
@@ -311,9 +316,9 @@ def mark_for_table(data: Data, selected: bool) -> None:
 
 def evaluate_finally(trainer: SuiteTrainer, data: Data, best: BestPerTaskCallback | None = None) -> Report:
     """Scores everything: with the weights as they are, or (`best`) each task with those of its own best step."""
-    if best is None:
-        return trainer.score(data.scored)
-    return evaluate_each_at_its_best(trainer, data.scored, best)
+    report = trainer.score(data.scored) if best is None else evaluate_each_at_its_best(trainer, data.scored, best)
+    note_final(trainer, report, data.scored)
+    return report
 
 
 def evaluate_each_at_its_best(trainer: SuiteTrainer, eval_sets: list[EvalSet], best: BestPerTaskCallback) -> Report:

@@ -16,11 +16,13 @@ from tqdm.auto import tqdm
 from transformers import PrinterCallback, ProgressCallback
 
 from t5suite.runs import sweep_run_id
+from t5suite.training.callbacks import MetricsCallback
 from t5suite.training.losses import PAIR_LABELS, WatchedLoss
 from t5suite.training.monitors import StepMonitor, TerminalLine, weight_norm
 from t5suite.training.pre_training_collators import unheeded_settings
 from t5suite.training.pre_training_evaluation import NAME, PreTrainingEvaluator
 from t5suite.training.pre_training_text import Examples
+from t5suite.training.samples import SampleCallback
 from t5suite.training.steps import TRAINING_FLAGS
 from t5suite.training.throughput import peak_flops
 from t5suite.training.trainer import SuiteTrainer
@@ -175,6 +177,14 @@ def make_trainer(
     bars = (lambda turns, name: tqdm(turns, desc=f"evaluating {name}", leave=False)) if show_progress else None
     trainer.evaluator = PreTrainingEvaluator(eval_collator, args.per_device_eval_batch_size, trainer.accelerator, bars)
     return trainer
+
+
+def add_callbacks(trainer: PreTrainer, directory, trackers) -> None:
+    """Metrics and samples to their files and to trackers."""
+    number, tokenizer = trainer.args.num_samples, trainer.processing_class
+    trainer.evaluator.watch(tokenizer, number)
+    trainer.add_callback(SampleCallback(directory, trackers, number, trainer.eval_sets, lambda: trainer.last_report))
+    trainer.add_callback(MetricsCallback(directory, trackers))
 
 
 def control_ids(tokenizer) -> frozenset[int]:

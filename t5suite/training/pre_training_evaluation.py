@@ -20,6 +20,7 @@ from accelerate.utils import gather_object
 from t5suite.data.collators import IGNORED
 from t5suite.training.evaluation import Report, Result
 from t5suite.training.losses import PAIR_LABELS, pair_logits, token_logits
+from t5suite.training.samples import chosen
 
 NAME = "pre_train"
 # The same for every run, whatever its --seed, so that all of them are asked the same; no run's seed is that large.
@@ -61,6 +62,11 @@ class PreTrainingEvaluator:
         self.accelerator = accelerator
         self.progress = progress
         self.check_stop = lambda: None
+        self.tokenizer, self.num_samples = None, 0
+
+    def watch(self, tokenizer, num_samples: int) -> None:
+        """Keeps what is guessed of some examples, as text, in `Result.samples`."""
+        self.tokenizer, self.num_samples = tokenizer, num_samples
 
     def evaluate(self, model, eval_sets: list[HeldOut], selection_metric: str | None = None) -> Report:
         """Every set's nll; their negative mean selects checkpoints."""
@@ -74,7 +80,8 @@ class PreTrainingEvaluator:
 
     def _evaluate_set(self, model, eval_set: HeldOut) -> Result:
         started = time.perf_counter()
-        found = self._over_ranks(model, eval_set)
+        wanted = frozenset(chosen(len(eval_set.examples), self.num_samples))
+        found, samples = self._over_ranks(model, eval_set, wanted)
         assert sorted(index for index, _ in found) == list(range(len(eval_set.examples)))
         nll, tokens, right, nll_of_text, text_tokens, *pairs = (
             math.fsum(sums) for sums in zip(*(sums for _, sums in found), strict=True)
@@ -99,15 +106,16 @@ class PreTrainingEvaluator:
             method="nll",
             marks=[],
             labelled=True,
+            samples=[samples[number] for number in sorted(samples)],
         )
 
-    def _over_ranks(self, model, eval_set: HeldOut) -> list[tuple[int, list[float]]]:
-        """`(example, its sums)` of every rank; empty batches keep the ranks in step."""
+    def _over_ranks(self, model, eval_set: HeldOut, wanted=frozenset()):
+        """`(example, its sums)` of every rank, and `{example: its sample}`; empty batches keep the ranks in step."""
         num_examples = len(eval_set.examples)
         starts = range(0, num_examples, self.batch_size)
         rank, world_size = self.accelerator.process_index, self.accelerator.num_processes
         control_ids = torch.tensor(sorted(eval_set.control_ids), device=self.accelerator.device, dtype=torch.long)
-        found = []
+        found, samples = [], {}
         turns = range(math.ceil(len(starts) / world_size))
         for turn in self.progress(turns, eval_set.name) if self.progress else turns:
             self.check_stop()
@@ -115,13 +123,18 @@ class PreTrainingEvaluator:
             numbers = (
                 range(starts[mine], min(starts[mine] + self.batch_size, num_examples)) if mine < len(starts) else ()
             )
-            sums = self._sums(model, [eval_set.examples[i] for i in numbers], control_ids)
+            keep = {place: number for place, number in enumerate(numbers) if number in wanted}
+            sums, kept = self._sums(model, [eval_set.examples[i] for i in numbers], control_ids, keep)
             found.extend(zip(numbers, sums))
-        return gather_object(found) if world_size > 1 else found
+            samples.update(kept)
+        if world_size > 1:
+            found = gather_object(found)
+            samples = dict(item for part in gather_object([samples]) for item in part.items()) if wanted else {}
+        return found, samples
 
-    def _sums(self, model, examples, control_ids) -> list[list[float]]:
+    def _sums(self, model, examples, control_ids, keep=None) -> tuple[list[list[float]], dict[int, dict]]:
         """For each example: nll of its targets in nats, their number, those guessed right; nll and number of text;
-        with sentence pairs: whether the pair was guessed right, and 1.
+        with sentence pairs: whether the pair was guessed right, and 1. And the samples of `{place: example}` in `keep`.
         """
         batch = {key: value.to(self.accelerator.device) for key, value in self.collator(examples).items()}
         labels_BT = batch.pop("labels")
@@ -137,7 +150,20 @@ class PreTrainingEvaluator:
         if pair_labels_B is not None:
             right_B = pair_logits(outputs).argmax(-1).eq(pair_labels_B.view(-1))
             sums += [right_B.double(), torch.ones_like(right_B, dtype=torch.float64)]
-        return torch.stack(sums, dim=1).tolist()
+        guesses_BT = logits_BTV.argmax(-1) if keep else None
+        samples = {
+            number: self._sample(number, batch, place, labels_BT[place], guesses_BT[place])
+            for place, number in (keep or {}).items()
+        }
+        return torch.stack(sums, dim=1).tolist(), samples
+
+    def _sample(self, number: int, batch, place: int, labels_T, guesses_T) -> dict:
+        """An example as text: what was read, what was hidden, the likeliest token at each place of it."""
+        read, kept_T = batch["attention_mask"][place].bool(), labels_T.ne(IGNORED)
+        inputs, target, prediction = batch["input_ids"][place][read], labels_T[kept_T], guesses_T[kept_T]
+        texts = [self.tokenizer.decode(ids.tolist()) for ids in (inputs, target, prediction)]
+        right = bool(target.equal(prediction))
+        return {"row": number, **dict(zip(("input", "target", "prediction"), texts)), "right": right}
 
 
 def unigram_entropies(collator, held_out: HeldOut, batch_size: int = 128) -> dict[str, float]:

@@ -1,0 +1,61 @@
+"""The flags of both scripts that say what one sees of a run, and where.
+
+    >>> identity_of(PreTrainerArguments(wandb_project="t5", run_tags="rte,small")).tags
+    ('rte', 'small')
+
+Nothing here changes what comes out of a run. `--report_to` and `--run_name` are Hugging Face's.
+"""
+
+from dataclasses import dataclass, field
+
+from t5suite.errors import ConfigError
+from t5suite.tracking.identity import AIM_REPO, Identity
+from t5suite.tracking.trackers import tracker_names
+
+
+@dataclass
+class TrackingArguments:
+    """What trackers are told, what is shown on the terminal, and what is measured."""
+
+    _argument_group_name = "tracking"
+
+    wandb_project: str | None = field(
+        default=None, metadata={"help": "Project in W&B and Trackio. Default: $WANDB_PROJECT, else t5suite."}
+    )
+    wandb_entity: str | None = field(
+        default=None, metadata={"help": "User or team in W&B. Default: $WANDB_ENTITY, else the key's."}
+    )
+    run_group: str | None = field(default=None, metadata={"help": "Runs of one group stand together in trackers."})
+    run_tags: str | None = field(default=None, metadata={"help": "Tags in trackers, with commas between."})
+    aim_repo: str = field(default=AIM_REPO, metadata={"help": "Aim's repository, a folder for all runs."})
+    experiment_name: str | None = field(
+        default=None, metadata={"help": "Aim's (and MLflow's) experiment. Default: --wandb_project, else t5suite."}
+    )
+    num_samples: int = field(
+        default=8,
+        metadata={"help": "Rows a task whose answers are kept at each evaluation (samples.jsonl, trackers); 0: none."},
+    )
+
+    def check_tracking(self) -> None:
+        """Called once the other settings are there.
+
+        Raises:
+          ConfigError: an unknown tracker; a number or range that makes no sense.
+        """
+        if self.num_samples < 0:
+            raise ConfigError(f"--num_samples {self.num_samples}: must be at least 0 (0: no samples)")
+        tracker_names(self.trackers)
+
+
+def identity_of(args) -> Identity:
+    """What trackers call the run."""
+    tags = tuple(tag.strip() for tag in (args.run_tags or "").split(",") if tag.strip())
+    return Identity(
+        args.run_name,
+        args.run_group,
+        tags,
+        args.wandb_project,
+        args.wandb_entity,
+        args.experiment_name,
+        args.aim_repo,
+    )
