@@ -4,8 +4,9 @@ t5suite mirror --benchmark glue --dataset_name all --output_dir data
 """
 
 import sys
+from pathlib import Path
 
-from t5suite.commands.shared import add_json_flag, note, print_json
+from t5suite.commands.shared import add_data_dir_flag, add_json_flag, note, print_json
 from t5suite.errors import ConfigError
 from t5suite.lookup import find
 
@@ -57,29 +58,86 @@ def _tasks_to_mirror(benchmark: str, dataset_name: str, task_file: str | None) -
 
 def report_flags(parser) -> None:
     """Flags of `t5suite report`."""
-    parser.add_argument("directories", nargs="+", metavar="RUN", help="directories of finished runs, or of sweeps")
+    parser.add_argument("directories", nargs="+", metavar="RUN", help="directories of runs, or of sweeps")
+    parser.add_argument("--output", metavar="DIR", help="where the report goes (default: report; with --json: nowhere)")
+    parser.add_argument(
+        "--format", default="html,md,json", help="of html, md, json, with commas (default: all); none: tables alone"
+    )
+    parser.add_argument("--size", help="published T5 beside which scores stand: small, base, large, 3B, 11B")
+    parser.add_argument("--max_examples", type=int, default=1500, help="answers shown in the page (default: 1500)")
+    add_data_dir_flag(parser)
     add_json_flag(parser)
 
 
 def report(arguments) -> None:
-    """Shows the results of finished runs in one table, with a benchmark's average where they cover it; or sweeps.
+    """Shows the results of runs in one table, with a benchmark's average where they cover it, or of sweeps; then writes
+    the report: a page, Markdown, the data and every plot.
 
     Raises:
-      ConfigError: runs and sweeps at once.
+      ConfigError: runs and sweeps at once, an unknown format or size.
     """
-    from t5suite.tracking.run_tables import averages_of_runs, print_run_table, read_runs, rows_of_runs
+    from t5suite.reporting.published import check_size
     from t5suite.tracking.sweep_records import is_sweep
 
+    formats, size = _formats(arguments), check_size(arguments.size)
+    if arguments.max_examples < 0:
+        raise ConfigError(f"--max_examples {arguments.max_examples}: must be at least 0")
     sweeps = [directory for directory in arguments.directories if is_sweep(directory)]
+    if sweeps and len(sweeps) < len(arguments.directories):
+        run = next(directory for directory in arguments.directories if directory not in sweeps)
+        raise ConfigError(f"t5suite report: {sweeps[0]} is a sweep and {run} is none; report them one by one")
     if sweeps:
-        if len(sweeps) < len(arguments.directories):
-            run = next(directory for directory in arguments.directories if directory not in sweeps)
-            raise ConfigError(f"t5suite report: {sweeps[0]} is a sweep and {run} is none; report them one by one")
         report_sweeps(sweeps, arguments.json)
-        return
+    else:
+        report_runs(arguments.directories, arguments.json)
+    if formats:
+        _write_files(arguments, sweeps, formats, size)
 
-    runs = read_runs(arguments.directories)
-    if not arguments.json:
+
+def _formats(arguments) -> list[str]:
+    """The files that are wanted; with `--json` alone there are none."""
+    from t5suite.reporting.formats import parse_formats
+
+    formats = parse_formats(arguments.format)
+    return [] if arguments.json and arguments.output is None else formats
+
+
+def _write_files(arguments, sweeps: list, formats: list[str], size: str | None) -> None:
+    """The report's files, of the sweeps' trials where there are sweeps."""
+    from t5suite.reporting.figures import figures_of
+    from t5suite.reporting.report_data import report_data
+    from t5suite.reporting.run_files import is_run
+    from t5suite.reporting.sweep_data import sweep_report, trial_directories
+    from t5suite.reporting.writing import write_report
+
+    found = [sweep_report(directory) for directory in sweeps]
+    directories = [path for data, _ in found for path in trial_directories(data) if is_run(path)]
+    directories = directories if sweeps else arguments.directories
+    parts = [data for data, _ in found]
+    data = report_data(directories, arguments.data_dir, size, arguments.max_examples, parts)
+    plots = figures_of(data, [plot for _, drawn in found for plot in drawn])
+    paths = write_report(data, plots, arguments.output or "report", formats)
+    named = ", ".join(str(path) for path in paths if path.parent.name != "plots")
+    drawn = f" and {2 * len(plots)} plots in {paths[-1].parent}" if plots else ""
+    print(f"report: {named}{drawn}", file=sys.stderr if arguments.json else sys.stdout)
+
+
+def report_runs(directories, as_json: bool) -> None:
+    """The table of runs, or JSON lines; unfinished runs are named beside it.
+
+    Raises:
+      DataError: a directory without a run, or no run that is finished.
+    """
+    from t5suite.reporting.run_files import is_run
+    from t5suite.runs import RESULTS
+    from t5suite.tracking.run_tables import averages_of_runs, print_run_table, read_runs, rows_of_runs
+
+    unfinished = [d for d in directories if is_run(d) and not (Path(d) / RESULTS).is_file()]
+    finished = [d for d in directories if d not in unfinished]
+    runs = read_runs(finished if finished else directories)
+    for directory in unfinished:
+        note(f"{directory}: not finished, so it is not in the table")
+    if not as_json:
         print_run_table(runs)
         return
     for row in rows_of_runs(runs):

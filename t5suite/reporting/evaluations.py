@@ -1,0 +1,228 @@
+"""What a run wrote, beside the rows it wrote it for: predictions joined with labels, and with texts where there are any.
+
+>>> (evaluation,) = evaluations_of("runs/glue-rte-t5-small")
+>>> evaluation.name, len(evaluation.examples), evaluation.judged.predictions[:3], evaluation.judged.references[:3]
+('rte', 277, [0, 1, -1], [0, 1, 1])
+
+The rows are read again from where the run read them (`--data_dir`, single files, the bundled data, the hub's cache) and
+count only if their fingerprint, or every single target, is that of the run. Without them the targets in the predictions
+file stand for the labels. Either way the metrics must come out as `results.json` has them, or nothing is built on them.
+"""
+
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+from t5suite.data.jsonl import read_jsonl
+from t5suite.data.sources import DataOptions, load_split
+from t5suite.data.subsets import select_rows
+from t5suite.errors import DataError, UserError
+from t5suite.runs import RESULTS, read_json, read_manifest
+from t5suite.tasks.entries import check_entry, metric_functions
+from t5suite.tasks.postprocessors import POSTPROCESSORS, Judged
+from t5suite.tasks.registry import Task
+
+FOLDER = "predictions"
+# Points by which a metric may differ that is computed again: sums in another order.
+TOLERANCE = 1e-6
+
+
+class Evaluation(NamedTuple):
+    """One split of one task as a run answered it.
+
+    Attributes:
+      name: as results name it (`mnli_matched`, `rte.test`).
+      lines: the predictions file's lines.
+      examples: per line `{"row": its number in the source, "key": what names it, "inputs", "target", "prediction"}`;
+        `inputs` is None where the rows could not be read.
+      judged: predictions, references and groups as the metrics take them; None where the labels are not known.
+      unit_keys: what names each judged prediction, in their order.
+      scores: as `results.json` has them.
+      note: why there are no texts, or no labels.
+    """
+
+    name: str
+    task: Task
+    role: str
+    split: str
+    examples: list[dict]
+    judged: Judged | None
+    unit_keys: list
+    scores: dict
+    note: str = ""
+
+    @property
+    def num_classes(self) -> int | None:
+        """How many label words the task has."""
+        return len(self.task.label_words) if self.task.label_words else None
+
+
+def evaluations_of(directory, data_dir: str | None = None) -> list[Evaluation]:
+    """Every evaluated split of a run that left predictions, in the order of its results.
+
+    Args:
+      data_dir: where the rows are now, if not where the run had them.
+    """
+    directory = Path(directory)
+    manifest = read_manifest(directory)
+    results = read_json(directory / RESULTS)["tasks"] if (directory / RESULTS).is_file() else {}
+    found = []
+    for name, scores in results.items():
+        place = _place_of(name, manifest)
+        if place is None:
+            continue
+        task, role, split = place
+        path = directory / FOLDER / f"{task.name}.{split}.jsonl"
+        if path.is_file():
+            found.append(_evaluation(name, task, role, split, path, scores, manifest, data_dir))
+    return found
+
+
+def _place_of(name: str, manifest: dict) -> tuple[Task, str, str] | None:
+    """The task, role and split that a result is about, from the manifest's own entries."""
+    benchmark = str(manifest["settings"].get("benchmark"))
+    for task_name, entry in (manifest.get("tasks") or {}).items():
+        try:
+            check_entry(f"{benchmark}/{task_name}", entry)
+        except UserError:
+            continue
+        task = Task(benchmark, task_name, entry)
+        for role in ("validation", "test"):
+            for result, split in task.splits(role).items():
+                is_role = role == "validation" or not task.splits("validation")
+                if name == (f"{result}.test" if not is_role else result):
+                    return task, role, split
+    return None
+
+
+def _evaluation(name, task: Task, role, split, path, scores, manifest, data_dir) -> Evaluation:
+    lines = read_lines(path)
+    rows, note = _rows_again(task, role, split, manifest, data_dir)
+    if rows is not None:
+        joined = _joined(task, role, rows, lines, scores)
+        if joined is not None:
+            return Evaluation(name, task, role, split, *joined, scores)
+        note = f"the rows of {task.name} {split} are no longer those that the run was scored on"
+    examples = [{"row": line["row"], "key": key_of(line), "inputs": None, "target": line.get("target"),
+                 "prediction": line["prediction"]} for line in lines]  # fmt: skip
+    judged = _judged_by_targets(task, lines, scores)
+    keys = [(key_of(line), line.get("example", 0)) for line in lines]
+    return Evaluation(name, task, role, split, examples, judged, keys, scores, note)
+
+
+def read_lines(path) -> list[dict]:
+    """The lines of a predictions file.
+
+    Raises:
+      DataError: a line without `row` or `prediction`.
+    """
+    lines = read_jsonl(path)
+    for number, line in enumerate(lines, start=1):
+        if not isinstance(line.get("prediction"), str) or not isinstance(line.get("row"), int):
+            raise DataError(f"{path}:{number}: no line of predictions: it needs 'row' and 'prediction'")
+    return lines
+
+
+def key_of(line: dict) -> str:
+    """What names a line's row, in whatever subset it stands: the data's own `idx`, else its number.
+
+    >>> key_of({"row": 3, "idx": 17}), key_of({"row": 3, "idx": {"question": 2, "answer": 1}}), key_of({"row": 3})
+    ('17', 'answer 1, question 2', 'row 3')
+    """
+    idx = line.get("idx")
+    if idx is None:
+        return f"row {line['row']}"
+    if isinstance(idx, dict):
+        return ", ".join(f"{name} {value}" for name, value in sorted(idx.items()))
+    return str(idx)
+
+
+def _rows_again(task: Task, role: str, split: str, manifest: dict, data_dir: str | None):
+    """`(rows with their numbers in the source, "")`, or `(None, why not)`."""
+    settings = manifest["settings"]
+    described = (manifest.get("data") or {}).get(f"{task.name}.{split}", {})
+    files = {name: settings.get(name) for name in ("train_file", "validation_file", "test_file")}
+    options = DataOptions(data_dir or settings.get("data_dir"), data_revision=settings.get("data_revision"), **files)
+    if settings.get("data_format"):
+        return None, "rows read by --data_format are not read again"
+    try:
+        loaded = load_split(task, role, split, options)
+    except (UserError, OSError, ImportError) as error:
+        return None, f"the rows of {task.name} {split} could not be read again ({str(error)[:200]})"
+    if described.get("fingerprint") not in (None, loaded.fingerprint) and not loaded.fingerprint.startswith(
+        "datasets:"
+    ):
+        return None, f"the rows of {task.name} {split} are not those of the run any more ({loaded.origin})"
+    limit = settings.get("max_eval_samples" if not _is_extra_test(task, role) else "max_predict_samples")
+    numbers = select_rows(len(loaded.rows), limit=limit, seed=settings.get("seed") or 0, role=role)
+    return [(int(number), loaded.rows[int(number)]) for number in numbers], ""
+
+
+def _is_extra_test(task: Task, role: str) -> bool:
+    return role == "test" and bool(task.splits("validation"))
+
+
+def _joined(task: Task, role: str, rows: list, lines: list[dict], scores: dict):
+    """`(examples, judged, unit keys)`; None where rows and lines do not belong together."""
+    numbers, contents = [number for number, _ in rows], [row for _, row in rows]
+    try:
+        made = [(at, example) for at, row in enumerate(contents) for example in task.examples(row, role)]
+    except (UserError, TypeError, ValueError, LookupError, AttributeError):
+        return None
+    belongs = len(made) == len(lines) and all(
+        at == line["row"] and line.get("target", example.targets) == example.targets
+        for (at, example), line in zip(made, lines)
+    )
+    if not belongs:
+        return None
+    examples = [
+        {"row": numbers[at], "key": key_of({**line, "row": numbers[at]}), "inputs": example.inputs,
+         "target": example.targets if "target" in line or "candidate" in line else None,
+         "prediction": line["prediction"]}
+        for (at, example), line in zip(made, lines)
+    ]  # fmt: skip
+    row_of_example, predictions = [at for at, _ in made], [line["prediction"] for line in lines]
+    if not scores or not all(task.is_labelled(row) for row in contents):
+        return examples, None, []
+    judged = POSTPROCESSORS[task.entry.get("postprocess") or "values"](task, contents, row_of_example, predictions)
+    if not reproduces(task, judged, scores):
+        return None
+    return examples, judged, _unit_keys(judged, examples)
+
+
+def _unit_keys(judged: Judged, examples: list[dict]) -> list:
+    """One key a judged prediction; where several examples are one (ReCoRD's answers), that of the first of its row."""
+    if len(judged.predictions) == len(examples):
+        seen: dict[str, int] = {}
+        return [(e["key"], seen.update({e["key"]: seen.get(e["key"], -1) + 1}) or seen[e["key"]]) for e in examples]
+    keys = list(dict.fromkeys(example["key"] for example in examples))
+    return [(key, 0) for key in keys] if len(keys) == len(judged.predictions) else []
+
+
+def _judged_by_targets(task: Task, lines: list[dict], scores: dict) -> Judged | None:
+    """What the metrics take, from the target texts alone, where that gives the same scores."""
+    if not scores or task.entry.get("postprocess") or task.entry.get("group_by") or task.entry.get("references_by"):
+        return None
+    if not all(isinstance(line.get("target"), str) for line in lines):
+        return None
+    judged = Judged([task.parse(line["prediction"]) for line in lines], [task.parse(line["target"]) for line in lines])
+    return judged if reproduces(task, judged, scores) else None
+
+
+def reproduces(task: Task, judged: Judged, scores: dict) -> bool:
+    """Whether the metrics come out as they were reported."""
+    known = {name: function for name, function in metric_functions(task.entry).items() if name in scores}
+    return bool(known) and all(same(measured(task, function, judged), scores[name]) for name, function in known.items())
+
+
+def measured(task: Task, function, judged: Judged) -> float:
+    """A metric's points."""
+    classes = len(task.label_words) if task.label_words else None
+    return function(judged.predictions, judged.references, groups=judged.groups, num_classes=classes)
+
+
+def same(value: float, reported: float | None) -> bool:
+    """Whether two scores are the same number, where None and NaN both say that it is none."""
+    if reported is None or math.isnan(value):
+        return (reported is None or math.isnan(reported)) and math.isnan(value)
+    return abs(value - reported) <= TOLERANCE * max(1.0, abs(reported))

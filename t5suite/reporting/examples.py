@@ -1,0 +1,85 @@
+"""A run's answers one by one: what it read, wrote and should have written, and whether that is right.
+
+>>> shown = examples_of(evaluation, most=100)
+>>> shown["verdicts"], shown["shown"], shown["examples"][0]["verdict"]
+({'right': 180, 'wrong': 95, 'invalid': 2}, 100, 'invalid')
+"""
+
+import collections
+
+from t5suite.reporting.evaluations import Evaluation
+from t5suite.tasks.targets import is_number
+from t5suite.tasks.text_metrics import normalize_answer
+
+# Of the examples that are shown, at most this share may be right ones where there are enough others.
+SHARE_RIGHT = 0.4
+LONGEST_TEXT = 1200
+# How far a number may be off and still be called right: half of the grid's step of T5's STS-B.
+CLOSE = 0.1
+
+
+def examples_of(evaluation: Evaluation, most: int) -> dict:
+    """`{"total", "verdicts": {verdict: how many}, "shown", "examples": [...]}`, at most `most` of them.
+
+    Invalid and wrong ones come first, then right ones; each kind in the rows' order.
+    """
+    verdicts = [verdict_of(evaluation, example) for example in evaluation.examples]
+    counts = collections.Counter(verdicts)
+    examples = [
+        {
+            "row": example["row"],
+            "key": example["key"],
+            "inputs": shortened(example["inputs"]),
+            "target": shortened(example["target"]),
+            "prediction": shortened(example["prediction"]),
+            "verdict": verdict,
+        }
+        for example, verdict in zip(evaluation.examples, verdicts)
+    ]
+    chosen = chosen_examples(examples, most)
+    return {
+        "total": len(examples),
+        "verdicts": {name: counts[name] for name in VERDICTS if counts[name]},
+        "shown": len(chosen),
+        "examples": chosen,
+    }
+
+
+def verdict_of(evaluation: Evaluation, example: dict) -> str:
+    """'right', 'wrong', 'invalid' (a text that is no label), or 'unlabelled'.
+
+    Classes: by the label. Numbers: as far off as STS-B's grid is wide is still right. Texts: equal to the target once
+    articles, punctuation and case are gone, as SQuAD has it; the metrics may see it more finely.
+    """
+    task, prediction, target = evaluation.task, example["prediction"], example["target"]
+    if target is None:
+        return "unlabelled"
+    if task.value_kind == "class":
+        answer = task.parse(prediction)
+        return "invalid" if answer == -1 else "right" if answer == task.parse(target) else "wrong"
+    if task.value_kind == "number":
+        if not is_number(prediction):
+            return "invalid"
+        return "right" if abs(float(prediction) - float(target)) <= CLOSE + 1e-9 else "wrong"
+    return "right" if normalize_answer(prediction) == normalize_answer(target) else "wrong"
+
+
+def chosen_examples(examples: list[dict], most: int) -> list[dict]:
+    """At most `most`, of every kind some."""
+    if len(examples) <= most:
+        return examples
+    kinds = {name: [e for e in examples if e["verdict"] == name] for name in VERDICTS}
+    others = [*kinds["invalid"], *kinds["wrong"], *kinds["unlabelled"]]
+    right = kinds["right"]
+    num_right = min(len(right), max(most - len(others), round(most * SHARE_RIGHT)))
+    return [*others[: most - num_right], *right[:num_right]]
+
+
+def shortened(text: str | None) -> str | None:
+    """A text of a length that a page can hold, with how much is left out."""
+    if text is None or len(text) <= LONGEST_TEXT:
+        return text
+    return f"{text[:LONGEST_TEXT]} … ({len(text) - LONGEST_TEXT} more characters)"
+
+
+VERDICTS = ("invalid", "wrong", "right", "unlabelled")

@@ -1,0 +1,215 @@
+"""Plots of a report by matplotlib, as files and as what stands inside the page.
+
+>>> figures = figures_of(data)
+>>> write_figures({plot.name: render(plot) for plot in figures}, "report/plots")
+[PosixPath('report/plots/scores.png'), PosixPath('report/plots/scores.svg'), ...]
+
+Files have a transparent background and grey ink that can be read on white and on black. Colours are Okabe and Ito's,
+which colour-blind readers tell apart, and every setting has a dash of its own besides.
+"""
+
+import io
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from t5suite.reporting.panels import panels_of, shown_settings
+
+# 4.5 to 1 on white and on black.
+INK = "#767676"
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#B65A93", "#9A7B00", "#7570B3", "#56789A")
+DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
+DPI = 160
+LONGEST_LABEL = 60
+
+
+class Plot(NamedTuple):
+    """One plot: what it is called, what it shows in words, how it is drawn.
+
+    Attributes:
+      draw: (matplotlib figure, whether with a legend) -> None.
+      size: inches.
+      ink: drawn in INK on a transparent background; else black on white.
+    """
+
+    name: str
+    title: str
+    draw: Callable
+    size: tuple[float, float]
+    section: str
+    ink: bool = True
+
+
+def figures_of(data: dict, sweep_plots=()) -> list[Plot]:
+    """Every plot of a report: scores, learning curves, confusion matrices, and those of sweeps."""
+    colours = colours_of(data)
+    plots = []
+    if any(entry["mean"] is not None for entry in data["scores"]):
+        rows = [entry for entry in data["scores"] if entry["metric"] != "invalid_rate" and entry["mean"] is not None]
+        if rows:
+            draw = lambda figure, legend: draw_scores(figure, rows, colours)
+            plots.append(Plot("scores", "Scores by task", draw, (7.5, 1.2 + 0.28 * len(rows)), "scores"))
+    for panel in panels_of(data):
+        draw = lambda figure, legend, panel=panel: draw_panel(figure, panel, colours, legend)
+        plots.append(Plot(panel["name"], panel["title"], draw, (3.75, 2.5), "curves"))
+    for matrix in data["confusions"]:
+        name = f"confusion-{matrix['run']}-{matrix['task']}".replace("/", "-")
+        draw = lambda figure, legend, matrix=matrix: draw_confusion(figure, matrix)
+        size = 1.6 + 0.75 * len(matrix["answers"]), 1.2 + 0.45 * len(matrix["labels"])
+        plots.append(Plot(name, f"{matrix['task']}, {matrix['run']}", draw, size, "confusions"))
+    return [*plots, *sweep_plots]
+
+
+def colours_of(data: dict) -> dict[str, tuple]:
+    """`{setting: (number, colour, dash)}`; settings beyond the palette are left out, and drawn in grey."""
+    labels = shown_settings(data, len(COLOURS))
+    return {label: (at, COLOURS[at], DASHES[at]) for at, label in enumerate(labels)}
+
+
+def draw_panel(figure, panel: dict, colours: dict, legend: bool) -> None:
+    """Seeds as thin lines, the mean of each setting as a thick one; a lone seed is drawn as a mean is."""
+    axes = figure.add_subplot()
+    for line in panel["lines"]:
+        _, colour, dash = colours.get(line["setting"], (None, INK, "-"))
+        alone = line["setting"] not in panel["means"]
+        form = {"linewidth": 1.8, "alpha": 1.0} if alone and line["setting"] in colours else THIN
+        marker = "o" if len(line["points"]) <= 12 and alone else ""
+        axes.plot(*zip(*line["points"]), color=colour, linestyle=dash, marker=marker, markersize=3, **form)
+    for setting, points in panel["means"].items():
+        _, colour, dash = colours.get(setting, (None, INK, "-"))
+        marker = "o" if len(points) <= 12 else ""
+        axes.plot(*zip(*points), color=colour, linestyle=dash, linewidth=2.0, marker=marker, markersize=3)
+    axes.set_title(literal(panel["title"]), fontsize=10)
+    axes.set_xlabel("update", fontsize=9)
+    axes.set_ylabel(panel["unit"], fontsize=9)
+    axes.xaxis.get_major_locator().set_params(integer=True, nbins=6)
+    plain(axes)
+    shown = list(dict.fromkeys(line["setting"] for line in panel["lines"]))
+    if legend and any(shown) and len(shown) > 1:
+        _legend(figure, axes, [label for label in shown if label in colours], colours)
+
+
+def _legend(figure, axes, labels: list[str], colours: dict) -> None:
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D([], [], color=colours[label][1], linestyle=colours[label][2], linewidth=2, label=shortened(label))
+        for label in labels
+    ]
+    figure.set_size_inches(figure.get_figwidth() * 1.5, figure.get_figheight() + 0.2 * len(handles))
+    figure.legend(handles=handles, loc="outside lower center", frameon=False, fontsize=8, labelcolor=INK)
+
+
+def draw_scores(figure, rows: list[dict], colours: dict) -> None:
+    """Means with their intervals, one line a score; a bar marks the majority baseline, a diamond the published T5."""
+    axes = figure.add_subplot()
+    for at, entry in enumerate(rows):
+        _, colour, _ = colours.get(entry["setting"], (None, INK, "-"))
+        interval = entry["interval"]
+        if interval:
+            axes.plot([interval["low"], interval["high"]], [at, at], color=colour, linewidth=2.2, alpha=0.6)
+        axes.plot([entry["mean"]], [at], "o", color=colour, markersize=6)
+        if entry["majority"] is not None:
+            axes.plot([entry["majority"]], [at], "|", color=INK, markersize=13, markeredgewidth=2)
+        if entry["published"] is not None:
+            axes.plot([entry["published"]], [at], "D", color=INK, markersize=5, fillstyle="none")
+    labels = [
+        f"{e['task']} {e['metric']}" + (f" ({shortened(e['setting'], 28)})" if e["setting"] else "") for e in rows
+    ]
+    axes.set_yticks(range(len(rows)), [literal(label) for label in labels], fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel("points: mean and 95 % interval;  | majority label,  ◇ published T5 (test)", fontsize=8)
+    plain(axes)
+
+
+def draw_confusion(figure, matrix: dict) -> None:
+    """Labels down, answers across, each cell its count; the shade is the share of its row."""
+    import numpy as np
+    from matplotlib.colors import LinearSegmentedColormap
+
+    axes = figure.add_subplot()
+    counts = np.array(matrix["counts"])
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    colours = LinearSegmentedColormap.from_list("blues", ["#d8e6f1", "#0b4f80"])
+    axes.imshow(shares, cmap=colours, vmin=0, vmax=1, aspect="auto")
+    for (row, column), count in np.ndenumerate(counts):
+        colour = "white" if shares[row, column] > 0.55 else "#111111"
+        axes.text(column, row, str(count), ha="center", va="center", color=colour, fontsize=9)
+    axes.set_xticks(range(len(matrix["answers"])), [literal(shortened(x, 16)) for x in matrix["answers"]], fontsize=8)
+    axes.set_yticks(range(len(matrix["labels"])), [literal(shortened(x, 16)) for x in matrix["labels"]], fontsize=8)
+    axes.set_xlabel("answer", fontsize=9)
+    axes.set_ylabel("label", fontsize=9)
+    axes.set_title(literal(f"{matrix['task']}, {matrix['run']}"), fontsize=9)
+    plain(axes, grid=False)
+
+
+def plain(axes, grid: bool = True) -> None:
+    """Ink that both themes bear, and no more lines than are needed."""
+    for side, spine in axes.spines.items():
+        spine.set_color(INK)
+        spine.set_visible(side in ("left", "bottom"))
+    axes.tick_params(colors=INK, labelsize=8)
+    axes.xaxis.label.set_color(INK)
+    axes.yaxis.label.set_color(INK)
+    axes.title.set_color(INK)
+    if grid:
+        axes.grid(color=INK, alpha=0.25, linewidth=0.6)
+
+
+def render(plot: Plot) -> dict[str, bytes]:
+    """A plot as `png`, `svg`, and `inline` (an SVG without a legend, for the page has its own).
+
+    The same data give the same bytes.
+    """
+    made = _render(plot, True, ("png", "svg"))
+    made["inline"] = _render(plot, False, ("svg",))["svg"]
+    return made
+
+
+def _render(plot: Plot, legend: bool, forms: tuple) -> dict[str, bytes]:
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=plot.size, dpi=DPI, layout="constrained")
+    FigureCanvasAgg(figure)
+    made = {}
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": plot.name, "font.size": 9}):
+        plot.draw(figure, legend)
+        for form in forms:
+            file = io.BytesIO()
+            metadata = {"Date": None} if form == "svg" else {}
+            figure.savefig(file, format=form, transparent=plot.ink or not legend, metadata=metadata)
+            figure.set_layout_engine("none")  # laid out by now
+            made[form] = file.getvalue()
+    return made
+
+
+def write_figures(rendered: dict[str, dict[str, bytes]], directory) -> list[Path]:
+    """Every rendered plot as PNG and SVG."""
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, forms in rendered.items():
+        for form in ("png", "svg"):
+            path = directory / f"{name}.{form}"
+            temporary = directory / f".{name}.{form}.tmp"
+            temporary.write_bytes(forms[form])
+            os.replace(temporary, path)
+            paths.append(path)
+    return paths
+
+
+def shortened(text, limit: int = LONGEST_LABEL) -> str:
+    """A label that leaves room for others."""
+    text = str(text)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def literal(text: str) -> str:
+    """A label in which dollars are dollars, and do not set what stands between them as a formula."""
+    return text.replace("$", r"\$")
+
+
+THIN = {"linewidth": 0.8, "alpha": 0.55}

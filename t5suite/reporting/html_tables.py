@@ -1,0 +1,218 @@
+"""The tables of the page.
+
+>>> scores_table(data)[:70]
+'<div class="scroll" tabindex="0" role="region" aria-label="Scores by t'
+"""
+
+from t5suite.reporting.cells import interval, points, short_number, significant
+from t5suite.reporting.html_parts import Markup, element, number_cell, table, text_cell
+from t5suite.reporting.markdown import hardware_of
+from t5suite.tasks.metrics import METRICS
+
+RATES = ("invalid_rate",)
+# Inside the small picture of a score, from 0 to 100 points.
+WIDTH, HEIGHT = 132, 18
+
+
+def scores_table(data: dict) -> Markup:
+    """Every setting, task and metric; the rate of invalid answers beside them."""
+    with_settings = any(setting["label"] for setting in data["settings"])
+    columns = [
+        ("Task", "text"), ("Metric", "text"), *([("Setting", "text")] if with_settings else []),
+        ("Mean", "number", "mean over the runs (seeds)"), ("SD", "number", "standard deviation over the runs"),
+        ("95 % interval", "number"), ("0 to 100", "picture"),
+        ("Majority", "number", "always the most frequent label"), ("Published", "number", "published T5, test set"),
+        ("Invalid %", "number", "answers that are no label"), ("Runs", "number"), ("Rows", "number"),
+    ]  # fmt: skip
+    invalid = {(e["setting"], e["benchmark"], e["task"]): e["mean"] for e in data["scores"] if e["metric"] in RATES}
+    rows = []
+    for entry in data["scores"]:
+        if entry["metric"] in RATES:
+            continue
+        rate = invalid.get((entry["setting"], entry["benchmark"], entry["task"]))
+        rows.append([
+            text_cell(entry["task"], header=True), text_cell(entry["metric"]),
+            *([text_cell(entry["setting"], class_="text setting")] if with_settings else []),
+            number_cell(entry["mean"], points(entry["mean"])), number_cell(entry["std"], points(entry["std"])),
+            interval_cell(entry["interval"], over=True), element("td", score_picture(entry), class_="picture"),
+            number_cell(entry["majority"], points(entry["majority"])),
+            published_cell(entry), number_cell(rate, points(rate)), number_cell(entry["n"], str(entry["n"])),
+            number_cell(entry["rows"], "–" if entry["rows"] is None else f"{entry['rows']:,}"),
+        ])  # fmt: skip
+    return table("Scores by task, in points (nll: nats per token)", columns, rows)
+
+
+def published_cell(entry: dict) -> Markup:
+    """A published score with the size of its model."""
+    if entry["published"] is None:
+        return number_cell(None, "–")
+    small = element("small", f" {entry['size']}")
+    value = entry["published"]
+    return element("td", points(value), small, class_="number", title=repr(value), data_value=value)
+
+
+def interval_cell(found: dict | None, over: bool = False) -> Markup:
+    """An interval; sorted by its lower end."""
+    if not found:
+        return number_cell(None, "–")
+    said = element("small", f" {found['over']}") if over else ""
+    whole = f"{found['low']!r} to {found['high']!r}"
+    return element("td", interval(found), said, class_="number", title=whole, data_value=found["low"])
+
+
+def score_picture(entry: dict) -> Markup:
+    """Mean and interval as dot and line; a bar at the majority baseline, a diamond at the published score."""
+    if entry["mean"] is None or entry["metric"] not in METRICS:
+        return Markup("")
+    at = lambda value: round(4 + (WIDTH - 8) * min(max(value, 0), 100) / 100, 2)
+    middle = HEIGHT / 2
+    parts = [element("line", x1=4, x2=WIDTH - 4, y1=middle, y2=middle, class_="axis")]
+    if entry["interval"]:
+        low, high = at(entry["interval"]["low"]), at(entry["interval"]["high"])
+        parts.append(element("line", x1=low, x2=high, y1=middle, y2=middle, class_="range"))
+    if entry["majority"] is not None:
+        x = at(entry["majority"])
+        parts.append(element("line", x1=x, x2=x, y1=2, y2=HEIGHT - 2, class_="majority"))
+    if entry["published"] is not None:
+        x = at(entry["published"])
+        corners = f"M{x} {middle - 5}L{x + 5} {middle}L{x} {middle + 5}L{x - 5} {middle}Z"
+        parts.append(element("path", d=corners, class_="published"))
+    parts.append(element("circle", cx=at(entry["mean"]), cy=middle, r=4, class_="mean"))
+    said = f"{points(entry['mean'])} of 100 points"
+    return element("svg", parts, viewBox=f"0 0 {WIDTH} {HEIGHT}", class_="score", role="img", aria_label=said)
+
+
+def averages_table(data: dict) -> Markup:
+    """Suite averages."""
+    columns = [("Suite", "text"), ("Setting", "text"), ("Mean", "number"), ("SD", "number"), ("95 % interval", "number"),
+               ("Published", "number", "published T5, test set"), ("Runs", "number")]  # fmt: skip
+    rows = [
+        [text_cell(e["suite"], header=True), text_cell(e["setting"] or "–"), number_cell(e["mean"], points(e["mean"])),
+         number_cell(e["std"], points(e["std"])), interval_cell(e["interval"], over=True), published_cell(e),
+         number_cell(e["n"], str(e["n"]))]
+        for e in data["averages"]
+    ]  # fmt: skip
+    return table("Suite averages, in points", columns, rows)
+
+
+def runs_table(data: dict) -> Markup:
+    """Every run's scores, each with its interval over rows."""
+    columns = [("Run", "text"), ("Task", "text"), ("Metric", "text"), ("Score", "number"),
+               ("95 % interval over rows", "number"), ("Seed", "number"), ("Notes", "text")]  # fmt: skip
+    rows = []
+    for run in data["runs"]:
+        for task, scores in run["results"].items():
+            marks = ", ".join(run["marks"].get(task, []))
+            for metric, value in scores.items():
+                found = run["intervals"].get(task, {}).get(metric)
+                rows.append([
+                    text_cell(run["name"], header=True), text_cell(task), text_cell(metric),
+                    number_cell(value, points(value)), interval_cell(found),
+                    number_cell(run["seed"], str(run["seed"])), text_cell(marks),
+                ])  # fmt: skip
+        if not run["results"]:
+            empty = [number_cell(None, "–")] * 2
+            rows.append([
+                text_cell(run["name"], header=True), text_cell(run["dataset_name"] or "–"), text_cell("–"), *empty,
+                number_cell(run["seed"], str(run["seed"])), text_cell(f"{run['status']}, no results"),
+            ])  # fmt: skip
+    return table("Every run", columns, rows)
+
+
+def groups_tables(data: dict) -> list[Markup]:
+    """Scores of parts of a task (`report_by`), where a run has them."""
+    tables = []
+    for run in data["runs"]:
+        for task, by_column in run["groups"].items():
+            for column, parts in by_column.items():
+                metrics = [name for name in next(iter(parts.values()), {}) if name != "n"]
+                rows = [
+                    [text_cell(part, header=True), number_cell(scores["n"], str(scores["n"])),
+                     *(number_cell(scores[m], points(scores[m])) for m in metrics)]
+                    for part, scores in parts.items()
+                ]  # fmt: skip
+                columns = [(column, "text"), ("Rows", "number"), *((m, "number") for m in metrics)]
+                tables.append(table(f"{task} by {column}, {run['name']}", columns, rows))
+    return tables
+
+
+def speed_table(data: dict) -> Markup | None:
+    """Medians of what was logged of time, throughput and memory; None where nothing was."""
+    names = list(dict.fromkeys(name for run in data["runs"] for name in run["speed"]))
+    if not names:
+        return None
+    columns = [("Run", "text"), ("Model", "text"), ("Parameters", "number"), ("Updates", "number"),
+               *((heading_of(name), "number", name) for name in names), ("Machine", "text")]  # fmt: skip
+    rows = []
+    for run in data["runs"]:
+        medians = [(run["speed"].get(name) or {}).get("median") for name in names]
+        rows.append([
+            text_cell(run["name"], header=True), text_cell(run["model"]["name"]),
+            number_cell(run["model"]["parameters"], short_number(run["model"]["parameters"])),
+            number_cell(run["last_step"], "–" if run["last_step"] is None else f"{run['last_step']:,}"),
+            *(number_cell(value, significant(value)) for value in medians),
+            text_cell(hardware_of({**run["environment"], "commit": {}})),
+        ])  # fmt: skip
+    return table("Speed and memory", columns, rows)
+
+
+def heading_of(name: str) -> str:
+    """A logged name as a column's header.
+
+    >>> heading_of("train/tokens_per_second"), heading_of("train/mfu")
+    ('Tokens/s', 'MFU %')
+    """
+    leaf = name.removeprefix("train/")
+    return HEADINGS.get(leaf, leaf.replace("_", " "))
+
+
+def confusion_table(matrix: dict) -> Markup:
+    """One matrix; a cell's shade is the share of its row, in ten steps."""
+    total = [sum(counts) for counts in matrix["counts"]]
+    rows = []
+    for label, counts, of_row in zip(matrix["labels"], matrix["counts"], total):
+        cells = [text_cell(label, header=True)]
+        for answer, count in zip(matrix["answers"], counts):
+            share = count / of_row if of_row else 0.0
+            shade = f"number shade{round(share * 10)}" + (" hit" if answer == label else "")
+            percent = element("small", f"{100 * share:.0f} %")
+            cells.append(
+                element("td", count, percent, class_=shade, title=f"{count} of {of_row} rows labelled {label}")
+            )
+        rows.append(cells)
+    columns = [("label ↓ answer →", "text"), *((answer, "number") for answer in matrix["answers"])]
+    return table(f"{matrix['task']}, {matrix['run']}", columns, rows, sortable=False, class_="confusion")
+
+
+def trials_table(sweep: dict) -> Markup:
+    """A sweep's trials, the best first."""
+    columns = [("Trial", "number"), (sweep["metric"], "number"), *((name, "number") for name in sweep["varied"]),
+               ("State", "text"), ("Step", "number"), ("Seconds", "number")]  # fmt: skip
+    rows = []
+    for trial in sweep["trials"]:
+        best = " ★" if trial["number"] == sweep["best"] else ""
+        number = element("th", f"{trial['number']}{best}", scope="row", class_="text", data_value=trial["number"])
+        rows.append([
+            number, number_cell(trial["value"], significant(trial["value"])),
+            *(_parameter_cell(trial["parameters"].get(name)) for name in sweep["varied"]),
+            text_cell(trial["state"], title=trial["why"] or None),
+            number_cell(trial["last_step"], "–" if trial["last_step"] is None else str(trial["last_step"])),
+            number_cell(trial["seconds"], significant(trial["seconds"], 3)),
+        ])  # fmt: skip
+    return table(f"Trials of {sweep['name']}, the best first", columns, rows)
+
+
+def _parameter_cell(value) -> Markup:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return number_cell(value, significant(value) if isinstance(value, float) else str(value))
+    return text_cell("–" if value is None else str(value), data_value=None if value is None else str(value))
+
+
+HEADINGS = {
+    "tokens_per_second": "Tokens/s",
+    "seconds_per_step": "Seconds/update",
+    "mfu": "MFU %",
+    "train_runtime": "Training, s",
+    "train_samples_per_second": "Examples/s",
+    "train_steps_per_second": "Updates/s",
+}

@@ -1,0 +1,95 @@
+"""Which learning curves stand together: one panel a task and metric, the seeds of each setting as lines in it.
+
+>>> [(panel["title"], [line["setting"] for line in panel["lines"]]) for panel in panels_of(data)]
+[('rte: accuracy', ['', '']), ('rte: training loss', ['', ''])]
+"""
+
+# What is logged beside the scores and says nothing that a curve would show.
+LEFT_OUT = (
+    "average",
+    "invalid_rate",
+    "perplexity",
+    "runtime",
+    "samples_per_second",
+    "steps_per_second",
+    "gender_parity",
+)
+MOST_PANELS = 60
+LOSSES = ("loss", "nll")
+
+
+def panels_of(data: dict) -> list[dict]:
+    """`[{"name", "title", "metric", "unit", "lines": [{"run", "setting", "points"}], "means": {setting: points}}]`.
+
+    The mean stands at the steps that all seeds of a setting logged, and only where there are several.
+    """
+    found: dict[tuple[str, str], list] = {}
+    for run in data["runs"]:
+        for name, points in run["curves"].items():
+            place = _place(name, run)
+            if place is not None:
+                line = {"run": run["name"], "setting": run["setting"], "points": points}
+                found.setdefault(place, []).append(line)
+    panels = [
+        {
+            "name": "curve-" + "-".join(part.replace("/", "-").replace(" ", "-") for part in place if part),
+            "title": f"{place[0]}: {place[1]}" if place[0] else place[1],
+            "unit": unit_of(place[1]),
+            "lines": lines,
+            "means": means_of(lines),
+        }
+        for place, lines in found.items()
+    ]
+    order = list(dict.fromkeys(place[0] for place in found))
+    places = {id(panel): place for panel, place in zip(panels, found)}
+    panels.sort(key=lambda panel: (order.index(places[id(panel)][0]), "loss" in places[id(panel)][1]))
+    return panels[:MOST_PANELS]
+
+
+def _place(name: str, run: dict) -> tuple[str, str] | None:
+    """`(task, metric)` of a logged name; None for what is no learning curve."""
+    parts = name.split("/")
+    task = run["dataset_name"] if run["benchmark"] else "pre-training"
+    if parts[0] == "train":
+        return (str(task), "training loss") if parts[1:] == ["loss"] else None
+    if parts[0] != "eval" or parts[-1] in LEFT_OUT:
+        return None
+    leaf = "held-out loss" if parts[-1] == "loss" else parts[-1]
+    if len(parts) == 3:
+        return parts[1], leaf
+    # A pre-training run's loss is its nll.
+    return None if leaf == "held-out loss" and "eval/nll" in run["curves"] else (str(task), leaf)
+
+
+def unit_of(metric: str) -> str:
+    """What an axis counts in.
+
+    >>> unit_of("accuracy"), unit_of("training loss")
+    ('points', 'nats per token')
+    """
+    return "nats per token" if any(word in metric for word in LOSSES) else "points"
+
+
+def means_of(lines: list[dict]) -> dict[str, list]:
+    """`{setting: [[step, mean], ...]}` of the settings that have several lines."""
+    means = {}
+    for setting in dict.fromkeys(line["setting"] for line in lines):
+        seeds = [dict(map(tuple, line["points"])) for line in lines if line["setting"] == setting]
+        steps = sorted(set.intersection(*(set(points) for points in seeds)))
+        if len(seeds) > 1 and steps:
+            means[setting] = [[step, sum(points[step] for points in seeds) / len(seeds)] for step in steps]
+    return means
+
+
+def shown_settings(data: dict, most: int) -> list[str]:
+    """The settings that have a colour of their own: all, or those with the best mean score where there are too many."""
+    labels = [setting["label"] for setting in data["settings"]]
+    if len(labels) <= most:
+        return labels
+    best: dict[str, list] = {label: [] for label in labels}
+    for entry in data["scores"]:
+        if entry["metric"] != "invalid_rate" and entry["mean"] is not None:
+            best[entry["setting"]].append(entry["mean"])
+    mean = {label: sum(values) / len(values) if values else float("-inf") for label, values in best.items()}
+    chosen = sorted(labels, key=lambda label: -mean[label])[: most - 1]
+    return [label for label in labels if label in chosen]

@@ -1,0 +1,239 @@
+"""Runs and sweeps -> the report data: one plain dict that every renderer shows, so that all show the same numbers.
+
+>>> data = report_data(["runs/rte-s1", "runs/rte-s2"])
+>>> data["scores"][0]["task"], data["scores"][0]["mean"], data["scores"][0]["std"]
+('rte', 64.25, 1.06)
+>>> sorted(data)
+['averages', 'confusions', 'examples', 'method', 'runs', 'scores', 'settings', 'sweeps', 'title', 'version']
+
+JSON all the way down: `report.json` is this dict, and the page carries it too.
+"""
+
+import math
+import statistics
+from pathlib import Path
+
+from t5suite import __version__
+from t5suite.errors import UserError
+from t5suite.reporting import resampling
+from t5suite.reporting.baselines import confusion, majority
+from t5suite.reporting.evaluations import Evaluation, evaluations_of
+from t5suite.reporting.examples import examples_of
+from t5suite.reporting.metric_sums import statistic_of
+from t5suite.reporting.published import published_average, published_score, published_scores
+from t5suite.reporting.run_files import read_run
+from t5suite.reporting.seeds import settings_of
+from t5suite.tasks.entries import metric_functions
+from t5suite.tracking.run_tables import averages_of_runs, read_runs
+
+# Examples on the whole page; each evaluation has an equal part of them.
+MOST_EXAMPLES = 1500
+
+
+def report_data(
+    directories, data_dir: str | None = None, size: str | None = None, most_examples: int = MOST_EXAMPLES, sweeps=()
+) -> dict:
+    """Everything that a report shows.
+
+    Args:
+      directories: of runs, finished or not.
+      data_dir: where the rows are now, if not where the runs had them.
+      size: the published T5 beside which scores stand; default: that of each run's own model.
+      sweeps: as `sweep_data` makes them.
+
+    Raises:
+      DataError: a directory without a run, or with files that cannot be read.
+    """
+    runs = [read_run(directory, name) for directory, name in named(directories).items()]
+    for run in runs:
+        run["size"] = size or run["size"]
+    settings = settings_of(runs)
+    for setting in settings:
+        for run in runs:
+            if run["name"] in setting["runs"]:
+                run["setting"] = setting["label"]
+    details = {run["name"]: _evaluated(run, data_dir) for run in runs}
+    num_evaluations = sum(len(evaluations) for evaluations in details.values())
+    most = max(10, most_examples // max(1, num_evaluations))
+    for run in runs:
+        run["intervals"] = _intervals(details[run["name"]])
+        run["baselines"] = {e.name: majority(e) for e in details[run["name"]] if e.judged is not None}
+        run["notes"] += [f"{e.name}: {e.note}" for e in details[run["name"]] if e.note]
+    pairs = [(run, evaluation) for run in runs for evaluation in details[run["name"]]]
+    return {
+        "title": title_of(runs, sweeps),
+        "version": __version__,
+        "runs": runs,
+        "settings": settings,
+        "scores": scores_of(runs, settings),
+        "averages": averages_of(runs, settings),
+        "confusions": [
+            {"run": run["name"], "task": e.name, **matrix} for run, e in pairs if (matrix := confusion(e)) is not None
+        ],
+        "examples": [{"run": run["name"], "task": e.name, **examples_of(e, most)} for run, e in pairs],
+        "sweeps": list(sweeps),
+        "method": method(),
+    }
+
+
+def named(directories) -> dict[str, str]:
+    """`{directory: a name for it}`: its last part, and as many before it as tell it from the others.
+
+    >>> named(["runs/a/s1", "runs/b/s1", "runs/c"])
+    {'runs/a/s1': 'a/s1', 'runs/b/s1': 'b/s1', 'runs/c': 'c'}
+    """
+    kept = list(dict.fromkeys(str(directory) for directory in directories))
+    parts = {directory: Path(directory).resolve().parts for directory in kept}
+    names = {}
+    for directory in kept:
+        depth = 1
+        tail = parts[directory][-depth:]
+        while depth < len(parts[directory]) and any(
+            parts[other][-depth:] == tail and parts[other] != parts[directory] for other in kept
+        ):
+            depth += 1
+            tail = parts[directory][-depth:]
+        names[directory] = "/".join(tail)
+    return names
+
+
+def _evaluated(run: dict, data_dir: str | None) -> list[Evaluation]:
+    try:
+        return evaluations_of(run["directory"], data_dir)
+    except (UserError, OSError) as error:
+        run["notes"].append(f"predictions: {error}")
+        return []
+
+
+def _intervals(evaluations: list[Evaluation]) -> dict:
+    """`{task: {metric: interval}}` over rows."""
+    found: dict = {}
+    for evaluation in evaluations:
+        if evaluation.judged is None:
+            continue
+        for name, function in metric_functions(evaluation.task.entry).items():
+            if evaluation.scores.get(name) is None:
+                continue
+            statistic = statistic_of(name, function, evaluation.judged, evaluation.num_classes)
+            interval = resampling.interval_over_rows(statistic)
+            if interval:
+                found.setdefault(evaluation.name, {})[name] = interval
+    return found
+
+
+def scores_of(runs: list[dict], settings: list[dict]) -> list[dict]:
+    """One entry a setting, task and metric: mean, standard deviation, interval, published score, majority baseline."""
+    entries = []
+    for setting in settings:
+        members = [run for run in runs if run["name"] in setting["runs"] and run["results"]]
+        tasks = dict.fromkeys((run["benchmark"], task) for run in members for task in run["results"])
+        for benchmark, task in tasks:
+            having = [run for run in members if run["benchmark"] == benchmark and task in run["results"]]
+            for metric in dict.fromkeys(m for run in having for m in run["results"][task]):
+                entries.append(_score_entry(setting["label"], benchmark, task, metric, having))
+    return entries
+
+
+def _score_entry(label: str, benchmark, task: str, metric: str, runs: list[dict]) -> dict:
+    values = {run["name"]: run["results"][task][metric] for run in runs if metric in run["results"][task]}
+    sizes = {run["size"] for run in runs}
+    size = sizes.pop() if len(sizes) == 1 else None
+    baselines = [(run["baselines"].get(task) or {}).get("scores", {}).get(metric) for run in runs]
+    known = [value for value in baselines if value is not None]
+    entry = {
+        "setting": label,
+        "benchmark": benchmark,
+        "task": task,
+        "metric": metric,
+        "values": values,
+        "rows": _rows_of_task(runs[0], task),
+        "published": published_score(benchmark, task, metric, size),
+        "size": size,
+        "majority": sum(known) / len(known) if known else None,
+        **spread(list(values.values())),
+    }
+    if len(values) == 1:
+        rows = runs[0]["intervals"].get(task, {}).get(metric)
+        entry["interval"] = {**rows, "over": "rows"} if rows else None
+    return entry
+
+
+def spread(values: list) -> dict:
+    """`{"n", "mean", "std", "interval"}`; the standard deviation is that of a sample (n - 1), and none of one value.
+
+    >>> spread([60.0, 64.0])["std"]
+    2.8284271247461903
+    """
+    numbers = [value for value in values if value is not None and math.isfinite(value)]
+    whole = len(numbers) == len(values) and bool(values)
+    interval = resampling.interval_over_values(values) if whole else None
+    return {
+        "n": len(values),
+        "mean": statistics.fmean(numbers) if whole else None,
+        "std": statistics.stdev(numbers) if whole and len(numbers) > 1 else None,
+        "interval": {**interval, "over": "seeds"} if interval else None,
+    }
+
+
+def _rows_of_task(run: dict, task: str) -> int | None:
+    """The number of rows that a result was scored on."""
+    for name, used in run["rows"].items():
+        owner, _, split = name.rpartition(".")
+        half = split.removeprefix("validation").removeprefix("test")
+        if task in (owner + half, f"{owner}{half}.test"):
+            return used
+    return None
+
+
+def averages_of(runs: list[dict], settings: list[dict]) -> list[dict]:
+    """Suite averages over seeds: those in the runs' results, and those of one-task runs that together cover a suite."""
+    entries = []
+    for setting in settings:
+        members = [run for run in runs if run["name"] in setting["runs"] and run["results"]]
+        found: dict[str, dict[str, float | None]] = {}
+        for run in members:
+            for suite, value in run["averages"].items():
+                found.setdefault(suite, {})[run["name"]] = value
+        for seed in dict.fromkeys(run["seed"] for run in members):
+            single = [run for run in members if run["seed"] == seed and not run["averages"]]
+            for suite, value in averages_of_runs(read_runs(run["directory"] for run in single)).items():
+                names = ", ".join(run["name"] for run in single if run["benchmark"] == suite)
+                found.setdefault(suite, {})[names] = value if math.isfinite(value) else None
+        sizes = {run["size"] for run in members}
+        size = sizes.pop() if len(sizes) == 1 else None
+        for suite, values in found.items():
+            published = published_average(suite, size)
+            entry = {"setting": setting["label"], "suite": suite, "values": values, "published": published}
+            entries.append({**entry, "size": size, **spread(list(values.values()))})
+    return entries
+
+
+def title_of(runs: list[dict], sweeps) -> str:
+    """What the report is about.
+
+    >>> title_of([rte_run, cola_run], [])
+    'glue: rte, cola'
+    """
+    if sweeps:
+        return "Sweep " + ", ".join(sweep["name"] for sweep in sweeps)
+    tasks = list(dict.fromkeys(task for run in runs for task in run["results"] or [run["dataset_name"] or "run"]))
+    suites = list(dict.fromkeys(run["benchmark"] for run in runs if run["benchmark"]))
+    named_tasks = ", ".join(map(str, tasks[:6])) + (f" and {len(tasks) - 6} more" if len(tasks) > 6 else "")
+    return f"{', '.join(suites)}: {named_tasks}" if suites else named_tasks
+
+
+def method() -> dict:
+    """How the numbers were made, in words that the renderers print."""
+    return {
+        "interval": (
+            f"{resampling.LEVEL:.0%} percentile bootstrap, generator seed {resampling.SEED}. Over rows: rows (groups of "
+            f"rows, such as MultiRC's questions) drawn with replacement, {resampling.RESAMPLES} times, "
+            f"{resampling.RESAMPLES_DIRECT} for metrics that are computed anew each time. Over seeds: the runs' scores "
+            f"drawn with replacement, {resampling.RESAMPLES} times; of two seeds that is their range, and of few it is "
+            "too narrow."
+        ),
+        "std": "Sample standard deviation over seeds (n - 1).",
+        "majority": "Always the most frequent label of the very rows that the run was scored on.",
+        "published": published_scores()["sources"]["test"],
+        "speed": "Medians of the logged values; nothing is shown that was not logged.",
+    }
