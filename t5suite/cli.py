@@ -14,8 +14,8 @@ import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
-from t5suite import __version__
 from t5suite.commands import (
+    completion,
     corpus,
     doctor,
     export,
@@ -30,8 +30,12 @@ from t5suite.commands import (
     tokenizer,
 )
 from t5suite.errors import ConfigError, discard_output, run_command
+from t5suite.launch.script_help import values_of
 from t5suite.lookup import closest, suggestion
 from t5suite.training.processes.launcher_flags import without_launcher_flags
+
+# With more flags than these, the usage line is a paragraph that nobody reads.
+MANY_FLAGS = 6
 
 
 class Command(NamedTuple):
@@ -111,11 +115,26 @@ def split_at_dashes(argv) -> tuple[list[str], list[str]]:
     return argv[:place], argv[place + 1 :]
 
 
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Examples keep their lines, values are named by their kind, defaults that the help does not tell are added."""
+
+    def _get_default_metavar_for_optional(self, action):
+        kind = {int: "int", float: "float"}.get(action.type, "str")
+        return values_of(action.dest, {"choices": None, "list": False, "type": kind})
+
+    def _get_help_string(self, action):
+        default = action.default
+        is_value = isinstance(default, (str, int, float)) and not isinstance(default, bool)
+        if not is_value or default == argparse.SUPPRESS or "default" in action.help:
+            return action.help
+        return f"{action.help} (default: %(default)s)"
+
+
 class CommandParser(argparse.ArgumentParser):
     """`ArgumentParser` whose errors are `ConfigError`s with the closest choices."""
 
     def __init__(self, **kwargs):
-        super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
+        super().__init__(allow_abbrev=False, formatter_class=HelpFormatter, **kwargs)
 
     def error(self, message):
         message = message.removeprefix("argument ")
@@ -132,13 +151,26 @@ class CommandParser(argparse.ArgumentParser):
         sys.stdout.flush()  # here, where a closed pipe is still caught
 
 
+class ShowVersions(argparse.Action):
+    """`--version`: looked up when it is asked for."""
+
+    def __init__(self, option_strings, dest, **kwargs):
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, **kwargs)
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        from t5suite.launch.versions import versions_text
+
+        print(versions_text(), flush=True)
+        parser.exit()
+
+
 def _parser() -> CommandParser:
     parser = CommandParser(
         prog="t5suite",
         description="Fine-tune, pre-train and compare text-to-text models.",
         epilog="`t5suite COMMAND --help` shows a command's flags and an example.",
     )
-    parser.add_argument("--version", action="version", version=f"t5suite {__version__}")
+    parser.add_argument("--version", action=ShowVersions, help="show the versions of this, Python and the libraries")
     parser.flags_of = {}
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, command in COMMANDS.items():
@@ -146,8 +178,24 @@ def _parser() -> CommandParser:
             name, help=command.help, description=command.help, epilog=f"example:\n  {command.example}"
         )
         command.add_flags(sub)
+        sub.set_defaults(parser=parser)
         parser.flags_of |= _flags_of(sub, name)
+        _shorten_usage(sub)
     return parser
+
+
+def _shorten_usage(parser) -> None:
+    """Of many flags, the usage names those alone that must be given."""
+    flags = [action for action in parser._actions if action.option_strings]
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for sub in action.choices.values():
+                _shorten_usage(sub)
+    if len(flags) > MANY_FLAGS:
+        needed = [action for action in parser._actions if action.required]
+        formatter = parser._get_formatter()
+        formatter.add_usage(None, needed, [], prefix="")
+        parser.usage = f"{' '.join(formatter.format_help().split())} [--flag value ...]"
 
 
 def _flags_of(parser, name: str) -> dict[str, list[str]]:
@@ -175,6 +223,11 @@ def _check_flags(command: str, tokens: list[str], flags: list[str]) -> None:
             near = closest(flag, flags)
             hint = f"did you mean {', '.join(near)}?" if near else f"it takes {', '.join(flags)}"
             raise ConfigError(f"t5suite {command}: unknown flag {flag}; {hint}")
+
+
+COMPLETION_EXAMPLE = """t5suite completion bash > ~/.local/share/bash-completion/completions/t5suite
+  t5suite completion zsh > ~/.zfunc/_t5suite              # with `fpath+=~/.zfunc` before compinit in .zshrc
+  t5suite completion fish > ~/.config/fish/completions/t5suite.fish"""
 
 
 COMMANDS = {
@@ -261,5 +314,11 @@ COMMANDS = {
         "t5suite slurm submit fine_tune --account lab --partition gpu --gpus_per_node 4 -- python fine_tune_t5.py",
         slurm.slurm_flags,
         slurm.run_slurm,
+    ),
+    "completion": Command(
+        "print the script that completes this command in a shell: bash, zsh or fish",
+        COMPLETION_EXAMPLE,
+        completion.completion_flags,
+        completion.complete,
     ),
 }
