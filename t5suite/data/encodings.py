@@ -36,6 +36,8 @@ class TextEncoding:
 
     tokenizer: object
     lengths: Lengths
+    # How a model that reads so can be evaluated; None where its family says so.
+    methods: tuple[str, ...] | None = field(default=None, kw_only=True)
 
     key = ""
 

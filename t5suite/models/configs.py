@@ -46,17 +46,22 @@ def load_config(
     revision: str | None = None,
     trust_remote_code: bool = False,
     from_scratch: bool = False,
+    config_class: type | None = None,
 ):
     """A configuration by name, with changes such as `d_model=256,num_layers=4`.
 
     Args:
       from_scratch: weights will be random, so that a preset (`t5-v1_1-base`) or a model type (`bert`) will do. Files
         and folders go first; a name with a slash is the hub's.
+      config_class: the class of the configuration, if of no type that transformers knows; defaults without a name.
 
     Raises:
       ConfigError: nothing of that name, a change that the configuration does not have or does not take.
     """
-    settings, make = _settings_of(name, revision, trust_remote_code, from_scratch)
+    if config_class is not None:
+        settings, make = _settings_of_class(config_class, name, revision)
+    else:
+        settings, make = _settings_of(name, revision, trust_remote_code, from_scratch)
     config = _make(make, settings)
     changes = parse_overrides(overrides)
     if changes:
@@ -83,6 +88,16 @@ def _settings_of(name, revision, trust_remote_code, from_scratch) -> tuple[dict,
     except (OSError, ValueError, KeyError, StrictDataclassError) as error:
         raise ConfigError(_unknown_config(name, error, from_scratch)) from None
     return settings, type(config)
+
+
+def _settings_of_class(config_class: type, name: str | None, revision) -> tuple[dict, type]:
+    if name is None:
+        return {}, config_class
+    require(name, "--config_name")
+    try:
+        return config_class.get_config_dict(name, revision=revision)[0], config_class
+    except (OSError, ValueError) as error:
+        raise ConfigError(cannot_load("a configuration", name, "--config_name", error)) from None
 
 
 def _make(make: type, settings: dict):

@@ -49,6 +49,8 @@ def family_of(config, asked_for: str | None = None) -> str:
     Raises:
       ConfigError: an unknown family, or one that the configuration has no model of.
     """
+    if getattr(config, "model_class", None) is not None:
+        return _family_of_own(config, asked_for)
     if asked_for not in (None, "auto"):
         if not find(asked_for, FAMILIES, "family", where="--model_family").holds(config):
             raise ConfigError(
@@ -68,6 +70,20 @@ def family_of(config, asked_for: str | None = None) -> str:
         if family in possible:
             return family
     raise ConfigError(f"a model of type {config.model_type!r} is none of {', '.join(FAMILIES)}")
+
+
+def _family_of_own(config, asked_for: str | None) -> str:
+    """The family of a class of the user's own (`own_models`), which may be of no type that transformers knows."""
+    asked_for = asked_for if asked_for not in (None, "auto") else getattr(config, "model_family", None)
+    if asked_for is not None:
+        find(asked_for, FAMILIES, "family", where="--model_family")
+        return asked_for
+    if getattr(config, "is_encoder_decoder", False):
+        return "seq2seq"
+    possible = _families_of(config)
+    if not possible:
+        raise ConfigError(f"--model_class {config.model_class}: say how it reads and writes: --model_family")
+    return "causal" if getattr(config, "is_decoder", False) and "causal" in possible else possible[-1]
 
 
 def family_of_model(model) -> str:

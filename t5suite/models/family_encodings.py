@@ -9,12 +9,14 @@ trained.
 
 import inspect
 import logging
+from dataclasses import replace
 
 from t5suite.data.encodings import DEFAULT_SEPARATOR, PromptEncoding, SegmentEncoding, TextEncoding
 from t5suite.errors import ConfigError
-from t5suite.models.answering import plain
+from t5suite.models.cached_prompts import plain
 from t5suite.models.families import family_of_model
 from t5suite.models.heads import words_of
+from t5suite.models.own_models import OwnModel, module_methods
 from t5suite.tasks.registry import Lengths
 
 logger = logging.getLogger(__name__)
@@ -31,7 +33,8 @@ def encoding_for(model, tokenizer, lengths: Lengths, separator: str | None = Non
     Raises:
       ConfigError: an encoder without a head.
     """
-    return ENCODINGS[family_of_model(model)](model, tokenizer, lengths, separator)
+    encoding = ENCODINGS[family_of_model(model)](model, tokenizer, lengths, separator)
+    return replace(encoding, methods=module_methods(model)) if isinstance(model, OwnModel) else encoding
 
 
 def _text(model, tokenizer, lengths, separator):
@@ -54,6 +57,9 @@ def _prompt(model, tokenizer, lengths, separator):
 
 
 def _segments(model, tokenizer, lengths, separator):
+    if isinstance(model, OwnModel):
+        has_types = not {"input_ids", "token_type_ids"} & set(model.left_out)
+        return SegmentEncoding(tokenizer, lengths, words_of(model.config), has_types)
     takes = inspect.signature(plain(model).forward).parameters
     if "input_ids" not in takes or model.config.problem_type is None:
         raise ConfigError(f"{type(model).__name__} has no head for classes or numbers")

@@ -30,6 +30,16 @@ from t5suite.models.families import FAMILIES, family_of, model_class_for
 from t5suite.models.head_tying import T5_TYPES, random_model, trained_model
 from t5suite.models.heads import HEAD_CLASS, draw_head_anew, give_head, head_for
 from t5suite.models.initialization import initialize
+from t5suite.models.own_models import (
+    OneClass,
+    check_class_given,
+    class_name,
+    class_named,
+    is_transformers_class,
+    load_module,
+    mark_class,
+    unknown_config_class,
+)
 from t5suite.models.packed_t5 import accept_packed_batches
 from t5suite.models.placement import by_device
 from t5suite.models.quantization import quantization_options
@@ -90,6 +100,8 @@ def load_model(
     quantization: str | None = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
+    model_class: str | None = None,
+    model_class_args: dict | None = None,
 ):
     """A model in float32; without a name, the bundled tiny T5 with random weights.
 
@@ -106,10 +118,27 @@ def load_model(
       attn_implementation: eager, sdpa, ...; transformers' own choice without it (sdpa where the model has it).
       quantization: 8bit or 4bit for matrices that stay as they are under an adapter (`quantization`).
       adapter_base: where the base model is, if `name` is an adapter's folder and it is not where that says.
+      model_class: `module:Class` of the user's own (`own_models`); a plain module is made with `model_class_args`.
 
     Raises:
       ConfigError: the model cannot be found, or its vocabulary is smaller than the tokenizer's.
     """
+    check_class_given(name, model_class)
+    own_class = class_named(model_class) if model_class is not None else None
+    if own_class is not None and not is_transformers_class(own_class):
+        return load_module(
+            model_class,
+            tokenizer=tokenizer,
+            arguments=model_class_args,
+            folder=name,
+            from_scratch=from_scratch,
+            family=family,
+            tasks=tasks,
+        )
+    if model_class_args:
+        raise ConfigError(
+            "--model_class_args: a class of transformers' is made of its configuration: --config_overrides"
+        )
     if is_adapter(name):
         return load_adapter(
             name,
@@ -130,13 +159,22 @@ def load_model(
         raise ConfigError(f"--adapter_base has no effect: --model_name_or_path {name} is no adapter's folder")
     scratch = from_scratch or config_name is not None or name is None
     config_name = config_name or name or BUNDLED_MODEL
-    config = load_config(config_name, config_overrides, dropout_rate, revision, trust_remote_code, scratch)
+    config_class = unknown_config_class(own_class)
+    if config_class is not None and config_name == BUNDLED_MODEL:
+        config_name = None
+    config = load_config(
+        config_name, config_overrides, dropout_rate, revision, trust_remote_code, scratch, config_class
+    )
+    if own_class is not None:
+        mark_class(config, own_class, model_class, family)
     family = family_of(config, family)
     options = {"dtype": torch.float32, "trust_remote_code": trust_remote_code}
     options |= quantization_options(quantization, name, scratch)
     options |= _attention_options(config, attn_implementation)
     head = head_for(tasks) if tasks and family == "masked" else None
     auto_class = model_class_for(config, family, sentence_pairs) if head is None else HEAD_CLASS
+    if own_class is not None:
+        head, auto_class = None, OneClass(own_class)
     new_head = head is not None and give_head(config, head)
     special_tokens = FAMILIES[family].special_tokens
     if scratch:
@@ -253,7 +291,7 @@ def describe(model) -> dict:
     parameters = list(model.parameters())
     placement = by_device(model)
     return {
-        "class": type(inner_model(model)).__name__,
+        "class": class_name(inner_model(model)),
         "parameters": sum(p.numel() for p in parameters),
         "trainable": sum(p.numel() for p in parameters if p.requires_grad),
         **({"placement": placement} if placement else {}),

@@ -98,6 +98,8 @@ def adapt_by_flags(model, tokenizer, arguments, trains: bool):
 def _check_beside(model, arguments, trains: bool) -> None:
     """Refuses what does not go with an adapter, or not without one."""
     flags, args = arguments.adapter, arguments.training
+    if flags.adapter is not None and arguments.model.model_class is not None:
+        raise ConfigError(f"--adapter {flags.adapter}: adapters are made for transformers' classes, not --model_class")
     if flags.merge_adapter and flags.adapter is None and not is_adapted(model):
         raise ConfigError("--merge_adapter: there is no adapter; give --adapter, or one as --model_name_or_path")
     if not trains:

@@ -27,6 +27,7 @@ from t5suite.launch.script_flags import is_script
 from t5suite.launch.script_help import answer
 from t5suite.lookup import suggestion
 from t5suite.shipped import shipped_folder
+from t5suite.training.processes.launcher_flags import without_launcher_flags
 from t5suite.training.sharding.process_state import keeping_process_state
 from t5suite.training.sweep_words import flags_and_files, list_items, settings_text, table_text
 from t5suite.yaml_files import read_yaml
@@ -57,16 +58,13 @@ REMOVED_FLAGS = {
     "predict_with_generate_max_length": "--generation_max_length",
 }
 
-# What launchers add to the command line for themselves.
-LAUNCHER_FLAGS = ("--local_rank", "--local-rank", "--_wandb")
-
 # Training arguments look for the device and the other ranks when they are made, and the last ones made count for the
 # whole process: others made beside them must look in the same place.
 DEVICE_FLAGS = ("use_cpu", "ddp_backend")
 
 
 # Words of the form 'name=value,name=value', which a sweep may have as a table.
-SETTINGS_FLAGS = ("optim_args", "config_overrides", "adapter_args")
+SETTINGS_FLAGS = ("optim_args", "config_overrides", "adapter_args", "model_class_args")
 
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
@@ -172,23 +170,6 @@ def _from_environment(parser) -> dict:
     """A trial of a sweep's agent reports to W&B, which waits for its metric, unless --report_to says otherwise."""
     reports = os.environ.get("WANDB_SWEEP_ID") and "report_to" in parser.flag_names()
     return {"report_to": "wandb"} if reports else {}
-
-
-def without_launcher_flags(argv) -> list[str]:
-    """The command line without what launchers add to it for themselves.
-
-    >>> without_launcher_flags(["--local_rank=0", "--seed", "7"])
-    ['--seed', '7']
-    """
-    kept, skip = [], False
-    for i, token in enumerate(argv):
-        if skip:
-            skip = False
-        elif token in LAUNCHER_FLAGS:
-            skip = i + 1 < len(argv) and not argv[i + 1].startswith("--")
-        elif not token.startswith(tuple(f"{flag}=" for flag in LAUNCHER_FLAGS)):
-            kept.append(token)
-    return kept
 
 
 def _find_config(path: str) -> Path:

@@ -116,10 +116,21 @@ class ModelArguments:
         default=None,
         metadata={"help": "The base of an adapter (--model_name_or_path), if not where the adapter says that it is."},
     )
+    model_class: str | None = field(
+        default=None,
+        metadata={
+            "help": "module:Class of your own: a PreTrainedModel, or any torch.nn.Module whose forward returns a loss."
+        },
+    )
+    model_class_args: str | None = field(
+        default=None, metadata={"help": "What a plain module is made with: d_model=64,num_layers=2."}
+    )
     trust_remote_code: bool = field(default=False, metadata={"help": "Run code that a hub repository brings along."})
 
     def __post_init__(self):
         check_flags(self.device_map, self.max_memory, self.embedding_on_cpu)
+        if self.model_class_args and not self.model_class:
+            raise ConfigError("--model_class_args has no effect: there is no --model_class")
 
 
 @dataclass
@@ -186,8 +197,9 @@ class EvaluationArguments:
 
     _argument_group_name = "evaluation, selection and modes"
 
-    eval_method: Literal["generate", "score"] = field(
-        default="generate", metadata={"help": "Write the answer (generate) or choose the likeliest label (score)."}
+    eval_method: Literal["generate", "score", "loss"] = field(
+        default="generate",
+        metadata={"help": "Write the answer (generate), choose the likeliest label (score), or the loss alone (loss)."},
     )
     select: Literal["average", "per_task"] = field(
         default="average",
@@ -338,6 +350,7 @@ class SuiteTrainingArguments(TrackingArguments, Seq2SeqTrainingArguments):
         check_schedule(self)
         # Our trackers mirror metrics.jsonl; the trainer's own reporting callbacks stay off.
         self.trackers, self.report_to = self.report_to, []
+        self.check_tracking()
 
     def _reconcile_strategies(self):
         """Checkpoints are taken when the model is evaluated, unless the user asked for something else."""
@@ -350,7 +363,6 @@ class SuiteTrainingArguments(TrackingArguments, Seq2SeqTrainingArguments):
             if self.eval_strategy == IntervalStrategy.STEPS and self.eval_steps is not None:
                 self.save_steps = self.eval_steps
 
-        self.check_tracking()
 
 class FineTuningArguments(NamedTuple):
     """All flags of `fine_tune_t5.py`, by subject; the order is that of the help text."""

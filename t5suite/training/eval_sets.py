@@ -85,7 +85,17 @@ def load_eval_sets(
 
 
 def method_for(encoding: TextEncoding | None, wanted: str, task: Task, alone: bool) -> str:
-    """'classify' for an encoder with a head, which nothing else can be asked of; else `choose_method`."""
+    """'classify' for an encoder with a head, which nothing else can be asked of; else `choose_method`.
+
+    Raises:
+      ConfigError: a plain module cannot be evaluated so.
+    """
+    if wanted == "loss":
+        return wanted
+    if encoding is not None and encoding.methods is not None:
+        if wanted != "generate" and wanted not in encoding.methods:
+            raise ConfigError(f"--eval_method {wanted}: the --model_class can do {', '.join(encoding.methods)}")
+        return choose_method("generate", task, alone) if "generate" in encoding.methods else encoding.methods[0]
     return "classify" if isinstance(encoding, SegmentEncoding) else choose_method(wanted, task, alone)
 
 

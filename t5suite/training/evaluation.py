@@ -31,7 +31,7 @@ from t5suite.tasks.formatters import Example
 from t5suite.tasks.registry import Lengths, Task
 from t5suite.tasks.templates import OUTPUT, fill
 
-EVAL_METHODS = ("generate", "score")
+EVAL_METHODS = ("generate", "score", "loss")
 # What is said of a task whose answers are label words, however the checkpoint was used before (a summarizer's least
 # length, say); free text is written as the checkpoint's own generation settings want it.
 PLAIN_WRITING = {
@@ -50,7 +50,7 @@ class EvalSet:
     Attributes:
       name: what results call it, such as `mnli_matched`.
       role: 'validation' or 'test'.
-      method: 'generate', 'score', 'classify' or, for running text, 'loss'.
+      method: 'generate', 'score', 'classify' or, for running text and modules that write nothing, 'loss'.
       encoding: how rows were made ids, and ids become answers; text to text without one.
       compute_metrics: the lambda that `bind_compute_metrics` made.
       candidates: per row, the texts to choose from, tokenized; only for `score`.
@@ -196,7 +196,8 @@ class Evaluator:
         tokens = sum(item["tokens"] for item in found.values())
         loss = math.fsum(item["nll"] for item in found.values()) / tokens if eval_set.labelled and tokens else None
         if eval_set.method == "loss":
-            metrics = {"nll": math.nan if loss is None else loss}
+            name = "nll" if eval_set.task.entry.get("formatter") == "document" else "loss"
+            metrics = {name: math.nan if loss is None else loss}
         return Result(
             name=eval_set.name,
             metrics=metrics,
@@ -344,7 +345,7 @@ def task_values(eval_sets: list[EvalSet], results: dict[str, Result], selection_
         result = results[eval_set.name]
         if not eval_set.selects or not result.labelled:
             continue
-        if selection_metric == "loss":
+        if selection_metric == "loss" or set(result.metrics) == {"loss"}:
             value = -result.loss if result.loss is not None else math.nan
         elif result.metrics:
             value = eval_set.optimised(result.metrics)

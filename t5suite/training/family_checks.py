@@ -10,6 +10,7 @@ import logging
 import numpy as np
 
 from t5suite.data.encodings import SegmentEncoding, TextEncoding
+from t5suite.errors import ConfigError
 from t5suite.models.configs import check_length
 from t5suite.models.families import family_of_model
 
@@ -32,6 +33,25 @@ def check_positions(model, data) -> None:
         if len(features):
             answers = np.maximum(features.labels.lengths, answer) if behind else 0
             check_length(model.config, int((features.input_ids.lengths + answers).max()), "--max_source_length")
+
+
+def check_module(args, eval_sets) -> None:
+    """What a plain module, which makes its loss by itself, does not heed; and how its checkpoints are selected.
+
+    Raises:
+      ConfigError: checkpoints shall be selected by a metric that there is not.
+    """
+    for name in ("label_smoothing_factor", "z_loss"):
+        if getattr(args, name):
+            logger.warning("--%s has no effect: the module's loss is its own", name)
+    by_loss = [eval_set.task.name for eval_set in eval_sets if eval_set.method == "loss"]
+    if by_loss:
+        logger.info("%s: evaluated by the module's loss (lower is better), not by answers", ", ".join(by_loss))
+        if args.selection_metric not in (None, "loss", "average", "selection"):
+            raise ConfigError(
+                f"--metric_for_best_model {args.selection_metric}: {by_loss[0]} is evaluated by its loss alone; "
+                "leave it out, or give the class a method generate(input_ids, attention_mask)"
+            )
 
 
 def warn_of_idle_family_flags(changed: dict, encoding: TextEncoding) -> list[str]:

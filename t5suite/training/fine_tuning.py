@@ -23,6 +23,7 @@ from t5suite.data.encodings import TextEncoding
 from t5suite.data.family_collators import COLLATORS
 from t5suite.data.features import TokenArrays
 from t5suite.data.formats.rows import RowSource
+from t5suite.data.module_batches import ModuleCollator
 from t5suite.data.sources import DataOptions
 from t5suite.data.training_data import (
     Mixing,
@@ -36,18 +37,19 @@ from t5suite.data.training_data import (
 from t5suite.errors import ConfigError
 from t5suite.models.adapters import is_adapted, is_adapter, restore_adapter
 from t5suite.models.families import family_of_model
+from t5suite.models.own_models import OwnModel
 from t5suite.tasks.registry import Lengths, Task, load_task, resolve_names
 from t5suite.tasks.task_files import load_registry
 from t5suite.training.callbacks import BestPerTaskCallback, MetricsCallback, note_final
 from t5suite.training.eval_sets import load_eval_sets, selection_eval_sets, widen_for_training_targets
 from t5suite.training.evaluation import Decoding, EvalSet, Evaluator, Report, task_values
-from t5suite.training.family_checks import GENERATION_FLAGS, check_positions
-from t5suite.training.losses import SquaredLoss
+from t5suite.training.family_checks import GENERATION_FLAGS, check_module, check_positions
+from t5suite.training.losses import ModuleLoss, SquaredLoss
 from t5suite.training.plug_in_batches import TransformedCollator
 from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns, add_plug_in_callbacks
+from t5suite.training.samples import SampleCallback
 from t5suite.training.steps import TRAINING_FLAGS, update_size
 from t5suite.training.trainer import SuiteTrainer
-from t5suite.training.samples import SampleCallback
 
 logger = logging.getLogger(__name__)
 
@@ -243,16 +245,20 @@ def make_trainer(
     check_positions(model, data)
     collator = make_collator(model, args.fp16 or args.bf16)
     transformed = with_transform(collator, plug_ins)
+    loss = SquaredLoss() if getattr(model.config, "problem_type", None) == "regression" else None
+    if isinstance(model, OwnModel):
+        check_module(args, eval_sets)
+        loss = ModuleLoss()
     trainer = SuiteTrainer(
         model=model,
         args=args,
         train_dataset=TokenArrays.concatenate(data.features) if data.features else None,
         epoch_order=order,
-        collator=transformed,
+        collator=ModuleCollator(transformed, model.takes_labels) if isinstance(model, OwnModel) else transformed,
         eval_sets=eval_sets,
         selection_metric="loss" if args.selection_metric == "loss" else None,
         name_example=example_namer([part.task.name for part in data.training_sets], data.features),
-        loss=SquaredLoss() if getattr(model.config, "problem_type", None) == "regression" else None,
+        loss=loss,
         processing_class=tokenizer,
     )
     evaluates = transformed if plug_ins.transforms_evaluation else collator
@@ -295,16 +301,16 @@ def add_callbacks(trainer: SuiteTrainer, directory, trackers, keep_task_weights:
         raise ConfigError("--select per_task puts weights back, which ZeRO and FSDP cannot; choose --select average")
     best = BestPerTaskCallback(directory, trainer.save_model if keep_task_weights else None)
     best.report_of = lambda: trainer.last_report
+    samples = SampleCallback(
+        directory, trackers, trainer.args.num_samples, trainer.eval_sets, lambda: trainer.last_report
+    )
+    trainer.add_callback(samples)
     trainer.add_callback(MetricsCallback(directory, trackers))
     trainer.add_callback(best)
     return best
 
 
 def mark_for_table(data: Data, selected: bool) -> None:
-    samples = SampleCallback(
-        directory, trackers, trainer.args.num_samples, trainer.eval_sets, lambda: trainer.last_report
-    )
-    trainer.add_callback(samples)
     """Notes for the table: these rows also chose the checkpoint; the training rows were a subset."""
     train_subsets = {part.task.name for part in data.training_sets if part.is_subset}
     for eval_set in data.scored:

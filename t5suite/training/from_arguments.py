@@ -35,7 +35,7 @@ from t5suite.training.fine_tuning import (
     plan_tasks,
 )
 from t5suite.training.own_plans import own_plan, settle_no_eval
-from t5suite.training.plug_in_arguments import metric_functions, plug_ins_of
+from t5suite.training.plug_in_arguments import metric_functions, module_settings, plug_ins_of
 from t5suite.training.plug_in_metrics import add_metrics
 from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns
 from t5suite.training.pre_training import control_ids
@@ -92,6 +92,8 @@ def tokenizer_and_model(
         **({"quantization": quantization} if quantization and not without_weights else {}),
         revision=model_args.model_revision,
         trust_remote_code=model_args.trust_remote_code,
+        model_class=model_args.model_class,
+        model_class_args=module_settings(model_args),
     )
     if model_args.model_name_or_path and not (model_args.from_scratch or model_args.config_name):
         begin_at_mean(model, words)
@@ -145,18 +147,23 @@ def encoding_by_flags(model, tokenizer, data_args, changed: dict | None = None, 
     return encoding
 
 
-def plan_for(arguments, rows=None) -> Plan:
-    """The tasks that the flags name, or make of rows of one's own (`rows`: those that are in memory, by split)."""
+def plan_for(arguments, rows=None, own_metrics: bool = False) -> Plan:
+    """The tasks that the flags name, or make of rows of one's own.
+
+    Args:
+      rows: those that are in memory, by split.
+      own_metrics: there are metrics of the user's own beside those that `--metrics` names.
+    """
     data_args = arguments.data
     settle_no_eval(arguments)
     if arguments.formats.is_given:
-        return arguments.instruction.applied(own_plan(arguments, rows), arguments.training.seed)
+        return arguments.instruction.applied(own_plan(arguments, rows, own_metrics), arguments.training.seed)
     plan = plan_tasks(
         data_args.benchmark,
         data_args.dataset_name,
         data_args.task_file,
         arguments.training.selection_metric,
-        bool(metric_functions(arguments.formats.metrics)),
+        own_metrics or bool(metric_functions(arguments.formats.metrics)),
     )
     return arguments.instruction.applied(plan, arguments.training.seed)
 

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from t5suite.data.collators import IGNORED
+from t5suite.models.own_models import module_loss
 
 
 def token_loss(logits_BTV, labels_BT, num_items, label_smoothing: float = 0.0, z_loss: float = 0.0) -> torch.Tensor:
@@ -62,6 +63,21 @@ class SquaredLoss:
             num_items_in_batch = kept_B.sum().clamp(min=1)
         differences_B = (outputs.logits[:, 0].float() - labels_B).masked_fill(~kept_B, 0.0)
         return differences_B.square().sum() / num_items_in_batch
+
+
+@dataclass(frozen=True)
+class ModuleLoss:
+    """A module's own mean loss, weighed by the share of the update's labels that its batch has (law 1).
+
+    >>> ModuleLoss()({"loss": torch.tensor(2.0)}, labels=torch.tensor([[7, 1, -100]]), num_items_in_batch=8)
+    tensor(0.5000)
+    """
+
+    def __call__(self, outputs, labels, num_items_in_batch=None) -> torch.Tensor:
+        counted = labels.ne(IGNORED).sum()
+        if num_items_in_batch is None:
+            num_items_in_batch = counted.clamp(min=1)
+        return module_loss(outputs).float() * (counted / num_items_in_batch)
 
 
 def token_logits(outputs) -> torch.Tensor:

@@ -10,6 +10,8 @@ They are flags alone: nothing that a checkpoint or a task card says leads to cod
 from dataclasses import dataclass, field
 
 from t5suite.errors import ConfigError
+from t5suite.models.own_models import class_named, is_transformers_class
+from t5suite.optim.settings import parse_settings, read_value
 from t5suite.training.plug_ins import PlugIns, check_callbacks
 from t5suite.user_objects import load_object
 
@@ -61,6 +63,27 @@ def plug_ins_of(flags: PlugInArguments, metrics: str | None = None) -> PlugIns:
     )
 
 
+def module_settings(model_args) -> dict:
+    """What `--model_class_args` says, with Python values; flags that a plain module does not heed are refused.
+
+    >>> module_settings(ModelArguments(model_class="my_models:Tiny", model_class_args="d_model=64,tied=true"))
+    {'d_model': 64, 'tied': True}
+
+    Raises:
+      ConfigError: a flag that would have no effect.
+    """
+    if model_args.model_class is None or is_transformers_class(class_named(model_args.model_class)):
+        return {name: read_value(text) for name, text in _pairs(model_args)}
+    for name in NOT_OF_MODULES:
+        if getattr(model_args, name):
+            raise ConfigError(f"--{name} has no effect: --model_class {model_args.model_class} is a plain module")
+    return {name: read_value(text) for name, text in _pairs(model_args)}
+
+
+def _pairs(model_args):
+    return parse_settings(model_args.model_class_args, "--model_class_args").items()
+
+
 def load_function(spec: str | None, flag: str):
     """What `module:function` names; None for none.
 
@@ -92,3 +115,20 @@ def named_metrics(metrics: str | None) -> str | None:
     """
     words = [word for word in (metrics or "").split(",") if word.strip() and ":" not in word]
     return ",".join(words) or None
+
+
+# Flags that say what becomes of a configuration, of embeddings or of known layers, which a plain module has not.
+NOT_OF_MODULES = (
+    "config_name",
+    "config_overrides",
+    "dropout_rate",
+    "init_checkpoint",
+    "add_tokens",
+    "attn_implementation",
+    "device_map",
+    "embedding_on_cpu",
+    "load_in_8bit",
+    "load_in_4bit",
+    "adapter_base",
+    "freeze",
+)

@@ -48,7 +48,8 @@ def start_logging(is_main: bool, disable_tqdm: bool = False) -> None:
     root.setLevel(logging.INFO if is_main else logging.ERROR)
     transformers_logging.set_verbosity(logging.WARNING if is_main else logging.ERROR)
     transformers_logging.disable_progress_bar()
-    for name in ("transformers.trainer", "transformers.trainer_utils", "accelerate.accelerator"):
+    libraries = "transformers.trainer", "transformers.trainer_utils", "accelerate.accelerator"
+    for name in (*libraries, "transformers.configuration_utils"):
         logging.getLogger(name).addFilter(is_news)
     if disable_tqdm or not is_main:
         import datasets
@@ -90,6 +91,7 @@ def is_news(record: logging.LogRecord) -> bool:
     step where two were written within a second. Whether a run is the same is decided by all its settings (`runs`); the
     trainer compares three, and takes a share of the steps (`--save_steps 0.1`) for another number than it makes of it.
     It accumulates gradients itself, so that accelerate, which is told of no accumulation, wonders about DeepSpeed's.
+    A tokenizer beside a module of the user's own has no need to know the type of that module's configuration.
     """
     return not any(text in record.getMessage() for text in NO_NEWS)
 
@@ -99,6 +101,7 @@ NO_NEWS = (
     "mtime may not be reliable",
     "arguments do not match the ones in the `trainer_state.json`",
     "Gradient accumulation steps mismatch: GradientAccumulationPlugin",
+    "You are using a model of type `own_module`",
 )
 
 

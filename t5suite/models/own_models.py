@@ -1,0 +1,407 @@
+"""Models of the user's own: `--model_class module:Class`, a transformers class or any `torch.nn.Module` with a loss.
+
+    class TinyTagger(nn.Module):                                     # my_models.py
+        def __init__(self, vocab_size, d_model=32): ...
+        def forward(self, input_ids, attention_mask, labels):
+            ...
+            return {"loss": F.cross_entropy(logits.transpose(1, 2), labels), "logits": logits}
+
+    python fine_tune_t5.py --model_class my_models:TinyTagger --model_class_args d_model=64
+
+A `PreTrainedModel` is made, trained and read as transformers' own are. A plain module is held by an `OwnModel`, whose
+configuration records the class's name and its parameters: that makes it save, check out and go on like the others.
+
+    {"model_type": "own_module", "model_class": "my_models:TinyTagger",
+     "model_class_args": {"vocab_size": 1152, "d_model": 64}, "model_family": "seq2seq", ...}
+
+A folder that names a class is read with `--model_class` alone: nothing that a checkpoint says is imported.
+"""
+
+import inspect
+import json
+import logging
+import re
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import CONFIG_MAPPING, PreTrainedConfig, PreTrainedModel
+
+from t5suite.data.module_batches import MODULE_LABELS
+from t5suite.errors import ConfigError
+from t5suite.lookup import suggestion
+from t5suite.models.answering import Answerer
+from t5suite.models.heads import head_for
+from t5suite.models.vocabulary import rows_for
+from t5suite.models.weight_files import read_weights
+from t5suite.user_objects import load_object
+
+logger = logging.getLogger(__name__)
+
+FLAG = "--model_class"
+MODEL_CLASS, MODEL_FAMILY = "model_class", "model_family"  # the configuration's names for them
+# What the collators make: a module is given those of them that its forward takes.
+COLLATED = ("input_ids", "attention_mask", "token_type_ids", "decoder_input_ids", "labels")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The class
+
+
+def class_named(spec: str) -> type:
+    """The class that `module:Class` names.
+
+    Raises:
+      ConfigError: there is none, or it is no `torch.nn.Module`.
+    """
+    found = load_object(spec, FLAG)
+    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        raise ConfigError(f"{FLAG} {spec}: it is no class of torch.nn.Module's")
+    return found
+
+
+def is_transformers_class(model_class: type) -> bool:
+    """Whether transformers makes, saves and reads models of the class by itself."""
+    return issubclass(model_class, PreTrainedModel) and model_class.config_class is not None
+
+
+def check_class_given(name: str | None, spec: str | None) -> None:
+    """A folder whose configuration names a class is read with `--model_class` only.
+
+    Raises:
+      ConfigError: the flag is missing.
+    """
+    stored = stored_settings(name).get(MODEL_CLASS)
+    if stored is None:
+        return
+    if spec is None:
+        raise ConfigError(
+            f"--model_name_or_path {name}: its model is a {stored}, code that is run only where you name it: "
+            f"add {FLAG} {stored}"
+        )
+    if spec != stored:
+        logger.warning("%s %s: %s was saved as a %s", FLAG, spec, name, stored)
+
+
+def stored_settings(name: str | None) -> dict:
+    """What the configuration in a folder says; empty where there is none."""
+    path = Path(name or "") / "config.json"
+    if name is None or not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return {}  # whoever loads it says what is wrong with it
+    return found if isinstance(found, dict) else {}
+
+
+class OneClass:
+    """Stands for transformers' `AutoModelFor...` where the class is known.
+
+    >>> OneClass(MyT5).from_config(config, dtype=torch.float32)
+    """
+
+    def __init__(self, model_class: type):
+        self.model_class = model_class
+        self._model_mapping = {model_class.config_class: model_class}
+
+    def from_config(self, config, trust_remote_code: bool = False, **options):
+        """Random weights."""
+        return self.model_class._from_config(config, **options)
+
+    def from_pretrained(self, name, config=None, trust_remote_code: bool = False, **options):
+        """Trained weights."""
+        return self.model_class.from_pretrained(name, config=config, **options)
+
+
+def unknown_config_class(model_class: type | None) -> type | None:
+    """The class's configuration, if it is of a type that transformers does not know."""
+    config_class = getattr(model_class, "config_class", None)
+    return None if config_class is None or config_class in CONFIG_MAPPING.values() else config_class
+
+
+def class_name(model) -> str:
+    """What manifests call a model's class; a held module's is its own.
+
+    >>> class_name(OwnModel(config, TinyTagger(64)))
+    'TinyTagger'
+    """
+    return type(getattr(model, "module", model) if isinstance(model, OwnModel) else model).__name__
+
+
+def mark_class(config, model_class: type, spec: str, family: str | None):
+    """Writes into a configuration which class it is of, and how its models read and write."""
+    if not isinstance(config, model_class.config_class):
+        raise ConfigError(
+            f"{FLAG} {spec}: it takes a {model_class.config_class.__name__}, and the configuration is a "
+            f"{type(config).__name__} (model type {config.model_type!r}); give another --config_name"
+        )
+    setattr(config, MODEL_CLASS, spec)
+    if family not in (None, "auto"):
+        setattr(config, MODEL_FAMILY, family)
+    return config
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A plain module
+
+
+class OwnModelConfig(PreTrainedConfig):
+    """Which class, made with which parameters."""
+
+    model_type = "own_module"
+
+
+class OwnModel(PreTrainedModel):
+    """Holds a plain module: its weights, in its own hands, with a configuration beside them.
+
+    Args:
+      module: the module itself, made and initialised.
+    """
+
+    config_class = OwnModelConfig
+    base_model_prefix = ""
+    main_input_name = "input_ids"
+    accepts_loss_kwargs = False
+
+    def __init__(self, config, module: nn.Module):
+        super().__init__(config)
+        self.module = module
+        taken = inspect.signature(module.forward).parameters
+        anything = any(p.kind is p.VAR_KEYWORD for p in taken.values())
+        self.left_out = () if anything else tuple(name for name in COLLATED if name not in taken)
+        self.post_init()
+        # Two names of one weight: it is written by the first of them alone.
+        first = {}
+        for name, parameter in self.named_parameters(remove_duplicate=False):
+            first.setdefault(id(parameter), name)
+        self.all_tied_weights_keys = {
+            name: first[id(parameter)]
+            for name, parameter in self.named_parameters(remove_duplicate=False)
+            if first[id(parameter)] != name
+        }
+        self._tied_weights_keys = {f"^{re.escape(name)}$": kept for name, kept in self.all_tied_weights_keys.items()}
+
+    def init_weights(self):
+        """The module has its weights already."""
+
+    def tie_weights(self, *args, **kwargs):
+        """The module has tied them itself."""
+
+    @property
+    def takes_labels(self) -> bool:
+        """Whether the module is given labels; if not, its loss is a mean over rows."""
+        return "labels" not in self.left_out
+
+    @property
+    def writes(self) -> bool:
+        """Whether the module can answer in text."""
+        return callable(getattr(self.module, "generate", None))
+
+    @property
+    def answerer_class(self):
+        """How it is evaluated."""
+        return ModuleAnswerer
+
+    def forward(self, **batch):
+        """The module's own outputs."""
+        if MODULE_LABELS in batch:
+            batch["labels"] = batch.pop(MODULE_LABELS)
+        return self.module(**{name: value for name, value in batch.items() if name not in self.left_out})
+
+
+def module_loss(outputs) -> torch.Tensor:
+    """The loss in a module's outputs: `loss` of an object or a table, the first of a tuple, or the tensor itself.
+
+    Raises:
+      ConfigError: there is none, or it is not one number.
+    """
+    if isinstance(outputs, dict):
+        loss = outputs.get("loss")
+    elif torch.is_tensor(outputs):
+        loss = outputs
+    else:
+        loss = outputs[0] if isinstance(outputs, tuple) and outputs else getattr(outputs, "loss", None)
+    if not torch.is_tensor(loss) or loss.numel() != 1:
+        found = f"a tensor of shape {tuple(loss.shape)}" if torch.is_tensor(loss) else f"{type(loss).__name__}"
+        raise ConfigError(
+            f"{FLAG}: its forward must return a loss (an object or table with `loss`, a tuple that begins with it, or "
+            f"the tensor), the mean over the labels that are not -100; it returned {found} for one"
+        )
+    return loss.reshape(())
+
+
+def load_module(
+    spec: str,
+    *,
+    tokenizer,
+    arguments: dict | None = None,
+    folder: str | None = None,
+    from_scratch: bool = False,
+    family: str | None = None,
+    tasks=(),
+) -> OwnModel:
+    """A plain module in its holder: new, or with the weights of a folder.
+
+    Args:
+      arguments: what the class is made with: `{"d_model": 64}`.
+      folder: a folder that a holder was saved in; its parameters hold where `arguments` says nothing.
+
+    Raises:
+      ConfigError: the class does not take the arguments, or the folder has no such model.
+    """
+    model_class, stored = class_named(spec), stored_settings(folder)
+    if folder is not None and stored.get("model_type") != OwnModelConfig.model_type:
+        raise ConfigError(
+            f"--model_name_or_path {folder}: no module of {FLAG} was saved there; for its tokenizer: --tokenizer_name"
+        )
+    if family in (None, "auto"):
+        family = stored.get(MODEL_FAMILY, "seq2seq")
+    config = _module_config(tokenizer, family, tasks)
+    config.model_class, config.model_family = spec, family
+    parameters = {**stored.get("model_class_args", {}), **(arguments or {})}
+    config.model_class_args = _with_filled(model_class, spec, parameters, config)
+    model = OwnModel(config, _made(model_class, spec, config.model_class_args))
+    if folder is not None and not from_scratch:
+        _load_weights(model, folder)
+    return model.float()
+
+
+def _module_config(tokenizer, family: str, tasks) -> OwnModelConfig:
+    """What the suite needs to know of a module beside its parameters."""
+    ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id", None) for name in ("pad", "bos", "eos")}
+    config = OwnModelConfig(is_encoder_decoder=family == "seq2seq", **ids)
+    config.vocab_size = rows_for(len(tokenizer))
+    config.decoder_start_token_id = config.pad_token_id if family == "seq2seq" else None
+    if family == "masked" and tasks:
+        words = head_for(tasks).words
+        config.problem_type = "regression" if words is None else "single_label_classification"
+        config.id2label = dict(enumerate(words or ("value",)))
+        config.label2id = {word: i for i, word in config.id2label.items()}
+    return config
+
+
+def _with_filled(model_class, spec, parameters: dict, config) -> dict:
+    """The parameters, with those that the class has and nobody gave: the vocabulary and its special tokens."""
+    known = inspect.signature(model_class).parameters
+    for name in parameters:
+        if name not in known and not any(p.kind is p.VAR_KEYWORD for p in known.values()):
+            raise ConfigError(f"--model_class_args: {spec} has no parameter {name!r}; {suggestion(name, known)}")
+    filled = {name: getattr(config, name, None) for name in FILLED if name in known and name not in parameters}
+    return {**parameters, **{name: value for name, value in filled.items() if value is not None}}
+
+
+def _made(model_class, spec: str, parameters: dict) -> nn.Module:
+    missing = [
+        name
+        for name, p in inspect.signature(model_class).parameters.items()
+        if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and name not in parameters
+    ]
+    if missing:
+        raise ConfigError(f"{FLAG} {spec}: give --model_class_args {missing[0]}=...; it cannot be made without")
+    return model_class(**parameters)
+
+
+def _load_weights(model: OwnModel, folder: str) -> None:
+    """All of a folder's weights, under the holder's names or the module's own.
+
+    Raises:
+      ConfigError: some are missing, are too many, or have another shape.
+    """
+    own = model.state_dict()
+    stored = {name if name in own else f"module.{name}": value for name, value in read_weights(folder).items()}
+    missing = sorted(own.keys() - stored.keys() - model.all_tied_weights_keys.keys())
+    extra = sorted(stored.keys() - own.keys())
+    shapes = [name for name in stored.keys() & own.keys() if stored[name].shape != own[name].shape]
+    wrong = ((missing, "lacks"), (extra, "has, and the module has not,"), (sorted(shapes), "has in another shape"))
+    for names, what in wrong:
+        if names:
+            raise ConfigError(
+                f"--model_name_or_path {folder} {what} {', '.join(names[:5])}: it is not of this {FLAG} with these "
+                "--model_class_args"
+            )
+    model.load_state_dict(stored, strict=False)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Evaluation
+
+
+def module_methods(model: OwnModel) -> tuple[str, ...]:
+    """How a module can be evaluated, the best first."""
+    if model.config.model_family == "masked":
+        return ("classify", "loss")
+    return ("generate", "loss") if model.writes else ("loss",)
+
+
+class ModuleAnswerer(Answerer):
+    """A module is asked for its loss, and for answers by its own `generate`."""
+
+    def read(self, features) -> "ModuleReading":
+        """The module's outputs for a batch."""
+        return ModuleReading(self, features)
+
+
+class ModuleReading:
+    """The loss of a batch, shared out over its rows by their labels, and what the module writes.
+
+    Attributes:
+      nll: by example: the batch's mean loss times the example's number of labels.
+      tokens: by example, how many labels count; 1 where the module takes none.
+      scores: [B][C], log-probabilities of classes, or numbers: only of a module that classifies (`masked`).
+    """
+
+    def __init__(self, answerer: ModuleAnswerer, features):
+        model = answerer.model
+        self.answerer = answerer
+        self.batch = {name: value.to(answerer.device) for name, value in answerer.collator(features).items()}
+        labels = self.batch.get("labels")
+        counts_B = torch.ones(len(self.batch["input_ids"]), dtype=torch.long)
+        if labels is not None and model.takes_labels:
+            counts_B = labels.ne(-100).reshape(len(labels), -1).sum(1)
+        batch = self.batch if counts_B.any() else {**self.batch, "labels": torch.zeros_like(labels)}
+        outputs = model(**batch)
+        loss = float(module_loss(outputs))
+        self.tokens = counts_B.tolist()
+        self.nll = [loss * count if count else 0.0 for count in self.tokens]
+        self.outputs = outputs
+
+    @property
+    def scores(self) -> list[list[float]]:
+        """What the module says of classes."""
+        outputs = self.outputs
+        logits_BC = outputs.get("logits") if isinstance(outputs, dict) else getattr(outputs, "logits", None)
+        if logits_BC is None:
+            raise ConfigError(
+                f"{FLAG}: as a classifier it must return `logits` [rows, classes] beside its loss; or evaluate by "
+                "--eval_method loss"
+            )
+        logits_BC = logits_BC.float()
+        is_number = self.answerer.model.config.problem_type == "regression"
+        return (logits_BC if is_number else logits_BC.log_softmax(-1)).reshape(len(logits_BC), -1).tolist()
+
+    def generate(self, generation_config, synced: bool = False, **options):
+        """Per row, `[(ids, None)]` of what the module's `generate` writes; that is given what it takes of COLLATED and
+        of the generation settings (`max_new_tokens`, `num_beams`)."""
+        module = self.answerer.model.module
+        taken = inspect.signature(module.generate).parameters
+        anything = any(p.kind is p.VAR_KEYWORD for p in taken.values())
+        offered = {name: self.batch[name] for name in ("input_ids", "attention_mask") if name in self.batch}
+        offered |= {name: getattr(generation_config, name) for name in ("max_new_tokens", "num_beams")}
+        written = module.generate(**{name: value for name, value in offered.items() if anything or name in taken})
+        rows = written.tolist() if torch.is_tensor(written) else [list(map(int, row)) for row in written]
+        if len(rows) != len(self.tokens):
+            raise ConfigError(f"{FLAG}: its generate wrote {len(rows)} answers for {len(self.tokens)} rows")
+        return [[(row, None)] for row in rows]
+
+    def candidate_scores(self, candidates, most=None):
+        """Not to be had of a module.
+
+        Raises:
+          ConfigError: always.
+        """
+        raise ConfigError(f"{FLAG}: a plain module cannot score candidates; --eval_method generate or loss")
+
+
+# Parameters that a class may have and need not be given.
+FILLED = ("vocab_size", "pad_token_id", "eos_token_id", "decoder_start_token_id", "num_labels")
