@@ -13,6 +13,7 @@ A run is the same whether the script or a `FineTuner` makes it: flags, steps and
 
 import copy
 import dataclasses
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,13 +31,15 @@ from t5suite.training import fine_tuning as steps
 from t5suite.training import steps as shared
 from t5suite.training.adapter_arguments import adapt_by_flags
 from t5suite.training.checkpoints import resume_choice
-from t5suite.training.from_arguments import data_for, tokenizer_and_model
+from t5suite.training.from_arguments import tokenizer_and_model
 from t5suite.training.memory_flags import summary_by_flags
 from t5suite.training.memory_summary import print_summary
 from t5suite.training.processes.ranks import Ranks
 from t5suite.tuner_answers import answer_of, decoding_of
 from t5suite.tuner_process import interruptible
 from t5suite.tuner_run import TunerRun
+
+logger = logging.getLogger(__name__)
 
 SPLITS = ("validation", "test")
 
@@ -53,6 +56,8 @@ class FineTuner(TunerRun):
         `{"train": ..., "validation": ..., "test": ...}` of files, or of rows in memory.
       tokenizer: for a model in memory; a name, a folder or an object.
       quiet: no progress bars, and no table at the end.
+      batch_transform, batch_metrics, metrics, callbacks: functions and callbacks of your own (docs/plug_ins.md), one
+        or a list: the objects themselves, or `module:Name` as in the flags.
       flags: those of `fine_tune_t5.py`, by their names; `config` for a YAML file or recipe.
 
     Raises:
@@ -95,7 +100,7 @@ class FineTuner(TunerRun):
         """Scores the model as it is and returns what `results.json` would hold; nothing is written.
 
         >>> tuner.evaluate(split="test")
-        {'tasks': {'reviews': {'accuracy': 92.0, 'invalid_rate': 0.0}}, 'averages': {}}
+        {'tasks': {'reviews.test': {'accuracy': 92.0, 'invalid_rate': 0.0}}, 'averages': {}}
 
         Raises:
           ConfigError: no such split, or no data.
@@ -106,10 +111,12 @@ class FineTuner(TunerRun):
         with self._at_work():
             evaluation = dataclasses.replace(self.eval_args, predict_only=split == "test")
             arguments = self.arguments._replace(evaluation=evaluation)
-            data = data_for(self.plan, self.tokenizer, arguments, False, self.encoding)
+            data = self._load(arguments, trains=False)
             self._make_trainer(data, selects=False)
             report = steps.evaluate_finally(self.trainer, data)
             self.results = self._results_of(report, data)
+        if not self.results["tasks"]:
+            logger.warning("evaluate: the %s rows have no labels, and so no scores; see predict", split)
         return self.results
 
     def predict(self, inputs, *, raw: bool = False, return_scores: bool = False, dataset_name=None, **decoding):
@@ -189,6 +196,7 @@ class FineTuner(TunerRun):
                 model = adapt_by_flags(model, tokenizer, self.arguments, trains=True)
             else:
                 model = copy.deepcopy(self.model).to("meta")
+                model.tie_weights()  # each of a weight's names has got a tensor of its own
             lengths = self.data_args.max_source_length, self.data_args.max_target_length
             found = summary_by_flags(model, self.args, *lengths)
             print_summary(found)

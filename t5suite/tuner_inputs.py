@@ -19,6 +19,7 @@ from t5suite.errors import ConfigError
 from t5suite.launch.script_flags import flags_of
 from t5suite.lookup import suggestion
 from t5suite.models.presets import PRESETS
+from t5suite.training.plug_ins import PlugIns, check_callbacks
 
 SCRIPT = "fine_tune_t5"
 
@@ -76,6 +77,46 @@ def argv_of(flags: Mapping[str, Any]) -> list[str]:
             value = ",".join(items)
         words.append(f"--{name}={list(value) if isinstance(value, tuple) else value}")
     return words
+
+
+def callables_of(flags: Mapping[str, Any]) -> tuple[dict[str, Any], PlugIns]:
+    """`(the other flags, plug-ins that are objects)`; those that are `module:Name` stay flags.
+
+    >>> callables_of({"metrics": ["accuracy", exact_length], "seed": 1})
+    ({'metrics': ['accuracy'], 'seed': 1}, PlugIns(metrics=(<function exact_length>,), ...))
+
+    Raises:
+      ConfigError: something that cannot be called, or callbacks that are none.
+    """
+    kept, found = dict(flags), {}
+    for name in ("batch_transform", "batch_metrics", "metrics", "callbacks"):
+        given = kept.pop(name, None)
+        several = list(given) if isinstance(given, (list, tuple)) else [] if given is None else [given]
+        words = [part for part in several if isinstance(part, str)]
+        found[name] = [part for part in several if not isinstance(part, str)]
+        if words:
+            kept[name] = words if isinstance(given, (list, tuple)) else given
+        for part in found[name] if name != "callbacks" else ():
+            if not callable(part):
+                raise ConfigError(f"{name}: a {type(part).__name__}, which is no function")
+        if name.startswith("batch_") and len(several) > 1:
+            raise ConfigError(f"{name}: one function, not {len(several)}")
+    transform, measured = (next(iter(found[name]), None) for name in ("batch_transform", "batch_metrics"))
+    if transform is not None and "transform_evaluation" in kept:
+        found["transforms_evaluation"] = bool(kept.pop("transform_evaluation"))
+    found |= {"batch_transform": transform, "batch_metrics": measured, "metrics": tuple(found["metrics"])}
+    return kept, PlugIns(**found | {"callbacks": check_callbacks(found["callbacks"])})
+
+
+def joined(named: PlugIns, given: PlugIns) -> PlugIns:
+    """The plug-ins that flags name, and those that are objects."""
+    return PlugIns(
+        batch_transform=given.batch_transform or named.batch_transform,
+        transforms_evaluation=given.transforms_evaluation or named.transforms_evaluation,
+        batch_metrics=given.batch_metrics or named.batch_metrics,
+        metrics=named.metrics + given.metrics,
+        callbacks=check_callbacks(named.callbacks + given.callbacks),
+    )
 
 
 def _refuse_flags_of_scripts(flags: Mapping[str, Any]) -> None:

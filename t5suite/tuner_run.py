@@ -8,6 +8,7 @@
 import contextlib
 import io
 import logging
+import os
 from typing import Any
 
 from t5suite.constants import DATASET_VALS
@@ -32,6 +33,7 @@ from t5suite.training.from_arguments import (
     lengths_of,
     place_by_flags,
     plan_for,
+    plug_ins_by_flags,
     start_of,
     tokenizer_and_model,
     trained_as,
@@ -39,7 +41,7 @@ from t5suite.training.from_arguments import (
 )
 from t5suite.training.resuming.resets import going_on
 from t5suite.tuner_answers import Asked
-from t5suite.tuner_inputs import argv_of, inputs_of
+from t5suite.tuner_inputs import argv_of, callables_of, inputs_of, joined
 from t5suite.tuner_process import OwnProcess, plain_progress
 
 logger = logging.getLogger(__name__)
@@ -55,8 +57,9 @@ class TunerRun:
     """
 
     def __init__(self, model: Any = None, data: Any = None, *, tokenizer: Any = None, quiet: bool = False, **flags):
-        if isinstance(tokenizer, str):
-            flags["tokenizer_name"], tokenizer = tokenizer, None
+        if isinstance(tokenizer, (str, os.PathLike)):
+            flags["tokenizer_name"], tokenizer = os.fspath(tokenizer), None
+        flags, self._callables = callables_of(flags)
         given = inputs_of(model, data, flags)
         self._flags, self._rows, self._object = given.flags, given.rows, given.model
         self._flags |= {"disable_tqdm": True} if quiet else {}
@@ -67,6 +70,7 @@ class TunerRun:
         self.results: dict = {}
         with self._process.entered():
             self._parse()
+            self._plug_ins = joined(plug_ins_by_flags(self.arguments), self._callables)
             self._card = read_task_card(self.model_args.model_name_or_path or "")
             self._has_data = given.names_data or self.model_args.model_name_or_path is None
             self.plan = self._make_plan()
@@ -109,13 +113,13 @@ class TunerRun:
     def _make_plan(self) -> steps.Plan:
         """What the flags say; without any, the tasks that the model knows."""
         if self._has_data or self._card is None:
-            return plan_for(self.arguments, self._rows)
+            return plan_for(self.arguments, self._rows, bool(self._plug_ins.metrics))
         benchmark, names = next(iter(self._card.tasks.values())).benchmark, list(self._card.tasks)
         if all(name in DATASET_VALS.get(benchmark, {}) for name in names):
             self._flags |= {"benchmark": benchmark, "dataset_name": ",".join(names)}
             self._parse()
             self._has_data = True
-            return plan_for(self.arguments)
+            return plan_for(self.arguments, None, bool(self._plug_ins.metrics))
         tasks = list(self._card.tasks.values())
         return steps.Plan(benchmark, ",".join(names), tasks, tasks, [], False)
 
@@ -142,21 +146,27 @@ class TunerRun:
             raise ConfigError(f"{idle[0]} has no effect: the model is in memory already, as it is to be")
         if self._given_tokenizer is None and self.model_args.tokenizer_name:
             self._given_tokenizer = load_tokenizer(self.model_args.tokenizer_name)
-        if self._title is None:
-            self._title = described_object(self._object)
         self.tokenizer, self.model = self._given_tokenizer, made_ready(self._object, self._given_tokenizer)
+        if self._title is None:
+            self._title = described_object(self.model)
         freeze(self.model, self.model_args.freeze, self.model_args.freeze_regex, self.model_args.unfreeze_regex)
 
     def _settings(self) -> dict:
         """What decides the run: the flags, and what is in memory instead of them."""
-        settings = shared.all_settings(*self.arguments)
+        settings = shared.all_settings(*self.arguments, plug_ins=self._plug_ins)
         if self._title is not None:
             settings["model_name_or_path"] = self._title
         return settings
 
+    def _load(self, arguments, trains: bool):
+        """The script's step 5: every split that the arguments ask for."""
+        return data_for(self.plan, self.tokenizer, arguments, trains, self.encoding, self._plug_ins)
+
     def _make_trainer(self, data, selects: bool) -> dict:
         """The script's step 6; returns the mixing rates."""
-        self.trainer, rates = trainer_for(self.model, self.tokenizer, data, self.arguments, selects=selects)
+        self.trainer, rates = trainer_for(
+            self.model, self.tokenizer, data, self.arguments, selects=selects, plug_ins=self._plug_ins
+        )
         plain_progress(self.trainer)
         self._card = self.trainer.task_card
         return rates
@@ -165,7 +175,7 @@ class TunerRun:
         """The script's steps 5 to 8."""
         shared.check_precision(self.args.fp16, self.model.config.model_type)
         steps.warn_of_idle_flags(changed_settings(self.arguments), self.plan, True, predicts=self.args.do_predict)
-        data = data_for(self.plan, self.tokenizer, self.arguments, True, self.encoding)
+        data = self._load(self.arguments, trains=True)
         rates = self._make_trainer(data, selects=True)
         run.use_data(data.described)
         run.update(tasks={task.name: task.entry for task in self.plan.tasks}, mixing_rates=rates)

@@ -26,11 +26,12 @@ FORMAT_ONLY = ("text_column", "target_column", "labels", "source_id", "target_id
                "hub_path", "hub_name")  # fmt: skip
 
 
-def own_plan(arguments, rows=None) -> Plan:
+def own_plan(arguments, rows=None, own_metrics: bool = False) -> Plan:
     """The tasks of `--data_format` or `--data_class`.
 
     Args:
       rows: `{split: rows}` that are there already, instead of the files of `--data_format`.
+      own_metrics: there are metrics of the user's own beside those that `--metrics` names.
 
     Raises:
       ConfigError: flags that do not go together, a file that is not there, a class or setting that there is not.
@@ -44,7 +45,7 @@ def own_plan(arguments, rows=None) -> Plan:
     names = [task.name for task in tasks]
     if all(not task.entry["metric_names"] for task in tasks) and arguments.training.selection_metric is None:
         arguments.training.selection_metric = "loss"  # there is nothing else to select by
-    others = bool(metric_functions(formats.metrics))
+    others = own_metrics or bool(metric_functions(formats.metrics))
     tasks = [choose_metric(task, arguments.training.selection_metric, len(tasks), others) for task in tasks]
     sources = {data.task.name: data.source for data in sets}
     scored = [task.name for task in tasks if task.entry["metric_names"]]

@@ -1,0 +1,471 @@
+"""`FineTuner` does what the script does, with models and rows in memory, too, and leaves the process as it was."""
+
+import json
+import logging
+import os
+import random
+import signal
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from absl.testing import absltest, parameterized
+from datasets import ClassLabel, Dataset, Features, Value
+from transformers import AutoModelForSeq2SeqLM, TrainerCallback
+
+import fine_tune_t5
+import t5suite
+from t5suite.data.formats.memory_rows import as_rows
+from t5suite.data.jsonl import read_jsonl, write_jsonl
+from t5suite.errors import ConfigError, DataError
+from t5suite.fine_tuner import FineTuner
+from t5suite.training.trainer import SuiteTrainer
+from t5suite.tuner_inputs import argv_of, inputs_of
+
+SETTINGS = {
+    "max_steps": 4,
+    "per_device_train_batch_size": 8,
+    "config_overrides": "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2",
+    "eval_strategy": "steps",
+    "eval_steps": 2,
+    "logging_steps": 1,
+    "disable_tqdm": True,
+    "use_cpu": True,
+}
+MINI = {**SETTINGS, "max_train_samples": 64, "max_eval_samples": 24}
+OWN = {**SETTINGS, "text_column": "text", "target_column": "label", "labels": "bad,good", "dataset_name": "reviews"}
+ROWS = [{"text": f"It was {word} {i}.", "label": word, "id": i} for i in range(40) for word in ("bad", "good")]
+# Written in every run, with nothing of its place and time in it.
+FILES = ("results.json", "task.json", "config.json", "predictions/sentiment.validation.jsonl")
+
+
+def folder() -> Path:
+    return Path(tempfile.mkdtemp()) / "run"
+
+
+def tuner(model=None, data="mini/sentiment", **settings) -> FineTuner:
+    given = MINI if isinstance(data, str) and data == "mini/sentiment" else OWN
+    if model is not None:
+        given = {name: value for name, value in given.items() if name != "config_overrides"}
+    return FineTuner(model, data, quiet=True, **{**given, "output_dir": str(folder()), **settings})
+
+
+def script(**settings) -> Path:
+    given = {**MINI, "output_dir": str(folder()), **settings}
+    fine_tune_t5.main([f"--{name}={value}" for name, value in given.items()])
+    return Path(given["output_dir"])
+
+
+def directory(made: FineTuner) -> Path:
+    return Path(made.args.output_dir)
+
+
+def weights(made) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in made.model.state_dict().items()}
+
+
+class EqualFiles(parameterized.TestCase):
+    def assertSameRun(self, one: Path, other: Path, files=FILES, weights="model.safetensors"):
+        for name in (*files, weights):
+            self.assertEqual((one / name).read_bytes(), (other / name).read_bytes(), name)
+        manifests = [json.loads((path / "manifest.json").read_text()) for path in (one, other)]
+        for part in ("tasks", "mixing_rates", "missing_tasks", "model", "encoding", "data", "fingerprint", "marks"):
+            self.assertEqual(manifests[0].get(part), manifests[1].get(part), part)
+
+
+class SameAsTheScriptTest(EqualFiles):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.script = script()
+        cls.tuner = tuner()
+        cls.results = cls.tuner.train()
+
+    def test_files_and_weights_are_the_scripts_to_the_byte(self):
+        self.assertSameRun(self.script, directory(self.tuner))
+
+    def test_it_returns_what_results_json_holds(self):
+        stored = json.loads((self.script / "results.json").read_text())
+        self.assertEqual(self.results, stored)
+        self.assertEqual(self.tuner.results, stored)
+        self.assertEqual(self.tuner.evaluate(), stored)
+
+    def test_history_has_the_lines_of_the_script(self):
+        lines = [read_jsonl(self.script / "metrics.jsonl"), self.tuner.history]
+        kept = [[{k: v for k, v in line.items() if "second" not in k and "runtime" not in k} for line in found]
+                for found in lines]  # fmt: skip
+        self.assertEqual(kept[0], kept[1])
+        self.assertEqual([line["step"] for line in self.tuner.history if "train/loss" in line], [1, 2, 3, 4])
+
+    def test_predict_gives_what_evaluation_wrote(self):
+        rows = self.tuner.trainer.eval_sets[0].rows
+        wrote = [line["prediction"] for line in read_jsonl(self.script / "predictions/sentiment.validation.jsonl")]
+        answers = self.tuner.predict([{"sentence": row["sentence"]} for row in rows])
+        self.assertEqual(answers, wrote)
+        self.assertEqual(self.tuner.predict([row["sentence"] for row in rows]), wrote)
+        texts = [example.inputs for example in self.tuner.trainer.eval_sets[0].examples]
+        self.assertEqual(self.tuner.predict(texts, raw=True), wrote)
+        self.assertEqual(self.tuner.predict(rows[0]["sentence"]), wrote[0])
+
+    def test_a_finished_run_gives_results_and_weights(self):
+        again = tuner(output_dir=str(directory(self.tuner)))
+        self.assertNotEqual(again.predict_labels("A joy."), self.tuner.predict_labels("A joy."))
+        self.assertEqual(again.train(), self.results)
+        self.assertEqual(again.predict_labels("A joy."), self.tuner.predict_labels("A joy."))
+        self.assertIsNone(again.trainer)
+
+    def test_a_saved_model_is_asked_at_once(self):
+        saved = self.tuner.save(folder())
+        for other in (FineTuner(saved, use_cpu=True), FineTuner.load(saved, use_cpu=True)):
+            self.assertEqual(other.predict("A joy.", num_beams=2), self.tuner.predict("A joy.", num_beams=2))
+            self.assertEqual(other.predict_labels(["A joy."]), self.tuner.predict_labels(["A joy."]))
+        self.assertEqual((saved / "task.json").read_bytes(), (self.script / "task.json").read_bytes())
+
+    def test_several_answers_come_with_scores(self):
+        found = self.tuner.predict(["A joy.", "No."], num_beams=3, num_return_sequences=2, return_scores=True)
+        self.assertEqual([len(answers) for answers in found], [2, 2])
+        for answers in found:
+            self.assertGreaterEqual(answers[0].score, answers[1].score)
+        texts = self.tuner.predict(["A joy.", "No."], num_beams=3, num_return_sequences=2)
+        self.assertEqual([[answer.text for answer in answers] for answers in found], texts)
+
+    def test_repr_says_what_it_is(self):
+        shown = repr(self.tuner)
+        for part in ("T5ForConditionalGeneration", "32,512 parameters", "mini/sentiment", "accuracy"):
+            self.assertIn(part, shown)
+
+    def test_a_run_is_made_longer(self):
+        longer = tuner()
+        longer.train()
+        longer.train(max_steps=6)
+        self.assertEqual(longer.trainer.state.global_step, 6)
+        self.assertEqual(longer.history[-1]["step"], 6)
+        with self.assertRaisesRegex(ConfigError, "seed cannot change now"):
+            longer.train(seed=3)
+
+
+@pytest.mark.slow
+class SameAsTheScriptInAllWaysTest(EqualFiles):
+    @parameterized.parameters(
+        ({"adapter": "lora", "lora_r": 2}, "adapter_model.safetensors"),
+        ({"eval_method": "score", "gradient_accumulation_steps": 2}, "model.safetensors"),
+        ({"optimizer": "adafactor", "freeze": "embeddings", "dropout_rate": 0.1}, "model.safetensors"),
+        ({"no_eval": True, "eval_strategy": "no"}, "model.safetensors"),
+        ({"config_name": "gpt2", "config_overrides": "n_embd=32,n_layer=1,n_head=2"}, "model.safetensors"),
+    )
+    def test_files_and_weights_are_the_scripts_to_the_byte(self, settings, file):
+        made = tuner(**settings)
+        made.train()
+        files = [name for name in FILES if (directory(made) / name).exists()]
+        self.assertIn("results.json", files)
+        self.assertSameRun(script(**settings), directory(made), files, file)
+
+
+class DataTest(EqualFiles):
+    def written(self, rows=ROWS) -> str:
+        path = Path(tempfile.mkdtemp()) / "reviews.jsonl"
+        write_jsonl(path, rows)
+        return str(path)
+
+    def test_rows_in_memory_are_those_of_a_file(self):
+        runs = []
+        for data in (self.written(), ROWS, pd.DataFrame(ROWS)):
+            made = tuner(data=data)
+            made.train()
+            runs.append(made)
+        for made in runs[1:]:
+            for name, value in weights(runs[0]).items():
+                torch.testing.assert_close(made.model.state_dict()[name], value, rtol=0, atol=0)
+            self.assertEqual(made.results, runs[0].results)
+        self.assertEqual(runs[1].args.output_dir != runs[2].args.output_dir, True)
+        self.assertEqual(runs[0].predict("It was bad 3."), runs[1].predict(pd.DataFrame(ROWS[6:7]))[0])
+
+    def test_splits_are_named(self):
+        parts = {"train": ROWS[:60], "dev": pd.DataFrame(ROWS[60:70]), "test": ROWS[70:]}
+        made = tuner(data=parts)
+        made.train()
+        self.assertEqual([len(s.rows) for s in made.trainer.eval_sets], [10])
+        self.assertContainsSubset(["accuracy"], made.evaluate("test")["tasks"]["reviews.test"])
+        files = tuner(data={"train": self.written(ROWS[:60]), "validation": self.written(ROWS[60:])})
+        self.assertEqual(files.data_args.validation_file[-5:], "jsonl")
+
+    def test_a_datasets_label_names_are_taken(self):
+        features = Features({"text": Value("string"), "label": ClassLabel(names=["bad", "good"])})
+        rows = Dataset.from_list([{**row, "label": int(row["label"] == "good")} for row in ROWS]).remove_columns("id")
+        given = {name: value for name, value in OWN.items() if name != "labels"}
+        made = FineTuner(None, rows.cast(features), quiet=True, output_dir=str(folder()), **given)
+        self.assertEqual(made.plan.train[0].label_words, ["bad", "good"])
+        made.train()
+        self.assertEqual(made.trainer.train_dataset[0]["labels"].tolist() in
+                         [made.tokenizer(word)["input_ids"] for word in ("bad", "good")], True)  # fmt: skip
+
+    def test_cells_without_a_value_are_none(self):
+        frame = pd.DataFrame({"text": ["a", None], "n": [1, 2], "x": [0.5, float("nan")]})
+        self.assertEqual(as_rows(frame), [{"text": "a", "n": 1, "x": 0.5}, {"text": None, "n": 2, "x": None}])
+        self.assertEqual(as_rows([{"n": np.int64(3)}]), [{"n": 3}])
+
+    @parameterized.parameters(
+        (7, "int holds no rows"),
+        ([], "no rows"),
+        (["a"], "row 0 is 'a', not a dict"),
+        ([{"txt": "a", "label": "bad"}] * 9, "no row has anything in column 'text'; did you mean txt"),
+        ([{"text": "a", "label": "ugly"}] * 9, "train row 0: .*ugly"),
+    )
+    def test_rows_that_are_none_are_named(self, rows, message):
+        with self.assertRaisesRegex(DataError, message):
+            tuner(data=rows, no_eval=True, eval_strategy="no").train()
+
+
+class PlugInTest(parameterized.TestCase):
+    def test_objects_take_part_in_a_run(self):
+        seen = {"batches": 0, "steps": 0}
+
+        def transform(batch):
+            seen["batches"] += 1
+            return batch
+
+        def target_tokens(outputs, batch):
+            return {"target_tokens": (batch["labels"] != -100).sum(1).float()}
+
+        def never_short(predictions, targets):
+            return {"never_short": 100.0 * sum(len(p) >= len(t) for p, t in zip(predictions, targets)) / len(targets)}
+
+        class Counting(TrainerCallback):
+            def on_step_end(self, args, state, control, **kwargs):
+                seen["steps"] += 1
+
+        made = tuner(batch_transform=transform, batch_metrics=target_tokens, metrics=never_short, callbacks=Counting(),
+                     metric_for_best_model="never_short")  # fmt: skip
+        results = made.train()
+        self.assertIn("never_short", results["tasks"]["sentiment"])
+        self.assertEqual(seen["steps"], 4)
+        self.assertGreaterEqual(seen["batches"], 4)
+        self.assertIn("train/target_tokens", {name for line in made.history for name in line})
+        manifest = json.loads((directory(made) / "manifest.json").read_text())
+        self.assertIn("never_short", json.dumps(manifest["settings"]))
+
+    def test_what_is_no_plug_in_is_named(self):
+        with self.assertRaisesRegex(ConfigError, "metrics: a int, which is no function"):
+            tuner(metrics=[3])
+        with self.assertRaisesRegex(ConfigError, "batch_transform: one function, not 2"):
+            tuner(batch_transform=[len, len])
+
+
+class InputsTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ("t5-small", None, {"model_name_or_path": "t5-small"}),
+        ("t5-v1_1-base", None, {"config_name": "t5-v1_1-base"}),
+        ("my_models:Tiny", None, {"model_class": "my_models:Tiny"}),
+        (None, "glue/cola,rte", {"benchmark": "glue", "dataset_name": "cola,rte"}),
+        (None, "super_glue/all", {"benchmark": "super_glue", "dataset_name": "all"}),
+        (None, {"train": "a.csv", "valid": "b.csv"},
+         {"data_format": "csv", "train_file": "a.csv", "validation_file": "b.csv"}),
+    )  # fmt: skip
+    def test_model_and_data_stand_for_flags(self, model, data, flags):
+        self.assertEqual(inputs_of(model, data, {}).flags, flags)
+
+    @parameterized.parameters(("a.csv", "csv"), ("a.tsv.gz", "tsv"), ("a.txt", "text"), ("a.json", "jsonl"))
+    def test_a_files_kind_is_its_name(self, name, kind):
+        path = Path(tempfile.mkdtemp()) / name
+        path.touch()
+        self.assertEqual(inputs_of(None, path, {}).flags, {"data_format": kind, "train_file": str(path)})
+        self.assertEqual(inputs_of(None, path.parent, {}).flags, {"data_format": kind, "train_dir": str(path.parent)})
+        self.assertEqual(inputs_of(None, path, {"data_format": "alpaca"}).flags["data_format"], "alpaca")
+
+    @parameterized.parameters(
+        (None, "rewiews.csv", {}, "'rewiews.csv': no such file or folder"),
+        (None, "glue", {}, "no benchmark/task"),
+        (None, {"train": "a.csv", "validation": [{"a": 1}]}, {}, "train in files, other splits in memory"),
+        (None, {"trian": ROWS}, {}, "no split 'trian'; did you mean train"),
+        (None, {"dev": ROWS, "validation": ROWS}, {}, "two of dev, validation"),
+        (None, "glue/rte", {"benchmark": "mini"}, "data says benchmark='glue', and benchmark='mini' too"),
+        ("t5-small", None, {"model_name_or_path": "x"}, "model says model_name_or_path='t5-small'"),
+        (None, None, {"dry_run": True}, "dry_run=True: it is the script's; in Python look at tuner.summary"),
+    )
+    def test_what_stands_for_nothing_is_named(self, model, data, flags, message):
+        with self.assertRaisesRegex(ConfigError, message):
+            inputs_of(model, data, flags)
+
+    def test_lists_are_words_with_commas_where_the_flag_is_one_word(self):
+        argv = argv_of({"labels": ["bad", "good"], "data_path": ["a", "b"], "max_steps": 3})
+        self.assertEqual(argv, ["--labels=bad,good", "--data_path=['a', 'b']", "--max_steps=3"])
+        with self.assertRaisesRegex(ConfigError, "holds a comma"):
+            argv_of({"labels": ["yes, sir", "no"]})
+
+
+class ProcessTest(EqualFiles):
+    def test_two_in_one_process_do_not_meddle_with_each_other(self):
+        alone = tuner()
+        alone.train()
+        one, other = tuner(), tuner(seed=7, bf16=True)
+        other.train()
+        torch.rand(3)
+        one.train()
+        self.assertSameRun(directory(alone), directory(one))
+        self.assertEqual(one.trainer.accelerator.mixed_precision, "no")
+
+    def test_nothing_is_left_behind(self):
+        def state():
+            root = logging.getLogger()
+            return {
+                "python": random.getstate(),
+                "numpy": np.random.get_state()[1].tolist(),
+                "torch": torch.get_rng_state().tolist(),
+                "signals": {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)},
+                "environment": dict(os.environ),
+                "handlers": (list(root.handlers), root.level, list(logging.getLogger("t5suite").handlers)),
+                "filters": list(logging.getLogger("transformers.trainer").filters),
+            }
+
+        before = state()
+        made = tuner()
+        made.train()
+        made.evaluate()
+        made.predict("A joy.")
+        for name, value in state().items():
+            self.assertEqual(value, before[name], name)
+
+    def test_ctrl_c_keeps_a_checkpoint_and_training_goes_on_as_if_nothing_had_been(self):
+        whole = tuner()
+        whole.train()
+        broken, handler = tuner(), signal.getsignal(signal.SIGINT)
+        step = SuiteTrainer.training_step
+
+        def interrupted(trainer, *args, **kwargs):
+            if trainer.state.global_step == 2:
+                os.kill(os.getpid(), signal.SIGINT)
+            return step(trainer, *args, **kwargs)
+
+        asked_to_stop = self.assertRaisesRegex(KeyboardInterrupt, "goes on from .*checkpoint-3")
+        with mock.patch.object(SuiteTrainer, "training_step", interrupted), asked_to_stop:
+            broken.train()
+        self.assertIs(signal.getsignal(signal.SIGINT), handler)
+        self.assertLen(broken.predict(["A joy.", "No."]), 2)
+        broken.train()
+        self.assertSameRun(directory(whole), directory(broken))
+
+    def failing(self, made):
+        full = mock.patch.object(SuiteTrainer, "_maybe_log_save_evaluate", side_effect=OSError("no space"))
+        with full, self.assertRaisesRegex(OSError, "no space"):
+            made.train()
+
+    def test_a_failure_before_the_first_checkpoint_begins_with_the_first_weights_again(self):
+        whole, broken = tuner(), tuner()
+        whole.train()
+        self.failing(broken)
+        broken.train()
+        self.assertSameRun(directory(whole), directory(broken))
+
+    def test_a_model_in_memory_that_was_trained_is_not_taken_for_a_new_one(self):
+        made = tuner(tuner().model, tokenizer=tuner().tokenizer)
+        self.failing(made)
+        with self.assertRaisesRegex(ConfigError, "was trained before, and no checkpoint is left"):
+            made.train()
+
+
+class ModelTest(EqualFiles):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.base = tuner().save(folder())
+
+    def test_a_model_in_memory_is_that_of_its_folder(self):
+        by_name = tuner(self.base)
+        model = AutoModelForSeq2SeqLM.from_pretrained(self.base)
+        by_object = tuner(model, tokenizer=str(self.base))
+        for made in (by_name, by_object):
+            made.train()
+        for name in ("results.json", "model.safetensors", "predictions/sentiment.validation.jsonl"):
+            self.assertEqual((directory(by_name) / name).read_bytes(), (directory(by_object) / name).read_bytes())
+        self.assertIs(by_object.model, model)
+        self.assertEqual(by_object.predict(["A joy."]), by_name.predict(["A joy."]))
+
+    def test_another_model_in_memory_is_another_run(self):
+        made = tuner(AutoModelForSeq2SeqLM.from_pretrained(self.base), tokenizer=str(self.base))
+        made.train()
+        other = AutoModelForSeq2SeqLM.from_pretrained(self.base)
+        other.shared.weight.data += 1
+        with self.assertRaisesRegex(ConfigError, "holds another run.*model_name_or_path"):
+            tuner(other, tokenizer=str(self.base), output_dir=str(directory(made))).train()
+
+    def test_frozen_parts_stay_as_they_are_and_are_the_flags(self):
+        made = tuner(self.base)
+        self.assertIn("shared.weight", made.freeze(embeddings=True, encoder=1))
+        made.freeze(pattern="decoder.*relative")
+        before = weights(made)
+        made.train()
+        after = made.model.state_dict()
+        changed = {name for name in before if not torch.equal(before[name], after[name])}
+        self.assertNotEmpty(changed)
+        self.assertEmpty(
+            [name for name in changed if "encoder.block" in name or "shared" in name or "relative" in name]
+        )
+        flags = tuner(self.base, freeze="encoder:1,embeddings", freeze_regex="(?:decoder.*relative)")
+        flags.train()
+        self.assertSameRun(directory(made), directory(flags))
+        with self.assertRaisesRegex(ConfigError, "nothing is named"):
+            made.freeze()
+
+    def test_an_adapter_is_saved_alone_and_asked_as_any_model(self):
+        made = tuner(self.base, adapter="lora", lora_r=2)
+        made.train()
+        with self.assertRaisesRegex(ConfigError, "has an adapter"):
+            made.freeze(embeddings=True)
+        saved = made.save(folder())
+        self.assertFalse((saved / "model.safetensors").exists())
+        self.assertEqual(FineTuner(saved, use_cpu=True).predict_labels("A joy."), made.predict_labels("A joy."))
+
+    def test_a_summary_counts_what_is_trained(self):
+        made = tuner(self.base)
+        self.assertEqual(made.summary()["trainable"], 32512)
+        made.freeze(embeddings=True)
+        found = made.summary()
+        self.assertEqual((found["parameters"], found["frozen"]), (32512, made.model.shared.weight.numel()))
+        model = AutoModelForSeq2SeqLM.from_pretrained(self.base)
+        in_memory = tuner(model, tokenizer=str(self.base))
+        self.assertEqual(in_memory.summary()["memory"], tuner(self.base).summary()["memory"])
+        self.assertFalse(any(parameter.is_meta for parameter in model.parameters()))
+
+    @parameterized.parameters(
+        (lambda: tuner(torch.nn.Linear(2, 2)), "Linear is no transformers model"),
+        (lambda: tuner(tuner().model), "comes without a tokenizer"),
+        (lambda: tuner(tuner().model, tokenizer=tuner().tokenizer, dropout_rate=0.1), "dropout_rate has no effect"),
+        (lambda: FineTuner.load("/nowhere"), "no folder '/nowhere'"),
+        (lambda: FineTuner(lerning_rate=1), "--lerning_rate; did you mean --learning_rate"),
+        (lambda: tuner().predict("a", num_beam=2), "no setting 'num_beam'; did you mean num_beams"),
+        (lambda: tuner().evaluate("tset"), "no split 'tset'; did you mean test"),
+        (lambda: tuner(eval_only=True).train(), "eval_only=True trains nothing"),
+        (lambda: tuner(early_stopping_patience=2).train(valid=False), "early_stopping_patience"),
+    )
+    def test_what_does_not_go_is_named(self, make, message):
+        with self.assertRaisesRegex(ConfigError, message):
+            make()
+
+    def test_a_model_without_data_is_asked_and_not_trained(self):
+        folder_of_nothing = self.base.parent / "bare"
+        tuner().model.save_pretrained(folder_of_nothing)
+        tuner().tokenizer.save_pretrained(folder_of_nothing)
+        made = FineTuner(folder_of_nothing, use_cpu=True)
+        self.assertLen(made.predict(["any text"]), 1)
+        with self.assertRaisesRegex(ConfigError, "nothing to train on"):
+            made.train()
+
+    def test_all_rows_are_trained_on_where_nothing_is_validated(self):
+        made = tuner(data=ROWS, eval_strategy="epoch")
+        with self.assertRaisesRegex(ConfigError, "--no_eval evaluates nothing, which --eval_strategy"):
+            made.train(valid=False)
+        given = {name: value for name, value in OWN.items() if not name.startswith("eval")}
+        made = FineTuner(None, ROWS, quiet=True, output_dir=str(folder()), **given)
+        self.assertEqual(made.train(valid=False), {"tasks": {}, "averages": {}})
+        self.assertLen(made.trainer.train_dataset, len(ROWS))
+
+    def test_it_is_the_packages_own(self):
+        self.assertIs(t5suite.FineTuner, FineTuner)
+
+
+if __name__ == "__main__":
+    absltest.main()
