@@ -36,6 +36,7 @@ def any_collator(name, inputs_length=64, **settings):
     """A collator of any objective, with all that one may need."""
     given = {
         "word_start_V": np.arange(40_000) % 3 != 2,
+        "sentence_end_V": np.arange(40_000) % 7 == 0,
         "replacement_ids": range(20_000, 20_100),
         "mode_token_ids": MODES,
         "decoder_start_token_id": START,
@@ -190,6 +191,7 @@ class EveryObjectiveTest(parameterized.TestCase):
         given = {"sentinel_ids": SENTINELS, "eos_id": EOS, "targets_length": collator.targets_length}
         given |= {
             "word_start_V": collator.word_start_V,
+            "sentence_end_V": collator.sentence_end_V,
             "replacement_ids": collator.replacement_ids,
             "mode_token_ids": MODES,
         }

@@ -31,6 +31,8 @@ from t5suite.data.objectives import (
     ul2,
     unit_denoising,
 )
+from t5suite.data.objectives.vocabulary import sentence_end_flags, word_start_flags
+from t5suite.models.loading import load_tokenizer
 
 SENTINELS = list(range(32099, 31999, -1))
 EOS, MODES = 1, {"R": 32100, "S": 32101, "X": 32102}
@@ -41,6 +43,7 @@ GIVEN = {
     "mode_token_ids": MODES,
     "targets_length": None,
     "word_start_V": np.arange(40_000) % 3 != 2,  # every third id continues a word
+    "sentence_end_V": np.arange(40_000) % 7 == 0,
 }
 # Another value for each setting that an objective may heed.
 OTHER = {
@@ -78,7 +81,7 @@ def draw(name, num_rows, length, seed=0, **settings):
 def restored(name, inputs, targets):
     """The tokens that a datum came from, sorted where the objective does not tell their order."""
     text = [[t for t in side.tolist() if t not in (EOS, *MODES.values())] for side in (inputs, targets)]
-    if name in ("mass_style", "bert_style", "deshuffling", "full_lm"):
+    if name in ("mass_style", "bert_style", "deshuffling", "sentence_deshuffling", "full_lm"):
         return text[1]
     if name == "prefix_lm":
         return text[0] + text[1]
@@ -263,6 +266,28 @@ class StatisticsTest(parameterized.TestCase):
         counts = collections.Counter(map(tuple, inputs.values.reshape(-1, 4).tolist()))
         self.assertLen(counts, 24)
         self.assertGreater(stats.chisquare(list(counts.values())).pvalue, 1e-4)
+
+    def test_sentences_come_whole_and_in_every_order_equally_often(self):
+        """Three sentences, the second with a stop that no word follows; the block's end cuts the third."""
+        tokens = [11, 12, 4, 21, 4, 29, 22, 4, 31, 32]
+        ends, starts = np.arange(40) == 4, np.arange(40) != 29
+        rows = np.tile(tokens, (DRAWS, 1))
+        rngs = DatumRngs(0, range(DRAWS))
+        inputs, targets = OBJECTIVES["sentence_deshuffling"].batch(rows, rngs, EOS, ends, starts)
+        self.assertTrue((targets.values.reshape(DRAWS, -1) == [*tokens, EOS]).all())
+        counts = collections.Counter(map(tuple, inputs.values.reshape(DRAWS, -1).tolist()))
+        sentences = [[11, 12, 4], [21, 4, 29, 22, 4], [31, 32]]
+        orders = {(*itertools.chain(*order), EOS) for order in itertools.permutations(sentences)}
+        self.assertEqual(set(counts), orders)
+        self.assertGreater(stats.chisquare(list(counts.values())).pvalue, 1e-4)
+
+    def test_sentences_end_behind_stops_that_words_follow(self):
+        tokenizer = load_tokenizer(None)
+        ids = tokenizer("The cats sleep. Is it late? The dogs run!")["input_ids"]
+        ends, starts = sentence_end_flags(tokenizer), word_start_flags(tokenizer)
+        cuts = [i + 1 for i in range(len(ids) - 1) if ends[ids[i]] and starts[ids[i + 1]]]
+        pieces = [tokenizer.decode(ids[a:b]) for a, b in itertools.pairwise([0, *cuts, len(ids)])]
+        self.assertEqual(pieces, ["The cats sleep.", "Is it late?", "The dogs run!", "</s>"])
 
     @parameterized.parameters((0.5, 1, 19), (0.25, 10, 19), (0.1, 15, 19), (0.75, 1, 10))
     def test_prefixes_are_uniform_between_their_bounds(self, density, shortest, longest):

@@ -46,6 +46,7 @@ class T5DataCollator:
         (`OBJECTIVES[objective].heeds`), None meaning the objective's own default.
       replacement_ids: what `bert_style` draws its random tokens from.
       mask_units, collocations, word_start_V: what `unit_denoising` hides as a whole (`word_masks.unit_masks`).
+      sentence_end_V: where `sentence_deshuffling` cuts.
 
     Attributes:
       tokens_lengths: raw tokens of a block, for each denoiser; `tokens_length` where there is only one.
@@ -69,6 +70,7 @@ class T5DataCollator:
     mask_units: str | None = None
     collocations: object | None = None
     word_start_V: np.ndarray | None = None
+    sentence_end_V: np.ndarray | None = None
     seed: int = 0
     decoder_start_token_id: int = 0
     pad_token_id: int = 0
@@ -84,7 +86,7 @@ class T5DataCollator:
         self.weights = objective.weights
         needs = {"sentinel_ids": self.sentinel_ids, "eos_id": self.eos_token_id}
         needs |= {"replacement_ids": self.replacement_ids, "targets_length": self.targets_length}
-        needs["word_start_V"] = self.word_start_V
+        needs |= {"word_start_V": self.word_start_V, "sentence_end_V": self.sentence_end_V}
         self._settings = {name: needs[name] for name in objective.needs}
         for name in objective.heeds:
             if getattr(self, name) is not None:

@@ -11,8 +11,8 @@ encoder runs once for all of it. Prompts of decoder-only models are padded on th
 Shapes: B examples, P pairs of example and candidate, S source and T target tokens, C classes, V vocabulary.
 """
 
-import inspect
 from abc import ABC, abstractmethod
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from t5suite.data.collators import IGNORED, Seq2SeqCollator, shift_right
 from t5suite.data.family_collators import COLLATORS, CausalCollator, SegmentCollator, joined
+from t5suite.models.cached_prompts import keeps_prompts, read_prompts, reading_options
 from t5suite.models.families import family_of_model
 
 # (row, candidate) pairs that are scored at once, counted in the tokens that they attend to.
@@ -158,9 +159,7 @@ class CausalAnswerer(Answerer):
 
     def __init__(self, model, tokenizer, collator: CausalCollator, device):
         super().__init__(model, tokenizer, collator, device)
-        taken = inspect.signature(plain(model).forward).parameters
-        self.has_positions = "position_ids" in taken
-        self.keeps_some_logits = "logits_to_keep" in taken
+        self.keeps_prompts = keeps_prompts(model)
 
     def read(self, features) -> "CausalReading":
         """Prompts and answers of a batch."""
@@ -172,32 +171,40 @@ class CausalAnswerer(Answerer):
         mask = self.collator.pad_left([[1] * len(prompt) for prompt in prompts], 0)
         return {"input_ids": rows.to(self.device), "attention_mask": mask.to(self.device)}
 
-    def answer_nll(self, pairs) -> tuple[list[float], list[int]]:
-        """`(nats, tokens)` of the answer of each (prompt, answer); logits are made of the answers' places alone."""
+    def answer_nll(self, pairs) -> list[float]:
+        """The nats of the answer of each (prompt, answer), read whole; logits are made of the answers' places alone."""
         rows = [joined(prompt, answer) for prompt, answer in pairs]
         batch = self.left_padded([inputs for inputs, _ in rows])
         kept = max(len(answer) for _, answer in pairs)
         labels_PT = self.collator.pad_left([labels for _, labels in rows], IGNORED)[:, -kept:].to(self.device)
-        if self.has_positions:
-            batch["position_ids"] = (batch["attention_mask"].cumsum(-1) - 1).clamp(min=0)
-        if self.keeps_some_logits:
-            batch["logits_to_keep"] = labels_PT.shape[1]
+        mask_PX = batch["attention_mask"]
+        batch |= reading_options(self.model, mask_PX, mask_PX.shape[1], labels_PT.shape[1])
         logits_PTV = self.model(**batch, use_cache=False).logits[:, -labels_PT.shape[1] :].float()
         nll_PT = F.cross_entropy(logits_PTV.transpose(1, 2), labels_PT, ignore_index=IGNORED, reduction="none")
-        return nll_PT.sum(dim=1).tolist(), labels_PT.ne(IGNORED).sum(dim=1).tolist()
+        return nll_PT.sum(dim=1).tolist()
 
 
 class CausalReading:
-    """The prompts of a batch, and the loss of its answers.
-
-    Attributes:
-      nll, tokens: by example, as in `Seq2SeqReading`.
-    """
+    """The prompts of a batch, and the loss of its answers, which is worked out when it is asked for."""
 
     def __init__(self, answerer: CausalAnswerer, features):
         self.answerer = answerer
         self.prompts = [feature["input_ids"] for feature in features]
-        self.nll, self.tokens = answerer.answer_nll([(f["input_ids"], f["labels"]) for f in features])
+        self.labels = [feature["labels"] for feature in features]
+        self.cached = None
+
+    @cached_property
+    def nll(self) -> list[float]:
+        """Nats by example."""
+        if self.cached is not None and all(map(len, self.labels)):
+            return self.cached.nll(range(len(self.labels)), self.labels)
+        return self.answerer.answer_nll(list(zip(self.prompts, self.labels, strict=True)))
+
+    @property
+    def tokens(self) -> list[int]:
+        """By example, how many of its tokens count: a row's very first token is behind nothing."""
+        pairs = zip(self.prompts, self.labels, strict=True)
+        return [max(len(labels) - (len(prompt) == 0), 0) for prompt, labels in pairs]
 
     def generate(self, generation_config, synced: bool = False, **options):
         """As `Answerer.generate`; `options` go to transformers' `generate` (`logits_processor`, ...)."""
@@ -209,14 +216,25 @@ class CausalReading:
 
     def candidate_scores(self, candidates, most=lambda number: number) -> list[list[float]]:
         """Log-probabilities of each example's candidates, each behind its prompt; `most` as in `Seq2SeqReading`."""
+        self._read_once(most)
         longest = max(len(prompt) for prompt in self.prompts)
         longest += max(len(ids) for of_example in candidates for ids in of_example)
 
         def score(chunk):
-            nll, _ = self.answerer.answer_nll([(self.prompts[b], candidates[b][c]) for b, c in chunk])
-            return [-value for value in nll]
+            answers = [candidates[b][c] for b, c in chunk]
+            if self.cached is not None:
+                return [-value for value in self.cached.nll([b for b, _ in chunk], answers)]
+            pairs = [(self.prompts[b], answer) for (b, _), answer in zip(chunk, answers, strict=True)]
+            return [-value for value in self.answerer.answer_nll(pairs)]
 
         return scores_of_pairs(candidates, score, longest, most)
+
+    def _read_once(self, most) -> None:
+        """Reads the prompts for all their candidates, on all ranks or on none: there is a token to read in each."""
+        possible = self.answerer.keeps_prompts and all(map(len, self.prompts))
+        if self.cached is None and most(0 if possible else 1) == 0:
+            self.cached = read_prompts(self.answerer.model, self.answerer.left_padded(self.prompts))
+            self.answerer.keeps_prompts = self.cached is not None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -302,12 +320,6 @@ def scores_of_pairs(candidates, score, attended: int, most) -> list[list[float]]
             flat.extend(scores)
     found = iter(flat)
     return [[next(found) for _ in of_example] for of_example in candidates]
-
-
-def plain(model):
-    """The model inside wrappers and adapters, whose `forward` says what it takes."""
-    model = getattr(model, "module", model)
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 ANSWERERS = {

@@ -13,7 +13,7 @@ from t5suite.data.collocations import load_collocations
 from t5suite.data.corpora.store import tokenizer_fingerprint
 from t5suite.data.language_model_collators import CausalLMCollator, MaskedLMCollator
 from t5suite.data.objectives import OBJECTIVES, sentinel_ids
-from t5suite.data.objectives.vocabulary import mask_vocabulary, word_start_flags
+from t5suite.data.objectives.vocabulary import mask_vocabulary, sentence_end_flags, word_start_flags
 from t5suite.data.pre_training_collator import T5DataCollator
 from t5suite.errors import ConfigError
 from t5suite.models.configs import check_length
@@ -51,6 +51,8 @@ def _seq2seq(objective, tokenizer, model, inputs_length, seed, given):
         heeded["replacement_ids"] = np.setdiff1d(np.arange(len(tokenizer)), tokenizer.all_special_ids)
     if "word_start_V" in entry.needs:
         heeded["word_start_V"] = word_start_flags(tokenizer)
+    if "sentence_end_V" in entry.needs:
+        heeded["sentence_end_V"] = sentence_end_flags(tokenizer)
     return T5DataCollator(
         objective=objective,
         eos_token_id=tokenizer.eos_token_id,

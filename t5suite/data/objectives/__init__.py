@@ -104,6 +104,14 @@ OBJECTIVES = {
         block_lengths.whole_text_block,
         needs=("eos_id",),
     ),
+    "sentence_deshuffling": Objective(
+        "seq2seq",
+        "the inputs are the sentences in random order, the targets the text",
+        "arXiv:1910.13461 sec. 2.2",
+        denoisers.sentence_deshuffling,
+        block_lengths.whole_text_block,
+        needs=("eos_id", "sentence_end_V", "word_start_V"),
+    ),
     "prefix_lm": Objective(
         "seq2seq",
         "a random prefix is the inputs, the rest the targets",

@@ -7,6 +7,7 @@ On the tokens of "Thank you for inviting me .", 'for inviting' and '.' being noi
     bert_style                       Thank you <X> apple me <X>        Thank you for inviting me .
     drop_tokens                      Thank you me                      for inviting .
     deshuffling                      me Thank . for inviting you       Thank you for inviting me .
+    sentence_deshuffling             It was fun . Thank you .          Thank you . It was fun .
     prefix_lm                        Thank you                         for inviting me .
     full_lm                                                            Thank you for inviting me .
 
@@ -146,6 +147,28 @@ def deshuffling(tokens_BL, rng, eos_id=None):
     """
     tokens_BL = np.asarray(tokens_BL)
     order_BL = np.argsort(random_keys(*tokens_BL.shape, rng), axis=1, kind="stable")
+    return _whole(np.take_along_axis(tokens_BL, order_BL, axis=1), eos_id), _whole(tokens_BL, eos_id)
+
+
+def sentence_deshuffling(tokens_BL, rng, eos_id=None, sentence_end_V=None, word_start_V=None):
+    """The inputs are the sentences of the block in random order, the targets the block as it is.
+
+    >>> from t5suite.data.objectives.random_numbers import datum_rng
+    >>> ends, starts = np.arange(20) == 4, np.ones(20, dtype=bool)                        # id 4 is a full stop
+    >>> inputs, targets = sentence_deshuffling([[5, 6, 4, 7, 4, 8]], datum_rng(0, 0), 1, ends, starts)
+    >>> inputs.values.tolist(), targets.values.tolist()
+    ([7, 4, 5, 6, 4, 8, 1], [5, 6, 4, 7, 4, 8, 1])
+
+    sentence_end_V: bool [V], ids that end a sentence (`vocabulary.sentence_end_flags`), if the next one begins a word.
+    What the block's ends have cut off of a sentence counts as one. Every order is equally likely, the text's own, too.
+    Source: sentence permutation, arXiv:1910.13461 sec. 2.2.
+    """
+    tokens_BL = np.asarray(tokens_BL)
+    begins_BL = np.zeros(tokens_BL.shape, dtype=bool)
+    begins_BL[:, 1:] = sentence_end_V[tokens_BL[:, :-1]] & word_start_V[tokens_BL[:, 1:]]
+    first_BL = np.maximum.accumulate(np.where(begins_BL, np.arange(tokens_BL.shape[1]), 0), axis=1)
+    keys_BL = np.take_along_axis(random_keys(*tokens_BL.shape, rng), first_BL, axis=1)
+    order_BL = np.argsort(keys_BL, axis=1, kind="stable")  # a sentence's tokens have one key, and keep their order
     return _whole(np.take_along_axis(tokens_BL, order_BL, axis=1), eos_id), _whole(tokens_BL, eos_id)
 
 

@@ -60,6 +60,8 @@ def mask_vocabulary(tokenizer, need_words: bool = False) -> MaskVocabulary:
 WORD_START, CONTINUATION = "starts a word", "continues a word"
 MARKERS = {"\u2581": WORD_START, "\u0120": WORD_START, "##": CONTINUATION}  # sentencepiece, byte-level BPE, wordpiece
 
+STOPS, CLOSING = ".!?\u2026\u3002\uff01\uff1f", "\"')]\u201d\u2019"
+
 
 def word_start_flags(tokenizer) -> np.ndarray:
     """Which ids of a tokenizer begin a word, bool [V].
@@ -90,6 +92,32 @@ def word_start_flags(tokenizer) -> np.ndarray:
             word_start_V[token_id] = piece.startswith(marker) or not _has_letter(piece, tokenizer, marker)
     word_start_V[list(tokenizer.all_special_ids)] = True
     return word_start_V
+
+
+def sentence_end_flags(tokenizer) -> np.ndarray:
+    """Which ids of a tokenizer end a sentence, if a word begins behind them, bool [V]: stops alone, and end-of-text.
+
+    >>> class Pieces:
+    ...     eos_token_id = 0
+    ...     def get_vocab(self): return {"</s>": 0, "\u2581Dr": 1, ".": 2, "?!": 3, "\u2581.\"": 4, "...a": 5}
+    >>> sentence_end_flags(Pieces()).tolist()
+    [True, False, True, True, True, False]
+
+    A rule of thumb: an abbreviation's full stop ends a sentence, too, if a space stands behind it.
+    Raises ConfigError where no piece does.
+    """
+    vocabulary = tokenizer.get_vocab()
+    sentence_end_V = np.zeros(1 + max(vocabulary.values()), dtype=bool)
+    for piece, token_id in vocabulary.items():
+        text = piece.lstrip("".join(marker for marker, kind in MARKERS.items() if kind == WORD_START))
+        sentence_end_V[token_id] = text[:1] in tuple(STOPS) and not text.strip(STOPS + CLOSING)
+    if not sentence_end_V.any():
+        raise ConfigError(
+            f"no piece of the tokenizer {_name(tokenizer)} ends a sentence (one of {' '.join(STOPS)}), which "
+            "--objective sentence_deshuffling needs"
+        )
+    sentence_end_V[tokenizer.eos_token_id] = True
+    return sentence_end_V
 
 
 def _marker(vocabulary) -> str | None:
