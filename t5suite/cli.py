@@ -31,7 +31,7 @@ from t5suite.commands import (
 )
 from t5suite.errors import ConfigError, discard_output, run_command
 from t5suite.launch.script_help import values_of
-from t5suite.lookup import closest, suggestion
+from t5suite.lookup import closest, in_plain_words, suggestion
 from t5suite.training.processes.launcher_flags import without_launcher_flags
 
 # With more flags than these, the usage line is a paragraph that nobody reads.
@@ -144,7 +144,7 @@ class CommandParser(argparse.ArgumentParser):
             what = message.partition(":")[0]
             place = "unknown sub-command" if what in ("COMMAND", "ACTION") else f"{what}: unknown choice"
             message = f"{place} {choice[1]!r}; {suggestion(choice[1], names)}"
-        raise ConfigError(f"{self.prog}: {message}")
+        raise ConfigError(f"{self.prog}: {in_plain_words(message)}")
 
     def print_help(self, file=None):
         super().print_help(file)

@@ -5,6 +5,7 @@
 A command shows the message without a traceback and exits with the error's code (`run_command`).
 """
 
+import errno
 import os
 import signal
 import sys
@@ -20,6 +21,21 @@ EXIT_NUMERICS = 70
 EXIT_IO = 74
 EXIT_PREEMPTED = 75
 EXIT_BAD_CONFIGURATION = 78
+
+_ELSEWHERE = "write where you may (--output_dir), or change the folder's rights"
+_ROOM = "make room, or write to another disk (--output_dir)"
+# By the operating system's name of an error: what to do.
+CURES = {
+    "ENOSPC": _ROOM,
+    "EDQUOT": _ROOM,
+    "EFBIG": _ROOM,
+    "EACCES": _ELSEWHERE,
+    "EPERM": _ELSEWHERE,
+    "EROFS": _ELSEWHERE,
+    "ENOTDIR": "a file stands where a folder is needed; give another path",
+    "ENAMETOOLONG": "give a shorter name",
+    "EMFILE": "raise the limit of open files (ulimit -n 65536)",
+}
 
 
 class UserError(ValueError):
@@ -87,12 +103,25 @@ def run_command(main, argv=None) -> int:
         discard_output()
         return EXIT_FINISHED
     except OSError as error:
-        print(redacted(f"error: {error}"), file=sys.stderr)
+        print(redacted(f"error: {os_error_text(error)}"), file=sys.stderr)
         return EXIT_IO
     except Exception:
         print(redacted(traceback.format_exc()), end="", file=sys.stderr)
         return EXIT_BUG
     return EXIT_FINISHED
+
+
+def os_error_text(error: OSError) -> str:
+    """What the operating system refused, where, and what to do.
+
+    >>> os_error_text(OSError(errno.ENOSPC, "No space left on device", "runs/x/metrics.jsonl"))
+    'runs/x/metrics.jsonl: No space left on device; make room, or write to another disk (--output_dir)'
+    """
+    if error.errno is None or not error.strerror:
+        return str(error) or type(error).__name__
+    place = f"{os.fspath(error.filename)}: " if isinstance(error.filename, (str, os.PathLike)) else ""
+    cure = CURES.get(errno.errorcode.get(error.errno, ""))
+    return f"{place}{error.strerror}" + (f"; {cure}" if cure else "")
 
 
 def discard_output() -> None:

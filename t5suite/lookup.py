@@ -1,6 +1,7 @@
 """A name in a table, or an error with the closest names."""
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 
 from t5suite.errors import ConfigError
@@ -29,6 +30,20 @@ def suggestion(name: str, names: Iterable[str]) -> str:
     return f"did you mean {', '.join(near)}?" if near else f"choose from {', '.join(sorted(names))}"
 
 
+def in_plain_words(message: str) -> str:
+    """What `argparse` says of a value, with the flag's name alone, what would be right, and the closest choices.
+
+    >>> in_plain_words("argument --seed/--s: invalid int value: 'x'")
+    "--seed: invalid int value: 'x'; give a whole number, such as 100"
+    """
+    message = re.sub(r"^(--[\w-]+)(?:/--[\w-]+)+", r"\1", message.removeprefix("argument "))
+    choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)$", message)
+    if choice:
+        return f"{message}; {suggestion(choice[1], [name.strip(chr(39)) for name in choice[2].split(', ')])}"
+    kind = re.search(r": invalid (\w+) value: ", message)
+    return f"{message}; give {NUMBERS[kind[1]]}" if kind and kind[1] in NUMBERS else message
+
+
 def find(name: str, table: Mapping, what: str, where: str = ""):
     """`table[name]`, or a `ConfigError` that names the value, where it was given and the closest names.
 
@@ -39,3 +54,7 @@ def find(name: str, table: Mapping, what: str, where: str = ""):
         return table[name]
     place = f"{where}: " if where else ""
     raise ConfigError(f"{place}unknown {what} {name!r}; {suggestion(name, table)}")
+
+
+# What a flag of a kind takes, in argparse's names.
+NUMBERS = {"int": "a whole number, such as 100", "float": "a number, such as 0.001"}

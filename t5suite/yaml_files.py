@@ -67,6 +67,8 @@ def _text(path) -> str:
 def _said(path, error) -> str:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or error
+    if "'\\t'" in str(problem):
+        problem = f"{problem}; indent with spaces, YAML takes no tabs"
     return f"{path}{f':{mark.line + 1}' if mark else ''}: {problem}"
 
 

@@ -63,7 +63,7 @@ def parse_line(line: bytes, whole_characters: bool = False):
       ValueError: it is none; the message says why, in words that follow a `file:line: `.
     """
     try:
-        value = _DECODER.decode(line.decode("utf-8"))
+        value = _DECODER.decode(line.rstrip(b"\r\n").decode("utf-8"))
         if whole_characters and SURROGATE_ESCAPE.search(line):
             json.dumps(value, ensure_ascii=False).encode("utf-8")
         return value

@@ -121,7 +121,7 @@ def load_mirror(task: Task, role: str, split: str, options: DataOptions) -> Load
     """A split of a mirror directory."""
     root = Path(options.data_dir)
     if not root.is_dir():
-        raise ConfigError(f"--data_dir: no directory {str(root)!r}")
+        raise ConfigError(f"--data_dir: no directory {str(root)!r}; `t5suite mirror --output_dir DIR` makes one")
     return _read_rows(task, role, _one_mirror_file(root, task, split))
 
 

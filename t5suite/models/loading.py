@@ -78,6 +78,10 @@ def load_tokenizer(name: str | None, revision=None, trust_remote_code: bool = Fa
     try:
         return AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError) as error:
+        if is_adapter(name):
+            raise ConfigError(
+                f"{flag}: the adapter {name!r} has no tokenizer; give its base's by --tokenizer_name"
+            ) from None
         raise ConfigError(cannot_load("a tokenizer", name, flag, error)) from None
 
 

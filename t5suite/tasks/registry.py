@@ -223,14 +223,18 @@ class Task:
         values = [scores[metric] for metric in wanted if metric in scores]
         return sum(values) / len(values) if values else math.nan
 
-    def with_metric_to_optimize(self, name: str) -> "Task":
-        """The same task, selected by another of its metrics (aliases such as mcc are understood)."""
+    def with_metric_to_optimize(self, name: str, where: str = "--metric_to_optimize") -> "Task":
+        """The same task, selected by another of its metrics (aliases such as mcc are understood).
+
+        Args:
+          where: the flag that it was given by, for errors.
+        """
         names = list(metric_functions(self.entry))
         by_alias = {METRIC_ALIASES.get(metric, metric): metric for metric in names}
         groups = {group: group for group, members in METRIC_GROUPS.items() if set(members) <= set(names)}
         table = {**groups, **{metric: metric for metric in names}, **by_alias, "average": "average"}
         wanted = METRIC_ALIASES.get(name, name)
-        chosen = find(name if name in table else wanted, table, "metric", where="--metric_to_optimize")
+        chosen = find(name if name in table else wanted, table, "metric", where=where)
         return Task(self.benchmark, self.name, {**self.entry, "metric_to_optimize": chosen})
 
     def _all_labelled(self, rows) -> bool:

@@ -14,7 +14,6 @@ import difflib
 import json
 import math
 import os
-import re
 import sys
 import types
 import typing
@@ -25,8 +24,9 @@ from transformers import HfArgumentParser
 from t5suite.errors import ConfigError
 from t5suite.launch.script_flags import is_script
 from t5suite.launch.script_help import answer
-from t5suite.lookup import suggestion
+from t5suite.lookup import in_plain_words
 from t5suite.shipped import shipped_folder
+from t5suite.training.bounds import check_bounds
 from t5suite.training.processes.launcher_flags import without_launcher_flags
 from t5suite.training.sharding.process_state import keeping_process_state
 from t5suite.training.sweep_words import flags_and_files, list_items, settings_text, table_text
@@ -95,11 +95,7 @@ class SuiteArgumentParser(HfArgumentParser):
         return found
 
     def error(self, message):
-        message = message.removeprefix("argument ")
-        choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)$", message)
-        if choice:
-            message += f"; {suggestion(choice[1], [name.strip(chr(39)) for name in choice[2].split(', ')])}"
-        raise ConfigError(f"{message:.1000}")
+        raise ConfigError(f"{in_plain_words(message):.1000}")
 
     def flag_names(self) -> list[str]:
         """Every flag without its dashes, in its underscore form."""
@@ -141,6 +137,7 @@ def parse_arguments(dataclass_types, argv=None, prog=None, description=None) -> 
         raise ConfigError(_unknown_flag(unknown, parser))
     values.update(vars(namespace))
     values.update(dict.fromkeys(nones))
+    check_bounds(values)
     return tuple(_build(dataclass_type, values) for dataclass_type in dataclass_types)
 
 
@@ -231,6 +228,8 @@ def read_json_text(text: str | bytes, place) -> object:
 
     try:
         return json.loads(text, object_pairs_hook=table)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{place}:{error.lineno}: not JSON ({error.msg} at column {error.colno})") from None
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{place}: {error}") from None
 

@@ -41,6 +41,7 @@ from t5suite.models.own_models import OwnModel
 from t5suite.tasks.registry import Lengths, Task, load_task, resolve_names
 from t5suite.tasks.task_files import load_registry
 from t5suite.training.callbacks import BestPerTaskCallback, MetricsCallback, note_final
+from t5suite.training.cut_texts import warn_of_cut_texts
 from t5suite.training.eval_sets import load_eval_sets, selection_eval_sets, widen_for_training_targets
 from t5suite.training.evaluation import Decoding, EvalSet, Evaluator, Report, task_values
 from t5suite.training.family_checks import GENERATION_FLAGS, check_module, check_positions
@@ -101,6 +102,18 @@ def plan_tasks(
     return Plan(benchmark, dataset_name, [tasks[n] for n in train], [tasks[n] for n in evaluate], average, published)
 
 
+def check_patience(patience: int, args) -> None:
+    """Raises `ConfigError` where `--early_stopping_patience` waits for evaluations that do not come."""
+    if patience < 1:
+        raise ConfigError(f"--early_stopping_patience {patience}: must be at least 1 (evaluations)")
+    if not args.load_best_model_at_end:
+        why = "--eval_strategy no" if args.eval_strategy == "no" else "--load_best_model_at_end False"
+        raise ConfigError(
+            f"--early_stopping_patience {patience} has nothing to wait for: {why}; evaluate with --eval_strategy epoch "
+            "(or steps, with --eval_steps) and leave --load_best_model_at_end on"
+        )
+
+
 def choose_metric(task: Task, metric: str | None, num_tasks: int = 1, own_metrics: bool = False) -> Task:
     """The task, selected by the metric that `--metric_for_best_model` names, if it names one.
 
@@ -113,7 +126,7 @@ def choose_metric(task: Task, metric: str | None, num_tasks: int = 1, own_metric
     if num_tasks > 1:
         raise ConfigError(f"--metric_for_best_model {metric}: a mixture is selected by average or loss")
     try:
-        return task.with_metric_to_optimize(metric)
+        return task.with_metric_to_optimize(metric, where="--metric_for_best_model")
     except ConfigError:
         if not own_metrics:
             raise
@@ -173,6 +186,8 @@ def load_data(
     if trains:
         training_sets, missing = load_training_sets(plan.train, options, subset, seed, allow_missing)
         features = tokenize_training_sets(training_sets, tokenizer, lengths, encoding)
+        for part, tokens in zip(training_sets, features, strict=True):
+            warn_of_cut_texts(f"{part.task.benchmark}/{part.task.name}", tokens, part.task.lengths(lengths))
     described = {f"{part.task.name}.train": part.describe() for part in training_sets}
     kept = [task for task in plan.evaluate if task.name not in missing]
     sets = {"validation": [], "test": []}
@@ -268,10 +283,7 @@ def make_trainer(
         trainer.measure(plug_ins.batch_metrics)
     add_plug_in_callbacks(trainer, plug_ins.callbacks)
     if patience is not None:
-        if patience < 1 or not args.load_best_model_at_end:
-            raise ConfigError(
-                "--early_stopping_patience must be at least 1 and needs evaluations that select checkpoints"
-            )
+        check_patience(patience, args)
         trainer.add_callback(EarlyStoppingCallback(early_stopping_patience=patience))
     return trainer, rates
 
