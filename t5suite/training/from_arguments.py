@@ -170,7 +170,7 @@ def plan_for(arguments, rows=None, own_metrics: bool = False) -> Plan:
 
 def plug_ins_by_flags(arguments) -> PlugIns:
     """The functions and callbacks of the user's own."""
-    return plug_ins_of(arguments.plug_ins, arguments.formats.metrics)
+    return plug_ins_of(arguments.plug_ins, arguments.formats.metrics, arguments.model.model_class)
 
 
 def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None, plug_ins: PlugIns = NO_PLUG_INS) -> Data:

@@ -43,11 +43,12 @@ class PlugInArguments:
             raise ConfigError("--transform_evaluation has no effect: there is no --batch_transform")
 
 
-def plug_ins_of(flags: PlugInArguments, metrics: str | None = None) -> PlugIns:
+def plug_ins_of(flags: PlugInArguments, metrics: str | None = None, model_class: str | None = None) -> PlugIns:
     """The functions and callbacks that the flags name.
 
     Args:
       metrics: `--metrics`, whose words with a colon are functions.
+      model_class: `--model_class`.
 
     Raises:
       ConfigError: no such module, nothing of that name in it, or not what the flag takes.
@@ -60,6 +61,7 @@ def plug_ins_of(flags: PlugInArguments, metrics: str | None = None) -> PlugIns:
         batch_metrics=load_function(flags.batch_metrics, "--batch_metrics"),
         metrics=tuple(load_function(spec, "--metrics") for spec in metric_functions(metrics)),
         callbacks=check_callbacks([load_object(spec, "--callbacks") for spec in specs], places),
+        model_class=None if model_class is None else class_named(model_class),
     )
 
 

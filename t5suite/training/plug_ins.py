@@ -33,6 +33,7 @@ class PlugIns(NamedTuple):
       transforms_evaluation: whether evaluation's batches go through `batch_transform`, too.
       batch_metrics, metrics: see `plug_in_metrics`.
       callbacks: added behind the suite's own; `remember() -> dict` and `recall(dict)` carry state over a restart.
+      model_class: what `--model_class` names, only to be written down.
     """
 
     batch_transform: Callable | None = None
@@ -40,6 +41,7 @@ class PlugIns(NamedTuple):
     batch_metrics: Callable | None = None
     metrics: tuple[Callable, ...] = ()
     callbacks: tuple[TrainerCallback, ...] = ()
+    model_class: type | None = None
 
     @property
     def described(self) -> dict[str, list[dict]]:
@@ -53,6 +55,7 @@ class PlugIns(NamedTuple):
             "batch_metrics": [self.batch_metrics],
             "metrics": self.metrics,
             "callbacks": self.callbacks,
+            "model_class": [self.model_class],
         }
         kept = {subject: [part for part in parts if part is not None] for subject, parts in found.items()}
         return {subject: [describe_object(part) for part in parts] for subject, parts in kept.items() if parts}
@@ -66,11 +69,16 @@ def describe_object(thing) -> dict[str, str | None]:
     """
     named = thing if hasattr(thing, "__qualname__") else type(thing)
     try:
-        with open(inspect.getsourcefile(named), "rb") as file:
-            digest = hashlib.sha256(file.read()).hexdigest()
+        digest = file_digest(inspect.getsourcefile(named))
     except (TypeError, OSError):
         digest = None
     return {"name": f"{named.__module__}:{named.__qualname__}", "sha256": digest}
+
+
+def file_digest(path) -> str:
+    """A file's SHA-256."""
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()
 
 
 def check_callbacks(callbacks, places: list[str] | None = None) -> tuple[TrainerCallback, ...]:

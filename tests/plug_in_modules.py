@@ -1,0 +1,158 @@
+"""Models, functions and callbacks such as a user brings along (`module:Name`), for the tests of plug-ins."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel, T5ForConditionalGeneration, TrainerCallback
+from transformers.modeling_outputs import Seq2SeqLMOutput
+
+from t5suite.training.plug_in_batches import row_generators
+
+
+class Pooled(nn.Module):
+    """The mean of the input's embeddings beside each of the target's; dropout; a buffer that is not saved."""
+
+    def __init__(self, vocab_size, d_model=16, tied=False, dropout=0.0):
+        super().__init__()
+        self.embed = nn.Embedding(vocab_size, d_model)
+        self.mix = nn.Linear(2 * d_model, d_model)
+        self.out = nn.Linear(d_model, vocab_size, bias=False)
+        self.dropout = nn.Dropout(dropout)
+        self.register_buffer("scale", torch.tensor(2.0), persistent=False)
+        if tied:
+            self.out.weight = self.embed.weight
+
+    def logits(self, input_ids, attention_mask, decoder_input_ids):
+        mask = attention_mask.unsqueeze(-1)
+        pooled = (self.embed(input_ids) * mask).sum(1) / mask.sum(1)
+        targets = self.embed(decoder_input_ids)
+        both = torch.cat([targets, pooled.unsqueeze(1).expand_as(targets)], -1)
+        return self.out(self.dropout(torch.tanh(self.mix(both)))) * self.scale
+
+    def forward(self, input_ids, attention_mask, decoder_input_ids, labels):
+        logits = self.logits(input_ids, attention_mask, decoder_input_ids)
+        return {"loss": F.cross_entropy(logits.transpose(1, 2), labels), "logits": logits}
+
+
+class Writer(Pooled):
+    """The same, which also writes."""
+
+    def generate(self, input_ids, attention_mask, max_new_tokens):
+        ids = torch.zeros(len(input_ids), 1, dtype=torch.long)
+        for _ in range(max_new_tokens):
+            ids = torch.cat([ids, self.logits(input_ids, attention_mask, ids)[:, -1:].argmax(-1)], 1)
+        return ids[:, 1:]
+
+
+class Classifier(nn.Module):
+    """A bag of words."""
+
+    def __init__(self, vocab_size, num_labels, d_model=16):
+        super().__init__()
+        self.embed = nn.Embedding(vocab_size, d_model)
+        self.out = nn.Linear(d_model, num_labels)
+
+    def forward(self, input_ids, attention_mask, labels):
+        mask = attention_mask.unsqueeze(-1)
+        logits = self.out((self.embed(input_ids) * mask).sum(1) / mask.sum(1))
+        return {"loss": F.cross_entropy(logits, labels), "logits": logits}
+
+
+class Reconstructor(nn.Module):
+    """Takes no labels: its loss is a mean over rows."""
+
+    def __init__(self, vocab_size):
+        super().__init__()
+        self.embed = nn.Embedding(vocab_size, 8)
+        self.back = nn.Linear(8, 8)
+
+    def forward(self, input_ids, attention_mask):
+        mask = attention_mask.unsqueeze(-1)
+        pooled = (self.embed(input_ids) * mask).sum(1) / mask.sum(1)
+        return ((self.back(pooled) - pooled.detach()).square().mean(),)
+
+
+class NoLoss(Pooled):
+    """Forgets the loss."""
+
+    def forward(self, **batch):
+        return {"logits": self.logits(batch["input_ids"], batch["attention_mask"], batch["decoder_input_ids"])}
+
+
+class OwnT5(T5ForConditionalGeneration):
+    """transformers' T5 with a part of its own."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.gate = nn.Parameter(torch.zeros(config.d_model))
+        self.post_init()
+
+
+class OwnConfig(PreTrainedConfig):
+    """A type that transformers does not know."""
+
+    model_type = "pooled_words"
+    is_encoder_decoder = True
+
+    def __init__(self, vocab_size=100, d_model=16, **kwargs):
+        self.vocab_size, self.d_model = vocab_size, d_model
+        super().__init__(**kwargs)
+
+
+class OwnPooled(PreTrainedModel):
+    """A transformers model of that type."""
+
+    config_class = OwnConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.words = Pooled(config.vocab_size, config.d_model)
+        self.post_init()
+
+    def forward(self, input_ids, attention_mask, decoder_input_ids, return_dict=True):
+        logits = self.words.logits(input_ids, attention_mask, decoder_input_ids)
+        return Seq2SeqLMOutput(logits=logits, encoder_last_hidden_state=logits)
+
+
+def hide_words(batch):
+    ids_BS = batch["input_ids"].clone()
+    for row, generator in enumerate(row_generators(batch, seed=3)):
+        hidden_S = torch.rand(512, generator=generator)[: ids_BS.shape[1]] < 0.2
+        ids_BS[row, hidden_S & (ids_BS[row] > 1)] = 2
+    return {**batch, "input_ids": ids_BS}
+
+
+def hide_words_at_random(batch):
+    hidden_BS = torch.rand(batch["input_ids"].shape) < 0.2
+    return {**batch, "input_ids": batch["input_ids"].masked_fill(hidden_BS, 2)}
+
+
+def certainty(outputs, batch):
+    assert batch["labels"].shape == outputs["logits"].shape[:-1]
+    certain = outputs["logits"].softmax(-1).amax(-1)
+    return {"certainty": certain, "input_length": batch["attention_mask"].sum(1), "mean_loss": outputs["loss"]}
+
+
+def first_letter(predictions, targets, rows):
+    assert len(predictions) == len(targets) == len(rows)
+    return {"first_letter": 100 * sum(a[:1] == b[:1] for a, b in zip(predictions, targets)) / len(targets)}
+
+
+class CountSteps(TrainerCallback):
+    """Counts, and logs the count where it can be seen: a resumed run must go on counting."""
+
+    def __init__(self):
+        self.steps = 0
+
+    def remember(self):
+        return {"steps": self.steps}
+
+    def recall(self, remembered):
+        self.steps = remembered["steps"]
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.steps += 1
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        if logs is not None and "loss" in logs:
+            logs["counted_steps"] = self.steps

@@ -1,0 +1,289 @@
+"""Models, functions and callbacks of the user's own obey the laws."""
+
+import contextlib
+import functools
+import json
+import os
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import plug_in_modules
+import plug_in_worker
+import pytest
+import torch
+from absl.testing import absltest, parameterized
+from law_worker import reported_by_two_ranks
+
+import fine_tune_t5
+from t5suite.data.collators import Seq2SeqCollator
+from t5suite.data.jsonl import read_jsonl
+from t5suite.data.module_batches import ModuleCollator
+from t5suite.errors import ConfigError, Preempted
+from t5suite.models.loading import load_model, load_tokenizer
+from t5suite.training.checkpoints import damage
+from t5suite.training.losses import ModuleLoss
+from t5suite.training.plug_in_batches import TransformedCollator, row_generators
+from t5suite.training.plug_in_metrics import weighted
+from t5suite.training.plug_ins import PlugIns
+from t5suite.training.processes.signals import StopRequests
+from t5suite.training.trainer import SuiteTrainer
+
+RELATIVE = 2e-6
+TIMES = ("seconds", "runtime", "per_second")
+SMALL = """--max_train_samples 48 --max_eval_samples 10 --per_device_train_batch_size 8 --use_cpu --disable_tqdm True
+    --eval_strategy steps --eval_steps 2 --logging_steps 1 --max_steps 6 --learning_rate 0.01""".split()
+
+
+def run(directory, *flags, **patches):
+    """What `results.json` holds."""
+    with mock.patch.multiple(SuiteTrainer, **patches) if patches else contextlib.nullcontext():
+        return fine_tune_t5.main([*SMALL, "--output_dir", str(directory), *flags])
+
+
+def new_folder() -> Path:
+    return Path(tempfile.mkdtemp()) / "run"
+
+
+def manifest_of(folder) -> dict:
+    return json.loads((folder / "manifest.json").read_text())
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Law 1 and law 2
+
+
+@functools.cache
+def one_rank(kind, batch_size=8, accumulation=1):
+    return plug_in_worker.history(kind, batch_size, accumulation)
+
+
+@functools.cache
+def two_ranks():
+    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    with mock.patch.dict(os.environ, PYTHONPATH=path):
+        return reported_by_two_ranks(plug_in_worker.__file__)
+
+
+class LossLawTest(parameterized.TestCase):
+    def assert_same_course(self, found, expected):
+        self.assertLen(found["loss"], 6)  # 21 rows, 8 an update: 3 updates in each of 2 epochs
+        for name in ("loss", "grad_norm", "certainty", "input_length", "mean_loss", "eval_loss"):
+            np.testing.assert_allclose(found[name], expected[name], rtol=RELATIVE, err_msg=name)
+        self.assertEqual(found["rows"], list(range(13)))
+
+    @parameterized.product(kind=list(plug_in_worker.PLUG_INS), sizes=[(4, 2), (2, 4)])
+    def test_cutting_an_update_of_a_module_into_micro_batches_changes_nothing(self, kind, sizes):
+        self.assert_same_course(one_rank(kind, *sizes), one_rank(kind))
+
+    @pytest.mark.slow
+    @parameterized.parameters(*plug_in_worker.PLUG_INS)
+    def test_two_ranks_with_a_module_equal_one(self, kind):
+        """The epoch's last update has 5 rows: one rank has four of them, the other one."""
+        self.assert_same_course(two_ranks()[kind], one_rank(kind))
+
+    def test_the_first_loss_is_the_module_s_mean_over_the_update_s_labels(self):
+        loss = one_rank("labels")
+        self.assertAlmostEqual(loss["loss"][0], loss["mean_loss"][0], places=5)
+
+    def test_a_batch_without_labels_weighs_nothing_and_spoils_nothing(self):
+        """What a rank gets that has no row in an epoch's last update."""
+        model = load_model(tokenizer=load_tokenizer(None), model_class="plug_in_modules:Pooled")
+        batch = ModuleCollator(Seq2SeqCollator(0, 0))([])
+        loss = ModuleLoss()(
+            model(**{k: v for k, v in batch.items() if k != "labels"}), batch["labels"], torch.tensor(8)
+        )
+        loss.backward()
+        self.assertEqual(loss.item(), 0.0)
+        self.assertEqual(max(p.grad.abs().max().item() for p in model.parameters()), 0.0)
+
+    def test_a_module_without_labels_counts_rows(self):
+        batch = ModuleCollator(Seq2SeqCollator(0, 0), takes_labels=False)([{"input_ids": [5], "labels": [7, 8, 1]}] * 3)
+        self.assertEqual(batch["labels"].tolist(), [0, 0, 0])
+        self.assertAlmostEqual(ModuleLoss()(torch.tensor(2.0), batch["labels"], 12).item(), 0.5)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Law 3 and law 4
+
+RESUMED = [
+    "--model_class", "plug_in_modules:Writer", "--model_class_args", "tied=true,dropout=0.1",
+    "--batch_transform", "plug_in_modules:hide_words", "--batch_metrics", "plug_in_modules:certainty",
+    "--metrics", "plug_in_modules:first_letter", "--callbacks", "plug_in_modules:CountSteps",
+    "--metric_for_best_model", "first_letter",
+]  # fmt: skip
+
+
+def untimed(folder):
+    lines = read_jsonl(folder / "metrics.jsonl")
+    return [{name: value for name, value in line.items() if not any(t in name for t in TIMES)} for line in lines]
+
+
+@functools.cache
+def whole():
+    folder = new_folder()
+    return run(folder, *RESUMED), folder
+
+
+class ResumeTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        patched = mock.patch("t5suite.training.resuming.checkpointing.stop_requests", StopRequests)
+        patched.start()
+        self.addCleanup(patched.stop)
+
+    @parameterized.parameters(1, 3, 4)
+    def test_a_stopped_run_of_a_module_goes_on_bit_by_bit(self, step):
+        expected, reference = whole()
+        folder = new_folder()
+        with self.assertRaises(Preempted):
+            run(folder, *RESUMED, stop_requested=lambda trainer: trainer.state.global_step + 1 == step)
+        self.assertIsNone(damage(folder / f"checkpoint-{step}"))
+        self.assertEqual(run(folder, *RESUMED), expected)
+        self.assertEqual(untimed(folder), untimed(reference))
+        self.assertEqual(*[(path / "model.safetensors").read_bytes() for path in (folder, reference)])
+
+    def test_callbacks_and_metrics_are_seen_in_the_files(self):
+        results, folder = whole()
+        self.assertIn("first_letter", results["tasks"]["sentiment"])
+        lines = untimed(folder)
+        self.assertEqual([line["train/counted_steps"] for line in lines if "train/loss" in line], [1, 2, 3, 4, 5, 6])
+        self.assertTrue(all("train/certainty" in line for line in lines if "train/loss" in line))
+        self.assertLen([line for line in lines if "eval/first_letter" in line], 3)
+
+    def test_the_manifest_names_every_plug_in_and_its_file(self):
+        described = manifest_of(whole()[1])["settings"]["plug_ins"]
+        names = {subject: [entry["name"] for entry in entries] for subject, entries in described.items()}
+        self.assertEqual(names, {
+            "batch_transform": ["plug_in_modules:hide_words"], "batch_metrics": ["plug_in_modules:certainty"],
+            "metrics": ["plug_in_modules:first_letter"], "callbacks": ["plug_in_modules:CountSteps"],
+            "model_class": ["plug_in_modules:Writer"],
+        })  # fmt: skip
+        self.assertTrue(all(len(entry["sha256"]) == 64 for entries in described.values() for entry in entries))
+
+    def test_another_plug_in_of_the_same_name_is_another_run(self):
+        _, folder = whole()
+        changed = mock.patch("t5suite.training.plug_ins.file_digest", lambda path: "f" * 64)
+        with changed, self.assertRaisesRegex(ConfigError, "plug_ins"):
+            run(folder, *RESUMED)
+
+    def test_another_callback_is_another_run(self):
+        with self.assertRaisesRegex(ConfigError, "callbacks"):
+            run(whole()[1], *RESUMED[:-4], "--metric_for_best_model", "first_letter")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Classes
+
+
+class ModelClassTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ("Pooled", ["--early_stopping_patience", "1"], {"loss"}),
+        ("Writer", [], {"accuracy", "invalid_rate"}),
+        ("Classifier", ["--model_family", "masked"], {"accuracy", "invalid_rate"}),
+        ("Classifier", ["--model_family", "masked", "--eval_method", "loss"], {"loss"}),
+        ("Reconstructor", [], {"loss"}),
+        ("OwnT5", ["--eval_method", "score"], {"accuracy", "invalid_rate"}),
+        ("OwnPooled", ["--eval_method", "loss"], {"loss"}),
+    )
+    def test_trains_saves_and_is_read_again(self, name, flags, metrics):
+        folder, spec = new_folder(), f"plug_in_modules:{name}"
+        results = run(folder, "--model_class", spec, *flags)
+        self.assertEqual(set(results["tasks"]["sentiment"]), metrics)
+        self.assertEqual(manifest_of(folder)["model"]["class"], name)
+        again = new_folder()
+        flags = [flag for flag in flags if flag not in ("--early_stopping_patience", "1")]
+        read = ["--model_name_or_path", str(folder), "--eval_only"]
+        self.assertEqual(run(again, *read, "--model_class", spec, *flags), results)
+        with self.assertRaisesRegex(ConfigError, f"add --model_class {spec}"):
+            run(new_folder(), *read, *flags)
+
+    def test_early_stopping_and_the_best_checkpoint_go_by_the_loss(self):
+        folder = new_folder()
+        run(folder, "--model_class", "plug_in_modules:Pooled", "--early_stopping_patience", "1", "--learning_rate", "3",
+            "--max_steps", "40")  # fmt: skip
+        losses = {
+            line["step"]: line["eval/loss"] for line in read_jsonl(folder / "metrics.jsonl") if "eval/loss" in line
+        }
+        self.assertLess(max(losses), 40)
+        best = min(losses, key=losses.get)
+        self.assertLess(best, max(losses))
+        self.assertEqual(manifest_of(folder)["best_per_task"]["sentiment"]["step"], best)
+        weights = [path / "model.safetensors" for path in (folder, folder / f"checkpoint-{best}")]
+        self.assertEqual(*[path.read_bytes() for path in weights])
+
+    def test_weights_keep_what_the_module_was_made_with(self):
+        torch.manual_seed(0)
+        plain = plug_in_modules.Pooled(640, d_model=8)
+        torch.manual_seed(0)
+        arguments = {"d_model": 8, "vocab_size": 640}
+        held = load_model(
+            tokenizer=load_tokenizer(None), model_class="plug_in_modules:Pooled", model_class_args=arguments
+        )
+        for name, value in plain.state_dict().items():
+            self.assertTrue(torch.equal(held.module.state_dict()[name], value))
+        self.assertEqual(held.module.scale.item(), 2.0)
+
+    @parameterized.parameters(
+        (["--model_class", "plug_in_modules:Poled"], "no 'Poled'; did you mean Pooled"),
+        (["--model_class", "plug_in_modules:certainty"], "no class of torch.nn.Module"),
+        (["--model_class", "no_such_module:Pooled"], "no module 'no_such_module'"),
+        (["--model_class", "plug_in_modules:Pooled", "--model_class_args", "d_modle=8"], "did you mean d_model"),
+        (["--model_class", "plug_in_modules:Pooled", "--config_overrides", "d_model=8"], "--config_overrides has no"),
+        (["--model_class", "plug_in_modules:Pooled", "--eval_method", "score"], "--eval_method score: .*can do loss"),
+        (["--model_class", "plug_in_modules:Pooled", "--metric_for_best_model", "accuracy"], "by its loss alone"),
+        (["--model_class", "plug_in_modules:Pooled", "--adapter", "lora"], "not --model_class"),
+        (["--model_class", "plug_in_modules:NoLoss"], "must return a loss"),
+        (["--model_class_args", "d_model=8"], "there is no --model_class"),
+        (["--batch_transform", "plug_in_modules:hide_words_at_random"], "row_generators"),
+        (["--batch_transform", "plug_in_modules:Pooled"], "not a function"),
+        (["--callbacks", "plug_in_modules:Pooled"], "plug_in_modules:Pooled"),
+        (["--transform_evaluation", "True"], "there is no --batch_transform"),
+        (["--metrics", "accuracy"], "it belongs to --data_format"),
+        (["--metrics", "plug_in_modules:first_letter", "--metric_for_best_model", "first_leter"], "first_letter"),
+    )
+    def test_what_cannot_be_is_said(self, flags, message):
+        with self.assertRaisesRegex(ConfigError, message):
+            run(new_folder(), *flags)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Parts
+
+
+class PartsTest(parameterized.TestCase):
+    def test_a_row_s_random_numbers_do_not_depend_on_its_batch(self):
+        collator = Seq2SeqCollator(0, 0)
+        rows = [{"input_ids": [5, 6, 1], "labels": [9, 1]}, {"input_ids": list(range(3, 20)), "labels": [8, 1]}]
+        alone, together = collator(rows[:1]), collator(rows)
+        draw = lambda batch, seed=0: torch.rand(4, generator=row_generators(batch, seed)[0]).tolist()
+        self.assertEqual(draw(alone), draw(together))
+        self.assertNotEqual(draw(alone), draw(alone, seed=1))
+
+    @parameterized.parameters(
+        (lambda batch: None, "not a batch"),
+        (lambda batch: {**batch, "labels": batch["labels"][:1]}, "keep the batch's rows"),
+        (lambda batch: {**batch, "noise": np.random.rand(1)}, "global random numbers"),
+    )
+    def test_a_transform_that_breaks_the_batch_is_refused(self, transform, message):
+        collator = TransformedCollator(Seq2SeqCollator(0, 0), transform)
+        with self.assertRaisesRegex(ConfigError, message):
+            collator([{"input_ids": [5, 1], "labels": [9, 1]}, {"input_ids": [6, 1], "labels": [9, 1]}])
+
+    def test_batch_metrics_are_means_over_labels_rows_and_micro_batches(self):
+        labels = torch.tensor([[7, -100], [8, 9]])
+        values = {"token": torch.tensor([[1.0, 50.0], [3.0, 5.0]]), "row": torch.tensor([2.0, 4.0]), "batch": 6.0}
+        found = {name: pair.tolist() for name, pair in weighted(values, labels).items()}
+        self.assertEqual(found, {"token": [9.0, 3.0], "row": [6.0, 2.0], "batch": [18.0, 3.0]})
+        for wrong in ({"loss": 1.0}, {"odd": torch.zeros(3)}, [1.0]):
+            with self.assertRaises(ConfigError):
+                weighted(wrong, labels)
+
+    def test_callables_are_named_as_flags_are(self):
+        described = PlugIns(batch_transform=plug_in_modules.hide_words).described
+        self.assertEqual(described["batch_transform"][0]["name"], "plug_in_modules:hide_words")
+
+
+if __name__ == "__main__":
+    absltest.main()
