@@ -10,6 +10,10 @@ import platform
 import subprocess
 from pathlib import Path
 
+from t5suite.redaction import redacted
+
+# Of a diff, characters that are kept; of files that git does not know, how many are named.
+LARGEST_DIFF, MOST_FILES = 1_000_000, 100
 PACKAGES = (
     "t5suite",
     "torch",
@@ -47,6 +51,44 @@ def git_commit() -> dict | None:
         return {"commit": commit, "changed": bool(git("status", "--porcelain"))} if commit else None
     except (OSError, subprocess.TimeoutExpired):
         return None
+
+
+def code_changes(folder=None) -> tuple[str, list[str]] | None:
+    """`(diff, files)`: how the checkout differs from its commit, and the files that git does not know; None outside.
+
+    Secrets in the diff are replaced, and what is beyond LARGEST_DIFF is left out, with a last line that says so.
+
+    >>> diff, untracked = code_changes()
+    """
+    folder = Path(folder or __file__).resolve()
+    folder = folder if folder.is_dir() else folder.parent
+
+    def git(*words):
+        command = ["git", "-C", str(folder), "-c", "core.quotepath=off", *words]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=20)
+        return done.stdout if done.returncode == 0 else None
+
+    try:
+        root = (git("rev-parse", "--show-toplevel") or "").strip()
+        if not root:
+            return None
+        diff = git("diff", "HEAD", "--no-color", "--no-ext-diff") or ""
+        untracked = (git("ls-files", "--others", "--exclude-standard", "--full-name", root) or "").splitlines()
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if len(diff) > LARGEST_DIFF:
+        diff = f"{diff[:LARGEST_DIFF]}\n# {len(diff) - LARGEST_DIFF} more characters are left out\n"
+    return redacted(diff), untracked[:MOST_FILES]
+
+
+def packages() -> dict[str, str]:
+    """Every installed package and its version, by name.
+
+    >>> packages()["safetensors"]
+    '0.6.2'
+    """
+    found = {part.metadata["Name"]: part.version for part in importlib.metadata.distributions() if part.metadata}
+    return {name: found[name] for name in sorted(filter(None, found), key=str.lower)}
 
 
 def hardware() -> dict:

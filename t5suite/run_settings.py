@@ -18,7 +18,7 @@ from t5suite.redaction import SHOWN, is_secret_name, redacted, redacted_value
 OPERATIONAL_SETTINGS = frozenset(
     """output_dir logging_strategy logging_first_step logging_steps log_level log_level_replica log_on_each_node
     report_to trackers run_name project trackio_space_id wandb_project wandb_entity run_group run_tags aim_repo
-    experiment_name num_samples disable_tqdm resume resume_from_checkpoint reset extend dry_run
+    experiment_name num_samples profile verbose disable_tqdm resume resume_from_checkpoint reset extend dry_run
     print_summary save_total_limit keep_every peak_tflops
     dataloader_num_workers dataloader_pin_memory dataloader_persistent_workers
     dataloader_prefetch_factor push_to_hub hub_model_id hub_strategy hub_token hub_private_repo hub_always_push

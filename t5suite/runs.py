@@ -9,6 +9,7 @@ differs, unless `--allow_changed` names it.
 """
 
 import datetime
+import hashlib
 import json
 import logging
 import os
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from t5suite.errors import ConfigError
 from t5suite.names import check_name, refuse_links_out
-from t5suite.provenance import git_commit, hardware, versions
+from t5suite.provenance import code_changes, git_commit, hardware, packages, versions
 from t5suite.run_settings import (
     EXTENDABLE_SETTINGS,
     changed_between,
@@ -89,6 +90,23 @@ class Run:
         if self.is_main:
             self.directory.mkdir(parents=True, exist_ok=True)
             write_json(self.directory / MANIFEST, self.manifest)
+
+    def keep_code(self) -> None:
+        """Keeps how the code differs from its commit: `diff.patch`, with its hash in the manifest.
+
+        A run that goes on with other changes has another `diff-2.patch`, and so on; each is named in the manifest.
+        """
+        found = code_changes()
+        if not self.is_main or found is None or not any(found):
+            return
+        diff, untracked = found
+        digest = hashlib.sha256(diff.encode()).hexdigest()
+        known = self.manifest.get("code_changes", [])
+        if known and known[-1]["sha256"] == digest and known[-1]["untracked"] == untracked:
+            return
+        name = "diff.patch" if not known else f"diff-{len(known) + 1}.patch"
+        (self.directory / name).write_text(diff, encoding="utf-8")
+        self.update(code_changes=[*known, {"file": name, "sha256": digest, "untracked": untracked, "at": _now()}])
 
     def use_data(self, described: dict) -> None:
         """Notes what the run is trained on and scored on.
@@ -188,6 +206,7 @@ def open_run(
         "settings": public_settings(settings),
         "versions": versions(),
         "commit": git_commit(),
+        "packages": packages(),
         "hardware": hardware(),
     }
     return Run(directory, manifest, is_main, allowed=allowed)

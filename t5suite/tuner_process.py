@@ -24,7 +24,7 @@ from t5suite.errors import Preempted
 from t5suite.training.checkpoints.states import random_state, restore_random_state
 from t5suite.training.processes.signals import SET_UP, stop_requests
 from t5suite.training.sharding.process_state import keeping_process_state
-from t5suite.training.steps import is_news
+from t5suite.training.chatter import is_news
 
 # Variables that transformers and accelerate write for whoever comes after.
 NOTED = ("ACCELERATE_", "FSDP_")

@@ -8,11 +8,14 @@ A metric's room is its context, as Aim's own interface groups by it: `train/loss
 Aim keeps a metric once a step, so that a row that is sent again replaces itself. Seen working with aim 3.29.
 """
 
+import logging
 import math
 from pathlib import Path
 
 from t5suite.tracking.identity import AIM_REPO, PROJECT
 from t5suite.tracking.sample_lines import markdown, markdown_table, result_rows
+
+logger = logging.getLogger(__name__)
 
 
 class AimRun:
@@ -28,7 +31,7 @@ class AimRun:
 
         repo = Path(setup.get("aim_repo") or AIM_REPO).absolute()
         repo.mkdir(parents=True, exist_ok=True)
-        aim.Repo.from_path(str(repo), init=True)
+        self._repo = aim.Repo.from_path(str(repo), init=True)
         quiet = {"system_tracking_interval": None, "capture_terminal_logs": False, "log_system_params": False}
         experiment = setup.get("experiment") or setup.get("project") or PROJECT
         known = of_theirs.get("hash")
@@ -63,9 +66,15 @@ class AimRun:
         self._run.track(self._aim.Text(table), name="results", step=0)
 
     def finish(self, exit_code: int) -> None:
-        """Closes the run."""
+        """Closes the run, and has it in the repository's index, where `aim.Repo` finds it."""
         self._run["exit_code"] = exit_code
-        self._run.close()
+        found, self._run = self._run.hash, self._run.close()
+        try:
+            from aim.sdk.index_manager import RepoIndexManager
+
+            RepoIndexManager.get_index_manager(self._repo).index(found)
+        except Exception:
+            logger.exception("the run is not in Aim's index yet; aim up, or aim storage reindex, will put it there")
 
 
 def plain(value):

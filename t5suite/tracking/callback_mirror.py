@@ -78,6 +78,8 @@ class CallbackRun:
         self._model = SimpleNamespace(config=None)
         self._callback = INTEGRATION_TO_CALLBACK[name]()
         self._callback.on_train_begin(self._args, self._state, self._control, model=self._model)
+        # MLflow's own thread would lose what it holds when this process is killed.
+        self._callback._async_log = False
         self.of_theirs = {"id": GOING_ON[name][1](self._callback)} if name in GOING_ON else {}
         self.place = f"logging through {type(self._callback).__name__}"
 

@@ -26,7 +26,7 @@ class TrackioRun:
             os.environ["TRACKIO_DIR"] = str(directory / "trackers" / "trackio" / "database")
         import trackio
 
-        self._trackio = trackio
+        self._trackio, self._last = trackio, 0
         self._project = setup.get("project") or PROJECT
         self._name = f"{setup['name']}-{setup['run_id']}" if of_all else setup["name"]
         self._run = trackio.init(
@@ -52,10 +52,13 @@ class TrackioRun:
         if self._trackio.context_vars.current_server.get() is not None:
             return None
         logs = SQLiteStorage.get_logs(self._project, self._name)
-        return max((line["step"] for line in logs if line.get("step") is not None), default=-1)
+        known = max((line["step"] for line in logs if line.get("step") is not None), default=-1)
+        self._last = max(known, 0)
+        return known
 
     def log(self, row: dict, step: int) -> None:
         """One row."""
+        self._last = step
         self._run.log(row, step=step)
 
     def samples(self, name: str, table: list[dict], step: int) -> None:
@@ -65,7 +68,6 @@ class TrackioRun:
     def conclude(self, results: dict, manifest: dict) -> None:
         """The results as a table, with the run's last step; the manifest as text."""
         columns = ("task", "metric", "points")
-        step = self.last_step()
         self._run.log(
             {
                 "results": self._table(columns, [dict(zip(columns, row)) for row in result_rows(results)]),
@@ -73,7 +75,7 @@ class TrackioRun:
                     ("name", "value"), [{"name": name, "value": str(value)} for name, value in manifest.items()]
                 ),
             },
-            step=max(step or 0, 0),
+            step=self._last,
         )
 
     def finish(self, exit_code: int) -> None:

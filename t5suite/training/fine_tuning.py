@@ -50,6 +50,7 @@ from t5suite.training.plug_in_batches import TransformedCollator
 from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns, add_plug_in_callbacks
 from t5suite.training.samples import SampleCallback
 from t5suite.training.steps import TRAINING_FLAGS, update_size
+from t5suite.training.tracking_arguments import add_profile
 from t5suite.training.trainer import SuiteTrainer
 
 logger = logging.getLogger(__name__)
@@ -318,6 +319,7 @@ def add_callbacks(trainer: SuiteTrainer, directory, trackers, keep_task_weights:
     )
     trainer.add_callback(samples)
     trainer.add_callback(MetricsCallback(directory, trackers))
+    add_profile(trainer, directory)
     trainer.add_callback(best)
     return best
 

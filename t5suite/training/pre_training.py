@@ -25,6 +25,7 @@ from t5suite.training.pre_training_text import Examples
 from t5suite.training.samples import SampleCallback
 from t5suite.training.steps import TRAINING_FLAGS
 from t5suite.training.throughput import peak_flops
+from t5suite.training.tracking_arguments import add_profile
 from t5suite.training.trainer import SuiteTrainer
 
 logger = logging.getLogger(__name__)
@@ -185,6 +186,7 @@ def add_callbacks(trainer: PreTrainer, directory, trackers) -> None:
     trainer.evaluator.watch(tokenizer, number)
     trainer.add_callback(SampleCallback(directory, trackers, number, trainer.eval_sets, lambda: trainer.last_report))
     trainer.add_callback(MetricsCallback(directory, trackers))
+    add_profile(trainer, directory)
 
 
 def control_ids(tokenizer) -> frozenset[int]:

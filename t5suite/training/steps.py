@@ -20,9 +20,11 @@ from t5suite.errors import ConfigError, Preempted
 from t5suite.redaction import RedactingFormatter
 from t5suite.run_lock import RunLock
 from t5suite.runs import MANIFEST, Run
+from t5suite.training.chatter import hush
 from t5suite.training.checkpoints import clean_leftovers
 from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns
 from t5suite.training.processes.lifelines import watching_ranks
+from t5suite.training.processes.rank_logs import RankLog, attached, logging_to
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.signals import stop_requests
 
@@ -35,22 +37,34 @@ TRAINING_FLAGS = (
     "gradient_accumulation_steps label_smoothing_factor eval_steps save_steps lr_scheduler_type warmup_steps optimizer "
     "optim_args schedule lr_scheduler_kwargs clip_grad_value max_grad_norm max_minutes reset extend allow_changed "
     "trust_checkpoint max_skipped_updates loss_spikes deepspeed fsdp fsdp_config freeze freeze_regex "
-    "unfreeze_regex data_sampling_proportion neftune_noise_alpha"
+    "unfreeze_regex data_sampling_proportion neftune_noise_alpha profile"
 ).split()
 
 
-def start_logging(is_main: bool, disable_tqdm: bool = False) -> None:
-    """Our log lines on standard error; other ranks and the libraries speak up for warnings only."""
+def start_logging(is_main: bool, disable_tqdm: bool = False, verbose: bool = False, rank: int = 0) -> None:
+    """Our log lines on standard error, and every rank's for its own file; other ranks and the libraries speak up for
+    warnings only, and of those not for the ones that `chatter` has a reason to leave out.
+
+    Args:
+      verbose: the libraries' own logs, progress bars and all of their warnings, too (`--verbose`).
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(RedactingFormatter("%(levelname)s %(name)s: %(message)s"))
+    handler.setLevel(logging.NOTSET if is_main else logging.ERROR)
     root = logging.getLogger("t5suite")
+    known = attached()
+    if known is not None:
+        known.detach()
     root.handlers, root.propagate = [handler], False
-    root.setLevel(logging.INFO if is_main else logging.ERROR)
-    transformers_logging.set_verbosity(logging.WARNING if is_main else logging.ERROR)
-    transformers_logging.disable_progress_bar()
-    libraries = "transformers.trainer", "transformers.trainer_utils", "accelerate.accelerator"
-    for name in (*libraries, "transformers.configuration_utils"):
-        logging.getLogger(name).addFilter(is_news)
+    root.setLevel(logging.INFO)
+    RankLog(rank).attach()
+    hush(verbose)
+    loud = is_main and verbose
+    transformers_logging.set_verbosity(logging.INFO if loud else logging.WARNING if is_main else logging.ERROR)
+    if verbose:
+        transformers_logging.enable_progress_bar()
+    else:
+        transformers_logging.disable_progress_bar()
     if disable_tqdm or not is_main:
         import datasets
 
@@ -64,7 +78,7 @@ def prepare_process(args, device_map: str | None = None) -> bool:
       ConfigError: a launcher started several processes, but they do not know of each other.
     """
     is_main = args.process_index == 0
-    start_logging(is_main, bool(args.disable_tqdm))
+    start_logging(is_main, bool(args.disable_tqdm), args.verbose, args.process_index)
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if launched != args.world_size:
         raise ConfigError(
@@ -82,27 +96,6 @@ def prepare_process(args, device_map: str | None = None) -> bool:
 def seed_everything(seed: int) -> None:
     """Python's, NumPy's and torch's random numbers; weights and dropout follow from them."""
     set_seed(seed)
-
-
-def is_news(record: logging.LogRecord) -> bool:
-    """Messages that say nothing to the user are left out.
-
-    Tied weights are stored once: that a checkpoint lacks their other names is expected. Checkpoints are sorted by their
-    step where two were written within a second. Whether a run is the same is decided by all its settings (`runs`); the
-    trainer compares three, and takes a share of the steps (`--save_steps 0.1`) for another number than it makes of it.
-    It accumulates gradients itself, so that accelerate, which is told of no accumulation, wonders about DeepSpeed's.
-    A tokenizer beside a module of the user's own has no need to know the type of that module's configuration.
-    """
-    return not any(text in record.getMessage() for text in NO_NEWS)
-
-
-NO_NEWS = (
-    "missing keys in the checkpoint",
-    "mtime may not be reliable",
-    "arguments do not match the ones in the `trainer_state.json`",
-    "Gradient accumulation steps mismatch: GradientAccumulationPlugin",
-    "You are using a model of type `own_module`",
-)
 
 
 def all_settings(*arguments, plug_ins: PlugIns = NO_PLUG_INS) -> dict:
@@ -153,7 +146,7 @@ def owned(run: Run, ranks: Ranks):
     lock = RunLock(run.directory)
     ranks.together(_take, lock, run)
     try:
-        with watching_ranks(ranks, stop_requests()):
+        with logging_to(run.directory, ranks.rank), watching_ranks(ranks, stop_requests()):
             yield run
     except BaseException as error:
         stopped = isinstance(error, Preempted) or stop_requests().explains(error)
@@ -173,6 +166,7 @@ def _take(lock: RunLock, run: Run) -> None:
     clean_leftovers(run.directory)
     if not run.resumed:
         run.update()  # before anything else is written: a directory without a manifest would belong to no run
+    run.keep_code()
 
 
 def train(trainer, resume_from=None) -> dict:

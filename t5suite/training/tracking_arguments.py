@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from t5suite.errors import ConfigError
 from t5suite.tracking.identity import AIM_REPO, Identity
 from t5suite.tracking.trackers import tracker_names
+from t5suite.training.profiling import ProfileCallback, parse_steps
 
 
 @dataclass
@@ -35,6 +36,11 @@ class TrackingArguments:
         default=8,
         metadata={"help": "Rows a task whose answers are kept at each evaluation (samples.jsonl, trackers); 0: none."},
     )
+    profile: str | None = field(
+        default=None,
+        metadata={"help": "Steps FIRST:LAST, such as 10:12, of which a trace and a memory snapshot are written."},
+    )
+    verbose: bool = field(default=False, metadata={"help": "Show what libraries log, warn of and draw bars for, too."})
 
     def check_tracking(self) -> None:
         """Called once the other settings are there.
@@ -44,7 +50,15 @@ class TrackingArguments:
         """
         if self.num_samples < 0:
             raise ConfigError(f"--num_samples {self.num_samples}: must be at least 0 (0: no samples)")
+        if self.profile is not None:
+            parse_steps(self.profile)
         tracker_names(self.trackers)
+
+
+def add_profile(trainer, directory) -> None:
+    """`--profile`, where it is asked for; on every rank."""
+    if trainer.args.profile is not None:
+        trainer.add_callback(ProfileCallback(trainer.args.profile, directory, trainer.args.process_index))
 
 
 def identity_of(args) -> Identity:
