@@ -225,11 +225,6 @@ def _check_flags(command: str, tokens: list[str], flags: list[str]) -> None:
             raise ConfigError(f"t5suite {command}: unknown flag {flag}; {hint}")
 
 
-COMPLETION_EXAMPLE = """t5suite completion bash > ~/.local/share/bash-completion/completions/t5suite
-  t5suite completion zsh > ~/.zfunc/_t5suite              # with `fpath+=~/.zfunc` before compinit in .zshrc
-  t5suite completion fish > ~/.config/fish/completions/t5suite.fish"""
-
-
 COMMANDS = {
     "tasks": Command(
         "list the tasks: splits with their official counts, and metrics",
@@ -262,10 +257,16 @@ COMMANDS = {
         submit.submit,
     ),
     "report": Command(
-        "show the results of finished runs in one table",
+        "show runs, or sweeps, in one table, and write a page, Markdown and plots of them",
         "t5suite report runs/mini-sentiment runs/mini-entailment runs/mini-similarity",
         runs.report_flags,
         runs.report,
+    ),
+    "compare": Command(
+        "hold two runs against each other on the same rows: differences with p-values, examples that flipped",
+        "t5suite compare runs/glue-rte-t5-small runs/glue-rte-t5-base",
+        runs.compare_flags,
+        runs.compare,
     ),
     "sweep": Command(
         "search hyperparameters with a W&B sweep file, without a server; check sweep files",
@@ -317,7 +318,7 @@ COMMANDS = {
     ),
     "completion": Command(
         "print the script that completes this command in a shell: bash, zsh or fish",
-        COMPLETION_EXAMPLE,
+        "t5suite completion bash",
         completion.completion_flags,
         completion.complete,
     ),

@@ -1,4 +1,4 @@
-"""`t5suite mirror` and `t5suite report`: data for machines without a network, finished runs and sweeps in tables.
+"""`t5suite mirror`, `report` and `compare`: data for machines without a network, runs and sweeps in tables and pages.
 
 t5suite mirror --benchmark glue --dataset_name all --output_dir data
 """
@@ -163,3 +163,38 @@ def report_sweeps(directories, as_json: bool) -> None:
         if paths:
             names = ", ".join(path.name for path in paths)
             print(f"plots in {paths[0].parent}: {names}", file=sys.stderr if as_json else sys.stdout)
+
+
+def compare_flags(parser) -> None:
+    """Flags of `t5suite compare`."""
+    parser.add_argument("a", metavar="A", help="a run's directory")
+    parser.add_argument("b", metavar="B", help="the directory of the run that is held against it")
+    parser.add_argument("--max_flips", type=int, default=5, help="flipped examples shown each way (default: 5)")
+    parser.add_argument("--output", metavar="FILE.md", help="write the comparison as Markdown, too")
+    add_data_dir_flag(parser)
+    add_json_flag(parser)
+
+
+def compare(arguments) -> None:
+    """Shows how two runs differ on the same rows: scores with p-values, and the examples that flipped.
+
+    Raises:
+      ConfigError: a negative --max_flips.
+      DataError: directories without predictions, or of different rows.
+    """
+    from t5suite.reporting.comparison import compare_runs
+    from t5suite.reporting.comparison_text import comparison_markdown, json_lines, print_comparison
+
+    if arguments.max_flips < 0:
+        raise ConfigError(f"--max_flips {arguments.max_flips}: must be at least 0")
+    found = compare_runs(arguments.a, arguments.b, arguments.data_dir)
+    if arguments.json:
+        for line in json_lines(found):
+            print_json(line)
+    else:
+        print_comparison(found, arguments.max_flips)
+    if arguments.output:
+        path = Path(arguments.output)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(comparison_markdown(found, arguments.max_flips), encoding="utf-8")
+        print(f"comparison: {path}", file=sys.stderr if arguments.json else sys.stdout)

@@ -1,4 +1,4 @@
-"""What a run wrote, beside the rows it wrote it for: predictions joined with labels, and with texts where there are any.
+"""What a run wrote, beside the rows it wrote it for: predictions joined with labels, and with texts where known.
 
 >>> (evaluation,) = evaluations_of("runs/glue-rte-t5-small")
 >>> evaluation.name, len(evaluation.examples), evaluation.judged.predictions[:3], evaluation.judged.references[:3]

@@ -45,7 +45,11 @@ def html_page(data: dict, plots: list[Plot], rendered: dict[str, dict[str, bytes
         "body",
         element("a", "Skip to the scores", href="#main", class_="skip"),
         _header(data),
-        element("nav", [element("a", title, href=f"#{id_}") for id_, title, _ in sections], aria_label="Sections"),
+        element(
+            "nav",
+            [element("a", IN_NAV.get(title, title), href=f"#{id_}") for id_, title, _ in sections],
+            aria_label="Sections",
+        ),
         element("main", [_section(*section) for section in sections], id="main", tabindex="-1"),
         element("footer", f"Made by t5suite {data['version']}. ", "Everything on this page is inside this file."),
         embedded_json(data, "report-data"),
@@ -247,4 +251,13 @@ def _method(data: dict) -> Markup:
     return element("dl", rows)
 
 
+# Shorter words for the bar at the top.
+IN_NAV = {
+    "Suite averages": "Averages",
+    "Learning curves": "Curves",
+    "Confusion matrices": "Confusions",
+    "Speed and memory": "Speed",
+    "Commands and environment": "Commands",
+    "How these numbers were made": "Method",
+}
 assert len(COLOURS) == 7, "page.css has a variable for each colour, and `_dash` a dash"

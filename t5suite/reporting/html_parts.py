@@ -60,16 +60,20 @@ def table(caption: str, columns: list[tuple], rows: list[list], sortable: bool =
       columns: `(header, "text" or "number")`, or with a longer explanation as third.
       rows: lists of `td` markup (`text_cell`, `number_cell`); the first cell of each is its header.
     """
-    heads = []
-    for header, kind, *explained in columns:
-        label = element("button", header, element("span", class_="arrow", aria_hidden="true"), type="button") \
-            if sortable else header  # fmt: skip
-        heads.append(element("th", label, scope="col", class_=kind, data_kind=kind, title=explained[0] if explained else None,
-                             aria_sort="none" if sortable else None))  # fmt: skip
+    heads = [_head(*column, sortable=sortable) for column in columns]
     body = [element("tr", row) for row in rows]
     made = element("table", element("caption", caption), element("thead", element("tr", heads)), element("tbody", body),
                    class_=" ".join(filter(None, ["sortable" if sortable else "", class_])) or None)  # fmt: skip
     return element("div", made, class_="scroll", tabindex="0", role="region", aria_label=caption)
+
+
+def _head(header: str, kind: str, explained: str | None = None, sortable: bool = True) -> Markup:
+    """A column's header: a button where the table can be sorted by it."""
+    arrow = element("span", class_="arrow", aria_hidden="true")
+    sorts = sortable and kind != "picture"
+    label = element("button", header, arrow, type="button") if sorts else header
+    said = {"class_": kind, "data_kind": kind, "title": explained, "aria_sort": "none" if sorts else None}
+    return element("th", label, scope="col", **said)
 
 
 def text_cell(text, header: bool = False, **attributes) -> Markup:

@@ -84,8 +84,9 @@ def score_picture(entry: dict) -> Markup:
 
 def averages_table(data: dict) -> Markup:
     """Suite averages."""
-    columns = [("Suite", "text"), ("Setting", "text"), ("Mean", "number"), ("SD", "number"), ("95 % interval", "number"),
-               ("Published", "number", "published T5, test set"), ("Runs", "number")]  # fmt: skip
+    columns = [("Suite", "text"), ("Setting", "text"), ("Mean", "number"), ("SD", "number"),
+               ("95 % interval", "number"), ("Published", "number", "published T5, test set"),
+               ("Runs", "number")]  # fmt: skip
     rows = [
         [text_cell(e["suite"], header=True), text_cell(e["setting"] or "–"), number_cell(e["mean"], points(e["mean"])),
          number_cell(e["std"], points(e["std"])), interval_cell(e["interval"], over=True), published_cell(e),

@@ -15,7 +15,8 @@ from t5suite.reporting.figures import COLOURS, INK
 STYLE = re.compile(r'\sstyle="([^"]*)"')
 # Attributes that SVG has for what a style says.
 KNOWN = """fill fill-opacity fill-rule stroke stroke-width stroke-opacity stroke-dasharray stroke-dashoffset
-stroke-linecap stroke-linejoin stroke-miterlimit opacity font-size font-weight font-style text-anchor clip-rule""".split()
+stroke-linecap stroke-linejoin stroke-miterlimit opacity font-size font-weight font-style text-anchor
+clip-rule""".split()
 
 
 def inline(svg: bytes, label: str, name: str, themed: bool = True) -> str:

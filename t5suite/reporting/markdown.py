@@ -50,9 +50,7 @@ def table(header: list[str], rows: list[list]) -> list[str]:
 
 
 def _is_number(cell) -> bool:
-    return (
-        str(cell).replace(".", "").replace(",", "").replace("-", "").replace("–", "").strip().isdigit() or cell == "–"
-    )
+    return all(letter in "0123456789.,-– " for letter in str(cell))
 
 
 def _scores(data: dict) -> list[str]:
@@ -118,7 +116,8 @@ def _sweep(sweep: dict) -> list[str]:
     header = ["trial", sweep["metric"], *sweep["varied"], "state", "step"]
     rows = [
         [f"{trial['number']}{' (best)' if trial['number'] == sweep['best'] else ''}", significant(trial["value"]),
-         *(_shown(trial["parameters"].get(name)) for name in sweep["varied"]), trial["state"], trial["last_step"] or "–"]
+         *(_shown(trial["parameters"].get(name)) for name in sweep["varied"]), trial["state"],
+         trial["last_step"] or "–"]
         for trial in sweep["trials"]
     ]  # fmt: skip
     lines += table(header, rows)

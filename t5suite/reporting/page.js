@@ -32,12 +32,7 @@
   for (const table of document.querySelectorAll("table.sortable")) {
     const heads = [...table.tHead.rows[0].cells];
     heads.forEach((head, column) => {
-      if (head.dataset.kind === "picture") {
-        head.firstElementChild.replaceWith(head.firstElementChild.firstChild.textContent);
-        head.removeAttribute("aria-sort");
-        return;
-      }
-      head.querySelector("button").addEventListener("click", () => {
+      head.querySelector("button")?.addEventListener("click", () => {
         const down = head.getAttribute("aria-sort") === "ascending";
         for (const other of heads) if (other.hasAttribute("aria-sort")) other.setAttribute("aria-sort", "none");
         head.setAttribute("aria-sort", down ? "descending" : "ascending");
@@ -79,7 +74,7 @@
                  made("span", `row ${example.row}`));
       const answers = made("div", undefined, "answers");
       answers.append(answer("answer", example.prediction));
-      if (example.target !== null) answers.append(answer("right", example.target));
+      if (example.target !== null) answers.append(answer("target", example.target));
       entry.append(top);
       if (example.inputs !== null) entry.append(made("p", example.inputs));
       entry.append(answers);

@@ -224,13 +224,13 @@ def title_of(runs: list[dict], sweeps) -> str:
 
 def method() -> dict:
     """How the numbers were made, in words that the renderers print."""
+    many, few = resampling.RESAMPLES, resampling.RESAMPLES_DIRECT
     return {
         "interval": (
-            f"{resampling.LEVEL:.0%} percentile bootstrap, generator seed {resampling.SEED}. Over rows: rows (groups of "
-            f"rows, such as MultiRC's questions) drawn with replacement, {resampling.RESAMPLES} times, "
-            f"{resampling.RESAMPLES_DIRECT} for metrics that are computed anew each time. Over seeds: the runs' scores "
-            f"drawn with replacement, {resampling.RESAMPLES} times; of two seeds that is their range, and of few it is "
-            "too narrow."
+            f"{resampling.LEVEL:.0%} percentile bootstrap, generator seed {resampling.SEED}. Over rows: rows (groups "
+            f"of rows, such as MultiRC's questions) drawn with replacement, {many} times, {few} for metrics that are "
+            f"computed anew each time. Over seeds: the runs' scores drawn with replacement, {many} times; of two seeds "
+            "that is their range, and of few it is too narrow."
         ),
         "std": "Sample standard deviation over seeds (n - 1).",
         "majority": "Always the most frequent label of the very rows that the run was scored on.",

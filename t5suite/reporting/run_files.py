@@ -62,6 +62,7 @@ def read_run(directory, name: str | None = None) -> dict:
         "averages": (results or {}).get("averages", {}),
         "groups": (results or {}).get("groups", {}),
         "rows": rows_of(manifest),
+        "fingerprints": fingerprints_of(manifest),
         "marks": manifest.get("marks", {}),
         "eval_methods": manifest.get("eval_methods", {}),
         "last_step": lines[-1]["step"] if lines else None,
@@ -105,8 +106,16 @@ def rows_of(manifest: dict) -> dict[str, int]:
     return {name: part["used"] for name, part in parts.items() if "kept_for_selection" not in part}
 
 
+def fingerprints_of(manifest: dict) -> dict[str, str]:
+    """What identifies the content of each split: `{"rte.validation": "sha256:aabc..."}`."""
+    data = manifest.get("data") or {}
+    return {
+        name: part["fingerprint"] for name, part in data.items() if isinstance(part, dict) and "fingerprint" in part
+    }
+
+
 def curves_of(lines: list[dict]) -> dict[str, list]:
-    """`{name: [[step, value], ...]}` of what was logged with a room (`train/...`, `eval/...`); the last of a step counts.
+    """`{name: [[step, value], ...]}` of what was logged under `train/` and `eval/`; the last of a step counts.
 
     >>> curves_of([{"step": 5, "train/loss": 2.0}, {"step": 10, "train/loss": 1.5, "eval/accuracy": None}])
     {'train/loss': [[5, 2.0], [10, 1.5]]}

@@ -1,0 +1,179 @@
+"""Two runs on the same rows: differences with their p-values, and the examples that flipped.
+
+>>> found = compare_runs("runs/rte-small", "runs/rte-base")
+>>> found["scores"][0]["task"], found["scores"][0]["a"], found["scores"][0]["b"], found["scores"][0]["mcnemar"]["p"]
+('rte', 66.8, 71.1, 0.0215)
+
+Rows are known by the data's `idx`, else by their number in the source; runs that were scored on different subsets of
+one source are compared on the rows that both have. Where a row that both have reads differently, nothing is compared.
+"""
+
+from pathlib import Path
+
+from t5suite.errors import DataError
+from t5suite.reporting.evaluations import Evaluation, evaluations_of
+from t5suite.reporting.examples import shortened, verdict_of
+from t5suite.reporting.metric_sums import statistic_of
+from t5suite.reporting.paired import mcnemar, paired_bootstrap, right_units
+from t5suite.reporting.report_data import named
+from t5suite.reporting.run_files import read_run
+from t5suite.tasks.entries import metric_functions
+from t5suite.tasks.postprocessors import Judged
+
+
+def compare_runs(a, b, data_dir: str | None = None) -> dict:
+    """`{"a", "b", "scores": [...], "flips": [...], "only_a": tasks, "only_b": tasks, "notes": [...]}`.
+
+    Args:
+      data_dir: where the rows are now, if not where the runs had them.
+
+    Raises:
+      DataError: a directory without finished predictions, no task that both have, or rows that are not the same.
+    """
+    names = list(named([a, b]).values())
+    if len(names) < 2:
+        raise DataError(f"t5suite compare: {a} is given twice; name two runs")
+    runs = [read_run(directory, name) for directory, name in zip((a, b), names)]
+    found = [_by_name(run, evaluations_of(run["directory"], data_dir)) for run in runs]
+    if runs[0]["benchmark"] != runs[1]["benchmark"]:
+        raise DataError(f"{a} is of {runs[0]['benchmark']}, {b} of {runs[1]['benchmark']}: they have no task in common")
+    common = [task for task in found[0] if task in found[1]]
+    if not common:
+        said = " and ".join(f"{run['name']} has {', '.join(tasks)}" for run, tasks in zip(runs, found))
+        raise DataError(f"t5suite compare: no task that both have predictions for: {said}")
+    scores, flips, notes = [], [], []
+    for task in common:
+        pair = found[0][task], found[1][task]
+        check_same_rows(*pair, runs)
+        compared, note = compared_scores(*pair)
+        scores += compared
+        notes += [note] if note else []
+        flips += flipped(*pair)
+    return {
+        "a": names[0],
+        "b": names[1],
+        "scores": scores,
+        "flips": flips,
+        "only_a": [task for task in found[0] if task not in found[1]],
+        "only_b": [task for task in found[1] if task not in found[0]],
+        "notes": notes,
+    }
+
+
+def _by_name(run: dict, evaluations: list[Evaluation]) -> dict[str, Evaluation]:
+    if not evaluations:
+        folder = Path(run["directory"]) / "predictions"
+        raise DataError(f"{run['directory']}: no finished run with predictions to compare (looked in {folder})")
+    return {evaluation.name: evaluation for evaluation in evaluations}
+
+
+def check_same_rows(a: Evaluation, b: Evaluation, runs: list[dict]) -> None:
+    """Refuses two evaluations whose rows are not of one source.
+
+    Raises:
+      DataError: naming the task and the first row that differs.
+    """
+    contents = [_contents(evaluation) for evaluation in (a, b)]
+    common = [key for key in contents[0] if key in contents[1]]
+    names = f"{runs[0]['name']} and {runs[1]['name']}"
+    if not common:
+        raise DataError(f"{a.name}: {names} were scored on different rows: none in common")
+    for key in common:
+        (inputs_a, target_a), (inputs_b, target_b) = contents[0][key], contents[1][key]
+        if target_a != target_b:
+            what = f"target {target_a!r:.80} and {target_b!r:.80}"
+        elif None not in (inputs_a, inputs_b) and inputs_a != inputs_b:
+            what = f"input {inputs_a!r:.80} and {inputs_b!r:.80}"
+        else:
+            continue
+        raise DataError(f"{a.name}: {names} were scored on different rows: {_shown(key[0])} has {what}")
+    if any(inputs is None for inputs, _ in (*contents[0].values(), *contents[1].values())):
+        _check_without_texts(a, runs, names)
+
+
+def _check_without_texts(a: Evaluation, runs: list[dict], names: str) -> None:
+    """Where texts cannot tell, the manifests must: one fingerprint, and the same subset where rows have no `idx`."""
+    told = [run["fingerprints"].get(f"{a.task.name}.{a.split}") for run in runs]
+    if told[0] != told[1]:
+        raise DataError(f"{a.name}: {names} were scored on different rows: fingerprints {told[0]} and {told[1]}")
+    numbered = any(example["key"].startswith("row ") for example in a.examples)
+    subset = "subset" in runs[0]["marks"].get(a.name, []) + runs[1]["marks"].get(a.name, [])
+    if numbered and subset and runs[0]["seed"] != runs[1]["seed"]:
+        raise DataError(
+            f"{a.name}: {names} were scored on subsets drawn with seeds {runs[0]['seed']} and {runs[1]['seed']}, and "
+            "without the rows' texts or an idx they cannot be told apart; give --data_dir DIR"
+        )
+
+
+def _contents(evaluation: Evaluation) -> dict:
+    """`{(key, its how-manieth example): (inputs, target)}`."""
+    found: dict = {}
+    for example in evaluation.examples:
+        number = 0
+        while (example["key"], number) in found:
+            number += 1
+        found[example["key"], number] = (example["inputs"], example["target"])
+    return found
+
+
+def _shown(key: str) -> str:
+    return key if key.startswith("row ") else f"row {key}"
+
+
+def compared_scores(a: Evaluation, b: Evaluation) -> tuple[list[dict], str]:
+    """`(one entry a metric, why there is none)`."""
+    if a.judged is None or b.judged is None or not a.unit_keys or not b.unit_keys:
+        return [], f"{a.name}: no labels that the scores can be computed from again; only flips are shown"
+    places = [dict(zip(evaluation.unit_keys, range(len(evaluation.unit_keys)))) for evaluation in (a, b)]
+    common = [key for key in places[0] if key in places[1]]
+    judged = [_chosen(e.judged, [place[key] for key in common]) for e, place in zip((a, b), places)]
+    entries = []
+    for name, function in metric_functions(a.task.entry).items():
+        if name not in a.scores or name not in b.scores:
+            continue
+        statistics = [statistic_of(name, function, one, a.num_classes) for one in judged]
+        entry = {"task": a.name, "metric": name, "a": statistics[0].value(), "b": statistics[1].value()}
+        entry |= {"rows": len(common), "rows_a": len(a.unit_keys), "rows_b": len(b.unit_keys)}
+        entry["bootstrap"] = paired_bootstrap(*statistics)
+        entry["mcnemar"] = _mcnemar(*statistics)
+        entries.append({key: None if value != value else value for key, value in entry.items()})
+    return entries, ""
+
+
+def _mcnemar(a, b) -> dict | None:
+    right = right_units(a), right_units(b)
+    if right[0] is None or right[1] is None:
+        return None
+    only_a, only_b = int((right[0] & ~right[1]).sum()), int((right[1] & ~right[0]).sum())
+    return {"only_a": only_a, "only_b": only_b, "p": mcnemar(only_a, only_b)}
+
+
+def _chosen(judged: Judged, places: list[int]) -> Judged:
+    groups = None if judged.groups is None else [judged.groups[i] for i in places]
+    return Judged([judged.predictions[i] for i in places], [judged.references[i] for i in places], groups)
+
+
+def flipped(a: Evaluation, b: Evaluation) -> list[dict]:
+    """The examples that one has right and the other has not, in the rows' order."""
+    found = []
+    others = dict(zip(_contents(b), b.examples))
+    for key, example in zip(_contents(a), a.examples):
+        other = others.get(key)
+        if other is None:
+            continue
+        verdicts = verdict_of(a, example), verdict_of(b, other)
+        if "unlabelled" in verdicts or (verdicts[0] == "right") == (verdicts[1] == "right"):
+            continue
+        found.append(
+            {
+                "task": a.name,
+                "key": example["key"],
+                "row": example["row"],
+                "direction": "lost" if verdicts[0] == "right" else "gained",
+                "inputs": shortened(example["inputs"] or other["inputs"]),
+                "target": shortened(example["target"]),
+                "a": shortened(example["prediction"]),
+                "b": shortened(other["prediction"]),
+            }
+        )
+    return found
