@@ -34,6 +34,7 @@ FILES = (
 
 def completion_flags(parser) -> None:
     """Flags of `t5suite completion`."""
+    parser.epilog = EXAMPLES
     parser.add_argument("shell", choices=SHELLS, help="whose language the script is in")
 
 
@@ -89,3 +90,9 @@ def closed_values() -> dict[str, list[str]]:
         "kind": list(KINDS),
         "dtype": ["float32", "bfloat16"],
     }
+
+
+EXAMPLES = """examples:
+  t5suite completion bash > ~/.local/share/bash-completion/completions/t5suite
+  t5suite completion zsh > ~/.zfunc/_t5suite              # with `fpath+=~/.zfunc` before compinit in .zshrc
+  t5suite completion fish > ~/.config/fish/completions/t5suite.fish"""

@@ -229,7 +229,8 @@ def read_json_text(text: str | bytes, place) -> object:
     try:
         return json.loads(text, object_pairs_hook=table)
     except json.JSONDecodeError as error:
-        raise ConfigError(f"{place}:{error.lineno}: not JSON ({error.msg} at column {error.colno})") from None
+        line = f":{error.lineno}" if isinstance(place, Path) else ""
+        raise ConfigError(f"{place}{line}: not JSON ({error.msg} at column {error.colno})") from None
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{place}: {error}") from None
 
