@@ -92,11 +92,10 @@ class OwnConfig(PreTrainedConfig):
     """A type that transformers does not know."""
 
     model_type = "pooled_words"
-    is_encoder_decoder = True
 
-    def __init__(self, vocab_size=100, d_model=16, **kwargs):
+    def __init__(self, vocab_size=100, d_model=16, is_encoder_decoder=True, **kwargs):
         self.vocab_size, self.d_model = vocab_size, d_model
-        super().__init__(**kwargs)
+        super().__init__(is_encoder_decoder=is_encoder_decoder, **kwargs)
 
 
 class OwnPooled(PreTrainedModel):

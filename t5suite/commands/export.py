@@ -27,6 +27,7 @@ def export_flags(parser) -> None:
     parser.add_argument("--config_overrides", help="changes to it: num_layers=4,tie_word_embeddings=False")
     parser.add_argument("--adapter_base", help="an adapter's base model, if not where the adapter says")
     parser.add_argument("--model_family", help="seq2seq, causal, masked or classification (default: by configuration)")
+    parser.add_argument("--model_class", help="module:Class of your own that the model is one of; hf only")
     parser.add_argument("--model_revision", help="branch, tag or commit of a model of the hub")
     parser.add_argument("--trust_remote_code", action="store_true", help="run code that a model of the hub brings")
     add_task_flags(parser, required=False)
@@ -80,7 +81,7 @@ def _check_source(arguments) -> None:
         raise ConfigError("t5suite export: give --model_name_or_path, or --init_checkpoint with --config_name")
     if (bare is None) != (arguments.config_name is None):
         raise ConfigError("--init_checkpoint and --config_name go together: weights, and the model that they are of")
-    of_names = ("model_revision", "trust_remote_code", "adapter_base")
+    of_names = ("model_class", "model_revision", "trust_remote_code", "adapter_base")
     idle = of_names if bare is not None else ("config_overrides",)
     for name in idle:
         if getattr(arguments, name):

@@ -61,6 +61,7 @@ def _add_model_flags(group) -> None:
     add("--window", type=int, default=512, help="rows read, sorted by length and written at once")
     add("--tokenizer_name", help="folder or hub name of a tokenizer, if not the model's")
     add("--model_family", choices=["auto", "seq2seq", "causal", "masked"], help="default: what the configuration says")
+    add("--model_class", help="module:Class of your own that the model is one of")
     add("--model_revision", help="branch, tag or commit of the hub's model")
     add("--adapter_base", help="the base of an adapter, if not where the adapter says that it is")
     add("--attn_implementation", help="sdpa, eager, ...; default: transformers' choice")

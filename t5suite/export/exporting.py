@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from importlib.metadata import version
 
 from t5suite.data.jsonl import without_nan
-from t5suite.errors import CheckpointError
+from t5suite.errors import CheckpointError, ConfigError
 from t5suite.export.folders import CARD, new_folder, sizes_of
 from t5suite.export.plain import differing_weights, save_plain
 from t5suite.export.sources import Source, dtype_for, load_bare_weights, load_source
@@ -34,6 +34,7 @@ class Wanted:
     config_overrides: str | None = None
     adapter_base: str | None = None
     model_family: str | None = None
+    model_class: str | None = None
     model_revision: str | None = None
     trust_remote_code: bool = False
     benchmark: str | None = None
@@ -90,6 +91,7 @@ def source_of(wanted: Wanted, staging) -> Source:
         wanted.model_revision,
         wanted.trust_remote_code,
         wanted.adapter_base,
+        wanted.model_class,
     )
 
 
@@ -107,6 +109,8 @@ def write_plain(source, folder, wanted: Wanted, dtype) -> dict:
 
 def write_onnx(source, folder, wanted: Wanted, dtype) -> dict:
     """`--format onnx`."""
+    if wanted.model_class is not None:
+        raise ConfigError(f"--format onnx --model_class {wanted.model_class}: graphs are made of transformers' classes")
     from t5suite.export.onnx_files import PACKAGES, require_onnx, write_graphs
 
     require_onnx()

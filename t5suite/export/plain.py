@@ -5,7 +5,8 @@
     ['config.json', 'generation_config.json', 'model.safetensors', 'spiece.model', 'task.json', 'tokenizer.json', ...]
 
 Tied weights are stored once. `spiece.model`, which transformers 5 does not save, is copied or made anew: transformers
-before 5 makes T5's slow tokenizer of it. Nothing of a run's training state is copied.
+before 5 makes T5's slow tokenizer of it. Nothing of a run's training state is copied. The weights
+of a plain module of the user's own have that module's names.
 """
 
 import shutil
@@ -16,6 +17,7 @@ from transformers import T5Tokenizer
 
 from t5suite.errors import CheckpointError
 from t5suite.export.sentencepiece_files import spiece_of
+from t5suite.models.own_models import own_names
 from t5suite.models.weight_files import read_weights
 from t5suite.runs import read_json, write_json
 from t5suite.training.checkpoints import recorded_weights, settle
@@ -35,7 +37,7 @@ def save_plain(source, folder, dtype: torch.dtype | None = None) -> None:
     records = {}
     # Written by our own hand: what safetensors 0.8 writes, only its owner can read.
     with recorded_weights(folder, records):
-        source.model.save_pretrained(folder)
+        source.model.save_pretrained(folder, state_dict=own_names(source.model))
     settle(records)
     save_beside(source, folder)
 
@@ -81,7 +83,7 @@ def differing_weights(folder, model) -> list[str]:
     >>> differing_weights("exported", source.model)
     []
     """
-    stored, own = read_weights(folder), model.state_dict()
+    stored, own = read_weights(folder), own_names(model) or model.state_dict()
     aliases = {tensor.data_ptr(): name for name, tensor in own.items() if name in stored}
     return [
         name

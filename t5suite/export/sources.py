@@ -25,6 +25,7 @@ from t5suite.models.adapters import is_adapter, merged
 from t5suite.models.configs import cannot_load, load_config
 from t5suite.models.families import family_of_model
 from t5suite.models.loading import WEIGHT_FILES, load_model, load_tokenizer
+from t5suite.models.own_models import MODEL_CLASS, stored_settings
 from t5suite.training.checkpoints import MANIFEST_FILE, checkpoints, damage
 
 logger = logging.getLogger(__name__)
@@ -60,6 +61,7 @@ def load_source(
     revision: str | None = None,
     trust_remote_code: bool = False,
     adapter_base: str | None = None,
+    model_class: str | None = None,
 ) -> Source:
     """The model that a name, run directory, checkpoint or adapter stands for.
 
@@ -67,6 +69,7 @@ def load_source(
       staging: a folder of the caller's where whole weights may be put together.
       family: seq2seq, causal, masked or classification, if not what the configuration says.
       adapter_base: where an adapter's base model is, if not where the adapter says.
+      model_class: `module:Class` that the model is one of, where that is the user's own.
 
     Raises:
       ConfigError: no such model, or a folder without one.
@@ -83,6 +86,9 @@ def load_source(
         raise ConfigError(f"--adapter_base has no effect: {FLAG} {name} is no adapter's folder")
     if is_adapter(place):
         model = merged(load_model(place, tokenizer=tokenizer, family=family, adapter_base=adapter_base, **options))
+        dtype = torch.float32
+    elif model_class is not None or MODEL_CLASS in stored_settings(place):
+        model = load_model(place, tokenizer=tokenizer, family=family, model_class=model_class, **options)
         dtype = torch.float32
     else:
         config = load_config(place, **options)

@@ -23,6 +23,7 @@ from t5suite.inference.predictor import Predictor
 from t5suite.models.families import family_of_model
 from t5suite.models.family_encodings import encoding_for
 from t5suite.models.loading import load_model, load_tokenizer
+from t5suite.models.own_models import OwnModel
 from t5suite.models.placement import check_alone, place_model
 from t5suite.models.vocabulary import ensure_padding
 from t5suite.tasks.registry import Lengths
@@ -45,6 +46,7 @@ class ModelSource:
     model_name_or_path: str
     tokenizer_name: str | None = None
     model_family: str | None = None
+    model_class: str | None = None
     model_revision: str | None = None
     adapter_base: str | None = None
     attn_implementation: str | None = None
@@ -103,6 +105,7 @@ def load_parts(source: ModelSource, tasks=()) -> tuple:
         attn_implementation=source.attn_implementation,
         revision=source.model_revision,
         trust_remote_code=source.trust_remote_code,
+        model_class=source.model_class,
     )
     check_head(model)
     return tokenizer, model.to(DTYPES[source.dtype]).eval()
@@ -127,7 +130,8 @@ def check_head(model) -> None:
       ConfigError: it has none.
     """
     trained = any("SequenceClassification" in name for name in model.config.architectures or ())
-    if family_of_model(model) == "masked" and not (trained or hasattr(model, "peft_config")):
+    trained = trained or hasattr(model, "peft_config") or isinstance(model, OwnModel)
+    if family_of_model(model) == "masked" and not trained:
         raise ConfigError(
             f"{type(model).__name__}: this encoder has no trained head for labels; fine-tune it first, or take a model "
             "that writes (T5, BART, GPT-2)"

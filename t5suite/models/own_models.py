@@ -27,6 +27,7 @@ import torch
 from torch import nn
 from transformers import CONFIG_MAPPING, PreTrainedConfig, PreTrainedModel
 
+from t5suite.data.collators import IGNORED
 from t5suite.data.module_batches import MODULE_LABELS
 from t5suite.errors import ConfigError
 from t5suite.lookup import suggestion
@@ -267,6 +268,27 @@ def load_module(
     return model.float()
 
 
+def own_names(model) -> dict[str, torch.Tensor] | None:
+    """A held module's weights by the module's own names, each once; None for a model of another kind.
+
+    >>> sorted(own_names(OwnModel(config, TinyTagger(64))))[:1]
+    ['embed.weight']
+    """
+    if not isinstance(model, OwnModel):
+        return None
+    tied = model.all_tied_weights_keys
+    return {name.removeprefix("module."): value for name, value in model.state_dict().items() if name not in tied}
+
+
+def hold_module(module: nn.Module, *, tokenizer, family: str | None = None, tasks=()) -> OwnModel:
+    """A module that is in memory already, in its holder; whoever reads what is saved of it makes it as a class."""
+    spec = f"{type(module).__module__}:{type(module).__qualname__}"
+    family = "seq2seq" if family in (None, "auto") else family
+    config = _module_config(tokenizer, family, tasks)
+    config.model_class, config.model_family, config.model_class_args = spec, family, {}
+    return OwnModel(config, module.float())
+
+
 def _module_config(tokenizer, family: str, tasks) -> OwnModelConfig:
     """What the suite needs to know of a module beside its parameters."""
     ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id", None) for name in ("pad", "bos", "eos")}
@@ -341,6 +363,10 @@ class ModuleAnswerer(Answerer):
         """The module's outputs for a batch."""
         return ModuleReading(self, features)
 
+    def class_scores(self, features) -> list[list[float]]:
+        """Of a module that classifies: log-probabilities of the classes, or its number."""
+        return self.read(features).scores
+
 
 class ModuleReading:
     """The loss of a batch, shared out over its rows by their labels, and what the module writes.
@@ -353,12 +379,13 @@ class ModuleReading:
 
     def __init__(self, answerer: ModuleAnswerer, features):
         model = answerer.model
+        features = [{"labels": [IGNORED], **feature} for feature in features]
         self.answerer = answerer
         self.batch = {name: value.to(answerer.device) for name, value in answerer.collator(features).items()}
         labels = self.batch.get("labels")
         counts_B = torch.ones(len(self.batch["input_ids"]), dtype=torch.long)
         if labels is not None and model.takes_labels:
-            counts_B = labels.ne(-100).reshape(len(labels), -1).sum(1)
+            counts_B = labels.ne(IGNORED).reshape(len(labels), -1).sum(1)
         batch = self.batch if counts_B.any() else {**self.batch, "labels": torch.zeros_like(labels)}
         outputs = model(**batch)
         loss = float(module_loss(outputs))
@@ -382,12 +409,21 @@ class ModuleReading:
 
     def generate(self, generation_config, synced: bool = False, **options):
         """Per row, `[(ids, None)]` of what the module's `generate` writes; that is given what it takes of COLLATED and
-        of the generation settings (`max_new_tokens`, `num_beams`)."""
+        of the generation settings (`max_new_tokens`, `num_beams`).
+
+        Raises:
+          ConfigError: it has none, or does not take what is asked for.
+        """
         module = self.answerer.model.module
+        if not self.answerer.model.writes:
+            raise ConfigError(f"{FLAG}: {type(module).__name__} has no generate, so that it can answer nothing")
         taken = inspect.signature(module.generate).parameters
         anything = any(p.kind is p.VAR_KEYWORD for p in taken.values())
         offered = {name: self.batch[name] for name in ("input_ids", "attention_mask") if name in self.batch}
         offered |= {name: getattr(generation_config, name) for name in ("max_new_tokens", "num_beams")}
+        beams, several = generation_config.num_beams or 1, (generation_config.num_return_sequences or 1) > 1
+        if options or several or (beams > 1 and not anything and "num_beams" not in taken):
+            raise ConfigError(f"{FLAG}: {type(module).__name__}.generate writes one answer, without sampling or beams")
         written = module.generate(**{name: value for name, value in offered.items() if anything or name in taken})
         rows = written.tolist() if torch.is_tensor(written) else [list(map(int, row)) for row in written]
         if len(rows) != len(self.tokens):

@@ -17,15 +17,25 @@ from t5suite.user_objects import load_object
 
 
 @dataclass
-class PlugInArguments:
-    """Functions and callbacks of one's own that take part in training (importing a module runs it)."""
-
-    _argument_group_name = "plug-ins"
+class TrainingPlugIns:
+    """Functions and callbacks of one's own that both scripts take (importing a module runs it)."""
 
     batch_transform: str | None = field(
         default=None,
         metadata={"help": "module:function, collated batch {name: tensor} -> the batch that the model is trained on."},
     )
+    callbacks: str | None = field(
+        default=None,
+        metadata={"help": "transformers' TrainerCallbacks: module:Class,module:Class, made without arguments."},
+    )
+
+
+@dataclass
+class PlugInArguments(TrainingPlugIns):
+    """Functions and callbacks of one's own (importing a module runs it)."""
+
+    _argument_group_name = "plug-ins"
+
     transform_evaluation: bool = field(
         default=False, metadata={"help": "Evaluation's batches go through --batch_transform, too."}
     )
@@ -33,17 +43,13 @@ class PlugInArguments:
         default=None,
         metadata={"help": "module:function, (model outputs, batch) -> {name: tensor}, logged as train/<name>."},
     )
-    callbacks: str | None = field(
-        default=None,
-        metadata={"help": "transformers' TrainerCallbacks: module:Class,module:Class, made without arguments."},
-    )
 
     def __post_init__(self):
         if self.transform_evaluation and self.batch_transform is None:
             raise ConfigError("--transform_evaluation has no effect: there is no --batch_transform")
 
 
-def plug_ins_of(flags: PlugInArguments, metrics: str | None = None, model_class: str | None = None) -> PlugIns:
+def plug_ins_of(flags: TrainingPlugIns, metrics: str | None = None, model_class: str | None = None) -> PlugIns:
     """The functions and callbacks that the flags name.
 
     Args:
@@ -57,8 +63,8 @@ def plug_ins_of(flags: PlugInArguments, metrics: str | None = None, model_class:
     places = [f"--callbacks {spec}" for spec in specs]
     return PlugIns(
         batch_transform=load_function(flags.batch_transform, "--batch_transform"),
-        transforms_evaluation=flags.transform_evaluation,
-        batch_metrics=load_function(flags.batch_metrics, "--batch_metrics"),
+        transforms_evaluation=getattr(flags, "transform_evaluation", False),
+        batch_metrics=load_function(getattr(flags, "batch_metrics", None), "--batch_metrics"),
         metrics=tuple(load_function(spec, "--metrics") for spec in metric_functions(metrics)),
         callbacks=check_callbacks([load_object(spec, "--callbacks") for spec in specs], places),
         model_class=None if model_class is None else class_named(model_class),

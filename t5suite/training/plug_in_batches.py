@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from t5suite.errors import ConfigError
+from t5suite.training.plug_ins import PlugIns
 
 
 class TransformedCollator:
@@ -58,6 +59,11 @@ class TransformedCollator:
         if _rows(made) != rows:
             raise ConfigError(f"{self.where}: it made {_rows(made)} rows of {rows}; it must keep the batch's rows")
         return dict(made)
+
+
+def with_transform(collator, plug_ins: PlugIns):
+    """The collator whose batches are trained on."""
+    return TransformedCollator(collator, plug_ins.batch_transform) if plug_ins.batch_transform else collator
 
 
 def row_generators(batch: Mapping, seed: int = 0) -> list[torch.Generator]:
