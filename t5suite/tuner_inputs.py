@@ -129,6 +129,8 @@ def _model_flags(model: Any) -> tuple[dict, Any]:
     """`(flags, model in memory)`."""
     if model is None:
         return {}, None
+    if isinstance(model, type):
+        return {"model_class": f"{model.__module__}:{model.__qualname__}"}, None
     if not isinstance(model, (str, os.PathLike)):
         return {}, model
     name = os.fspath(model)

@@ -14,7 +14,7 @@ from typing import Any
 from t5suite.constants import DATASET_VALS
 from t5suite.errors import ConfigError
 from t5suite.models.freezing import freeze
-from t5suite.models.given_models import described_object, made_ready
+from t5suite.models.given_models import described_object, is_plain_module, made_ready
 from t5suite.models.loading import describe, load_tokenizer
 from t5suite.models.quantization import is_quantized
 from t5suite.run_settings import EXTENDABLE_SETTINGS, public_settings
@@ -45,6 +45,17 @@ from t5suite.tuner_inputs import argv_of, callables_of, inputs_of, joined
 from t5suite.tuner_process import OwnProcess, plain_progress
 
 logger = logging.getLogger(__name__)
+
+# What flags may say of a model that is in memory.
+FLAGS_OF_OBJECTS = (
+    "freeze",
+    "freeze_regex",
+    "unfreeze_regex",
+    "tokenizer_name",
+    "device_map",
+    "max_memory",
+    "embedding_on_cpu",
+)
 
 
 class TunerRun:
@@ -140,13 +151,14 @@ class TunerRun:
 
     def _use_object(self) -> None:
         """The model that is in memory, in place of those that flags name."""
-        allowed = ("freeze", "freeze_regex", "unfreeze_regex", "tokenizer_name", "device_map", "max_memory")
-        idle = [name for name in self.model_args.flags_given if name not in (*allowed, "embedding_on_cpu")]
+        allowed = FLAGS_OF_OBJECTS + (("model_family",) if is_plain_module(self._object) else ())
+        idle = [name for name in self.model_args.flags_given if name not in allowed]
         if idle:
             raise ConfigError(f"{idle[0]} has no effect: the model is in memory already, as it is to be")
         if self._given_tokenizer is None and self.model_args.tokenizer_name:
             self._given_tokenizer = load_tokenizer(self.model_args.tokenizer_name)
-        self.tokenizer, self.model = self._given_tokenizer, made_ready(self._object, self._given_tokenizer)
+        self.tokenizer = self._given_tokenizer
+        self.model = made_ready(self._object, self.tokenizer, self.model_args.model_family, self.plan.tasks)
         if self._title is None:
             self._title = described_object(self.model)
         freeze(self.model, self.model_args.freeze, self.model_args.freeze_regex, self.model_args.unfreeze_regex)

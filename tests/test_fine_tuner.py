@@ -255,6 +255,34 @@ class PlugInTest(parameterized.TestCase):
             tuner(batch_transform=[len, len])
 
 
+class TinyWriter(torch.nn.Module):
+    """Guesses each target token from the one before it and the mean of the input."""
+
+    def __init__(self, vocab_size=1152, width=8):
+        super().__init__()
+        self.embedding, self.output = torch.nn.Embedding(vocab_size, width), torch.nn.Linear(width, vocab_size)
+
+    def forward(self, input_ids, decoder_input_ids, labels):
+        read = self.embedding(input_ids).mean(1, keepdim=True) + self.embedding(decoder_input_ids)
+        logits = self.output(read)
+        return {"loss": torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()), "logits": logits}
+
+
+class ModuleTest(parameterized.TestCase):
+    def test_a_plain_module_is_trained_as_itself_and_as_its_class(self):
+        torch.manual_seed(0)
+        module = TinyWriter()
+        before = module.output.weight.clone()
+        made = tuner(module, tokenizer=tuner().tokenizer)
+        made.train()
+        self.assertFalse(torch.equal(module.output.weight, before))
+        losses = [line["train/loss"] for line in made.history if "train/loss" in line]
+        self.assertLess(losses[-1], losses[0])
+        self.assertIn("TinyWriter", repr(made))
+        by_class = tuner(TinyWriter, tokenizer=tuner().tokenizer, model_class_args="width=4")
+        self.assertEqual(by_class.model.module.output.weight.shape, (1152, 4))
+
+
 class InputsTest(parameterized.TestCase):
     @parameterized.parameters(
         ("t5-small", None, {"model_name_or_path": "t5-small"}),
@@ -431,7 +459,7 @@ class ModelTest(EqualFiles):
         self.assertFalse(any(parameter.is_meta for parameter in model.parameters()))
 
     @parameterized.parameters(
-        (lambda: tuner(torch.nn.Linear(2, 2)), "Linear is no transformers model"),
+        (lambda: tuner(7), "int is neither a model nor the name of one"),
         (lambda: tuner(tuner().model), "comes without a tokenizer"),
         (lambda: tuner(tuner().model, tokenizer=tuner().tokenizer, dropout_rate=0.1), "dropout_rate has no effect"),
         (lambda: FineTuner.load("/nowhere"), "no folder '/nowhere'"),

@@ -380,7 +380,7 @@ class ModuleReading:
     def __init__(self, answerer: ModuleAnswerer, features):
         model = answerer.model
         features = [{"labels": [IGNORED], **feature} for feature in features]
-        self.answerer = answerer
+        self.answerer, self.features = answerer, features
         self.batch = {name: value.to(answerer.device) for name, value in answerer.collator(features).items()}
         labels = self.batch.get("labels")
         counts_B = torch.ones(len(self.batch["input_ids"]), dtype=torch.long)
@@ -419,7 +419,7 @@ class ModuleReading:
             raise ConfigError(f"{FLAG}: {type(module).__name__} has no generate, so that it can answer nothing")
         taken = inspect.signature(module.generate).parameters
         anything = any(p.kind is p.VAR_KEYWORD for p in taken.values())
-        offered = {name: self.batch[name] for name in ("input_ids", "attention_mask") if name in self.batch}
+        offered = self._prompts()
         offered |= {name: getattr(generation_config, name) for name in ("max_new_tokens", "num_beams")}
         beams, several = generation_config.num_beams or 1, (generation_config.num_return_sequences or 1) > 1
         if options or several or (beams > 1 and not anything and "num_beams" not in taken):
@@ -429,6 +429,16 @@ class ModuleReading:
         if len(rows) != len(self.tokens):
             raise ConfigError(f"{FLAG}: its generate wrote {len(rows)} answers for {len(self.tokens)} rows")
         return [[(row, None)] for row in rows]
+
+    def _prompts(self) -> dict[str, torch.Tensor]:
+        """What is to be answered; a decoder alone reads its prompts without answers, padded on the left."""
+        if self.answerer.model.config.model_family != "causal":
+            return {name: self.batch[name] for name in ("input_ids", "attention_mask")}
+        prompts = [feature["input_ids"] for feature in self.features]
+        rows = {"input_ids": (prompts, self.answerer.model.config.pad_token_id)}
+        rows["attention_mask"] = ([[1] * len(prompt) for prompt in prompts], 0)
+        pad_left = self.answerer.collator.pad_left
+        return {name: pad_left(ids, fill).to(self.answerer.device) for name, (ids, fill) in rows.items()}
 
     def candidate_scores(self, candidates, most=None):
         """Not to be had of a module.
