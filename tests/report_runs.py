@@ -1,0 +1,107 @@
+"""Run directories as finished runs leave them, without a training: real rows of the bundled tasks, made-up answers.
+
+>>> directory = make_run(folder / "s1", "sentiment", seed=1, wrong=0.2)
+"""
+
+import json
+import random
+from pathlib import Path
+
+from t5suite.data.jsonl import without_nan, write_jsonl
+from t5suite.data.sources import DataOptions, load_split
+from t5suite.data.subsets import select_rows
+from t5suite.tasks.registry import load_task
+
+SETTINGS = {
+    "model_name_or_path": "google-t5/t5-small",
+    "max_source_length": 512,
+    "learning_rate": 1e-3,
+    "max_steps": 30,
+    "output_dir": "somewhere",
+}
+
+
+def rows_of(task, role: str, split: str, limit, seed: int, data_dir=None):
+    loaded = load_split(task, role, split, DataOptions(data_dir=data_dir))
+    numbers = select_rows(len(loaded.rows), limit=limit, seed=seed, role=role)
+    return loaded, [loaded.rows[int(number)] for number in numbers]
+
+
+def answers(task, examples, wrong: float, invalid: float, drawn) -> list[str]:
+    """Right ones, and as many others as asked for."""
+    found = []
+    for example in examples:
+        chance = drawn.random()
+        if chance < invalid:
+            found.append("no label")
+        elif chance < invalid + wrong:
+            others = [word for word in task.label_words or ["0.0", "1.0", "4.8"] if word != example.targets]
+            found.append(drawn.choice(others))
+        else:
+            found.append(example.targets)
+    return found
+
+
+def curve_lines(seed: int, metrics: dict) -> list[dict]:
+    """What a run of 30 steps logs; the last evaluation is the results'."""
+    drawn, lines = random.Random(seed), []
+    for step in (10, 20, 30):
+        base = {"step": step, "epoch": step / 30, "seconds": float(step)}
+        lines.append({**base, "train/loss": 3 / step + drawn.random() / 10, "train/tokens_per_second": 900.0 + step,
+                      "train/seconds_per_step": 0.5, "train/mfu": 30.0 + drawn.random()})  # fmt: skip
+        share = 1.0 if step == 30 else step / 40
+        scores = {f"eval/{name}": None if value is None else value * share for name, value in metrics.items()}
+        lines.append({**base, **scores})
+    return [*lines, {"step": 30, "epoch": 1.0, "seconds": 31.0, "train/train_runtime": 30.5, "train/train_loss": 0.7}]
+
+
+def make_run(directory, name: str, seed=1, wrong=0.2, invalid=0.02, benchmark="mini", limit=40, data_dir=None,
+             predictions=None, finished=True, metrics_file=True, **settings) -> Path:  # fmt: skip
+    """A run directory; `predictions` replaces the made-up answers."""
+    directory = Path(directory)
+    directory.mkdir(parents=True)
+    task = load_task(benchmark, name)
+    role = "validation" if task.splits("validation") else "test"
+    (result, split), *_ = task.splits(role).items()
+    loaded, rows = rows_of(task, role, split, limit, seed, data_dir)
+    examples = [(at, example) for at, row in enumerate(rows) for example in task.examples(row, role)]
+    drawn = random.Random(seed)
+    texts = predictions or answers(task, [example for _, example in examples], wrong, invalid, drawn)
+    scores = without_nan(task.score(rows, texts, role))
+    lines, seen = [], {}
+    for (at, example), text in zip(examples, texts, strict=True):
+        line = {"row": at, "example": seen.setdefault(at, 0), "prediction": text, "target": example.targets}
+        seen[at] += 1
+        lines.append({**line, "idx": rows[at]["idx"]} if "idx" in rows[at] else line)
+    write_jsonl(directory / "predictions" / f"{task.name}.{split}.jsonl", lines)
+    manifest = {
+        "run_id": f"id{seed}", "status": "finished" if finished else "running", "started": "2026-01-01T00:00:00",
+        "command": ["fine_tune_t5.py", "--seed", str(seed), "--run_name", "it's"],
+        "settings": {**SETTINGS, "benchmark": benchmark, "dataset_name": name, "seed": seed, "data_dir": data_dir,
+                     "max_eval_samples": limit, **settings},
+        "versions": {"python": "3.11", "torch": "2.13"}, "commit": {"commit": "abcdef0123456789"},
+        "hardware": {"platform": "Linux", "cores": 2, "gpus": []}, "tasks": {name: task.entry},
+        "model": {"class": "T5ForConditionalGeneration", "parameters": 60506624, "trainable": 60506624},
+        "data": {f"{name}.{split}": {"origin": loaded.origin, "fingerprint": loaded.fingerprint, "used": len(rows)}},
+        "training": {"train_runtime": 30.5}, "marks": {result: ["subset"]},
+    }  # fmt: skip
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+    if finished:
+        (directory / "results.json").write_text(json.dumps({"tasks": {result: scores}, "averages": {}}))
+    if metrics_file:
+        write_jsonl(directory / "metrics.jsonl", curve_lines(seed, scores))
+    return directory
+
+
+def make_pre_training_run(directory, seed=1) -> Path:
+    """A run of pre_train_t5.py."""
+    directory = Path(directory)
+    directory.mkdir(parents=True)
+    settings = {"objective": "span_corruption", "seed": seed, "learning_rate": 0.003}
+    (directory / "manifest.json").write_text(json.dumps({"run_id": "p", "status": "finished", "settings": settings}))
+    nll = [(10, 6.0), (20, 5.5)]
+    lines = [{"step": step, "epoch": 0.1, "seconds": 1.0, "eval/nll": value, "eval/loss": value} for step, value in nll]
+    write_jsonl(directory / "metrics.jsonl", lines)
+    results = {"tasks": {"pre_train": {"nll": 5.5, "perplexity": 244.69, "accuracy": 7.1}}, "averages": {}}
+    (directory / "results.json").write_text(json.dumps(results))
+    return directory

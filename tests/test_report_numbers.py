@@ -1,0 +1,331 @@
+"""What a report's numbers are made of: sums that are the metrics, intervals, seeds, baselines, rows joined again."""
+
+import json
+import math
+import random
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import scipy.stats
+from absl.testing import absltest, parameterized
+from report_runs import make_run
+
+from t5suite.errors import ConfigError, DataError
+from t5suite.reporting import published, resampling
+from t5suite.reporting.baselines import confusion, majority
+from t5suite.reporting.evaluations import evaluations_of
+from t5suite.reporting.examples import chosen_examples, examples_of
+from t5suite.reporting.metric_sums import SUMS, statistic_of, units_of
+from t5suite.reporting.report_data import named, report_data
+from t5suite.reporting.run_files import curves_of, is_speed, thinned
+from t5suite.reporting.seeds import settings_of
+from t5suite.tasks.metrics import METRICS
+from t5suite.tasks.postprocessors import Judged
+
+
+def folder() -> Path:
+    return Path(tempfile.mkdtemp())
+
+
+def classes(count: int, num: int, groups=False, seed=0) -> Judged:
+    drawn = random.Random(seed)
+    references = [drawn.randrange(num) for _ in range(count)]
+    predictions = [r if drawn.random() < 0.6 else drawn.choice([-1, *range(num)]) for r in references]
+    return Judged(predictions, references, [f"g{drawn.randrange(count // 3)}" for _ in references] if groups else None)
+
+
+def numbers(count: int, seed=0) -> Judged:
+    drawn = random.Random(seed)
+    references = [drawn.uniform(0, 5) for _ in range(count)]
+    return Judged([r + drawn.gauss(0, 1) for r in references], references)
+
+
+def texts(count: int, seed=0) -> Judged:
+    drawn, words = random.Random(seed), "the cat sat on a mat and it was red".split()
+    said = lambda: " ".join(drawn.choice(words) for _ in range(4))
+    return Judged([said() for _ in range(count)], [[said(), said()] for _ in range(count)])
+
+
+CASES = {
+    "accuracy": (classes(40, 3), 3),
+    "exact_match": (classes(40, 3), 3),
+    "grouped_exact_match": (classes(40, 2, groups=True), 2),
+    "f1": (classes(40, 2, groups=True), 2),
+    "f1_macro": (classes(40, 4), 4),
+    "mean_3class_f1": (classes(40, 3), 3),
+    "matthews_correlation": (classes(40, 2), 2),
+    "pearson": (numbers(40), None),
+    "squad_f1": (texts(20), None),
+    "squad_exact_match": (texts(20), None),
+    "rouge1": (texts(12), None),
+    "rouge2": (texts(12), None),
+    "rougeL": (texts(12), None),
+    "rougeLsum": (texts(12), None),
+    "instruction_rougeL": (texts(12), None),
+    "instruction_exact_match": (texts(12), None),
+    "spearman": (numbers(40), None),
+    "gender_parity": (classes(40, 2, groups=True), 2),
+    "bleu": (texts(12), None),
+    "precision": (classes(40, 2), 2),
+}
+
+
+def drawn_again(judged: Judged, counts) -> Judged:
+    """The rows of the units, each as often as it is drawn; a unit that is drawn twice is two groups."""
+    members = units_of(judged)
+    chosen = [(i, f"{at}.{copy}") for at, n in enumerate(counts) for copy in range(n) for i in members[at]]
+    groups = None if judged.groups is None else [group for _, group in chosen]
+    return Judged([judged.predictions[i] for i, _ in chosen], [judged.references[i] for i, _ in chosen], groups)
+
+
+class MetricSumsTest(parameterized.TestCase):
+    def test_every_metric_by_sums_is_tried_here(self):
+        tried = {METRICS[name].__name__ for name in CASES}
+        self.assertEqual(set(SUMS) - tried, set())
+
+    @parameterized.parameters(*CASES)
+    def test_a_resample_by_sums_is_the_metric_of_the_rows_drawn(self, name):
+        judged, num_classes = CASES[name]
+        statistic = statistic_of(name, METRICS[name], judged, num_classes)
+        self.assertEqual(statistic.units is not None, METRICS[name].__name__ in SUMS)
+        rng = np.random.default_rng(1)
+        counts = rng.multinomial(statistic.num_units, [1 / statistic.num_units] * statistic.num_units, size=6)
+        for found, row in zip(statistic.resampled(counts), counts):
+            again = drawn_again(judged, row)
+            expected = METRICS[name](again.predictions, again.references, groups=again.groups, num_classes=num_classes)
+            np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+
+    def test_a_unit_is_a_row_or_a_group(self):
+        self.assertEqual(units_of(Judged([1, 1, 0], [1, 1, 0], ["a", "b", "a"])), [[0, 2], [1]])
+        self.assertEqual(units_of(Judged([1, 1], [1, 1])), [[0], [1]])
+
+
+class IntervalsTest(parameterized.TestCase):
+    @parameterized.parameters("accuracy", "matthews_correlation", "pearson")
+    def test_the_interval_is_scipy_s_percentile_interval(self, name):
+        judged = classes(120, 2, seed=3) if name != "pearson" else numbers(120, seed=3)
+        statistic = statistic_of(name, METRICS[name], judged, 2)
+        found = resampling.interval_over_rows(statistic)
+        peer = scipy.stats.bootstrap(
+            (np.array(judged.predictions), np.array(judged.references)),
+            lambda p, r: METRICS[name](list(p), list(r), num_classes=2),
+            paired=True, vectorized=False, n_resamples=400, method="percentile", rng=np.random.default_rng(4),
+        ).confidence_interval  # fmt: skip
+        width = peer.high - peer.low
+        self.assertLess(abs(found["low"] - peer.low), 0.2 * width)
+        self.assertLess(abs(found["high"] - peer.high), 0.2 * width)
+
+    def test_units_drawn_by_kind_have_the_binomial_s_spread(self):
+        judged = Judged([1] * 60 + [0] * 40, [1] * 100)
+        (values,) = resampling.resampled_values([statistic_of("accuracy", METRICS["accuracy"], judged, 2)])
+        self.assertAlmostEqual(values.mean(), 60.0, delta=0.2)
+        self.assertAlmostEqual(values.std(), 100 * math.sqrt(0.6 * 0.4 / 100), delta=0.1)
+
+    def test_the_same_files_give_the_same_interval(self):
+        statistic = statistic_of("accuracy", METRICS["accuracy"], classes(50, 2), 2)
+        self.assertEqual(resampling.interval_over_rows(statistic), resampling.interval_over_rows(statistic))
+
+    def test_over_seeds_it_is_that_of_the_mean(self):
+        values = [60.0, 64.0, 70.0, 71.0]
+        found = resampling.interval_over_values(values)
+        peer = scipy.stats.bootstrap((values,), np.mean, method="percentile", rng=np.random.default_rng(0))
+        self.assertAlmostEqual(found["low"], peer.confidence_interval.low, delta=0.8)
+        self.assertAlmostEqual(found["high"], peer.confidence_interval.high, delta=0.8)
+        self.assertIsNone(resampling.interval_over_values([60.0]))
+        self.assertIsNone(resampling.interval_over_values([60.0, None]))
+
+    def test_a_metric_that_is_mostly_undefined_has_none(self):
+        statistic = statistic_of("pearson", METRICS["pearson"], Judged([1.0, 1.0, 1.0], [1.0, 2.0, 3.0]), None)
+        self.assertIsNone(resampling.interval_over_rows(statistic))
+
+
+class EvaluationsTest(parameterized.TestCase):
+    def test_rows_and_predictions_are_joined_and_reproduce_the_results(self):
+        run = make_run(folder() / "a", "sentiment", wrong=0.3)
+        (evaluation,) = evaluations_of(run)
+        self.assertLen(evaluation.examples, 40)
+        self.assertStartsWith(evaluation.examples[0]["inputs"], "sentiment")
+        right = [p == r for p, r in zip(evaluation.judged.predictions, evaluation.judged.references)]
+        self.assertAlmostEqual(100 * np.mean(right), evaluation.scores["accuracy"])
+        # Rows of a subset keep their number in the source.
+        self.assertGreater(max(example["row"] for example in evaluation.examples), 40)
+
+    def test_rows_that_changed_since_are_said_and_not_shown(self):
+        run = make_run(folder() / "a", "sentiment")
+        manifest = json.loads((run / "manifest.json").read_text())
+        manifest["data"]["sentiment.validation"]["fingerprint"] = "sha256:other"
+        (run / "manifest.json").write_text(json.dumps(manifest))
+        (evaluation,) = evaluations_of(run)
+        self.assertIn("not those of the run any more", evaluation.note)
+        self.assertEqual({example["inputs"] for example in evaluation.examples}, {None})
+        # The targets in the predictions file still give the same accuracy.
+        self.assertLen(evaluation.judged.predictions, 40)
+
+    def test_predictions_that_do_not_give_the_results_are_used_for_nothing(self):
+        run = make_run(folder() / "a", "sentiment")
+        results = json.loads((run / "results.json").read_text())
+        results["tasks"]["sentiment"]["accuracy"] += 1.0
+        (run / "results.json").write_text(json.dumps(results))
+        (evaluation,) = evaluations_of(run)
+        self.assertIsNone(evaluation.judged)
+        data = report_data([run])
+        self.assertEqual((data["runs"][0]["intervals"], data["confusions"]), ({}, []))
+
+    def test_a_line_that_is_no_prediction_is_named(self):
+        run = make_run(folder() / "a", "sentiment")
+        path = run / "predictions" / "sentiment.validation.jsonl"
+        path.write_text('{"row": 0, "text": "x"}\n')
+        with self.assertRaisesRegex(DataError, r"sentiment.validation.jsonl:1: .*'row' and 'prediction'"):
+            evaluations_of(run)
+
+    def test_majority_and_confusion_are_counts_of_the_rows(self):
+        run = make_run(folder() / "a", "entailment", wrong=0.4, invalid=0.1, limit=60)
+        (evaluation,) = evaluations_of(run)
+        lines = [json.loads(line) for line in (run / "predictions/entailment.validation.jsonl").open()]
+        targets = [line["target"] for line in lines]
+        counts = {word: targets.count(word) for word in evaluation.task.label_words}
+        found = majority(evaluation)
+        self.assertAlmostEqual(found["share"], 100 * max(counts.values()) / 60)
+        self.assertAlmostEqual(found["scores"]["accuracy"], found["share"])
+        matrix = confusion(evaluation)
+        self.assertEqual([sum(row) for row in matrix["counts"]], [counts[word] for word in matrix["labels"]])
+        self.assertEqual(matrix["answers"][-1], "invalid")
+        no_label = sum(line["prediction"] == "no label" for line in lines)
+        self.assertEqual(sum(row[-1] for row in matrix["counts"]), no_label)
+
+    def test_numbers_have_neither(self):
+        (evaluation,) = evaluations_of(make_run(folder() / "a", "similarity"))
+        self.assertIsNone(majority(evaluation))
+        self.assertIsNone(confusion(evaluation))
+        self.assertEqual(examples_of(evaluation, 100)["total"], 40)
+
+
+class ExamplesTest(parameterized.TestCase):
+    def test_verdicts_are_counted_over_all_and_few_are_shown(self):
+        run = make_run(folder() / "a", "sentiment", wrong=0.2, invalid=0.1)
+        (evaluation,) = evaluations_of(run)
+        found = examples_of(evaluation, most=10)
+        self.assertEqual((found["total"], found["shown"], sum(found["verdicts"].values())), (40, 10, 40))
+        accuracy = 100 * found["verdicts"]["right"] / 40
+        self.assertAlmostEqual(accuracy, evaluation.scores["accuracy"])
+        self.assertAlmostEqual(100 * found["verdicts"]["invalid"] / 40, evaluation.scores["invalid_rate"])
+        self.assertEqual(found["examples"][0]["verdict"], "invalid")
+
+    def test_some_of_every_kind_are_shown(self):
+        examples = [{"verdict": "wrong"}] * 50 + [{"verdict": "right"}] * 50
+        kinds = [example["verdict"] for example in chosen_examples(examples, 10)]
+        self.assertEqual((kinds.count("wrong"), kinds.count("right")), (6, 4))
+        few = [{"verdict": "wrong"}] * 2 + [{"verdict": "right"}] * 50
+        kinds = [example["verdict"] for example in chosen_examples(few, 10)]
+        self.assertEqual((kinds.count("wrong"), kinds.count("right")), (2, 8))
+
+
+class SeedsTest(parameterized.TestCase):
+    def run_of(self, name, **settings):
+        return {"name": name, "settings": {"max_source_length": 512, "learning_rate": 1e-3, **settings}}
+
+    def test_runs_that_differ_in_the_seed_alone_are_one_setting(self):
+        runs = [
+            self.run_of("a", seed=1, output_dir="x"),
+            self.run_of("b", seed=2, output_dir="y", report_to=["wandb"]),
+            self.run_of("c", seed=1, learning_rate=1e-4),
+            self.run_of("d", seed=3, dataset_name="rte"),
+        ]
+        found = settings_of(runs)
+        self.assertEqual([setting["runs"] for setting in found], [["a", "b", "d"], ["c"]])
+        self.assertEqual([setting["label"] for setting in found], ["learning_rate 0.001", "learning_rate 0.0001"])
+
+    def test_one_setting_needs_no_name(self):
+        self.assertEqual(settings_of([self.run_of("a", seed=1), self.run_of("b", seed=2)])[0]["label"], "")
+
+    def test_settings_of_one_label_are_told_apart(self):
+        runs = [self.run_of(n, **{f"z{i}": n for i in range(6)}, z9=n) for n in "abc"]
+        labels = [setting["label"] for setting in settings_of(runs)]
+        self.assertLen(set(labels), 3)
+
+
+class PublishedTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ("glue", "mrpc", "f1", "base", 90.7),
+        ("glue", "mnli_mismatched", "accuracy", "11B", 91.9),
+        ("super_glue", "cb", "mean_3class_f1", "small", 56.9),
+        ("super_glue", "wsc.fixed", "accuracy", "3B", 90.4),
+        ("glue", "mrpc", "f1", None, None),
+        ("mini", "sentiment", "accuracy", "base", None),
+    )
+    def test_scores(self, benchmark, task, metric, size, expected):
+        self.assertEqual(published.published_score(benchmark, task, metric, size), expected)
+
+    def test_the_rows_give_the_printed_averages(self):
+        table = published.published_scores()
+        for benchmark, groups in (("glue", 9), ("super_glue", 8)):
+            for at, size in enumerate(table["sizes"]):
+                means = {
+                    name: np.mean([values[at] for values in scores.values()])
+                    for name, scores in table["test"][benchmark].items()
+                }
+                if benchmark == "glue":
+                    means["mnli"] = (means.pop("mnli_matched") + means.pop("mnli_mismatched")) / 2
+                self.assertLen(means, groups)
+                off = 0.4 if (benchmark, size) == ("super_glue", "11B") else 0.06
+                self.assertAlmostEqual(np.mean(list(means.values())), table["averages"][benchmark][at], delta=off)
+                if benchmark == "glue":  # ours is over eight tasks
+                    means.pop("wnli")
+                    self.assertAlmostEqual(
+                        np.mean(list(means.values())), published.published_average("glue", size), delta=0.006
+                    )
+
+    @parameterized.parameters(
+        ("google-t5/t5-small", "small"), ("google/t5-v1_1-xl", "3B"), ("t5-11b", "11B"), ("google/flan-t5-large", "large"),
+        ("facebook/bart-base", None), ("runs/mine", None),
+    )  # fmt: skip
+    def test_sizes_by_name(self, name, size):
+        self.assertEqual(published.size_of_name(name), size)
+
+    def test_the_shape_goes_before_the_name(self):
+        place = folder()
+        (place / "config.json").write_text(
+            json.dumps({"model_type": "t5", "d_model": 64, "d_ff": 128, "num_layers": 2})
+        )
+        self.assertIsNone(published.size_of_run(place, {"model_name_or_path": "my-t5-small"}))
+        (place / "config.json").write_text(
+            json.dumps({"model_type": "t5", "d_model": 1024, "d_ff": 2816, "num_layers": 24})
+        )
+        self.assertEqual(published.size_of_run(place, {}), "large")
+
+    def test_an_unknown_size_is_named(self):
+        with self.assertRaisesRegex(ConfigError, "--size"):
+            published.check_size("smal")
+
+
+class RunFilesTest(parameterized.TestCase):
+    def test_names_tell_directories_apart(self):
+        names = named(["runs/a/s1", "runs/b/s1", "runs/c", "runs/c"])
+        self.assertEqual(names, {"runs/a/s1": "a/s1", "runs/b/s1": "b/s1", "runs/c": "c"})
+
+    def test_curves_hold_what_was_logged_and_the_last_line_of_a_step_counts(self):
+        lines = [
+            {"step": 5, "seconds": 1.0, "train/loss": 2.0},
+            {"step": 5, "train/loss": 1.9, "eval/x": None, "train/train_loss": 3.0},
+            {"step": 9, "train/loss": 1.5},
+        ]
+        self.assertEqual(curves_of(lines), {"train/loss": [[5, 1.9], [9, 1.5]]})
+
+    def test_thinned_points_are_points_of_the_curve(self):
+        points = [[step, step / 7] for step in range(1234)]
+        kept = thinned(points, 100)
+        self.assertLen(kept, 100)
+        self.assertEqual((kept[0], kept[-1]), (points[0], points[-1]))
+        self.assertTrue(all(point in points for point in kept))
+
+    @parameterized.parameters(
+        ("train/mfu", True), ("train/tokens_per_second", True), ("train/peak_memory", True), ("train/loss", False),
+        ("train/learning_rate", False), ("eval/accuracy", False),
+    )  # fmt: skip
+    def test_what_is_speed(self, name, expected):
+        self.assertEqual(is_speed(name), expected)
+
+
+if __name__ == "__main__":
+    absltest.main()
