@@ -227,6 +227,7 @@ DATA_FLAGS = "benchmark dataset_name task_file data_format data_class config".sp
 SCRIPT_FLAGS = {
     "dry_run": "look at tuner.summary() and tuner.plan",
     "print_summary": "call tuner.summary()",
+    "verbose": "choose what loggers show: logging.getLogger('transformers').setLevel(logging.INFO)",
     "predict_only": "call tuner.evaluate(split='test')",
     "eval_checkpoints": "make a FineTuner of each checkpoint folder and evaluate it",
 }

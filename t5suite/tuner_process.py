@@ -17,30 +17,39 @@ import sys
 import threading
 from collections.abc import Iterator
 
+import datasets
 from accelerate.state import AcceleratorState, PartialState
 from transformers.trainer_callback import ProgressCallback
+from transformers.utils import logging as transformers_logging
 
 from t5suite.errors import Preempted
+from t5suite.training.chatter import LOGGERS, is_news
 from t5suite.training.checkpoints.states import random_state, restore_random_state
 from t5suite.training.processes.signals import SET_UP, stop_requests
 from t5suite.training.sharding.process_state import keeping_process_state
-from t5suite.training.chatter import is_news
 
 # Variables that transformers and accelerate write for whoever comes after.
 NOTED = ("ACCELERATE_", "FSDP_")
-LOGGERS = ("transformers.trainer", "transformers.trainer_utils", "accelerate.accelerator")
 
 
 class OwnProcess:
-    """What one tuner would find if it were alone in the process."""
+    """What one tuner would find if it were alone in the process.
 
-    def __init__(self):
+    Args:
+      quiet: no progress bars of `datasets` either; those of transformers (weights read and written) are always off.
+    """
+
+    def __init__(self, quiet: bool = False):
         self._shared: list[dict] | None = None
+        self._quiet = quiet
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
         """The process as this tuner left it; at the end, as everybody else did."""
-        with keeping_process_state(), _keeping_environment(), _keeping_random_numbers(), _without_old_news():
+        kept = (keeping_process_state(), _keeping_environment(), _keeping_random_numbers())
+        with contextlib.ExitStack() as stack:
+            for part in (*kept, _without_old_news(), _without_bars(self._quiet)):
+                stack.enter_context(part)
             for kind, state in zip((PartialState, AcceleratorState), self._shared or (), strict=False):
                 kind._shared_state.clear()
                 kind._shared_state.update(state)
@@ -101,6 +110,21 @@ def _keeping_random_numbers() -> Iterator[None]:
         yield
     finally:
         restore_random_state(state)
+
+
+@contextlib.contextmanager
+def _without_bars(quiet: bool) -> Iterator[None]:
+    had_bars, had_none = transformers_logging.is_progress_bar_enabled(), datasets.are_progress_bars_disabled()
+    transformers_logging.disable_progress_bar()
+    if quiet:
+        datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if had_bars:
+            transformers_logging.enable_progress_bar()
+        if not had_none:
+            datasets.enable_progress_bars()
 
 
 @contextlib.contextmanager

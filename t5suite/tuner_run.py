@@ -40,6 +40,7 @@ from t5suite.training.from_arguments import (
     trainer_for,
 )
 from t5suite.training.resuming.resets import going_on
+from t5suite.training.tracking_arguments import identity_of
 from t5suite.tuner_answers import Asked
 from t5suite.tuner_inputs import argv_of, callables_of, inputs_of, joined
 from t5suite.tuner_process import OwnProcess, plain_progress
@@ -75,7 +76,7 @@ class TunerRun:
         self._flags, self._rows, self._object = given.flags, given.rows, given.model
         self._flags |= {"disable_tqdm": True} if quiet else {}
         self._quiet, self._given_tokenizer = quiet, tokenizer
-        self._process, self._title = OwnProcess(), None
+        self._process, self._title = OwnProcess(quiet), None
         self._is_trained = False  # whether the weights are others than those that the run begins with
         self.trainer = None
         self.results: dict = {}
@@ -195,7 +196,8 @@ class TunerRun:
         self.trainer.run_details = run.checkpoint_details
         names = tracker_names(self.args.trackers) if run.is_main else []
         per_task = self.eval_args.select == "per_task"
-        with Trackers(names, run.directory, run.run_id, public_settings(settings)) as trackers:
+        shown = public_settings(settings)
+        with Trackers(names, run.directory, run.run_id, shown, identity_of(self.args)) as trackers:
             best = steps.add_callbacks(self.trainer, run.directory, trackers, per_task)
             start = start_of(run, resume, self.args, self.trainer.ranks)
             self._check_weights(start)
@@ -203,11 +205,11 @@ class TunerRun:
                 self._is_trained = True
                 run.update(training=shared.train(self.trainer, folder))
             self.trainer.save_model(self.args.output_dir)
-        steps.mark_for_table(data, selected=self.args.load_best_model_at_end)
-        report = steps.evaluate_finally(self.trainer, data, best if per_task else None)
-        results = self._results_of(report, data)
-        if run.is_main:
-            self._finish(run, data, report, results, best)
+            steps.mark_for_table(data, selected=self.args.load_best_model_at_end)
+            report = steps.evaluate_finally(self.trainer, data, best if per_task else None)
+            results = self._results_of(report, data)
+            if run.is_main:
+                self._finish(run, data, report, results, best)
         self.trainer.accelerator.wait_for_everyone()
         return results
 
