@@ -16,7 +16,7 @@ from transformers import T5Config, T5ForConditionalGeneration
 from transformers.utils import ModelOutput
 
 from t5suite.tracking import plots
-from t5suite.training import monitors, pre_training_evaluation
+from t5suite.training import monitors, pre_training_evaluation, progress
 from t5suite.training.losses import PAIR_LABELS, TokenLoss, WatchedLoss
 from t5suite.training.monitors import StepMonitor, weight_norm
 from t5suite.training.pre_training_evaluation import HeldOut, unigram_entropies
@@ -173,12 +173,19 @@ class LossCurveTest(absltest.TestCase):
 
 class DocstringTest(parameterized.TestCase):
     @parameterized.parameters(
-        monitors.terminal_line, monitors.short_number, monitors.short_time, pre_training_evaluation.entropy
+        progress.terminal_line,
+        progress.short_number,
+        progress.short_time,
+        progress.scores_of,
+        progress.bar_figures,
+        pre_training_evaluation.entropy,
     )
     def test_examples_hold(self, function):
         finder = doctest.DocTestFinder()
         runner = doctest.DocTestRunner()
-        for test in finder.find(function, globs={**vars(monitors), **vars(pre_training_evaluation), "np": np}):
+        for test in finder.find(
+            function, globs={**vars(monitors), **vars(progress), **vars(pre_training_evaluation), "np": np}
+        ):
             runner.run(test)
         self.assertGreater(runner.tries, 0)
         self.assertEqual(runner.failures, 0)

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from t5suite.data.text.documents import bundled_text, read_documents
 from t5suite.tracking.dry_runs import print_settings
-from t5suite.training.monitors import short_number
+from t5suite.training.progress import short_number
 from t5suite.training.steps import update_size
 from t5suite.training.throughput import forward_flops
 

@@ -48,6 +48,7 @@ from t5suite.training.family_checks import GENERATION_FLAGS, check_module, check
 from t5suite.training.losses import ModuleLoss, SquaredLoss
 from t5suite.training.plug_in_batches import TransformedCollator
 from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns, add_plug_in_callbacks
+from t5suite.training.progress import shows_bars
 from t5suite.training.samples import SampleCallback
 from t5suite.training.steps import TRAINING_FLAGS, update_size
 from t5suite.training.tracking_arguments import add_profile
@@ -278,7 +279,7 @@ def make_trainer(
         processing_class=tokenizer,
     )
     evaluates = transformed if plug_ins.transforms_evaluation else collator
-    show_progress = trainer.is_world_process_zero() and not args.disable_tqdm
+    show_progress = trainer.is_world_process_zero() and shows_bars(args)
     trainer.evaluator = make_evaluator(evaluates, tokenizer, args, trainer.accelerator, show_progress)
     if plug_ins.batch_metrics:
         trainer.measure(plug_ins.batch_metrics)

@@ -13,15 +13,18 @@ from pathlib import Path
 import numpy as np
 import torch
 from tqdm.auto import tqdm
-from transformers import PrinterCallback, ProgressCallback
 
+from t5suite.errors import ConfigError
+from t5suite.models.own_models import OwnModel
 from t5suite.runs import sweep_run_id
 from t5suite.training.callbacks import MetricsCallback
 from t5suite.training.losses import PAIR_LABELS, WatchedLoss
-from t5suite.training.monitors import StepMonitor, TerminalLine, weight_norm
+from t5suite.training.monitors import StepMonitor, weight_norm
+from t5suite.training.plug_ins import add_plug_in_callbacks
 from t5suite.training.pre_training_collators import unheeded_settings
 from t5suite.training.pre_training_evaluation import NAME, PreTrainingEvaluator
 from t5suite.training.pre_training_text import Examples
+from t5suite.training.progress import shows_bars
 from t5suite.training.samples import SampleCallback
 from t5suite.training.steps import TRAINING_FLAGS
 from t5suite.training.throughput import peak_flops
@@ -102,15 +105,9 @@ class PreTrainer(SuiteTrainer):
     """
 
     def __init__(self, *, peak_tflops: float | None = None, **kwargs):
-        super().__init__(**kwargs)
-        self.compute_loss_func = WatchedLoss(self.compute_loss_func, self._summed)
-        self.monitor = StepMonitor(peak_flops(self.args.device, peak_tflops), self._summed)
-        self.add_callback(self.monitor)
-        self.remove_callback(PrinterCallback if self.args.disable_tqdm else ProgressCallback)
-        self.add_callback(TerminalLine(show_bar=not self.args.disable_tqdm))
-
-    def _summed(self, tensor: torch.Tensor) -> torch.Tensor:
-        return self.accelerator.reduce(tensor, "sum") if self.accelerator.num_processes > 1 else tensor
+        peak = peak_flops(kwargs["args"].device, peak_tflops)
+        super().__init__(monitor=StepMonitor(peak, lambda tensor: self.summed(tensor)), **kwargs)
+        self.compute_loss_func = WatchedLoss(self.compute_loss_func, self.summed)
 
     def num_examples(self, dataloader) -> int:
         """Blocks an epoch, which the trainer multiplies by the epochs."""
@@ -127,7 +124,6 @@ class PreTrainer(SuiteTrainer):
         step = self.state.global_step + 1
         interval = max(int(self.state.logging_steps or 1), 1)
         self.compute_loss_func.watching = step % interval == 0 or (step == 1 and self.args.logging_first_step)
-        self.monitor.count(self.model, inputs)
         return super().training_step(model, inputs, num_items_in_batch)
 
     def log(self, logs: dict, start_time: float | None = None) -> None:
@@ -136,7 +132,6 @@ class PreTrainer(SuiteTrainer):
             norm = weight_norm(self.accelerator.unwrap_model(self.model))
             seen = {"accuracy": self.compute_loss_func.accuracy(), "weight_norm": norm}
             logs |= {name: value for name, value in seen.items() if value is not None}
-            logs |= self.monitor.rates(self.state)
         super().log(logs, start_time)
 
     def metrics_of(self, report, prefix: str) -> dict[str, float]:
@@ -174,7 +169,7 @@ def make_trainer(
     else:
         order = epoch_blocks(examples.blocks_an_epoch) if examples.train is not None else None
         trainer = PreTrainer(train_dataset=examples.train, epoch_order=order, **settings)
-    show_progress = trainer.is_world_process_zero() and not args.disable_tqdm
+    show_progress = trainer.is_world_process_zero() and shows_bars(args)
     bars = (lambda turns, name: tqdm(turns, desc=f"evaluating {name}", leave=False)) if show_progress else None
     trainer.evaluator = PreTrainingEvaluator(eval_collator, args.per_device_eval_batch_size, trainer.accelerator, bars)
     return trainer

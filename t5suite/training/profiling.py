@@ -5,8 +5,8 @@
     >>> trainer.add_callback(ProfileCallback("10:12", run_dir, rank=0))
 
 Every rank writes below `profile/`: `steps-10-12.rank-0.trace.json` (for chrome://tracing or ui.perfetto.dev), the top
-of the table of operators as text, and memory: on CUDA a snapshot for pytorch.org/memory_viz (`.memory.pickle`), elsewhere
-the process's resident memory step by step and the operators that asked for most (`.memory.json`).
+of the table of operators as text, and memory: on CUDA a snapshot for pytorch.org/memory_viz (`.memory.pickle`),
+everywhere the resident memory step by step and the operators that asked for most (`.memory.json`).
 """
 
 import logging

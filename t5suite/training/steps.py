@@ -28,6 +28,7 @@ from t5suite.training.processes.rank_logs import RankLog, attached, logging_to
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.signals import stop_requests
 
+from t5suite.training.progress import settle_bars
 logger = logging.getLogger(__name__)
 
 # Flags that only training heeds.
@@ -79,6 +80,7 @@ def prepare_process(args, device_map: str | None = None) -> bool:
     """
     is_main = args.process_index == 0
     start_logging(is_main, bool(args.disable_tqdm), args.verbose, args.process_index)
+    settle_bars(args)
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if launched != args.world_size:
         raise ConfigError(

@@ -21,6 +21,7 @@ from t5suite.errors import ConfigError
 from t5suite.training.evaluation import selection_value
 from t5suite.training.limits import limit_callbacks
 from t5suite.training.losses import TokenLoss
+from t5suite.training.monitors import StepMonitor
 from t5suite.training.neftune import NeftuneCallback
 from t5suite.training.optimization import (
     build_optimizer,
@@ -31,6 +32,7 @@ from t5suite.training.optimization import (
 )
 from t5suite.training.plug_in_metrics import Measuring
 from t5suite.training.processes.weight_agreement import holds_parts
+from t5suite.training.progress import show_progress, shows_bars
 from t5suite.training.resuming.checkpointing import Checkpointing
 from t5suite.training.resuming.exact_resume import ExactResume
 from t5suite.training.resuming.resets import Position, examples_before
@@ -52,6 +54,7 @@ class SuiteTrainer(Measuring, ExactResume, SafeUpdates, Checkpointing, Seq2SeqTr
       selection_metric: 'loss' selects checkpoints by loss; None by the tasks' own metrics.
       name_example: index -> what an incident calls that training example.
       loss: `(outputs, labels, num_items_in_batch)` -> the loss; cross-entropy of tokens, or classes, without it.
+      monitor: a `StepMonitor` for the rates of each log; one that counts tokens without it.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class SuiteTrainer(Measuring, ExactResume, SafeUpdates, Checkpointing, Seq2SeqTr
         selection_metric=None,
         name_example=int,
         loss=None,
+        monitor=None,
         **kwargs,
     ):
         args = kwargs["args"]
@@ -91,6 +95,9 @@ class SuiteTrainer(Measuring, ExactResume, SafeUpdates, Checkpointing, Seq2SeqTr
         self.reset_done = ""
         for callback in limit_callbacks(args):
             self.add_callback(callback)
+        self.monitor = monitor or StepMonitor(reduce=self.summed, keeps_count=False)
+        self.add_callback(self.monitor)
+        show_progress(self, shows_bars(args))
         if args.neftune_noise_alpha is not None:
             self.neftune_noise_alpha = None  # theirs misses T5's embeddings
             self.add_callback(NeftuneCallback(args.neftune_noise_alpha))
@@ -165,6 +172,15 @@ class SuiteTrainer(Measuring, ExactResume, SafeUpdates, Checkpointing, Seq2SeqTr
             return self.epoch_order
         return shifted_order(self.epoch_order, self.epoch_length(), self.data_offset)
 
+    def summed(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor's sum over the ranks."""
+        return self.accelerator.reduce(tensor, "sum") if self.accelerator.num_processes > 1 else tensor
+
+    def training_step(self, model, inputs, num_items_in_batch=None) -> torch.Tensor:
+        """Counts the micro-batch, too."""
+        self.monitor.count(self.model, inputs)
+        return super().training_step(model, inputs, num_items_in_batch)
+
     def stop_requested(self) -> bool:
         """Whether this process was asked to stop; ranks vote on it in every update."""
         return self.stop.requested
@@ -173,6 +189,7 @@ class SuiteTrainer(Measuring, ExactResume, SafeUpdates, Checkpointing, Seq2SeqTr
         """Whenever the loss is logged, the ranks' weights are compared, too."""
         if "loss" in logs:
             self.check_agreement()
+            logs |= self.monitor.rates(self.state)
         super().log(logs, start_time)
 
     def create_optimizer(self, model=None) -> torch.optim.Optimizer:

@@ -1,0 +1,199 @@
+"""How far a run is, on the terminal: a bar where there is one, else one line a log.
+
+    step 300/1000 · loss 3.412 · acc 38.9 · |g| 0.81 · lr 2.0e-03 · 0.56 s · 117k tok/s · MFU 31.2% · 6m32s left
+    step 300/1000 · evaluation · rte: accuracy 71.12 · cb: mean_3class_f1 80.40, accuracy 84.00 · average 76.66
+
+The bar has rate, time left, the last loss and the last score; evaluations stand above it. Everything of it is in
+`metrics.jsonl` too.
+"""
+
+import math
+import sys
+
+from tqdm.auto import tqdm
+from transformers import PrinterCallback, ProgressCallback, TrainerCallback
+
+# What an evaluation also logs, of which a line says nothing unless it is worth a look.
+ASIDE = ("loss", "truncated_rate")
+RATES = ("invalid_rate",)
+
+
+def shows_bars(args) -> bool:
+    """Whether bars are drawn: on a terminal, unless `--disable_tqdm` says otherwise, either way.
+
+    A notebook has no terminal either, but bars of its own.
+    """
+    asked = "disable_tqdm" in getattr(args, "flags_given", ())
+    return not args.disable_tqdm and (asked or sys.stderr.isatty() or "ipykernel" in sys.modules)
+
+
+def settle_bars(args) -> None:
+    """Has libraries and our own evaluation draw bars where progress does."""
+    args.disable_tqdm = not shows_bars(args)
+
+
+def show_progress(trainer, show_bar: bool) -> None:
+    """Ours in place of the trainer's, which writes logs as Python's form of a dictionary."""
+    for callback in list(trainer.callback_handler.callbacks):
+        ours = isinstance(callback, Progress)
+        if ours or isinstance(callback, (PrinterCallback, ProgressCallback)) or _is_table(callback):
+            trainer.remove_callback(callback)
+    trainer.add_callback(Progress(show_bar))
+
+
+class Progress(TrainerCallback):
+    """The bar, or the lines; of the main process alone.
+
+    Args:
+      show_bar: draw a bar, with only evaluations as lines above it.
+    """
+
+    def __init__(self, show_bar: bool):
+        self.show_bar = show_bar
+        self.bar = None
+        self._shown: dict[str, str] = {}
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        """The bar begins where the run goes on."""
+        self._shown = {}
+        if self.show_bar and state.is_world_process_zero:
+            self.bar = tqdm(total=state.max_steps, initial=state.global_step, unit="step", dynamic_ncols=True)
+
+    def on_step_end(self, args, state, control, **kwargs):
+        """The bar moves."""
+        if self.bar is not None:
+            self.bar.update(state.global_step - self.bar.n)
+
+    def on_train_end(self, args, state, control, **kwargs):
+        """The bar stays as it ended."""
+        if self.bar is not None:
+            self.bar.close()
+            self.bar = None
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        """A line, or the bar's figures."""
+        if not state.is_world_process_zero or not logs:
+            return
+        line = terminal_line(logs, state.global_step, state.max_steps)
+        if self.bar is None:
+            if line:
+                print(line, flush=True)
+            return
+        self._shown |= bar_figures(logs)
+        self.bar.set_postfix(self._shown)
+        if line and is_evaluation(logs):
+            self.bar.write(line)
+
+
+def is_evaluation(logs: dict) -> bool:
+    """Whether a log is an evaluation's."""
+    return any(name.startswith("eval/") for name in logs)
+
+
+def terminal_line(logs: dict, step: int, max_steps: int) -> str:
+    """A log as a line; names that it has no room for are left to `metrics.jsonl`.
+
+    >>> terminal_line({"loss": 3.41234, "learning_rate": 2e-3, "mfu": 31.24, "seconds_left": 392}, 300, 1000)
+    'step 300/1000 · loss 3.412 · lr 2.0e-03 · MFU 31.2% · 6m32s left'
+    >>> terminal_line({"eval/nll": 2.31, "eval/accuracy": 51.07}, 300, 1000)
+    'step 300/1000 · held out: nll 2.310 · acc 51.1'
+    >>> terminal_line({"eval/accuracy": 91.2, "eval/invalid_rate": 0.0, "eval/loss": 0.3, "eval/average": 91.2}, 3, 9)
+    'step 3/9 · evaluation · accuracy 91.20 · loss 0.300'
+    """
+    if "eval/nll" in logs:
+        parts = ["held out: " + " · ".join(_shown(logs))]
+    elif is_evaluation(logs):
+        parts = ["evaluation", *scores_of(logs)]
+    elif "train_runtime" in logs:
+        parts = [f"trained in {short_time(logs['train_runtime'])}", f"mean loss {logs['train_loss']:.3f}"]
+    else:
+        parts = _shown(logs)
+    return f"step {step}/{max_steps} · {' · '.join(parts)}" if parts else ""
+
+
+def scores_of(logs: dict) -> list[str]:
+    """An evaluation's scores: those of one task, or of each; answers that are no label where there were any.
+
+    >>> scores_of({"eval/rte/accuracy": 71.1, "eval/cb/f1": 80.0, "eval/cb/invalid_rate": 2.0, "eval/average": 75.5})
+    ['rte: accuracy 71.10', 'cb: f1 80.00, invalid 2.0%', 'average 75.55']
+    """
+    by_task: dict[str, dict[str, float]] = {}
+    for name, value in logs.items():
+        if name.startswith("eval/") and name != "eval/average":
+            task, _, metric = name.removeprefix("eval/").rpartition("/")
+            by_task.setdefault(task, {})[metric] = value
+    tasks = {task: _task_scores(metrics) for task, metrics in by_task.items()}
+    if list(tasks) == [""]:
+        loss = by_task[""].get("loss")
+        return tasks[""] + ([f"loss {loss:.3f}"] if loss is not None else [])
+    parts = [f"{task}: {', '.join(scores)}" if task else ", ".join(scores) for task, scores in tasks.items() if scores]
+    return parts + ([f"average {logs['eval/average']:.2f}"] if "eval/average" in logs else [])
+
+
+def bar_figures(logs: dict) -> dict[str, str]:
+    """What the bar says of a log: the loss, or the score.
+
+    >>> bar_figures({"loss": 0.41}), bar_figures({"eval/f1": 80.0, "eval/average": 80.0})
+    ({'loss': '0.410'}, {'score': '80.00'})
+    """
+    if "loss" in logs:
+        return {"loss": f"{logs['loss']:.3f}"}
+    if "eval/nll" in logs:
+        return {"nll": f"{logs['eval/nll']:.3f}"}
+    score = logs.get("eval/average", math.nan)
+    return {"score": f"{score:.2f}"} if is_evaluation(logs) and not math.isnan(score) else {}
+
+
+def short_number(value: float) -> str:
+    """A count in few characters.
+
+    >>> [short_number(value) for value in (950, 117_028, 19_700_000, 3.2e9)]
+    ['950', '117k', '19.7M', '3.2B']
+    """
+    for size, suffix, digits in ((1e9, "B", 1), (1e6, "M", 1), (1e3, "k", 0)):
+        if value >= size:
+            return f"{value / size:.{digits}f}{suffix}"
+    return f"{value:.0f}"
+
+
+def short_time(seconds: float) -> str:
+    """A duration in few characters.
+
+    >>> [short_time(seconds) for seconds in (7, 392, 8100)]
+    ['7s', '6m32s', '2h15m']
+    """
+    seconds = round(seconds)
+    if seconds >= 3600:
+        return f"{seconds // 3600}h{seconds % 3600 // 60:02d}m"
+    return f"{seconds // 60}m{seconds % 60:02d}s" if seconds >= 60 else f"{seconds}s"
+
+
+def _task_scores(metrics: dict[str, float]) -> list[str]:
+    scores = [f"{name} {value:.2f}" for name, value in metrics.items() if name not in (*ASIDE, *RATES)]
+    invalid = metrics.get("invalid_rate", 0.0)
+    return scores + ([f"invalid {invalid:.1f}%"] if invalid > 0 else [])
+
+
+def _shown(logs: dict) -> list[str]:
+    return [form(logs[name]) for name, form in SHOWN.items() if logs.get(name) is not None]
+
+
+def _is_table(callback) -> bool:
+    return type(callback).__name__ == "NotebookProgressCallback"
+
+
+SHOWN = {
+    "loss": lambda value: f"loss {value:.3f}",
+    "accuracy": lambda value: f"acc {value:.1f}",
+    "grad_norm": lambda value: f"|g| {value:.2f}",
+    "weight_norm": lambda value: f"|w| {value:.1f}",
+    "learning_rate": lambda value: f"lr {value:.1e}",
+    "seconds_per_step": lambda value: f"{value:.3g} s",
+    "tokens_per_second": lambda value: f"{short_number(value)} tok/s",
+    "mfu": lambda value: f"MFU {value:.1f}%",
+    "tokens_seen": lambda value: f"{short_number(value)} tok",
+    "seconds_left": lambda value: f"{short_time(value)} left",
+    "eval/nll": lambda value: f"nll {value:.3f}",
+    "eval/nll_text": lambda value: f"text alone {value:.3f}",
+    "eval/accuracy": lambda value: f"acc {value:.1f}",
+}
