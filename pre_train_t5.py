@@ -48,6 +48,8 @@ from t5suite.training.from_arguments import (
     tokenizer_and_model,
 )
 from t5suite.training.memory_flags import print_pre_training_summary
+from t5suite.training.plug_in_arguments import plug_ins_of
+from t5suite.training.plug_in_batches import with_transform
 from t5suite.training.pre_training_arguments import PRE_TRAINING_ARGUMENTS, reconcile
 from t5suite.training.pre_training_evaluation import unigram_entropies
 from t5suite.training.processes.ranks import Ranks
@@ -78,7 +80,8 @@ def main(argv=None) -> dict:
 
     # 3. Run directory: a new one, or this same run's from before.
     resume = resume_choice(run_args.resume, args.resume_from_checkpoint)
-    settings = shared.all_settings(*arguments)
+    plug_ins = plug_ins_of(run_args, model_class=model_args.model_class)
+    settings = shared.all_settings(*arguments, plug_ins=plug_ins)
     command = sys.argv[1:] if argv is None else argv
     if args.print_summary and is_main:
         print_pre_training_summary(model_args, objective_args, args)
@@ -92,10 +95,10 @@ def main(argv=None) -> dict:
     if run.finished:
         return reports.print_finished(run, is_main)
     with shared.owned(run, ranks):
-        return pre_train(run, settings, resume, trains, *arguments)
+        return pre_train(run, settings, resume, trains, plug_ins, *arguments)
 
 
-def pre_train(run, settings, resume, trains, *arguments) -> dict:
+def pre_train(run, settings, resume, trains, plug_ins, *arguments) -> dict:
     """The run itself, in a directory that no other process writes into."""
     model_args, text_args, objective_args, run_args, args = arguments
     is_main = run.is_main
@@ -109,13 +112,22 @@ def pre_train(run, settings, resume, trains, *arguments) -> dict:
 
     # 5. The objective: how blocks of tokens become inputs and targets.
     train_collator, eval_collator = pre_training_collators(objective_args, tokenizer, model, args.seed)
+    train_collator = with_transform(train_collator, plug_ins)
 
     # 6. Text -> tokens -> numbered blocks, or a stream of them.
     described, examples, stream = pre_training_data(arguments, tokenizer, train_collator, eval_collator)
 
     # 7. Trainer.
     trainer = steps.make_trainer(
-        model, tokenizer, args, examples, train_collator, eval_collator, stream=stream, peak_tflops=run_args.peak_tflops
+        model,
+        tokenizer,
+        args,
+        examples,
+        train_collator,
+        eval_collator,
+        stream=stream,
+        peak_tflops=run_args.peak_tflops,
+        callbacks=plug_ins.callbacks,
     )
     run.use_data(described)
     run.update(model=describe(model))

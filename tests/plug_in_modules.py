@@ -44,6 +44,24 @@ class Writer(Pooled):
         return ids[:, 1:]
 
 
+class Continuing(nn.Module):
+    """A decoder alone, which sees the last token and the mean of all before it; writes what it was shown first."""
+
+    def __init__(self, vocab_size, eos_token_id, d_model=16):
+        super().__init__()
+        self.embed = nn.Embedding(vocab_size, d_model)
+        self.out = nn.Linear(d_model, vocab_size)
+        self.eos = eos_token_id
+
+    def forward(self, input_ids, labels):
+        states = self.embed(input_ids).cumsum(1) / torch.arange(1, input_ids.shape[1] + 1).unsqueeze(-1)
+        return (F.cross_entropy(self.out(states).transpose(1, 2), labels),)
+
+    def generate(self, input_ids, attention_mask):
+        assert attention_mask[:, -1].all()  # prompts end in the last column
+        return [[row[mask.bool()][0].item(), self.eos] for row, mask in zip(input_ids, attention_mask)]
+
+
 class Classifier(nn.Module):
     """A bag of words."""
 

@@ -4,6 +4,9 @@ import contextlib
 import functools
 import json
 import os
+import re
+import shlex
+import sys
 import tempfile
 from pathlib import Path
 from unittest import mock
@@ -15,13 +18,20 @@ import pytest
 import torch
 from absl.testing import absltest, parameterized
 from law_worker import reported_by_two_ranks
+from safetensors.torch import load_file
+from safetensors.torch import load_model as load_weights
 
 import fine_tune_t5
+import pre_train_t5
+from t5suite import cli
 from t5suite.data.collators import Seq2SeqCollator
-from t5suite.data.jsonl import read_jsonl
+from t5suite.data.jsonl import read_jsonl, write_jsonl
 from t5suite.data.module_batches import ModuleCollator
+from t5suite.data.sources import DataOptions, load_split
+from t5suite.data.subsets import select_rows
 from t5suite.errors import ConfigError, Preempted
 from t5suite.models.loading import load_model, load_tokenizer
+from t5suite.tasks.registry import load_task
 from t5suite.training.checkpoints import damage
 from t5suite.training.losses import ModuleLoss
 from t5suite.training.plug_in_batches import TransformedCollator, row_generators
@@ -73,6 +83,10 @@ class LossLawTest(parameterized.TestCase):
             np.testing.assert_allclose(found[name], expected[name], rtol=RELATIVE, err_msg=name)
         self.assertEqual(found["rows"], list(range(13)))
 
+    def test_two_micro_batches_of_a_module_make_the_same_update(self):
+        self.assert_same_course(one_rank("labels", 4, 2), one_rank("labels"))
+
+    @pytest.mark.slow
     @parameterized.product(kind=list(plug_in_worker.PLUG_INS), sizes=[(4, 2), (2, 4)])
     def test_cutting_an_update_of_a_module_into_micro_batches_changes_nothing(self, kind, sizes):
         self.assert_same_course(one_rank(kind, *sizes), one_rank(kind))
@@ -133,8 +147,15 @@ class ResumeTest(parameterized.TestCase):
         patched.start()
         self.addCleanup(patched.stop)
 
-    @parameterized.parameters(1, 3, 4)
-    def test_a_stopped_run_of_a_module_goes_on_bit_by_bit(self, step):
+    def test_a_stopped_run_of_a_module_goes_on_bit_by_bit(self):
+        self.assert_goes_on_from(3)
+
+    @pytest.mark.slow
+    @parameterized.parameters(1, 2, 6)
+    def test_stopped_anywhere(self, step):
+        self.assert_goes_on_from(step)
+
+    def assert_goes_on_from(self, step):
         expected, reference = whole()
         folder = new_folder()
         with self.assertRaises(Preempted):
@@ -168,6 +189,7 @@ class ResumeTest(parameterized.TestCase):
         with changed, self.assertRaisesRegex(ConfigError, "plug_ins"):
             run(folder, *RESUMED)
 
+    @pytest.mark.slow
     def test_another_callback_is_another_run(self):
         with self.assertRaisesRegex(ConfigError, "callbacks"):
             run(whole()[1], *RESUMED[:-4], "--metric_for_best_model", "first_letter")
@@ -178,16 +200,23 @@ class ResumeTest(parameterized.TestCase):
 
 
 class ModelClassTest(parameterized.TestCase):
+    def test_trains_saves_and_is_read_again_with_its_class_alone(self):
+        self.assert_comes_back("Writer", [], {"accuracy", "invalid_rate"})
+
+    @pytest.mark.slow
     @parameterized.parameters(
         ("Pooled", ["--early_stopping_patience", "1"], {"loss"}),
-        ("Writer", [], {"accuracy", "invalid_rate"}),
+        ("Continuing", ["--model_family", "causal"], {"accuracy", "invalid_rate"}),
         ("Classifier", ["--model_family", "masked"], {"accuracy", "invalid_rate"}),
         ("Classifier", ["--model_family", "masked", "--eval_method", "loss"], {"loss"}),
         ("Reconstructor", [], {"loss"}),
         ("OwnT5", ["--eval_method", "score"], {"accuracy", "invalid_rate"}),
         ("OwnPooled", ["--eval_method", "loss"], {"loss"}),
     )
-    def test_trains_saves_and_is_read_again(self, name, flags, metrics):
+    def test_every_kind_trains_saves_and_is_read_again(self, name, flags, metrics):
+        self.assert_comes_back(name, flags, metrics)
+
+    def assert_comes_back(self, name, flags, metrics):
         folder, spec = new_folder(), f"plug_in_modules:{name}"
         results = run(folder, "--model_class", spec, *flags)
         self.assertEqual(set(results["tasks"]["sentiment"]), metrics)
@@ -199,6 +228,7 @@ class ModelClassTest(parameterized.TestCase):
         with self.assertRaisesRegex(ConfigError, f"add --model_class {spec}"):
             run(new_folder(), *read, *flags)
 
+    @pytest.mark.slow
     def test_early_stopping_and_the_best_checkpoint_go_by_the_loss(self):
         folder = new_folder()
         run(folder, "--model_class", "plug_in_modules:Pooled", "--early_stopping_patience", "1", "--learning_rate", "3",
@@ -231,21 +261,92 @@ class ModelClassTest(parameterized.TestCase):
         (["--model_class", "no_such_module:Pooled"], "no module 'no_such_module'"),
         (["--model_class", "plug_in_modules:Pooled", "--model_class_args", "d_modle=8"], "did you mean d_model"),
         (["--model_class", "plug_in_modules:Pooled", "--config_overrides", "d_model=8"], "--config_overrides has no"),
-        (["--model_class", "plug_in_modules:Pooled", "--eval_method", "score"], "--eval_method score: .*can do loss"),
-        (["--model_class", "plug_in_modules:Pooled", "--metric_for_best_model", "accuracy"], "by its loss alone"),
-        (["--model_class", "plug_in_modules:Pooled", "--adapter", "lora"], "not --model_class"),
-        (["--model_class", "plug_in_modules:NoLoss"], "must return a loss"),
         (["--model_class_args", "d_model=8"], "there is no --model_class"),
-        (["--batch_transform", "plug_in_modules:hide_words_at_random"], "row_generators"),
         (["--batch_transform", "plug_in_modules:Pooled"], "not a function"),
         (["--callbacks", "plug_in_modules:Pooled"], "plug_in_modules:Pooled"),
         (["--transform_evaluation", "True"], "there is no --batch_transform"),
         (["--metrics", "accuracy"], "it belongs to --data_format"),
-        (["--metrics", "plug_in_modules:first_letter", "--metric_for_best_model", "first_leter"], "first_letter"),
     )
     def test_what_cannot_be_is_said(self, flags, message):
         with self.assertRaisesRegex(ConfigError, message):
             run(new_folder(), *flags)
+
+    @pytest.mark.slow
+    @parameterized.parameters(
+        (["--model_class", "plug_in_modules:Pooled", "--eval_method", "score"], "--eval_method score: .*can do loss"),
+        (["--model_class", "plug_in_modules:Pooled", "--metric_for_best_model", "accuracy"], "by its loss alone"),
+        (["--model_class", "plug_in_modules:Pooled", "--adapter", "lora"], "not --model_class"),
+        (["--model_class", "plug_in_modules:NoLoss"], "must return a loss"),
+        (["--batch_transform", "plug_in_modules:hide_words_at_random"], "row_generators"),
+        (["--metrics", "plug_in_modules:first_letter", "--metric_for_best_model", "first_leter"], "first_letter"),
+    )
+    def test_what_does_not_go_together_is_said_before_training(self, flags, message):
+        with self.assertRaisesRegex(ConfigError, message):
+            run(new_folder(), *flags)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Other commands, and the page
+
+
+@pytest.mark.slow
+class CommandsTest(parameterized.TestCase):
+    def test_an_exported_module_is_read_by_its_own_class_and_by_the_suite(self):
+        _, folder = whole()
+        exported = new_folder()
+        flags = ["--model_name_or_path", str(folder), "--output_dir", str(exported), "--check"]
+        with self.assertRaisesRegex(ConfigError, "add --model_class plug_in_modules:Writer"):
+            cli.main(["export", *flags])
+        cli.main(["export", *flags, "--model_class", "plug_in_modules:Writer"])
+        parameters = json.loads((exported / "config.json").read_text())["model_class_args"]
+        module = plug_in_modules.Writer(**parameters)
+        load_weights(module, exported / "model.safetensors")
+        held = load_model(str(exported), tokenizer=load_tokenizer(None), model_class="plug_in_modules:Writer")
+        trained = load_file(folder / "model.safetensors")
+        self.assertNotEmpty(trained)
+        for name, value in trained.items():
+            self.assertTrue(torch.equal(module.state_dict()[name.removeprefix("module.")], value))
+            self.assertTrue(torch.equal(held.state_dict()[name], value))
+
+    def test_predict_writes_what_the_evaluation_wrote(self):
+        _, folder = whole()
+        lines = read_jsonl(folder / "predictions" / "sentiment.validation.jsonl")
+        texts, out = new_folder().with_suffix(".jsonl"), new_folder().with_suffix(".jsonl")
+        rows = load_split(load_task("mini", "sentiment"), "validation", "validation", DataOptions()).rows
+        chosen = select_rows(len(rows), limit=10, seed=42, role="validation")
+        write_jsonl(texts, rows.select(chosen).to_list())
+        flags = ["--model_name_or_path", str(folder), "--input", str(texts), "--output", str(out), "--use_cpu"]
+        cli.main(["predict", *flags, "--model_class", "plug_in_modules:Writer"])
+        self.assertEqual([line["prediction"] for line in read_jsonl(out)], [line["prediction"] for line in lines])
+
+    def test_pre_training_takes_transforms_and_callbacks(self):
+        shape = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
+        flags = ["--config_overrides", shape, "--max_steps", "3", "--per_device_train_batch_size", "4", "--use_cpu",
+                 "--inputs_length", "32", "--logging_steps", "1", "--disable_tqdm", "True", "--eval_strategy", "no",
+                 "--max_eval_samples", "8"]  # fmt: skip
+        plain, changed = new_folder(), new_folder()
+        pre_train_t5.main([*flags, "--output_dir", str(plain)])
+        added = ["--batch_transform", "plug_in_modules:hide_words", "--callbacks", "plug_in_modules:CountSteps"]
+        pre_train_t5.main([*flags, *added, "--output_dir", str(changed)])
+        lines = [[line for line in untimed(path) if "train/loss" in line] for path in (plain, changed)]
+        self.assertEqual([line["train/counted_steps"] for line in lines[1]], [1, 2, 3])
+        self.assertNotEqual(lines[0][0]["train/loss"], lines[1][0]["train/loss"])
+        with self.assertRaisesRegex(ConfigError, "trained by fine_tune_t5.py"):
+            pre_train_t5.main(["--max_steps", "1", "--model_class", "plug_in_modules:Pooled", "--use_cpu",
+                               "--output_dir", str(new_folder())])  # fmt: skip
+
+    def test_the_page_s_example_runs_as_it_stands_there(self):
+        page = (Path(__file__).parent.parent / "docs" / "plug_ins.md").read_text()
+        [command] = re.findall(r"\$ python fine_tune_t5.py ((?:.*\\\n)*.*)\n```", page)
+        folder = Path(tempfile.mkdtemp())
+        (folder / "my_plug_ins.py").write_text(re.search(r"```python\n(# my_plug_ins.py\n.*?)```", page, re.S)[1])
+        words = [*shlex.split(command.replace("\\\n", " ")), "--use_cpu", "--disable_tqdm", "True"]
+        words[words.index("runs/words")] = str(folder / "words")
+        with mock.patch.object(sys, "path", [str(folder), *sys.path]):
+            results = fine_tune_t5.main(words)["tasks"]["sentiment"]
+        self.assertGreater(results["accuracy"], 75)
+        self.assertIn("positive_share", results)
+        self.assertTrue(any("train/certainty" in line for line in read_jsonl(folder / "words" / "metrics.jsonl")))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -17,9 +17,6 @@ MODULE_LABELS = "labels_of_module"
 class ModuleCollator:
     """A collator whose batches carry labels twice: to be counted, and for the module.
 
-    Where no label of a batch counts (a rank without rows in an epoch's last update has such a batch), the module's mean
-    would be 0/0; it is given zeros then, and its loss weighs nothing.
-
     Args:
       takes_labels: whether the module is given labels; its loss is counted by rows if not, or if there are none.
     """
@@ -39,8 +36,7 @@ class ModuleCollator:
         if labels is None or not self.takes_labels:
             rows = len(next(iter(batch.values())))
             return {**batch, "labels": torch.full((rows,), 0 if features else IGNORED)}
-        counted = labels.ne(IGNORED).any()
-        return {**batch, MODULE_LABELS: labels if counted else torch.zeros_like(labels)}
+        return {**batch, MODULE_LABELS: labels}
 
 
 def as_module_sees(batch: dict) -> dict:

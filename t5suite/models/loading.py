@@ -33,6 +33,7 @@ from t5suite.models.initialization import initialize
 from t5suite.models.own_models import (
     OneClass,
     check_class_given,
+    check_no_class,
     class_name,
     class_named,
     is_transformers_class,
@@ -171,6 +172,8 @@ def load_model(
     )
     if own_class is not None:
         mark_class(config, own_class, model_class, family)
+    else:
+        check_no_class(config, config_name)
     family = family_of(config, family)
     options = {"dtype": torch.float32, "trust_remote_code": trust_remote_code}
     options |= quantization_options(quantization, name, scratch)
@@ -178,7 +181,7 @@ def load_model(
     head = head_for(tasks) if tasks and family == "masked" else None
     auto_class = model_class_for(config, family, sentence_pairs) if head is None else HEAD_CLASS
     if own_class is not None:
-        head, auto_class = None, OneClass(own_class)
+        head, auto_class = None, OneClass(own_class, type(config))
     new_head = head is not None and give_head(config, head)
     special_tokens = FAMILIES[family].special_tokens
     if scratch:

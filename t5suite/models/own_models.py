@@ -26,6 +26,7 @@ from pathlib import Path
 import torch
 from torch import nn
 from transformers import CONFIG_MAPPING, PreTrainedConfig, PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from t5suite.data.collators import IGNORED
 from t5suite.data.module_batches import MODULE_LABELS
@@ -73,15 +74,24 @@ def check_class_given(name: str | None, spec: str | None) -> None:
       ConfigError: the flag is missing.
     """
     stored = stored_settings(name).get(MODEL_CLASS)
-    if stored is None:
-        return
-    if spec is None:
-        raise ConfigError(
-            f"--model_name_or_path {name}: its model is a {stored}, code that is run only where you name it: "
-            f"add {FLAG} {stored}"
-        )
-    if spec != stored:
+    if stored is not None and spec is None:
+        raise ConfigError(_unnamed(f"--model_name_or_path {name}", stored))
+    if stored not in (None, spec):
         logger.warning("%s %s: %s was saved as a %s", FLAG, spec, name, stored)
+
+
+def check_no_class(config, name: str) -> None:
+    """The same of a configuration that was found elsewhere (on the hub, by `--config_name`).
+
+    Raises:
+      ConfigError: it names a class.
+    """
+    if getattr(config, MODEL_CLASS, None) is not None:
+        raise ConfigError(_unnamed(name, getattr(config, MODEL_CLASS)))
+
+
+def _unnamed(place: str, stored: str) -> str:
+    return f"{place}: its model is a {stored}, code that is run only where you name it: add {FLAG} {stored}"
 
 
 def stored_settings(name: str | None) -> dict:
@@ -99,12 +109,12 @@ def stored_settings(name: str | None) -> dict:
 class OneClass:
     """Stands for transformers' `AutoModelFor...` where the class is known.
 
-    >>> OneClass(MyT5).from_config(config, dtype=torch.float32)
+    >>> OneClass(MyT5, T5Config).from_config(config, dtype=torch.float32)
     """
 
-    def __init__(self, model_class: type):
+    def __init__(self, model_class: type, config_class: type):
         self.model_class = model_class
-        self._model_mapping = {model_class.config_class: model_class}
+        self._model_mapping = {config_class: model_class}
 
     def from_config(self, config, trust_remote_code: bool = False, **options):
         """Random weights."""
@@ -118,7 +128,10 @@ class OneClass:
 def unknown_config_class(model_class: type | None) -> type | None:
     """The class's configuration, if it is of a type that transformers does not know."""
     config_class = getattr(model_class, "config_class", None)
-    return None if config_class is None or config_class in CONFIG_MAPPING.values() else config_class
+    if config_class is None:
+        return None
+    known = config_class.model_type in CONFIG_MAPPING_NAMES and CONFIG_MAPPING[config_class.model_type] is config_class
+    return None if known else config_class
 
 
 def class_name(model) -> str:
@@ -137,6 +150,9 @@ def mark_class(config, model_class: type, spec: str, family: str | None):
             f"{FLAG} {spec}: it takes a {model_class.config_class.__name__}, and the configuration is a "
             f"{type(config).__name__} (model type {config.model_type!r}); give another --config_name"
         )
+    for name in ("pad", "bos", "eos", "decoder_start"):
+        if not hasattr(config, f"{name}_token_id"):  # a class of the user's own need not have heard of them
+            setattr(config, f"{name}_token_id", None)
     setattr(config, MODEL_CLASS, spec)
     if family not in (None, "auto"):
         setattr(config, MODEL_FAMILY, family)
@@ -205,9 +221,14 @@ class OwnModel(PreTrainedModel):
         return ModuleAnswerer
 
     def forward(self, **batch):
-        """The module's own outputs."""
-        if MODULE_LABELS in batch:
-            batch["labels"] = batch.pop(MODULE_LABELS)
+        """The module's own outputs.
+
+        Where no label counts (a rank without rows in an epoch's last update has such a batch) the module's mean would
+        be 0/0; it is given zeros then, and its loss weighs nothing.
+        """
+        labels = batch.pop(MODULE_LABELS, batch.pop("labels", None))
+        if labels is not None:
+            batch["labels"] = torch.where(labels.ne(IGNORED).any(), labels, torch.zeros_like(labels))
         return self.module(**{name: value for name, value in batch.items() if name not in self.left_out})
 
 
@@ -386,8 +407,7 @@ class ModuleReading:
         counts_B = torch.ones(len(self.batch["input_ids"]), dtype=torch.long)
         if labels is not None and model.takes_labels:
             counts_B = labels.ne(IGNORED).reshape(len(labels), -1).sum(1)
-        batch = self.batch if counts_B.any() else {**self.batch, "labels": torch.zeros_like(labels)}
-        outputs = model(**batch)
+        outputs = model(**self.batch)
         loss = float(module_loss(outputs))
         self.tokens = counts_B.tolist()
         self.nll = [loss * count if count else 0.0 for count in self.tokens]

@@ -30,6 +30,15 @@ def usage_lines(eval_set, is_adapter: bool = False) -> list[str]:
     ]  # fmt: skip
 
 
+def own_class_lines(model_class: str) -> list[str]:
+    """Python that loads a model whose class is the user's own (`--model_class`)."""
+    return [
+        "from t5suite.models.loading import load_model, load_tokenizer", "",
+        'tokenizer = load_tokenizer(".")',
+        f'model = load_model(".", tokenizer=tokenizer, model_class="{model_class}")  # a plain module is model.module',
+    ]  # fmt: skip
+
+
 def _adapter_lines(eval_set, encoding, kind) -> list[str]:
     """PEFT finds the base model by the name that the adapter stores; it does not know the words of a head's labels."""
     name = kind["class"].replace("AutoModel", "AutoPeftModel")

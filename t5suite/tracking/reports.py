@@ -16,7 +16,7 @@ from rich.table import Table
 from t5suite.data.jsonl import without_nan, write_jsonl
 from t5suite.runs import RESULTS, read_json, write_json
 from t5suite.tracking.group_reports import group_scores, print_groups
-from t5suite.tracking.model_usage import pipeline_tag, usage_lines
+from t5suite.tracking.model_usage import own_class_lines, pipeline_tag, usage_lines
 from t5suite.training.evaluation import EvalSet, Report, Result
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ def _task_means(report: Report, eval_sets: list[EvalSet]) -> dict[str, float]:
     of_task: dict[str, list[float]] = {}
     for eval_set in eval_sets:
         metrics = report.results[eval_set.name].metrics
-        if any(name not in RATES for name in metrics):
+        if any(name not in (*RATES, "loss") for name in metrics):
             of_task.setdefault(eval_set.task.name, []).append(eval_set.optimised(metrics))
     return {name: sum(values) / len(values) for name, values in of_task.items()}
 
@@ -220,11 +220,14 @@ def write_model_card(
     )
     tag = pipeline_tag(example.encoding if example else None)
     library = "peft" if "adapter" in manifest.get("model", {}) else "transformers"
+    usage = usage_lines(example, library == "peft")
+    if settings.get("model_class"):
+        usage = own_class_lines(settings["model_class"])
     lines = [
         "---", f"library_name: {library}", f"pipeline_tag: {tag}", "tags: [t5suite]", "---", "",
         f"# {title}", "",
         f"{base_model}, fine-tuned with t5suite {manifest['versions'].get('t5suite') or ''}.".replace(" .", "."), "",
-        "## Use", "", "```python", *usage_lines(example, library == "peft"), "```", "",
+        "## Use", "", "```python", *usage, "```", "",
         "## Scores (points, 0 to 100)", "", "| task | metric | score |", "|---|---|---|", *rows, "",
         "## Training", "", "| setting | value |", "|---|---|",
         *[f"| {name} | {settings.get(name)} |" for name in shown], "",

@@ -334,6 +334,8 @@ class SuiteTrainingArguments(TrackingArguments, Seq2SeqTrainingArguments):
                 raise ConfigError(f"--{flag} {getattr(self, flag)}: must be above 0")
         # Every metric is turned into one number, more being better, under this name (`evaluation.selection_value`).
         self.selection_metric, self.metric_for_best_model = self.metric_for_best_model, "selection"
+        if self.selection_metric:  # as it is logged, as Trainer writes it, or by its own name
+            self.selection_metric = self.selection_metric.removeprefix("eval_").removeprefix("eval/")
         self.greater_is_better = True
         # Hugging Face's starts anew on weights that are not reset; micro-batches are halved in place without a flag.
         self.halving_asked_for, self.auto_find_batch_size = self.auto_find_batch_size, False

@@ -197,7 +197,7 @@ class Evaluator:
         loss = math.fsum(item["nll"] for item in found.values()) / tokens if eval_set.labelled and tokens else None
         if eval_set.method == "loss":
             name = "nll" if eval_set.task.entry.get("formatter") == "document" else "loss"
-            metrics = {name: math.nan if loss is None else loss}
+            metrics = {} if loss is None and name == "loss" else {name: math.nan if loss is None else loss}
         return Result(
             name=eval_set.name,
             metrics=metrics,

@@ -58,7 +58,8 @@ def warn_of_idle_family_flags(changed: dict, encoding: TextEncoding) -> list[str
     """Warns of flags that have no effect in a model's family; returns them."""
     heads = isinstance(encoding, SegmentEncoding)
     reasons = [
-        (heads, ("eval_method", *GENERATION_FLAGS), "an encoder's head gives the answer"),
+        (heads and changed.get("eval_method") != "loss", ("eval_method",), "an encoder's head gives the answer"),
+        (heads, GENERATION_FLAGS, "an encoder's head gives the answer"),
         (heads, ("max_target_length",), "an encoder's head writes nothing"),
         (heads and encoding.words is None, ("label_smoothing_factor", "z_loss"), "the head gives a number"),
         (not hasattr(encoding, "separator"), ("answer_separator",), "prompt and answer do not share a row"),

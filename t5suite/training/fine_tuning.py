@@ -46,7 +46,7 @@ from t5suite.training.eval_sets import load_eval_sets, selection_eval_sets, wide
 from t5suite.training.evaluation import Decoding, EvalSet, Evaluator, Report, task_values
 from t5suite.training.family_checks import GENERATION_FLAGS, check_module, check_positions
 from t5suite.training.losses import ModuleLoss, SquaredLoss
-from t5suite.training.plug_in_batches import TransformedCollator
+from t5suite.training.plug_in_batches import with_transform
 from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns, add_plug_in_callbacks
 from t5suite.training.progress import shows_bars
 from t5suite.training.samples import SampleCallback
@@ -124,7 +124,6 @@ def choose_metric(task: Task, metric: str | None, num_tasks: int = 1, own_metric
     """
     if metric in (None, "loss", "average", "selection"):
         return task
-    metric = metric.removeprefix("eval_").removeprefix("eval/")
     if num_tasks > 1:
         raise ConfigError(f"--metric_for_best_model {metric}: a mixture is selected by average or loss")
     try:
@@ -215,11 +214,6 @@ def make_collator(model, fp16_or_bf16: bool = False) -> Seq2SeqCollator:
     return COLLATORS[family_of_model(model)](config.pad_token_id, start, 8 if fp16_or_bf16 else 1)
 
 
-def with_transform(collator, plug_ins: PlugIns):
-    """The collator whose batches are trained on."""
-    return TransformedCollator(collator, plug_ins.batch_transform) if plug_ins.batch_transform else collator
-
-
 def make_evaluator(collator, tokenizer, args, accelerator, show_progress: bool) -> Evaluator:
     """An `Evaluator` with the flags `--generation_num_beams` and `--generation_max_length`."""
     bars = (lambda turns, name: tqdm(turns, desc=f"evaluating {name}", leave=False)) if show_progress else None
@@ -233,10 +227,11 @@ def warn_of_idle_flags(changed: dict, plan: Plan, trains: bool, predicts: bool) 
     alone = len(plan.train) == 1
     reasons = [
         (not trains, TRAINING_FLAGS, "nothing is trained"),
+        (not trains and "transform_evaluation" not in changed, ("batch_transform",), "nothing is trained"),
         (alone, ("mixing", "mixing_limit", "mixing_temperature", "allow_missing_tasks"), "there is one task"),
         (alone, ("select",), "there is one task"),
         (not predicts, ("max_predict_samples", "test_file"), "test splits are predicted with --do_predict only"),
-        (changed.get("eval_method") == "score", GENERATION_FLAGS, "--eval_method score writes nothing"),
+        (changed.get("eval_method") in ("score", "loss"), GENERATION_FLAGS, "this --eval_method writes nothing"),
         (True, ("predict_with_generate", "sortish_sampler"), "evaluation always writes or scores whole answers"),
         (True, ("eval_accumulation_steps", "batch_eval_metrics", "prediction_loss_only"), "evaluation is our own"),
     ]
@@ -262,6 +257,8 @@ def make_trainer(
     check_positions(model, data)
     collator = make_collator(model, args.fp16 or args.bf16)
     transformed = with_transform(collator, plug_ins)
+    if plug_ins.transforms_evaluation and family_of_model(model) == "causal":
+        raise ConfigError("--transform_evaluation: prompts of decoder-only models are not collated for evaluation")
     loss = SquaredLoss() if getattr(model.config, "problem_type", None) == "regression" else None
     if isinstance(model, OwnModel):
         check_module(args, eval_sets)

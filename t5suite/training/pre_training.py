@@ -64,7 +64,7 @@ def warn_of_idle_flags(changed: dict, trains: bool, objective: str) -> list[str]
     has_lines = any(".txt" in Path(file).suffixes or not Path(file).suffixes for file in files)
     built = "train_corpus" in changed
     reasons = [
-        (not trains, training_flags, "nothing is trained"),
+        (not trains, (*training_flags, "batch_transform"), "nothing is trained"),
         (not trains and "validation_file" in changed, ("train_file",), "the validation files alone are scored"),
         ("validation_file" in changed, ("validation_fraction",), "there is a --validation_file"),
         (not files and not built, ("validation_fraction",), "the bundled text has a validation file"),
@@ -151,10 +151,23 @@ def make_trainer(
     *,
     stream=None,
     peak_tflops: float | None = None,
+    callbacks=(),
 ) -> PreTrainer:
-    """A trainer over the examples, or over a stream; without either, one that evaluates only."""
+    """A trainer over the examples, or over a stream; without either, one that evaluates only.
+
+    Args:
+      callbacks: the user's own (`plug_ins`), added behind the suite's.
+
+    Raises:
+      ConfigError: the model is a plain module, whose loss knows nothing of the objectives.
+    """
     from t5suite.training.resuming.stream_positions import StreamPreTrainer
 
+    if isinstance(model, OwnModel):
+        raise ConfigError(
+            f"--model_class {model.config.model_class}: a plain module is trained by fine_tune_t5.py; objectives take "
+            "a PreTrainedModel"
+        )
     settings = {
         "model": model,
         "args": args,
@@ -171,6 +184,7 @@ def make_trainer(
         trainer = PreTrainer(train_dataset=examples.train, epoch_order=order, **settings)
     show_progress = trainer.is_world_process_zero() and shows_bars(args)
     bars = (lambda turns, name: tqdm(turns, desc=f"evaluating {name}", leave=False)) if show_progress else None
+    add_plug_in_callbacks(trainer, callbacks)
     trainer.evaluator = PreTrainingEvaluator(eval_collator, args.per_device_eval_batch_size, trainer.accelerator, bars)
     return trainer
 

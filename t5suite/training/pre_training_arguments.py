@@ -15,6 +15,7 @@ from t5suite.errors import ConfigError
 from t5suite.lookup import find
 from t5suite.models.vocabulary import MODE_TOKENS
 from t5suite.training.arguments import ModelArguments, SuiteTrainingArguments
+from t5suite.training.plug_in_arguments import TrainingPlugIns
 
 OWN_TEXT_INPUTS_LENGTH = 512
 BUNDLED_TEXT_INPUTS_LENGTH = 64
@@ -184,8 +185,8 @@ class ObjectiveArguments:
 
 
 @dataclass
-class RunArguments:
-    """How the run goes."""
+class RunArguments(TrainingPlugIns):
+    """How the run goes, and what takes part in it."""
 
     _argument_group_name = "modes and reporting"
 

@@ -17,6 +17,7 @@ from transformers import set_seed
 from transformers.utils import logging as transformers_logging
 
 from t5suite.errors import ConfigError, Preempted
+from t5suite.models.own_models import OwnModel, class_name
 from t5suite.redaction import RedactingFormatter
 from t5suite.run_lock import RunLock
 from t5suite.runs import MANIFEST, Run
@@ -27,8 +28,8 @@ from t5suite.training.processes.lifelines import watching_ranks
 from t5suite.training.processes.rank_logs import RankLog, attached, logging_to
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.signals import stop_requests
-
 from t5suite.training.progress import settle_bars
+
 logger = logging.getLogger(__name__)
 
 # Flags that only training heeds.
@@ -38,7 +39,7 @@ TRAINING_FLAGS = (
     "gradient_accumulation_steps label_smoothing_factor eval_steps save_steps lr_scheduler_type warmup_steps optimizer "
     "optim_args schedule lr_scheduler_kwargs clip_grad_value max_grad_norm max_minutes reset extend allow_changed "
     "trust_checkpoint max_skipped_updates loss_spikes deepspeed fsdp fsdp_config freeze freeze_regex "
-    "unfreeze_regex data_sampling_proportion neftune_noise_alpha profile"
+    "unfreeze_regex data_sampling_proportion neftune_noise_alpha profile batch_metrics callbacks"
 ).split()
 
 
@@ -79,8 +80,8 @@ def prepare_process(args, device_map: str | None = None) -> bool:
       ConfigError: a launcher started several processes, but they do not know of each other.
     """
     is_main = args.process_index == 0
-    start_logging(is_main, bool(args.disable_tqdm), args.verbose, args.process_index)
     settle_bars(args)
+    start_logging(is_main, bool(args.disable_tqdm), args.verbose, args.process_index)
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if launched != args.world_size:
         raise ConfigError(
@@ -189,4 +190,5 @@ def model_title(model, name: str | None, from_scratch: bool = False) -> str:
         return Path(name).name
     count = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in model.parameters())  # ZeRO-3's
     size = f"{count / 1e6:.1f}M" if count >= 1e6 else f"{count / 1e3:.0f}K"
-    return f"{model.config.model_type} from scratch ({size} parameters)"
+    kind = class_name(model) if isinstance(model, OwnModel) else model.config.model_type
+    return f"{kind} from scratch ({size} parameters)"
