@@ -109,7 +109,7 @@ def runs_table(data: dict) -> Markup:
                 rows.append([
                     text_cell(run["name"], header=True), text_cell(task), text_cell(metric),
                     number_cell(value, points(value)), interval_cell(found),
-                    number_cell(run["seed"], str(run["seed"])), text_cell(marks),
+                    number_cell(run["seed"], str(run["seed"])), text_cell(marks, class_="text notes"),
                 ])  # fmt: skip
         if not run["results"]:
             empty = [number_cell(None, "–")] * 2

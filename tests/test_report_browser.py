@@ -1,0 +1,181 @@
+"""The report's page in a real headless Chromium: it opens without a word of complaint, sorts, filters, changes colours,
+can be used by keyboard alone, and fits a telephone.
+
+Needs Debian's package `chromium` (or another Chromium, named by CHROMIUM) and playwright, which drives it.
+"""
+
+import functools
+import os
+import re
+import shutil
+import tempfile
+import unittest
+from pathlib import Path
+
+import pytest
+from absl.testing import absltest, parameterized
+from report_runs import make_run
+from test_report_page import EVIL, page_of
+
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+
+
+@functools.cache
+def page_file() -> Path:
+    place = Path(tempfile.mkdtemp())
+    texts = [EVIL if i % 5 == 0 else ("positive", "negative")[i % 2] for i in range(60)]
+    runs = [
+        make_run(place / "s1", "sentiment", seed=1, limit=60),
+        make_run(place / "evil", "sentiment", seed=2, limit=60, predictions=texts),
+        make_run(place / "low", "entailment", seed=1, learning_rate=1e-4, limit=30),
+    ]
+    path = place / "report.html"
+    path.write_text(page_of(runs, drawn=True, size="small")[1], encoding="utf-8")
+    return path
+
+
+@pytest.mark.slow
+class BrowserTest(parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        if not CHROMIUM:
+            raise unittest.SkipTest("no Chromium here: apt-get install --no-install-recommends chromium")
+        try:
+            from playwright.sync_api import sync_playwright
+        except ImportError:
+            raise unittest.SkipTest("no playwright here: python -m pip install playwright") from None
+        cls.driver = sync_playwright().start()
+        cls.addClassCleanup(cls.driver.stop)
+        cls.browser = cls.driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        cls.addClassCleanup(cls.browser.close)
+
+    def open(self, width=1280, theme="light", **options):
+        context = self.browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme, **options)
+        self.addCleanup(context.close)
+        context.set_default_timeout(60_000)
+        page = context.new_page()
+        self.complaints = []
+        page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on(
+            "request", lambda request: self.complaints.append(request.url) if "report.html" not in request.url else 0
+        )
+        page.goto(page_file().as_uri())
+        return page
+
+    @parameterized.product(width=(1280, 400), theme=("light", "dark"))
+    def test_it_opens_without_complaint_and_fits(self, width, theme):
+        page = self.open(width, theme)
+        self.assertEqual(self.complaints, [])
+        self.assertEqual(page.evaluate("document.documentElement.scrollWidth"), width)
+        self.assertIsNone(page.evaluate("window.hacked ?? null"))
+        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        self.assertEqual(ground, "rgb(255, 255, 255)" if theme == "light" else "rgb(18, 23, 28)")
+        # Every plot has been drawn, with something in it.
+        sizes = page.evaluate(
+            "[...document.querySelectorAll('figure svg')].map((s) => s.getBoundingClientRect().height)"
+        )
+        self.assertGreater(min(sizes), 100)
+
+    def test_a_header_sorts_up_and_down_by_keyboard(self):
+        page = self.open()
+        table = page.locator("#runs table")
+        values = lambda: [float(v) for v in table.locator("tbody td:nth-child(4)").evaluate_all(
+            "(cells) => cells.map((cell) => cell.dataset.value)")]  # fmt: skip
+        head = table.locator("thead th").nth(3)
+        head.locator("button").focus()
+        page.keyboard.press("Enter")
+        self.assertEqual(head.get_attribute("aria-sort"), "ascending")
+        self.assertEqual(values(), sorted(values()))
+        page.keyboard.press("Space")
+        self.assertEqual(head.get_attribute("aria-sort"), "descending")
+        self.assertEqual(values(), sorted(values(), reverse=True))
+        names = table.locator("thead th").nth(0)
+        names.locator("button").click()
+        self.assertEqual(head.get_attribute("aria-sort"), "none")
+        words = table.locator("tbody th").all_inner_texts()
+        self.assertEqual(words, sorted(words))
+
+    def test_cells_without_a_value_stay_last(self):
+        page = self.open()
+        table = page.locator("#runs table")
+        for _ in range(2):
+            table.locator("thead th").nth(4).locator("button").click()
+            cells = table.locator("tbody td:nth-child(5)").all_inner_texts()
+            empty = [cell == "–" for cell in cells]
+            self.assertEqual(empty, sorted(empty))
+
+    def test_filters_show_what_they_say(self):
+        page = self.open()
+        count = lambda: tuple(map(int, re.findall(r"\d+", page.locator("#examples-count").inner_text())))
+        items = page.locator("#examples-list li")
+        self.assertEqual(count(), (150, 150))
+        self.assertEqual(items.count(), 25)
+        page.locator("#filter-task").select_option("entailment")
+        self.assertEqual(count(), (30, 150))
+        page.locator("#filter-task").select_option("")
+        page.locator("#filter-verdict").select_option("invalid")
+        page.locator("#filter-run").select_option("evil")
+        self.assertEqual(count()[0], 12)
+        self.assertEqual(set(items.locator(".verdict").all_inner_texts()), {"invalid"})
+        page.locator("#filter-text").fill("window.hacked")
+        self.assertEqual(count()[0], 12)
+        self.assertIn("<img src=x onerror=window.hacked=1>", items.first.inner_text())
+        self.assertIsNone(page.evaluate("window.hacked ?? null"))
+        page.locator("#filter-text").fill("no such text")
+        self.assertEqual((count()[0], items.count()), (0, 0))
+
+    def test_more_examples_come_on_demand(self):
+        page = self.open()
+        more = page.locator("#examples-more")
+        self.assertEqual(more.inner_text(), "Show more (125 left)")
+        more.focus()
+        page.keyboard.press("Enter")
+        self.assertEqual(page.locator("#examples-list li").count(), 50)
+        # The keyboard goes on where the new ones begin.
+        self.assertTrue(page.evaluate("document.activeElement === document.querySelectorAll('#examples-list li')[25]"))
+
+    def test_the_switch_overrules_the_system_and_is_remembered(self):
+        page = self.open(theme="light")
+        page.get_by_role("button", name="Dark").click()
+        ground = "getComputedStyle(document.body).backgroundColor"
+        self.assertEqual(page.evaluate(ground), "rgb(18, 23, 28)")
+        page.reload()
+        self.assertEqual(page.evaluate(ground), "rgb(18, 23, 28)")
+        self.assertEqual(page.get_by_role("button", name="Dark").get_attribute("aria-pressed"), "true")
+        page.get_by_role("button", name="Auto").click()
+        self.assertEqual(page.evaluate(ground), "rgb(255, 255, 255)")
+
+    def test_the_first_tab_skips_to_the_scores_and_focus_is_seen(self):
+        page = self.open()
+        page.keyboard.press("Tab")
+        self.assertEqual(page.evaluate("document.activeElement.className"), "skip")
+        self.assertGreaterEqual(page.evaluate("document.activeElement.getBoundingClientRect().left"), 0)
+        outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+        self.assertEqual(outline, "solid")
+        page.keyboard.press("Enter")
+        self.assertEqual(page.evaluate("document.activeElement.id"), "main")
+
+    def test_everything_that_acts_has_a_name(self):
+        page = self.open()
+        nameless = page.evaluate(
+            """[...document.querySelectorAll('button, select, input, a, summary')].filter((e) => !e.hidden &&
+               !(e.textContent.trim() || e.getAttribute('aria-label') || (e.labels && e.labels.length))).length"""
+        )
+        self.assertEqual(nameless, 0)
+
+    def test_without_scripts_the_tables_are_there(self):
+        page = self.open(java_script_enabled=False)
+        self.assertEqual(page.locator("#scores tbody tr").count(), 2)
+        self.assertIn("filtered by a script", page.locator("#examples").inner_text())
+
+    def test_on_paper_it_is_black_on_white_in_dark_too(self):
+        page = self.open(theme="dark")
+        page.emulate_media(media="print", color_scheme="dark")
+        self.assertEqual(page.evaluate("getComputedStyle(document.body).backgroundColor"), "rgb(255, 255, 255)")
+        self.assertFalse(page.locator("nav").is_visible())
+
+
+if __name__ == "__main__":
+    absltest.main()

@@ -1,0 +1,390 @@
+"""`t5suite report`'s files: every number is that of the run's own files, nothing of a row is ever markup, and every
+kind of run has a page."""
+
+import contextlib
+import functools
+import html.parser
+import io
+import json
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from absl.testing import absltest, parameterized
+from matplotlib.figure import Figure
+from report_runs import make_pre_training_run, make_run
+from shared_data import MISSING, SHARED_DATA, has
+
+from t5suite import cli
+from t5suite.errors import ConfigError, DataError
+from t5suite.reporting.figures import COLOURS, INK, Plot, colours_of, draw_panel, figures_of, render
+from t5suite.reporting.html_page import html_page
+from t5suite.reporting.html_parts import element, embedded_json
+from t5suite.reporting.inline_svg import inline
+from t5suite.reporting.markdown import escaped, markdown
+from t5suite.reporting.panels import panels_of, shown_settings
+from t5suite.reporting.report_data import report_data
+
+EVIL = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>&amp;\u2028'\""
+
+
+def folder() -> Path:
+    return Path(tempfile.mkdtemp())
+
+
+def command(*argv) -> str:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        cli.main(["report", *map(str, argv)])
+    return out.getvalue()
+
+
+def page_of(directories, drawn=False, **options) -> tuple[dict, str]:
+    data = report_data(directories, **options)
+    plots = figures_of(data) if drawn else []
+    return data, html_page(data, plots, {plot.name: render(plot) for plot in plots})
+
+
+@functools.cache
+def three_runs() -> tuple:
+    """Two seeds of one setting and a run of another, on two tasks."""
+    place = folder()
+    return (
+        make_run(place / "s1", "sentiment", seed=1),
+        make_run(place / "s2", "sentiment", seed=2, wrong=0.3),
+        make_run(place / "low", "similarity", seed=1, learning_rate=1e-4),
+    )
+
+
+@functools.cache
+def whole_report() -> tuple:
+    return page_of(three_runs(), size="small")
+
+
+class Page(html.parser.HTMLParser):
+    """Tables as lists of rows of (text, attributes), and every element that a page has."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tables, self.elements, self.caption, self.cell, self.data = {}, [], None, None, ""
+        self.in_caption = self.in_data = False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        attributes = dict(attrs)
+        self.elements.append((tag, attributes))
+        if tag == "caption":
+            self.caption = ""
+        elif tag == "tr":
+            self.row = []
+        elif tag in ("td", "th"):
+            self.cell = ["", attributes]
+            self.row.append(self.cell)
+        self.in_caption = tag == "caption"
+        self.in_data = tag == "script" and attributes.get("type") == "application/json"
+
+    def handle_endtag(self, tag):
+        if tag == "tr":
+            self.tables.setdefault(self.caption, []).append(self.row)
+        elif tag in ("td", "th"):
+            self.cell = None
+        self.in_caption = False
+
+    def handle_data(self, text):
+        if self.in_caption:
+            self.caption += text
+        elif self.cell is not None:
+            self.cell[0] += text
+        elif self.in_data:
+            self.data += text
+
+
+def results_of(run) -> dict:
+    (scores,) = json.loads((run / "results.json").read_text())["tasks"].values()
+    return scores
+
+
+class NumbersTest(parameterized.TestCase):
+    """Re-derived from results.json and metrics.jsonl, without the code that reads them for the report."""
+
+    def test_the_page_carries_its_data(self):
+        data, page = whole_report()
+        self.assertEqual(json.loads(Page(page).data), json.loads(json.dumps(data)))
+
+    def test_every_run_s_scores_are_those_of_its_results(self):
+        rows = Page(whole_report()[1]).tables["Every run"][1:]
+        shown = {(row[0][0], row[2][0]): row[3] for row in rows}
+        expected = {(run.name, name): value for run in three_runs() for name, value in results_of(run).items()}
+        self.assertEqual({key: float(cell[1]["title"]) for key, cell in shown.items()}, expected)
+        for key, cell in shown.items():
+            self.assertEqual(cell[0], f"{expected[key]:.2f}")
+
+    def test_means_and_deviations_are_those_of_the_seeds(self):
+        first, second, _ = (results_of(run) for run in three_runs())
+        (row,) = [r for r in Page(whole_report()[1]).tables[SCORES][1:] if r[0][0] == "sentiment"]
+        values = [first["accuracy"], second["accuracy"]]
+        self.assertAlmostEqual(float(row[3][1]["title"]), statistics.mean(values))
+        self.assertAlmostEqual(float(row[4][1]["title"]), statistics.stdev(values))
+        self.assertAlmostEqual(float(row[-3][1]["title"]), (first["invalid_rate"] + second["invalid_rate"]) / 2)
+        self.assertEqual((row[-2][0], row[-1][0]), ("2", "40"))
+
+    def test_markdown_has_the_same_rounded_numbers(self):
+        text = markdown(whole_report()[0])
+        for run in three_runs():
+            for metric, value in results_of(run).items():
+                self.assertRegex(
+                    text, rf"\| {run.name} \| \w+ \| {escaped(metric)} \| {value:.2f} \|".replace("\\_", "\\\\_")
+                )
+
+    def test_drawn_lines_are_the_logged_points(self):
+        data, _ = whole_report()
+        logged = {run.name: [json.loads(line) for line in (run / "metrics.jsonl").open()] for run in three_runs()}
+        panels = {panel["title"]: panel for panel in panels_of(data)}
+        self.assertIn("sentiment: accuracy", panels)
+        for title, name in (("sentiment: accuracy", "eval/accuracy"), ("sentiment: training loss", "train/loss")):
+            figure = Figure()
+            draw_panel(figure, panels[title], colours_of(data), legend=False)
+            drawn = [list(map(tuple, line.get_xydata().tolist())) for line in figure.axes[0].lines]
+            points = {
+                run: [(line["step"], line[name]) for line in logged[run] if line.get(name) is not None]
+                for run in ("s1", "s2")
+            }
+            mean = [(step, (y + points["s2"][i][1]) / 2) for i, (step, y) in enumerate(points["s1"])]
+            self.assertEqual(drawn, [points["s1"], points["s2"], mean])
+
+    def test_speed_is_the_median_of_what_was_logged(self):
+        data, page = whole_report()
+        lines = [json.loads(line) for line in (three_runs()[0] / "metrics.jsonl").open()]
+        (row,) = [r for r in Page(page).tables["Speed and memory"][1:] if r[0][0] == "s1"]
+        heads = [cell[0] for cell in Page(page).tables["Speed and memory"][0]]
+        for head, name in (("MFU %", "train/mfu"), ("Tokens/s", "train/tokens_per_second")):
+            expected = statistics.median(line[name] for line in lines if name in line)
+            self.assertEqual(float(row[heads.index(head)][1]["title"]), expected)
+
+    def test_published_and_majority_stand_beside_scores(self):
+        run = make_run(folder() / "cb", "sentiment", benchmark="mini")
+        data = report_data([run])
+        (entry,) = [e for e in data["scores"] if e["metric"] == "accuracy"]
+        targets = [json.loads(line)["target"] for line in (run / "predictions/sentiment.validation.jsonl").open()]
+        most = max(targets.count(word) for word in set(targets))
+        self.assertAlmostEqual(entry["majority"], 100 * most / len(targets))
+        self.assertEqual((entry["published"], data["runs"][0]["size"]), (None, "small"))
+
+
+SCORES = "Scores by task, in points (nll: nats per token)"
+
+
+class SafetyTest(parameterized.TestCase):
+    def test_text_of_rows_is_never_markup(self):
+        place = folder()
+        run = make_run(place / "x", "sentiment", predictions=[EVIL] * 40, run_name=EVIL, learning_rate=EVIL)
+        other = make_run(place / "y<b>", "sentiment")
+        data, page = page_of([run, other])
+        scripts = [attributes for tag, attributes in Page(page).elements if tag == "script"]
+        self.assertEqual([script.get("type") for script in scripts], ["application/json", None])
+        self.assertNotIn(("img", {"src": "x", "onerror": "window.hacked=1"}), Page(page).elements)
+        self.assertNotIn("<script>window", page)
+        self.assertEqual(json.loads(Page(page).data), json.loads(json.dumps(data)))
+        self.assertNotIn("<img", markdown(data))
+
+    def test_embedded_json_cannot_end_its_element(self):
+        text = embedded_json({"a": EVIL}, "x")
+        inner = text[text.index(">") + 1 : text.rindex("</script>")]
+        self.assertNotRegex(inner, "[<>&\u2028]")
+        self.assertEqual(json.loads(inner), {"a": EVIL})
+        with self.assertRaises(ValueError):
+            embedded_json(float("nan"), "x")
+
+    def test_attributes_are_quoted(self):
+        self.assertEqual(element("p", "a<b", title='"x"'), '<p title="&quot;x&quot;">a&lt;b</p>')
+
+    def test_the_page_asks_nothing_of_a_network_and_needs_no_inline_styles(self):
+        _, page = page_of(three_runs()[:1], drawn=True)
+        found = Page(page).elements
+        for _, attributes in found:
+            self.assertNotIn("style", attributes)
+            self.assertEmpty([name for name in attributes if name.startswith("on")])
+            for name in ("src", "href", "xlink:href", "action"):
+                self.assertRegex(attributes.get(name) or "#", "^(#|data:image/)")
+        self.assertNotIn("http", page.replace("http://www.w3.org/", "").replace("http-equiv", ""))
+        (policy,) = [a["content"] for tag, a in found if tag == "meta" and "http-equiv" in a]
+        self.assertIn("default-src 'none'", policy)
+        self.assertNotIn("unsafe", policy)
+
+    def test_ids_are_unique_and_every_link_within_the_page_leads_somewhere(self):
+        _, page = page_of(three_runs(), drawn=True)
+        found = Page(page).elements
+        ids = [attributes["id"] for _, attributes in found if "id" in attributes]
+        self.assertLen(ids, len(set(ids)))
+        for _, attributes in found:
+            for name in ("href", "xlink:href"):
+                if attributes.get(name, "").startswith("#"):
+                    self.assertIn(attributes[name][1:], ids)
+        for reference in re.findall(r"url\(#([^)]+)\)", page):
+            self.assertIn(reference, ids)
+
+
+class ContrastTest(parameterized.TestCase):
+    """WCAG 2.1: text 4.5 to 1, graphics 3 to 1, in both themes."""
+
+    def variables(self, theme) -> dict:
+        css = (Path(sys.modules[html_page.__module__].__file__).parent / "page.css").read_text()
+        block = css.split(":root {")[1].split("}")[0] if theme == "light" else css.split('[data-theme="dark"] {')[1]
+        return dict(re.findall(r"--([a-z0-9]+): (#[0-9a-f]{6})", block.split("}")[0]))
+
+    @parameterized.parameters("light", "dark")
+    def test_text_and_lines_stand_out(self, theme):
+        colours = self.variables(theme)
+        for name in ("text", "muted", "accent", "hit", "bad", "invalid"):
+            for ground in ("bg", "surface"):
+                self.assertGreaterEqual(contrast(colours[name], colours[ground]), 4.5, (name, ground))
+        for name in [f"s{at}" for at in range(1, len(COLOURS) + 1)] + ["focus"]:
+            self.assertGreaterEqual(contrast(colours[name], colours["bg"]), 3.0, name)
+
+    def test_both_ways_to_dark_are_the_same(self):
+        css = (Path(sys.modules[html_page.__module__].__file__).parent / "page.css").read_text()
+        blocks = re.findall(r"(?:\[data-theme=\"light\"\]\)|\[data-theme=\"dark\"\]) \{([^}]*--bg[^}]*)\}", css)
+        dark = [dict(re.findall(r"--([a-z0-9-]+): ([^;]+);", block)) for block in blocks]
+        self.assertEqual(dark[0], dark[1])
+
+    def test_ink_of_files_can_be_read_on_white_and_black(self):
+        for ground in ("#ffffff", "#000000"):
+            self.assertGreaterEqual(contrast(INK, ground), 4.5)
+            for colour in COLOURS:
+                self.assertGreaterEqual(contrast(colour, ground), 3.0, colour)
+
+
+def contrast(one: str, other: str) -> float:
+    def luminance(colour):
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        return sum(
+            weight * (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4)
+            for weight, part in zip((0.2126, 0.7152, 0.0722), parts)
+        )
+
+    lighter, darker = sorted((luminance(one), luminance(other)), reverse=True)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+class KindsOfRunsTest(parameterized.TestCase):
+    def test_an_unfinished_run_and_one_without_metrics_have_a_page(self):
+        place = folder()
+        runs = [
+            make_run(place / "a", "sentiment", finished=False),
+            make_run(place / "b", "sentiment", metrics_file=False),
+        ]
+        data, page = page_of(runs)
+        self.assertEqual([run["status"] for run in data["runs"]], ["running", "finished"])
+        self.assertIn("running, no results", page)
+        self.assertIn("no metrics.jsonl", page)
+        self.assertIn("eval/accuracy", data["runs"][0]["curves"])
+
+    def test_a_pre_training_run_has_its_curve_and_no_points(self):
+        run = make_pre_training_run(folder() / "p")
+        data, _ = page_of([run])
+        self.assertEqual([panel["title"] for panel in panels_of(data)], ["pre-training: nll"])
+        (nll,) = [entry for entry in data["scores"] if entry["metric"] == "nll"]
+        self.assertEqual((nll["mean"], nll["majority"], nll["interval"]), (5.5, None, None))
+
+    def test_a_metric_that_is_no_number_is_a_dash(self):
+        run = make_run(folder() / "a", "similarity", predictions=["2.0"] * 40)
+        data, page = page_of([run])
+        self.assertIsNone(data["scores"][0]["mean"])
+        self.assertIn("–", Page(page).tables[SCORES][1][2][0])
+
+    def test_grouped_metrics_are_drawn_by_groups(self):
+        if not has("super_glue/multirc/validation.jsonl"):
+            self.skipTest(MISSING)
+        answers = {"wrong": 0.3, "invalid": 0.0, "data_dir": str(SHARED_DATA)}
+        run = make_run(folder() / "m", "multirc", benchmark="super_glue", **answers)
+        (found,) = report_data([run])["runs"][0]["intervals"].values()
+        self.assertLess(found["exact_match"]["units"], 40)
+        self.assertEqual(found["f1"]["units"], found["exact_match"]["units"])
+
+    def test_twenty_settings_keep_seven_colours(self):
+        place = folder()
+        runs = [
+            make_run(place / f"r{i}", "sentiment", learning_rate=1e-3 / (i + 1), limit=10, wrong=i / 40)
+            for i in range(20)
+        ]
+        data, page = page_of(runs)
+        self.assertLen(data["settings"], 20)
+        self.assertLen(shown_settings(data, len(COLOURS)), len(COLOURS) - 1)
+        self.assertLen(Page(page).tables["Every run"], 1 + 40)
+        self.assertLessEqual(sum(part["shown"] for part in data["examples"]), 1500)
+
+    def test_a_directory_without_a_run_is_named(self):
+        with self.assertRaisesRegex(DataError, "no run"):
+            report_data([folder()])
+
+
+class InlineSvgTest(parameterized.TestCase):
+    def test_ink_and_colours_follow_the_page(self):
+        def draw(figure, legend):
+            axes = figure.add_subplot()
+            axes.plot([0, 1], [0, 1], color=COLOURS[1])
+            axes.set_title("<&> $x$".replace("$", r"\$"), color=INK)
+
+        plot = Plot("p/1", "title", draw, (3, 2), "curves")
+        svg = inline(render(plot)["inline"], 'a "title"', plot.name)
+        self.assertIn('aria-label="a &quot;title&quot;"', svg)
+        self.assertIn("var(--s2)", svg)
+        self.assertIn("currentColor", svg)
+        self.assertNotIn("style=", svg)
+        self.assertIn("&lt;&amp;&gt; $x$", svg)
+
+    def test_the_same_data_give_the_same_bytes(self):
+        data = report_data(three_runs()[:1])
+        plot = next(plot for plot in figures_of(data) if plot.section == "curves")
+        self.assertEqual(render(plot)["svg"], render(plot)["svg"])
+
+
+class CommandTest(parameterized.TestCase):
+    def test_it_prints_the_table_and_writes_every_file(self):
+        out = folder() / "report"
+        said = command(*three_runs()[:1], "--output", out)
+        self.assertIn("mini/sentiment", said)
+        self.assertIn(f"report: {out}/report.html", said)
+        names = {path.name for path in out.iterdir()}
+        self.assertEqual(names, {"report.html", "report.md", "report.json", "plots"})
+        pictures = sorted(path.name for path in (out / "plots").iterdir())
+        self.assertIn("curve-sentiment-accuracy.png", pictures)
+        self.assertEqual(
+            [p for p in pictures if p.endswith(".png")], [p[:-3] + "png" for p in pictures if p.endswith(".svg")]
+        )
+        for picture in re.findall(r"\]\((plots/[^)]+)\)", (out / "report.md").read_text()):
+            self.assertTrue((out / picture).is_file(), picture)
+
+    def test_json_lines_alone_write_nothing(self):
+        place = folder()
+        with contextlib.chdir(place):
+            lines = [json.loads(line) for line in command(three_runs()[0], "--json").splitlines()]
+        self.assertEqual(lines[0]["task"], "sentiment")
+        self.assertEmpty(list(place.iterdir()))
+
+    def test_no_file_is_written_where_none_is_asked_for(self):
+        place = folder()
+        with contextlib.chdir(place):
+            command(three_runs()[0], "--format", "none")
+        self.assertEmpty(list(place.iterdir()))
+
+    @parameterized.parameters(
+        (("--format", "pdf"), "--format"), (("--size", "huge"), "--size"), (("--max_examples", "-1"), "--max_examples")
+    )
+    def test_bad_flags_are_named(self, flags, said):
+        with self.assertRaisesRegex(ConfigError, said):
+            command(three_runs()[0], *flags)
+
+    def test_it_needs_no_torch(self):
+        code = (
+            "import sys, t5suite.reporting.report_data as r, t5suite.reporting.writing, t5suite.reporting.comparison; "
+            f"r.report_data([{str(three_runs()[0])!r}]); assert 'torch' not in sys.modules"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+if __name__ == "__main__":
+    absltest.main()
