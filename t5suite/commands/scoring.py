@@ -21,6 +21,7 @@ def preview_flags(parser) -> None:
     parser.add_argument("--rows", help="JSONL file of rows; default: the first rows of the task's own split")
     parser.add_argument("--split", help="train, validation, test or a split of the source (default: validation)")
     parser.add_argument("--limit", type=int, help="show this many rows (default: 3, or all of --rows)")
+    parser.add_argument("--task_lists", help="super_ni: the folder below DIR/splits with the lists of tasks (default)")
     add_data_dir_flag(parser)
     add_json_flag(parser)
 
@@ -32,6 +33,8 @@ def preview(arguments) -> None:
     if arguments.limit is not None and arguments.limit < 1:
         raise ConfigError(f"--limit {arguments.limit}: must be at least 1")
     task = load_task(arguments.benchmark, arguments.dataset_name, arguments.task_file)
+    if arguments.task_lists is not None:
+        task = _with_lists(task, arguments)
     if arguments.rows:
         _, _, examples = read_rows(task, arguments.rows, role_of(task, arguments.split or "validation"))
         limit = arguments.limit or len(examples)
@@ -46,6 +49,17 @@ def preview(arguments) -> None:
                 print(f"row {i}\n  inputs   {example.inputs}\n  targets  {example.targets}")
     if not any(examples[:limit]):
         note("no examples come of these rows")
+
+
+def _with_lists(task, arguments):
+    """The task, its rows those of other lists of tasks."""
+    from t5suite.training.instruction_arguments import with_instruction
+
+    if not task.entry.get("instruction"):
+        raise ConfigError(f"--task_lists is for super_ni's tasks, not for {task.benchmark}/{task.name}")
+    if arguments.rows:
+        raise ConfigError("--task_lists has no effect beside --rows, which names the rows")
+    return with_instruction(task, {"task_lists": arguments.task_lists})
 
 
 def _source_examples(task, split: str | None, data_dir: str | None, limit: int) -> list[list]:

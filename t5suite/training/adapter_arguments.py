@@ -126,6 +126,7 @@ def base_name(model, model_args) -> str | None:
     """What brings the model's weights back as they are; None where they are random, replaced or grown."""
     name = model_args.model_name_or_path
     made = (model_args.from_scratch, model_args.config_name, model_args.config_overrides, model_args.init_checkpoint)
+    made += (model_args.add_tokens,)  # whose rows begin anew, also where the matrix had some to spare
     if name is None or any(made) or is_adapted(model):
         return None
     stored = load_config(name, None, None, model_args.model_revision, model_args.trust_remote_code)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from t5suite.errors import CheckpointError, ConfigError
 from t5suite.training.checkpoints.manifests import MANIFEST_FILE, damage, read_manifest
-from t5suite.training.checkpoints.naming import STATE_FILE, checkpoints, damaged_checkpoints
+from t5suite.training.checkpoints.naming import STATE_FILE, checkpoints, damaged_checkpoints, is_numbered
 from t5suite.training.checkpoints.quarantine import set_aside
 from t5suite.training.processes.ranks import Ranks
 
@@ -92,7 +92,7 @@ def named_checkpoint(resume: str, trust: bool = False) -> Path:
         reason = damage(path)
         if reason:
             raise CheckpointError(f"--resume {resume}: {reason}")
-        return path
+        return numbered(path)
     missing = missing_part(path)
     if missing:
         raise CheckpointError(f"--resume {resume}: not a complete checkpoint ({missing} is missing or broken)")
@@ -102,7 +102,25 @@ def named_checkpoint(resume: str, trust: bool = False) -> Path:
             "be in it. If you know where it comes from, add --trust_checkpoint"
         )
     logger.warning("%s has no %s: its files are taken as they are, unverified", path, MANIFEST_FILE)
-    return path
+    return numbered(path)
+
+
+def numbered(path: Path) -> Path:
+    """A checkpoint's folder by the name that tells its step; a link of another name is followed.
+
+    >>> numbered(Path("runs/x/checkpoint-400"))
+    PosixPath('runs/x/checkpoint-400')
+
+    Raises:
+      ConfigError: it has another name.
+    """
+    for found in (path, path.resolve()):
+        if is_numbered(found):
+            return found
+    raise ConfigError(
+        f'--resume {path}: a checkpoint\'s folder is called checkpoint-N after its step ("global_step" in its '
+        f"{STATE_FILE}); give it that name again"
+    )
 
 
 def missing_part(path: Path) -> str | None:

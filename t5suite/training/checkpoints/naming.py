@@ -23,8 +23,12 @@ SAVING, REPLACED, DELETING, DAMAGED = ".saving-", ".replaced-", ".deleting-", "d
 
 def checkpoints(output_dir) -> list[Path]:
     """The directory's checkpoints, ascending by step, verified or not."""
-    found = [path for path in Path(output_dir).glob("checkpoint-*") if re.fullmatch(r"checkpoint-[0-9]+", path.name)]
-    return sorted(found, key=checkpoint_step)
+    return sorted(filter(is_numbered, Path(output_dir).glob("checkpoint-*")), key=checkpoint_step)
+
+
+def is_numbered(path: Path) -> bool:
+    """Whether a folder's name tells the step of a checkpoint."""
+    return re.fullmatch(r"checkpoint-[0-9]+", path.name) is not None
 
 
 def checkpoint_step(path) -> int:
