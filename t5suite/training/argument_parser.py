@@ -24,7 +24,7 @@ from transformers import HfArgumentParser
 from t5suite.errors import ConfigError
 from t5suite.launch.script_flags import is_script
 from t5suite.launch.script_help import answer
-from t5suite.lookup import in_plain_words
+from t5suite.lookup import in_plain_words, suggestion
 from t5suite.shipped import shipped_folder
 from t5suite.training.bounds import check_bounds
 from t5suite.training.processes.launcher_flags import without_launcher_flags
@@ -175,7 +175,7 @@ def _find_config(path: str) -> Path:
         return Path(path)
     recipes = {file.name: file for file in sorted(shipped_folder("recipes").glob("*.yaml"))}
     if Path(path).name not in recipes:
-        raise ConfigError(f"--config: no file {path!r:.200}; shipped recipes are {', '.join(recipes)}")
+        raise ConfigError(f"--config: no file {path!r:.200}; {suggestion(Path(path).name, recipes)}")
     return recipes[Path(path).name]
 
 

@@ -20,6 +20,7 @@ from t5suite.errors import ConfigError
 from t5suite.models.placement import check_flags
 from t5suite.optim.schedules import SCHEDULES
 from t5suite.training.adapter_arguments import AdapterArguments
+from t5suite.training.bounds import with_cure
 from t5suite.training.data_format_arguments import DataFormatArguments
 from t5suite.training.instruction_arguments import InstructionArguments
 from t5suite.training.optimization import check_schedule, resolve_names
@@ -347,7 +348,7 @@ class SuiteTrainingArguments(TrackingArguments, Seq2SeqTrainingArguments):
         try:
             super().__post_init__()
         except (ValueError, ImportError) as error:
-            raise ConfigError(str(error)) from None
+            raise ConfigError(with_cure(str(error))) from None
         begin_sharding(self)
         check_schedule(self)
         # Our trackers mirror metrics.jsonl; the trainer's own reporting callbacks stay off.

@@ -24,6 +24,22 @@ def check_bounds(values: dict) -> None:
         raise ConfigError(f"--{name} {value}: must be at least {least}{upper} ({unit})")
 
 
+def with_cure(message: str) -> str:
+    """What Hugging Face's training arguments say of values that do not go together, and what to do.
+
+    >>> with_cure("At most one of fp16 and bf16 can be True, but not both")
+    "At most one of fp16 and bf16 can be True, but not both; leave --fp16 out: --bf16 has float32's range"
+    """
+    cure = next((cure for part, cure in CURES.items() if part in message), None)
+    return f"{message}; {cure}" if cure else message
+
+
+# By a part of the message (transformers 5.23).
+CURES = {
+    "requires Ampere": "leave --tf32 out here (t5suite doctor shows what torch sees)",
+    "one of fp16 and bf16": "leave --fp16 out: --bf16 has float32's range",
+}
+
 # {flag: (least, largest, what is counted)}
 BOUNDS = {
     "per_device_train_batch_size": (1, math.inf, "examples"),

@@ -18,6 +18,8 @@ from t5suite.training.checkpoints.quarantine import set_aside
 from t5suite.training.processes.ranks import Ranks
 
 logger = logging.getLogger(__name__)
+# The way out where the checkpoint that was named is not whole.
+ANOTHER = "take another checkpoint, or --resume auto, which finds the newest whole one"
 
 
 def find_checkpoint(
@@ -91,11 +93,13 @@ def named_checkpoint(resume: str, trust: bool = False) -> Path:
     if (path / MANIFEST_FILE).exists():
         reason = damage(path)
         if reason:
-            raise CheckpointError(f"--resume {resume}: {reason}")
+            raise CheckpointError(f"--resume {resume}: {reason}; {ANOTHER}")
         return numbered(path)
     missing = missing_part(path)
     if missing:
-        raise CheckpointError(f"--resume {resume}: not a complete checkpoint ({missing} is missing or broken)")
+        raise CheckpointError(
+            f"--resume {resume}: not a complete checkpoint ({missing} is missing or broken); {ANOTHER}"
+        )
     if any(path.glob("global_step*")) and not trust:
         raise CheckpointError(
             f"--resume {resume}: a DeepSpeed checkpoint without {MANIFEST_FILE}: to read one is to run code that may "
