@@ -8,6 +8,7 @@ The bar has rate, time left, the last loss and the last score; evaluations stand
 """
 
 import math
+import os
 import sys
 
 from tqdm.auto import tqdm
@@ -57,7 +58,7 @@ class Progress(TrainerCallback):
         """The bar begins where the run goes on."""
         self._shown = {}
         if self.show_bar and state.is_world_process_zero:
-            self.bar = tqdm(total=state.max_steps, initial=state.global_step, unit="step", dynamic_ncols=True)
+            self.bar = tqdm(total=state.max_steps, initial=state.global_step, unit="step", **bar_width())
 
     def on_step_end(self, args, state, control, **kwargs):
         """The bar moves."""
@@ -83,6 +84,18 @@ class Progress(TrainerCallback):
         self.bar.set_postfix(self._shown)
         if line and is_evaluation(logs):
             self.bar.write(line)
+
+
+def bar_width() -> dict:
+    """tqdm's settings: as wide as the terminal, also when that changes; of a terminal that says 0, 100 columns.
+
+    Such terminals come from containers and from `srun --pty`; tqdm would draw nothing there.
+    """
+    try:
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError, AttributeError):
+        columns = -1
+    return {"ncols": 100} if columns == 0 else {"dynamic_ncols": True}
 
 
 def is_evaluation(logs: dict) -> bool:
@@ -115,7 +128,7 @@ def scores_of(logs: dict) -> list[str]:
     """An evaluation's scores: those of one task, or of each; answers that are no label where there were any.
 
     >>> scores_of({"eval/rte/accuracy": 71.1, "eval/cb/f1": 80.0, "eval/cb/invalid_rate": 2.0, "eval/average": 75.5})
-    ['rte: accuracy 71.10', 'cb: f1 80.00, invalid 2.0%', 'average 75.55']
+    ['rte: accuracy 71.10', 'cb: f1 80.00, invalid 2.0%', 'average 75.50']
     """
     by_task: dict[str, dict[str, float]] = {}
     for name, value in logs.items():

@@ -1,0 +1,277 @@
+"""What one looks at when something is odd: a profile, each rank's log, the code's changes, and no chatter around it."""
+
+import contextlib
+import hashlib
+import io
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+import torch
+from absl.testing import absltest, parameterized
+
+from t5suite import provenance
+from t5suite.errors import ConfigError
+from t5suite.runs import open_run
+from t5suite.training import chatter, progress
+from t5suite.training.processes.rank_logs import RankLog, logging_to
+from t5suite.training.profiling import ProfileCallback, narrow, parse_steps
+from t5suite.training.progress import Progress, show_progress, shows_bars
+
+SECRET = "hf_" + "a1B2" * 8
+
+
+def folder() -> Path:
+    return Path(tempfile.mkdtemp())
+
+
+class ProfileTest(parameterized.TestCase):
+    @parameterized.parameters(("10:12", (10, 12)), ("7", (7, 7)), (" 3:3 ", (3, 3)))
+    def test_steps(self, text, expected):
+        self.assertEqual(parse_steps(text), expected)
+
+    @parameterized.parameters("12:10", "0:3", "a:b", "10-12", "10:", ":12", "1:2:3", "", "-1:4", "1.5:2")
+    def test_what_is_no_range_is_refused(self, text):
+        with self.assertRaisesRegex(ConfigError, "--profile .*10:12"):
+            parse_steps(text)
+
+    def trained(self, steps: str, first: int, last: int, directory) -> str:
+        """A loop as the trainer's, over steps from `first` to `last`; what it printed."""
+        callback, out = ProfileCallback(steps, directory), io.StringIO()
+        state = SimpleNamespace(global_step=first - 1, max_steps=last)
+        weight = torch.ones(8, 8, requires_grad=True)
+        with contextlib.redirect_stdout(out):
+            callback.on_train_begin(None, state, None)
+            while state.global_step < last:
+                callback.on_step_begin(None, state, None)
+                (weight @ weight).sum().backward()
+                state.global_step += 1
+                callback.on_step_end(None, state, None)
+            callback.on_train_end(None, state, None)
+        return out.getvalue()
+
+    def test_the_range_s_trace_memory_and_table(self):
+        directory = folder()
+        printed = self.trained("3:4", 1, 6, directory)
+        files = sorted(path.name for path in (directory / "profile").iterdir())
+        base = "steps-3-4.rank-0"
+        self.assertEqual(files, [f"{base}.memory.json", f"{base}.table.txt", f"{base}.trace.json"])
+        trace = json.loads((directory / "profile" / files[2]).read_text())
+        names = [event.get("name") for event in trace["traceEvents"]]
+        self.assertEqual(names.count("aten::matmul"), 2)  # of two steps
+        memory = json.loads((directory / "profile" / files[0]).read_text())
+        self.assertEqual([line["step"] for line in memory["steps"]], [3, 4])
+        self.assertGreater(memory["steps"][0]["peak_resident_bytes"], 10_000_000)
+        self.assertIn("aten::mm", [line["operator"] for line in memory["operators"]])
+        self.assertRegex(printed, r"Self CPU %.*# of Calls")
+        self.assertLess(max(map(len, printed.splitlines())), 120)
+
+    @parameterized.parameters(
+        ("2:4", 5, 8, "goes on from step 4, behind that", None),
+        ("9:10", 1, 8, "has 8 steps", None),
+        ("2:4", 4, 8, None, "steps-4-4"),
+        ("7:20", 1, 8, None, "steps-7-8"),
+    )
+    def test_what_of_the_range_is_there(self, steps, first, last, warning, written):
+        directory = folder()
+        expect = self.assertLogs("t5suite", "WARNING") if warning else self.assertNoLogs("t5suite", "WARNING")
+        with expect as logs:
+            self.trained(steps, first, last, directory)
+        if warning:
+            self.assertIn(f"--profile {steps} has no effect: the run {warning}", logs.output[0])
+        found = [path.name.split(".")[0] for path in directory.glob("profile/*.trace.json")]
+        self.assertEqual(found, [written] if written else [])
+
+    def test_a_profiler_that_fails_costs_a_warning(self):
+        broken = mock.patch("torch.profiler.profile", side_effect=RuntimeError("no CUPTI"))
+        with broken, self.assertLogs("t5suite", "WARNING") as logs:
+            self.trained("1:2", 1, 3, folder())
+        self.assertLen(logs.output, 1)
+        self.assertIn("no CUPTI", logs.output[0])
+
+    def test_columns_are_cut_at_their_dashes(self):
+        table = "----  ------\nName  CPU total %\n----  ------\n".replace("CPU total %", "  CPU ")
+        self.assertEqual(narrow(table).splitlines()[1], "Name")
+
+
+class RankLogTest(absltest.TestCase):
+    def test_lines_from_before_the_directory_is_known_and_the_end_are_there_once_and_redacted(self):
+        directory, log = folder(), logging.getLogger("t5suite.somewhere")
+        listener = RankLog(3).attach()
+        self.addCleanup(listener.detach)
+        log.warning("before, with %s", SECRET)
+        with self.assertRaises(OSError), logging_to(directory):
+            logging.getLogger("transformers.trainer").warning("theirs")
+            raise OSError(f"the disk {SECRET}")
+        with logging_to(directory):
+            log.warning("again")
+        text = (directory / "logs" / "rank-3.log").read_text()
+        pattern = r"(?m)^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} rank 3 WARNING t5suite.somewhere: before, with \*\*\*$"
+        self.assertRegex(text, pattern)
+        for words in ("before, with", "theirs", "OSError: the disk ***", "Traceback", "again"):
+            self.assertEqual(text.count(words), 1, words)
+        self.assertNotIn(SECRET, text)
+
+    def test_without_a_listener_there_is_one_for_as_long_as_the_run_goes(self):
+        directory, log = folder(), logging.getLogger("t5suite")
+        before = list(log.handlers)
+        with logging_to(directory, rank=1):
+            log.error("within")
+        self.assertEqual(log.handlers, before)
+        self.assertIn("rank 1 ERROR t5suite: within", (directory / "logs/rank-1.log").read_text())
+
+    def test_a_folder_that_cannot_be_written_costs_a_warning(self):
+        directory = folder()
+        (directory / "logs").write_text("a file")
+        with self.assertLogs("t5suite", "WARNING") as logs, logging_to(directory, rank=0):
+            pass
+        self.assertIn("cannot be written", logs.output[0])
+
+
+class ChatterTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.addCleanup(chatter.hush, True)
+
+    def warned(self, text: str) -> list[str]:
+        """What comes through of a warning and of a library's log line."""
+        shown, log = [], logging.getLogger("transformers.trainer")
+        handler = logging.Handler()
+        handler.emit = lambda record: shown.append(record.getMessage())
+        log.addHandler(handler)
+        with mock.patch.object(warnings, "showwarning", lambda message, *rest: shown.append(str(message))):
+            chatter.hush(self.verbose)
+            log.warning(text)
+            warnings.showwarning(UserWarning(text), UserWarning, "x.py", 1)
+        log.removeHandler(handler)
+        return shown
+
+    verbose = False
+
+    @parameterized.parameters(*chatter.CHATTER)
+    def test_what_is_in_the_table_is_left_out_for_a_reason(self, text):
+        self.assertEmpty(self.warned(f"Note: {text} (in this case)."))
+        self.assertGreater(len(chatter.CHATTER[text].split()), 5)
+
+    def test_an_unknown_warning_passes_through(self):
+        self.assertLen(self.warned("A warning that nobody has looked at"), 2)
+        self.assertLen(self.warned("missing keys"), 2)  # not the exact text
+
+    def test_verbose_shows_all(self):
+        self.verbose = True
+        self.assertLen(self.warned(next(iter(chatter.CHATTER))), 2)
+
+
+class CodeTest(absltest.TestCase):
+    def checkout(self) -> Path:
+        root = folder()
+        git = lambda *words: subprocess.run(["git", "-C", root, *words], check=True, capture_output=True)
+        git("init")
+        (root / "code.py").write_text("a = 1\n")
+        git("add", "code.py")
+        git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-m", "first")
+        return root
+
+    def test_the_diff_has_the_changes_without_secrets_and_names_unknown_files(self):
+        root = self.checkout()
+        self.assertEqual(provenance.code_changes(root), ("", []))
+        (root / "code.py").write_text(f"a = 2\ntoken = '{SECRET}'\n")
+        (root / "new.py").write_text("b = 1\n")
+        diff, untracked = provenance.code_changes(root)
+        self.assertIn("-a = 1\n+a = 2\n+token = '***'", diff)
+        self.assertNotIn(SECRET, diff)
+        self.assertEqual(untracked, ["new.py"])
+        with mock.patch.object(provenance, "LARGEST_DIFF", 20):
+            self.assertRegex(provenance.code_changes(root)[0], r"\A.{20}\n# \d+ more characters are left out\n\Z")
+        self.assertIsNone(provenance.code_changes(folder()))
+
+    def test_the_run_keeps_it_with_its_hash_and_another_one_where_it_changed(self):
+        directory = folder() / "run"
+        run = open_run(directory, {"seed": 1})
+        run.update()
+        for diff in ("+a\n", "+a\n", "+b\n"):
+            with mock.patch("t5suite.runs.code_changes", lambda diff=diff: (diff, [])):
+                run.keep_code()
+        with mock.patch("t5suite.runs.code_changes", lambda: None):
+            run.keep_code()
+        kept = json.loads((directory / "manifest.json").read_text())["code_changes"]
+        self.assertEqual([entry["file"] for entry in kept], ["diff.patch", "diff-2.patch"])
+        for entry, diff in zip(kept, ("+a\n", "+b\n")):
+            self.assertEqual((directory / entry["file"]).read_text(), diff)
+            self.assertEqual(entry["sha256"], hashlib.sha256(diff.encode()).hexdigest())
+
+    def test_the_manifest_lists_packages(self):
+        packages = open_run(folder() / "run", {"seed": 1}).manifest["packages"]
+        self.assertEqual(packages["torch"].partition("+")[0], torch.__version__.partition("+")[0])
+        self.assertGreater(len(packages), 20)
+
+
+class ProgressTest(parameterized.TestCase):
+    def logged(self, logs: dict, show_bar: bool = False) -> tuple[str, str]:
+        """What appears on standard output and standard error."""
+        out, err = io.StringIO(), io.StringIO()
+        state = SimpleNamespace(global_step=3, max_steps=9, is_world_process_zero=True)
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            shown = Progress(show_bar)
+            shown.on_train_begin(None, state, None)
+            shown.on_log(None, state, None, logs)
+            shown.on_train_end(None, state, None)
+        return out.getvalue(), err.getvalue()
+
+    def test_a_log_is_a_line_and_no_dictionary(self):
+        out, err = self.logged({"loss": 0.5, "learning_rate": 1e-3, "tokens_per_second": 5000.0, "seconds_left": 61.0})
+        self.assertEqual((out, err), ("step 3/9 · loss 0.500 · lr 1.0e-03 · 5k tok/s · 1m01s left\n", ""))
+
+    def test_scores_that_are_no_numbers_and_answers_that_are_no_labels_are_shown(self):
+        logs = {"eval/matthews_correlation": float("nan"), "eval/invalid_rate": 12.5, "eval/loss": 0.25}
+        self.assertEqual(
+            self.logged(logs)[0], "step 3/9 · evaluation · matthews_correlation nan · invalid 12.5% · loss 0.250\n"
+        )
+
+    def test_the_bar_has_the_score_and_evaluations_above_it(self):
+        with mock.patch.object(progress, "bar_width", lambda: {"ncols": 100}):
+            out, err = self.logged({"eval/accuracy": 91.0, "eval/average": 91.0}, show_bar=True)
+            self.assertEqual(out, "step 3/9 · evaluation · accuracy 91.00\n")
+            self.assertRegex(err, r"33%.*3/9 \[.*score=91\.00")
+            self.assertEqual(self.logged({"loss": 0.5}, show_bar=True)[0], "")
+
+    def test_a_terminal_without_a_width_has_a_bar_all_the_same(self):
+        with mock.patch.object(sys, "stderr", mock.Mock()), mock.patch.object(os, "get_terminal_size") as size:
+            size.return_value = os.terminal_size((0, 0))
+            self.assertEqual(progress.bar_width(), {"ncols": 100})
+            size.return_value = os.terminal_size((80, 24))
+            self.assertEqual(progress.bar_width(), {"dynamic_ncols": True})
+
+    @parameterized.parameters(
+        (True, False, (), True),
+        (False, False, (), False),
+        (False, False, ("disable_tqdm",), True),
+        (True, True, ("disable_tqdm",), False),
+    )
+    def test_bars_are_for_terminals(self, is_terminal, disabled, given, expected):
+        args = SimpleNamespace(disable_tqdm=disabled, flags_given=frozenset(given))
+        with mock.patch.object(sys, "stderr", mock.Mock(isatty=lambda: is_terminal)):
+            self.assertEqual(shows_bars(args), expected)
+
+    def test_theirs_are_replaced(self):
+        from transformers import PrinterCallback, ProgressCallback
+        from transformers.trainer_callback import CallbackHandler
+
+        handler = CallbackHandler([PrinterCallback(), ProgressCallback()], None, None, None, None)
+        trainer = SimpleNamespace(
+            callback_handler=handler, remove_callback=handler.remove_callback, add_callback=handler.add_callback
+        )
+        for _ in range(2):
+            show_progress(trainer, show_bar=False)
+        self.assertEqual([type(callback) for callback in handler.callbacks], [Progress])
+
+
+if __name__ == "__main__":
+    absltest.main()

@@ -1,0 +1,187 @@
+"""Samples are the evaluation's own answers, of the same rows each time, each step's once; the final scores are logged."""
+
+import doctest
+import json
+import math
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+from absl.testing import absltest, parameterized
+
+import fine_tune_t5
+import pre_train_t5
+from t5suite.data.jsonl import read_jsonl
+from t5suite.tasks.registry import load_task
+from t5suite.tasks.verdicts import is_right
+from t5suite.training import callbacks, samples
+from t5suite.training.samples import SampleCallback, chosen, samples_of
+
+TINY = (
+    "--benchmark mini --dataset_name sentiment --max_train_samples 64 --max_eval_samples 20 --max_steps 8 "
+    "--per_device_train_batch_size 4 --eval_strategy steps --eval_steps 5 --logging_steps 1 --use_cpu "
+    "--disable_tqdm True"
+).split()
+
+
+def recorded():
+    """Trackers that remember what they are told."""
+    told = []
+    return SimpleNamespace(
+        told=told,
+        samples=lambda lines, step: told.append((step, lines)),
+        log=lambda metrics, step: told.append((step, metrics)),
+        begin=lambda step: None,
+    )
+
+
+def state(step: int, is_main: bool = True):
+    return SimpleNamespace(global_step=step, epoch=None, is_world_process_zero=is_main)
+
+
+def report_of(predictions, name="rte"):
+    task = load_task("glue", "rte")
+    rows = [{"sentence1": f"s{i}", "sentence2": "t", "label": i % 2, "idx": i} for i in range(len(predictions))]
+    examples = [task.examples(row)[0] for row in rows]
+    eval_set = SimpleNamespace(
+        name=name, task=task, rows=rows, examples=examples, row_of_example=range(len(rows)), labelled=True
+    )
+    result = SimpleNamespace(predictions=predictions, samples=[])
+    return [eval_set], SimpleNamespace(results={name: result})
+
+
+class SamplesTest(parameterized.TestCase):
+    @parameterized.parameters((100, 4, [0, 25, 50, 75]), (3, 8, [0, 1, 2]), (10, 0, []), (0, 4, []), (7, 3, [0, 2, 4]))
+    def test_rows_are_spread_and_the_same_each_time(self, num_examples, num_samples, expected):
+        self.assertEqual(chosen(num_examples, num_samples), expected)
+
+    def test_a_line_has_what_was_asked_and_answered(self):
+        (eval_set,), report = report_of(["entailment", "entailment", "no word"])
+        lines = samples_of(eval_set, report.results["rte"], 3)
+        self.assertEqual([line["right"] for line in lines], [True, False, False])
+        self.assertEqual(lines[0]["input"], "rte sentence1: s0 sentence2: t")
+        self.assertEqual((lines[2]["target"], lines[2]["prediction"]), ("entailment", "no word"))
+
+    def test_long_texts_are_cut(self):
+        (eval_set,), report = report_of(["x" * 5000])
+        line = samples_of(eval_set, report.results["rte"], 1)[0]
+        self.assertRegex(line["prediction"], r"\Ax{2000} \.\.\. \(3000 more characters\)\Z")
+
+    def test_a_resumed_run_has_each_step_s_samples_once(self):
+        directory = Path(tempfile.mkdtemp())
+        sets, report = report_of(["entailment", "x"])
+
+        def run(steps, resumed_at=None, remembered=None):
+            callback = SampleCallback(directory, recorded(), 1, sets, lambda: report)
+            if remembered is not None:
+                callback.recall(remembered)
+            callback.on_train_begin(None, state(resumed_at or 0), None)
+            for step in steps:
+                callback.on_evaluate(None, state(step), None)
+                if step == 4:
+                    run.at_4 = callback.remember()
+
+        run([2, 4, 6])
+        run([6, 8], 4, run.at_4)
+        self.assertEqual([line["step"] for line in read_jsonl(directory / "samples.jsonl")], [2, 4, 6, 8])
+
+    def test_other_ranks_write_nothing(self):
+        directory = Path(tempfile.mkdtemp())
+        sets, report = report_of(["x"])
+        SampleCallback(directory, recorded(), 8, sets, lambda: report).on_evaluate(None, state(2, False), None)
+        self.assertEmpty(list(directory.iterdir()))
+
+    def test_an_evaluation_that_was_interrupted_leaves_no_second_set(self):
+        directory = Path(tempfile.mkdtemp())
+        sets, report = report_of(["x"])
+        for _ in range(2):
+            SampleCallback(directory, recorded(), 8, sets, None).on_final(report, sets, state(0))
+            callbacks.MetricsCallback(directory, recorded()).on_final({"final/accuracy": math.nan}, state(0))
+        self.assertLen(read_jsonl(directory / "samples.jsonl"), 1)
+        lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+        self.assertEqual([line["final/accuracy"] for line in lines], [None])
+
+
+class VerdictTest(parameterized.TestCase):
+    @parameterized.named_parameters(
+        ("a label", "glue", "rte", {"label": 0}, "entailment", "entailment", True),
+        ("another label", "glue", "rte", {"label": 0}, "entailment", "not_entailment", False),
+        ("no label at all", "glue", "rte", {"label": 0}, "entailment", "entail", False),
+        ("an unlabelled row", "glue", "rte", {"label": -1}, "<unk>", "entailment", None),
+        ("a number nearby", "glue", "stsb", {"label": 3.0}, "3.0", "3.1", True),
+        ("a number far off", "glue", "stsb", {"label": 3.0}, "3.0", "3.4", False),
+        ("no number", "glue", "stsb", {"label": 3.0}, "3.0", "three", False),
+        ("another of the answers", "squad", "squad", {"answers": {"text": ["Ann", "her"]}}, "Ann", "Her.", True),
+        ("none of the answers", "squad", "squad", {"answers": {"text": ["Ann", "her"]}}, "Ann", "Bob", False),
+        ("a referent that should not be", "super_glue", "wsc.fixed", {"label": 0}, "Mark", "Tom", True),
+        ("a referent that should be", "super_glue", "wsc.fixed", {"label": 1}, "Mark", "Tom", False),
+    )
+    def test_it(self, benchmark, name, row, target, prediction, expected):
+        task = load_task(benchmark, name)
+        with mock.patch.object(type(task), "target_text", lambda self, row: target):
+            self.assertIs(is_right(task, row, target, prediction), expected)
+
+
+class RunsTest(parameterized.TestCase):
+    @pytest.mark.slow
+    def test_a_run_killed_after_step_7_and_resumed_from_5_has_steps_samples_and_final_scores_once(self):
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        directory = Path(tempfile.mkdtemp()) / "run"
+        argv = [*TINY, "--report_to", "tensorboard", "--num_samples", "2", "--output_dir", str(directory)]
+        write = callbacks.MetricsCallback.write
+
+        def dying(self, metrics, state):
+            write(self, metrics, state)
+            if state.global_step == 7:
+                raise KeyError("killed")
+
+        with mock.patch.object(callbacks.MetricsCallback, "write", dying), self.assertRaises(KeyError):
+            fine_tune_t5.main(argv)
+        self.assertEqual(read_jsonl(directory / "metrics.jsonl")[-1]["step"], 7)
+        results = fine_tune_t5.main(argv)
+
+        lines = read_jsonl(directory / "metrics.jsonl")
+        self.assertEqual([line["step"] for line in lines if "train/loss" in line], list(range(1, 9)))
+        final = [line for line in lines if "final/accuracy" in line]
+        self.assertEqual([line["final/accuracy"] for line in final], [results["tasks"]["sentiment"]["accuracy"]])
+        found = read_jsonl(directory / "samples.jsonl")
+        self.assertEqual([(line["step"], "final" in line) for line in found][::2], [(5, False), (8, False), (8, True)])
+        self.assertEqual([line["row"] for line in found], [0, 10] * 3)
+        told = {
+            line["row"]: line["prediction"] for line in read_jsonl(directory / "predictions/sentiment.validation.jsonl")
+        }
+        self.assertEqual([line["prediction"] for line in found[-2:]], [told[0], told[10]])
+        events = EventAccumulator(str(directory / "tensorboard"), size_guidance={"scalars": 0}).Reload()
+        self.assertEqual([point.step for point in events.Scalars("train/loss")], list(range(1, 9)))
+        self.assertLen(events.Scalars("final/accuracy"), 1)
+        self.assertLen(events.Tensors("results"), 1)
+        log = (directory / "logs" / "rank-0.log").read_text()
+        self.assertIn("KeyError: 'killed'", log)
+        self.assertIn("going on from", log.partition("KeyError")[2])
+
+    @pytest.mark.slow
+    def test_pre_training_shows_what_was_hidden_and_guessed(self):
+        directory = Path(tempfile.mkdtemp()) / "run"
+        argv = "--max_steps 4 --eval_steps 2 --save_steps 4 --max_eval_samples 40 --num_samples 2 --use_cpu"
+        pre_train_t5.main([*argv.split(), "--output_dir", str(directory)])
+        found = read_jsonl(directory / "samples.jsonl")
+        self.assertEqual([(line["step"], line["row"]) for line in found], [(s, r) for s in (2, 4, 4) for r in (0, 20)])
+        self.assertIn("<extra_id_0>", found[0]["input"])
+        self.assertStartsWith(found[0]["target"], "<extra_id_0>")
+        self.assertTrue(found[0]["prediction"])
+        lines = read_jsonl(directory / "metrics.jsonl")
+        results = json.loads((directory / "results.json").read_text())["tasks"]["pre_train"]
+        self.assertEqual([line["final/nll"] for line in lines if "final/nll" in line], [results["nll"]])
+
+
+class DocstringTest(parameterized.TestCase):
+    def test_examples_hold(self):
+        test = doctest.DocTestFinder().find(chosen, globs=vars(samples))[0]
+        self.assertEqual(doctest.DocTestRunner().run(test).failed, 0)
+
+
+if __name__ == "__main__":
+    absltest.main()

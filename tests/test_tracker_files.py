@@ -1,0 +1,329 @@
+"""What a run tells its trackers is read back from the trackers' own files: metrics, samples, results, names."""
+
+import importlib.util
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from absl.testing import absltest, parameterized
+from test_trackers import RUN_ID, cut_after, folder, wandb_environment, write_line
+from wandb_server import WandbServer
+
+from t5suite.errors import ConfigError
+from t5suite.runs import MANIFEST, METRICS, RESULTS, write_json
+from t5suite.tracking import mirror, mirror_tracker
+from t5suite.tracking.callback_mirror import CALLBACKS, CallbackRun
+from t5suite.tracking.identity import Identity
+from t5suite.tracking.mirroring import Commands, Told
+from t5suite.tracking.sample_lines import SAMPLES, markdown
+from t5suite.tracking.trackers import TRACKERS, Trackers, tracker_names
+
+IDENTITY = Identity("a run", group="learning rates", tags=("rte", "small"), project="t5")
+SETTINGS = {"seed": 1, "learning_rate": 1e-3, "tasks": ["rte", 2], "max_steps": None}
+RESULTS_OF_RUN = {"tasks": {"rte": {"accuracy": 70.5}}, "averages": {"glue": 60.25}}
+
+
+def write_sample(directory, step: int, **also) -> dict:
+    line = {"step": step, "task": "rte", "row": 3, "input": "a|b\nc", "target": "x", "prediction": "y", "right": False}
+    with (directory / SAMPLES).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line | also) + "\n")
+    return line | also
+
+
+def trackers_of(name, directory, identity=IDENTITY) -> Trackers:
+    return Trackers([name], directory, RUN_ID, SETTINGS, identity)
+
+
+def finished_run(name, directory, identity=IDENTITY) -> None:
+    """A run killed after step 7 and resumed from step 5, with samples at 4 and 8, to its end at 8."""
+    first = trackers_of(name, directory, identity)
+    for step in range(1, 8):
+        first.log(write_line(directory, step), step)
+        if step == 4:
+            first.samples([write_sample(directory, 4)], 4)
+    first.finish(75)
+    cut_after(directory, 5)
+    second = trackers_of(name, directory, identity)
+    second.begin(5)
+    for step in (6, 7, 8):
+        second.log(write_line(directory, step), step)
+    second.samples([write_sample(directory, 8)], 8)
+    second.log(write_line(directory, 8, final__accuracy=70.5), 8)
+    second.samples([write_sample(directory, 8, final=True)], 8)
+    write_json(directory / RESULTS, RESULTS_OF_RUN)
+    write_json(directory / MANIFEST, {"run_id": RUN_ID, "settings": SETTINGS, "command": ["fine_tune_t5.py"]})
+    second.finish(0)
+
+
+class TensorBoardTest(absltest.TestCase):
+    def test_everything_is_read_back_once(self):
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        directory = folder()
+        finished_run("tensorboard", directory)
+        events = EventAccumulator(str(directory / "tensorboard"), size_guidance={"scalars": 0, "tensors": 0}).Reload()
+        self.assertEqual([point.step for point in events.Scalars("train/loss")], list(range(1, 9)))
+        self.assertEqual([(p.step, p.value) for p in events.Scalars("final/accuracy")], [(8, 70.5)])
+        texts = {
+            tag: [(event.step, event.tensor_proto.string_val[0].decode()) for event in events.Tensors(tag)]
+            for tag in events.Tags()["tensors"]
+        }
+        table = "| 3 | a\\|b<br>c | x | y | False |"
+        self.assertEqual([step for step, _ in texts["samples/rte"]], [4, 8])
+        self.assertIn(table, texts["samples/rte"][0][1])
+        self.assertIn(table, texts["final_samples/rte"][0][1])
+        self.assertIn("| rte | accuracy | 70.5 |", texts["results"][0][1])
+        for tag, word in (("run", '"learning rates"'), ("settings", '"learning_rate": 0.001'), ("manifest", RUN_ID)):
+            self.assertLen(texts[tag], 1)
+            self.assertIn(word, texts[tag][0][1])
+
+
+def wandb_records(path) -> list:
+    """The records of a `.wandb` file: a LevelDB log (blocks of 32 KiB; checksum, length and kind before each part)."""
+    from wandb.proto import wandb_internal_pb2
+
+    data, at, whole, found = Path(path).read_bytes(), 7, b"", []
+    while at + 7 <= len(data):
+        room = 32768 - at % 32768
+        _, length, kind = struct.unpack("<IHB", data[at : at + 7]) if room >= 7 else (0, 0, 0)
+        if kind == 0:
+            at += room
+            continue
+        whole += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # whole, or its last part
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(whole)
+            found, whole = [*found, record], b""
+    return found
+
+
+def wandb_rows(records) -> dict[int, dict]:
+    """`{step: its row}` of the history."""
+    rows = [record.history for record in records if record.WhichOneof("record_type") == "history"]
+    return {
+        json.loads(values["_step"]): values
+        for values in ({"/".join(item.nested_key) or item.key: item.value_json for item in row.item} for row in rows)
+    }
+
+
+class WandbTest(absltest.TestCase):
+    def test_offline_files_hold_everything_once(self):
+        directory = folder()
+        with wandb_environment(WANDB_MODE="offline"), self.assertLogs("t5suite", "INFO") as logs:
+            finished_run("wandb", directory)
+        self.assertRegex(logs.output[-1], rf"send this run with: wandb sync .*/wandb/offline-run-\*-{RUN_ID}\Z")
+        segments = sorted(directory.glob(f"wandb/offline-run-*-{RUN_ID}"))
+        records = [record for segment in segments for record in wandb_records(segment / f"run-{RUN_ID}.wandb")]
+        steps = [list(wandb_rows(wandb_records(segment / f"run-{RUN_ID}.wandb"))) for segment in segments]
+        self.assertEqual(sorted(step for part in steps for step in part), list(range(1, 9)))
+        run = next(record.run for record in records if record.WhichOneof("record_type") == "run")
+        self.assertEqual((run.project, run.display_name, run.run_group), ("t5", "a run", "learning rates"))
+        self.assertEqual(sorted(run.tags), ["rte", "small"])
+        last = segments[-1] / "files"
+        self.assertEqual(json.loads((last / MANIFEST).read_text())["run_id"], RUN_ID)
+        tables = {path.name.rsplit("_", 2)[0]: json.loads(path.read_text()) for path in last.rglob("*.table.json")}
+        self.assertEqual(tables["results"]["data"], [["rte", "accuracy", 70.5], ["average", "glue", 60.25]])
+        self.assertEqual(tables["rte"]["data"], [[3, "a|b\nc", "x", "y", False]])
+        self.assertEqual(json.loads(wandb_rows(records)[8]["final/accuracy"]), 70.5)
+
+    @pytest.mark.slow
+    def test_the_server_gets_tables_names_and_manifest(self):
+        directory = folder()
+        with WandbServer() as server, wandb_environment(**server.environment()):
+            finished_run("wandb", directory, Identity("a run", tags=("rte",), project="t5", entity="team"))
+            run = server.runs[RUN_ID]
+        self.assertEqual([row["_step"] for row in run.rows()], list(range(1, 9)))
+        by_step = {row["_step"]: row for row in run.rows()}
+        self.assertEqual(by_step[4]["samples/rte"]["_type"], "table-file")
+        self.assertEqual((by_step[8]["final/accuracy"], by_step[8]["results"]["nrows"]), (70.5, 2))
+        self.assertIn(MANIFEST, run.files)
+        self.assertEqual((run.project, run.entity), ("t5", "team"))
+
+
+class RecordingRun:
+    """A tracker that writes down what it is told in a file of its own."""
+
+    def __init__(self, directory, setup, of_theirs):
+        self.path, self.place = directory / "told.txt", "here"
+        self.of_theirs = {"id": of_theirs.get("id", "made once")}
+        self.tell("open", setup["name"], of_theirs.get("id"))
+
+    def tell(self, *words) -> None:
+        with self.path.open("a") as file:
+            file.write(json.dumps(words) + "\n")
+
+    def last_step(self):
+        return None
+
+    def log(self, row, step):
+        self.tell("row", step, sorted(row))
+
+    def samples(self, name, table, step):
+        self.tell("samples", step, name)
+
+    def conclude(self, results, manifest):
+        self.tell("results", results["tasks"]["rte"]["accuracy"], manifest["run_id"])
+
+    def finish(self, exit_code):
+        self.tell("finish", exit_code)
+
+
+class MirrorTest(parameterized.TestCase):
+    """The process of the other trackers, in this one."""
+
+    def mirrored(self, directory, words: bytes) -> list:
+        path = directory / "told.txt"
+        before = len(path.read_text().splitlines()) if path.is_file() else 0
+        (directory / "trackers" / "aim").mkdir(parents=True, exist_ok=True)
+        write_json(directory / "trackers/aim/mirror.json", {"name": "a run", "config": {}, "run_id": RUN_ID})
+        read, write = os.pipe()
+        os.write(write, words)
+        os.close(write)
+        with mock.patch.dict(mirror.BACKENDS, aim=RecordingRun):
+            mirror.mirror(directory, "aim", Commands(read), lambda **told: None)
+        return [json.loads(line) for line in path.read_text().splitlines()[before:]]
+
+    def test_a_run_killed_after_step_7_and_resumed_from_5_has_each_step_once(self):
+        directory = folder()
+        for step in range(1, 8):
+            write_line(directory, step)
+        write_sample(directory, 4)
+        first = self.mirrored(directory, b"go\n")  # no end: training died
+        cut_after(directory, 5)
+        for step in (6, 7, 8):
+            write_line(directory, step)
+        write_json(directory / RESULTS, RESULTS_OF_RUN)
+        write_json(directory / MANIFEST, {"run_id": RUN_ID})
+        second = self.mirrored(directory, b"go\nend 0\n")
+        rows = [line[1] for line in [*first, *second] if line[0] == "row"]
+        self.assertEqual(rows, list(range(1, 9)))
+        self.assertEqual([line[1:] for line in first if line[0] == "samples"], [[4, "samples/rte"]])
+        self.assertEqual((first[0], second[0]), (["open", "a run", None], ["open", "a run", "made once"]))
+        self.assertEqual((first[-1], second[-2:]), (["finish", 1], [["results", 70.5, RUN_ID], ["finish", 0]]))
+
+    @parameterized.parameters((b"go\nend 75\n", [1, 2]), (b"go\nend 70\n", [1, 2, 3]))
+    def test_results_of_a_run_that_is_not_finished_are_not_sent(self, words, rows):
+        directory = folder()
+        for step in (1, 2, 3):
+            write_line(directory, step)
+        write_json(directory / RESULTS, RESULTS_OF_RUN)
+        told = self.mirrored(directory, words)
+        self.assertEqual([line[1] for line in told if line[0] == "row"], rows)
+        self.assertNotIn("results", [line[0] for line in told])
+        self.assertEqual(Told(directory / "trackers/aim").step, rows[-1])
+
+    def test_by_hand_an_unknown_tracker_is_named(self):
+        self.assertEqual(mirror.main([str(folder()), "aimm"]), 78)
+
+
+class HuggingFaceTest(absltest.TestCase):
+    def test_their_names_are_those_of_the_installed_transformers(self):
+        from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
+
+        self.assertEqual(sorted({*CALLBACKS, "wandb", "tensorboard", "trackio"}), sorted(INTEGRATION_TO_CALLBACK))
+        self.assertContainsSubset(CALLBACKS, TRACKERS)
+
+    def test_a_callback_of_theirs_gets_rows(self):
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        directory = folder()
+        with mock.patch.dict(os.environ, TENSORBOARD_LOGGING_DIR=str(directory / "theirs")):
+            run = CallbackRun("tensorboard", directory, {"name": "a run", "config": SETTINGS}, {})
+            run.log({"train/loss": 0.5, "eval/f1": 90.0}, step=10)
+            run.finish(0)
+        events = EventAccumulator(str(directory / "theirs")).Reload()
+        self.assertEqual([(p.step, p.value) for p in events.Scalars("train/train/loss")], [(10, 0.5)])
+        self.assertIn("learning_rate", events.Tensors("args/text_summary")[0].tensor_proto.string_val[0].decode())
+
+
+class NamesTest(absltest.TestCase):
+    def test_several_are_taken_once_each(self):
+        self.assertEqual(tracker_names(["wandb,aim", "none", "aim"]), ["wandb", "aim"])
+        with self.assertRaisesRegex(ConfigError, "--report_to.*mlflow"):
+            tracker_names("mlfow")
+
+    def test_one_that_is_not_installed_costs_a_warning_with_the_cure(self):
+        with mock.patch.object(importlib.util, "find_spec", lambda name: None), self.assertLogs("t5suite") as logs:
+            trackers = trackers_of("aim", folder())
+        trackers.log({"train/loss": 1.0}, 1)
+        self.assertRegex(logs.output[0], r"tracker aim failed and is left alone .*pip install 't5suite\[aim\]'")
+
+    def test_cells_do_not_break_a_table(self):
+        line = {"row": 1, "input": "a|b\\|\r\nc", "target": None, "prediction": "", "right": None}
+        self.assertEqual(markdown([line]).splitlines()[2], "| 1 | a\\|b\\\\\\| <br>c |  |  |  |")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Trackers that are extras: with `pip install 't5suite[aim]' 't5suite[trackio]' mlflow`
+
+READERS = {
+    "aim": """
+        import aim, sys
+        from aim.storage.context import Context
+        repo = aim.Repo.from_path(sys.argv[1] + "/repo")
+        run, = [aim.Run(name, repo=repo, read_only=True) for name in repo.list_all_runs()]
+        losses, = [metric for metric in run.metrics() if metric.name == "loss"]
+        samples = run.get_text_sequence("samples/rte", Context({}))
+        print(json.dumps({
+            "steps": sorted(map(int, losses.values.sparse_numpy()[0])), "name": run.name, "tags": sorted(run.tags),
+            "samples": samples.data.indices_list(), "results": run["results"]["tasks"]["rte"]["accuracy"],
+            "manifest": run["manifest"]["run_id"], "seed": run["hparams"]["seed"]}))
+    """,
+    "trackio": """
+        import os, sys
+        os.environ["TRACKIO_DIR"] = sys.argv[1] + "/run/trackers/trackio/database"
+        from trackio.sqlite_storage import SQLiteStorage
+        lines, config = SQLiteStorage.get_logs("t5", "a run"), SQLiteStorage.get_run_config("t5", "a run")
+        results, = [line["results"]["_value"] for line in lines if "results" in line]
+        print(json.dumps({
+            "steps": [line["step"] for line in lines if "train/loss" in line], "name": "a run", "tags": config["tags"],
+            "samples": [line["step"] for line in lines if "samples/rte" in line], "results": results[0]["points"],
+            "manifest": config["run_id"], "seed": config["seed"]}))
+    """,
+    "mlflow": """
+        import mlflow, sys
+        client = mlflow.MlflowClient(tracking_uri="sqlite:///" + sys.argv[1] + "/ml.db")
+        experiment, = [part for part in client.search_experiments() if part.name == "t5"]
+        run, = client.search_runs([experiment.experiment_id])
+        history = lambda name: client.get_metric_history(run.info.run_id, name)
+        print(json.dumps({
+            "steps": [point.step for point in history("train/loss")], "name": run.info.run_name, "tags": ["rte", "small"],
+            "samples": [4, 8], "results": history("final/accuracy")[0].value, "manifest": "4f2a",
+            "seed": int(run.data.params["seed"])}))
+    """,
+}
+
+
+class ExtrasTest(parameterized.TestCase):
+    @pytest.mark.slow
+    @parameterized.parameters(*READERS)
+    def test_everything_is_read_back_once(self, name):
+        if importlib.util.find_spec(name) is None:
+            self.skipTest(f"{name} is not installed")
+        place = Path(tempfile.mkdtemp())
+        directory = place / "run"
+        directory.mkdir()
+        identity = Identity("a run", "learning rates", ("rte", "small"), "t5", aim_repo=str(place / "repo"))
+        database = {"MLFLOW_TRACKING_URI": f"sqlite:///{place}/ml.db"}
+        patient = {"FINISH_SECONDS": 300, "PREEMPTED_SECONDS": 300}
+        with mock.patch.dict(os.environ, database), mock.patch.multiple(mirror_tracker, **patient):
+            finished_run(name, directory, identity)
+        command = [sys.executable, "-c", "import json\n" + textwrap.dedent(READERS[name]), str(place)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        expected = {"steps": list(range(1, 9)), "name": "a run", "tags": ["rte", "small"], "samples": [4, 8]}
+        expected |= {"results": 70.5, "manifest": RUN_ID, "seed": 1}
+        self.assertEqual(json.loads(done.stdout.splitlines()[-1]), expected)
+        self.assertTrue((directory / METRICS).is_file())
+
+
+if __name__ == "__main__":
+    absltest.main()
