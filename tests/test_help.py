@@ -34,6 +34,9 @@ loaded = [name for name in ("torch", "transformers", "datasets", "numpy") if nam
 assert not loaded, loaded
 """
 
+# Examples that are run as they stand; the others need rows, runs or a network.
+NEEDS_NOTHING = ("t5suite tasks", "t5suite completion", "t5suite slurm render")
+
 
 def answered_without_torch(script, *argv):
     """What a script prints, which must load no torch."""
@@ -139,6 +142,12 @@ class CommandHelpTest(parameterized.TestCase):
     def test_every_example_parses(self, line):
         arguments = cli.parse_arguments(shlex.split(line.replace("$?", "0"))[1:])
         self.assertEqual(arguments.command, shlex.split(line)[1])
+
+    @parameterized.parameters(*(line for _, line in examples() if line.startswith(NEEDS_NOTHING)))
+    def test_an_example_that_needs_nothing_runs(self, line):
+        with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()):
+            cli.main(shlex.split(line)[1:])
+        self.assertGreater(len(out.getvalue()), 200)
 
     def test_no_help_of_a_sub_command_loads_torch(self):
         code = (
