@@ -9,6 +9,7 @@ import shlex
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -35,7 +36,7 @@ from t5suite.tasks.registry import load_task
 from t5suite.training.checkpoints import damage
 from t5suite.training.losses import ModuleLoss
 from t5suite.training.plug_in_batches import TransformedCollator, row_generators
-from t5suite.training.plug_in_metrics import weighted
+from t5suite.training.plug_in_metrics import Measuring, weighted
 from t5suite.training.plug_ins import PlugIns
 from t5suite.training.processes.signals import StopRequests
 from t5suite.training.trainer import SuiteTrainer
@@ -341,16 +342,39 @@ class CommandsTest(parameterized.TestCase):
         folder = Path(tempfile.mkdtemp())
         (folder / "my_plug_ins.py").write_text(re.search(r"```python\n(# my_plug_ins.py\n.*?)```", page, re.S)[1])
         words = [*shlex.split(command.replace("\\\n", " ")), "--use_cpu", "--disable_tqdm", "True"]
-        words[words.index("runs/words")] = str(folder / "words")
+        words[words.index("runs/reader")] = str(folder / "reader")
         with mock.patch.object(sys, "path", [str(folder), *sys.path]):
             results = fine_tune_t5.main(words)["tasks"]["sentiment"]
         self.assertGreater(results["accuracy"], 75)
         self.assertIn("positive_share", results)
-        self.assertTrue(any("train/certainty" in line for line in read_jsonl(folder / "words" / "metrics.jsonl")))
+        self.assertTrue(any("train/certainty" in line for line in read_jsonl(folder / "reader" / "metrics.jsonl")))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Parts
+
+
+class PlainTrainer:
+    """What `Measuring` asks of a trainer."""
+
+    def __init__(self, strategy, logging_steps):
+        self.state = SimpleNamespace(global_step=0, logging_steps=logging_steps)
+        self.args = SimpleNamespace(logging_strategy=strategy, logging_first_step=False)
+        self.ranks = SimpleNamespace(sum=lambda numbers: numbers)
+        self.compute_loss_func = lambda outputs, labels, num_items_in_batch: 0.0
+
+    def begin_update(self):
+        pass
+
+    def compute_loss(self, model, inputs, return_outputs, num_items_in_batch):
+        return self.compute_loss_func({}, inputs.pop("labels"), num_items_in_batch=num_items_in_batch)
+
+    def log(self, logs, start_time):
+        pass
+
+
+class MeasuredTrainer(Measuring, PlainTrainer):
+    pass
 
 
 class PartsTest(parameterized.TestCase):
@@ -380,6 +404,24 @@ class PartsTest(parameterized.TestCase):
         for wrong in ({"loss": 1.0}, {"odd": torch.zeros(3)}, [1.0]):
             with self.assertRaises(ConfigError):
                 weighted(wrong, labels)
+
+    @parameterized.parameters(("steps", [[], [5.0]]), ("epoch", [[2.5], [5.0]]))
+    def test_what_is_logged_is_of_the_logged_update_alone(self, strategy, expected):
+        """Two updates of two micro-batches each; with logs by steps only the second is one that is measured."""
+        trainer = MeasuredTrainer(strategy, logging_steps=2)
+        trainer.measure(lambda outputs, batch: {"size": batch["size"]})
+        found = []
+        for step, sizes in enumerate([(2.0, 3.0), (4.0, 6.0)]):
+            trainer.state.global_step = step
+            trainer.begin_update()
+            for size in sizes:
+                trainer.compute_loss(None, {"size": size, "labels": torch.ones(1, 1)})
+            counts = trainer.compute_loss_func.counts or {}
+            found.append([pair[0].item() / pair[1].item() for pair in counts.values()])
+        self.assertEqual(found, expected)
+        logs = {"loss": 1.0}
+        trainer.log(logs)
+        self.assertEqual(logs, {"loss": 1.0, "size": 5.0})
 
     def test_callables_are_named_as_flags_are(self):
         described = PlugIns(batch_transform=plug_in_modules.hide_words).described
