@@ -245,7 +245,7 @@ class ProgressTest(parameterized.TestCase):
     def test_a_terminal_without_a_width_has_a_bar_all_the_same(self):
         with mock.patch.object(sys, "stderr", mock.Mock()), mock.patch.object(os, "get_terminal_size") as size:
             size.return_value = os.terminal_size((0, 0))
-            self.assertEqual(progress.bar_width(), {"ncols": 100})
+            self.assertEqual(progress.bar_width(), {"ncols": 100, "nrows": 24})
             size.return_value = os.terminal_size((80, 24))
             self.assertEqual(progress.bar_width(), {"dynamic_ncols": True})
 

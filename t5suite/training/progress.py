@@ -95,7 +95,7 @@ def bar_width() -> dict:
         columns = os.get_terminal_size(sys.stderr.fileno()).columns
     except (OSError, ValueError, AttributeError):
         columns = -1
-    return {"ncols": 100} if columns == 0 else {"dynamic_ncols": True}
+    return {"ncols": 100, "nrows": 24} if columns == 0 else {"dynamic_ncols": True}
 
 
 def is_evaluation(logs: dict) -> bool:
