@@ -23,7 +23,7 @@ demo: $(INSTALLED)  ## fine-tune and score the bundled tiny T5 on the bundled be
 	$(DEMO) --dataset_name sentiment --output_dir runs/demo/sentiment
 	$(DEMO) --dataset_name entailment --learning_rate 1e-2 --max_steps 1500 --output_dir runs/demo/entailment
 	$(DEMO) --dataset_name similarity --learning_rate 1e-2 --max_steps 1000 --output_dir runs/demo/similarity
-	$(BIN)/t5suite report runs/demo/sentiment runs/demo/entailment runs/demo/similarity
+	$(BIN)/t5suite report runs/demo/sentiment runs/demo/entailment runs/demo/similarity --output runs/demo/report
 
 lint: $(INSTALLED)  ## style, and the direction of imports
 	$(BIN)/ruff check .

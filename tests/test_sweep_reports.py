@@ -78,7 +78,7 @@ def grid():
 def report(*argv):
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        cli.main(["report", *map(str, argv)])
+        cli.main(["report", *map(str, argv), "--format", "none"])
     return out.getvalue(), err.getvalue()
 
 

@@ -141,7 +141,7 @@ def _curves(data: dict, figures: list[Markup]) -> list:
     if others:
         keys.append(element("li", element("span", _dash(0), class_="swatch grey"), f"{others} others"))
     seeds = any(len(setting["runs"]) > 1 for setting in data["settings"])
-    note = "Thin lines are runs, thick ones the mean of a setting's runs." if seeds else "Each line is a run."
+    note = "Thin lines are runs, thick ones the mean of a setting's finished runs." if seeds else "Each line is a run."
     return [
         _para(f"{note} Every point is a line of metrics.jsonl."),
         element("ul", keys, class_="legend") if several else None,
@@ -164,7 +164,11 @@ def _figure(plot: Plot, svg: bytes, wide: bool = False) -> Markup:
 
 
 def _confusions(data: dict) -> Markup:
-    return element("div", [tables.confusion_table(matrix) for matrix in data["confusions"]], class_="matrices")
+    made = [tables.confusion_table(matrix) for matrix in data["confusions"]]
+    shown, others = made[:MOST_OPEN], made[MOST_OPEN:]
+    more = element("summary", f"{len(others)} more")
+    folded = element("details", more, element("div", others, class_="matrices"), class_="more-matrices")
+    return element("div", shown, folded if others else None, class_="matrices")
 
 
 def _sweep_section(at: int, sweep: dict, figures: _Figures):
@@ -251,6 +255,8 @@ def _method(data: dict) -> Markup:
     return element("dl", rows)
 
 
+# Confusion matrices that are not folded away.
+MOST_OPEN = 12
 # Shorter words for the bar at the top.
 IN_NAV = {
     "Suite averages": "Averages",

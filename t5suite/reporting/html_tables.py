@@ -4,6 +4,9 @@
 '<div class="scroll" tabindex="0" role="region" aria-label="Scores by t'
 """
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 from t5suite.reporting.cells import interval, points, short_number, significant
 from t5suite.reporting.html_parts import Markup, element, number_cell, table, text_cell
 from t5suite.reporting.markdown import hardware_of
@@ -16,30 +19,16 @@ WIDTH, HEIGHT = 132, 18
 
 def scores_table(data: dict) -> Markup:
     """Every setting, task and metric; the rate of invalid answers beside them."""
-    with_settings = any(setting["label"] for setting in data["settings"])
-    columns = [
-        ("Task", "text"), ("Metric", "text"), *([("Setting", "text")] if with_settings else []),
-        ("Mean", "number", "mean over the runs (seeds)"), ("SD", "number", "standard deviation over the runs"),
-        ("95 % interval", "number"), ("0 to 100", "picture"),
-        ("Majority", "number", "always the most frequent label"), ("Published", "number", "published T5, test set"),
-        ("Invalid %", "number", "answers that are no label"), ("Runs", "number"), ("Rows", "number"),
-    ]  # fmt: skip
     invalid = {(e["setting"], e["benchmark"], e["task"]): e["mean"] for e in data["scores"] if e["metric"] in RATES}
-    rows = []
-    for entry in data["scores"]:
-        if entry["metric"] in RATES:
-            continue
-        rate = invalid.get((entry["setting"], entry["benchmark"], entry["task"]))
-        rows.append([
-            text_cell(entry["task"], header=True), text_cell(entry["metric"]),
-            *([text_cell(entry["setting"], class_="text setting")] if with_settings else []),
-            number_cell(entry["mean"], points(entry["mean"])), number_cell(entry["std"], points(entry["std"])),
-            interval_cell(entry["interval"], over=True), element("td", score_picture(entry), class_="picture"),
-            number_cell(entry["majority"], points(entry["majority"])),
-            published_cell(entry), number_cell(rate, points(rate)), number_cell(entry["n"], str(entry["n"])),
-            number_cell(entry["rows"], "–" if entry["rows"] is None else f"{entry['rows']:,}"),
-        ])  # fmt: skip
-    return table("Scores by task, in points (nll: nats per token)", columns, rows)
+    entries = [
+        {**entry, "invalid": invalid.get((entry["setting"], entry["benchmark"], entry["task"]))}
+        for entry in data["scores"]
+        if entry["metric"] not in RATES
+    ]
+    columns = [column for column in SCORE_COLUMNS if column.always or any(column.known(entry) for entry in entries)]
+    heads = [(column.header, column.kind, column.explained) for column in columns]
+    rows = [[column.cell(entry) for column in columns] for entry in entries]
+    return table("Scores by task, in points (nll: nats per token)", heads, rows, class_="scores-table")
 
 
 def published_cell(entry: dict) -> Markup:
@@ -187,8 +176,9 @@ def confusion_table(matrix: dict) -> Markup:
 
 def trials_table(sweep: dict) -> Markup:
     """A sweep's trials, the best first."""
-    columns = [("Trial", "number"), (sweep["metric"], "number"), *((name, "number") for name in sweep["varied"]),
-               ("State", "text"), ("Step", "number"), ("Seconds", "number")]  # fmt: skip
+    parameters = [(name, _kind_of(sweep, name)) for name in sweep["varied"]]
+    columns = [("Trial", "number"), (sweep["metric"], "number"), *parameters]
+    columns += [("State", "text"), ("Step", "number"), ("Seconds", "number")]
     rows = []
     for trial in sweep["trials"]:
         best = " ★" if trial["number"] == sweep["best"] else ""
@@ -201,6 +191,11 @@ def trials_table(sweep: dict) -> Markup:
             number_cell(trial["seconds"], significant(trial["seconds"], 3)),
         ])  # fmt: skip
     return table(f"Trials of {sweep['name']}, the best first", columns, rows)
+
+
+def _kind_of(sweep: dict, name: str) -> str:
+    values = [trial["parameters"].get(name) for trial in sweep["trials"]]
+    return "number" if all(isinstance(value, (int, float)) for value in values if value is not None) else "text"
 
 
 def _parameter_cell(value) -> Markup:
@@ -217,3 +212,46 @@ HEADINGS = {
     "train_samples_per_second": "Examples/s",
     "train_steps_per_second": "Updates/s",
 }
+
+
+class Column(NamedTuple):
+    """A column of the table of scores; one that no entry has anything for is left out."""
+
+    header: str
+    kind: str
+    cell: Callable
+    explained: str | None = None
+    known: Callable | None = None
+
+    @property
+    def always(self) -> bool:
+        """Whether it is there whatever the entries hold."""
+        return self.known is None
+
+
+def _points_of(name: str) -> Callable:
+    return lambda entry: number_cell(entry[name], points(entry[name]))
+
+
+def _has(name: str) -> Callable:
+    return lambda entry: entry[name] not in (None, "")
+
+
+def _rows_cell(entry: dict) -> Markup:
+    return number_cell(entry["rows"], "–" if entry["rows"] is None else f"{entry['rows']:,}")
+
+
+SCORE_COLUMNS = (
+    Column("Task", "text", lambda entry: text_cell(entry["task"], header=True)),
+    Column("Metric", "text", lambda entry: text_cell(entry["metric"])),
+    Column("Setting", "text", lambda e: text_cell(e["setting"], class_="text setting"), known=_has("setting")),
+    Column("Mean", "number", _points_of("mean"), "mean over the runs (seeds)"),
+    Column("SD", "number", _points_of("std"), "standard deviation over the runs", _has("std")),
+    Column("95 % interval", "number", lambda e: interval_cell(e["interval"], over=True), known=_has("interval")),
+    Column("0 to 100", "picture", lambda entry: element("td", score_picture(entry), class_="picture")),
+    Column("Majority", "number", _points_of("majority"), "always the most frequent label", _has("majority")),
+    Column("Published", "number", published_cell, "published T5, test set", _has("published")),
+    Column("Invalid %", "number", _points_of("invalid"), "answers that are no label", _has("invalid")),
+    Column("Runs", "number", lambda entry: number_cell(entry["n"], str(entry["n"]))),
+    Column("Rows", "number", _rows_cell, "rows that each run was scored on", _has("rows")),
+)

@@ -24,9 +24,17 @@ def markdown(data: dict, plots=()) -> str:
 def summary(data: dict) -> str:
     """How much there is, in one line."""
     finished = sum(run["status"] == "finished" for run in data["runs"])
-    parts = [f"{len(data['runs'])} runs" + (f", {finished} of them finished" if finished < len(data["runs"]) else "")]
-    parts.append(f"{len(data['settings'])} setting{'s' * (len(data['settings']) != 1)}")
+    runs, settings = len(data["runs"]), len(data["settings"])
+    trials = sum(len(sweep["trials"]) for sweep in data["sweeps"])
+    parts = [f"{trials} trials"] if trials else []
+    if runs:
+        parts.append(_plural(runs, "run") + (f", {finished} finished" if finished < runs else ""))
+        parts.append(_plural(settings, "setting"))
     return f"{'; '.join(parts)}. Made by t5suite {data['version']}."
+
+
+def _plural(count: int, word: str) -> str:
+    return f"{count} {word}{'s' * (count != 1)}"
 
 
 def escaped(text) -> str:

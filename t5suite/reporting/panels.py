@@ -19,16 +19,17 @@ LOSSES = ("loss", "nll")
 
 
 def panels_of(data: dict) -> list[dict]:
-    """`[{"name", "title", "metric", "unit", "lines": [{"run", "setting", "points"}], "means": {setting: points}}]`.
+    """`[{"name", "title", "unit", "lines": [{"run", "setting", "finished", "points"}], "means": {setting: points}}]`.
 
-    The mean stands at the steps that all seeds of a setting logged, and only where there are several.
+    The mean stands at the steps that all finished runs of a setting logged, and only where there are several.
     """
     found: dict[tuple[str, str], list] = {}
     for run in data["runs"]:
         for name, points in run["curves"].items():
             place = _place(name, run)
             if place is not None:
-                line = {"run": run["name"], "setting": run["setting"], "points": points}
+                finished = run["status"] == "finished"
+                line = {"run": run["name"], "setting": run["setting"], "finished": finished, "points": points}
                 found.setdefault(place, []).append(line)
     panels = [
         {
@@ -71,12 +72,12 @@ def unit_of(metric: str) -> str:
 
 
 def means_of(lines: list[dict]) -> dict[str, list]:
-    """`{setting: [[step, mean], ...]}` of the settings that have several lines."""
+    """`{setting: [[step, mean], ...]}` of settings that have several finished runs: those that the tables average."""
     means = {}
     for setting in dict.fromkeys(line["setting"] for line in lines):
-        seeds = [dict(map(tuple, line["points"])) for line in lines if line["setting"] == setting]
-        steps = sorted(set.intersection(*(set(points) for points in seeds)))
-        if len(seeds) > 1 and steps:
+        seeds = [dict(map(tuple, line["points"])) for line in lines if line["setting"] == setting and line["finished"]]
+        steps = sorted(set.intersection(*(set(points) for points in seeds))) if len(seeds) > 1 else []
+        if steps:
             means[setting] = [[step, sum(points[step] for points in seeds) / len(seeds)] for step in steps]
     return means
 
