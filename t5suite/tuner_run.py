@@ -84,10 +84,11 @@ class TunerRun:
             self._parse()
             self._plug_ins = joined(plug_ins_by_flags(self.arguments), self._callables)
             self._card = read_task_card(self.model_args.model_name_or_path or "")
-            self._has_data = given.names_data or self.model_args.model_name_or_path is None
+            # Without any word of a model the script's own default counts: the tiny T5 on mini/sentiment.
+            self._has_data = given.names_data or (model is None and self.model_args.model_name_or_path is None)
             self.plan = self._make_plan()
             if not self.args.output_dir_given:
-                name = self.model_args.model_name_or_path or self._title
+                name = self.model_args.model_name_or_path if self._object is None else type(self._object).__name__
                 self.args.output_dir = default_output_dir(self.plan.benchmark, self.plan.dataset_name, name)
                 self._flags["output_dir"] = self.args.output_dir
             self._make_model()
@@ -234,7 +235,7 @@ class TunerRun:
         if self.arguments.adapter.merge_adapter:
             write_merged(self.model, self.tokenizer, run.directory / "merged")
         title = f"{name} on {self.plan.benchmark}/{self.plan.dataset_name}"
-        reports.finish_run(run, data, report, results, best.best, title, name, is_model=True)
+        reports.finish_run(run, data, report, results, best.best, title, is_model=True)
 
     def _take_finished(self, run) -> None:
         """The results of a run that came to its end before, and its weights."""

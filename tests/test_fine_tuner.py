@@ -479,8 +479,10 @@ class ModelTest(EqualFiles):
         tuner().tokenizer.save_pretrained(folder_of_nothing)
         made = FineTuner(folder_of_nothing, use_cpu=True)
         self.assertLen(made.predict(["any text"]), 1)
-        with self.assertRaisesRegex(ConfigError, "nothing to train on"):
-            made.train()
+        for other in (made, FineTuner("mini", use_cpu=True), FineTuner(made.model, tokenizer=made.tokenizer)):
+            with self.assertRaisesRegex(ConfigError, "nothing to train on"):
+                other.train()
+        self.assertEqual(Path(other.args.output_dir).name, "mini-sentiment-T5ForConditionalGeneration")
 
     def test_all_rows_are_trained_on_where_nothing_is_validated(self):
         made = tuner(data=ROWS, eval_strategy="epoch")
