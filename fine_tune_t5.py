@@ -147,7 +147,7 @@ def fine_tune(run, plan, settings, changed, resume, trains, arguments, plug_ins)
             title = f"{name} on {plan.benchmark}/{plan.dataset_name}"
             if arguments.adapter.merge_adapter:
                 write_merged(model, tokenizer, run.directory / "merged")
-            reports.finish_run(run, data, report, results, best.best, title, name, is_model=trains)
+            reports.finish_run(run, data, report, results, best.best, title, is_model=trains)
     trainer.accelerator.wait_for_everyone()
     return results
 

@@ -14,9 +14,10 @@ from rich.console import Console
 from rich.table import Table
 
 from t5suite.data.jsonl import without_nan, write_jsonl
+from t5suite.model_cards.fine_tuned import write_fine_tuned_card
 from t5suite.runs import RESULTS, read_json, write_json
 from t5suite.tracking.group_reports import group_scores, print_groups
-from t5suite.tracking.model_usage import own_class_lines, pipeline_tag, usage_lines
+from t5suite.tracking.points import format_points
 from t5suite.training.evaluation import EvalSet, Report, Result
 
 logger = logging.getLogger(__name__)
@@ -103,16 +104,9 @@ def prediction_lines(eval_set: EvalSet, predictions: list[str]):
         yield line
 
 
-def finish_run(
-    run, data, report: Report, results: dict, best: dict, title: str, base_model: str, is_model: bool
-) -> None:
+def finish_run(run, data, report: Report, results: dict, best: dict, title: str, is_model: bool) -> None:
     """Writes what a run leaves behind, in the order that makes it finished last, and shows the table."""
     write_predictions(run.directory, data.scored, report)
-    if is_model:
-        example = next((eval_set for eval_set in data.scored if eval_set.examples), None)
-        write_model_card(
-            run.directory, title=title, base_model=base_model, results=results, manifest=run.manifest, example=example
-        )
     run.update(
         best_per_task=without_nan(best),
         seconds={name: round(result.seconds, 3) for name, result in report.results.items()},
@@ -120,6 +114,8 @@ def finish_run(
         eval_methods={name: result.method for name, result in report.results.items()},
         marks={name: result.marks for name, result in report.results.items() if result.marks},
     )
+    if is_model:
+        write_fine_tuned_card(run.directory, title, run.manifest, results, data.scored, report)
     write_results(run.directory, results)
     run.finish()
     print_table(report, data.scored, results, f"{title}  ({run.directory})")
@@ -188,49 +184,3 @@ def table_row(eval_set: EvalSet, result: Result) -> list[str]:
         f"{result.seconds:.1f}",
         ", ".join([*(["scored labels"] if result.method == "score" else []), *result.marks]),
     ]
-
-
-def format_points(value: float | None) -> str:
-    """Two decimals, or `nan`.
-
-    >>> format_points(91.256)
-    '91.26'
-    """
-    return "nan" if value is None or math.isnan(value) else f"{value:.2f}"
-
-
-def write_model_card(
-    directory, *, title: str, base_model: str, results: dict, manifest: dict, example: EvalSet | None = None
-) -> None:
-    """`README.md`: what the model is, how to use it (on a row of `example`), its scores and how it was made."""
-    rows = [
-        f"| {task} | {metric} | {format_points(value)} |"
-        for task, metrics in results["tasks"].items()
-        for metric, value in metrics.items()
-    ]
-    settings = manifest["settings"]
-    shown = (
-        "learning_rate",
-        "per_device_train_batch_size",
-        "gradient_accumulation_steps",
-        "num_train_epochs",
-        "max_steps",
-        "optim",
-        "seed",
-    )
-    tag = pipeline_tag(example.encoding if example else None)
-    library = "peft" if "adapter" in manifest.get("model", {}) else "transformers"
-    usage = usage_lines(example, library == "peft")
-    if settings.get("model_class"):
-        usage = own_class_lines(settings["model_class"])
-    lines = [
-        "---", f"library_name: {library}", f"pipeline_tag: {tag}", "tags: [t5suite]", "---", "",
-        f"# {title}", "",
-        f"{base_model}, fine-tuned with t5suite {manifest['versions'].get('t5suite') or ''}.".replace(" .", "."), "",
-        "## Use", "", "```python", *usage, "```", "",
-        "## Scores (points, 0 to 100)", "", "| task | metric | score |", "|---|---|---|", *rows, "",
-        "## Training", "", "| setting | value |", "|---|---|",
-        *[f"| {name} | {settings.get(name)} |" for name in shown], "",
-        "`manifest.json` has every setting, version and data fingerprint.", "",
-    ]  # fmt: skip
-    (Path(directory) / "README.md").write_text("\n".join(lines), encoding="utf-8")

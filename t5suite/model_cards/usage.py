@@ -4,7 +4,7 @@
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 ...
 >>> pipeline_tag(eval_set.encoding)
-'text2text-generation'
+'text-generation'
 """
 
 from t5suite.data.encodings import PromptEncoding, SegmentEncoding, TextEncoding, segments
@@ -97,5 +97,5 @@ KINDS = {
         "class": "AutoModelForSequenceClassification",
         "lines": _segment_lines,
     },
-    object: {"tag": "text2text-generation", "class": "AutoModelForSeq2SeqLM", "lines": _text_lines},
+    object: {"tag": "text-generation", "class": "AutoModelForSeq2SeqLM", "lines": _text_lines},
 }

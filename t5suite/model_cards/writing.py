@@ -1,0 +1,59 @@
+"""Writes a run's `README.md`.
+
+    >>> write_card("runs/glue-rte-t5-small", facts)
+    PosixPath('runs/glue-rte-t5-small/README.md')
+
+The same run makes the same card, to the byte; it is written anew whenever the run comes to an end again.
+"""
+
+import os
+from pathlib import Path
+
+from huggingface_hub import ModelCard
+
+from t5suite.model_cards import machine, sections
+from t5suite.model_cards.facts import CardFacts
+from t5suite.model_cards.metadata import card_data
+from t5suite.redaction import redacted
+
+CARD = "README.md"
+CURVE = "loss_curve.png"
+ELSEWHERE = [
+    "In the run's directory `metrics.jsonl` has losses and scores over the updates, `manifest.json` every setting,",
+    "version and hash of the data.",
+]
+
+
+def write_card(directory, facts: CardFacts) -> Path:
+    """Writes the card through a temporary sibling, so that a reader never sees half of it."""
+    path = Path(directory) / CARD
+    temporary = path.with_name(f".{CARD}.{os.getpid()}.tmp")
+    temporary.write_text(card_text(facts, has_curve=(Path(directory) / CURVE).is_file()), encoding="utf-8")
+    os.replace(temporary, path)
+    return path
+
+
+def card_text(facts: CardFacts, has_curve: bool = False) -> str:
+    """The card: metadata and sections, without secrets.
+
+    Raises:
+      ValueError: the metadata are not what the hub reads, which is an error of ours.
+    """
+    curve = [f"![loss over the updates]({CURVE})", ""] if has_curve else []
+    lines = [
+        f"# {facts.title}", "",
+        *sections.summary(facts),
+        *sections.usage(facts),
+        *sections.text_formats(facts),
+        *sections.scores(facts),
+        *sections.data(facts),
+        *sections.training(facts),
+        *curve,
+        *ELSEWHERE, "",
+        *sections.command(facts),
+        *machine.machine(facts),
+        *sections.limits(facts),
+    ]  # fmt: skip
+    text = redacted(f"---\n{card_data(facts).to_yaml()}\n---\n\n" + "\n".join(lines))
+    ModelCard(text)  # reads back what it says, the index too
+    return text
