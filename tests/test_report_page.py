@@ -13,7 +13,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
 from absl.testing import absltest, parameterized
+from command_page import check, sections, workplace
 from matplotlib.figure import Figure
 from report_runs import make_pre_training_run, make_run
 from shared_data import MISSING, SHARED_DATA, has
@@ -384,6 +386,15 @@ class CommandTest(parameterized.TestCase):
             f"r.report_data([{str(three_runs()[0])!r}]); assert 'torch' not in sys.modules"
         )
         subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+@pytest.mark.slow
+class DocumentationTest(parameterized.TestCase):
+    def test_every_command_of_the_page_prints_what_it_says(self):
+        place = workplace()
+        for name, commands in sections(Path(__file__).parent.parent / "docs" / "reports.md").items():
+            wrong = check(commands, place)
+            self.assertEmpty(wrong, f"{name}\n\n" + "\n\n".join(wrong))
 
 
 if __name__ == "__main__":

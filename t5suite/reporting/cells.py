@@ -7,6 +7,8 @@
 import math
 
 NOTHING = "–"
+# Metrics that stand in a column beside the others.
+RATES = ("invalid_rate",)
 
 
 def points(value) -> str:

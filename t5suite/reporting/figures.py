@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.reporting.panels import panels_of, shown_settings
+from t5suite.tasks.metrics import METRICS
 
 # 4.5 to 1 on white and on black.
 INK = "#767676"
@@ -45,8 +46,8 @@ def figures_of(data: dict, sweep_plots=()) -> list[Plot]:
     """Every plot of a report: scores, learning curves, confusion matrices, and those of sweeps."""
     colours = colours_of(data)
     plots = []
-    if any(entry["mean"] is not None for entry in data["scores"]):
-        rows = [entry for entry in data["scores"] if entry["metric"] != "invalid_rate" and entry["mean"] is not None]
+    if data["scores"]:
+        rows = [entry for entry in data["scores"] if entry["metric"] in METRICS and entry["mean"] is not None]
         if rows:
             draw = lambda figure, legend: draw_scores(figure, rows, colours)
             plots.append(Plot("scores", "Scores by task", draw, (7.5, 1.2 + 0.28 * len(rows)), "scores"))

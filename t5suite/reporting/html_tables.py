@@ -7,12 +7,11 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from t5suite.reporting.cells import interval, points, short_number, significant
+from t5suite.reporting.cells import RATES, interval, points, short_number, significant
 from t5suite.reporting.html_parts import Markup, element, number_cell, table, text_cell
 from t5suite.reporting.markdown import hardware_of
 from t5suite.tasks.metrics import METRICS
 
-RATES = ("invalid_rate",)
 # Inside the small picture of a score, from 0 to 100 points.
 WIDTH, HEIGHT = 132, 18
 

@@ -4,7 +4,7 @@
 # glue: rte, cola
 """
 
-from t5suite.reporting.cells import interval, points, short_number, significant
+from t5suite.reporting.cells import NOTHING, RATES, interval, points, short_number, significant
 
 
 def markdown(data: dict, plots=()) -> str:
@@ -62,20 +62,24 @@ def _is_number(cell) -> bool:
 
 
 def _scores(data: dict) -> list[str]:
+    """Every setting, task and metric; the rate of invalid answers stands beside them."""
     if not data["scores"]:
         return []
     with_settings = any(setting["label"] for setting in data["settings"])
     header = ["task", "metric", *(["setting"] if with_settings else []), "runs", "mean", "sd", "95 % interval", "over",
-              "majority", "published T5 (test)", "rows"]  # fmt: skip
+              "majority", "published T5 (test)", "invalid %", "rows"]  # fmt: skip
+    invalid = {(e["setting"], e["benchmark"], e["task"]): e["mean"] for e in data["scores"] if e["metric"] in RATES}
     rows = []
-    for entry in data["scores"]:
-        published = f"{points(entry['published'])} ({entry['size']})" if entry["published"] is not None else "–"
+    for entry in (entry for entry in data["scores"] if entry["metric"] not in RATES):
+        published = f"{points(entry['published'])} ({entry['size']})" if entry["published"] is not None else NOTHING
+        rate = invalid.get((entry["setting"], entry["benchmark"], entry["task"]))
         rows.append([
             entry["task"], entry["metric"], *([entry["setting"]] if with_settings else []), entry["n"],
             points(entry["mean"]), points(entry["std"]), interval(entry["interval"]),
-            (entry["interval"] or {}).get("over", "–"), points(entry["majority"]), published, entry["rows"] or "–",
+            (entry["interval"] or {}).get("over", NOTHING), points(entry["majority"]), published, points(rate),
+            entry["rows"] or NOTHING,
         ])  # fmt: skip
-    return ["## Scores", "", "Points, 0 to 100.", "", *table(header, rows)]
+    return ["## Scores", "", "Points, 0 to 100 (nll: nats per token).", "", *table(header, rows)]
 
 
 def _averages(data: dict) -> list[str]:
