@@ -1,5 +1,6 @@
 """Every command of docs/coverage.md runs and prints what the page says."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,26 @@ class CoverageTest(parameterized.TestCase):
     def test_a_section_holds(self, name):
         wrong = check(sections(PAGE)[name], workplace())
         self.assertEmpty(wrong, "\n\n".join(wrong))
+
+
+class PageTest(parameterized.TestCase):
+    """What can be seen of the page without running it."""
+
+    def test_every_feature_shows_whole_lines_of_what_its_commands_print(self):
+        features = {}
+        for command in (command for commands in sections(PAGE).values() for command in commands):
+            features.setdefault(command.feature, []).extend(command.printed)
+        for feature, printed in features.items():
+            with self.subTest(feature=feature):
+                self.assertNotEmpty(printed)
+                self.assertEmpty([line for line in printed if line.strip() in ("", "...") or line.startswith("...")])
+
+    def test_every_heading_has_a_command_and_stands_in_the_table_and_every_link_leads_to_one(self):
+        text = PAGE.read_text(encoding="utf-8")
+        headings = re.findall(r"^### (.*)$", text, re.MULTILINE)
+        self.assertEqual(headings, list(dict.fromkeys(c.feature for part in sections(PAGE).values() for c in part)))
+        linked = set(re.findall(r"\]\(#([^)]*)\)", text))
+        self.assertEqual(linked, {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings})
 
 
 class CommandPageTest(parameterized.TestCase):

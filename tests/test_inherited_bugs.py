@@ -1,0 +1,184 @@
+"""Bugs of the systems that t5suite succeeds: each that ours could have, and that no other test watches for.
+
+The table at the end of docs/coverage.md leads from each bug of theirs to its test, here or elsewhere.
+"""
+
+import dataclasses
+import json
+import re
+import tempfile
+import types
+import typing
+from pathlib import Path
+
+import torch
+from absl.testing import absltest, parameterized
+
+import fine_tune_t5
+import pre_train_t5
+from t5suite.data.collators import IGNORED, Seq2SeqCollator
+from t5suite.data.objectives import span_lengths
+from t5suite.data.sources import DataOptions, load_split
+from t5suite.models.loading import load_model, load_tokenizer
+from t5suite.optim.schedules import make_multiplier
+from t5suite.tasks.registry import load_task
+from t5suite.training.pre_training_collators import make_collator
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "coverage.md"
+BAG = {"validation": 9, "test": 7}
+
+
+def rows_files() -> dict[str, str]:
+    """Files of so many different rows of mini/sentiment."""
+    rows = load_split(load_task("mini", "sentiment"), "validation", "validation", DataOptions()).rows.to_list()
+    folder, first, found = Path(tempfile.mkdtemp()), 0, {}
+    for name, count in BAG.items():
+        found[name] = str(folder / f"{name}.jsonl")
+        lines = (json.dumps(row) + "\n" for row in rows[first : first + count])
+        Path(found[name]).write_text("".join(lines))
+        first += count
+    return found
+
+
+class RunTest(parameterized.TestCase):
+    """One short run with its own lengths and files, and two micro-batches an update."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.directory, cls.files = Path(tempfile.mkdtemp()) / "run", rows_files()
+        flags = "--max_train_samples 64 --max_steps 6 --per_device_train_batch_size 4 --gradient_accumulation_steps 2 "
+        flags += "--eval_steps 1 --eval_strategy steps --logging_steps 1 --schedule linear --learning_rate 1e-3 "
+        flags += "--optimizer adamw --max_source_length 40 --max_target_length 6 --do_predict --use_cpu "
+        flags += "--disable_tqdm True --save_total_limit 9 --metric_for_best_model eval/loss "
+        flags += f"--validation_file {cls.files['validation']} --test_file {cls.files['test']} "
+        fine_tune_t5.main([*flags.split(), "--output_dir", str(cls.directory)])
+        lines = (cls.directory / "metrics.jsonl").read_text().splitlines()
+        cls.logged = [json.loads(line) for line in lines]
+
+    @parameterized.parameters(*BAG)
+    def test_validation_and_test_rows_are_those_of_their_files(self, split):
+        """A second method once evaluated the wrong data set, and a test file was taken and never read."""
+        lines = (self.directory / f"predictions/sentiment.{split}.jsonl").read_text().splitlines()
+        self.assertLen(lines, BAG[split])
+        given = Path(self.files[split]).read_text().splitlines()
+        indices = [json.loads(line)["idx"] for line in given]
+        self.assertEqual([json.loads(line)["idx"] for line in lines], indices)
+
+    def test_inputs_and_targets_have_lengths_of_their_own(self):
+        """The length of inputs was once written over that of targets."""
+        card = json.loads((self.directory / "task.json").read_text())
+        self.assertEqual((card["max_source_length"], card["max_target_length"]), (40, 6))
+
+    def test_steps_are_updates_and_the_schedule_ends_with_them(self):
+        """Steps once counted micro-batches while the schedule counted updates, or each process took a step of it."""
+        rates = [line["train/learning_rate"] for line in self.logged if "train/learning_rate" in line]
+        self.assertSequenceAlmostEqual(rates, [1e-3 * (6 - step) / 6 for step in range(6)], delta=1e-9)
+
+    def test_the_best_checkpoint_is_told_by_the_name_that_is_logged(self):
+        """`eval/loss` once became `eval_eval/loss`, which ended the run at its first checkpoint."""
+        losses = {line["step"]: line["eval/loss"] for line in self.logged if "eval/loss" in line}
+        self.assertLen(losses, 6)
+        state = json.loads((self.directory / "checkpoint-6" / "trainer_state.json").read_text())
+        self.assertEqual(state["best_global_step"], min(losses, key=losses.get))
+        self.assertAlmostEqual(state["best_metric"], -min(losses.values()), places=6)
+
+
+class PatienceTest(parameterized.TestCase):
+    @parameterized.parameters(1, 2)
+    def test_patience_is_the_number_of_evaluations_without_a_gain(self, patience):
+        """One more was once waited for. With a learning rate of 0 only the first evaluation is a gain."""
+        directory = Path(tempfile.mkdtemp()) / "run"
+        flags = "--max_train_samples 64 --max_eval_samples 4 --max_steps 9 --per_device_train_batch_size 4 --use_cpu "
+        flags += "--eval_steps 1 --eval_strategy steps --learning_rate 0 --disable_tqdm True --eval_method score "
+        flags += f"--early_stopping_patience {patience} --output_dir {directory}"
+        fine_tune_t5.main(flags.split())
+        manifest = json.loads((directory / "manifest.json").read_text())
+        self.assertEqual(manifest["training"]["steps"], 1 + patience)
+
+
+class PaddingTest(parameterized.TestCase):
+    def test_a_batch_is_as_wide_as_its_longest_row_and_the_mask_hides_the_rest(self):
+        """Rows were once padded to 512 and the mask was lost, so that the encoder read the padding."""
+        rows = [{"input_ids": [5, 6, 1], "labels": [9, 1]}, {"input_ids": [7, 1], "labels": [8, 9, 2, 1]}]
+        batch = Seq2SeqCollator(0, 0)(rows)
+        self.assertEqual(batch["attention_mask"].tolist(), [[1, 1, 1], [1, 1, 0]])
+        self.assertEqual(batch["labels"].tolist(), [[9, 1, IGNORED, IGNORED], [8, 9, 2, 1]])
+
+    def test_what_stands_in_the_padding_changes_no_logit(self):
+        tokenizer = load_tokenizer(None)
+        model = load_model(None, tokenizer=tokenizer).eval()
+        batch = Seq2SeqCollator(0, 0)(
+            [{"input_ids": [50, 51, 1], "labels": [9, 1]}, {"input_ids": [7, 1], "labels": [8]}]
+        )
+        batch.pop("labels")
+        other = {**batch, "input_ids": torch.where(batch["attention_mask"].bool(), batch["input_ids"], 77)}
+        with torch.no_grad():
+            torch.testing.assert_close(model(**batch).logits, model(**other).logits, rtol=0, atol=0)
+
+    @parameterized.parameters((0.15, 3.0), (0.3, 3.0), (0.15, 8.0))
+    def test_noise_is_as_flags_say_fills_its_lengths_and_ends_in_eos(self, density, span):
+        """The mean span was once always 3, targets had no end, the mask was not renewed, density counted padding."""
+        tokenizer = load_tokenizer(None)
+        model = load_model(None, tokenizer=tokenizer)
+        given = {"inputs_length": 64, "seed": 1, "noise_density": density, "mean_span_length": span}
+        collator = make_collator("span_corruption", tokenizer, model, **given)
+        tokens, targets = span_lengths(64, density, span)
+        self.assertEqual((collator.tokens_lengths, collator.targets_length), ([tokens], targets))
+        batch = collator([{"input_ids": list(range(10, 10 + tokens)), "index": j} for j in range(3)])
+        for name, length in (("input_ids", 64), ("labels", targets)):
+            self.assertEqual(batch[name].shape[1], length)
+            self.assertTrue((batch[name][:, -1] == tokenizer.eos_token_id).all(), name)
+            self.assertFalse((batch[name][:, :-1] == tokenizer.pad_token_id).any(), name)
+        self.assertTrue(bool(batch.get("attention_mask", torch.ones(1)).all()))
+
+
+class ScheduleTest(parameterized.TestCase):
+    @parameterized.parameters(1e-5, 1e-3, 1.0)
+    def test_every_base_rate_will_do(self, rate):
+        """nanoT5's `legacy` ends with an error where the base rate is below 0.0041."""
+        multiplier = make_multiplier("inverse_sqrt_t5", 1000, 0, {"decay_share": 0.1})
+        rates = [rate * multiplier(step) for step in range(1001)]
+        self.assertEqual(max(rates), rates[0])
+        self.assertEqual(rates[-1], 0.0)
+
+
+class FlagsTest(parameterized.TestCase):
+    """A default of another type than its flag's: `save_total_limit = (3,)`, a comma too many."""
+
+    @parameterized.parameters("fine_tune_t5", "pre_train_t5")
+    def test_defaults_have_the_type_that_their_flag_says(self, script):
+        scripts = {"fine_tune_t5": fine_tune_t5, "pre_train_t5": pre_train_t5}
+        tables = [v for n, v in vars(scripts[script]).items() if n.endswith("_ARGUMENTS") and isinstance(v, tuple)]
+        self.assertNotEmpty(tables)
+        for holder in {holder for table in tables for holder in table}:
+            if not holder.__module__.startswith("t5suite"):
+                continue
+            hints = typing.get_type_hints(holder)
+            for spec in dataclasses.fields(holder):
+                if spec.default is not dataclasses.MISSING:
+                    with self.subTest(flag=spec.name):
+                        self.assertTrue(_is_of(spec.default, hints[spec.name]), f"{spec.default!r}: {hints[spec.name]}")
+
+
+def _is_of(value, hint) -> bool:
+    """Whether a default is of a type, `int | None` and the like included; what is no plain type passes."""
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        return any(_is_of(value, part) for part in typing.get_args(hint))
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, hint) if hint in (int, str, bool, type(None)) else not isinstance(value, tuple)
+
+
+class TableTest(parameterized.TestCase):
+    def test_every_test_that_the_table_names_is_there(self):
+        named = re.findall(r"`(test_\w+)\.(test_\w+)`", PAGE.read_text(encoding="utf-8"))
+        self.assertGreater(len(named), 40)
+        for file, test in named:
+            with self.subTest(test=f"{file}.{test}"):
+                self.assertIn(f"def {test}(", (ROOT / "tests" / f"{file}.py").read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    absltest.main()
