@@ -1,0 +1,34 @@
+"""Writes the made pages: `python -m docs.builders`; `--check` says which are not what is made, and ends with 1.
+
+python -m docs.builders --check
+"""
+
+import sys
+from pathlib import Path
+
+from docs.builders import metrics_page, reproducing_page, text_formats_page
+
+DOCS = Path(__file__).parent.parent
+PAGES = {
+    "metrics.md": metrics_page.page,
+    "reproducing.md": reproducing_page.page,
+    "text_formats.md": text_formats_page.page,
+}
+
+
+def main(check: bool) -> int:
+    """Writes each page that is not what is made, or with `check` only names it."""
+    stale = [name for name, page in PAGES.items() if _text(DOCS / name) != page()]
+    for name in stale:
+        if not check:
+            (DOCS / name).write_text(PAGES[name](), encoding="utf-8")
+        print(f"docs/{name}: {'is not what python -m docs.builders makes' if check else 'written'}")
+    return 1 if check and stale else 0
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main(check="--check" in sys.argv[1:]))

@@ -1,0 +1,106 @@
+"""docs/reproducing.md: the shipped recipes with the targets that their own first lines tell.
+
+>>> recipe_facts(Path("recipes/mini_pre_train.yaml"))["target"]
+'held-out NLL 1.97, text alone 2.52; a unigram model of the same targets would have 4.27 and 4.59.'
+"""
+
+from pathlib import Path
+
+from docs.builders.markdown import MADE, code, table
+from t5suite.shipped import shipped_folder
+
+
+def page() -> str:
+    """The page's text."""
+    rows = []
+    for path in sorted(shipped_folder("recipes").glob("*.yaml")):
+        facts = recipe_facts(path)
+        rows.append([code(facts["command"]), facts["what"], facts["target"]])
+    recipes = table(["command", "what it is", "target"], rows)
+    return "\n\n".join([MADE.format(sources="recipes/*.yaml"), INTRODUCTION, recipes, REST]) + "\n"
+
+
+def recipe_facts(path: Path) -> dict[str, str]:
+    """A recipe's command, what it is, and its target, from the comment at its top.
+
+    Raises:
+      ValueError: the comment does not tell one of them.
+    """
+    lines = path.read_text(encoding="utf-8").splitlines()
+    comment = [line.removeprefix("#").strip() for line in lines if line.startswith("#")]
+    command, text = comment[0], " ".join(comment[1:])
+    what, _, target = text.partition("Target")
+    if not (command.startswith("python ") and what and target):
+        raise ValueError(f"{path}: the comment at the top must hold a command, what it is, and `Target: ...`")
+    return {"command": command, "what": what.strip(), "target": target.lstrip(":, ")}
+
+
+INTRODUCTION = """# Reproducing
+
+What this suite promises of a number: where it came from, and that the same command gives it again.
+
+## Recipes
+
+A recipe is a configuration file that ships with the suite and is found by its name; its first lines hold its command and
+the published figure that it aims at, with the source. The table is made of them. Targets are other people's figures, not
+results of ours: those stand, with their commands, in the README and in [log.md](log.md)."""
+
+REST = """`t5_single_task.yaml` takes any task: `--benchmark super_glue --dataset_name cb`. Published scores of T5, all sizes,
+stand beside yours in `t5suite report RUN --size base` ([reports.md](reports.md)).
+
+## The same run again
+
+* **Seeds.** `--seed` decides weights, dropout, which rows a subset keeps, and the order of batches (`--data_seed` the
+  last alone). A datum's randomness is a function of (seed, index): neither workers, nor ranks, nor restarts change it.
+* **Bits.** On the same hardware, number of processes and versions, a run gives the same bytes: `results.json` has no
+  timings and no paths in it, so two runs can be compared with `cmp`. A run that was stopped and went on is such a run.
+* **Numbers.** Another number of processes, or batch 8x1 instead of 4x2, gives the same loss and gradient up to 2e-6
+  (float32, dropout 0); over a whole training such differences grow, as they do between two GPUs.
+
+```console
+$ python fine_tune_t5.py recipes/mini.yaml --max_steps 20 --eval_steps 10 --seed 7 --output_dir runs/once
+...accuracy...
+$ python fine_tune_t5.py recipes/mini.yaml --max_steps 20 --eval_steps 10 --seed 7 --output_dir runs/again
+...accuracy...
+$ cmp runs/once/results.json runs/again/results.json && cmp runs/once/model.safetensors runs/again/model.safetensors && echo the same bytes
+the same bytes
+```
+
+## The manifest
+
+`manifest.json` in every run's folder holds all flags as they were settled, the command, versions of the libraries, the
+commit (and the diff of a tree that was not clean), the task's entry word by word, origin, number and SHA-256 of the rows,
+the hardware, and the timings. It answers the questions of a reproducibility checklist; nothing has to be remembered.
+
+```console
+$ python -c "import json; m = json.load(open('runs/once/manifest.json')); print(m['status'], m['settings']['seed'], sorted(m['versions'])[:2])"
+finished 7 ...
+```
+
+## Several seeds, and whether a difference is one
+
+```console
+$ t5suite sweep --grid learning_rate=1.5e-2,5e-3 --seeds 1,2 --workers 1 --sweep_dir runs/sweeps/seeds -- python fine_tune_t5.py recipes/mini.yaml --max_steps 8 --eval_steps 8 --max_eval_samples 40 --use_cpu
+...mean...
+$ t5suite compare runs/sweeps/seeds/trials/0000 runs/sweeps/seeds/trials/0002
+...
+```
+
+The grid's table has means and sample standard deviations over the seeds; `t5suite compare` holds two runs against each
+other on the same rows, with a paired bootstrap or McNemar's test and the examples that flipped. On a validation split of
+RTE's size (277 rows) one row is 0.36 points, and one seed says little.
+
+## What decides a published score
+
+Scores of the same model in two papers often differ for these reasons; here each is a setting with a name.
+
+| what | here |
+|---|---|
+| validation or test server; which split chose the checkpoint | `selected on` in the table; `--selection_split`; `t5suite submit` |
+| each task's best checkpoint, or one for all | `--select per_task` |
+| written answers or candidates compared | `--eval_method` |
+| MRPC and QQP by F1, accuracy or their mean; STS-B likewise | `metric_to_optimize` of the entry, `--metric_for_best_model` |
+| GLUE's average with or without WNLI | without, as published; `results.json` names an average that lacks members |
+| one task alone, or the whole suite as a mixture | `--dataset_name rte`, `--dataset_name all` |
+| T5 1.0 has seen GLUE and SuperGLUE in pre-training, v1.1 has not; Flan-T5 has in tuning | `--model_name_or_path t5-base`, `google/t5-v1_1-base` |
+| ROUGE with or without stemming, BLEU's tokenizer | [metrics.md](metrics.md) |"""
