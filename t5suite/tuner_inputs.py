@@ -116,6 +116,7 @@ def joined(named: PlugIns, given: PlugIns) -> PlugIns:
         batch_metrics=given.batch_metrics or named.batch_metrics,
         metrics=named.metrics + given.metrics,
         callbacks=check_callbacks(named.callbacks + given.callbacks),
+        model_class=named.model_class,
     )
 
 

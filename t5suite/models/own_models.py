@@ -18,149 +18,24 @@ A folder that names a class is read with `--model_class` alone: nothing that a c
 """
 
 import inspect
-import json
-import logging
 import re
-from pathlib import Path
 
 import torch
 from torch import nn
-from transformers import CONFIG_MAPPING, PreTrainedConfig, PreTrainedModel
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from t5suite.data.collators import IGNORED
 from t5suite.data.module_batches import MODULE_LABELS
 from t5suite.errors import ConfigError
 from t5suite.lookup import suggestion
-from t5suite.models.answering import Answerer
 from t5suite.models.heads import head_for
+from t5suite.models.module_answering import ModuleAnswerer
+from t5suite.models.own_classes import FLAG, MODEL_FAMILY, class_named, stored_settings
 from t5suite.models.vocabulary import rows_for
 from t5suite.models.weight_files import read_weights
-from t5suite.user_objects import load_object
 
-logger = logging.getLogger(__name__)
-
-FLAG = "--model_class"
-MODEL_CLASS, MODEL_FAMILY = "model_class", "model_family"  # the configuration's names for them
 # What the collators make: a module is given those of them that its forward takes.
 COLLATED = ("input_ids", "attention_mask", "token_type_ids", "decoder_input_ids", "labels")
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The class
-
-
-def class_named(spec: str) -> type:
-    """The class that `module:Class` names.
-
-    Raises:
-      ConfigError: there is none, or it is no `torch.nn.Module`.
-    """
-    found = load_object(spec, FLAG)
-    if not (isinstance(found, type) and issubclass(found, nn.Module)):
-        raise ConfigError(f"{FLAG} {spec}: it is no class of torch.nn.Module's")
-    return found
-
-
-def is_transformers_class(model_class: type) -> bool:
-    """Whether transformers makes, saves and reads models of the class by itself."""
-    return issubclass(model_class, PreTrainedModel) and model_class.config_class is not None
-
-
-def check_class_given(name: str | None, spec: str | None) -> None:
-    """A folder whose configuration names a class is read with `--model_class` only.
-
-    Raises:
-      ConfigError: the flag is missing.
-    """
-    stored = stored_settings(name).get(MODEL_CLASS)
-    if stored is not None and spec is None:
-        raise ConfigError(_unnamed(f"--model_name_or_path {name}", stored))
-    if stored not in (None, spec):
-        logger.warning("%s %s: %s was saved as a %s", FLAG, spec, name, stored)
-
-
-def check_no_class(config, name: str) -> None:
-    """The same of a configuration that was found elsewhere (on the hub, by `--config_name`).
-
-    Raises:
-      ConfigError: it names a class.
-    """
-    if getattr(config, MODEL_CLASS, None) is not None:
-        raise ConfigError(_unnamed(name, getattr(config, MODEL_CLASS)))
-
-
-def _unnamed(place: str, stored: str) -> str:
-    return f"{place}: its model is a {stored}, code that is run only where you name it: add {FLAG} {stored}"
-
-
-def stored_settings(name: str | None) -> dict:
-    """What the configuration in a folder says; empty where there is none."""
-    path = Path(name or "") / "config.json"
-    if name is None or not path.is_file():
-        return {}
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        return {}  # whoever loads it says what is wrong with it
-    return found if isinstance(found, dict) else {}
-
-
-class OneClass:
-    """Stands for transformers' `AutoModelFor...` where the class is known.
-
-    >>> OneClass(MyT5, T5Config).from_config(config, dtype=torch.float32)
-    """
-
-    def __init__(self, model_class: type, config_class: type):
-        self.model_class = model_class
-        self._model_mapping = {config_class: model_class}
-
-    def from_config(self, config, trust_remote_code: bool = False, **options):
-        """Random weights."""
-        return self.model_class._from_config(config, **options)
-
-    def from_pretrained(self, name, config=None, trust_remote_code: bool = False, **options):
-        """Trained weights."""
-        return self.model_class.from_pretrained(name, config=config, **options)
-
-
-def unknown_config_class(model_class: type | None) -> type | None:
-    """The class's configuration, if it is of a type that transformers does not know."""
-    config_class = getattr(model_class, "config_class", None)
-    if config_class is None:
-        return None
-    known = config_class.model_type in CONFIG_MAPPING_NAMES and CONFIG_MAPPING[config_class.model_type] is config_class
-    return None if known else config_class
-
-
-def class_name(model) -> str:
-    """What manifests call a model's class; a held module's is its own.
-
-    >>> class_name(OwnModel(config, TinyTagger(64)))
-    'TinyTagger'
-    """
-    return type(getattr(model, "module", model) if isinstance(model, OwnModel) else model).__name__
-
-
-def mark_class(config, model_class: type, spec: str, family: str | None):
-    """Writes into a configuration which class it is of, and how its models read and write."""
-    if not isinstance(config, model_class.config_class):
-        raise ConfigError(
-            f"{FLAG} {spec}: it takes a {model_class.config_class.__name__}, and the configuration is a "
-            f"{type(config).__name__} (model type {config.model_type!r}); give another --config_name"
-        )
-    for name in ("pad", "bos", "eos", "decoder_start"):
-        if not hasattr(config, f"{name}_token_id"):  # a class of the user's own need not have heard of them
-            setattr(config, f"{name}_token_id", None)
-    setattr(config, MODEL_CLASS, spec)
-    if family not in (None, "auto"):
-        setattr(config, MODEL_FAMILY, family)
-    return config
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# A plain module
 
 
 class OwnModelConfig(PreTrainedConfig):
@@ -232,25 +107,20 @@ class OwnModel(PreTrainedModel):
         return self.module(**{name: value for name, value in batch.items() if name not in self.left_out})
 
 
-def module_loss(outputs) -> torch.Tensor:
-    """The loss in a module's outputs: `loss` of an object or a table, the first of a tuple, or the tensor itself.
+def module_methods(model: OwnModel) -> tuple[str, ...]:
+    """How a module can be evaluated, the best first."""
+    if model.config.model_family == "masked":
+        return ("classify", "loss")
+    return ("generate", "loss") if model.writes else ("loss",)
 
-    Raises:
-      ConfigError: there is none, or it is not one number.
+
+def class_name(model) -> str:
+    """What manifests call a model's class; a held module's is its own.
+
+    >>> class_name(OwnModel(config, TinyTagger(64)))
+    'TinyTagger'
     """
-    if isinstance(outputs, dict):
-        loss = outputs.get("loss")
-    elif torch.is_tensor(outputs):
-        loss = outputs
-    else:
-        loss = outputs[0] if isinstance(outputs, tuple) and outputs else getattr(outputs, "loss", None)
-    if not torch.is_tensor(loss) or loss.numel() != 1:
-        found = f"a tensor of shape {tuple(loss.shape)}" if torch.is_tensor(loss) else f"{type(loss).__name__}"
-        raise ConfigError(
-            f"{FLAG}: its forward must return a loss (an object or table with `loss`, a tuple that begins with it, or "
-            f"the tensor), the mean over the labels that are not -100; it returned {found} for one"
-        )
-    return loss.reshape(())
+    return type(getattr(model, "module", model) if isinstance(model, OwnModel) else model).__name__
 
 
 def load_module(
@@ -364,109 +234,6 @@ def _load_weights(model: OwnModel, folder: str) -> None:
                 "--model_class_args"
             )
     model.load_state_dict(stored, strict=False)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Evaluation
-
-
-def module_methods(model: OwnModel) -> tuple[str, ...]:
-    """How a module can be evaluated, the best first."""
-    if model.config.model_family == "masked":
-        return ("classify", "loss")
-    return ("generate", "loss") if model.writes else ("loss",)
-
-
-class ModuleAnswerer(Answerer):
-    """A module is asked for its loss, and for answers by its own `generate`."""
-
-    def read(self, features) -> "ModuleReading":
-        """The module's outputs for a batch."""
-        return ModuleReading(self, features)
-
-    def class_scores(self, features) -> list[list[float]]:
-        """Of a module that classifies: log-probabilities of the classes, or its number."""
-        return self.read(features).scores
-
-
-class ModuleReading:
-    """The loss of a batch, shared out over its rows by their labels, and what the module writes.
-
-    Attributes:
-      nll: by example: the batch's mean loss times the example's number of labels.
-      tokens: by example, how many labels count; 1 where the module takes none.
-      scores: [B][C], log-probabilities of classes, or numbers: only of a module that classifies (`masked`).
-    """
-
-    def __init__(self, answerer: ModuleAnswerer, features):
-        model = answerer.model
-        features = [{"labels": [IGNORED], **feature} for feature in features]
-        self.answerer, self.features = answerer, features
-        self.batch = {name: value.to(answerer.device) for name, value in answerer.collator(features).items()}
-        labels = self.batch.get("labels")
-        counts_B = torch.ones(len(self.batch["input_ids"]), dtype=torch.long)
-        if labels is not None and model.takes_labels:
-            counts_B = labels.ne(IGNORED).reshape(len(labels), -1).sum(1)
-        outputs = model(**self.batch)
-        loss = float(module_loss(outputs))
-        self.tokens = counts_B.tolist()
-        self.nll = [loss * count if count else 0.0 for count in self.tokens]
-        self.outputs = outputs
-
-    @property
-    def scores(self) -> list[list[float]]:
-        """What the module says of classes."""
-        outputs = self.outputs
-        logits_BC = outputs.get("logits") if isinstance(outputs, dict) else getattr(outputs, "logits", None)
-        if logits_BC is None:
-            raise ConfigError(
-                f"{FLAG}: as a classifier it must return `logits` [rows, classes] beside its loss; or evaluate by "
-                "--eval_method loss"
-            )
-        logits_BC = logits_BC.float()
-        is_number = self.answerer.model.config.problem_type == "regression"
-        return (logits_BC if is_number else logits_BC.log_softmax(-1)).reshape(len(logits_BC), -1).tolist()
-
-    def generate(self, generation_config, synced: bool = False, **options):
-        """Per row, `[(ids, None)]` of what the module's `generate` writes; that is given what it takes of COLLATED and
-        of the generation settings (`max_new_tokens`, `num_beams`).
-
-        Raises:
-          ConfigError: it has none, or does not take what is asked for.
-        """
-        module = self.answerer.model.module
-        if not self.answerer.model.writes:
-            raise ConfigError(f"{FLAG}: {type(module).__name__} has no generate, so that it can answer nothing")
-        taken = inspect.signature(module.generate).parameters
-        anything = any(p.kind is p.VAR_KEYWORD for p in taken.values())
-        offered = self._prompts()
-        offered |= {name: getattr(generation_config, name) for name in ("max_new_tokens", "num_beams")}
-        beams, several = generation_config.num_beams or 1, (generation_config.num_return_sequences or 1) > 1
-        if options or several or (beams > 1 and not anything and "num_beams" not in taken):
-            raise ConfigError(f"{FLAG}: {type(module).__name__}.generate writes one answer, without sampling or beams")
-        written = module.generate(**{name: value for name, value in offered.items() if anything or name in taken})
-        rows = written.tolist() if torch.is_tensor(written) else [list(map(int, row)) for row in written]
-        if len(rows) != len(self.tokens):
-            raise ConfigError(f"{FLAG}: its generate wrote {len(rows)} answers for {len(self.tokens)} rows")
-        return [[(row, None)] for row in rows]
-
-    def _prompts(self) -> dict[str, torch.Tensor]:
-        """What is to be answered; a decoder alone reads its prompts without answers, padded on the left."""
-        if self.answerer.model.config.model_family != "causal":
-            return {name: self.batch[name] for name in ("input_ids", "attention_mask")}
-        prompts = [feature["input_ids"] for feature in self.features]
-        rows = {"input_ids": (prompts, self.answerer.model.config.pad_token_id)}
-        rows["attention_mask"] = ([[1] * len(prompt) for prompt in prompts], 0)
-        pad_left = self.answerer.collator.pad_left
-        return {name: pad_left(ids, fill).to(self.answerer.device) for name, (ids, fill) in rows.items()}
-
-    def candidate_scores(self, candidates, most=None):
-        """Not to be had of a module.
-
-        Raises:
-          ConfigError: always.
-        """
-        raise ConfigError(f"{FLAG}: a plain module cannot score candidates; --eval_method generate or loss")
 
 
 # Parameters that a class may have and need not be given.

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from t5suite.data.collators import IGNORED
-from t5suite.models.own_models import module_loss
+from t5suite.models.module_answering import module_loss
 
 
 def token_loss(logits_BTV, labels_BT, num_items, label_smoothing: float = 0.0, z_loss: float = 0.0) -> torch.Tensor:

@@ -1,0 +1,126 @@
+"""Classes of the user's own: the one that `--model_class module:Class` names, the one that a configuration names.
+
+>>> class_named("my_models:TinyTagger")
+<class 'my_models.TinyTagger'>
+>>> check_class_given("runs/tagger", None)
+ConfigError: --model_name_or_path runs/tagger: its model is a my_models:TinyTagger, code that is run only where you
+name it: add --model_class my_models:TinyTagger
+
+Nothing that a configuration says is imported: a folder that names a class is read with `--model_class` alone.
+"""
+
+import json
+import logging
+from pathlib import Path
+
+from torch import nn
+from transformers import CONFIG_MAPPING, PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+from t5suite.errors import ConfigError
+from t5suite.user_objects import load_object
+
+logger = logging.getLogger(__name__)
+
+FLAG = "--model_class"
+MODEL_CLASS, MODEL_FAMILY = "model_class", "model_family"  # the configuration's names for them
+
+
+def class_named(spec: str) -> type:
+    """The class that `module:Class` names.
+
+    Raises:
+      ConfigError: there is none, or it is no `torch.nn.Module`.
+    """
+    found = load_object(spec, FLAG)
+    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        raise ConfigError(f"{FLAG} {spec}: it is no class of torch.nn.Module's")
+    return found
+
+
+def is_transformers_class(model_class: type) -> bool:
+    """Whether transformers makes, saves and reads models of the class by itself."""
+    return issubclass(model_class, PreTrainedModel) and model_class.config_class is not None
+
+
+def check_class_given(name: str | None, spec: str | None) -> None:
+    """A folder whose configuration names a class is read with `--model_class` only.
+
+    Raises:
+      ConfigError: the flag is missing.
+    """
+    stored = stored_settings(name).get(MODEL_CLASS)
+    if stored is not None and spec is None:
+        raise ConfigError(_unnamed(f"--model_name_or_path {name}", stored))
+    if stored not in (None, spec):
+        logger.warning("%s %s: %s was saved as a %s", FLAG, spec, name, stored)
+
+
+def check_no_class(config, name: str) -> None:
+    """The same of a configuration that was found elsewhere (on the hub, by `--config_name`).
+
+    Raises:
+      ConfigError: it names a class.
+    """
+    if getattr(config, MODEL_CLASS, None) is not None:
+        raise ConfigError(_unnamed(name, getattr(config, MODEL_CLASS)))
+
+
+def _unnamed(place: str, stored: str) -> str:
+    return f"{place}: its model is a {stored}, code that is run only where you name it: add {FLAG} {stored}"
+
+
+def stored_settings(name: str | None) -> dict:
+    """What the configuration in a folder says; empty where there is none."""
+    path = Path(name or "") / "config.json"
+    if name is None or not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return {}  # whoever loads it says what is wrong with it
+    return found if isinstance(found, dict) else {}
+
+
+class OneClass:
+    """Stands for transformers' `AutoModelFor...` where the class is known.
+
+    >>> OneClass(MyT5, T5Config).from_config(config, dtype=torch.float32)
+    """
+
+    def __init__(self, model_class: type, config_class: type):
+        self.model_class = model_class
+        self._model_mapping = {config_class: model_class}
+
+    def from_config(self, config, trust_remote_code: bool = False, **options):
+        """Random weights."""
+        return self.model_class._from_config(config, **options)
+
+    def from_pretrained(self, name, config=None, trust_remote_code: bool = False, **options):
+        """Trained weights."""
+        return self.model_class.from_pretrained(name, config=config, **options)
+
+
+def unknown_config_class(model_class: type | None) -> type | None:
+    """The class's configuration, if it is of a type that transformers does not know."""
+    config_class = getattr(model_class, "config_class", None)
+    if config_class is None:
+        return None
+    known = config_class.model_type in CONFIG_MAPPING_NAMES and CONFIG_MAPPING[config_class.model_type] is config_class
+    return None if known else config_class
+
+
+def mark_class(config, model_class: type, spec: str, family: str | None):
+    """Writes into a configuration which class it is of, and how its models read and write."""
+    if not isinstance(config, model_class.config_class):
+        raise ConfigError(
+            f"{FLAG} {spec}: it takes a {model_class.config_class.__name__}, and the configuration is a "
+            f"{type(config).__name__} (model type {config.model_type!r}); give another --config_name"
+        )
+    for name in ("pad", "bos", "eos", "decoder_start"):
+        if not hasattr(config, f"{name}_token_id"):  # a class of the user's own need not have heard of them
+            setattr(config, f"{name}_token_id", None)
+    setattr(config, MODEL_CLASS, spec)
+    if family not in (None, "auto"):
+        setattr(config, MODEL_FAMILY, family)
+    return config
