@@ -149,6 +149,10 @@ def fine_tune(run, plan, settings, changed, resume, trains, arguments, plug_ins)
                 write_merged(model, tokenizer, run.directory / "merged")
             reports.finish_run(run, data, report, results, best.best, title, is_model=trains)
     trainer.accelerator.wait_for_everyone()
+
+    # 9. Model and card to the hub, with --push_to_hub.
+    if trains:
+        trainer.push_finished()
     return results
 
 

@@ -151,6 +151,10 @@ def pre_train(run, settings, resume, trains, plug_ins, *arguments) -> dict:
             title = shared.model_title(model, model_args.model_name_or_path, model_args.from_scratch)
             finish_run(run, trainer, tokenizer, report, results, title, objective_args.objective, is_model=trains)
     trainer.accelerator.wait_for_everyone()
+
+    # 10. Model and card to the hub, with --push_to_hub.
+    if trains:
+        trainer.push_finished()
     return results
 
 

@@ -212,6 +212,7 @@ class TunerRun:
             if run.is_main:
                 self._finish(run, data, report, results, best)
         self.trainer.accelerator.wait_for_everyone()
+        self.trainer.push_finished()
         return results
 
     def _check_weights(self, start) -> None:

@@ -63,4 +63,4 @@ def commit_text(commit: dict | None) -> str:
     """The code's commit, and whether it was changed."""
     if not commit or not commit.get("commit"):
         return ""
-    return commit["commit"][:12] + (" with changes (`diff.patch`)" if commit.get("changed") else "")
+    return commit["commit"][:12] + (", with changes" if commit.get("changed") else "")

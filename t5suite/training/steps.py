@@ -13,7 +13,7 @@ import os
 import sys
 from pathlib import Path
 
-from transformers import set_seed
+from transformers import TrainerState, set_seed
 from transformers.utils import logging as transformers_logging
 
 from t5suite.errors import ConfigError, Preempted
@@ -22,7 +22,8 @@ from t5suite.redaction import RedactingFormatter
 from t5suite.run_lock import RunLock
 from t5suite.runs import MANIFEST, Run
 from t5suite.training.chatter import hush
-from t5suite.training.checkpoints import clean_leftovers
+from t5suite.training.checkpoints import STATE_FILE, clean_leftovers
+from t5suite.training.energy import metered
 from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns
 from t5suite.training.processes.lifelines import watching_ranks
 from t5suite.training.processes.rank_logs import RankLog, attached, logging_to
@@ -39,7 +40,7 @@ TRAINING_FLAGS = (
     "gradient_accumulation_steps label_smoothing_factor eval_steps save_steps lr_scheduler_type warmup_steps optimizer "
     "optim_args schedule lr_scheduler_kwargs clip_grad_value max_grad_norm max_minutes reset extend allow_changed "
     "trust_checkpoint max_skipped_updates loss_spikes deepspeed fsdp fsdp_config freeze freeze_regex "
-    "unfreeze_regex data_sampling_proportion neftune_noise_alpha profile batch_metrics callbacks"
+    "unfreeze_regex data_sampling_proportion neftune_noise_alpha profile batch_metrics callbacks push_to_hub"
 ).split()
 
 
@@ -176,8 +177,11 @@ def train(trainer, resume_from=None) -> dict:
     """Trains (or goes on from a checkpoint) and returns the trainer's own numbers."""
     if resume_from is not None:
         logger.info("going on from %s", resume_from)
-    output = trainer.train(resume_from_checkpoint=str(resume_from) if resume_from else None)
-    return {"steps": output.global_step, "loss": output.metrics["train_loss"], **output.metrics}
+    begun = TrainerState.load_from_json(str(Path(resume_from) / STATE_FILE)).global_step if resume_from else 0
+    with metered(trainer.is_world_process_zero()) as meter:
+        output = trainer.train(resume_from_checkpoint=str(resume_from) if resume_from else None)
+    found = {"steps": output.global_step, "loss": output.metrics["train_loss"], **output.metrics}
+    return {**found, **({"from_step": begun} if begun else {}), "energy": meter.described()}
 
 
 def model_title(model, name: str | None, from_scratch: bool = False) -> str:

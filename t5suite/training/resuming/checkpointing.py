@@ -40,6 +40,7 @@ from t5suite.training.checkpoints import (
 )
 from t5suite.training.checkpoints.committing import sync_files, sync_folder
 from t5suite.training.checkpoints.manifests import files_below
+from t5suite.training.hub_uploads import HubUploads
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.signals import stop_requests
 from t5suite.training.processes.weight_agreement import check_agreement, check_weights
@@ -53,7 +54,7 @@ NEW_MODEL = ".saving-model"
 OPTIMIZER, SCHEDULER, SCALER = "optimizer", "scheduler", "scaler"
 
 
-class Checkpointing:
+class Checkpointing(HubUploads):
     """For a `Seq2SeqTrainer`: checkpoints are committed whole, and a resumed run equals an uninterrupted one.
 
     Attributes:
@@ -91,8 +92,7 @@ class Checkpointing:
             )
             if self.ranks.is_main:
                 rotate(args.output_dir, self.save_total_limit, self.keep_every, state.best_model_checkpoint)
-        if args.push_to_hub:
-            self._push_from_checkpoint(str(path))
+        self.push_checkpoint(path)
 
     def write_checkpoint(self, folder: Path, records) -> None:
         """This rank's files of a checkpoint."""
@@ -166,8 +166,6 @@ class Checkpointing:
         self.save_model(str(new), _internal_call=True)
         self.ranks.barrier()
         self.ranks.together(_move_into_place, new, folder)
-        if self.args.push_to_hub:
-            self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
 
     def check_agreement(self) -> None:
         """All ranks of plain data parallelism hold the same weights."""
