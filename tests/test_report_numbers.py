@@ -162,6 +162,12 @@ class EvaluationsTest(parameterized.TestCase):
         # The targets in the predictions file still give the same accuracy.
         self.assertLen(evaluation.judged.predictions, 40)
 
+    def test_a_place_without_the_rows_is_passed_over(self):
+        run = make_run(folder() / "a", "sentiment")
+        (evaluation,) = evaluations_of(run, data_dir=str(folder()))
+        self.assertEqual(evaluation.note, "")
+        self.assertIsNotNone(evaluation.examples[0]["inputs"])
+
     def test_predictions_that_do_not_give_the_results_are_used_for_nothing(self):
         run = make_run(folder() / "a", "sentiment")
         results = json.loads((run / "results.json").read_text())

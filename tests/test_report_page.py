@@ -22,7 +22,7 @@ from shared_data import MISSING, SHARED_DATA, has
 
 from t5suite import cli
 from t5suite.errors import ConfigError, DataError
-from t5suite.reporting.figures import COLOURS, INK, Plot, colours_of, draw_panel, figures_of, render
+from t5suite.reporting.figures import COLOURS, INK, Plot, colours_of, draw_panel, figures_of, render, with_file_names
 from t5suite.reporting.html_page import html_page
 from t5suite.reporting.html_parts import element, embedded_json
 from t5suite.reporting.inline_svg import inline
@@ -323,6 +323,14 @@ class KindsOfRunsTest(parameterized.TestCase):
             report_data([folder()])
 
 
+class PlotNamesTest(parameterized.TestCase):
+    def test_files_have_names_that_differ_and_no_odd_letters(self):
+        plots = [Plot(name, "", None, (1, 1), "curves") for name in ("a/b", "a b", "a-b", "<x>" * 99)]
+        names = [plot.name for plot in with_file_names(plots)]
+        self.assertEqual(names[:3], ["a-b", "a-b-2", "a-b-3"])
+        self.assertRegex(names[3], r"^[-x]{1,120}$")
+
+
 class InlineSvgTest(parameterized.TestCase):
     def test_ink_and_colours_follow_the_page(self):
         def draw(figure, legend):
@@ -359,6 +367,15 @@ class CommandTest(parameterized.TestCase):
         )
         for picture in re.findall(r"\]\((plots/[^)]+)\)", (out / "report.md").read_text()):
             self.assertTrue((out / picture).is_file(), picture)
+
+    def test_a_run_that_is_under_way_has_a_page_but_no_table(self):
+        out = folder() / "report"
+        run = make_run(folder() / "a", "sentiment", finished=False)
+        said = command(run, "--output", out, "--format", "html")
+        self.assertIn("not finished, so it is not in the table", said)
+        self.assertTrue((out / "report.html").is_file())
+        with self.assertRaisesRegex(DataError, "no finished run"):
+            command(run, "--format", "none")
 
     def test_json_lines_alone_write_nothing(self):
         place = folder()

@@ -89,7 +89,7 @@ def report(arguments) -> None:
     if sweeps:
         report_sweeps(sweeps, arguments.json)
     else:
-        report_runs(arguments.directories, arguments.json)
+        report_runs(arguments.directories, arguments.json, need_finished=not formats)
     if formats:
         _write_files(arguments, sweeps, formats, size)
 
@@ -122,11 +122,11 @@ def _write_files(arguments, sweeps: list, formats: list[str], size: str | None) 
     print(f"report: {named}{drawn}", file=sys.stderr if arguments.json else sys.stdout)
 
 
-def report_runs(directories, as_json: bool) -> None:
+def report_runs(directories, as_json: bool, need_finished: bool = True) -> None:
     """The table of runs, or JSON lines; unfinished runs are named beside it.
 
     Raises:
-      DataError: a directory without a run, or no run that is finished.
+      DataError: a directory without a run, or (if `need_finished`) no run that is finished.
     """
     from t5suite.reporting.run_files import is_run
     from t5suite.runs import RESULTS
@@ -134,9 +134,11 @@ def report_runs(directories, as_json: bool) -> None:
 
     unfinished = [d for d in directories if is_run(d) and not (Path(d) / RESULTS).is_file()]
     finished = [d for d in directories if d not in unfinished]
-    runs = read_runs(finished if finished else directories)
+    runs = read_runs(finished if finished or not need_finished else directories)
     for directory in unfinished:
         note(f"{directory}: not finished, so it is not in the table")
+    if not runs:
+        return
     if not as_json:
         print_run_table(runs)
         return

@@ -138,24 +138,39 @@ def key_of(line: dict) -> str:
 
 
 def _rows_again(task: Task, role: str, split: str, manifest: dict, data_dir: str | None):
-    """`(rows with their numbers in the source, "")`, or `(None, why not)`."""
+    """`(rows with their numbers in the source, "")`, or `(None, why not)`.
+
+    Looks in `data_dir` first, then where the run read them.
+    """
     settings = manifest["settings"]
-    described = (manifest.get("data") or {}).get(f"{task.name}.{split}", {})
-    files = {name: settings.get(name) for name in ("train_file", "validation_file", "test_file")}
-    options = DataOptions(data_dir or settings.get("data_dir"), data_revision=settings.get("data_revision"), **files)
     if settings.get("data_format"):
         return None, "rows read by --data_format are not read again"
-    try:
-        loaded = load_split(task, role, split, options)
-    except (UserError, OSError, ImportError) as error:
-        return None, f"the rows of {task.name} {split} could not be read again ({str(error)[:200]})"
-    if described.get("fingerprint") not in (None, loaded.fingerprint) and not loaded.fingerprint.startswith(
-        "datasets:"
-    ):
-        return None, f"the rows of {task.name} {split} are not those of the run any more ({loaded.origin})"
+    told = ((manifest.get("data") or {}).get(f"{task.name}.{split}") or {}).get("fingerprint")
+    why = ""
+    for place in dict.fromkeys((data_dir or settings.get("data_dir"), settings.get("data_dir"))):
+        loaded, why = _loaded_again(task, role, split, settings, place, told)
+        if loaded is not None:
+            break
+    else:
+        return None, why
     limit = settings.get("max_eval_samples" if not _is_extra_test(task, role) else "max_predict_samples")
     numbers = select_rows(len(loaded.rows), limit=limit, seed=settings.get("seed") or 0, role=role)
     return [(int(number), loaded.rows[int(number)]) for number in numbers], ""
+
+
+def _loaded_again(task: Task, role: str, split: str, settings: dict, data_dir, told: str | None):
+    """`(the split, "")` if it is the one with the fingerprint `told`, else `(None, why not)`."""
+    files = {name: settings.get(name) for name in ("train_file", "validation_file", "test_file")}
+    try:
+        loaded = load_split(
+            task, role, split, DataOptions(data_dir, data_revision=settings.get("data_revision"), **files)
+        )
+    except (UserError, OSError, ImportError) as error:
+        return None, f"the rows of {task.name} {split} could not be read again ({str(error)[:200]})"
+    # The hub's fingerprint says how a data set was loaded, too; its targets, compared next, say what it holds.
+    if told not in (None, loaded.fingerprint) and not loaded.fingerprint.startswith("datasets:"):
+        return None, f"the rows of {task.name} {split} are not those of the run any more ({loaded.origin})"
+    return loaded, ""
 
 
 def _is_extra_test(task: Task, role: str) -> bool:

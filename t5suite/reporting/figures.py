@@ -10,6 +10,7 @@ which colour-blind readers tell apart, and every setting has a dash of its own b
 
 import io
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -59,7 +60,23 @@ def figures_of(data: dict, sweep_plots=()) -> list[Plot]:
         draw = lambda figure, legend, matrix=matrix: draw_confusion(figure, matrix)
         size = 1.6 + 0.75 * len(matrix["answers"]), 1.2 + 0.45 * len(matrix["labels"])
         plots.append(Plot(name, f"{matrix['task']}, {matrix['run']}", draw, size, "confusions"))
-    return [*plots, *sweep_plots]
+    return with_file_names([*plots, *sweep_plots])
+
+
+def with_file_names(plots: list[Plot]) -> list[Plot]:
+    """The plots under names that every file system takes, each another.
+
+    >>> [plot.name for plot in with_file_names([a_b_plot, a_slash_b_plot])]
+    ['a-b', 'a-b-2']
+    """
+    used: set[str] = set()
+    renamed = []
+    for plot in plots:
+        safe = re.sub(r"[^A-Za-z0-9._-]+", "-", plot.name)[:120]
+        name = next(n for n in (safe, *(f"{safe}-{i}" for i in range(2, len(plots) + 2))) if n not in used)
+        used.add(name)
+        renamed.append(plot._replace(name=name))
+    return renamed
 
 
 def colours_of(data: dict) -> dict[str, tuple]:

@@ -30,12 +30,14 @@ class Statistic(NamedTuple):
       units: [U, k] what each unit adds to the sums; None where the metric is no function of sums.
       combine: sums [B, k] -> points [B].
       direct: counts [U] -> points, where there are no sums.
+      slow: it reads texts each time.
     """
 
     num_units: int
     units: np.ndarray | None
     combine: Callable | None
     direct: Callable | None = None
+    slow: bool = False
 
     def value(self) -> float:
         """The metric of every unit once."""
@@ -52,7 +54,8 @@ def statistic_of(name: str, function: Callable, judged: Judged, num_classes: int
     """The metric `function` over these predictions, by sums where it is one of SUMS and comes out the same."""
     judged = Judged(list(judged.predictions), list(judged.references), judged.groups and list(judged.groups))
     units = units_of(judged)
-    direct = Statistic(len(units), None, None, direct_of(function, judged, units, num_classes))
+    slow = bool(judged.predictions) and isinstance(judged.predictions[0], str)
+    direct = Statistic(len(units), None, None, direct_of(function, judged, units, num_classes), slow)
     maker = SUMS.get(function.__name__)
     if maker is None:
         return direct

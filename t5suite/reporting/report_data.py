@@ -224,7 +224,8 @@ def title_of(runs: list[dict], sweeps) -> str:
 
 def method() -> dict:
     """How the numbers were made, in words that the renderers print."""
-    many, few = resampling.RESAMPLES, resampling.RESAMPLES_DIRECT
+    many = resampling.RESAMPLES
+    few = f"{resampling.RESAMPLES_DIRECT} ({resampling.RESAMPLES_TEXTS} over texts)"
     return {
         "interval": (
             f"{resampling.LEVEL:.0%} percentile bootstrap, generator seed {resampling.SEED}. Over rows: rows (groups "

@@ -17,8 +17,8 @@ from t5suite.reporting.metric_sums import Statistic
 LEVEL = 0.95
 SEED = 0
 RESAMPLES = 10_000
-# Metrics that are computed anew on every resample (Spearman, BLEU) have fewer of them.
-RESAMPLES_DIRECT = 500
+# Metrics that are computed anew on every resample have fewer of them: Spearman, and those of texts (BLEU, chrF).
+RESAMPLES_DIRECT, RESAMPLES_TEXTS = 500, 100
 MOST_CELLS = 4_000_000
 
 
@@ -58,7 +58,8 @@ def resampled_values(statistics: list[Statistic]) -> list[np.ndarray]:
     """
     rng = np.random.default_rng(SEED)
     if any(statistic.units is None for statistic in statistics):
-        counts = rng.multinomial(*_even(statistics[0].num_units), size=RESAMPLES_DIRECT)
+        size = RESAMPLES_TEXTS if any(statistic.slow for statistic in statistics) else RESAMPLES_DIRECT
+        counts = rng.multinomial(*_even(statistics[0].num_units), size=size)
         return [statistic.resampled(counts) for statistic in statistics]
     together = np.hstack([statistic.units for statistic in statistics])
     kinds, how_many = np.unique(together, axis=0, return_counts=True)
