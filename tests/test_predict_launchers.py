@@ -23,11 +23,11 @@ from t5suite.training.processes.launcher_flags import without_launcher_flags
 ROOT = Path(__file__).parent.parent
 SCRIPTS = Path(sys.executable).parent
 FLAGS = "--window 4 --batch_size 2 --num_beams 2 --scores --max_new_tokens 12"
-# What stands before `t5suite predict ...`, for two processes on this machine.
+# What stands before `t5suite predict ...`, for two processes on this machine; PORT is a free one.
 LAUNCHERS = {
-    "accelerate": [f"{SCRIPTS}/accelerate", "launch", "--cpu", "--num_processes", "2", "-m", "t5suite"],
-    "torchrun": [f"{SCRIPTS}/torchrun", "--standalone", "--nproc_per_node", "2", "-m", "t5suite"],
-    "deepspeed": [f"{SCRIPTS}/deepspeed", "--num_gpus", "2", "--module", "t5suite"],
+    "accelerate": "accelerate launch --cpu --num_processes 2 --main_process_port PORT -m",
+    "torchrun": "torchrun --standalone --nproc_per_node 2 -m",
+    "deepspeed": "deepspeed --num_gpus 2 --master_port PORT --module",
 }
 
 
@@ -41,6 +41,12 @@ def free_port() -> int:
     with socket.socket() as taken:
         taken.bind(("localhost", 0))
         return taken.getsockname()[1]
+
+
+def launched(launcher: str, argv) -> subprocess.Popen:
+    """Two processes of `t5suite ARGV`."""
+    script, *words = LAUNCHERS[launcher].replace("PORT", str(free_port())).split()
+    return run([str(SCRIPTS / script), *words, "t5suite", *argv])
 
 
 def run(argv, **given):
@@ -58,7 +64,7 @@ class LaunchersTest(parameterized.TestCase):
     def test_two_processes_write_the_bytes_of_one(self, launcher):
         rows, path = rows_file(count=10), output_path()
         whole, flags = self.expected(rows)
-        process = run([*LAUNCHERS[launcher], *command(flags, output=path, rows=rows)], MASTER_PORT=str(free_port()))
+        process = launched(launcher, command(flags, output=path, rows=rows))
         said, _ = process.communicate(timeout=500)
         self.assertEqual(process.returncode, 0, said[-2000:])
         self.assertEqual(path.read_bytes(), whole)
@@ -67,8 +73,8 @@ class LaunchersTest(parameterized.TestCase):
     def test_zero3_writes_the_bytes_of_whole_weights(self, launcher, family):
         rows, path = rows_file(count=10), output_path()
         whole, flags = self.expected(rows, family)
-        argv = [*LAUNCHERS[launcher], *command(flags, "--deepspeed zero3", output=path, rows=rows, family=family)]
-        process = run(argv, MASTER_PORT=str(free_port()))
+        argv = command(flags, "--deepspeed zero3", output=path, rows=rows, family=family)
+        process = launched(launcher, argv)
         said, _ = process.communicate(timeout=500)
         self.assertEqual(process.returncode, 0, said[-2000:])
         self.assertEqual(path.read_bytes(), whole)
@@ -118,6 +124,18 @@ class LaunchedTest(parameterized.TestCase):
         variables = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
         with mock.patch.dict(os.environ, variables), self.assertRaisesRegex(ConfigError, "--standalone"):
             join_processes()
+
+
+class OffloadTest(parameterized.TestCase):
+    """`--device_map` with room for a part of the model, or for nothing: the rest is read from the disk."""
+
+    @parameterized.product(family=["seq2seq", "causal", "masked"], room=["0KiB", "175KiB"])
+    def test_a_model_on_the_disk_writes_the_bytes_of_one_in_memory(self, family, room):
+        rows, path, whole = rows_file(count=6), output_path(), output_path()
+        cli.main(command("--labels", output=whole, rows=rows, family=family))
+        flags = f"--labels --device_map sequential --max_memory cpu={room}"
+        cli.main(command(flags, output=path, rows=rows, family=family))
+        self.assertEqual(path.read_bytes(), whole.read_bytes())
 
 
 class AdaptersTest(parameterized.TestCase):

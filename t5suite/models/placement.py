@@ -182,7 +182,7 @@ def dispatch(model, placed: dict, wanted: str, trains: bool, folder=None) -> Non
     place = _fresh_folder(model, folder) if "disk" in placed.values() else None
     # Whatever moves are tried later are not news: the model is where it was put.
     logging.getLogger("transformers.trainer").addFilter(_is_news)
-    dispatch_model(model, device_map=placed, offload_dir=place)
+    dispatch_model(model, device_map=_in_parts(model, placed), offload_dir=place, force_hooks=place is not None)
     logger.info("--device_map %s: %s", wanted, ", ".join(f"{k}: {_some(v)}" for k, v in by_device(model).items()))
 
 
@@ -304,6 +304,18 @@ def _fresh_folder(model, folder) -> str:
     place.mkdir(parents=True)
     weakref.finalize(model, shutil.rmtree, str(place), ignore_errors=True)
     return str(place)
+
+
+def _in_parts(model, placed: dict) -> dict:
+    """A map that names the whole model at once, as those of its parts: accelerate 1.15 offloads nothing under "".
+
+    >>> _in_parts(model, {"": "disk"})
+    {'transformer': 'disk', 'lm_head': 'disk'}
+    """
+    if set(placed) != {""}:
+        return placed
+    held = [*model.named_children(), *model.named_parameters(recurse=False), *model.named_buffers(recurse=False)]
+    return {name: placed[""] for name, _ in held}
 
 
 def _is_news(record: logging.LogRecord) -> bool:
