@@ -13,6 +13,7 @@ import json
 import logging
 from pathlib import Path
 
+import torch
 from torch import nn
 from transformers import CONFIG_MAPPING, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
@@ -98,7 +99,23 @@ class OneClass:
 
     def from_pretrained(self, name, config=None, trust_remote_code: bool = False, **options):
         """Trained weights."""
-        return self.model_class.from_pretrained(name, config=config, **options)
+        model = self.model_class.from_pretrained(name, config=config, **options)
+        self._fill_buffers(model, config)
+        return model
+
+    def _fill_buffers(self, model, config) -> None:
+        """Buffers that are not saved are what the class makes them: transformers 5.23 leaves them as memory was."""
+        unsaved = [
+            (name, buffer) for name, module in model.named_modules() for buffer in module._non_persistent_buffers_set
+        ]
+        if not unsaved:
+            return
+        with torch.random.fork_rng(devices=[]):
+            fresh = self.model_class._from_config(config)
+        for name, buffer in unsaved:
+            made = getattr(fresh.get_submodule(name), buffer)
+            if made is not None:
+                getattr(model.get_submodule(name), buffer).data.copy_(made)
 
 
 def unknown_config_class(model_class: type | None) -> type | None:
