@@ -64,10 +64,15 @@ def _inputs(eval_set) -> str:
     return eval_set.examples[0].inputs if eval_set and eval_set.examples else "..."
 
 
+def _called(eval_set) -> str:
+    """What `generate` is given: without a number of its own it stops after 20 tokens."""
+    return f"**inputs, max_new_tokens={eval_set.max_target_tokens}" if eval_set else "**inputs"
+
+
 def _text_lines(eval_set, encoding) -> list[str]:
     return [
         f'inputs = tokenizer({_shown(_inputs(eval_set))}, return_tensors="pt")',
-        "print(tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True))",
+        f"print(tokenizer.decode(model.generate({_called(eval_set)})[0], skip_special_tokens=True))",
     ]
 
 
@@ -76,7 +81,7 @@ def _prompt_lines(eval_set, encoding: PromptEncoding) -> list[str]:
     return [
         f"prompt = {_shown(_inputs(eval_set))} + {encoding.separator.rstrip(' ')!r}",
         f'inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False{special})',
-        'answer = model.generate(**inputs)[0, inputs["input_ids"].shape[1] :]',
+        f'answer = model.generate({_called(eval_set)})[0, inputs["input_ids"].shape[1] :]',
         "print(tokenizer.decode(answer, skip_special_tokens=True).strip())",
     ]
 

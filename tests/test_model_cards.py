@@ -1,0 +1,306 @@
+"""Model cards: the hub reads them, their numbers are the results', they tell no secrets, and their code runs."""
+
+import contextlib
+import io
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from absl.testing import absltest, parameterized
+from huggingface_hub import ModelCard
+
+import fine_tune_t5
+import pre_train_t5
+from t5suite.constants import DATASET_VALS
+from t5suite.model_cards.facts import CardFacts, Scored
+from t5suite.model_cards.markdown import block, code, table
+from t5suite.model_cards.pre_trained import hub_corpora
+from t5suite.model_cards.public_names import hub_name, without_folders
+from t5suite.model_cards.sections import shown_settings, template
+from t5suite.model_cards.writing import card_text
+from t5suite.redaction import SHOWN
+from t5suite.tasks.registry import load_task
+from t5suite.tracking.points import format_points
+
+TOKEN = "hf_TokenOfNobodyAtAllForThisTestOnly"
+SETTINGS = {
+    "benchmark": "glue",
+    "model_name_or_path": "google/t5-v1_1-small",
+    "data_revision": "main",
+    "learning_rate": 0.001,
+    "seed": 42,
+}
+
+
+def facts(names=("rte",), benchmark="glue", results=None, origin=None, **changes):
+    """Facts of a run that never was."""
+    tasks = {name: load_task(benchmark, name).entry for name in names}
+    settings = {**SETTINGS, "benchmark": benchmark, **changes.pop("settings", {})}
+    described = {
+        f"{name}.validation": {
+            "origin": origin or f"{entry.get('hub_path')} {name}",
+            "fingerprint": f"sha256:{'a' * 64}",
+        }
+        for name, entry in tasks.items()
+    }
+    manifest = {
+        "settings": settings,
+        "versions": {"t5suite": "0.1.0"},
+        "tasks": tasks,
+        "data": described,
+        "model": {"class": "T5ForConditionalGeneration", "parameters": 1000, "trainable": 1000},
+        "command": ["fine_tune_t5.py", "--output_dir", "/home/ada/runs/x"],
+        **changes.pop("manifest", {}),
+    }
+    results = results or {name: {"accuracy": 71.123456789012, "invalid_rate": 0.0} for name in names}
+    return CardFacts(
+        title="a model",
+        results={"tasks": results, "averages": {}},
+        manifest=manifest,
+        pipeline_tag="text-generation",
+        usage=["pass"],
+        scored={name: Scored(name, "validation", 7, "generate", ("subset",)) for name in results},
+        base_model=settings["model_name_or_path"],
+        **changes,
+    )
+
+
+def score_rows(text):
+    """`{(name, metric): value}` of a card's table."""
+    body = text.split("## Scores")[1].split("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in body.splitlines() if line.startswith("| ")]
+    return {(row[0], row[3]): row[4] for row in rows[1:]}
+
+
+class MetadataTest(parameterized.TestCase):
+    @parameterized.parameters(*DATASET_VALS)
+    def test_the_hub_reads_what_is_said_of_every_task(self, benchmark):
+        for name, entry in DATASET_VALS[benchmark].items():
+            results = {name: {metric: 12.25 for metric in entry["metric_names"]}}
+            found = ModelCard(card_text(facts([name], benchmark, results=results or None))).data
+            values = [result.metric_value for result in found.eval_results or []]
+            self.assertEqual(values, [12.25] * len(entry["metric_names"]), name)
+
+    def test_the_index_has_data_and_numbers_as_they_are(self):
+        found = ModelCard(card_text(facts())).data
+        result = found.eval_results[0]
+        self.assertEqual(found.base_model, "google/t5-v1_1-small")
+        self.assertEqual(found.to_dict()["base_model_relation"], "finetune")
+        self.assertEqual((found.language, found.license), (["en"], "unknown"))
+        self.assertEqual((result.dataset_type, result.dataset_config), ("nyu-mll/glue", "rte"))
+        self.assertEqual((result.dataset_split, result.dataset_revision), ("validation", "main"))
+        self.assertEqual(result.metric_value, 71.123456789012)
+        self.assertEqual(found.datasets, ["nyu-mll/glue"])
+
+    def test_a_mirror_is_no_revision_of_the_hub(self):
+        found = ModelCard(card_text(facts(origin="/data/glue/rte/validation.jsonl"))).data
+        self.assertEqual(found.eval_results[0].dataset_type, "nyu-mll/glue")
+        self.assertIsNone(found.eval_results[0].dataset_revision)
+
+    def test_a_file_of_ones_own_is_not_called_the_benchmarks(self):
+        settings = {"validation_file": "mine.jsonl"}
+        found = ModelCard(card_text(facts(settings=settings, origin="mine.jsonl"))).data
+        self.assertEqual(found.eval_results[0].dataset_type, "glue-rte")
+        self.assertIsNone(found.datasets)
+
+    def test_an_adapter_says_so(self):
+        model = {"adapter": "lora", "base": "google/t5-v1_1-small", "class": "T5", "parameters": 9, "trainable": 1}
+        found = ModelCard(card_text(facts(manifest={"model": model}))).data
+        self.assertEqual((found.library_name, found.to_dict()["base_model_relation"]), ("peft", "adapter"))
+
+    def test_a_score_that_is_no_number_stands_in_the_table_alone(self):
+        text = card_text(facts(results={"rte": {"accuracy": math.nan, "invalid_rate": 100.0}}))
+        self.assertEqual([result.metric_type for result in ModelCard(text).data.eval_results], ["invalid_rate"])
+        self.assertEqual(score_rows(text)["rte", "accuracy"], "nan")
+
+    @parameterized.parameters("/home/ada/best", "./here and there", "a/b/c", "")
+    def test_folders_are_no_models_of_the_hub(self, name):
+        found = ModelCard(card_text(facts(settings={"model_name_or_path": name}))).data
+        self.assertIsNone(found.base_model)
+
+
+class TextTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ("--data_dir=/home/ada/data", "--data_dir=…/data"),
+        ("/mnt/x/y.jsonl", "…/y.jsonl"),
+        ("~/runs/a and ~ada/b", "…/a and …/b"),
+        ("runs/rte", "runs/rte"),
+        ("https://huggingface.co/a/b", "https://huggingface.co/a/b"),
+        ("google/t5 and/or", "google/t5 and/or"),
+        ('{"path": "/srv/x"}', '{"path": "…/x"}'),
+    )
+    def test_folders_of_a_machine_lose_all_but_their_names(self, text, expected):
+        self.assertEqual(without_folders(text), expected)
+
+    def test_a_cached_model_is_the_hubs(self):
+        self.assertEqual(hub_name("/c/models--google--mt5-small/snapshots/73fb5d/"), "google/mt5-small")
+
+    def test_no_secret_and_no_folder_of_the_machine_is_in_a_card(self):
+        command = ["fine_tune_t5.py", f"--note={TOKEN}", "--data_dir", "/home/ada/data"]
+        settings = {"deepspeed": "/home/ada/zero.json"}
+        text = card_text(facts(manifest={"command": command}, settings=settings, origin="/home/ada/rows.jsonl"))
+        self.assertNotIn("/home", text)
+        self.assertNotIn(TOKEN, text)
+        self.assertIn(SHOWN, text)
+
+    def test_the_same_facts_make_the_same_bytes(self):
+        self.assertEqual(card_text(facts(["rte", "cola"])), card_text(facts(["rte", "cola"])))
+
+    def test_cells_and_fences_hold_whatever_they_are_given(self):
+        self.assertEqual(table(["a"], [["x | y\nz"]]), ["| a |", "|---|", "| x \\| y z |"])
+        self.assertEqual(code("a ``b`` c"), "``` a ``b`` c ```")
+        self.assertEqual(block("python", ["```"])[0], "````python")
+
+    def test_the_text_format_is_the_one_that_tokenization_uses(self):
+        task = load_task("glue", "rte")
+        made = task.examples({"sentence1": "A.", "sentence2": "B.", "label": 0})[0].inputs
+        self.assertEqual(template(task.entry).format(sentence1="A.", sentence2="B."), made)
+
+    def test_hugging_faces_flags_count_only_without_ours(self):
+        settings = {"optim": "adamw_torch", "optimizer": "adafactor", "num_train_epochs": 3.0, "max_steps": 10}
+        self.assertEqual(shown_settings(settings), {"optimizer": "adafactor", "max_steps": 10})
+
+    def test_corpora_of_the_hub_are_named(self):
+        self.assertEqual(hub_corpora({"train_file": "hub:allenai/c4:en:train"}), ["allenai/c4"])
+
+    @parameterized.parameters(
+        (None, "not measured"),
+        ({"seconds": 3.0, "why": "no counter"}, "not measured (no counter)"),
+        ({"seconds": 3.0, "joules": 7200.0, "of": ["X"]}, "2.00 Wh (7,200 J), measured over 3 s of training: X"),
+    )
+    def test_energy_is_measured_or_said_not_to_be(self, energy, expected):
+        text = card_text(facts(manifest={"training": {"steps": 3, "energy": energy}}))
+        self.assertIn(f"| energy of training | {expected} |", text)
+
+
+SMALL = {
+    "max_train_samples": 32,
+    "max_eval_samples": 8,
+    "max_steps": 2,
+    "per_device_train_batch_size": 8,
+    "disable_tqdm": True,
+    "use_cpu": True,
+}
+TINY_T5 = {"config_overrides": "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"}
+TINY_GPT2 = {"config_name": "gpt2", "config_overrides": "n_embd=32,n_layer=1,n_head=2"}
+TINY_BERT = {
+    "config_name": "bert",
+    "config_overrides": "hidden_size=32,num_hidden_layers=1,num_attention_heads=2,intermediate_size=32",
+}
+
+
+def trained(**settings):
+    """The folder of a small run."""
+    output_dir = Path(tempfile.mkdtemp()) / "run"
+    argv = [f"--{name}={value}" for name, value in {**SMALL, **settings}.items()]
+    with contextlib.redirect_stdout(io.StringIO()):
+        fine_tune_t5.main([*argv, f"--output_dir={output_dir}"])
+    return output_dir
+
+
+def blocks(folder, language):
+    """The blocks of a card in one language."""
+    return re.findall(rf"^(`{{3,}}){language}\n(.*?)\n\1$", (folder / "README.md").read_text(), re.S | re.M)
+
+
+class RunTest(parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.folder = trained(dataset_name="all", **TINY_T5)
+        cls.text = (cls.folder / "README.md").read_text(encoding="utf-8")
+
+    def test_every_number_is_that_of_the_results(self):
+        results = json.loads((self.folder / "results.json").read_text())
+        rows = score_rows(self.text)
+        for name, metrics in results["tasks"].items():
+            for metric, value in metrics.items():
+                self.assertEqual(rows.pop((name, metric)), format_points(value))
+        self.assertEqual(rows.pop(("average mini", "average")), format_points(results["averages"]["mini"]))
+        self.assertEmpty(rows)
+        index = {
+            (found.task_name, found.metric_type): found.metric_value for found in ModelCard(self.text).data.eval_results
+        }
+        for (name, metric), value in index.items():
+            self.assertEqual(
+                value, results["tasks"][name][{"pearsonr": "pearson", "spearmanr": "spearman"}.get(metric, metric)]
+            )
+
+    def test_it_tells_of_every_task_and_of_no_folder(self):
+        for words in ("sentiment sentence: {sentence}", "`neutral`", "nearest_fifth", "subset, selected on"):
+            self.assertIn(words, self.text)
+        self.assertNotIn(str(self.folder.parent), self.text)
+        self.assertNotIn(str(Path(__file__).parent.parent), self.text)
+
+    def test_its_python_runs_in_the_models_folder(self):
+        source = blocks(self.folder, "python")[0][1]
+        with contextlib.chdir(self.folder), contextlib.redirect_stdout(io.StringIO()) as shown:
+            exec(source, {})
+        self.assertTrue(shown.getvalue().endswith("\n"))
+
+
+VARIANTS = {
+    "several_tasks": {"dataset_name": "all", **TINY_T5},
+    "decoder_only": TINY_GPT2,
+    "encoder_only": {"dataset_name": "entailment", **TINY_BERT},
+    "adapter": {"adapter": "lora", "model_name_or_path": "{base}"},
+    "own_class": {"model_class": "plug_in_modules:OwnT5", **TINY_T5},
+    "own_module": {"model_class": "plug_in_modules:Pooled"},
+}
+
+
+@pytest.mark.slow
+class BlocksTest(parameterized.TestCase):
+    """What a card shows is run as it stands, by a shell that knows nothing of the checkout."""
+
+    def run_block(self, folder, command):
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+        environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        environment["PYTHONPATH"] = str(Path(__file__).parent)
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    @parameterized.named_parameters((name, settings) for name, settings in VARIANTS.items())
+    def test_python_and_command_run_as_written(self, settings):
+        base = str(trained(**TINY_T5)) if "{base}" in settings.values() else None
+        folder = trained(**{name: value.replace("{base}", base or "") for name, value in settings.items()})
+        ModelCard((folder / "README.md").read_text())
+        self.run_block(folder, [sys.executable, "-c", blocks(folder, "python")[0][1]])
+        commands = [found for _, found in blocks(folder, "bash") if found.startswith("t5suite predict")]
+        self.assertLen(commands, 0 if settings.get("eval_method") == "loss" else 1)
+        for command in commands:
+            self.assertLen(self.run_block(folder, ["bash", "-c", command]).splitlines(), 1)
+
+    @parameterized.parameters("span_corruption", "masked_lm", "causal_lm")
+    def test_pre_trained_models_have_cards_that_run(self, objective):
+        folder = Path(tempfile.mkdtemp()) / "run"
+        config = {"span_corruption": TINY_T5, "masked_lm": TINY_BERT, "causal_lm": TINY_GPT2}[objective]
+        argv = [f"--{name}={value}" for name, value in {**config, "max_steps": 2, "use_cpu": True}.items()]
+        with contextlib.redirect_stdout(io.StringIO()):
+            pre_train_t5.main([*argv, f"--objective={objective}", f"--output_dir={folder}"])
+        found = ModelCard((folder / "README.md").read_text()).data
+        results = json.loads((folder / "results.json").read_text())["tasks"]["pre_train"]
+        self.assertEqual({result.metric_type: result.metric_value for result in found.eval_results}, results)
+        self.assertTrue(self.run_block(folder, [sys.executable, "-c", blocks(folder, "python")[0][1]]))
+
+    def test_a_run_that_grows_has_a_new_card(self):
+        folder = trained(**TINY_T5)
+        before = (folder / "README.md").read_text()
+        argv = [f"--{name}={value}" for name, value in {**SMALL, **TINY_T5, "max_steps": 3}.items()]
+        with contextlib.redirect_stdout(io.StringIO()):
+            fine_tune_t5.main([*argv, "--extend", f"--output_dir={folder}"])
+        after = (folder / "README.md").read_text()
+        self.assertIn("| updates made | 2 |", before)
+        self.assertIn("| updates made | 3 |", after)
+        self.assertIn("(since update 2, where it went on)", after)
+
+
+if __name__ == "__main__":
+    absltest.main()
