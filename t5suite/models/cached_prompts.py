@@ -52,7 +52,8 @@ class CachedPrompts:
         device = self.mask_BS.device
         rows_P = torch.tensor(rows, device=device)
         width = max(2, *(len(answer) for answer in answers))  # ranks make the same passes, whatever their answers are
-        labels_PT = torch.tensor([[*answer, *[IGNORED] * (width - len(answer))] for answer in answers], device=device)
+        padded = [[*answer, *[IGNORED] * (width - len(answer))] for answer in answers]
+        labels_PT = torch.tensor(padded, dtype=torch.long, device=device)
         first_P = F.cross_entropy(self.logits_BV[rows_P], labels_PT[:, 0], reduction="none")
         ids_PT = labels_PT[:, :-1].clamp(min=0)
         mask_PX = torch.cat([self.mask_BS[rows_P], labels_PT[:, :-1].ne(IGNORED).to(self.mask_BS.dtype)], dim=1)
