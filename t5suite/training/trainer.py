@@ -186,7 +186,7 @@ class SuiteTrainer(Measuring, ExactResume, SafeUpdates, Checkpointing, Seq2SeqTr
         return self.stop.requested
 
     def log(self, logs: dict, start_time: float | None = None) -> None:
-        """Whenever the loss is logged, the ranks' weights are compared, too."""
+        """Whenever the loss is logged, the ranks' weights are compared, too, and rates are added."""
         if "loss" in logs:
             self.check_agreement()
             logs |= self.monitor.rates(self.state)
