@@ -6,10 +6,11 @@ python -m docs.builders --check
 import sys
 from pathlib import Path
 
-from docs.builders import metrics_page, reproducing_page, text_formats_page
+from docs.builders import coming_from_page, metrics_page, reproducing_page, text_formats_page
 
 DOCS = Path(__file__).parent.parent
 PAGES = {
+    "coming_from.md": coming_from_page.page,
     "metrics.md": metrics_page.page,
     "reproducing.md": reproducing_page.page,
     "text_formats.md": text_formats_page.page,

@@ -1,10 +1,10 @@
 """Small pieces of Markdown that the made pages share.
 
-    >>> print(table(["name", "points"], [["sst2", "95"], ["a|b", ""]]))
-    | name | points |
-    |---|---|
-    | sst2 | 95 |
-    | a\\|b |  |
+>>> print(table(["name", "points"], [["sst2", "95"], ["a|b", ""]]))
+| name | points |
+|---|---|
+| sst2 | 95 |
+| a\\|b |  |
 """
 
 from collections.abc import Iterable, Sequence

@@ -42,14 +42,9 @@ def section(benchmark: str, name: str) -> str:
 
 def _overview() -> str:
     rows = [
-        [benchmark, str(len(entries)), ", ".join(_linked(name) for name in entries)]
-        for benchmark, entries in DATASET_VALS.items()
+        [benchmark, str(len(entries)), ", ".join(map(code, entries))] for benchmark, entries in DATASET_VALS.items()
     ]
     return table(["benchmark", "tasks", ""], rows)
-
-
-def _linked(name: str) -> str:
-    return code(name)
 
 
 def _mixture(name: str, mixture: dict) -> str:

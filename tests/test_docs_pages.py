@@ -1,0 +1,236 @@
+"""Pages of docs/: those that are made are what is made, links lead somewhere, what is mapped and documented exists."""
+
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import yaml
+from absl.testing import absltest, parameterized
+from command_words import SUB_COMMANDS, is_flag, is_name, problems
+from documented_blocks import blocks, pages, prose
+
+import t5suite
+from docs.builders.__main__ import PAGES
+from docs.builders.coming_from_page import TABLES, systems
+from docs.builders.fenced_examples import fenced
+from docs.builders.site_hooks import on_page_markdown
+from docs.builders.text_formats_page import section
+from t5suite.constants import DATASET_VALS
+from t5suite.shipped import FOLDERS, shipped_folder
+from t5suite.tasks.metrics import METRIC_ALIASES, METRICS
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+INVENTORY = ROOT.parent / "shared" / "reference" / "seeds_inventory.md"
+SYSTEMS = systems()
+ROWS = [(system["system"], row) for system in SYSTEMS for key in TABLES for row in system.get(key, [])]
+# Flags that the predecessors have, by system: each must have a row.
+PREDECESSORS = {
+    "t2t-tuner": """output_dir metric dataset_name train_file validation_file test_file validation_split block_size
+        model_name_or_path max_source_length max_target_length pad_to_max_length pad_to_multiple_of
+        ignore_pad_token_for_loss predict_with_generate generation_num_beams source_id target_id prefix dropout_rate
+        gradient_checkpointing model_parallel_gpus embedding_on_cpu fp16 bf16 tf32 torch_ort optimizer mode
+        dataset_cache save_total_limit""",
+    "t5-experiments": """model_path log_interval valid_interval save_interval save_best use_generate_on_valid
+        init_checkpoint skip_used_data reset_lr reset_iteration reset_optimizer lr batch_size iters
+        gradient_accumulation_steps clip_grad_norm clip_grad_value early_stopping_patience optimize_metric
+        optimize_mode data_path valid_data_path base_model model_cfg model_cls input_seq_len target_seq_len vocab task
+        lr_scheduler use_lr_drop relative_step warmup_init""",
+    "nanoT5": """mode precision seed model.name model.compile data.input_length data.mlm_probability
+        data.mean_noise_span_length data.num_workers optim.name optim.base_lr optim.batch_size optim.total_steps
+        optim.warmup_steps optim.lr_scheduler optim.weight_decay optim.grad_clip optim.grad_acc optim.final_cosine
+        eval.steps logging.every_steps eval_only predict_only logging.neptune""",
+    "dolomite-engine (2023)": """model_name model_class training_inference_type save_path num_training_steps
+        eval_and_save_interval batch_size_per_gpu no_eval gradient_accumulation_steps seed dtype stage overlap_comm
+        contiguous_gradients cpu_offload lr weight_decay betas eps warmup_steps lr_schedule logdir aim_repo
+        experiment_name data_class data_path data_config data_sampling_proportion input_format output_format
+        num_virtual_tokens prompt_tuning_init max_new_tokens do_sample temperature top_k top_p""",
+    "principled-pre-training": """run_name per_device_train_batch_size optimizer lr_scheduler_type learning_rate
+        warmup_ratio num_train_epochs patience logging_steps eval_steps save_steps training_accumulation_steps
+        eval_accumulation_steps seed deepspeed dtype mlm_probability mean_noise_span_length
+        validation_split_percentage percent_of_dataset num_examples benchmark dataset_name model_name_or_path""",
+}
+CODE = re.compile(r"`([^`]+)`")
+# Code in a cell that is no command, flag, file or Python name of ours: settings inside a value, files of the reader's.
+PLAIN = re.compile(
+    r"[A-Z][A-Z_]+|module:(Class|function)|module\.|[a-z_0-9]+|wmt1\S+|mt5-\.\.\.|t5-\S+|<\S+>|__\w+__|key: value|\+\+key=value"
+    r"|--flag value|--key value|config\.yaml|spiece\.model|results\.json|splits/|runs/<benchmark>-<task>-<model>"
+    r"|train\(valid=False\)|python|custom_attention"
+)
+
+
+class MadePagesTest(parameterized.TestCase):
+    @parameterized.parameters(*PAGES)
+    def test_a_made_page_is_what_is_made(self, name):
+        self.assertEqual(
+            (DOCS / name).read_text(encoding="utf-8"), PAGES[name](), f"python -m docs.builders writes docs/{name} anew"
+        )
+
+    @parameterized.parameters(*DATASET_VALS)
+    def test_every_task_has_its_section_with_its_label_words(self, benchmark):
+        page = (DOCS / "text_formats.md").read_text(encoding="utf-8")
+        for name, entry in DATASET_VALS[benchmark].items():
+            text = section(benchmark, name)
+            self.assertIn(text, page)
+            for word in entry["labels"] if isinstance(entry["labels"], list) else []:
+                self.assertIn(f"`{word}`", text)
+
+    def test_every_metric_and_alias_is_in_the_table(self):
+        text = (DOCS / "metrics.md").read_text(encoding="utf-8")
+        for name in [*METRICS, *METRIC_ALIASES]:
+            self.assertIn(f"| `{name}` |", text)
+
+
+class ComingFromTest(parameterized.TestCase):
+    @parameterized.parameters(*((system["system"],) for system in SYSTEMS))
+    def test_every_cell_has_three_parts_and_no_flag_stands_twice(self, name):
+        system = next(s for s in SYSTEMS if s["system"] == name)
+        for key in TABLES:
+            rows = system.get(key, [])
+            self.assertTrue(all(len(row) == 3 and row[0] and row[1] for row in rows))
+            names = [row[0] for row in rows]
+            self.assertCountEqual(names, set(names))
+
+    @parameterized.parameters(*((system["system"],) for system in SYSTEMS))
+    def test_what_things_are_called_here_exists(self, name):
+        for theirs, ours, note in (row for system, row in ROWS if system == name):
+            wrong = [problem for span in CODE.findall(ours) for problem in _missing(span)]
+            spans = [span for span in CODE.findall(note) if span.startswith(("--", "t5suite", "python "))]
+            wrong += [problem for span in spans for problem in _missing(span)]
+            self.assertEmpty(wrong, theirs)
+            self.assertTrue(note if ours == "–" else CODE.search(ours), theirs)
+
+    @parameterized.parameters(*PREDECESSORS.items())
+    def test_every_flag_of_a_predecessor_has_a_row(self, name, flags):
+        system = next(s for s in SYSTEMS if s["system"] == name)
+        there = {word for row in system["flags"] for word in re.split(r"[, ]+", row[0])}
+        self.assertEmpty(set(flags.split()) - there)
+
+    def test_the_inventory_names_these_flags(self):
+        if not INVENTORY.is_file():
+            self.skipTest(f"no inventory at {INVENTORY}")
+        text = INVENTORY.read_text(encoding="utf-8")
+        named = [flag for flags in PREDECESSORS.values() for flag in flags.split()]
+        # The inventory abbreviates (`train/validation/test_file`), so each flag's last word is looked for.
+        found = [flag for flag in named if re.split(r"[._]", flag)[-1].lower() in text.lower()]
+        self.assertGreater(len(found), 0.9 * len(named))
+
+    def test_what_is_missing_is_told(self):
+        self.assertNotEmpty(_missing("--learning_rat"))
+        self.assertNotEmpty(_missing("t5suite prediction"))
+        self.assertNotEmpty(_missing("t5suite.FineTuna"))
+        self.assertNotEmpty(_missing("recipes/none.yaml"))
+        self.assertNotEmpty(_missing("t5suite predict --beams 4"))
+        self.assertEmpty(_missing("--optimizer adafactor --optim_args relative_step=True"))
+
+
+def _missing(span: str) -> list[str]:
+    """What of a piece of code does not exist here."""
+    if PLAIN.fullmatch(span):
+        return []
+    if span.startswith("--"):
+        return [f"no flag {word}" for word in re.findall(r"--(\w+)", span) if not is_flag(word)]
+    if re.fullmatch(r"t5suite(\.\w+)+", span):
+        return [] if is_name(span) else [f"no name {span}"]
+    if span.split("/")[0] in FOLDERS:
+        folder, _, name = span.partition("/")
+        return [] if (shipped_folder(folder) / name).is_file() else [f"no file {span}"]
+    if span in ("fine_tune_t5.py", "pre_train_t5.py"):
+        return []
+    if span.split()[0] in ("python", "t5suite", "torchrun", "accelerate", "deepspeed", "wandb") and " " in span:
+        return problems(span)
+    return [f"what is {span}?"]
+
+
+class LinksTest(parameterized.TestCase):
+    @parameterized.parameters(*((str(page.relative_to(ROOT)),) for page in pages()))
+    def test_links_lead_to_files_and_headings_that_are_there(self, name):
+        page = ROOT / name
+        for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", prose(page))):
+            if re.match(r"[a-z]+:", target):
+                continue
+            path, _, heading = target.partition("#")
+            file = (page.parent / path).resolve() if path else page
+            self.assertTrue(file.exists(), f"{name}: {target}")
+            if heading and file.suffix == ".md":
+                self.assertIn(heading, _headings(file), f"{name}: {target}")
+
+    def test_every_page_is_in_the_navigation(self):
+        listed = re.findall(r"^ +- (\w+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M)
+        self.assertCountEqual(listed, [page.name for page in DOCS.glob("*.md")])
+
+    @parameterized.parameters(
+        ("[a script](../examples/b.py)", "a script (`examples/b.py`)"),
+        ("[examples/a.py](../examples/a.py)", "`examples/a.py`"),
+        ("[runs](runs.md)", "[runs](runs.md)"),
+    )
+    def test_links_out_of_the_site_become_names(self, text, expected):
+        self.assertEqual(on_page_markdown(text), expected)
+
+
+def _headings(page: Path) -> set[str]:
+    """Anchors of a page's headings, as Python-Markdown makes them."""
+    heads = re.findall(r"^#+ (.+)$", prose(page), re.M)
+    return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", head).strip().lower()) for head in heads}
+
+
+class ApiTest(parameterized.TestCase):
+    DOCUMENTED = re.findall(r"^::: (\S+)", (DOCS / "api.md").read_text(encoding="utf-8"), re.M)
+
+    @parameterized.parameters(*DOCUMENTED)
+    def test_what_is_documented_can_be_imported(self, name):
+        self.assertTrue(is_name(name))
+
+    def test_every_public_name_is_documented(self):
+        text = (DOCS / "api.md").read_text(encoding="utf-8")
+        for name in t5suite.__all__:
+            if name != "__version__":
+                self.assertRegex(text, rf"::: t5suite\.\S+\.{name}\b|`t5suite\.{name}`")
+
+    @parameterized.parameters(
+        ("Adds.\n\n    >>> 1 + 1\n    2\n\nEnd.", "Adds.\n\n```pycon\n>>> 1 + 1\n2\n```\n\nEnd."),
+        (">>> a", "```pycon\n>>> a\n```"),
+        ("no example", "no example"),
+    )
+    def test_examples_of_docstrings_become_code(self, text, expected):
+        self.assertEqual(fenced(text), expected)
+
+
+class SiteTest(absltest.TestCase):
+    def test_the_configuration_asks_nobody_for_fonts_or_scripts(self):
+        text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+        self.assertIn("font: false", text)
+        self.assertNotRegex(text, r"https?://|analytics")
+        self.assertTrue(yaml.safe_load(text)["strict"])
+
+    def test_no_fence_is_left_open(self):
+        for page in pages():
+            fences = re.findall(r"^\s*```", page.read_text(encoding="utf-8"), re.M)
+            self.assertEqual(len(fences), 2 * len(blocks(page)), page.name)
+
+    def test_sub_commands_are_known_to_the_checker(self):
+        self.assertIn("predict", SUB_COMMANDS)
+
+    @pytest.mark.slow
+    def test_the_site_builds_without_a_warning(self):
+        if find_spec("mkdocs") is None or find_spec("mkdocstrings") is None:
+            self.skipTest("mkdocs is not installed: python -m pip install '.[docs]'")
+        folder = self.create_tempdir().full_path
+        done = subprocess.run(
+            [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder],
+            cwd=ROOT,
+            env={"PATH": "/usr/bin:/bin", "NO_MKDOCS_2_WARNING": "1"},
+            capture_output=True,
+            text=True,
+        )
+        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+        self.assertNotIn("WARNING", done.stderr)
+        home = (Path(folder) / "index.html").read_text(encoding="utf-8")
+        self.assertNotRegex(home, r'(src|href)="https?://(?!squidfunk)')
+
+
+if __name__ == "__main__":
+    absltest.main()
