@@ -90,6 +90,14 @@ class PairedBootstrapTest(parameterized.TestCase):
         found = paired_bootstrap(statistic, statistic)
         self.assertEqual((found["difference"], found["low"], found["high"], found["p"]), (0.0, 0.0, 0.0, 1.0))
 
+    def test_p_is_two_sided(self):
+        # 20 rows only A has right, 30 only B: about normal, with the variance of the 50 that differ.
+        references = [1] * 100
+        a = statistic_of("accuracy", METRICS["accuracy"], Judged([1] * 20 + [0] * 30 + [1] * 50, references), 2)
+        b = statistic_of("accuracy", METRICS["accuracy"], Judged([0] * 20 + [1] * 30 + [1] * 50, references), 2)
+        expected = math.erfc(10 / math.sqrt(50 - 10**2 / 100) / math.sqrt(2))
+        self.assertAlmostEqual(paired_bootstrap(a, b)["p"], expected, delta=0.03)
+
     def test_both_are_drawn_the_same_rows(self):
         # A has one row right more than B, always the same: the difference is never negative.
         references = [1] * 30

@@ -245,6 +245,10 @@ class SeedsTest(parameterized.TestCase):
     def test_one_setting_needs_no_name(self):
         self.assertEqual(settings_of([self.run_of("a", seed=1), self.run_of("b", seed=2)])[0]["label"], "")
 
+    def test_pre_training_beside_fine_tuning_is_called_so(self):
+        runs = [self.run_of("a", seed=1), {"name": "p", "settings": {"objective": "span_corruption"}}]
+        self.assertEqual([setting["label"] for setting in settings_of(runs)], ["as given", "pre-training"])
+
     def test_settings_of_one_label_are_told_apart(self):
         runs = [self.run_of(n, **{f"z{i}": n for i in range(6)}, z9=n) for n in "abc"]
         labels = [setting["label"] for setting in settings_of(runs)]

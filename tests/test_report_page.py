@@ -128,10 +128,10 @@ class NumbersTest(parameterized.TestCase):
         first, second, _ = (results_of(run) for run in three_runs())
         (row,) = [r for r in Page(whole_report()[1]).tables[SCORES][1:] if r[0][0] == "sentiment"]
         values = [first["accuracy"], second["accuracy"]]
-        self.assertAlmostEqual(float(row[3][1]["title"]), statistics.mean(values))
-        self.assertAlmostEqual(float(row[4][1]["title"]), statistics.stdev(values))
-        self.assertAlmostEqual(float(row[-3][1]["title"]), (first["invalid_rate"] + second["invalid_rate"]) / 2)
-        self.assertEqual((row[-2][0], row[-1][0]), ("2", "40"))
+        self.assertAlmostEqual(float(row[2][1]["title"]), statistics.mean(values))
+        self.assertAlmostEqual(float(row[3][1]["title"]), statistics.stdev(values))
+        self.assertAlmostEqual(float(row[-4][1]["title"]), (first["invalid_rate"] + second["invalid_rate"]) / 2)
+        self.assertEqual((row[-3][0], row[-2][0]), ("2", "40"))
 
     def test_markdown_has_the_same_rounded_numbers(self):
         text = markdown(whole_report()[0])

@@ -243,7 +243,6 @@ def _rows_cell(entry: dict) -> Markup:
 SCORE_COLUMNS = (
     Column("Task", "text", lambda entry: text_cell(entry["task"], header=True)),
     Column("Metric", "text", lambda entry: text_cell(entry["metric"])),
-    Column("Setting", "text", lambda e: text_cell(e["setting"], class_="text setting"), known=_has("setting")),
     Column("Mean", "number", _points_of("mean"), "mean over the runs (seeds)"),
     Column("SD", "number", _points_of("std"), "standard deviation over the runs", _has("std")),
     Column("95 % interval", "number", lambda e: interval_cell(e["interval"], over=True), known=_has("interval")),
@@ -253,4 +252,5 @@ SCORE_COLUMNS = (
     Column("Invalid %", "number", _points_of("invalid"), "answers that are no label", _has("invalid")),
     Column("Runs", "number", lambda entry: number_cell(entry["n"], str(entry["n"]))),
     Column("Rows", "number", _rows_cell, "rows that each run was scored on", _has("rows")),
+    Column("Setting", "text", lambda e: text_cell(e["setting"], class_="text setting"), known=_has("setting")),
 )

@@ -35,6 +35,8 @@ def settings_of(runs: list[dict]) -> list[dict]:
         kind = [other["settings"] for other in groups if is_fine_tuning(other) == is_fine_tuning(group)]
         differs = {name: group["settings"].get(name) for name in _varied(kind)}
         settings.append({"label": label_of(differs), "differs": differs, "runs": group["runs"]})
+        if len(groups) > 1 and not settings[-1]["label"]:
+            settings[-1]["label"] = "as given" if is_fine_tuning(group) else "pre-training"
     _tell_apart(settings)
     return settings
 
