@@ -20,8 +20,8 @@ class LibrariesTest(parameterized.TestCase):
         self.assertEqual(listed, {member.value for member in OptimizerNames} - OWN)
 
     @parameterized.parameters(
-        (["--optim", "adamw_bnb_8bit"], "pip install bitsandbytes"),
-        (["--optimizer", "paged_adamw_8bit"], "pip install bitsandbytes"),
+        (["--optim", "adamw_bnb_8bit"], r"pip install 't5suite\[quantization\]'"),
+        (["--optimizer", "paged_adamw_8bit"], r"pip install 't5suite\[quantization\]'"),
         (["--optim", "galore_adamw"], "pip install galore-torch"),
     )
     def test_a_library_that_is_not_there_is_named_with_its_install_line(self, argv, message):

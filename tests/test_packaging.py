@@ -1,15 +1,48 @@
-"""The package has every folder and bundled file, and the shipped recipes are flags that exist."""
+"""The package has every folder and bundled file, installs and runs elsewhere; what describes it is in step with it."""
 
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
 import tomllib
+import zipfile
 from pathlib import Path
 
+import pytest
+import yaml
 from absl.testing import absltest, parameterized
 
 import t5suite
+from t5suite.commands.sweep import run as run_sweep
+from t5suite.data.text.sentences import require_splitter
+from t5suite.errors import UserError
+from t5suite.export.onnx_files import require_onnx
+from t5suite.export.zero_shards import _converter
+from t5suite.inference.loading import cut_into_pieces
+from t5suite.models.adapters.kinds import peft_library
+from t5suite.models.quantization import quantization_of
+from t5suite.optim.libraries import check_library
 from t5suite.shipped import FOLDERS, shipped_folder
+from t5suite.tracking.identity import Identity
+from t5suite.tracking.trackers import TRACKERS
+from t5suite.training.energy import nvml_counters
+from t5suite.training.sharding.deepspeed_files import closed_sections
 
 ROOT = Path(__file__).parent.parent
 SETUP = tomllib.loads((ROOT / "pyproject.toml").read_text())
+EXTRAS = SETUP["project"]["optional-dependencies"]
+PYTHONS = ["3.11", "3.12", "3.13"]
+LARGEST_FILE, LARGEST_WHEEL = 512 * 1024, 4 * 1024 * 1024
+
+
+def pinned():
+    """`{package: version}` of constraints.txt."""
+    lines = (line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+    return {name.lower().replace("_", "-"): version for name, version in lines}
 
 
 class PackagingTest(parameterized.TestCase):
@@ -30,15 +63,240 @@ class PackagingTest(parameterized.TestCase):
                 self.assertTrue(any(path.match(pattern) for pattern in patterns), path)
 
     def test_the_version_is_one(self):
-        self.assertEqual(SETUP["project"]["version"], t5suite.__version__)
+        self.assertEqual(SETUP["project"]["dynamic"], ["version"])
+        self.assertEqual(SETUP["tool"]["setuptools"]["dynamic"]["version"], {"attr": "t5suite.__version__"})
+        self.assertEqual(yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"], t5suite.__version__)
 
     def test_every_tested_version_is_pinned(self):
-        pinned = {
-            line.split("==")[0].lower().replace("_", "-")
-            for line in (ROOT / "constraints.txt").read_text().splitlines()
-        }
         for requirement in SETUP["project"]["dependencies"]:
-            self.assertIn(requirement.split(">")[0].lower(), pinned)
+            self.assertIn(requirement.split(">")[0].lower(), pinned())
+
+    def test_the_licence_is_whole_and_the_one_that_is_named(self):
+        text = (ROOT / "LICENSE").read_text()
+        for part in (
+            "1. Definitions.",
+            "9. Accepting Warranty",
+            "END OF TERMS AND CONDITIONS",
+            "APPENDIX: How to apply",
+        ):
+            self.assertIn(part, text)
+        named = yaml.safe_load((ROOT / "CITATION.cff").read_text())["license"]
+        self.assertEqual((SETUP["project"]["license"], named), ("Apache-2.0", "Apache-2.0"))
+
+
+class SurroundingsTest(parameterized.TestCase):
+    """The files that other programs read: conda, pre-commit, a forge's runners, citation tools."""
+
+    def test_the_citation_has_what_the_format_requires(self):
+        citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+        self.assertContainsSubset({"cff-version", "message", "title", "authors", "version", "type"}, citation)
+        self.assertTrue(all(person.get("name") or person.get("family-names") for person in citation["authors"]))
+
+    def test_the_conda_environment_is_that_of_the_project(self):
+        environment = yaml.safe_load((ROOT / "conda_environment.yml").read_text())
+        names = [part for part in environment["dependencies"] if isinstance(part, str)]
+        flags = next(part["pip"] for part in environment["dependencies"] if isinstance(part, dict))
+        self.assertEqual(environment["name"], "ml_training")
+        self.assertIn(f"python={PYTHONS[0]}", names)
+        self.assertIn("-c constraints.txt", flags)
+        extras = re.fullmatch(r"-e \.\[(.+)\]", flags[-1])[1].split(",")
+        self.assertContainsSubset(extras, EXTRAS)
+        self.assertContainsSubset({"dev", "tracking", "deepspeed", "peft"}, extras)
+        # DeepSpeed compiles its operations: with conda's own compiler.
+        self.assertContainsSubset({"cxx-compiler", "ninja"}, names)
+
+    def test_python_versions_are_the_same_everywhere(self):
+        classified = [c.split(":: ")[-1] for c in SETUP["project"]["classifiers"] if re.search(r":: 3\.\d+$", c)]
+        jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]
+        self.assertEqual(classified, PYTHONS)
+        self.assertEqual(jobs["test"]["strategy"]["matrix"]["python"], PYTHONS)
+        self.assertEqual(SETUP["project"]["requires-python"], f">={PYTHONS[0]}")
+
+    def test_the_workflow_calls_what_is_there(self):
+        workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
+        targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+        self.assertIn("pull_request", workflow[True])  # YAML 1.1 reads `on` as a truth value
+        for job in workflow["jobs"].values():
+            self.assertIn("timeout-minutes", job)
+            for step in job["steps"]:
+                self.assertTrue(("uses" in step) != ("run" in step), step)
+                self.assertRegex(step.get("uses", "actions/x@v1"), r"^actions/[\w-]+@v\d+$")
+                for target in re.findall(r"\bmake ([a-z-]+)", step.get("run", "")):
+                    self.assertIn(target, targets)
+                for path in step.get("with", {}).get("cache-dependency-path", "").split():
+                    self.assertTrue((ROOT / path).is_file(), path)
+
+    def test_hooks_have_the_tested_versions_and_need_no_other_repository(self):
+        for repository in yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]:
+            self.assertEqual(repository["repo"], "local")
+            for hook in repository["hooks"]:
+                for requirement in hook["additional_dependencies"]:
+                    name, version = requirement.split("==")
+                    self.assertEqual(pinned().get(name, version), version)
+
+    def test_no_file_is_larger_than_the_hook_allows(self):
+        hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+        limit = next(hook["entry"] for hook in hooks if hook["id"] == "large-files").split("=")[1]
+        self.assertEqual(int(limit) * 1024, LARGEST_FILE)
+
+
+def tracker(name):
+    return TRACKERS[name](Path(tempfile.mkdtemp()), "id", {}, Identity())
+
+
+def counters():
+    raise ImportError(nvml_counters()[1])
+
+
+@contextlib.contextmanager
+def without(name):
+    """While a package cannot be imported. What else is imported meanwhile stays: compiled parts load only once."""
+    hidden = {part: sys.modules.pop(part) for part in list(sys.modules) if f"{part}.".startswith(f"{name}.")}
+    sys.modules[name] = None
+    try:
+        yield
+    finally:
+        del sys.modules[name]
+        sys.modules.update(hidden)
+
+
+# By what is missing: the extra that has it, and something that needs it.
+OPTIONAL = {
+    "peft": ("peft", peft_library),
+    "deepspeed": ("deepspeed", closed_sections),
+    "deepspeed.utils.zero_to_fp32": ("deepspeed", _converter),
+    "deepspeed.": ("deepspeed", lambda: cut_into_pieces(None, "zero3")),
+    "bitsandbytes": ("quantization", lambda: quantization_of(True, False)),
+    "bitsandbytes.": ("quantization", lambda: check_library("adamw_bnb_8bit")),
+    "optuna": ("sweeps", lambda: run_sweep(None, [], None)),
+    "wandb": ("tracking", lambda: tracker("wandb")),
+    "tensorboard": ("tracking", lambda: tracker("tensorboard")),
+    "aim": ("aim", lambda: tracker("aim")),
+    "trackio": ("trackio", lambda: tracker("trackio")),
+    "onnx": ("onnx", require_onnx),
+    "onnxscript": ("onnx", require_onnx),
+    "onnxruntime": ("onnx", require_onnx),
+    "sentencex": ("sentences", require_splitter),
+    "pynvml": ("energy", counters),
+}
+NOT_LIBRARIES = ("dev", "docs")
+
+
+class OptionalTest(parameterized.TestCase):
+    @parameterized.named_parameters((missing or "none", missing, *how) for missing, how in OPTIONAL.items())
+    def test_what_is_missing_says_how_to_install_it(self, missing, extra, need):
+        with without(missing.rstrip(".")), self.assertRaises((UserError, ImportError)) as caught:
+            need()
+        self.assertIn(f"pip install 't5suite[{extra}]'", str(caught.exception))
+        self.assertLen(str(caught.exception).splitlines(), 1)
+        self.assertIn(extra, EXTRAS)
+
+    def test_every_extra_is_tried(self):
+        self.assertEqual({extra for extra, _ in OPTIONAL.values()}, set(EXTRAS) - set(NOT_LIBRARIES))
+
+
+@pytest.mark.slow
+class WheelTest(parameterized.TestCase):
+    """The source archive, the wheel that is built from it, and that wheel where nothing else of the project is."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.folder = Path(tempfile.mkdtemp())
+        tree = cls.folder / "tree"
+        kept = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        for name in filter(None, kept.split("\0")):
+            if (ROOT / name).is_file():
+                (tree / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, tree / name)
+        cls.archive = cls.build(tree, "sdist")
+        with tarfile.open(cls.archive) as archive:
+            archive.extractall(cls.folder / "source", filter="data")
+        cls.wheel = cls.build(next((cls.folder / "source").iterdir()), "wheel")
+
+    @classmethod
+    def build(cls, tree, kind):
+        call = f"from setuptools import build_meta; build_meta.build_{kind}({str(cls.folder)!r})"
+        subprocess.run([sys.executable, "-c", call], cwd=tree, check=True, capture_output=True)
+        return next(cls.folder.glob("*.whl" if kind == "wheel" else "*.tar.gz"))
+
+    def test_the_archive_has_all_that_the_tests_need(self):
+        with tarfile.open(self.archive) as archive:
+            names = {name.partition("/")[2] for name in archive.getnames()}
+        self.assertContainsSubset(
+            {"tests/shared_data.py", "docs/flags.md", "Makefile", "constraints.txt", "CITATION.cff", "LICENSE"}, names
+        )
+        self.assertEmpty([name for name in names if name.endswith(".pyc")])
+
+    def test_the_wheel_has_the_package_and_nothing_else(self):
+        with zipfile.ZipFile(self.wheel) as wheel:
+            files = {info.filename: info.file_size for info in wheel.infolist()}
+            about = next(name for name in files if name.endswith("METADATA"))
+            metadata = wheel.read(about).decode()
+        tops = {name.split("/")[0] for name in files}
+        self.assertEqual(
+            {top for top in tops if "dist-info" not in top}, {"t5suite", "fine_tune_t5.py", "pre_train_t5.py"}
+        )
+        self.assertLess(max(files.values()), LARGEST_FILE)
+        self.assertLess(self.wheel.stat().st_size, LARGEST_WHEEL)
+        self.assertIn(f"Version: {t5suite.__version__}\n", metadata)
+        self.assertIn("License-Expression: Apache-2.0", metadata)
+        self.assertIn("# t5suite", metadata)
+
+    def test_it_runs_where_nothing_else_of_the_project_is(self):
+        home = self.folder / "elsewhere"
+        home.mkdir()
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home / "venv")], check=True)
+        packages = next((home / "venv/lib").glob("python3*/site-packages"))
+        with zipfile.ZipFile(self.wheel) as wheel:
+            wheel.extractall(packages)
+        self.borrow_dependencies(packages)
+        run = [str(home / "venv/bin/python")]
+        self.assertIn(str(packages), self.call(home, *run, "-c", "import t5suite; print(t5suite.__file__)"))
+        command = [*run, "-m", "t5suite"]
+        self.assertIn(t5suite.__version__, self.call(home, *command, "--version"))
+        self.assertIn("sentiment", self.call(home, *command, "tasks", "--benchmark", "mini"))
+        (home / "rows.jsonl").write_text('{"sentence": "Good.", "label": 1}\n')
+        previewed = self.call(
+            home, *command, "preview", "--benchmark", "mini", "--dataset_name", "sentiment", "--rows", "rows.jsonl",
+            "--split", "validation", "--json",
+        )  # fmt: skip
+        self.assertIn('"targets": "positive"', previewed)
+        for folder in FOLDERS:
+            self.call(
+                home,
+                *run,
+                "-c",
+                f"from t5suite.shipped import shipped_folder as f; assert any(f({folder!r}).iterdir())",
+            )
+        self.call(
+            home, *run, "-m", "fine_tune_t5", "mini.yaml", "--max_steps", "2", "--max_train_samples", "16",
+            "--max_eval_samples", "8", "--per_device_train_batch_size", "8", "--use_cpu", "--output_dir", "run",
+        )  # fmt: skip
+        self.assertTrue((home / "run/results.json").is_file())
+        with self.assertRaises(AssertionError) as caught:
+            self.call(home, *command, "sweep", "mini_sentiment_sweep.yaml", "--count", "1")
+        self.assertIn("pip install 't5suite[sweeps]'", str(caught.exception))
+
+    def borrow_dependencies(self, packages):
+        """The core dependencies of the environment that runs the tests, and not what only extras bring."""
+        optional = {name.rstrip(".").split(".")[0] for name in OPTIONAL}
+        own = {"t5suite", "fine_tune_t5", "pre_train_t5"}
+        for folder in {Path(path) for path in sys.path if path.endswith("site-packages")}:
+            for path in folder.iterdir():
+                name = path.name.split("-")[0].split(".")[0]
+                taken = name in optional | own or path.name.startswith("__editable__") or path.suffix == ".pth"
+                if not taken and not (packages / path.name).exists():
+                    with contextlib.suppress(FileExistsError):
+                        (packages / path.name).symlink_to(path)
+
+    def call(self, home, *command):
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "T5SUITE"))}
+        done = subprocess.run(
+            command, cwd=home, env={**environment, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True, timeout=900
+        )
+        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+        return done.stdout
 
 
 if __name__ == "__main__":

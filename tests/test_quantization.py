@@ -70,7 +70,7 @@ class QuantizationTest(parameterized.TestCase):
             quantization_of(True, True)
         with (
             mock.patch("importlib.util.find_spec", return_value=None),
-            self.assertRaisesRegex(ConfigError, "--load_in_4bit .* pip install bitsandbytes"),
+            self.assertRaisesRegex(ConfigError, r"--load_in_4bit .* pip install 't5suite\[quantization\]'"),
         ):
             quantization_of(False, True)
         with self.assertRaisesRegex(ConfigError, "these would be random"):

@@ -33,7 +33,8 @@ def quantization_of(load_in_8bit: bool, load_in_4bit: bool) -> str | None:
         raise ConfigError("--load_in_8bit and --load_in_4bit: give one of them")
     kind = "4bit" if load_in_4bit else "8bit"
     if importlib.util.find_spec("bitsandbytes") is None:
-        raise ConfigError(f"--load_in_{kind} is bitsandbytes', which is not installed: pip install bitsandbytes")
+        install = "pip install 't5suite[quantization]'"
+        raise ConfigError(f"--load_in_{kind} is bitsandbytes', which is not installed: {install}")
     return kind
 
 

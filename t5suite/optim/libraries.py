@@ -1,7 +1,8 @@
 """Optimizers of Hugging Face's `--optim` that live in other libraries: which, and how to install it.
 
     >>> check_library("adamw_bnb_8bit")
-    ConfigError: --optim adamw_bnb_8bit is bitsandbytes', which is not installed: pip install bitsandbytes
+    ConfigError: --optim adamw_bnb_8bit is bitsandbytes', which is not installed: pip install
+        't5suite[quantization]'
 
 The trainer would say so only when it makes the optimizer: after the data are read and the model is loaded.
 """
@@ -35,6 +36,7 @@ def check_library(name: str, flag: str = "--optim") -> None:
 
 # What pip calls a library, where it is not what Python calls it.
 PACKAGES = {
+    "bitsandbytes": "'t5suite[quantization]'",
     "galore_torch": "galore-torch",
     "apollo_torch": "apollo-torch",
     "lomo_optim": "lomo-optim",

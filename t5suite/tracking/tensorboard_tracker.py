@@ -30,7 +30,7 @@ class TensorBoardTracker:
         try:
             import tensorboard
         except ImportError:
-            raise ImportError("--report_to tensorboard needs: pip install tensorboard") from None
+            raise ImportError("--report_to tensorboard needs: pip install 't5suite[tracking]'") from None
         assert tensorboard
         elsewhere = os.environ.get("TENSORBOARD_LOGGING_DIR")
         self._directory, self._last = directory, 0

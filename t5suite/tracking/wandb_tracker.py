@@ -29,7 +29,7 @@ class WandbTracker(MirrorTracker):
     """
 
     def __init__(self, directory: Path, run_id: str, settings: dict, identity: Identity):
-        super().__init__(directory, run_id, settings, identity, "W&B", "wandb", ("wandb", "wandb"))
+        super().__init__(directory, run_id, settings, identity, "W&B", "wandb", ("wandb", "'t5suite[tracking]'"))
 
     @property
     def folder(self) -> Path:
