@@ -23,30 +23,33 @@ pre_trained = pre_train_t5.main(
 print(f"pre-trained: {pre_trained['tasks']['pre_train']['nll']:.2f} nats a token")
 
 # %% [markdown]
-# `mini/sentiment` comes with the package; `glue/sst2` and the others are named in the same way.
+# `mini/similarity` comes with the package: two sentences, and how alike they are, from 0.0 to 5.0. So few updates teach
+# little of it, which the loss of the held-out rows shows sooner than their score; `glue/stsb` is named in the same way.
 
 # %%
-accuracy = {}
+losses = {}
 for name, model in {"random weights": None, "pre-trained": CHECKPOINT}.items():
     tuner = FineTuner(
         model,
-        "mini/sentiment",
+        "mini/similarity",
         optimizer="adamw",
-        learning_rate=1e-3,
+        learning_rate=2e-3,
         schedule="linear",
         warmup_steps=0.1,
-        max_steps=STEPS,
+        max_steps=STEPS // 2,
         eval_strategy="steps",
-        eval_steps=max(1, STEPS // 2),
-        eval_method="score",
+        eval_steps=max(1, STEPS // 8),
+        metric_for_best_model="loss",
+        max_eval_samples=200,
         train_sampling_strategy="random",
-        output_dir=RUNS / f"sentiment, {name}".replace(", ", "-").replace(" ", "-"),
+        output_dir=RUNS / f"similarity, {name}".replace(", ", "-").replace(" ", "-"),
         quiet=True,
     )
-    accuracy[name] = tuner.train()["tasks"]["sentiment"]["accuracy"]
-    losses = [line["train/loss"] for line in tuner.history if "train/loss" in line]
-    print(f"{name}: accuracy {accuracy[name]:.1f}, training loss at the end {losses[-1]:.3f}")
+    tuner.train()
+    losses[name] = [line["eval/loss"] for line in tuner.history if "eval/loss" in line]
+    print(f"{name}: held-out loss {', '.join(f'{loss:.3f}' for loss in losses[name])} nats a token")
 
 # %%
-print(f"pre-training is worth {accuracy['pre-trained'] - accuracy['random weights']:+.1f} points")
-print(tuner.predict(["The garden was very pleasant.", "The soup was horrible."]))
+print(f"pre-training is worth {losses['random weights'][-1] - losses['pre-trained'][-1]:+.3f} nats a token")
+sentences = {"sentence1": "The garden was lovely.", "sentence2": "The garden was beautiful."}
+print(f"as alike as {tuner.predict(sentences)}")

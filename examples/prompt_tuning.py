@@ -1,15 +1,15 @@
 # %% [markdown]
 # # Prompt tuning: a frozen model and a few trained vectors
 #
-# A tiny T5 is pre-trained on the bundled text, a minute on two cores. Then it stays as it is: before each input
-# stand 20 virtual tokens, and only these are trained (arXiv:2104.08691). The answers are words that the model knows
-# from its text.
+# A tiny T5 learns to answer two questions about a review, all of its weights trained. Then it is frozen, and asked
+# without a question: it cannot know which of the two is meant. 40 virtual tokens before the text are trained to tell it
+# (arXiv:2104.08691): a task then costs a few kilobytes, and one model serves them all.
 
 # %%
 import os
+import re
 from pathlib import Path
 
-import pre_train_t5
 from t5suite import FineTuner
 from t5suite.data.formats.tables import table_rows
 
@@ -17,57 +17,68 @@ HERE = Path(__file__).parent if "__file__" in globals() else Path()
 RUNS = Path(os.environ.get("T5SUITE_EXAMPLE_RUNS", "runs/examples"))
 STEPS = int(os.environ.get("T5SUITE_EXAMPLE_STEPS", "500"))
 
+# %%
+reviews = [row["review"] for _, row in table_rows(HERE / "reviews.csv", "csv")]
+rows = []
+for i, review in enumerate(reviews):
+    subject = re.search(r"(?<!On )\b[Tt]he (\w+)", review)[1]
+    last = re.search(r"(\w+)\W*$", review)[1]
+    rows.append([("What is it about?", subject), ("What is the last word?", last)][i % 2])
+asked = [{"input": f"{review} {question}", "output": answer} for review, (question, answer) in zip(reviews, rows)]
+bare = [{"input": review, "output": answer} for review, (question, answer) in zip(reviews, rows) if "last" in question]
+print(*asked[:2], sep="\n")
+
 # %% [markdown]
-# A prefix language model goes on with what it reads, in words of its own. With a model of the hub this step falls away:
-# `CHECKPOINT = "google/t5-base-lm-adapt"`.
+# The model is made here, in half a minute; with a network it may be any of the hub's instead.
 
 # %%
-CHECKPOINT = RUNS / "prefix_lm"
-pre_trained = pre_train_t5.main(
-    ["mini_pre_train.yaml", "--objective=prefix_lm", f"--max_steps={STEPS}", "--eval_strategy=no", "--save_strategy=no",
-     "--disable_tqdm=True", f"--output_dir={CHECKPOINT}"]
-)  # fmt: skip
-print(f"pre-trained: {pre_trained['tasks']['pre_train']['nll']:.2f} nats a token")
-
-# %% [markdown]
-# The task is put into words that the model can go on with: "... On the whole, the hotel was" -> "delightful".
-
-# %%
-WORDS = {"negative": "terrible", "positive": "delightful"}
-rows = [{"review": row["review"], "word": WORDS[row["verdict"]]} for _, row in table_rows(HERE / "reviews.csv", "csv")]
-TASK = {
-    "data": {"train": rows[:2600], "validation": rows[2600:]},
-    "text_column": "review",
-    "target_column": "word",
-    "labels": list(WORDS.values()),
-    "input_format": ["__input__ On the whole, the hotel was"],
-    "eval_method": "score",
-    "dataset_name": "reviews",
+SETTINGS = {
+    "schedule": "linear",
+    "eval_strategy": "steps",
+    "train_sampling_strategy": "random",
     "quiet": True,
 }
-untuned = FineTuner(CHECKPOINT, **TASK, output_dir=RUNS / "untuned").evaluate()
-before = untuned["tasks"]["reviews"]["accuracy"]
-print(f"as it is: accuracy {before:.1f}")
+base = FineTuner(
+    data={"train": asked[:2600], "validation": asked[2600:]},
+    metrics="exact_match",
+    optimizer="adafactor",
+    learning_rate=1.5e-2,
+    warmup_steps=0.05,
+    max_steps=STEPS,
+    eval_steps=STEPS // 2,
+    output_dir=RUNS / "two_questions",
+    **SETTINGS,
+)
+right = base.train()["tasks"]["data"]["exact_match"]
+print(f"two questions: {right:.1f}% of the answers are right")
+
+# %%
+TASK = {
+    "data": {"train": bare[:1300], "validation": bare[1300:]},
+    "metrics": "exact_match",
+    "dataset_name": "last_word",
+}
+untuned = FineTuner(base.args.output_dir, **TASK, output_dir=RUNS / "untuned").evaluate()
+before = untuned["tasks"]["last_word"]["exact_match"]
+print(f"without a question: {before:.1f}% give the last word")
 
 # %%
 tuner = FineTuner(
-    CHECKPOINT,
+    base.args.output_dir,
     **TASK,
+    **SETTINGS,
     adapter="prompt_tuning",
-    num_virtual_tokens=20,
+    num_virtual_tokens=40,
     optimizer="adamw",
-    learning_rate=0.5,
-    schedule="linear",
+    learning_rate=0.1,
     warmup_steps=0.1,
-    max_steps=STEPS,
-    eval_strategy="steps",
+    max_steps=STEPS // 2,
     eval_steps=max(1, STEPS // 4),
-    train_sampling_strategy="random",
     output_dir=RUNS / "prompt_tuning",
 )
 print(tuner)
-after = tuner.train()["tasks"]["reviews"]["accuracy"]
-print(f"with 20 virtual tokens: accuracy {after:.1f}, {after - before:+.1f} points")
+after = tuner.train()["tasks"]["last_word"]["exact_match"]
+print(f"with 40 virtual tokens: {after:.1f}%, {after - before:+.1f} points")
 
 # %% [markdown]
 # What is saved is the virtual tokens alone; the folder says which model they belong to.
@@ -77,5 +88,5 @@ folder = tuner.save(RUNS / "virtual_tokens")
 size = (folder / "adapter_model.safetensors").stat().st_size
 print(f"{folder.name}: {size:,} bytes")
 NEW = ["The garden was very pleasant.", "The soup was horrible."]
-for text, shares in zip(NEW, FineTuner(folder).predict_labels(NEW), strict=True):
-    print(f"{text} -> {max(shares, key=shares.get)} ({100 * max(shares.values()):.0f}%)")
+for text, answer in zip(NEW, FineTuner(folder).predict(NEW), strict=True):
+    print(f"{text} -> {answer}")
