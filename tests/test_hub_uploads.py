@@ -1,0 +1,145 @@
+"""`--push_to_hub`: what reaches the hub, what does not, and what happens when the hub refuses."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+import httpx
+import pytest
+from absl.testing import absltest, parameterized
+from fake_hub import TOKEN, FakeHub
+from huggingface_hub import ModelCard
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
+
+from t5suite.errors import ConfigError
+from t5suite.training import hub_uploads
+from t5suite.training.hub_uploads import HubUploads, UploadError, linked
+
+ROOT = Path(__file__).parent.parent
+SMALL = (
+    "--max_train_samples 32 --max_eval_samples 8 --max_steps 4 --save_strategy steps --save_steps 2 --eval_strategy steps "
+    "--eval_steps 2 --per_device_train_batch_size 8 --use_cpu --disable_tqdm True "
+    "--config_overrides d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
+).split()
+
+
+class Base:
+    """What of a `Trainer` stands behind `HubUploads`."""
+
+    problem = None
+
+    def init_hf_repo(self, token=None, private=None):
+        if self.problem is not None:
+            raise self.problem
+        self.hub_model_id = self.args.hub_model_id
+
+
+class Uploading(HubUploads, Base):
+    def __init__(self, problem=None, trains=True, **args):
+        self.problem, self.train_dataset = problem, [1] if trains else None
+        self.args = SimpleNamespace(push_to_hub=True, output_dir="runs/x", hub_model_id="ada/x", **args)
+
+    def is_world_process_zero(self):
+        return True
+
+
+def http_error(status):
+    request = httpx.Request("POST", "https://huggingface.co/api")
+    return HfHubHTTPError("refused", response=httpx.Response(status, request=request))
+
+
+class RefusalTest(parameterized.TestCase):
+    @parameterized.parameters(
+        (LocalTokenNotFoundError("x"), "no token; log in by `hf auth login`"),
+        (http_error(401), r"refuses it \(401\); log in"),
+        (http_error(403), r"refuses it \(403\)"),
+        (HFValidationError("x"), "no name that the hub takes; give --hub_model_id"),
+    )
+    def test_what_the_hub_refuses_is_told_before_training_with_a_way_out(self, problem, message):
+        expected = f"--push_to_hub: 'ada/x': .*{message}.*hf upload ada/x runs/x"
+        reachable = mock.patch.object(hub_uploads, "hub_reachable", return_value=True)
+        with reachable, self.assertRaisesRegex(ConfigError, expected):
+            Uploading(problem).init_hf_repo()
+
+    def test_without_a_network_it_is_refused_at_once(self):
+        reachable = mock.patch.object(hub_uploads, "hub_reachable", return_value=False)
+        with reachable, self.assertRaisesRegex(ConfigError, "cannot be reached.*hf upload ada/x runs/x"):
+            Uploading().init_hf_repo()
+
+    def test_nothing_is_made_on_the_hub_where_nothing_is_trained(self):
+        trainer = Uploading(problem=AssertionError("asked the hub"), trains=False)
+        with self.assertLogs("t5suite.training.hub_uploads", "WARNING") as logs:
+            trainer.init_hf_repo()
+        self.assertIn("--push_to_hub has no effect", logs.output[0])
+        self.assertFalse(trainer.args.push_to_hub)
+
+    def test_a_problem_shows_no_token(self):
+        self.assertNotIn(TOKEN, hub_uploads.hub_problem(OSError(f"https://x?{TOKEN}")))
+
+
+class LinkTest(parameterized.TestCase):
+    def test_what_is_uploaded_outlives_the_checkpoint(self):
+        folder = Path(tempfile.mkdtemp())
+        checkpoint = folder / "checkpoint-2"
+        checkpoint.mkdir()
+        (checkpoint / "model.safetensors").write_text("weights")
+        copy = linked(checkpoint, folder / ".uploading")
+        (checkpoint / "model.safetensors").unlink()
+        self.assertEqual((copy / "model.safetensors").read_text(), "weights")
+
+
+@pytest.mark.slow
+class PushTest(parameterized.TestCase):
+    def run_script(self, hub, *flags, token=TOKEN):
+        folder = Path(tempfile.mkdtemp()) / "run"
+        given = [*SMALL, "--push_to_hub", "--hub_model_id=ada/mini", f"--hub_token={token}", f"--output_dir={folder}"]
+        environment = {**os.environ, **hub.environment, "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, str(ROOT / "fine_tune_t5.py"), *given, *flags]
+        done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=900)
+        self.assertNotIn(token, done.stdout + done.stderr)
+        return done, folder
+
+    def test_the_hub_has_the_model_with_its_card_and_nothing_that_is_private(self):
+        with FakeHub() as hub:
+            done, folder = self.run_script(hub, "--hub_strategy=checkpoint")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            files = hub.files["ada/mini"]
+            self.assertEqual(hub.commits[-1], "End of training")
+            self.assertIn("Training in progress, step 2", hub.commits)
+            self.assertEqual(files["README.md"], (folder / "README.md").read_bytes())
+            self.assertEqual(files["model.safetensors"], (folder / "model.safetensors").read_bytes())
+            index = ModelCard(files["README.md"].decode()).data.eval_results
+            points = json.loads(files["results.json"])["tasks"]["sentiment"]
+            self.assertEqual({result.metric_type: result.metric_value for result in index}, points)
+            self.assertIn("last-checkpoint/optimizer.safetensors", files)
+            private = ("manifest.json", "training_args.bin", "logs/", "predictions/", "diff.patch", ".lock", "samples")
+            self.assertEmpty([name for name in files if name.startswith(private)])
+            self.assertEmpty([name for name, content in files.items() if TOKEN.encode() in content])
+            self.assertLen(hub.checked, 1)
+            self.assertEqual(set(hub.tokens), {f"Bearer {TOKEN}"})
+        self.assertFalse((folder / ".uploading").exists())
+        self.assertEmpty([path for path in folder.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()])
+
+    def test_a_wrong_token_is_refused_before_training(self):
+        with FakeHub() as hub:
+            done, folder = self.run_script(hub, token="hf_AnotherTokenOfNobodyAtAllForThisTest")
+        self.assertEqual(done.returncode, ConfigError.exit_code)
+        self.assertIn("refuses it (401)", done.stderr)
+        self.assertFalse((folder / "results.json").exists())
+
+    def test_a_hub_that_fails_at_the_end_loses_nothing(self):
+        with FakeHub() as hub:
+            hub.refused = 400
+            done, folder = self.run_script(hub, "--hub_strategy=end")
+        self.assertEqual(done.returncode, UploadError.exit_code)
+        self.assertIn("the run is finished, but ada/mini was not uploaded", done.stderr)
+        self.assertEqual(json.loads((folder / "manifest.json").read_text())["status"], "finished")
+
+
+if __name__ == "__main__":
+    absltest.main()
