@@ -76,6 +76,8 @@ def surroundings() -> tuple[str, dict[str, str]]:
         for name in entries:
             if benchmark in ("glue", "super_glue"):
                 _write_rows(load_task(benchmark, name), data)
+    # A mirror that is named is asked for the bundled benchmark, too.
+    (data / "mini").symlink_to(BUNDLED.parent)
     rows = folder / "rows.jsonl"
     row = {"sentence": "The soup was lovely.", "premise": "It rains.", "hypothesis": "It is wet.", "label": 0}
     row |= {"document": "Anna won. It rained.", "summary": "Anna won.", "translation": {"en": "one", "de": "eins"}}

@@ -147,7 +147,9 @@ def main(*names: str) -> None:
         folder = workplace()
         for block, row in entries(page):
             if "run" in row:
-                print(block.place, run(block, row, folder) or "holds", flush=True)
+                print(block.place, wrong := run(block, row, folder) or "holds", flush=True)
+                if wrong != "holds":
+                    break
 
 
 if __name__ == "__main__":
