@@ -127,8 +127,7 @@ class HubUploads:
 
     def push_finished(self) -> None:
         """Uploads a finished run, where `--push_to_hub` asks for it."""
-        if self.args.push_to_hub:
-            self.push_to_hub()
+        if self.args.push_to_hub and self.push_to_hub() is not None:
             logger.info("uploaded to %s", self.hub_model_id)
 
     def _upload(self, folder, message: str, **options):
