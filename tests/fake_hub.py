@@ -13,6 +13,7 @@ import http.server
 import json
 import threading
 
+ONLINE = {"HF_HUB_OFFLINE": "0", "HF_DATASETS_OFFLINE": "0"}
 TOKEN = "hf_TokenOfNobodyAtAllForThisTestOnly"
 
 
@@ -35,7 +36,7 @@ class FakeHub:
     @property
     def environment(self) -> dict[str, str]:
         """What a process needs to take this for the hub."""
-        return {"HF_ENDPOINT": self.address, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", "HF_HUB_OFFLINE": "0"}
+        return {"HF_ENDPOINT": self.address, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", **ONLINE}
 
     def __enter__(self):
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
