@@ -35,9 +35,9 @@ from t5suite.training.from_arguments import tokenizer_and_model
 from t5suite.training.memory_flags import summary_by_flags
 from t5suite.training.memory_summary import print_summary
 from t5suite.training.processes.ranks import Ranks
-from t5suite.tuner_answers import answer_of, decoding_of
-from t5suite.tuner_process import interruptible
-from t5suite.tuner_run import TunerRun
+from t5suite.tuner.answers import answer_of, decoding_of
+from t5suite.tuner.process import interruptible
+from t5suite.tuner.run import TunerRun
 
 logger = logging.getLogger(__name__)
 

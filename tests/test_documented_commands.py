@@ -1,5 +1,8 @@
 """Every command of the README and of docs/ is right: its flags and files exist, and it is run, small, or a table says why not."""
 
+import ast
+import csv
+import json
 import os
 import re
 import subprocess
@@ -10,7 +13,7 @@ import pytest
 import yaml
 from absl.testing import absltest, parameterized
 from command_page import unprinted, workplace
-from command_words import problems
+from command_words import is_name, problems
 from documented_blocks import Block, blocks, pages
 from small_blocks import ROOT, small, surroundings
 
@@ -84,13 +87,68 @@ class ParsedTest(parameterized.TestCase):
         self.assertEqual(problems(command), wrong)
 
     @parameterized.parameters(
-        ("python fine_tune_t5.py ... --freeze encoder   # why", "python fine_tune_t5.py --freeze encoder $SMALL $STEPS"),
-        ("python fine_tune_t5.py a.yaml --max_steps 300 | head", "python fine_tune_t5.py a.yaml $SMALL --max_steps 6 | head"),
+        (
+            "python fine_tune_t5.py ... --freeze encoder   # why",
+            "python fine_tune_t5.py --freeze encoder $SMALL $STEPS",
+        ),
+        (
+            "python fine_tune_t5.py a.yaml --max_steps 300 | head",
+            "python fine_tune_t5.py a.yaml $SMALL --max_steps 6 | head",
+        ),
         ("t5suite predict --model_name_or_path t5-small", "t5suite predict --model_name_or_path $T5"),
-        ("python pre_train_t5.py --config_name t5-v1_1-small", "python pre_train_t5.py --config_name mini $SMALL_PRE $STEPS"),
+        (
+            "python pre_train_t5.py --config_name t5-v1_1-small",
+            "python pre_train_t5.py --config_name mini $SMALL_PRE $STEPS",
+        ),
     )
     def test_commands_are_made_small(self, command, expected):
         self.assertEqual(small(command), expected)
+
+
+class OtherBlocksTest(parameterized.TestCase):
+    """Blocks that are no commands: Python compiles and imports what is there, YAML and JSON can be read."""
+
+    @parameterized.parameters(*((str(page.relative_to(ROOT)),) for page in pages()))
+    def test_python_yaml_and_json_are_right(self, page):
+        for block in blocks(ROOT / page):
+            text = "\n".join(block.lines)
+            if block.language == "python":
+                for node in ast.walk(ast.parse(text, block.place)):
+                    for name in _imported(node):
+                        self.assertTrue(is_name(name), f"{block.place}: {name}")
+            elif block.language == "yaml":
+                self.assertIsInstance(yaml.safe_load(text), dict, block.place)
+            elif block.language == "json":
+                self.assertIsNotNone(json.loads(text), block.place)
+
+    def test_the_worked_example_is_the_shipped_file_and_its_python_holds(self):
+        page = {block.language: "\n".join(block.lines) for block in blocks(ROOT / "docs/add_a_task.md")}
+        shipped = ROOT / "examples/own_task/notes.yaml"
+        self.assertEqual(yaml.safe_load(page["yaml"]), yaml.safe_load(shipped.read_text(encoding="utf-8")))
+        here = os.getcwd()
+        try:
+            os.chdir(ROOT)
+            exec(compile(page["python"], "docs/add_a_task.md", "exec"), {})
+        finally:
+            os.chdir(here)
+
+    def test_the_rows_of_the_worked_example_have_its_columns_and_labels(self):
+        entry = yaml.safe_load((ROOT / "examples/own_task/notes.yaml").read_text(encoding="utf-8"))["desk"]["notes"]
+        with (ROOT / "examples/own_task/notes.csv").open(encoding="utf-8", newline="") as lines:
+            rows = list(csv.DictReader(lines))
+        self.assertLen(rows, 600)
+        self.assertLen({(row["place"], row["note"]) for row in rows}, 600)
+        self.assertSameElements({row[entry["label_column_name"]] for row in rows}, entry["labels"])
+        self.assertContainsSubset(entry["text_column_name"], rows[0])
+
+
+def _imported(node) -> list[str]:
+    """Names of the suite that an import statement asks for."""
+    if isinstance(node, ast.ImportFrom):
+        return [f"{node.module}.{alias.name}" for alias in node.names if node.module.startswith("t5suite")]
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names if alias.name.startswith("t5suite")]
+    return []
 
 
 @pytest.mark.slow

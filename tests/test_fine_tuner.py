@@ -24,7 +24,7 @@ from t5suite.data.jsonl import read_jsonl, write_jsonl
 from t5suite.errors import ConfigError, DataError
 from t5suite.fine_tuner import FineTuner
 from t5suite.training.trainer import SuiteTrainer
-from t5suite.tuner_inputs import argv_of, inputs_of
+from t5suite.tuner.inputs import argv_of, inputs_of
 
 SETTINGS = {
     "max_steps": 4,

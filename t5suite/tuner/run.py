@@ -41,9 +41,9 @@ from t5suite.training.from_arguments import (
 )
 from t5suite.training.resuming.resets import going_on
 from t5suite.training.tracking_arguments import identity_of
-from t5suite.tuner_answers import Asked
-from t5suite.tuner_inputs import argv_of, callables_of, inputs_of, joined
-from t5suite.tuner_process import OwnProcess, plain_progress
+from t5suite.tuner.answers import Asked
+from t5suite.tuner.inputs import argv_of, callables_of, inputs_of, joined
+from t5suite.tuner.process import OwnProcess, plain_progress
 
 logger = logging.getLogger(__name__)
 

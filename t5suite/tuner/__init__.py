@@ -1,0 +1,1 @@
+"""What stands behind `t5suite.FineTuner`: its inputs, the script's steps over them, its answers, and the process around."""
