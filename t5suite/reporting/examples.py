@@ -8,14 +8,11 @@
 import collections
 
 from t5suite.reporting.evaluations import Evaluation
-from t5suite.tasks.targets import is_number
-from t5suite.tasks.text_metrics import normalize_answer
+from t5suite.tasks.verdicts import verdict
 
 # Of the examples that are shown, at most this share may be right ones where there are enough others.
 SHARE_RIGHT = 0.4
 LONGEST_TEXT = 1200
-# How far a number may be off and still be called right: half of the grid's step of T5's STS-B.
-CLOSE = 0.1
 
 
 def examples_of(evaluation: Evaluation, most: int) -> dict:
@@ -32,9 +29,9 @@ def examples_of(evaluation: Evaluation, most: int) -> dict:
             "inputs": shortened(example["inputs"]),
             "target": shortened(example["target"]),
             "prediction": shortened(example["prediction"]),
-            "verdict": verdict,
+            "verdict": found,
         }
-        for example, verdict in zip(evaluation.examples, verdicts)
+        for example, found in zip(evaluation.examples, verdicts)
     ]
     chosen = chosen_examples(examples, most)
     return {
@@ -46,22 +43,9 @@ def examples_of(evaluation: Evaluation, most: int) -> dict:
 
 
 def verdict_of(evaluation: Evaluation, example: dict) -> str:
-    """'right', 'wrong', 'invalid' (a text that is no label), or 'unlabelled'.
-
-    Classes: by the label. Numbers: as far off as STS-B's grid is wide is still right. Texts: equal to the target once
-    articles, punctuation and case are gone, as SQuAD has it; the metrics may see it more finely.
-    """
-    task, prediction, target = evaluation.task, example["prediction"], example["target"]
-    if target is None:
-        return "unlabelled"
-    if task.value_kind == "class":
-        answer = task.parse(prediction)
-        return "invalid" if answer == -1 else "right" if answer == task.parse(target) else "wrong"
-    if task.value_kind == "number":
-        if not is_number(prediction):
-            return "invalid"
-        return "right" if abs(float(prediction) - float(target)) <= CLOSE + 1e-9 else "wrong"
-    return "right" if normalize_answer(prediction) == normalize_answer(target) else "wrong"
+    """'right', 'wrong', 'invalid' (`tasks.verdicts`), or 'unlabelled'; the metrics may see texts more finely."""
+    target = example["target"]
+    return "unlabelled" if target is None else verdict(evaluation.task, example["prediction"], [target])
 
 
 def chosen_examples(examples: list[dict], most: int) -> list[dict]:

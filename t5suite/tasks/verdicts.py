@@ -17,16 +17,27 @@ CLOSE = 0.1
 def is_right(task, row, target: str, prediction: str) -> bool | None:
     """Whether `prediction` is right for an example of the row; None for a row without a label.
 
-    Classes: by the label. Numbers: within CLOSE. Texts: equal to one of the row's references once articles,
-    punctuation and case are gone, as SQuAD has it. WSC: whether the referent that was written means the candidate, as
-    the label says that it should.
+    As `verdict` has it, with all of the row's references. WSC: whether the referent that was written means the
+    candidate, as the label says that it should.
     """
     if not task.is_labelled(row):
         return None
     if task.entry.get("postprocess") == "wsc_verdict":
         return wsc_verdict(prediction, target) == int(label_of(row, task.entry))
+    return verdict(task, prediction, [target, *task.references(row)]) == "right"
+
+
+def verdict(task, prediction: str, references: list[str]) -> str:
+    """'right', 'wrong', or 'invalid': a text that is no label, or no number where one is asked for.
+
+    Classes: by the label. Numbers: within CLOSE. Texts: equal to one of the references once articles, punctuation and
+    case are gone, as SQuAD has it.
+    """
     if task.value_kind == "class":
-        return task.parse(prediction) == task.parse(target)
+        answer = task.parse(prediction)
+        return "invalid" if answer == -1 else "right" if answer == task.parse(references[0]) else "wrong"
     if task.value_kind == "number":
-        return is_number(prediction) and abs(float(prediction) - float(target)) <= CLOSE + 1e-9
-    return normalize_answer(prediction) in map(normalize_answer, [target, *task.references(row)])
+        if not is_number(prediction):
+            return "invalid"
+        return "right" if abs(float(prediction) - float(references[0])) <= CLOSE + 1e-9 else "wrong"
+    return "right" if normalize_answer(prediction) in map(normalize_answer, references) else "wrong"

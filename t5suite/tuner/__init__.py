@@ -1,1 +1,1 @@
-"""What stands behind `t5suite.FineTuner`: its inputs, the script's steps over them, its answers, and the process around."""
+"""What stands behind `t5suite.FineTuner`: inputs, the script's steps, answers, and the process around them."""
