@@ -43,7 +43,6 @@ faults: $(INSTALLED)  ## inject 44 faults into real runs, two at once; a table, 
 	$(BIN)/python -m faults
 
 docs: $(INSTALLED)  ## build the documentation into build/site; warnings are errors
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
 	$(BIN)/python -m docs.builders
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
