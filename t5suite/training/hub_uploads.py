@@ -172,5 +172,5 @@ def hub_problem(error: BaseException) -> str:
         return f"the hub refuses it ({status}); log in by `hf auth login`, or set HF_TOKEN to a token that may write"
     if isinstance(error, HFValidationError):
         return "is no name that the hub takes; give --hub_model_id OWNER/NAME"
-    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return f"{redacted(first)[:300]}; try again"
+    lines = " ".join(str(error).split()) or type(error).__name__
+    return f"{redacted(lines)[:300]}; try again"
