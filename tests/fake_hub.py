@@ -65,7 +65,12 @@ def _handler(hub: FakeHub):
             self._answer({})
 
         def do_GET(self):
-            self._answer({"id": "x", "sha": "0" * 40, "siblings": []})
+            parts = self.path.split("?")[0].strip("/").split("/")
+            if self.headers.get("Authorization") != f"Bearer {TOKEN}":
+                return self._answer({"error": "Invalid username or password."}, 401)
+            if "/".join(parts[2:4]) not in hub.files:
+                return self._answer({"error": "Repository not found"}, 404)
+            return self._answer({"id": "x", "sha": "0" * 40, "siblings": []})
 
         def do_POST(self):
             token = self.headers.get("Authorization")

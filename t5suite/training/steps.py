@@ -155,8 +155,10 @@ def owned(run: Run, ranks: Ranks):
     except BaseException as error:
         stopped = isinstance(error, Preempted) or stop_requests().explains(error)
         status = "preempted" if stopped else "failed"
+        # What comes after the end, such as an upload, does not undo it.
         with contextlib.suppress(OSError):
-            run.update(status=status, ended=f"{type(error).__name__}: {error}"[:1000])
+            if run.manifest.get("status") != "finished":
+                run.update(status=status, ended=f"{type(error).__name__}: {error}"[:1000])
         raise
     finally:
         lock.release()
