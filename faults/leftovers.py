@@ -58,9 +58,10 @@ def last_state(directory) -> dict:
 
 
 def training(directory) -> dict:
-    """What the manifest says of the training, without times."""
+    """What the manifest says of the training, without times, energy, and the step that this process went on from."""
     manifest = json.loads((Path(directory) / "manifest.json").read_text(encoding="utf-8"))
-    return without_times(manifest.get("training", {}))
+    found = without_times(manifest.get("training", {}))
+    return {key: value for key, value in found.items() if key not in ("from_step", "energy")}
 
 
 def without_times(value):

@@ -399,7 +399,8 @@ class FiguresTest(parameterized.TestCase):
         f1, matches = {"f1": 20.0}, {"exact_match": 40.0}
         found = {"gov_report": self.SUMMARY, "narrative_qa": f1, "quality": matches}
         sets = [
-            SimpleNamespace(name=name, task=load_task("scrolls", name), rows=[], role="validation") for name in found
+            SimpleNamespace(name=name, task=task, rows=[], role="validation", optimised=task.optimised)
+            for name, task in ((name, load_task("scrolls", name)) for name in found)
         ]
         results = {name: SimpleNamespace(metrics=metrics, predictions=[]) for name, metrics in found.items()}
         made = build_results(Report(results, 0.0, {}), "scrolls", list(found), sets, published=True)

@@ -78,7 +78,7 @@ class MistakesTest(parameterized.TestCase):
             if entry.needs:
                 stack.enter_context(PREPARATIONS[entry.needs](self))
             if entry.without:
-                stack.enter_context(mock.patch.dict(sys.modules, dict.fromkeys(entry.without)))
+                stack.enter_context(mock.patch.dict(sys.modules, dict.fromkeys(parts_of(entry.without))))
             code, text = in_a_shell(entry.command) if ">" in entry.command else in_process(entry.command)
         self.assertNotIn("Traceback", text)
         self.assertEqual(code, entry.code, text)
@@ -88,6 +88,11 @@ class MistakesTest(parameterized.TestCase):
         else:
             self.assertLen(lines, 1, text)
             self.assertRegex(lines[0], f"^error: {pattern_of(entry.message)}$")
+
+
+def parts_of(libraries) -> list[str]:
+    """The libraries and what of them an earlier test has imported."""
+    return [*libraries, *(name for name in sys.modules if name.startswith(tuple(f"{one}." for one in libraries)))]
 
 
 def pattern_of(message: str) -> str:

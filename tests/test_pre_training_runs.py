@@ -142,7 +142,13 @@ class ProcessesTest(absltest.TestCase):
     def test_processes_that_do_not_know_of_each_other_are_refused(self):
         with mock.patch.dict("os.environ", WORLD_SIZE="2"):
             args = SimpleNamespace(
-                process_index=0, disable_tqdm=True, world_size=1, seed=1, n_gpu=0, halving_asked_for=False
+                process_index=0,
+                disable_tqdm=True,
+                verbose=False,
+                world_size=1,
+                seed=1,
+                n_gpu=0,
+                halving_asked_for=False,
             )
             with self.assertRaisesRegex(ConfigError, "2 processes were launched .* finds 1"):
                 prepare_process(args)

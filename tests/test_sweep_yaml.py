@@ -111,9 +111,16 @@ class SweepFilesTest(parameterized.TestCase):
             self.assertEqual(content["metric"], {"name": "eval/nll", "goal": "minimize"})
             self.assertContainsSubset({"optimizer", "schedule", "per_device_train_batch_size"}, content["parameters"])
             return
+        if content["name"] == "own_data":
+            self.assertEqual(content["parameters"]["data_format"]["value"], "csv")
+            self.assertEqual(content["metric"], {"name": "eval/average", "goal": "maximize"})
+            return
         benchmark, task = (content["parameters"][key]["value"] for key in ("benchmark", "dataset_name"))
-        self.assertEqual(content["name"], f"{benchmark}_{task}")
-        metric = "average" if task in MIXTURES[benchmark] else DATASET_VALS[benchmark][task]["metric_to_optimize"]
+        self.assertEqual(content["name"], benchmark if benchmark == task else f"{benchmark}_{task}")
+        metric = (
+            "average" if task in MIXTURES.get(benchmark, {}) else DATASET_VALS[benchmark][task]["metric_to_optimize"]
+        )
+        metric = {"rouge": "rougeLsum"}.get(metric, metric)  # the number by which rouge, which has several, selects
         self.assertEqual(content["metric"], {"name": f"eval/{metric}", "goal": "maximize"})
         self.assertContainsSubset({"schedule", "warmup_steps", "per_device_train_batch_size"}, content["parameters"])
         # A task without validation rows is not to be tuned on its test rows.
@@ -129,7 +136,8 @@ class SweepFilesTest(parameterized.TestCase):
         self.assertIn("1.0e-5", finding.message)
 
     def test_every_task_of_the_classic_suites_that_can_be_trained_and_every_mixture_has_its_file(self):
-        expected = {"pre_train", "mini_pre_train"}
+        expected = {"pre_train", "mini_pre_train", "own_data", "squad", "translation_wmt16_en_ro"}
+        expected |= {"summarization_cnn_dailymail", "summarization_xsum"}
         for benchmark in ("glue", "super_glue", "mini"):
             expected |= {f"{benchmark}_{name}" for name in [*trainable(benchmark), *MIXTURES[benchmark]]}
         self.assertEqual({name.removesuffix("_sweep.yaml") for (name,) in FILES}, expected)

@@ -157,7 +157,7 @@ def sentence_deshuffling(tokens_BL, rng, eos_id=None, sentence_end_V=None, word_
     >>> ends, starts = np.arange(20) == 4, np.ones(20, dtype=bool)                        # id 4 is a full stop
     >>> inputs, targets = sentence_deshuffling([[5, 6, 4, 7, 4, 8]], datum_rng(0, 0), 1, ends, starts)
     >>> inputs.values.tolist(), targets.values.tolist()
-    ([7, 4, 5, 6, 4, 8, 1], [5, 6, 4, 7, 4, 8, 1])
+    ([5, 6, 4, 8, 7, 4, 1], [5, 6, 4, 7, 4, 8, 1])
 
     sentence_end_V: bool [V], ids that end a sentence (`vocabulary.sentence_end_flags`), if the next one begins a word.
     What the block's ends have cut off of a sentence counts as one. Every order is equally likely, the text's own, too.

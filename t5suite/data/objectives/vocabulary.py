@@ -99,7 +99,7 @@ def sentence_end_flags(tokenizer) -> np.ndarray:
 
     >>> class Pieces:
     ...     eos_token_id = 0
-    ...     def get_vocab(self): return {"</s>": 0, "\u2581Dr": 1, ".": 2, "?!": 3, "\u2581.\"": 4, "...a": 5}
+    ...     def get_vocab(self): return {"</s>": 0, "Dr": 1, ".": 2, "?!": 3, ".'": 4, "...a": 5}
     >>> sentence_end_flags(Pieces()).tolist()
     [True, False, True, True, True, False]
 
