@@ -9,6 +9,7 @@
 import contextlib
 import importlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -105,7 +106,7 @@ class Watched:
             return f"steps {sent} were sent and {runs[0].steps()} are there"
         rows = rows_by_step(MetricLines(self.directory / METRICS).new_lines())
         for (step, row), there in zip(rows, runs[0].rows(), strict=True):
-            missing = [name for name, value in row.items() if there.get(name) != value]
+            missing = [name for name, value in row.items() if not same(there.get(name), value)]
             if missing:
                 return f"step {step}: {missing[0]} is {there.get(missing[0])} there, {row[missing[0]]} here"
         return None
@@ -162,3 +163,12 @@ def _command_line(process: int) -> str:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{process}/cmdline").read_bytes().decode(errors="replace")
     return ""
+
+
+def same(there, here) -> bool:
+    """Whether two values of a metric are equal; one that is no number equals another one.
+
+    >>> same(math.nan, math.nan), same(None, 1.0)
+    (True, False)
+    """
+    return there == here or (there is not None and math.isnan(there) and math.isnan(here))

@@ -72,9 +72,10 @@ def source_name(task: Task, role: str, options: DataOptions) -> str:
         return "file"
     if task.entry.get("source"):
         return task.entry["source"]
-    if options.data_dir:
-        return "mirror"
-    return "bundled" if task.benchmark == BUNDLED_BENCHMARK else "hub"
+    is_bundled = task.benchmark == BUNDLED_BENCHMARK
+    if options.data_dir and not (is_bundled and not (Path(options.data_dir) / task.benchmark).is_dir()):
+        return "mirror"  # one without the bundled benchmark does not hide it: $T5SUITE_DATA_DIR is there for every run
+    return "bundled" if is_bundled else "hub"
 
 
 def load_split(task: Task, role: str, split: str, options: DataOptions) -> LoadedSplit:
