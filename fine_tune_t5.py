@@ -124,7 +124,7 @@ def fine_tune(run, plan, settings, changed, resume, trains, arguments, plug_ins)
     tasks = {task.name: task.entry for task in plan.tasks}
     run.use_data(data.described)
     run.update(tasks=tasks, mixing_rates=rates, missing_tasks=data.missing, model=describe(model))
-    run.update(encoding=encoding.described)
+    run.update(encoding=encoding.described, trained_on=[plan.benchmark, plan.dataset_name])
     trainer.run_details = run.checkpoint_details
 
     # 7. Training; trackers mirror metrics.jsonl until the results are there.

@@ -218,6 +218,17 @@ def _came_to_nothing(run: Run) -> bool:
     return run.manifest.get("status") == "failed" and not logged and not any(run.directory.glob("checkpoint-*"))
 
 
+def tasks_named(manifest: dict) -> tuple[str | None, str | None]:
+    """`(benchmark, dataset_name)` of what a run is about, whatever unused flags say beside rows of the user's own.
+
+    >>> tasks_named({"settings": {"benchmark": "mini", "dataset_name": "sentiment"}, "trained_on": ["own", "reviews"]})
+    ('own', 'reviews')
+    """
+    settings = manifest["settings"]
+    named = manifest.get("trained_on") or (settings.get("benchmark"), settings.get("dataset_name"))
+    return named[0], named[1]
+
+
 def read_manifest(directory) -> dict:
     """A run's manifest.
 

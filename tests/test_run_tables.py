@@ -11,7 +11,7 @@ from t5suite.errors import DataError
 from t5suite.tracking.run_tables import averages_of_runs, read_runs, rows_of_runs
 
 
-def finished_run(benchmark, tasks, data=None):
+def finished_run(benchmark, tasks, data=None, **more):
     directory = Path(tempfile.mkdtemp())
     (directory / "results.json").write_text(json.dumps({"tasks": tasks, "averages": {}}))
     manifest = {
@@ -19,6 +19,7 @@ def finished_run(benchmark, tasks, data=None):
         "data": data or {},
         "marks": {},
         "training": {"train_runtime": 3.0},
+        **more,
     }
     (directory / "manifest.json").write_text(json.dumps(manifest))
     return directory
@@ -31,6 +32,11 @@ class RunTablesTest(parameterized.TestCase):
         (row,) = rows_of_runs(read_runs([directory]))
         self.assertEqual((row["task"], row["n"], row["metrics"]), ("rte", 277, {"accuracy": 70.0}))
         self.assertEqual((row["invalid_rate"], row["train_seconds"]), (1.0, 3.0))
+
+    def test_rows_of_one_s_own_have_their_own_name_and_not_that_of_flags_that_were_not_given(self):
+        directory = finished_run("mini", {"reviews": {"accuracy": 70.0}}, trained_on=["own", "reviews"])
+        (row,) = rows_of_runs(read_runs([directory]))
+        self.assertEqual((row["benchmark"], row["task"]), ("own", "reviews"))
 
     def test_runs_that_cover_a_benchmark_have_its_average(self):
         runs = [

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from t5suite.runs import tasks_named
+
 # Pre-training's scores that are no points, by name.
 NATS = ("nll", "nll_text", "unigram_nll", "unigram_nll_text", "loss")
 
@@ -76,7 +78,7 @@ class CardFacts:
     @property
     def benchmark(self) -> str | None:
         """The tasks' benchmark; None for pre-training."""
-        return self.settings.get("benchmark") if self.tasks else None
+        return tasks_named(self.manifest)[0] if self.tasks else None
 
     @property
     def adapter(self) -> str | None:

@@ -17,7 +17,7 @@ from t5suite.data.jsonl import read_jsonl
 from t5suite.data.sources import DataOptions, load_split
 from t5suite.data.subsets import select_rows
 from t5suite.errors import DataError, UserError
-from t5suite.runs import RESULTS, read_json, read_manifest
+from t5suite.runs import RESULTS, read_json, read_manifest, tasks_named
 from t5suite.tasks.entries import check_entry, metric_functions
 from t5suite.tasks.postprocessors import POSTPROCESSORS, Judged
 from t5suite.tasks.registry import Task
@@ -80,7 +80,7 @@ def evaluations_of(directory, data_dir: str | None = None) -> list[Evaluation]:
 
 def _place_of(name: str, manifest: dict) -> tuple[Task, str, str] | None:
     """The task, role and split that a result is about, from the manifest's own entries."""
-    benchmark = str(manifest["settings"].get("benchmark"))
+    benchmark = str(tasks_named(manifest)[0])
     for task_name, entry in (manifest.get("tasks") or {}).items():
         try:
             check_entry(f"{benchmark}/{task_name}", entry)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from t5suite.errors import DataError
 from t5suite.reporting.published import size_of_run
-from t5suite.runs import MANIFEST, METRICS, RESULTS, read_json, read_manifest
+from t5suite.runs import MANIFEST, METRICS, RESULTS, read_json, read_manifest, tasks_named
 from t5suite.tracking.metric_lines import MetricLines
 
 # A curve of more points than this is shown by so many of them, evenly spaced, the last one included.
@@ -52,8 +52,8 @@ def read_run(directory, name: str | None = None) -> dict:
         "directory": str(directory),
         "run_id": manifest["run_id"],
         "status": "finished" if results is not None else manifest.get("status", "unknown"),
-        "benchmark": settings.get("benchmark"),
-        "dataset_name": settings.get("dataset_name"),
+        "benchmark": tasks_named(manifest)[0],
+        "dataset_name": tasks_named(manifest)[1],
         "model": model_of(manifest),
         "size": size_of_run(directory, settings),
         "seed": settings.get("seed"),

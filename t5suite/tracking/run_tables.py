@@ -16,7 +16,7 @@ from rich.table import Table
 from t5suite.constants import DATASET_VALS, MIXTURES
 from t5suite.errors import DataError
 from t5suite.launch.results import task_figure
-from t5suite.runs import MANIFEST, RESULTS, read_json
+from t5suite.runs import MANIFEST, RESULTS, read_json, tasks_named
 
 RATES = ("invalid_rate",)
 
@@ -42,7 +42,7 @@ def read_runs(directories) -> list[RunResults]:
         if missing:
             raise DataError(f"{directory}: no finished run ({', '.join(missing)} missing)")
         manifest = read_json(directory / MANIFEST)
-        benchmark = manifest["settings"].get("benchmark", "-")
+        benchmark = tasks_named(manifest)[0] or "-"
         runs.append(RunResults(directory, benchmark, read_json(directory / RESULTS), manifest))
     return runs
 

@@ -194,6 +194,7 @@ class TunerRun:
         run.use_data(data.described)
         run.update(tasks={task.name: task.entry for task in self.plan.tasks}, mixing_rates=rates)
         run.update(missing_tasks=data.missing, model=describe(self.model), encoding=self.encoding.described)
+        run.update(trained_on=[self.plan.benchmark, self.plan.dataset_name])
         self.trainer.run_details = run.checkpoint_details
         names = tracker_names(self.args.trackers) if run.is_main else []
         per_task = self.eval_args.select == "per_task"
