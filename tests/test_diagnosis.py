@@ -21,7 +21,7 @@ from t5suite import provenance
 from t5suite.errors import ConfigError
 from t5suite.runs import open_run
 from t5suite.training import chatter, progress
-from t5suite.training.processes.rank_logs import RankLog, logging_to
+from t5suite.training.processes.rank_logs import RankLog, attached, logging_to
 from t5suite.training.profiling import ProfileCallback, narrow, parse_steps
 from t5suite.training.progress import Progress, show_progress, shows_bars
 
@@ -102,6 +102,11 @@ class ProfileTest(parameterized.TestCase):
 
 
 class RankLogTest(absltest.TestCase):
+    def setUp(self):
+        super().setUp()
+        while (left := attached()) is not None:  # by a whole run in this process, which listens to its end
+            left.detach()
+
     def test_lines_from_before_the_directory_is_known_and_the_end_are_there_once_and_redacted(self):
         directory, log = folder(), logging.getLogger("t5suite.somewhere")
         listener = RankLog(3).attach()

@@ -298,6 +298,18 @@ class BadInputTest(parameterized.TestCase):
         with self.assertRaisesRegex(DataError, r"rows.jsonl.gz: the gzip file is cut off after line \d+"):
             run("--train_file", str(path))
 
+    def test_a_saved_model_s_own_task_is_the_task_where_none_is_named(self):
+        _, trained = run("--dataset_name", "entailment")
+        results, directory = run("--model_name_or_path", str(trained), "--eval_only", quick=False)
+        self.assertEqual(list(results["tasks"]), ["entailment"])
+        self.assertEqual(
+            json.loads((directory / "manifest.json").read_text())["settings"]["dataset_name"], "entailment"
+        )
+        card = json.loads((trained / "task.json").read_text())
+        (trained / "task.json").write_text(json.dumps({**card, "benchmark": "own"}))
+        with self.assertRaisesRegex(ConfigError, "was trained on own/entailment, whose rows no flag names"):
+            run("--model_name_or_path", str(trained), "--eval_only", quick=False)
+
     def test_an_empty_text_is_counted_and_kept(self):
         def empty_first(rows):
             return [{**rows[0], "sentence": ""}, *rows[1:]]

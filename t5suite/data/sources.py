@@ -72,10 +72,12 @@ def source_name(task: Task, role: str, options: DataOptions) -> str:
         return "file"
     if task.entry.get("source"):
         return task.entry["source"]
-    is_bundled = task.benchmark == BUNDLED_BENCHMARK
-    if options.data_dir and not (is_bundled and not (Path(options.data_dir) / task.benchmark).is_dir()):
-        return "mirror"  # one without the bundled benchmark does not hide it: $T5SUITE_DATA_DIR is there for every run
-    return "bundled" if is_bundled else "hub"
+    mirror = Path(options.data_dir) if options.data_dir else None
+    if task.benchmark != BUNDLED_BENCHMARK:
+        return "mirror" if mirror else "hub"
+    # A mirror without the bundled benchmark does not hide it: $T5SUITE_DATA_DIR is there for every run.
+    is_hidden = mirror is not None and (not mirror.is_dir() or (mirror / BUNDLED_BENCHMARK).is_dir())
+    return "mirror" if is_hidden else "bundled"
 
 
 def load_split(task: Task, role: str, split: str, options: DataOptions) -> LoadedSplit:

@@ -97,7 +97,7 @@ def _groups_table(sweep: Sweep) -> Table:
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("setting")
     for task in tasks:
-        table.add_column(str(task), justify="right")
+        table.add_column("all trials" if task is None else str(task), justify="right")
     if len(tasks) > 1:
         table.add_column("average", justify="right")
     for label in dict.fromkeys(group_label(group["parameters"]) for group in sweep.groups):

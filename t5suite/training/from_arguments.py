@@ -9,6 +9,7 @@ import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from t5suite.constants import DATASET_VALS
 from t5suite.data.sources import DataOptions
 from t5suite.data.subsets import selection_share
 from t5suite.data.text.readers import TextOptions
@@ -158,6 +159,7 @@ def plan_for(arguments, rows=None, own_metrics: bool = False) -> Plan:
     settle_no_eval(arguments)
     if arguments.formats.is_given:
         return arguments.instruction.applied(own_plan(arguments, rows, own_metrics), arguments.training.seed)
+    take_known_tasks(data_args, arguments.model.model_name_or_path)
     plan = plan_tasks(
         data_args.benchmark,
         data_args.dataset_name,
@@ -166,6 +168,29 @@ def plan_for(arguments, rows=None, own_metrics: bool = False) -> Plan:
         own_metrics or bool(metric_functions(arguments.formats.metrics)),
     )
     return arguments.instruction.applied(plan, arguments.training.seed)
+
+
+def take_known_tasks(data_args, model_name: str | None) -> None:
+    """Where no flag names a task, the tasks that a saved model was trained on take the default's place.
+
+    Raises:
+      ConfigError: they were rows of the user's own, which nothing names here.
+    """
+    given = getattr(data_args, "flags_given", frozenset())
+    if model_name is None or given & {"benchmark", "dataset_name", "task_file"}:
+        return
+    card = read_task_card(model_name)
+    tasks = list(card.tasks.values()) if card else []
+    if not tasks:
+        return
+    names = [task.name for task in tasks]
+    if any(task.name not in DATASET_VALS.get(task.benchmark, {}) for task in tasks):
+        raise ConfigError(
+            f"--model_name_or_path {model_name} was trained on {tasks[0].benchmark}/{','.join(names)}, whose rows no "
+            "flag names; give them (--data_format ..., or --task_file), or another task (--benchmark, --dataset_name)"
+        )
+    data_args.benchmark, data_args.dataset_name = tasks[0].benchmark, ",".join(names)
+    logger.info("%s was trained on %s/%s, which is the task here", model_name, tasks[0].benchmark, ",".join(names))
 
 
 def plug_ins_by_flags(arguments) -> PlugIns:

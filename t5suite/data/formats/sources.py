@@ -80,7 +80,7 @@ def check_columns(columns: Columns, role: str, rows: list[dict], place: str, oth
     """
     for column in [*columns.texts, *([columns.target] if role == "train" else [])]:
         if all(value_at(row, column) is None for row in rows):
-            there = [*others, *(name for name in rows[0] if name != column)]
+            there = [*others, *(name for name in rows[0] if any(value_at(row, name) is not None for row in rows))]
             raise DataError(f"{place}: no row has anything in column {column!r}; {suggestion(column, there)}")
 
 
