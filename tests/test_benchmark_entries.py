@@ -359,8 +359,8 @@ RUN_ROWS = {
 
 
 class CommandLineTest(parameterized.TestCase):
-    @pytest.mark.slow
     @parameterized.parameters(*RUN_ROWS)
+    @pytest.mark.slow
     def test_a_task_trains_and_is_scored_from_the_command_line(self, benchmark, name):
         folder = Path(self.enter_context(tempfile.TemporaryDirectory()))
         rows = folder / "rows.jsonl"

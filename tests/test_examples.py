@@ -63,16 +63,16 @@ class ExamplesTest(parameterized.TestCase):
         for line in PRINTED[name]:
             self.assertIn(line, page)
 
-    @pytest.mark.slow
     @parameterized.parameters("prompt_tuning", "pre_train_then_fine_tune")
+    @pytest.mark.slow
     def test_it_runs_with_a_few_steps(self, name):
         self.check(name, printed(name, steps=4))
 
     def test_the_csv_example_runs_with_a_few_steps(self):
         self.check("classify_csv", printed("classify_csv", steps=4))
 
-    @pytest.mark.slow
     @parameterized.parameters(*PRINTED)
+    @pytest.mark.slow
     def test_it_runs_whole(self, name):
         output = printed(name)
         self.check(name, output)

@@ -71,8 +71,8 @@ class EstimateTest(parameterized.TestCase):
         measured = measure(case)
         self.assertBetween(predict(case) / measured, 0.85, 1.15)
 
-    @pytest.mark.slow
     @parameterized.named_parameters(*MORE_CASES.items())
+    @pytest.mark.slow
     def test_the_estimate_holds_in_other_families(self, case):
         self.assertBetween(predict(case) / measure(case), 0.85, 1.15)
 

@@ -87,13 +87,13 @@ class LossLawTest(parameterized.TestCase):
     def test_two_micro_batches_of_a_module_make_the_same_update(self):
         self.assert_same_course(one_rank("labels", 4, 2), one_rank("labels"))
 
-    @pytest.mark.slow
     @parameterized.product(kind=list(plug_in_worker.PLUG_INS), sizes=[(4, 2), (2, 4)])
+    @pytest.mark.slow
     def test_cutting_an_update_of_a_module_into_micro_batches_changes_nothing(self, kind, sizes):
         self.assert_same_course(one_rank(kind, *sizes), one_rank(kind))
 
-    @pytest.mark.slow
     @parameterized.parameters(*plug_in_worker.PLUG_INS)
+    @pytest.mark.slow
     def test_two_ranks_with_a_module_equal_one(self, kind):
         """The epoch's last update has 5 rows: one rank has four of them, the other one."""
         self.assert_same_course(two_ranks()[kind], one_rank(kind))
@@ -151,8 +151,8 @@ class ResumeTest(parameterized.TestCase):
     def test_a_stopped_run_of_a_module_goes_on_bit_by_bit(self):
         self.assert_goes_on_from(3)
 
-    @pytest.mark.slow
     @parameterized.parameters(1, 2, 6)
+    @pytest.mark.slow
     def test_stopped_anywhere(self, step):
         self.assert_goes_on_from(step)
 
@@ -204,7 +204,6 @@ class ModelClassTest(parameterized.TestCase):
     def test_trains_saves_and_is_read_again_with_its_class_alone(self):
         self.assert_comes_back("Writer", [], {"accuracy", "invalid_rate"})
 
-    @pytest.mark.slow
     @parameterized.parameters(
         ("Pooled", ["--early_stopping_patience", "1"], {"loss"}),
         ("Continuing", ["--model_family", "causal"], {"accuracy", "invalid_rate"}),
@@ -214,6 +213,7 @@ class ModelClassTest(parameterized.TestCase):
         ("OwnT5", ["--eval_method", "score"], {"accuracy", "invalid_rate"}),
         ("OwnPooled", ["--eval_method", "loss"], {"loss"}),
     )
+    @pytest.mark.slow
     def test_every_kind_trains_saves_and_is_read_again(self, name, flags, metrics):
         self.assert_comes_back(name, flags, metrics)
 
@@ -272,7 +272,6 @@ class ModelClassTest(parameterized.TestCase):
         with self.assertRaisesRegex(ConfigError, message):
             run(new_folder(), *flags)
 
-    @pytest.mark.slow
     @parameterized.parameters(
         (["--model_class", "plug_in_modules:Pooled", "--eval_method", "score"], "--eval_method score: .*can do loss"),
         (["--model_class", "plug_in_modules:Pooled", "--metric_for_best_model", "accuracy"], "by its loss alone"),
@@ -281,6 +280,7 @@ class ModelClassTest(parameterized.TestCase):
         (["--batch_transform", "plug_in_modules:hide_words_at_random"], "row_generators"),
         (["--metrics", "plug_in_modules:first_letter", "--metric_for_best_model", "first_leter"], "first_letter"),
     )
+    @pytest.mark.slow
     def test_what_does_not_go_together_is_said_before_training(self, flags, message):
         with self.assertRaisesRegex(ConfigError, message):
             run(new_folder(), *flags)
