@@ -59,15 +59,15 @@ class StepLines:
         self.num_lines += 1
 
 
-class MetricsCallback(TrainerCallback):
-    """One line of `metrics.jsonl` per log, then the trackers. On resume, lines after the resumed step are dropped."""
+class LinesCallback(TrainerCallback):
+    """One that writes a file of lines, of which a checkpoint remembers how many there were.
 
-    def __init__(self, directory, trackers):
-        self.lines = StepLines(directory, METRICS)
-        self.trackers = trackers
-        self.started = time.perf_counter()
-        self.seconds_before = 0.0
-        self.begun = False
+    Args:
+      name: the file, below the run's directory.
+    """
+
+    def __init__(self, directory, name: str):
+        self.lines = StepLines(directory, name)
 
     def remember(self) -> dict:
         """The lines so far."""
@@ -76,6 +76,17 @@ class MetricsCallback(TrainerCallback):
     def recall(self, remembered: dict) -> None:
         """How many lines there were."""
         self.lines.recall(remembered)
+
+
+class MetricsCallback(LinesCallback):
+    """One line of `metrics.jsonl` per log, then the trackers. On resume, lines after the resumed step are dropped."""
+
+    def __init__(self, directory, trackers):
+        super().__init__(directory, METRICS)
+        self.trackers = trackers
+        self.started = time.perf_counter()
+        self.seconds_before = 0.0
+        self.begun = False
 
     def on_train_begin(self, args, state, control, **kwargs):
         """Keeps what an interrupted run wrote up to the checkpoint that it goes on from."""

@@ -13,7 +13,7 @@ import logging
 
 from t5suite.tasks.verdicts import is_right
 from t5suite.tracking.sample_lines import SAMPLES
-from t5suite.training.callbacks import StepLines, TrainerCallback
+from t5suite.training.callbacks import LinesCallback
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 LONGEST_TEXT = 2000
 
 
-class SampleCallback(TrainerCallback):
+class SampleCallback(LinesCallback):
     """Writes samples after each evaluation; a resumed run has each step's once.
 
     Args:
@@ -31,17 +31,9 @@ class SampleCallback(TrainerCallback):
     """
 
     def __init__(self, directory, trackers, num_samples: int, sets, report_of):
-        self.lines = StepLines(directory, SAMPLES)
+        super().__init__(directory, SAMPLES)
         self.trackers, self.num_samples, self.sets, self.report_of = trackers, num_samples, sets, report_of
         self.begun = False
-
-    def remember(self) -> dict:
-        """The lines so far."""
-        return self.lines.remember()
-
-    def recall(self, remembered: dict) -> None:
-        """How many lines there were."""
-        self.lines.recall(remembered)
 
     def on_train_begin(self, args, state, control, **kwargs):
         """Keeps what an interrupted run wrote up to the checkpoint that it goes on from."""
