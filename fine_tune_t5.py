@@ -35,10 +35,12 @@ from t5suite.tracking.dry_runs import print_dry_run
 from t5suite.tracking.trackers import Trackers, tracker_names
 from t5suite.training import fine_tuning as steps
 from t5suite.training import steps as shared
-from t5suite.training.adapter_arguments import adapt_by_flags, write_merged
-from t5suite.training.argument_parser import changed_settings, parse_arguments
-from t5suite.training.arguments import FINE_TUNING_ARGUMENTS, FineTuningArguments
 from t5suite.training.checkpoints import checkpoint_step, checkpoints, resume_choice
+from t5suite.training.flags.adapters import adapt_by_flags, write_merged
+from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments
+from t5suite.training.flags.memory import print_fine_tuning_summary
+from t5suite.training.flags.parser import changed_settings, parse_arguments
+from t5suite.training.flags.tracking import identity_of
 from t5suite.training.from_arguments import (
     data_for,
     encoding_by_flags,
@@ -51,12 +53,10 @@ from t5suite.training.from_arguments import (
     trained_as,
     trainer_for,
 )
-from t5suite.training.memory_flags import print_fine_tuning_summary
 from t5suite.training.processes.launcher_flags import without_launcher_flags
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.signals import excusing_lost_ranks
 from t5suite.training.resuming.resets import going_on
-from t5suite.training.tracking_arguments import identity_of
 
 logger = logging.getLogger("t5suite.fine_tune")
 

@@ -35,11 +35,14 @@ from t5suite.tracking import reports
 from t5suite.tracking.pre_training_dry_runs import print_dry_run
 from t5suite.tracking.pre_training_reports import finish_run, results_of
 from t5suite.tracking.trackers import Trackers, tracker_names
-from t5suite.training import pre_training as steps
 from t5suite.training import steps as shared
-from t5suite.training.argument_parser import changed_settings, parse_arguments
 from t5suite.training.callbacks import note_final
 from t5suite.training.checkpoints import resume_choice
+from t5suite.training.flags.memory import print_pre_training_summary
+from t5suite.training.flags.parser import changed_settings, parse_arguments
+from t5suite.training.flags.plug_ins import plug_ins_of
+from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS, reconcile
+from t5suite.training.flags.tracking import identity_of
 from t5suite.training.from_arguments import (
     place_by_flags,
     pre_training_collators,
@@ -47,15 +50,12 @@ from t5suite.training.from_arguments import (
     start_of,
     tokenizer_and_model,
 )
-from t5suite.training.memory_flags import print_pre_training_summary
-from t5suite.training.plug_in_arguments import plug_ins_of
-from t5suite.training.plug_in_batches import with_transform
-from t5suite.training.pre_training_arguments import PRE_TRAINING_ARGUMENTS, reconcile
-from t5suite.training.pre_training_evaluation import unigram_entropies
+from t5suite.training.plug_ins.batches import with_transform
+from t5suite.training.pre_training import steps
+from t5suite.training.pre_training.evaluation import unigram_entropies
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.signals import excusing_lost_ranks
 from t5suite.training.resuming.resets import going_on
-from t5suite.training.tracking_arguments import identity_of
 
 logger = logging.getLogger("t5suite.pre_train")
 

@@ -21,7 +21,7 @@ from t5suite.models.freezing import freeze
 from t5suite.models.loading import load_model, load_model_shapes
 from t5suite.models.memory import estimate
 from t5suite.optim.optimizers import make_optimizer
-from t5suite.training.memory_flags import RowsOnly
+from t5suite.training.flags.memory import RowsOnly
 from t5suite.training.memory_summary import Load, checkpoint_layers, training_step
 
 MIB = 2**20

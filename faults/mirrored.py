@@ -119,7 +119,7 @@ class Watched:
 
     def mirror(self, server) -> str | None:
         """Sends what W&B lacks with the command that the warning names; None, or what it said."""
-        return self._command([sys.executable, "-m", "t5suite.tracking.wandb_mirror", str(self.directory)], server)
+        return self._command([sys.executable, "-m", "t5suite.tracking.mirrors.wandb", str(self.directory)], server)
 
     def _command(self, command, server) -> str | None:
         surroundings = environment(self.context.directory, **server.environment(), NETRC=os.devnull)
@@ -139,7 +139,7 @@ class Watched:
         """W&B's processes: `mirror`, ours, and `service`, wandb's."""
         found = {}
         for mirror in _children(self.victim.processes[0].pid):
-            if "wandb_mirror" in _command_line(mirror):
+            if "mirrors.wandb" in _command_line(mirror):
                 found["mirror"] = mirror
                 services = [child for child in _children(mirror) if "wandb-core" in _command_line(child)]
                 found |= {"service": services[0]} if services else {}

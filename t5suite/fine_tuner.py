@@ -29,10 +29,10 @@ from t5suite.runs import MANIFEST, METRICS, open_run
 from t5suite.tasks.task_card import write_task_card
 from t5suite.training import fine_tuning as steps
 from t5suite.training import steps as shared
-from t5suite.training.adapter_arguments import adapt_by_flags
 from t5suite.training.checkpoints import resume_choice
+from t5suite.training.flags.adapters import adapt_by_flags
+from t5suite.training.flags.memory import summary_by_flags
 from t5suite.training.from_arguments import tokenizer_and_model
-from t5suite.training.memory_flags import summary_by_flags
 from t5suite.training.memory_summary import print_summary
 from t5suite.training.processes.ranks import Ranks
 from t5suite.tuner.answers import answer_of, decoding_of

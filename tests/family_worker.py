@@ -36,9 +36,9 @@ from t5suite.models.family_encodings import encoding_for
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.models.vocabulary import ensure_padding
 from t5suite.tasks.registry import Lengths, load_task
-from t5suite.training.arguments import SuiteTrainingArguments
 from t5suite.training.eval_sets import make_eval_set, method_for
 from t5suite.training.fine_tuning import make_collator, make_evaluator
+from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.losses import SquaredLoss
 from t5suite.training.trainer import SuiteTrainer
 

@@ -16,9 +16,9 @@ from t5suite.data.sources import DataOptions, load_split
 from t5suite.data.training_data import tokenize_split
 from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.registry import load_task
-from t5suite.training.arguments import SuiteTrainingArguments
 from t5suite.training.checkpoints import commit_checkpoint, save_state
 from t5suite.training.fine_tuning import make_collator
+from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.trainer import SuiteTrainer
 

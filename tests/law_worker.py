@@ -21,10 +21,10 @@ from t5suite.data.sources import DataOptions, load_split
 from t5suite.data.training_data import tokenize_split
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.tasks.registry import Lengths, load_task
-from t5suite.training.argument_parser import changed_settings
-from t5suite.training.arguments import SuiteTrainingArguments
 from t5suite.training.eval_sets import make_eval_set
 from t5suite.training.fine_tuning import make_collator, make_evaluator
+from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
+from t5suite.training.flags.parser import changed_settings
 from t5suite.training.trainer import SuiteTrainer
 
 EVALUATION_SIZES = (1, 3, 8, 13, 17)

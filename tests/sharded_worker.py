@@ -21,10 +21,10 @@ from t5suite.errors import NumericsError, Preempted
 from t5suite.models.loading import load_tokenizer
 from t5suite.models.weight_files import read_weights
 from t5suite.tasks.registry import load_task
-from t5suite.training.arguments import SuiteTrainingArguments
 from t5suite.training.checkpoints import damage
 from t5suite.training.eval_sets import make_eval_set
 from t5suite.training.fine_tuning import make_evaluator
+from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.processes.signals import stop_requests
 from t5suite.training.trainer import SuiteTrainer
 

@@ -18,7 +18,7 @@ from t5suite.data.streams.loader import StreamCorpus, StreamLoader, StreamSettin
 from t5suite.data.streams.sources import FileSource
 from t5suite.data.text.documents import bundled_text, read_documents
 from t5suite.models.loading import load_model, load_tokenizer
-from t5suite.training.pre_training_arguments import PreTrainerArguments
+from t5suite.training.flags.pre_training import PreTrainerArguments
 from t5suite.training.resuming.stream_positions import StreamPreTrainer
 
 UPDATE = 8

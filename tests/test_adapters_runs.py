@@ -26,7 +26,7 @@ from t5suite.models.adapters import ADAPTERS, adapted
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.models.weight_files import read_weights
 from t5suite.tasks.registry import load_task
-from t5suite.training.arguments import SuiteTrainingArguments
+from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.processes.signals import StopRequests
 from t5suite.training.trainer import SuiteTrainer
 

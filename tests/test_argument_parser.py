@@ -7,9 +7,9 @@ from unittest import mock
 from absl.testing import absltest, parameterized
 
 from t5suite.errors import ConfigError
-from t5suite.training.argument_parser import REMOVED_FLAGS, changed_settings, parse_arguments
-from t5suite.training.arguments import FINE_TUNING_ARGUMENTS
-from t5suite.training.pre_training_arguments import PRE_TRAINING_ARGUMENTS
+from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS
+from t5suite.training.flags.parser import REMOVED_FLAGS, changed_settings, parse_arguments
+from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS
 
 
 def parse(*argv):

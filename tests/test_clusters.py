@@ -14,8 +14,8 @@ import yaml
 from absl.testing import absltest, parameterized
 
 from t5suite.errors import EXIT_BAD_CONFIGURATION, EXIT_BAD_DATA, EXIT_NUMERICS, EXIT_PREEMPTED
-from t5suite.training.argument_parser import parse_arguments
-from t5suite.training.arguments import FINE_TUNING_ARGUMENTS
+from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS
+from t5suite.training.flags.parser import parse_arguments
 
 ROOT = Path(__file__).parent.parent
 CLUSTERS = ROOT / "clusters"

@@ -26,7 +26,7 @@ from t5suite.errors import ConfigError, DataError
 from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.registry import Lengths, Task
 from t5suite.tasks.templates import unfilled
-from t5suite.training.data_format_arguments import FORMATS, DataFormatArguments
+from t5suite.training.flags.data_formats import FORMATS, DataFormatArguments
 
 COLUMNS = {"text_columns": ("text",), "target_column": "label"}
 TEXTS = ["plain", 'a "quoted", cell', "two\nlines", "tab\there", "naïve ☃", "1,000", " spaces "]

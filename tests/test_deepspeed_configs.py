@@ -19,9 +19,9 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")
 from t5suite.errors import ConfigError
 from t5suite.optim.optimizers import NEED_WHOLE_TENSORS
 from t5suite.shipped import shipped_folder
-from t5suite.training.arguments import SuiteTrainingArguments
 from t5suite.training.checkpoints.manifests import Manifest, write_manifest
 from t5suite.training.fine_tuning import add_callbacks
+from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.optimization import check_parallelism
 from t5suite.training.sharding.accelerate_settings import adopt_accelerate_settings, deepspeed_of_environment
 from t5suite.training.sharding.checkpoint_kinds import check_kind

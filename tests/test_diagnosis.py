@@ -20,10 +20,10 @@ from absl.testing import absltest, parameterized
 from t5suite import provenance
 from t5suite.errors import ConfigError
 from t5suite.runs import open_run
-from t5suite.training import chatter, progress
+from t5suite.training.monitoring import chatter, progress
+from t5suite.training.monitoring.profiling import ProfileCallback, narrow, parse_steps
+from t5suite.training.monitoring.progress import Progress, show_progress, shows_bars
 from t5suite.training.processes.rank_logs import RankLog, attached, logging_to
-from t5suite.training.profiling import ProfileCallback, narrow, parse_steps
-from t5suite.training.progress import Progress, show_progress, shows_bars
 
 SECRET = "hf_" + "a1B2" * 8
 

@@ -52,11 +52,11 @@ from t5suite.models.weight_files import read_weights
 from t5suite.runs import open_run
 from t5suite.tasks.registry import load_task
 from t5suite.tasks.task_files import load_registry
-from t5suite.training.argument_parser import SuiteArgumentParser, parse_arguments
-from t5suite.training.arguments import FINE_TUNING_ARGUMENTS
 from t5suite.training.checkpoints.finding import find_checkpoint
 from t5suite.training.checkpoints.manifests import verify
-from t5suite.training.pre_training_arguments import PRE_TRAINING_ARGUMENTS
+from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS
+from t5suite.training.flags.parser import SuiteArgumentParser, parse_arguments
+from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS
 
 TOTAL = int(os.environ.get("T5SUITE_FUZZ_EXAMPLES", "3000"))
 SMALL = TOTAL < 20_000

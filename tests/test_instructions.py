@@ -22,7 +22,7 @@ from t5suite.tasks.instructions import MIXED_ENCODINGS, drawn_reference, encodin
 from t5suite.tasks.metrics import METRICS
 from t5suite.tasks.registry import Lengths, tokenize_rows
 from t5suite.training.fine_tuning import plan_tasks
-from t5suite.training.instruction_arguments import InstructionArguments, with_instruction
+from t5suite.training.flags.instructions import InstructionArguments, with_instruction
 
 SETTINGS = DATASET_VALS["super_ni"]["english"]["instruction"]
 ROW = {

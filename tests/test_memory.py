@@ -21,8 +21,8 @@ from t5suite.models.loading import load_model, load_model_shapes
 from t5suite.models.memory import OPTIMIZER_MEMORY, SHARDINGS, estimate
 from t5suite.models.memory_runs import LiveBytes, rehearse
 from t5suite.optim.optimizers import OPTIMIZERS, make_optimizer
-from t5suite.training.arguments import ModelArguments
-from t5suite.training.memory_flags import RowsOnly
+from t5suite.training.flags.fine_tuning import ModelArguments
+from t5suite.training.flags.memory import RowsOnly
 from t5suite.training.memory_summary import Load, checkpoint_layers, training_step
 
 ROWS = 640

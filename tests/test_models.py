@@ -35,7 +35,7 @@ from t5suite.models.initialization import expected_first_loss
 from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
 from t5suite.models.presets import NUM_PARAMETERS, PRESETS
 from t5suite.models.vocabulary import MODE_TOKENS, add_sentinels, add_tokens, rows_for
-from t5suite.training.arguments import ModelArguments
+from t5suite.training.flags.fine_tuning import ModelArguments
 from t5suite.training.from_arguments import tokenizer_and_model
 
 TINY = "d_model=32,d_kv=8,d_ff=48,num_layers=2,num_heads=2"

@@ -16,10 +16,11 @@ from transformers import T5Config, T5ForConditionalGeneration
 from transformers.utils import ModelOutput
 
 from t5suite.tracking import plots
-from t5suite.training import monitors, pre_training_evaluation, progress
 from t5suite.training.losses import PAIR_LABELS, TokenLoss, WatchedLoss
-from t5suite.training.monitors import StepMonitor, weight_norm
-from t5suite.training.pre_training_evaluation import HeldOut, unigram_entropies
+from t5suite.training.monitoring import monitors, progress
+from t5suite.training.monitoring.monitors import StepMonitor, weight_norm
+from t5suite.training.pre_training import evaluation as pre_training_evaluation
+from t5suite.training.pre_training.evaluation import HeldOut, unigram_entropies
 
 
 def tiny_t5():
@@ -96,7 +97,7 @@ class StepMonitorTest(parameterized.TestCase):
                 raise NotImplementedError("no kernel for the meta device")
 
         monitor = self.monitored(peak=1e9)
-        with self.assertLogs("t5suite.training.monitors", "WARNING"):
+        with self.assertLogs("t5suite.training.monitoring.monitors", "WARNING"):
             monitor.count(Uncountable(None), batch(1, 6))
         self.state.global_step = 1
         self.assertNotIn("mfu", monitor.rates(self.state))

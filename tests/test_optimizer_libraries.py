@@ -7,8 +7,8 @@ from transformers.training_args import OptimizerNames
 
 from t5suite.errors import ConfigError
 from t5suite.optim.libraries import LIBRARIES, check_library, library_of
-from t5suite.training.argument_parser import parse_arguments
-from t5suite.training.arguments import SuiteTrainingArguments
+from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
+from t5suite.training.flags.parser import parse_arguments
 
 OWN = {"adamw_torch", "adamw_torch_fused", "adamw_torch_xla", "adamw_torch_npu_fused", "adafactor", "sgd", "adagrad",
        "rmsprop"}  # fmt: skip

@@ -19,8 +19,8 @@ from t5suite.optim import adamw_rms, parameter_groups, settings
 from t5suite.optim.adamw_rms import AdamWRMS
 from t5suite.optim.optimizers import NEED_WHOLE_TENSORS, OPTIMIZERS, make_optimizer
 from t5suite.optim.parameter_groups import decay_groups, decay_names, hidden_matrices
-from t5suite.training.argument_parser import parse_arguments
-from t5suite.training.arguments import SuiteTrainingArguments
+from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
+from t5suite.training.flags.parser import parse_arguments
 from t5suite.training.limits import ClipGradValueCallback, limit_callbacks
 from t5suite.training.optimization import build_optimizer, check_parallelism
 

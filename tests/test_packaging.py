@@ -29,7 +29,7 @@ from t5suite.optim.libraries import check_library
 from t5suite.shipped import FOLDERS, shipped_folder
 from t5suite.tracking.identity import Identity
 from t5suite.tracking.trackers import TRACKERS
-from t5suite.training.energy import nvml_counters
+from t5suite.training.monitoring.energy import nvml_counters
 from t5suite.training.sharding.deepspeed_files import closed_sections
 
 ROOT = Path(__file__).parent.parent

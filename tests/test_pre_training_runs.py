@@ -23,7 +23,7 @@ from t5suite.data.jsonl import read_jsonl, write_jsonl
 from t5suite.data.objectives import OBJECTIVES
 from t5suite.data.text.documents import bundled_text, read_documents
 from t5suite.errors import ConfigError
-from t5suite.training.pre_training_arguments import PreTrainerArguments
+from t5suite.training.flags.pre_training import PreTrainerArguments
 from t5suite.training.steps import prepare_process
 
 ROOT = Path(__file__).parent.parent

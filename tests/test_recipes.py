@@ -17,9 +17,9 @@ import fine_tune_t5
 import pre_train_t5
 from t5suite.models.loading import BUNDLED_MODEL
 from t5suite.shipped import shipped_file, shipped_folder
-from t5suite.training.argument_parser import parse_arguments
-from t5suite.training.arguments import FINE_TUNING_ARGUMENTS
-from t5suite.training.pre_training_arguments import PRE_TRAINING_ARGUMENTS
+from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS
+from t5suite.training.flags.parser import parse_arguments
+from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS
 
 RECIPES = sorted(path.name for path in shipped_folder("recipes").glob("*.yaml"))
 ARGUMENTS = {"fine_tune_t5.py": FINE_TUNING_ARGUMENTS, "pre_train_t5.py": PRE_TRAINING_ARGUMENTS}

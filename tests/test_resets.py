@@ -17,9 +17,9 @@ from t5suite.data.jsonl import read_jsonl
 from t5suite.data.samplers import shifted_order, shuffled_order
 from t5suite.errors import ConfigError
 from t5suite.runs import open_run
-from t5suite.training.argument_parser import parse_arguments
-from t5suite.training.arguments import SuiteTrainingArguments
 from t5suite.training.checkpoints import commit_checkpoint, load_state
+from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
+from t5suite.training.flags.parser import parse_arguments
 from t5suite.training.limits import MaxMinutesCallback
 from t5suite.training.resuming import stream_positions
 from t5suite.training.resuming.resets import (

@@ -16,8 +16,9 @@ import pre_train_t5
 from t5suite.data.jsonl import read_jsonl
 from t5suite.tasks.registry import load_task
 from t5suite.tasks.verdicts import is_right
-from t5suite.training import callbacks, samples
-from t5suite.training.samples import SampleCallback, chosen, samples_of
+from t5suite.training import callbacks
+from t5suite.training.monitoring import samples
+from t5suite.training.monitoring.samples import SampleCallback, chosen, samples_of
 
 TINY = (
     "--benchmark mini --dataset_name sentiment --max_train_samples 64 --max_eval_samples 20 --max_steps 8 "

@@ -21,9 +21,9 @@ from t5suite.errors import ConfigError
 from t5suite.optim import schedules
 from t5suite.optim.learning_rates import make_scheduler
 from t5suite.optim.schedules import SCHEDULES, has_warmup, make_multiplier, schedule_settings
-from t5suite.training.argument_parser import parse_arguments
-from t5suite.training.arguments import SuiteTrainingArguments
 from t5suite.training.checkpoints import load_state
+from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
+from t5suite.training.flags.parser import parse_arguments
 from t5suite.training.optimization import check_their_settings
 from t5suite.training.trainer import SuiteTrainer
 

@@ -7,8 +7,8 @@ from absl.testing import absltest, parameterized
 
 from t5suite.errors import ConfigError
 from t5suite.launch.script_flags import flag_table, flags_of, is_script, value_problem
-from t5suite.training.argument_parser import SuiteArgumentParser, parse_arguments
-from t5suite.training.flag_table import SCRIPTS, first_sentence, make_table
+from t5suite.training.flags.parser import SuiteArgumentParser, parse_arguments
+from t5suite.training.flags.table import SCRIPTS, first_sentence, make_table
 
 # A value of each type, as a YAML file has it, and one that is none.
 GOOD = {"bool": True, "int": 3, "float": 1e-3, "str": "word", "dict": {"a": 1}}
@@ -21,7 +21,7 @@ def every_flag():
 
 class TableTest(parameterized.TestCase):
     def test_the_file_is_what_the_dataclasses_make(self):
-        self.assertTrue(flag_table() == make_table(), "flags have changed; run: python -m t5suite.training.flag_table")
+        self.assertTrue(flag_table() == make_table(), "flags have changed; run: python -m t5suite.training.flags.table")
 
     @parameterized.parameters(*SCRIPTS)
     def test_every_flag_of_a_script_is_in_the_table(self, script):

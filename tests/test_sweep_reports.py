@@ -15,10 +15,10 @@ from matplotlib.image import imread
 
 from t5suite import cli
 from t5suite.errors import ConfigError, DataError
-from t5suite.tracking.sweep_importance import importances
-from t5suite.tracking.sweep_plots import PLOTS, draw_plots, label_of, running_best, shortened, wrapped
-from t5suite.tracking.sweep_records import flattened, read_sweep
-from t5suite.tracking.sweep_reports import draw_sweep, print_sweep, rows_of_sweep
+from t5suite.tracking.sweeps.importance import importances
+from t5suite.tracking.sweeps.plots import PLOTS, draw_plots, label_of, running_best, shortened, wrapped
+from t5suite.tracking.sweeps.records import flattened, read_sweep
+from t5suite.tracking.sweeps.reports import draw_sweep, print_sweep, rows_of_sweep
 
 
 def trial(number, value, state="complete", **parameters):
@@ -84,7 +84,7 @@ def report(*argv):
 
 def table(*argv):
     """What is printed, without the pictures."""
-    with mock.patch("t5suite.tracking.sweep_reports.draw_sweep", lambda sweep: ([], None)):
+    with mock.patch("t5suite.tracking.sweeps.reports.draw_sweep", lambda sweep: ([], None)):
         return report(*argv)[0]
 
 

@@ -17,8 +17,8 @@ from t5suite.launch.macros import command_words
 from t5suite.launch.sweep_checks import check_sweep
 from t5suite.launch.sweep_files import parameters_of, read_sweep
 from t5suite.shipped import shipped_folder
-from t5suite.training.argument_parser import parse_arguments
-from t5suite.training.flag_table import SCRIPTS
+from t5suite.training.flags.parser import parse_arguments
+from t5suite.training.flags.table import SCRIPTS
 
 ROOT = Path(__file__).parent.parent
 FOLDER = shipped_folder("sweeps")

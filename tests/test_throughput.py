@@ -7,7 +7,7 @@ from absl.testing import absltest, parameterized
 from transformers import BertConfig, BertForMaskedLM, T5Config, T5ForConditionalGeneration
 
 from t5suite.errors import ConfigError
-from t5suite.training import throughput
+from t5suite.training.monitoring import throughput
 
 
 def t5_formula(config, S, T):

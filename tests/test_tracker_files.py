@@ -18,10 +18,11 @@ from wandb_server import WandbServer
 
 from t5suite.errors import ConfigError
 from t5suite.runs import MANIFEST, METRICS, RESULTS, write_json
-from t5suite.tracking import mirror, mirror_tracker
-from t5suite.tracking.callback_mirror import CALLBACKS, CallbackRun
 from t5suite.tracking.identity import Identity
-from t5suite.tracking.mirroring import Commands, Told
+from t5suite.tracking.mirrors import process as mirror
+from t5suite.tracking.mirrors import tracker as mirror_tracker
+from t5suite.tracking.mirrors.callback import CALLBACKS, CallbackRun
+from t5suite.tracking.mirrors.telling import Commands, Told
 from t5suite.tracking.sample_lines import SAMPLES, markdown
 from t5suite.tracking.trackers import TRACKERS, Trackers, tracker_names
 

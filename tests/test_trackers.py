@@ -17,12 +17,14 @@ from absl.testing import absltest, parameterized
 from wandb_server import API_KEY, BROKEN, REFUSED, WandbServer
 
 from t5suite.runs import METRICS
-from t5suite.tracking import mirror_tracker, mirroring, wandb_mirror
 from t5suite.tracking.event_files import last_step
 from t5suite.tracking.metric_lines import MetricLines, rows_by_step
-from t5suite.tracking.mirroring import Commands, Told
+from t5suite.tracking.mirrors import telling as mirroring
+from t5suite.tracking.mirrors import tracker as mirror_tracker
+from t5suite.tracking.mirrors import wandb as wandb_mirror
+from t5suite.tracking.mirrors.telling import Commands, Told
+from t5suite.tracking.mirrors.wandb import why_unreachable
 from t5suite.tracking.trackers import Trackers
-from t5suite.tracking.wandb_mirror import why_unreachable
 
 RUN_ID = "4f2a"
 ROOT = Path(__file__).parents[1]

@@ -152,9 +152,9 @@ def check_config(checkup: Checkup) -> list[Finding]:
     """`--config FILE` as the script would read it: every key a flag, every value of its kind."""
     if checkup.config is None:
         return []
-    from t5suite.training.argument_parser import parse_arguments
-    from t5suite.training.arguments import FINE_TUNING_ARGUMENTS
-    from t5suite.training.pre_training_arguments import PRE_TRAINING_ARGUMENTS
+    from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS
+    from t5suite.training.flags.parser import parse_arguments
+    from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS
 
     scripts = {"fine_tune_t5.py": FINE_TUNING_ARGUMENTS, "pre_train_t5.py": PRE_TRAINING_ARGUMENTS}
     refused = {}

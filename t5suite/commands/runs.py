@@ -77,7 +77,7 @@ def report(arguments) -> None:
       ConfigError: runs and sweeps at once, an unknown format or size.
     """
     from t5suite.reporting.published import check_size
-    from t5suite.tracking.sweep_records import is_sweep
+    from t5suite.tracking.sweeps.records import is_sweep
 
     formats, size = _formats(arguments), check_size(arguments.size)
     if arguments.max_examples < 0:
@@ -150,8 +150,8 @@ def report_runs(directories, as_json: bool, need_finished: bool = True) -> None:
 
 def report_sweeps(directories, as_json: bool) -> None:
     """Each sweep's trials as a table, or as JSON lines, and its pictures beside it."""
-    from t5suite.tracking.sweep_records import read_sweep
-    from t5suite.tracking.sweep_reports import draw_sweep, print_sweep, rows_of_sweep
+    from t5suite.tracking.sweeps.records import read_sweep
+    from t5suite.tracking.sweeps.reports import draw_sweep, print_sweep, rows_of_sweep
 
     for sweep in map(read_sweep, directories):
         if as_json:

@@ -36,9 +36,9 @@ def summary_flags(parser) -> None:
 
 def summary(arguments) -> None:
     """Prints the tables, or one JSON object."""
-    from t5suite.training.argument_parser import parse_arguments
-    from t5suite.training.arguments import FINE_TUNING_ARGUMENTS, FineTuningArguments
-    from t5suite.training.memory_flags import shapes_by_flags
+    from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments
+    from t5suite.training.flags.memory import shapes_by_flags
+    from t5suite.training.flags.parser import parse_arguments
     from t5suite.training.memory_summary import Load, print_summary, summarize
 
     for name in ("batch_size", "source_length", "target_length", "gradient_accumulation_steps", "num_gpus"):

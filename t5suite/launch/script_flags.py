@@ -6,7 +6,7 @@
     "'fast' is not a float"
 
 The table is made from the argument dataclasses, at the versions of the libraries that the project is tested with, by
-`python -m t5suite.training.flag_table`; a test keeps it equal to them.
+`python -m t5suite.training.flags.table`; a test keeps it equal to them.
 """
 
 import functools

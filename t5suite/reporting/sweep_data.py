@@ -4,7 +4,7 @@
 >>> data["best"], data["importances"]
 (7, {'learning_rate': 0.83, 'warmup_steps': 0.17})
 
-The plots are those of `t5suite.tracking.sweep_plots`: each trial's objective, learning curves, parameters, parallel
+The plots are those of `t5suite.tracking.sweeps.plots`: each trial's objective, learning curves, parameters, parallel
 coordinates, importance and a grid's means.
 """
 
@@ -13,9 +13,9 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from t5suite.reporting.figures import Plot
-from t5suite.tracking.sweep_importance import importances
-from t5suite.tracking.sweep_plots import INCHES, PLOTS
-from t5suite.tracking.sweep_records import Sweep, read_sweep
+from t5suite.tracking.sweeps.importance import importances
+from t5suite.tracking.sweeps.plots import INCHES, PLOTS
+from t5suite.tracking.sweeps.records import Sweep, read_sweep
 
 TITLES = {
     "objective": "Every trial and the best so far",

@@ -11,9 +11,9 @@ from rich.table import Table
 
 from t5suite.data.text.documents import bundled_text, read_documents
 from t5suite.tracking.dry_runs import print_settings
-from t5suite.training.progress import short_number
+from t5suite.training.monitoring.progress import short_number
+from t5suite.training.monitoring.throughput import forward_flops
 from t5suite.training.steps import update_size
-from t5suite.training.throughput import forward_flops
 
 
 def print_dry_run(settings: dict, changed: dict, model, tokenizer, collator, args) -> dict:

@@ -8,7 +8,7 @@ from t5suite.model_cards.pre_trained import write_pre_trained_card
 from t5suite.models.families import family_of_model
 from t5suite.tracking import reports
 from t5suite.tracking.plots import loss_curve
-from t5suite.training.pre_training_evaluation import NAME, HeldOut
+from t5suite.training.pre_training.evaluation import NAME, HeldOut
 
 
 def results_of(report, entropies: dict[str, float]) -> dict:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from t5suite.errors import EXIT_FINISHED
 from t5suite.lookup import find
-from t5suite.tracking.callback_mirror import CALLBACKS
 from t5suite.tracking.identity import Identity
-from t5suite.tracking.mirror_tracker import MirrorTracker
+from t5suite.tracking.mirrors.callback import CALLBACKS
+from t5suite.tracking.mirrors.tracker import MirrorTracker
 from t5suite.tracking.tensorboard_tracker import TensorBoardTracker
 from t5suite.tracking.wandb_tracker import WandbTracker
 

@@ -1,4 +1,4 @@
-"""Weights & Biases as training sees it: a process beside it (`wandb_mirror`).
+"""Weights & Biases as training sees it: a process beside it (`mirrors.wandb`).
 
     >>> tracker = WandbTracker(run_dir, "4f2a", {"seed": 1}, Identity())       # at once; W&B starts meanwhile
     >>> tracker.begin(step=0)
@@ -15,8 +15,8 @@ import shlex
 from pathlib import Path
 
 from t5suite.tracking.identity import Identity
-from t5suite.tracking.mirror_tracker import MirrorTracker
-from t5suite.tracking.wandb_mirror import FOLDER, MODULE
+from t5suite.tracking.mirrors.tracker import MirrorTracker
+from t5suite.tracking.mirrors.wandb import FOLDER, MODULE
 
 logger = logging.getLogger(__name__)
 

@@ -45,13 +45,13 @@ from t5suite.training.cut_texts import warn_of_cut_texts
 from t5suite.training.eval_sets import load_eval_sets, selection_eval_sets, widen_for_training_targets
 from t5suite.training.evaluation import Decoding, EvalSet, Evaluator, Report, task_values
 from t5suite.training.family_checks import GENERATION_FLAGS, check_module, check_positions
+from t5suite.training.flags.tracking import add_profile
 from t5suite.training.losses import ModuleLoss, SquaredLoss
-from t5suite.training.plug_in_batches import with_transform
-from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns, add_plug_in_callbacks
-from t5suite.training.progress import shows_bars
-from t5suite.training.samples import SampleCallback
+from t5suite.training.monitoring.progress import shows_bars
+from t5suite.training.monitoring.samples import SampleCallback
+from t5suite.training.plug_ins.batches import with_transform
+from t5suite.training.plug_ins.functions import NO_PLUG_INS, PlugIns, add_plug_in_callbacks
 from t5suite.training.steps import TRAINING_FLAGS, update_size
-from t5suite.training.tracking_arguments import add_profile
 from t5suite.training.trainer import SuiteTrainer
 
 logger = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ def plan_tasks(
 
     Args:
       metric: the metric that selects checkpoints instead of the task's own, for a single task ('loss': any run).
-      own_metrics: there are metrics of the user's own, which `metric` may name (`plug_in_metrics.add_metrics` looks).
+      own_metrics: there are metrics of the user's own, which `metric` may name (`plug_ins.metrics.add_metrics` looks).
     """
     registry = load_registry(task_file)
     train, evaluate, average = resolve_names(benchmark, dataset_name, registry, MIXTURES)

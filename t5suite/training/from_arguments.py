@@ -35,14 +35,14 @@ from t5suite.training.fine_tuning import (
     make_trainer,
     plan_tasks,
 )
+from t5suite.training.flags.plug_ins import metric_functions, module_settings, plug_ins_of
 from t5suite.training.own_plans import own_plan, settle_no_eval
-from t5suite.training.plug_in_arguments import metric_functions, module_settings, plug_ins_of
-from t5suite.training.plug_in_metrics import add_metrics
-from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns
-from t5suite.training.pre_training import control_ids
-from t5suite.training.pre_training_collators import make_collator
-from t5suite.training.pre_training_evaluation import EVALUATION_SEED
-from t5suite.training.pre_training_text import Examples, block_data, pair_data, stream_data, tokenized_text
+from t5suite.training.plug_ins.functions import NO_PLUG_INS, PlugIns
+from t5suite.training.plug_ins.metrics import add_metrics
+from t5suite.training.pre_training.collators import make_collator
+from t5suite.training.pre_training.evaluation import EVALUATION_SEED
+from t5suite.training.pre_training.steps import control_ids
+from t5suite.training.pre_training.text import Examples, block_data, pair_data, stream_data, tokenized_text
 from t5suite.training.resuming.resets import Start, choose_start
 
 logger = logging.getLogger(__name__)

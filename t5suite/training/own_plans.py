@@ -13,9 +13,9 @@ from t5suite.data.formats.data_classes import class_form, class_name
 from t5suite.data.formats.data_formats import FORMAT_FLAGS, FormatOptions, form_name, format_form
 from t5suite.data.formats.own_data import OWN_BENCHMARK, OwnData, Wishes, distinct_names, own_data
 from t5suite.errors import ConfigError
-from t5suite.training.argument_parser import read_json_text
 from t5suite.training.fine_tuning import Plan, choose_metric
-from t5suite.training.plug_in_arguments import metric_functions, named_metrics
+from t5suite.training.flags.parser import read_json_text
+from t5suite.training.flags.plug_ins import metric_functions, named_metrics
 from t5suite.yaml_files import read_yaml
 
 logger = logging.getLogger(__name__)

@@ -21,15 +21,15 @@ from t5suite.models.own_models import OwnModel, class_name
 from t5suite.redaction import RedactingFormatter
 from t5suite.run_lock import RunLock
 from t5suite.runs import MANIFEST, Run
-from t5suite.training.chatter import hush
 from t5suite.training.checkpoints import STATE_FILE, clean_leftovers
-from t5suite.training.energy import metered
-from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns
+from t5suite.training.monitoring.chatter import hush
+from t5suite.training.monitoring.energy import metered
+from t5suite.training.monitoring.progress import settle_bars
+from t5suite.training.plug_ins.functions import NO_PLUG_INS, PlugIns
 from t5suite.training.processes.lifelines import watching_ranks
 from t5suite.training.processes.rank_logs import RankLog, attached, logging_to
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.signals import stop_requests
-from t5suite.training.progress import settle_bars
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,8 @@ from t5suite.errors import ConfigError
 from t5suite.training.evaluation import selection_value
 from t5suite.training.limits import limit_callbacks
 from t5suite.training.losses import TokenLoss
-from t5suite.training.monitors import StepMonitor
+from t5suite.training.monitoring.monitors import StepMonitor
+from t5suite.training.monitoring.progress import show_progress, shows_bars
 from t5suite.training.neftune import NeftuneCallback
 from t5suite.training.optimization import (
     build_optimizer,
@@ -30,9 +31,8 @@ from t5suite.training.optimization import (
     check_their_settings,
     sets_its_own_rates,
 )
-from t5suite.training.plug_in_metrics import Measuring
+from t5suite.training.plug_ins.metrics import Measuring
 from t5suite.training.processes.weight_agreement import holds_parts
-from t5suite.training.progress import show_progress, shows_bars
 from t5suite.training.resuming.checkpointing import Checkpointing
 from t5suite.training.resuming.exact_resume import ExactResume
 from t5suite.training.resuming.resets import Position, examples_before

@@ -19,7 +19,7 @@ from t5suite.errors import ConfigError
 from t5suite.launch.script_flags import flags_of
 from t5suite.lookup import suggestion
 from t5suite.models.presets import PRESETS
-from t5suite.training.plug_ins import PlugIns, check_callbacks
+from t5suite.training.plug_ins.functions import PlugIns, check_callbacks
 
 SCRIPT = "fine_tune_t5"
 

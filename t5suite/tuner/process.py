@@ -23,8 +23,8 @@ from transformers.trainer_callback import ProgressCallback
 from transformers.utils import logging as transformers_logging
 
 from t5suite.errors import Preempted
-from t5suite.training.chatter import LOGGERS, is_news
 from t5suite.training.checkpoints.states import random_state, restore_random_state
+from t5suite.training.monitoring.chatter import LOGGERS, is_news
 from t5suite.training.processes.signals import SET_UP, stop_requests
 from t5suite.training.sharding.process_state import keeping_process_state
 

@@ -24,9 +24,10 @@ from t5suite.tracking import reports
 from t5suite.tracking.trackers import Trackers, tracker_names
 from t5suite.training import fine_tuning as steps
 from t5suite.training import steps as shared
-from t5suite.training.adapter_arguments import adapt_by_flags, write_merged
-from t5suite.training.argument_parser import changed_settings, parse_arguments
-from t5suite.training.arguments import FINE_TUNING_ARGUMENTS, FineTuningArguments
+from t5suite.training.flags.adapters import adapt_by_flags, write_merged
+from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments
+from t5suite.training.flags.parser import changed_settings, parse_arguments
+from t5suite.training.flags.tracking import identity_of
 from t5suite.training.from_arguments import (
     data_for,
     encoding_by_flags,
@@ -40,7 +41,6 @@ from t5suite.training.from_arguments import (
     trainer_for,
 )
 from t5suite.training.resuming.resets import going_on
-from t5suite.training.tracking_arguments import identity_of
 from t5suite.tuner.answers import Asked
 from t5suite.tuner.inputs import argv_of, callables_of, inputs_of, joined
 from t5suite.tuner.process import OwnProcess, plain_progress

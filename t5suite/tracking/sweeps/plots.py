@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from t5suite.tracking.sweep_records import Sweep, Trial, is_number
+from t5suite.tracking.sweeps.records import Sweep, Trial, is_number
 
 FOLDER = "plots"
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#8C8C8C"
@@ -38,7 +38,7 @@ def draw_plots(sweep: Sweep, importances: dict[str, float]) -> list[Path]:
     """Draws every plot that the sweep has data for into `plots/`; those without are removed, should they be there.
 
     Args:
-      importances: parameter -> share, the most important first (`sweep_importance`).
+      importances: parameter -> share, the most important first (`importance`).
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # no display, no global state
     from matplotlib.figure import Figure

@@ -11,7 +11,7 @@
 | `metrics` | predictions, targets (texts), and `rows=` where asked for | `{name: points}`, more being better |
 | `callbacks` | | instances of transformers' `TrainerCallback` |
 
-As flags they are `module:Name` (`plug_in_arguments`). A module is found as `import` finds it, and importing it runs it:
+As flags they are `module:Name` (`flags.plug_ins`). A module is found as `import` finds it, and importing it runs it:
 only what the user names is imported, nothing that a checkpoint says.
 """
 
@@ -29,9 +29,9 @@ class PlugIns(NamedTuple):
     """What the user adds to a run; nothing by default.
 
     Attributes:
-      batch_transform: see `plug_in_batches`.
+      batch_transform: see `plug_ins.batches`.
       transforms_evaluation: whether evaluation's batches go through `batch_transform`, too.
-      batch_metrics, metrics: see `plug_in_metrics`.
+      batch_metrics, metrics: see `plug_ins.metrics`.
       callbacks: added behind the suite's own; `remember() -> dict` and `recall(dict)` carry state over a restart.
       model_class: what `--model_class` names, only to be written down.
     """

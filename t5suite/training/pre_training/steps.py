@@ -3,8 +3,8 @@
     >>> trainer = make_trainer(model, tokenizer, args, examples, train_collator, eval_collator)
     >>> trainer.train()
 
-`pre_train_t5.py` calls them one after the other. Where the text comes from stands in `pre_training_text`, what becomes
-of it in `pre_training_collators`, how it is scored in `pre_training_evaluation`.
+`pre_train_t5.py` calls them one after the other. Where the text comes from stands in `text`, what becomes
+of it in `collators`, how it is scored in `evaluation`.
 """
 
 import logging
@@ -18,17 +18,17 @@ from t5suite.errors import ConfigError
 from t5suite.models.own_models import OwnModel
 from t5suite.runs import sweep_run_id
 from t5suite.training.callbacks import MetricsCallback
+from t5suite.training.flags.tracking import add_profile
 from t5suite.training.losses import PAIR_LABELS, WatchedLoss
-from t5suite.training.monitors import StepMonitor, weight_norm
-from t5suite.training.plug_ins import add_plug_in_callbacks
-from t5suite.training.pre_training_collators import unheeded_settings
-from t5suite.training.pre_training_evaluation import NAME, PreTrainingEvaluator
-from t5suite.training.pre_training_text import Examples
-from t5suite.training.progress import shows_bars
-from t5suite.training.samples import SampleCallback
+from t5suite.training.monitoring.monitors import StepMonitor, weight_norm
+from t5suite.training.monitoring.progress import shows_bars
+from t5suite.training.monitoring.samples import SampleCallback
+from t5suite.training.monitoring.throughput import peak_flops
+from t5suite.training.plug_ins.functions import add_plug_in_callbacks
+from t5suite.training.pre_training.collators import unheeded_settings
+from t5suite.training.pre_training.evaluation import NAME, PreTrainingEvaluator
+from t5suite.training.pre_training.text import Examples
 from t5suite.training.steps import TRAINING_FLAGS
-from t5suite.training.throughput import peak_flops
-from t5suite.training.tracking_arguments import add_profile
 from t5suite.training.trainer import SuiteTrainer
 
 logger = logging.getLogger(__name__)

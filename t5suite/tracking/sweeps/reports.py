@@ -15,9 +15,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from t5suite.tracking.sweep_importance import importances
-from t5suite.tracking.sweep_plots import draw_plots, group_label, wrapped
-from t5suite.tracking.sweep_records import Sweep, Trial, is_number
+from t5suite.tracking.sweeps.importance import importances
+from t5suite.tracking.sweeps.plots import draw_plots, group_label, wrapped
+from t5suite.tracking.sweeps.records import Sweep, Trial, is_number
 
 # Columns of a table that is not on a terminal.
 WIDTH = 118

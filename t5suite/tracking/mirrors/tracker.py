@@ -1,4 +1,4 @@
-"""A tracker as training sees it: a process beside it that cannot hold it up (`mirroring`).
+"""A tracker as training sees it: a process beside it that cannot hold it up (`telling`).
 
     >>> tracker = MirrorTracker(run_dir, "4f2a", {"seed": 1}, Identity(), "aim", "aim")     # at once
     >>> tracker.begin(step=0)
@@ -25,14 +25,14 @@ from t5suite.errors import EXIT_PREEMPTED
 from t5suite.redaction import redacted_value
 from t5suite.runs import write_json
 from t5suite.tracking.identity import Identity
-from t5suite.tracking.mirroring import OUTPUT_FILE, SETUP_FILE
+from t5suite.tracking.mirrors.telling import OUTPUT_FILE, SETUP_FILE
 
 logger = logging.getLogger("t5suite.tracking")
 
 FINISH_SECONDS = 15.0
 # A run that was told to stop has little time (often 30 s) and comes back: what the tracker lacks is sent then.
 PREEMPTED_SECONDS = 8.0
-MODULE = "t5suite.tracking.mirror"
+MODULE = "t5suite.tracking.mirrors.process"
 
 
 class MirrorTracker:

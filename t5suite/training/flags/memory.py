@@ -10,7 +10,7 @@ from pathlib import Path
 
 from t5suite.errors import ConfigError
 from t5suite.models.configs import load_config
-from t5suite.training.adapter_arguments import adapt_by_flags
+from t5suite.training.flags.adapters import adapt_by_flags
 from t5suite.training.from_arguments import pre_training_collators, tokenizer_and_model
 from t5suite.training.memory_summary import Load, print_summary, summarize
 

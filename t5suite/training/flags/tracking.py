@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from t5suite.errors import ConfigError
 from t5suite.tracking.identity import AIM_REPO, Identity
 from t5suite.tracking.trackers import tracker_names
-from t5suite.training.profiling import ProfileCallback, parse_steps
+from t5suite.training.monitoring.profiling import ProfileCallback, parse_steps
 
 
 @dataclass

@@ -19,16 +19,16 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 from t5suite.errors import ConfigError
 from t5suite.models.placement import check_flags
 from t5suite.optim.schedules import SCHEDULES
-from t5suite.training.adapter_arguments import AdapterArguments
-from t5suite.training.bounds import with_cure
-from t5suite.training.data_format_arguments import DataFormatArguments
-from t5suite.training.instruction_arguments import InstructionArguments
+from t5suite.training.flags.adapters import AdapterArguments
+from t5suite.training.flags.bounds import with_cure
+from t5suite.training.flags.data_formats import DataFormatArguments
+from t5suite.training.flags.instructions import InstructionArguments
+from t5suite.training.flags.plug_ins import PlugInArguments
+from t5suite.training.flags.tracking import TrackingArguments
 from t5suite.training.optimization import check_schedule, resolve_names
-from t5suite.training.plug_in_arguments import PlugInArguments
 from t5suite.training.processes.ranks import check_meeting_place
 from t5suite.training.resuming.resets import parse_reset
 from t5suite.training.sharding.settling import begin_sharding, settle_sharding
-from t5suite.training.tracking_arguments import TrackingArguments
 
 
 @dataclass

@@ -12,7 +12,7 @@ import time
 import torch
 from transformers import TrainerCallback
 
-from t5suite.training.throughput import forward_flops, utilisation
+from t5suite.training.monitoring.throughput import forward_flops, utilisation
 
 logger = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from t5suite.errors import ConfigError
-from t5suite.training.plug_ins import PlugIns
+from t5suite.training.plug_ins.functions import PlugIns
 
 
 class TransformedCollator:
@@ -54,7 +54,7 @@ class TransformedCollator:
         if _random_state() != before:
             raise ConfigError(
                 f"{self.where}: it draws from global random numbers, which a resumed run cannot repeat; "
-                "draw from row_generators(batch, seed) of t5suite.training.plug_in_batches"
+                "draw from row_generators(batch, seed) of t5suite.training.plug_ins.batches"
             )
         if _rows(made) != rows:
             raise ConfigError(f"{self.where}: it made {_rows(made)} rows of {rows}; it must keep the batch's rows")

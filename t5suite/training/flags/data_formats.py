@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from t5suite.errors import ConfigError
-from t5suite.training.plug_in_arguments import named_metrics
+from t5suite.training.flags.plug_ins import named_metrics
 
 FORMATS = ("jsonl", "csv", "tsv", "parquet", "translation", "alpaca", "text", "hub")
 # Lists of equal length: one value for each data set.

@@ -14,8 +14,8 @@ from t5suite.data.objectives import OBJECTIVES
 from t5suite.errors import ConfigError
 from t5suite.lookup import find
 from t5suite.models.vocabulary import MODE_TOKENS
-from t5suite.training.arguments import ModelArguments, SuiteTrainingArguments
-from t5suite.training.plug_in_arguments import TrainingPlugIns
+from t5suite.training.flags.fine_tuning import ModelArguments, SuiteTrainingArguments
+from t5suite.training.flags.plug_ins import TrainingPlugIns
 
 OWN_TEXT_INPUTS_LENGTH = 512
 BUNDLED_TEXT_INPUTS_LENGTH = 64

@@ -1,6 +1,6 @@
 """The process that mirrors a run's `metrics.jsonl` to Weights & Biases, beside the training process.
 
-    python -m t5suite.tracking.wandb_mirror runs/glue-rte-t5-small      # sends what W&B does not have yet, once
+    python -m t5suite.tracking.mirrors.wandb runs/glue-rte-t5-small      # sends what W&B does not have yet, once
 
 W&B gets one row a step, and each step once. How far it has come, the server is asked; offline, `told.json` says what
 whole segments (`offline-run-*`) hold, and a segment that a crash left unfinished is set aside and sent again: wandb
@@ -17,13 +17,13 @@ from t5suite.errors import EXIT_FINISHED, EXIT_IO, EXIT_PREEMPTED
 from t5suite.runs import MANIFEST, METRICS, read_json
 from t5suite.tracking.identity import PROJECT
 from t5suite.tracking.metric_lines import MetricLines
-from t5suite.tracking.mirroring import Commands, Told, leave, lock, outcome_of, send_rows, serve, setup_of
+from t5suite.tracking.mirrors.telling import Commands, Told, leave, lock, outcome_of, send_rows, serve, setup_of
 from t5suite.tracking.sample_lines import COLUMNS, SampleLines, cells, result_rows
 
 logger = logging.getLogger(__name__)
 
 FOLDER = "wandb"
-MODULE = "t5suite.tracking.wandb_mirror"
+MODULE = "t5suite.tracking.mirrors.wandb"
 PROBE_SECONDS = 6.0
 INIT_SECONDS = 30.0
 FINISH_SECONDS = 10.0

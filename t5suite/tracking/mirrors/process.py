@@ -1,6 +1,6 @@
 """The process that mirrors a run to Aim, Trackio or one of the trackers that Hugging Face's callbacks know.
 
-    python -m t5suite.tracking.mirror runs/glue-rte-t5-small aim        # sends what Aim does not have yet, once
+    python -m t5suite.tracking.mirrors.process runs/glue-rte-t5-small aim   # sends what Aim does not have yet
 
 A tracker gets one row a step, and each step once: `told.json` says how far it has come, and trackers that can say it
 better are asked. One that a run goes on to after a restart is the same run over there.
@@ -11,12 +11,12 @@ from pathlib import Path
 
 from t5suite.errors import EXIT_BAD_CONFIGURATION, EXIT_FINISHED, EXIT_IO
 from t5suite.runs import MANIFEST, METRICS, read_json
-from t5suite.tracking.aim_mirror import AimRun
-from t5suite.tracking.callback_mirror import CALLBACKS, CallbackRun
 from t5suite.tracking.metric_lines import MetricLines
-from t5suite.tracking.mirroring import Commands, Told, leave, lock, outcome_of, send_rows, serve, setup_of
+from t5suite.tracking.mirrors.aim import AimRun
+from t5suite.tracking.mirrors.callback import CALLBACKS, CallbackRun
+from t5suite.tracking.mirrors.telling import Commands, Told, leave, lock, outcome_of, send_rows, serve, setup_of
+from t5suite.tracking.mirrors.trackio import TrackioRun
 from t5suite.tracking.sample_lines import SampleLines
-from t5suite.tracking.trackio_mirror import TrackioRun
 
 
 class Rows:

@@ -4,8 +4,8 @@
     (ModelArguments(...), DataArguments(...), EvaluationArguments(...), SuiteTrainingArguments(...))
 
 A YAML file comes first (as the sole positional argument or as `--config`), flags override it. Both `--flag value` and
-`--flag=value` are understood, as are `True`, `False` and `None`, and whatever else sweep agents write
-(`t5suite.training.sweep_words`). A mistyped flag or value is answered with where it stands and what would be right.
+`--flag=value` are understood, as are `True`, `False` and `None`, and whatever else sweep agents write (`sweep_words`).
+A mistyped flag or value is answered with where it stands and what would be right.
 """
 
 import argparse
@@ -26,10 +26,10 @@ from t5suite.launch.script_flags import is_script
 from t5suite.launch.script_help import answer
 from t5suite.lookup import in_plain_words, suggestion
 from t5suite.shipped import shipped_folder
-from t5suite.training.bounds import check_bounds
+from t5suite.training.flags.bounds import check_bounds
+from t5suite.training.flags.sweep_words import flags_and_files, list_items, settings_text, table_text
 from t5suite.training.processes.launcher_flags import without_launcher_flags
 from t5suite.training.sharding.process_state import keeping_process_state
-from t5suite.training.sweep_words import flags_and_files, list_items, settings_text, table_text
 from t5suite.yaml_files import read_yaml
 
 # Flags that transformers 5 removed -> what serves instead.

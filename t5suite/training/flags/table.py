@@ -1,6 +1,6 @@
 """Writes the table of all flags that programs without torch read (`t5suite.launch.script_flags`).
 
-    python -m t5suite.training.flag_table          # after a change of the argument dataclasses or of transformers
+    python -m t5suite.training.flags.table          # after a change of the argument dataclasses or of transformers
 
 A flag's entry says what `argparse` would: its type, its choices, whether it takes several values or None, its default
 and help; and of a flag that is ours, not Hugging Face's, the group that it belongs to.
@@ -15,9 +15,9 @@ import typing
 from t5suite.launch.script_flags import TABLE_FILE
 from t5suite.optim.optimizers import OPTIMIZERS
 from t5suite.optim.schedules import SCHEDULES
-from t5suite.training.argument_parser import REMOVED_FLAGS, SETTINGS_FLAGS
-from t5suite.training.arguments import FINE_TUNING_ARGUMENTS
-from t5suite.training.pre_training_arguments import PRE_TRAINING_ARGUMENTS
+from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS
+from t5suite.training.flags.parser import REMOVED_FLAGS, SETTINGS_FLAGS
+from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS
 
 SCRIPTS = {"fine_tune_t5": FINE_TUNING_ARGUMENTS, "pre_train_t5": PRE_TRAINING_ARGUMENTS}
 

@@ -9,7 +9,7 @@ finished trials, and its variance divided among the parameters. With few trials 
 
 import warnings
 
-from t5suite.tracking.sweep_records import Sweep, is_number
+from t5suite.tracking.sweeps.records import Sweep, is_number
 
 FEWEST_TRIALS = 4
 
