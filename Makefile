@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 # One thread: the model is so small that a second one waits more than it helps.
 DEMO := OMP_NUM_THREADS=1 $(BIN)/python fine_tune_t5.py recipes/mini.yaml
 
-.PHONY: help install demo docs test test-all faults fuzz lint format clean
+.PHONY: help install demo bench docs test test-all faults fuzz lint format clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -41,6 +41,9 @@ fuzz: $(INSTALLED)  ## 100,000 made inputs to parsers, readers, task files and m
 
 faults: $(INSTALLED)  ## inject 44 faults into real runs, two at once; a table, and faults.json
 	$(BIN)/python -m faults
+
+bench: $(INSTALLED)  ## speed against what people use today, a table with goals, and build/bench.json (minutes)
+	$(BIN)/python -m benchmarks
 
 docs: $(INSTALLED)  ## build the documentation into build/site; warnings are errors
 	$(BIN)/python -m docs.builders

@@ -1,6 +1,6 @@
 """How fast span corruption is collated, against the algorithm written plainly a row at a time.
 
-    python -m benchmarks.collator [--json]
+    python -m benchmarks.collator
 
 Both make the same tensors of 128 blocks of 568 tokens (512 inputs, 114 targets), on one thread, new noise in every
 batch; they take turns, and processor time is counted. Before anything is timed, it is checked that both obey the same
@@ -8,18 +8,13 @@ law: equal counts, equal tokens from equal masks, and no difference between thei
 test would notice.
 """
 
-import argparse
 import itertools
-import json
-import platform
-import sys
 
 import numpy as np
-import torch
 from scipy import stats
 
+from benchmarks.harness import Goal, Work, run
 from benchmarks.plain_span_corruption import EOS, FIRST_SENTINEL, plain_collate, plain_noise_mask, plain_side
-from benchmarks.timing import interleaved, summary
 from t5suite.data.objectives import DatumRngs, corrupt_batch, noise_masks
 from t5suite.data.pre_training_collator import T5DataCollator
 
@@ -78,62 +73,35 @@ def _chi_square_p(ours, plain):
     return stats.chi2_contingency(cells[:, cells.sum(axis=0) > 0]).pvalue
 
 
-def measure(batch_size=128, repetitions=15, batches=5):
-    """Processor milliseconds a batch of both, and how many times faster ours is."""
+def collation(device: str, batch_size=128, batches=5, rows=10_000) -> Work:
+    """C1. The peer is told once with rows that are arrays, as a memory map gives them."""
+    p_values = check_same_law(568, rows)
     collator = T5DataCollator(sentinel_ids=SENTINELS, eos_token_id=EOS)
     blocks_BL = np.random.default_rng(0).integers(2, 32000, (batch_size, collator.tokens_length)).astype(np.uint16)
     rng, indices = np.random.default_rng(0), itertools.count()
-    pool = iter(
-        [
-            [{"input_ids": block, "index": next(indices)} for block in blocks_BL]
-            for _ in range(2 * batches * (repetitions + 2))
-        ]
-    )
 
     def repeat(collate):
         for _ in range(batches):
-            batch = collate(next(pool))
+            batch = collate([{"input_ids": block, "index": next(indices)} for block in blocks_BL])
         return batch
 
     contenders = {
         "ours": lambda: repeat(collator),
-        "plain": lambda: repeat(lambda examples: plain_collate(examples, rng)),
+        "row by row": lambda: repeat(lambda examples: plain_collate(examples, rng)),
     }
     shapes = [{name: tensor.shape for name, tensor in call().items()} for call in contenders.values()]
     assert shapes[0] == shapes[1], shapes
-    times = interleaved(contenders, repetitions)
-    per_batch = {name: summary([total / batches for total in totals]) for name, totals in times.items()}
-    ratios = [plain / ours for ours, plain in zip(times["ours"], times["plain"])]
-    return {
-        "batch_size": batch_size,
-        "tokens": collator.tokens_length,
-        "inputs": collator.inputs_length,
-        "targets": collator.targets_length,
-        "milliseconds": per_batch,
-        "times_faster": summary(ratios),
-        "raw_tokens_per_second": batch_size * collator.tokens_length / per_batch["ours"]["median"] * 1e3,
-    }
+    return Work(
+        f"collate {batch_size} x {collator.tokens_length}",
+        contenders,
+        {"row by row": Goal(0.05)},
+        f"equal tokens; the same law, smallest p of {len(p_values)}: {min(p_values.values()):.3f}",
+        calls=batches,
+        figures={"tokens": batch_size * collator.tokens_length, "p_values": p_values},
+    )
 
 
-def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one line of JSON")
-    parser.add_argument("--rows", type=int, default=10_000, help="rows that the laws are compared on")
-    parser.add_argument("--repetitions", type=int, default=15, help="timed turns of each contender (at least 7)")
-    options = parser.parse_args(argv)
-    torch.set_num_threads(1)
-    found = {"p_values": check_same_law(568, options.rows), **measure(repetitions=options.repetitions)}
-    found["versions"] = {"python": platform.python_version(), "numpy": np.__version__, "torch": torch.__version__}
-    if options.json:
-        print(json.dumps(found, allow_nan=False))
-        return found
-    print(f"same law: smallest p-value {min(found['p_values'].values()):.3f} of {len(found['p_values'])}")
-    for name, times in found["milliseconds"].items():
-        print(f"{name:6} {times['median']:7.2f} ms a batch   ({times['low']:.2f} to {times['high']:.2f})")
-    ratio = found["times_faster"]
-    print(f"ours is {ratio['median']:.1f} times faster   ({ratio['low']:.1f} to {ratio['high']:.1f})")
-    return found
-
+WORKS = {"C1": collation}
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run(__doc__, WORKS)

@@ -98,4 +98,14 @@ def hardware() -> dict:
     gpus = (
         [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
     )
-    return {"platform": platform.platform(), "cores": os.cpu_count(), "gpus": gpus}
+    return {"platform": platform.platform(), "processor": processor_name(), "cores": os.cpu_count(), "gpus": gpus}
+
+
+def processor_name() -> str:
+    """What the processor calls itself: `AMD EPYC 9R14`; its architecture where the system does not tell."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())

@@ -1,0 +1,68 @@
+"""All measurements of speed against peers, each in a process of its own: one table, and one JSON file.
+
+python -m benchmarks                                  # `make bench`: everything that a CPU can tell
+python -m benchmarks --device cuda --only step        # what a GPU can tell, of these modules
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from benchmarks.harness import HEADER, rows_of
+
+ROOT = Path(__file__).resolve().parent.parent
+MODULES = {
+    "collator": "span corruption of a batch (C1)",
+    "optimizers": "an update of AdamW with RMS scaling (C9)",
+}
+
+
+def run_module(module: str, repetitions: int, device: str, folder: Path) -> dict | None:
+    """What a module found, or None where it failed; its own words go to standard error."""
+    found = folder / f"{module}.json"
+    words = [sys.executable, "-m", f"benchmarks.{module}", "--repetitions", str(repetitions), "--device", device]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    run = subprocess.run([*words, "--json", str(found)], cwd=ROOT, stdout=subprocess.DEVNULL, env=environment)
+    return json.loads(found.read_text(encoding="utf-8")) if run.returncode == 0 else None
+
+
+def main(argv=None) -> int:
+    """Prints a table line as soon as it is known; 1 where a module failed. A goal that is missed is no failure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repetitions", type=int, default=7)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--only", nargs="+", choices=tuple(MODULES), default=tuple(MODULES), metavar="MODULE")
+    parser.add_argument("--json", default="build/bench.json", metavar="FILE")
+    options = parser.parse_args(argv)
+    report, failed, started = {"environment": None, "results": []}, [], time.monotonic()
+    print(HEADER, flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        for module in options.only:
+            found = run_module(module, options.repetitions, options.device, Path(folder))
+            if found is None:
+                failed.append(module)
+                continue
+            report["environment"] = found["environment"]
+            report["results"] += found["results"]
+            for result in found["results"]:
+                print("\n".join(rows_of(result)), flush=True)
+    report["seconds"] = round(time.monotonic() - started, 1)
+    Path(options.json).parent.mkdir(parents=True, exist_ok=True)
+    Path(options.json).write_text(json.dumps(report, allow_nan=False, indent=1) + "\n", encoding="utf-8")
+    verdicts = Counter(
+        peer["verdict"] for found in report["results"] for peer in found["peers"].values() if "verdict" in peer
+    )
+    print(f"{', '.join(f'{n} {name}' for name, n in verdicts.items())}; {report['seconds']} s; all in {options.json}")
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
