@@ -129,59 +129,67 @@ def load_model(
     """
     check_class_given(name, model_class)
     own_class = class_named(model_class) if model_class is not None else None
+    shared = {"tokenizer": tokenizer, "from_scratch": from_scratch, "family": family, "tasks": tasks}
     if own_class is not None and not is_transformers_class(own_class):
-        return load_module(
-            model_class,
-            tokenizer=tokenizer,
-            arguments=model_class_args,
-            folder=name,
-            from_scratch=from_scratch,
-            family=family,
-            tasks=tasks,
-        )
+        return load_module(model_class, arguments=model_class_args, folder=name, **shared)
     if model_class_args:
         raise ConfigError(
             "--model_class_args: a class of transformers' is made of its configuration: --config_overrides"
         )
+    shared |= {
+        "config_name": config_name,
+        "config_overrides": config_overrides,
+        "dropout_rate": dropout_rate,
+        "init_checkpoint": init_checkpoint,
+        "attn_implementation": attn_implementation,
+        "quantization": quantization,
+        "trust_remote_code": trust_remote_code,
+    }
     if is_adapter(name):
-        return load_adapter(
-            name,
-            tokenizer=tokenizer,
-            base=adapter_base,
-            config_name=config_name,
-            from_scratch=from_scratch,
-            config_overrides=config_overrides,
-            dropout_rate=dropout_rate,
-            family=family,
-            tasks=tasks,
-            init_checkpoint=init_checkpoint,
-            attn_implementation=attn_implementation,
-            quantization=quantization,
-            trust_remote_code=trust_remote_code,
-        )
+        return load_adapter(name, base=adapter_base, **shared)
     if adapter_base is not None:
         raise ConfigError(f"--adapter_base has no effect: --model_name_or_path {name} is no adapter's folder")
+    return _load_whole_model(
+        name,
+        own=None if own_class is None else (own_class, model_class),
+        sentence_pairs=sentence_pairs,
+        num_new_tokens=num_new_tokens,
+        allow_missing_keys=allow_missing_keys,
+        revision=revision,
+        **shared,
+    )
+
+
+def _load_whole_model(
+    name,
+    *,
+    own,
+    tokenizer,
+    config_name,
+    from_scratch,
+    config_overrides,
+    dropout_rate,
+    family,
+    sentence_pairs,
+    tasks,
+    num_new_tokens,
+    init_checkpoint,
+    allow_missing_keys,
+    attn_implementation,
+    quantization,
+    revision,
+    trust_remote_code,
+):
+    """A model of one of transformers' classes, or of a subclass of the user's own (`own`: the class and its name)."""
     scratch = from_scratch or config_name is not None or name is None
     config_name = config_name or name or BUNDLED_MODEL
-    config_class = unknown_config_class(own_class)
-    if config_class is not None and config_name == BUNDLED_MODEL:
-        config_name = None
-    config = load_config(
-        config_name, config_overrides, dropout_rate, revision, trust_remote_code, scratch, config_class
+    config, family = _config_and_family(
+        config_name, own, family, config_overrides, dropout_rate, revision, trust_remote_code, scratch
     )
-    if own_class is not None:
-        mark_class(config, own_class, model_class, family)
-    else:
-        check_no_class(config, config_name)
-    family = family_of(config, family)
     options = {"dtype": torch.float32, "trust_remote_code": trust_remote_code}
     options |= quantization_options(quantization, name, scratch)
     options |= _attention_options(config, attn_implementation)
-    head = head_for(tasks) if tasks and family == "masked" else None
-    auto_class = model_class_for(config, family, sentence_pairs) if head is None else HEAD_CLASS
-    if own_class is not None:
-        head, auto_class = None, OneClass(own_class, type(config))
-    new_head = head is not None and give_head(config, head)
+    auto_class, new_head = _class_and_head(config, own, family, sentence_pairs, tasks)
     special_tokens = FAMILIES[family].special_tokens
     if scratch:
         fit_config(config, tokenizer, fixed="vocab_size" in parse_overrides(config_overrides))
@@ -198,6 +206,29 @@ def load_model(
     if config.model_type in T5_TYPES:
         accept_packed_batches(model)
     return model
+
+
+def _config_and_family(name, own, family, overrides, dropout_rate, revision, trust_remote_code, scratch):
+    """The configuration, marked with the user's class where there is one, and the family that it belongs to."""
+    config_class = unknown_config_class(own[0] if own else None)
+    if config_class is not None and name == BUNDLED_MODEL:
+        name = None
+    config = load_config(name, overrides, dropout_rate, revision, trust_remote_code, scratch, config_class)
+    if own:
+        mark_class(config, *own, family)
+    else:
+        check_no_class(config, name)
+    return config, family_of(config, family)
+
+
+def _class_and_head(config, own, family, sentence_pairs: bool, tasks):
+    """The class to load by, and whether it gets a head that the checkpoint does not have."""
+    if own:
+        return OneClass(own[0], type(config)), False
+    head = head_for(tasks) if tasks and family == "masked" else None
+    if head is None:
+        return model_class_for(config, family, sentence_pairs), False
+    return HEAD_CLASS, give_head(config, head)
 
 
 def load_model_shapes(name: str | None = None, **settings):

@@ -1,0 +1,98 @@
+"""The harness of the measurements: turns, ratios, verdicts; and that every module of `make bench` has works with goals."""
+
+import importlib
+import json
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+from absl.testing import absltest, parameterized
+
+from benchmarks import __main__ as bench
+from benchmarks import harness, timing
+from benchmarks.harness import Goal, Work
+
+
+def ticking(seconds_of: dict) -> tuple[dict, list, mock.MagicMock]:
+    """Contenders that move a clock by so many seconds, in the order in which they were called."""
+    now, called = [0.0], []
+
+    def contender(name):
+        def call():
+            called.append(name)
+            now[0] += seconds_of[name]
+
+        return call
+
+    return {name: contender(name) for name in seconds_of}, called, lambda: now[0]
+
+
+class TimingTest(parameterized.TestCase):
+    def test_contenders_take_turns_after_one_call_that_is_not_counted(self):
+        calls, called, clock = ticking({"ours": 1.0, "peer": 4.0})
+        times = timing.interleaved(calls, 3, clock)
+        self.assertEqual(called, ["ours", "peer"] * 4)
+        self.assertEqual(times, {"ours": [1e3] * 3, "peer": [4e3] * 3})
+
+    def test_processor_time_counts_children_that_have_ended(self):
+        before = timing.processor_time()
+        with mock.patch.object(timing.os, "times") as times:
+            times.return_value = mock.Mock(children_user=100.0, children_system=20.0)
+            self.assertGreaterEqual(timing.processor_time(), before + 100)
+
+
+class HarnessTest(parameterized.TestCase):
+    @parameterized.parameters((0.04, "met"), (0.05, "met"), (0.055, "passes"), (0.06, "passes"), (0.061, "missed"))
+    def test_a_ratio_is_judged_by_what_is_wanted_and_by_what_passes(self, ratio, verdict):
+        self.assertEqual(Goal(0.05, 0.06).verdict(ratio), verdict)
+        self.assertEqual(Goal(0.05).verdict(ratio), "met" if ratio <= 0.05 else "missed")
+
+    def found(self, goals):
+        calls, _, clock = ticking({"ours": 1.0, "slow": 4.0, "other": 2.0})
+        with mock.patch.dict(harness.CLOCKS, {"cpu": clock}):
+            return harness.measure("X1", Work("work", calls, goals, "equal", calls=10), 7)
+
+    def test_times_are_of_one_work_and_ratios_of_ours_to_each_peer(self):
+        found = self.found({"slow": Goal(0.2, 0.3)})
+        self.assertEqual(found["milliseconds"]["median"], 100)
+        self.assertEqual(
+            {name: told["ratio"]["median"] for name, told in found["peers"].items()}, {"slow": 0.25, "other": 0.5}
+        )
+        self.assertEqual(found["peers"]["slow"]["verdict"], "passes")
+        self.assertNotIn("verdict", found["peers"]["other"])
+        slow, other = harness.rows_of(found)
+        self.assertIn("passes", slow)
+        self.assertIn(" 0.250 ", slow)
+        self.assertNotIn("passes", other)
+
+    def test_a_command_writes_what_it_found_with_its_environment(self):
+        calls, _, clock = ticking({"ours": 1.0, "slow": 4.0})
+        with tempfile.TemporaryDirectory() as folder, mock.patch.dict(harness.CLOCKS, {"cpu": clock}):
+            file = Path(folder, "found.json")
+            works = {"X1": lambda device: Work(f"on {device}", calls, {}, "equal"), "X2": lambda device: None}
+            report = harness.run("", works, ["--json", str(file)])
+            self.assertEqual(json.loads(file.read_text(encoding="utf-8")), report)
+        self.assertEqual([result["work"] for result in report["results"]], ["on cpu"])
+        self.assertEqual(set(report["environment"]), {"hardware", "versions", "commit", "threads"})
+
+    def test_a_module_that_fails_is_named_and_the_others_are_still_told(self):
+        def run_module(module, *_):
+            return None if module == "collator" else {"environment": {}, "results": [self.found({"slow": Goal(0.2)})]}
+
+        with tempfile.TemporaryDirectory() as folder, mock.patch.object(bench, "run_module", run_module):
+            file = Path(folder, "all.json")
+            self.assertEqual(bench.main(["--only", "collator", "optimizers", "--json", str(file)]), 1)
+            self.assertLen(json.loads(file.read_text(encoding="utf-8"))["results"], 1)
+
+
+class ModulesTest(parameterized.TestCase):
+    @parameterized.parameters(*bench.MODULES)
+    def test_every_module_of_make_bench_has_works(self, module):
+        works = importlib.import_module(f"benchmarks.{module}").WORKS
+        self.assertNotEmpty(works)
+        for name in works:
+            self.assertRegex(name, "^[A-Z][A-Z0-9]*[a-z]?$")
+
+
+if __name__ == "__main__":
+    absltest.main()
