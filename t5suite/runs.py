@@ -203,6 +203,7 @@ def open_run(
         "fingerprint": settings_fingerprint(settings),
         "started": _now(),
         "command": [sys.argv[0], *without_secrets(argv)],
+        "working_directory": os.getcwd(),
         "settings": public_settings(settings),
         "versions": versions(),
         "commit": git_commit(),

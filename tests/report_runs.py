@@ -7,10 +7,12 @@ import json
 import random
 from pathlib import Path
 
+from t5suite.data.formats.from_settings import format_source
+from t5suite.data.formats.own_data import OWN_BENCHMARK, Wishes, own_entry
 from t5suite.data.jsonl import without_nan, write_jsonl
 from t5suite.data.sources import DataOptions, load_split
 from t5suite.data.subsets import select_rows
-from t5suite.tasks.registry import load_task
+from t5suite.tasks.registry import Task, load_task
 
 SETTINGS = {
     "model_name_or_path": "google-t5/t5-small",
@@ -104,4 +106,41 @@ def make_pre_training_run(directory, seed=1) -> Path:
     write_jsonl(directory / "metrics.jsonl", lines)
     results = {"tasks": {"pre_train": {"nll": 5.5, "perplexity": 244.69, "accuracy": 7.1}}, "averages": {}}
     (directory / "results.json").write_text(json.dumps(results))
+    return directory
+
+
+def make_own_run(
+    directory, name: str, seed=1, wrong=0.3, limit=None, role="validation", keeps=False, **settings
+) -> Path:
+    """A run over rows of one's own (`--data_format`), whose files are there.
+
+    Args:
+      keeps: its predictions file has the texts, as that of rows in memory does.
+    """
+    directory = Path(directory)
+    settings = {**SETTINGS, "benchmark": "mini", "dataset_name": "sentiment", "seed": seed, "max_eval_samples": limit,
+                "max_predict_samples": None, "labels": "bad,good", "validation_split": 0.3, "data_format": None,
+                **settings}  # fmt: skip
+    read = format_source({**settings, "data_format": settings["data_format"] or "jsonl"})
+    columns = {"text_column_name": settings.get("text_column", "input"), "prefix": "review: "}
+    columns |= {"label_column_name": settings.get("target_column", "output")}
+    task = Task(OWN_BENCHMARK, name, own_entry(columns, Wishes(labels=("bad", "good"))) | {"splits": {role: role}})
+    found, drawn = read.read(role), random.Random(seed)
+    chosen = [int(i) for i in select_rows(len(found.rows), limit=limit, seed=seed, role=role)]
+    rows = [found.rows[i] for i in chosen]
+    examples = [example for row in rows for example in task.examples(row, role)]
+    texts = answers(task, examples, wrong, 0.0, drawn)
+    scores = without_nan(task.score(rows, texts, role))
+    lines = [{"row": at, "example": 0, "prediction": text, "target": example.targets}
+             | ({"inputs": example.inputs} if keeps else {})
+             for at, (example, text) in enumerate(zip(examples, texts, strict=True))]  # fmt: skip
+    write_jsonl(directory / "predictions" / f"{name}.{role}.jsonl", lines)
+    told = {"origin": found.origin, "fingerprint": found.fingerprint, "used": len(rows)}
+    manifest = {
+        "run_id": f"own{seed}", "status": "finished", "settings": settings, "command": ["fine_tune_t5.py"],
+        "working_directory": str(Path.cwd()), "tasks": {name: task.entry}, "trained_on": [OWN_BENCHMARK, name],
+        "data": {f"{name}.{role}": told}, "marks": {name: ["subset"]} if limit else {},
+    }  # fmt: skip
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+    (directory / "results.json").write_text(json.dumps({"tasks": {name: scores}, "averages": {}}))
     return directory

@@ -4,8 +4,9 @@
 >>> found["scores"][0]["task"], found["scores"][0]["a"], found["scores"][0]["b"], found["scores"][0]["mcnemar"]["p"]
 ('rte', 66.8, 71.1, 0.0215)
 
-Rows are known by the data's `idx`, else by their number in the source; runs that were scored on different subsets of
-one source are compared on the rows that both have. Where a row that both have reads differently, nothing is compared.
+Rows are known by the data's `idx`, else by their place in a file of one's own, or their number in the source; runs that
+were scored on different subsets of one source are compared on the rows that both have. Where a row that both have reads
+differently, nothing is compared.
 """
 
 from pathlib import Path
@@ -77,7 +78,8 @@ def check_same_rows(a: Evaluation, b: Evaluation, runs: list[dict]) -> None:
     common = [key for key in contents[0] if key in contents[1]]
     names = f"{runs[0]['name']} and {runs[1]['name']}"
     if not common:
-        raise DataError(f"{a.name}: {names} were scored on different rows: none in common")
+        why = "".join(f"; {run['name']}: {side.note}" for run, side in zip(runs, (a, b)) if side.note)
+        raise DataError(f"{a.name}: {names} were scored on different rows: none in common{why}")
     for key in common:
         (inputs_a, target_a), (inputs_b, target_b) = contents[0][key], contents[1][key]
         if target_a != target_b:
@@ -98,7 +100,8 @@ def _check_without_texts(a: Evaluation, runs: list[dict], names: str) -> None:
         raise DataError(f"{a.name}: {names} were scored on different rows: fingerprints {told[0]} and {told[1]}")
     numbered = any(example["key"].startswith("row ") for example in a.examples)
     subset = "subset" in runs[0]["marks"].get(a.name, []) + runs[1]["marks"].get(a.name, [])
-    if numbered and subset and runs[0]["seed"] != runs[1]["seed"]:
+    drawn = subset or any(f"{a.task.name}.{a.split}" in run["held_out"] for run in runs)
+    if numbered and drawn and runs[0]["seed"] != runs[1]["seed"]:
         raise DataError(
             f"{a.name}: {names} were scored on subsets drawn with seeds {runs[0]['seed']} and {runs[1]['seed']}, and "
             "without the rows' texts or an idx they cannot be told apart; give --data_dir DIR"

@@ -4,19 +4,20 @@
 >>> evaluation.name, len(evaluation.examples), evaluation.judged.predictions[:3], evaluation.judged.references[:3]
 ('rte', 277, [0, 1, -1], [0, 1, 1])
 
-The rows are read again from where the run read them (`--data_dir`, single files, the bundled data, the hub's cache) and
-count only if their fingerprint, or every single target, is that of the run. Without them the targets in the predictions
-file stand for the labels. Either way the metrics must come out as `results.json` has them, or nothing is built on them.
+The rows are read again from where the run read them (`rereading`) and count only if their fingerprint, or every single
+target, is that of the run. Without them the targets in the predictions file stand for the labels, and texts are there
+where the run kept them because nothing could read them again. Either way the metrics must come out as `results.json`
+has them, or nothing is built on them.
 """
 
+import hashlib
 import math
 from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.data.jsonl import read_jsonl
-from t5suite.data.sources import DataOptions, load_split
-from t5suite.data.subsets import select_rows
 from t5suite.errors import DataError, UserError
+from t5suite.reporting.rereading import RowsAgain, rows_again
 from t5suite.runs import RESULTS, read_json, read_manifest, tasks_named
 from t5suite.tasks.entries import check_entry, metric_functions
 from t5suite.tasks.postprocessors import POSTPROCESSORS, Judged
@@ -97,16 +98,19 @@ def _place_of(name: str, manifest: dict) -> tuple[Task, str, str] | None:
 
 def _evaluation(name, task: Task, role, split, path, scores, manifest, data_dir) -> Evaluation:
     lines = read_lines(path)
-    rows, note = _rows_again(task, role, split, manifest, data_dir)
+    if any("inputs" in line for line in lines):
+        rows, note = None, ""  # the run kept its texts, for nothing could read them again
+    else:
+        rows, note = rows_again(task, role, split, manifest, data_dir)
     if rows is not None:
         joined = _joined(task, role, rows, lines, scores)
         if joined is not None:
             return Evaluation(name, task, role, split, *joined, scores)
         note = f"the rows of {task.name} {split} are no longer those that the run was scored on"
-    examples = [{"row": line["row"], "key": key_of(line), "inputs": None, "target": line.get("target"),
+    examples = [{"row": line["row"], "key": key_of(line), "inputs": line.get("inputs"), "target": line.get("target"),
                  "prediction": line["prediction"]} for line in lines]  # fmt: skip
     judged = _judged_by_targets(task, lines, scores)
-    keys = [(key_of(line), line.get("example", 0)) for line in lines]
+    keys = _unit_keys(judged, examples) if judged else []
     return Evaluation(name, task, role, split, examples, judged, keys, scores, note)
 
 
@@ -124,12 +128,19 @@ def read_lines(path) -> list[dict]:
 
 
 def key_of(line: dict) -> str:
-    """What names a line's row, in whatever subset it stands: the data's own `idx`, else its number.
+    """What names a line's row, in whatever subset it stands: the data's own `idx`, its place in a file, a hash of its
+    text, or else its number.
 
     >>> key_of({"row": 3, "idx": 17}), key_of({"row": 3, "idx": {"question": 2, "answer": 1}}), key_of({"row": 3})
     ('17', 'answer 1, question 2', 'row 3')
+    >>> key_of({"row": 3, "place": "reviews.csv:6"}), key_of({"row": 3, "inputs": "I hated the soup."})
+    ('reviews.csv:6', 'text b54e3db6')
     """
     idx = line.get("idx")
+    if idx is None and line.get("place"):
+        return line["place"]
+    if idx is None and isinstance(line.get("inputs"), str):
+        return f"text {hashlib.sha256(line['inputs'].encode('utf-8', 'replace')).hexdigest()[:8]}"
     if idx is None:
         return f"row {line['row']}"
     if isinstance(idx, dict):
@@ -137,49 +148,10 @@ def key_of(line: dict) -> str:
     return str(idx)
 
 
-def _rows_again(task: Task, role: str, split: str, manifest: dict, data_dir: str | None):
-    """`(rows with their numbers in the source, "")`, or `(None, why not)`.
-
-    Looks in `data_dir` first, then where the run read them.
-    """
-    settings = manifest["settings"]
-    if settings.get("data_format"):
-        return None, "rows read by --data_format are not read again"
-    told = ((manifest.get("data") or {}).get(f"{task.name}.{split}") or {}).get("fingerprint")
-    why = ""
-    for place in dict.fromkeys((data_dir or settings.get("data_dir"), settings.get("data_dir"))):
-        loaded, why = _loaded_again(task, role, split, settings, place, told)
-        if loaded is not None:
-            break
-    else:
-        return None, why
-    limit = settings.get("max_eval_samples" if not _is_extra_test(task, role) else "max_predict_samples")
-    numbers = select_rows(len(loaded.rows), limit=limit, seed=settings.get("seed") or 0, role=role)
-    return [(int(number), loaded.rows[int(number)]) for number in numbers], ""
-
-
-def _loaded_again(task: Task, role: str, split: str, settings: dict, data_dir, told: str | None):
-    """`(the split, "")` if it is the one with the fingerprint `told`, else `(None, why not)`."""
-    files = {name: settings.get(name) for name in ("train_file", "validation_file", "test_file")}
-    try:
-        loaded = load_split(
-            task, role, split, DataOptions(data_dir, data_revision=settings.get("data_revision"), **files)
-        )
-    except (UserError, OSError, ImportError) as error:
-        return None, f"the rows of {task.name} {split} could not be read again ({str(error)[:200]})"
-    # The hub's fingerprint says how a data set was loaded, too; its targets, compared next, say what it holds.
-    if told not in (None, loaded.fingerprint) and not loaded.fingerprint.startswith("datasets:"):
-        return None, f"the rows of {task.name} {split} are not those of the run any more ({loaded.origin})"
-    return loaded, ""
-
-
-def _is_extra_test(task: Task, role: str) -> bool:
-    return role == "test" and bool(task.splits("validation"))
-
-
-def _joined(task: Task, role: str, rows: list, lines: list[dict], scores: dict):
+def _joined(task: Task, role: str, rows: RowsAgain, lines: list[dict], scores: dict):
     """`(examples, judged, unit keys)`; None where rows and lines do not belong together."""
-    numbers, contents = [number for number, _ in rows], [row for _, row in rows]
+    contents, numbers = rows.rows, rows.numbers
+    place_of = dict(enumerate(rows.places))
     try:
         made = [(at, example) for at, row in enumerate(contents) for example in task.examples(row, role)]
     except (UserError, TypeError, ValueError, LookupError, AttributeError):
@@ -191,7 +163,8 @@ def _joined(task: Task, role: str, rows: list, lines: list[dict], scores: dict):
     if not belongs:
         return None
     examples = [
-        {"row": numbers[at], "key": key_of({**line, "row": numbers[at]}), "inputs": example.inputs,
+        {"row": numbers[at], "key": key_of({**line, "row": numbers[at], "place": place_of.get(at)}),
+         "inputs": example.inputs,
          "target": example.targets if "target" in line or "candidate" in line else None,
          "prediction": line["prediction"]}
         for (at, example), line in zip(made, lines)

@@ -6,6 +6,7 @@
 """
 
 import collections
+import re
 
 from t5suite.reporting.evaluations import Evaluation
 from t5suite.tasks.verdicts import verdict
@@ -26,6 +27,7 @@ def examples_of(evaluation: Evaluation, most: int) -> dict:
         {
             "row": example["row"],
             "key": example["key"],
+            "where": where(example),
             "inputs": shortened(example["inputs"]),
             "target": shortened(example["target"]),
             "prediction": shortened(example["prediction"]),
@@ -46,6 +48,16 @@ def verdict_of(evaluation: Evaluation, example: dict) -> str:
     """'right', 'wrong', 'invalid' (`tasks.verdicts`), or 'unlabelled'; the metrics may see texts more finely."""
     target = example["target"]
     return "unlabelled" if target is None else verdict(evaluation.task, example["prediction"], [target])
+
+
+def where(example: dict) -> str:
+    """Where an example's row stands, for a reader: in a file of one's own, else by its number in the source.
+
+    >>> where({"key": "reviews.csv:6", "row": 4}), where({"key": "17", "row": 4})
+    ('reviews.csv:6', 'row 4')
+    """
+    key = example["key"]
+    return key if re.search(r":\d+$| (entry|row) \d+$", key) else f"row {example['row']}"
 
 
 def chosen_examples(examples: list[dict], most: int) -> list[dict]:

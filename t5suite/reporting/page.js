@@ -71,7 +71,7 @@
       const entry = made("li", undefined, example.verdict);
       const top = made("div", undefined, "top");
       top.append(made("span", example.verdict, "verdict"), made("span", example.task), made("span", example.run),
-                 made("span", `row ${example.row}`));
+                 made("span", example.where));
       const answers = made("div", undefined, "answers");
       answers.append(answer("answer", example.prediction));
       if (example.target !== null) answers.append(answer("target", example.target));

@@ -20,6 +20,8 @@ from t5suite.tracking.metric_lines import MetricLines
 
 # A curve of more points than this is shown by so many of them, evenly spaced, the last one included.
 MOST_POINTS = 500
+# What `HeldOutRows` says at the end of an origin.
+HELD_OUT = "(held-out rows)"
 
 
 def is_run(directory) -> bool:
@@ -63,6 +65,7 @@ def read_run(directory, name: str | None = None) -> dict:
         "groups": (results or {}).get("groups", {}),
         "rows": rows_of(manifest),
         "fingerprints": fingerprints_of(manifest),
+        "held_out": held_out_of(manifest),
         "marks": manifest.get("marks", {}),
         "eval_methods": manifest.get("eval_methods", {}),
         "last_step": lines[-1]["step"] if lines else None,
@@ -112,6 +115,12 @@ def fingerprints_of(manifest: dict) -> dict[str, str]:
     return {
         name: part["fingerprint"] for name, part in data.items() if isinstance(part, dict) and "fingerprint" in part
     }
+
+
+def held_out_of(manifest: dict) -> list[str]:
+    """The splits that are a part of the training rows, drawn by the seed: `["reviews.validation"]`."""
+    data = manifest.get("data") or {}
+    return [name for name, part in data.items() if isinstance(part, dict) and HELD_OUT in str(part.get("origin"))]
 
 
 def curves_of(lines: list[dict]) -> dict[str, list]:

@@ -13,6 +13,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from t5suite.data.formats.from_settings import rows_stay
 from t5suite.data.jsonl import without_nan, write_jsonl
 from t5suite.model_cards.fine_tuned import write_fine_tuned_card
 from t5suite.runs import RESULTS, read_json, write_json
@@ -82,14 +83,18 @@ def write_results(directory, results: dict) -> None:
     write_json(Path(directory) / RESULTS, {**content, "notes": notes} if notes else content)
 
 
-def write_predictions(directory, eval_sets: list[EvalSet], report: Report) -> None:
-    """`predictions/<task>.<split>.jsonl`: one line an example, with its row's number (and `idx`) and its own."""
+def write_predictions(directory, eval_sets: list[EvalSet], report: Report, keeps_texts: bool = False) -> None:
+    """`predictions/<task>.<split>.jsonl`: one line an example, with its row's number (and `idx`) and its own.
+
+    Args:
+      keeps_texts: the lines hold the input texts, too, for rows that cannot be read again (`rows_stay`).
+    """
     for eval_set in eval_sets:
         path = Path(directory) / "predictions" / f"{eval_set.task.name}.{eval_set.split}.jsonl"
-        write_jsonl(path, prediction_lines(eval_set, report.results[eval_set.name].predictions))
+        write_jsonl(path, prediction_lines(eval_set, report.results[eval_set.name].predictions, keeps_texts))
 
 
-def prediction_lines(eval_set: EvalSet, predictions: list[str]):
+def prediction_lines(eval_set: EvalSet, predictions: list[str], keeps_texts: bool = False):
     """The lines of a predictions file."""
     seen: dict[int, int] = {}
     for row, example, prediction in zip(eval_set.row_of_example, eval_set.examples, predictions, strict=True):
@@ -101,12 +106,14 @@ def prediction_lines(eval_set: EvalSet, predictions: list[str]):
             line["candidate"] = example.targets
         elif eval_set.labelled:
             line["target"] = example.targets
+        if keeps_texts:
+            line["inputs"] = example.inputs
         yield line
 
 
 def finish_run(run, data, report: Report, results: dict, best: dict, title: str, is_model: bool) -> None:
     """Writes what a run leaves behind, in the order that makes it finished last, and shows the table."""
-    write_predictions(run.directory, data.scored, report)
+    write_predictions(run.directory, data.scored, report, not rows_stay(run.manifest["settings"]))
     run.update(
         best_per_task=without_nan(best),
         seconds={name: round(result.seconds, 3) for name, result in report.results.items()},

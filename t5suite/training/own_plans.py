@@ -10,7 +10,8 @@ import logging
 from pathlib import Path
 
 from t5suite.data.formats.data_classes import class_form, class_name
-from t5suite.data.formats.data_formats import FORMAT_FLAGS, FormatOptions, form_name, format_form
+from t5suite.data.formats.data_formats import FORMAT_FLAGS, form_name, format_form
+from t5suite.data.formats.from_settings import at_place, format_options, words_of
 from t5suite.data.formats.own_data import OWN_BENCHMARK, OwnData, Wishes, distinct_names, own_data
 from t5suite.errors import ConfigError
 from t5suite.training.fine_tuning import Plan, choose_metric
@@ -20,7 +21,6 @@ from t5suite.yaml_files import read_yaml
 
 logger = logging.getLogger(__name__)
 
-NOTHING = ("none", "None", "-")
 # Columns and such, which another format than the one given may read.
 FORMAT_ONLY = ("text_column", "target_column", "labels", "source_id", "target_id", "text_unit", "block_size",
                "hub_path", "hub_name")  # fmt: skip
@@ -87,32 +87,10 @@ def _warn_of_idle_data_flags(data_args, formats) -> None:
 
 def _format_set(arguments, rows=None) -> OwnData:
     data_args, formats = arguments.data, arguments.formats
-    options = FormatOptions(
-        train_dir=formats.train_dir,
-        train_file=data_args.train_file,
-        validation_file=data_args.validation_file,
-        test_file=data_args.test_file,
-        text_columns=_words(formats.text_column, "--text_column"),
-        target_column=formats.target_column,
-        source_id=formats.source_id,
-        target_id=formats.target_id,
-        labels=_words(formats.labels, "--labels"),
-        hub_path=formats.hub_path,
-        hub_name=formats.hub_name,
-        revision=data_args.data_revision,
-        text_unit=formats.text_unit,
-        block_size=_block_size(formats.block_size, data_args.max_target_length),
-        rows=rows,
-    )
+    options = format_options({**vars(data_args), **vars(formats)}, rows)
     _warn_of_idle_format_flags(formats)
     name = form_name(options) if data_args.dataset_name == "sentiment" else data_args.dataset_name
     return own_data(name, format_form(formats.data_format, options), _wishes(arguments, 0, {}))
-
-
-def _block_size(asked_for: int | None, default: int) -> int:
-    if asked_for is not None and asked_for < 8:
-        raise ConfigError(f"--block_size {asked_for}: must be at least 8 tokens")
-    return asked_for or default
 
 
 def _warn_of_idle_format_flags(formats) -> None:
@@ -127,8 +105,8 @@ def _class_sets(arguments) -> list[OwnData]:
     for name in ("train_file", "validation_file", "test_file"):
         if getattr(data_args, name):
             raise ConfigError(f"--{name} {getattr(data_args, name)}: --data_class reads the folders of --data_path")
-    configs = [_config(_at(formats.data_config, i)) for i in range(len(formats.data_class))]
-    paths = [_at(formats.data_path, i) for i in range(len(formats.data_class))]
+    configs = [_config(at_place(formats.data_config, i)) for i in range(len(formats.data_class))]
+    paths = [at_place(formats.data_path, i) for i in range(len(formats.data_class))]
     names = distinct_names([class_name(*given) for given in zip(formats.data_class, paths, configs, strict=True)])
     sets = []
     for i, (name, kind, path, config) in enumerate(zip(names, formats.data_class, paths, configs, strict=True)):
@@ -142,32 +120,20 @@ def _wishes(arguments, i: int, config: dict) -> Wishes:
     """What the flags say of data set `i`; its own settings go before flags for all."""
     formats, training = arguments.formats, arguments.training
     evaluates = not formats.no_eval and training.eval_strategy.value != "no"
-    input_format = _at(formats.input_format, i)
+    input_format = at_place(formats.input_format, i)
     if formats.prefix is not None:
         input_format = f"{formats.prefix}{input_format or '__input__'}"
     return Wishes(
-        labels=_listed(config, "labels") or _words(formats.labels, "--labels"),
-        metrics=_listed(config, "metrics") or _words(named_metrics(formats.metrics), "--metrics"),
+        labels=_listed(config, "labels") or words_of(formats.labels, "--labels"),
+        metrics=_listed(config, "metrics") or words_of(named_metrics(formats.metrics), "--metrics"),
         input_format=input_format,
-        output_format=_at(formats.output_format, i),
-        max_input_tokens=_at(formats.max_input_tokens, i),
-        max_output_tokens=_at(formats.max_output_tokens, i),
+        output_format=at_place(formats.output_format, i),
+        max_input_tokens=at_place(formats.max_input_tokens, i),
+        max_output_tokens=at_place(formats.max_output_tokens, i),
         validation_share=formats.validation_split,
         evaluates=evaluates or arguments.evaluation.eval_only or arguments.evaluation.eval_checkpoints == "all",
         seed=training.seed,
     )
-
-
-def _words(text: str | None, flag: str) -> tuple[str, ...] | None:
-    """Words between commas; none is an empty list, nothing at all is None."""
-    if text is None:
-        return None
-    if text in NOTHING:
-        return ()
-    words = tuple(word.strip() for word in text.split(","))
-    if not all(words):
-        raise ConfigError(f"{flag} {text!r}: words with commas between them, none of them empty")
-    return words
 
 
 def _listed(config: dict, key: str) -> tuple[str, ...] | None:
@@ -177,11 +143,6 @@ def _listed(config: dict, key: str) -> tuple[str, ...] | None:
     if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
         raise ConfigError(f"--data_config: {key} must be a list of words, not {value!r:.100}")
     return tuple(value)
-
-
-def _at(values: list | None, i: int):
-    value = None if values is None else values[i]
-    return None if value in NOTHING else value
 
 
 def _config(text: str | None) -> dict:
