@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from benchmarks import page
 from benchmarks.harness import HEADER, rows_of
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,6 +40,7 @@ def main(argv=None) -> int:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--only", nargs="+", choices=tuple(MODULES), default=tuple(MODULES), metavar="MODULE")
     parser.add_argument("--json", default="build/bench.json", metavar="FILE")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="write the table into docs/performance.md")
     options = parser.parse_args(argv)
     report, failed, started = {"environment": None, "results": []}, [], time.monotonic()
     print(HEADER, flush=True)
@@ -55,6 +57,8 @@ def main(argv=None) -> int:
     report["seconds"] = round(time.monotonic() - started, 1)
     Path(options.json).parent.mkdir(parents=True, exist_ok=True)
     Path(options.json).write_text(json.dumps(report, allow_nan=False, indent=1) + "\n", encoding="utf-8")
+    if options.page and report["results"]:
+        page.write(options.page, report)
     verdicts = Counter(
         peer["verdict"] for found in report["results"] for peer in found["peers"].values() if "verdict" in peer
     )

@@ -9,8 +9,9 @@ from unittest import mock
 from absl.testing import absltest, parameterized
 
 from benchmarks import __main__ as bench
-from benchmarks import harness, timing
+from benchmarks import harness, page, timing
 from benchmarks.harness import Goal, Work
+from t5suite.errors import ConfigError
 
 
 def ticking(seconds_of: dict) -> tuple[dict, list, mock.MagicMock]:
@@ -25,6 +26,13 @@ def ticking(seconds_of: dict) -> tuple[dict, list, mock.MagicMock]:
         return call
 
     return {name: contender(name) for name in seconds_of}, called, lambda: now[0]
+
+
+def found_with(goals: dict) -> dict:
+    """What is found where ours takes a second for ten works, and two peers take four and two."""
+    calls, _, clock = ticking({"ours": 1.0, "slow": 4.0, "other": 2.0})
+    with mock.patch.dict(harness.CLOCKS, {"cpu": clock}):
+        return harness.measure("X1", Work("work", calls, goals, "equal", calls=10), 7)
 
 
 class TimingTest(parameterized.TestCase):
@@ -47,13 +55,8 @@ class HarnessTest(parameterized.TestCase):
         self.assertEqual(Goal(0.05, 0.06).verdict(ratio), verdict)
         self.assertEqual(Goal(0.05).verdict(ratio), "met" if ratio <= 0.05 else "missed")
 
-    def found(self, goals):
-        calls, _, clock = ticking({"ours": 1.0, "slow": 4.0, "other": 2.0})
-        with mock.patch.dict(harness.CLOCKS, {"cpu": clock}):
-            return harness.measure("X1", Work("work", calls, goals, "equal", calls=10), 7)
-
     def test_times_are_of_one_work_and_ratios_of_ours_to_each_peer(self):
-        found = self.found({"slow": Goal(0.2, 0.3)})
+        found = found_with({"slow": Goal(0.2, 0.3)})
         self.assertEqual(found["milliseconds"]["median"], 100)
         self.assertEqual(
             {name: told["ratio"]["median"] for name, told in found["peers"].items()}, {"slow": 0.25, "other": 0.5}
@@ -77,12 +80,44 @@ class HarnessTest(parameterized.TestCase):
 
     def test_a_module_that_fails_is_named_and_the_others_are_still_told(self):
         def run_module(module, *_):
-            return None if module == "collator" else {"environment": {}, "results": [self.found({"slow": Goal(0.2)})]}
+            return None if module == "collator" else {"environment": {}, "results": [found_with({"slow": Goal(0.2)})]}
 
         with tempfile.TemporaryDirectory() as folder, mock.patch.object(bench, "run_module", run_module):
             file = Path(folder, "all.json")
             self.assertEqual(bench.main(["--only", "collator", "optimizers", "--json", str(file)]), 1)
             self.assertLen(json.loads(file.read_text(encoding="utf-8"))["results"], 1)
+
+
+class PageTest(absltest.TestCase):
+    def report(self):
+        environment = {"hardware": {"processor": "EPYC", "cores": 2}, "commit": {"commit": "0" * 40, "changed": True}}
+        versions = dict.fromkeys(("python", "torch", "transformers", "tokenizers", "numpy"), "1.0")
+        return {"environment": {**environment, "versions": versions}, "results": [found_with({"slow": Goal(0.2, 0.3)})]}
+
+    def test_the_table_replaces_the_last_one_and_nothing_else(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "page.md")
+            file.write_text(
+                "before\n<!-- cpu: what make bench found -->\nold\n<!-- cpu: end -->\nafter\n", encoding="utf-8"
+            )
+            for _ in range(2):
+                page.write(file, self.report())
+            text = file.read_text(encoding="utf-8")
+        self.assertStartsWith(text, "before\n<!-- cpu")
+        self.assertEndsWith(text, "<!-- cpu: end -->\nafter\n")
+        self.assertNotIn("old", text)
+        row = "| X1 | work | 100.00 ms | slow | 400.00 ms | **0.250** (0.250 to 0.250) | ≤ 0.2 | passes |"
+        self.assertEqual(text.splitlines().count(row), 1)
+        self.assertIn("EPYC, 2 cores, one thread used; python 1.0, ", text)
+        self.assertIn("commit 0000000 with changes; 7 turns or more.", text)
+
+    def test_a_page_without_a_place_for_it_is_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "page.md")
+            file.write_text("text\n", encoding="utf-8")
+            with self.assertRaisesRegex(ConfigError, "no place for the table"):
+                page.write(file, self.report())
+            self.assertEqual(file.read_text(encoding="utf-8"), "text\n")
 
 
 class ModulesTest(parameterized.TestCase):

@@ -1,0 +1,68 @@
+"""What `make bench` found, as the table of docs/performance.md.
+
+    python -m benchmarks --page docs/performance.md
+
+The table stands between two comments of the page, and says on what machine, with which versions and at which commit.
+"""
+
+import re
+from pathlib import Path
+
+from t5suite.errors import ConfigError
+
+PACKAGES = ("python", "torch", "transformers", "tokenizers", "numpy")
+BEGIN, END = "<!-- {device}: what make bench found -->", "<!-- {device}: end -->"
+
+
+def markdown(report: dict) -> str:
+    """The table of a report with a line on where it was made.
+
+    >>> print(markdown(json.loads(Path("build/bench.json").read_text())))
+    """
+    rows = ["| | work | ours | against | theirs | ratio (quartiles) | goal | |", "|---|---|---|---|---|---|---|---|"]
+    for found in report["results"]:
+        for peer, told in found["peers"].items():
+            ratio, goal = told["ratio"], told.get("goal")
+            quartiles = f"{ratio['low']:.3f} to {ratio['high']:.3f}"
+            rows.append(
+                f"| {found['id']} | {found['work']} | {_time(found['milliseconds'])} | {peer} "
+                f"| {_time(told['milliseconds'])} | **{ratio['median']:.3f}** ({quartiles}) "
+                f"| {'' if goal is None else f'≤ {goal:g}'} | {told.get('verdict', '')} |"
+            )
+    checked = [f"* {found['id']} {found['work']}: {found['checked']}." for found in report["results"]]
+    return "\n".join([where(report), "", *rows, "", "Checked before anything was timed:", "", *checked])
+
+
+def where(report: dict) -> str:
+    """Hardware, versions and commit in a sentence."""
+    environment = report["environment"]
+    hardware, versions, commit = environment["hardware"], environment["versions"], environment["commit"]
+    machine = environment.get("gpu") or f"{hardware['processor']}, {hardware['cores']} cores, one thread used"
+    packages = ", ".join(
+        f"{name} {versions[name]}" for name in ("python", "torch", "transformers", "tokenizers", "numpy")
+    )
+    changed = " with changes" if commit and commit["changed"] else ""
+    code = f"commit {commit['commit'][:7]}{changed}" if commit else "no checkout"
+    return f"{machine}; {packages}; {code}; {min(found['repetitions'] for found in report['results'])} turns or more."
+
+
+def write(page: Path, report: dict) -> None:
+    """Puts the table where the page has its comments for this device.
+
+    Raises:
+      ConfigError: the page has no such comments.
+    """
+    device = report["results"][0]["device"]
+    begin, end = BEGIN.format(device=device), END.format(device=device)
+    text = page.read_text(encoding="utf-8")
+    if begin not in text or end not in text:
+        raise ConfigError(f"{page} has no place for the table: the lines {begin!r} and {end!r}")
+    between = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+    page.write_text(between.sub(lambda _: f"{begin}\n{markdown(report)}\n{end}", text), encoding="utf-8")
+
+
+def _time(milliseconds: dict) -> str:
+    median = milliseconds["median"]
+    if median >= 1e3:
+        return f"{median / 1e3:.2f} s"
+    return f"{median:.2f} ms" if median >= 0.1 else f"{1e3 * median:.1f} µs"
