@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from t5suite.errors import ConfigError
+from t5suite.launch.overrides import check_overrides
 from t5suite.launch.search import rungs_of
 from t5suite.launch.sweep_files import SweepFile, parameters_of
 from t5suite.launch.trial_store import Search
@@ -44,7 +45,7 @@ def plan_of(sweep: SweepFile, count: int | None = None, words=(), sampler: str =
     """The plan of a sweep file that was checked.
 
     Raises:
-      ConfigError: a search that has no end by itself, without `count`.
+      ConfigError: a search that has no end by itself, without `count`; words that set what is searched.
     """
     content = sweep.content
     metric = content.get("metric") or {}
@@ -54,8 +55,10 @@ def plan_of(sweep: SweepFile, count: int | None = None, words=(), sampler: str =
             f"--count: a {content['method']} sweep has no end of its own; say how many trials it is to have"
         )
     early = content.get("early_terminate")
+    parameters = parameters_of(sweep)
+    check_overrides(parameters, words)
     wanted = Search(
-        parameters=parameters_of(sweep),
+        parameters=parameters,
         method=content["method"],
         goal=metric.get("goal", "minimize") if metric else DEFAULT_METRICS[_default_metric(content)],
         target=metric.get("target"),

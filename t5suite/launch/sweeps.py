@@ -24,6 +24,7 @@ from pathlib import Path
 from t5suite.errors import EXIT_FINISHED, EXIT_NUMERICS, EXIT_PREEMPTED, ConfigError, Preempted
 from t5suite.launch.curves import Curve, best_of
 from t5suite.launch.macros import command_words, needs_json_file
+from t5suite.launch.overrides import not_overridden, overridden
 from t5suite.launch.process_groups import leftovers, signal_group
 from t5suite.launch.results import result_of_run
 from t5suite.launch.summaries import shell_line, shown, summary_of
@@ -337,7 +338,8 @@ class Sweep:
     def words(self, number: int, parameters: dict) -> list[str]:
         """A trial's command."""
         plan = self.plan
-        return [*command_words(plan.command, parameters, plan.program, self._json_file(number)), *plan.words]
+        left = not_overridden(parameters, plan.words)
+        return [*command_words(plan.command, left, plan.program, self._json_file(number)), *plan.words]
 
     def records(self) -> list[dict]:
         """All trials, as `sweep.json` tells them."""
@@ -352,7 +354,7 @@ class Sweep:
             record = {
                 "number": number,
                 "state": state,
-                "parameters": parameters,
+                "parameters": overridden(parameters, self.plan.words),
                 "value": status["value"] if status.get("value") is not None else best,
                 "last_step": points[-1][0] if points else None,
                 "curve": [[step, None if math.isnan(value) else value] for step, value in points],
