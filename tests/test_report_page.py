@@ -359,7 +359,7 @@ class CommandTest(parameterized.TestCase):
         self.assertIn("mini/sentiment", said)
         self.assertIn(f"report: {out}/report.html", said)
         names = {path.name for path in out.iterdir()}
-        self.assertEqual(names, {"report.html", "report.md", "report.json", "plots"})
+        self.assertEqual(names, {"report.html", "report.md", "report.json", "plots", ".report_files.json"})
         pictures = sorted(path.name for path in (out / "plots").iterdir())
         self.assertIn("curve-sentiment-accuracy.png", pictures)
         self.assertEqual(

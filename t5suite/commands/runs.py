@@ -10,6 +10,8 @@ from t5suite.commands.shared import add_data_dir_flag, add_json_flag, note, prin
 from t5suite.errors import ConfigError
 from t5suite.lookup import find
 
+DEFAULT_OUTPUT = "report"
+
 
 def mirror_flags(parser) -> None:
     """Flags of `t5suite mirror`."""
@@ -59,7 +61,12 @@ def _tasks_to_mirror(benchmark: str, dataset_name: str, task_file: str | None) -
 def report_flags(parser) -> None:
     """Flags of `t5suite report`."""
     parser.add_argument("directories", nargs="+", metavar="RUN", help="directories of runs, or of sweeps")
-    parser.add_argument("--output", metavar="DIR", help="where the report goes (default: report; with --json: nowhere)")
+    parser.add_argument(
+        "--output",
+        metavar="DIR",
+        help="where the report goes: a new folder, or one of an earlier report, whose place it takes (default: report; "
+        "with --json: nowhere)",
+    )
     parser.add_argument(
         "--format", default="html,md,json", help="of html, md, json, with commas (default: all); none: tables alone"
     )
@@ -74,14 +81,17 @@ def report(arguments) -> None:
     the report: a page, Markdown, the data and every plot.
 
     Raises:
-      ConfigError: runs and sweeps at once, an unknown format or size.
+      ConfigError: runs and sweeps at once, an unknown format or size, an --output that holds other files.
     """
     from t5suite.reporting.published import check_size
+    from t5suite.reporting.writing import files_of_report
     from t5suite.tracking.sweeps.records import is_sweep
 
     formats, size = _formats(arguments), check_size(arguments.size)
     if arguments.max_examples < 0:
         raise ConfigError(f"--max_examples {arguments.max_examples}: must be at least 0")
+    if formats:
+        files_of_report(arguments.output or DEFAULT_OUTPUT)
     sweeps = [directory for directory in arguments.directories if is_sweep(directory)]
     if sweeps and len(sweeps) < len(arguments.directories):
         run = next(directory for directory in arguments.directories if directory not in sweeps)
@@ -108,7 +118,7 @@ def _write_files(arguments, sweeps: list, formats: list[str], size: str | None) 
     from t5suite.reporting.report_data import report_data
     from t5suite.reporting.run_files import is_run
     from t5suite.reporting.sweep_data import sweep_report, trial_directories
-    from t5suite.reporting.writing import write_report
+    from t5suite.reporting.writing import PLOTS_FOLDER, write_report
 
     found = [sweep_report(directory) for directory in sweeps]
     directories = [path for data, _ in found for path in trial_directories(data) if is_run(path)]
@@ -116,10 +126,11 @@ def _write_files(arguments, sweeps: list, formats: list[str], size: str | None) 
     parts = [data for data, _ in found]
     data = report_data(directories, arguments.data_dir, size, arguments.max_examples, parts)
     plots = figures_of(data, [plot for _, drawn in found for plot in drawn])
-    paths = write_report(data, plots, arguments.output or "report", formats)
-    named = ", ".join(str(path) for path in paths if path.parent.name != "plots")
-    drawn = f" and {2 * len(plots)} plots in {paths[-1].parent}" if plots else ""
-    print(f"report: {named}{drawn}", file=sys.stderr if arguments.json else sys.stdout)
+    written = write_report(data, plots, arguments.output or DEFAULT_OUTPUT, formats)
+    named = ", ".join(str(path) for path in written.paths if path.parent.name != PLOTS_FOLDER)
+    drawn = f" and {2 * len(plots)} plots in {written.paths[-1].parent}" if plots else ""
+    gone = f"; {len(written.removed)} files of the report before it are gone" if written.removed else ""
+    print(f"report: {named}{drawn}{gone}", file=sys.stderr if arguments.json else sys.stdout)
 
 
 def report_runs(directories, as_json: bool, need_finished: bool = True) -> None:
