@@ -23,6 +23,7 @@ from t5suite.optim.parameter_groups import parameter_rms
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 FUSED_DEVICES = ("cpu", "cuda")
+WHOLE = (torch.nn.Parameter, torch.Tensor)
 
 
 class AdamWRMS(torch.optim.Optimizer):
@@ -51,28 +52,28 @@ class AdamWRMS(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            parameters = [p for p in group["params"] if p.grad is not None]
-            for fused in (True, False):
-                part = [p for p in parameters if self._takes_fused(p, group) == fused]
+            parts = {True: ([], []), False: ([], [])}
+            for parameter in group["params"]:
+                grad = parameter.grad
+                if grad is not None:
+                    part, grads = parts[group["fused"] is not False and takes_fused(parameter)]
+                    part.append(parameter)
+                    grads.append(grad)
+            for fused, (part, grads) in parts.items():
                 if part:
-                    self._update(part, group, fused)
+                    self._update(part, grads, group, fused)
         return loss
 
-    def _takes_fused(self, parameter, group) -> bool:
-        able = parameter.dtype == torch.float32 and type(parameter.data) is torch.Tensor
-        return group["fused"] is not False and able and parameter.device.type in FUSED_DEVICES
-
-    def _update(self, parameters: list[torch.Tensor], group: dict, fused: bool) -> None:
+    def _update(self, parameters: list[torch.Tensor], grads: list[torch.Tensor], group: dict, fused: bool) -> None:
         states = [self._state(parameter) for parameter in parameters]
-        for state in states:
-            state["step"] += 1
-        scales = parameter_rms(parameters)
-        torch._foreach_clamp_min_(scales, group["min_rms"])
-        torch._foreach_mul_(scales, group["lr"])
+        steps = [state["step"] + 1 for state in states]
+        for state, step in zip(states, steps, strict=True):
+            state["step"] = step
+        scales = parameter_rms(parameters, factor=group["lr"])
+        torch._foreach_clamp_min_(scales, group["lr"] * group["min_rms"])
         moments = [[state[name] for state in states] for name in MOMENTS]
-        steps = [state["step"] for state in states]
         update = fused_update if fused else foreach_update
-        update(parameters, [p.grad for p in parameters], *moments, steps, scales, group["betas"], group["eps"])
+        update(parameters, grads, *moments, steps, scales, group["betas"], group["eps"])
         if group["weight_decay"]:
             torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
 
@@ -96,22 +97,29 @@ class AdamWRMS(torch.optim.Optimizer):
                     self.state[parameter][moment] = saved.to(device=parameter.device, dtype=torch.float32)
 
 
+def takes_fused(parameter: torch.Tensor) -> bool:
+    """Whether the fused kernel knows the parameter: float32 on a CPU or GPU, whole (no piece of a sharded one)."""
+    whole = type(parameter) in WHOLE
+    return whole and parameter.dtype == torch.float32 and parameter.device.type in FUSED_DEVICES
+
+
 def fused_update(parameters, grads, exp_avgs, exp_avg_sqs, steps, scales, betas, eps) -> None:
     """A tensor at a time through torch's fused Adam kernel, `scales` being learning rates that stay on the device.
 
     Its denominator is `sqrt(v) / sqrt(1 - beta2^t) + eps'`, so eps' = eps / sqrt(1 - beta2^t) makes it ours.
     """
-    counters = {}
+    beta1, beta2 = betas
+    last = counter = their_eps = None
     for parameter, grad, exp_avg, exp_avg_sq, step, scale in zip(
         parameters, grads, exp_avgs, exp_avg_sqs, steps, scales, strict=True
     ):
-        key = (step, parameter.device)
-        if key not in counters:
-            counters[key] = torch.full((), float(step), dtype=torch.float32, device=parameter.device)
+        if last != (step, parameter.device):
+            last = (step, parameter.device)
+            counter = torch.full((), float(step), dtype=torch.float32, device=parameter.device)
+            their_eps = eps / (1 - beta2**step) ** 0.5
         torch._fused_adamw_(
-            [parameter], [grad], [exp_avg], [exp_avg_sq], [], [counters[key]],
-            lr=scale, beta1=betas[0], beta2=betas[1], eps=eps / (1 - betas[1] ** step) ** 0.5,
-            weight_decay=0.0, amsgrad=False, maximize=False,
+            [parameter], [grad], [exp_avg], [exp_avg_sq], [], [counter], lr=scale, beta1=beta1, beta2=beta2,
+            weight_decay=0.0, eps=their_eps, amsgrad=False, maximize=False,
         )  # fmt: skip
 
 
