@@ -24,6 +24,7 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from t5suite.data.corpus_mixtures import CorpusMixture
+from t5suite.data.permutations import Permutation
 from t5suite.errors import ConfigError, DataError
 
 
@@ -101,15 +102,20 @@ def _rng(seed: int, epoch: int, purpose: str) -> np.random.Generator:
     return np.random.default_rng((seed, epoch, *purpose.encode()))
 
 
+# Up to so many blocks their order is an array (4 MB, 40 ms an epoch); above, it is computed block by block.
+LARGEST_ARRAY = 2**20
+
+
 @functools.lru_cache(maxsize=2)  # a loader that runs ahead stands in two epochs at once
-def block_order(seed: int, epoch: int, num_blocks: int) -> np.ndarray:
+def block_order(seed: int, epoch: int, num_blocks: int) -> np.ndarray | Permutation:
     """The order of the blocks in one epoch, [num_blocks], read-only: a permutation drawn from (seed, epoch).
 
     >>> sorted(block_order(0, 3, 4).tolist())
     [0, 1, 2, 3]
     """
-    dtype = np.uint32 if num_blocks <= 2**32 else np.int64
-    order = np.arange(num_blocks, dtype=dtype)
+    if num_blocks > LARGEST_ARRAY:
+        return Permutation(num_blocks, (seed, epoch))
+    order = np.arange(num_blocks, dtype=np.uint32)
     np.random.default_rng((seed, epoch)).shuffle(order)
     order.setflags(write=False)
     return order
@@ -121,6 +127,27 @@ def _cuts(layout: BlockLayout, seed: int, epoch: int) -> tuple[np.ndarray, np.nd
     denoisers_N = layout.denoisers_N(seed, epoch)
     lengths_N = np.asarray(layout.lengths)[denoisers_N]
     return np.cumsum(lengths_N) - lengths_N, denoisers_N
+
+
+@dataclass(frozen=True)
+class Blocks(Sequence):
+    """Equally long blocks of a batch as one array, which a collator may take whole; each is an example as well.
+
+    >>> blocks = Blocks(np.array([[5, 6], [7, 8]]), indices=[12, 13])
+    >>> len(blocks), blocks[1]["index"], blocks[1]["input_ids"].tolist()
+    (2, 13, [7, 8])
+
+    A dictionary and an array of its own for each of 128 blocks cost as much as all of their noise.
+    """
+
+    tokens_BL: np.ndarray
+    indices: list[int]
+
+    def __len__(self):
+        return len(self.indices)
+
+    def __getitem__(self, row):
+        return {"input_ids": self.tokens_BL[row], "index": self.indices[row]}
 
 
 class BlockDataset(Dataset):
@@ -154,9 +181,32 @@ class BlockDataset(Dataset):
     def __len__(self):
         return self.num_examples
 
-    def __getitem__(self, index):
+    def __getitems__(self, indices):
+        """The examples of a batch, which a `DataLoader` asks for at once: `Blocks` where all are equally long."""
+        if len(self.layout.lengths) > 1 or not len(indices):
+            return [self[index] for index in indices]
+        for index in (min(indices), max(indices)):
+            self._check(index)
+        return Blocks(read_rows(self.tokens, self._starts_of(indices), self.layout.lengths[0]), list(indices))
+
+    def _starts_of(self, indices) -> np.ndarray:
+        """The tokens at which equally long blocks start."""
+        num_blocks = self.layout.num_blocks
+        epochs_B, positions_B = np.divmod(np.asarray(indices, dtype=np.int64), num_blocks)
+        if self.shuffle:
+            for epoch in range(int(epochs_B.min()), int(epochs_B.max()) + 1):
+                of_epoch_B = epochs_B == epoch
+                if of_epoch_B.any():
+                    order_N = block_order(self.seed, epoch, num_blocks)
+                    positions_B[of_epoch_B] = order_N[positions_B[of_epoch_B]]
+        return positions_B * self.layout.lengths[0]
+
+    def _check(self, index) -> None:
         if not 0 <= index < self.num_examples:
             raise IndexError(f"example {index} of a dataset of {self.num_examples}")
+
+    def __getitem__(self, index):
+        self._check(index)
         index, num_blocks = int(index), self.layout.num_blocks
         epoch, position = divmod(index, num_blocks)
         block = int(block_order(self.seed, epoch, num_blocks)[position]) if self.shuffle else position
@@ -167,6 +217,17 @@ class BlockDataset(Dataset):
         start, denoiser = int(starts_N[block]), int(denoisers_N[block])
         tokens = self.tokens[start : start + self.layout.lengths[denoiser]]
         return {"input_ids": tokens, "index": index, "denoiser": denoiser}
+
+
+def read_rows(tokens, starts_B, length: int) -> np.ndarray:
+    """Tokens from several places on, [B, L].
+
+    >>> read_rows(np.arange(9), np.array([4, 0]), 3).tolist()
+    [[4, 5, 6], [0, 1, 2]]
+    """
+    if hasattr(tokens, "rows"):  # a memory-mapped `TokenSequence`
+        return tokens.rows(starts_B, length)
+    return np.stack([tokens[start : start + length] for start in starts_B.tolist()])
 
 
 class MixedBlocks(Dataset):
@@ -196,9 +257,25 @@ class MixedBlocks(Dataset):
     def __len__(self):
         return self.num_examples
 
-    def __getitem__(self, index):
+    def __getitems__(self, indices):
+        """The examples of a batch, as `BlockDataset` gives them."""
+        if len(self.datasets[0].layout.lengths) > 1 or not len(indices):
+            return [self[index] for index in indices]
+        for index in (min(indices), max(indices)):
+            self._check(index)
+        corpora_B, positions_B = self.mixture.corpora_of(indices)
+        parts = {corpus: corpora_B == corpus for corpus in np.unique(corpora_B).tolist()}
+        read = {corpus: self.datasets[corpus].__getitems__(positions_B[of_B]) for corpus, of_B in parts.items()}
+        tokens_BL = np.concatenate([blocks.tokens_BL for blocks in read.values()])
+        order_B = np.argsort(np.concatenate([np.flatnonzero(of_B) for of_B in parts.values()]))
+        return Blocks(tokens_BL[order_B], list(indices))
+
+    def _check(self, index) -> None:
         if not 0 <= index < self.num_examples:
             raise IndexError(f"example {index} of a dataset of {self.num_examples}")
+
+    def __getitem__(self, index):
+        self._check(index)
         corpus, position = self.mixture.corpus_of(index)
         return {**self.datasets[corpus][position], "index": int(index)}
 

@@ -152,6 +152,9 @@ class ExactResume:
         if self.control.should_training_stop or self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True
             return
+        if self.resumed_from and kwargs["epoch"] == kwargs["epochs_trained"] and not self.args.ignore_data_skip:
+            # The trainer would have all batches of the epoch so far made, only to throw them away.
+            kwargs["train_dataloader"].batch_sampler.pass_over(kwargs["steps_trained_in_current_epoch"])
         super()._run_epoch(**kwargs)
 
     def _finalize_training(self, trial, num_train_samples, start_time):
