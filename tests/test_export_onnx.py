@@ -17,7 +17,8 @@ from transformers import DistilBertForSequenceClassification as DistilBert
 import fine_tune_t5
 from t5suite.errors import CheckpointError, ConfigError, DataError
 from t5suite.export.exporting import Wanted, export_model
-from t5suite.export.onnx_files import require_onnx, write_graphs
+from t5suite.export.onnx_files import write_graphs
+from t5suite.export.onnx_packages import require_onnx
 from t5suite.export.onnx_runtime import OnnxModel
 from t5suite.export.parity import NEW_TOKENS, TOLERANCE, check, compare
 from t5suite.export.quantization import quantize

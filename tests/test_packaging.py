@@ -20,7 +20,7 @@ import t5suite
 from t5suite.commands.sweep import run as run_sweep
 from t5suite.data.text.sentences import require_splitter
 from t5suite.errors import UserError
-from t5suite.export.onnx_files import require_onnx
+from t5suite.export.onnx_packages import require_onnx
 from t5suite.export.zero_shards import _converter
 from t5suite.inference.loading import cut_into_pieces
 from t5suite.models.adapters.kinds import peft_library

@@ -22,9 +22,10 @@ from t5suite import cli
 from t5suite.data.sources import DataOptions, load_split
 from t5suite.errors import ConfigError, DataError, Preempted
 from t5suite.fine_tuner import FineTuner
-from t5suite.inference.from_flags import TextSettings, fits_of
+from t5suite.inference.from_flags import fits_of
 from t5suite.inference.rows import Row
 from t5suite.inference.running import Job
+from t5suite.inference.texts import TextSettings
 from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.registry import Lengths, bind_fits, load_task
 from t5suite.training.processes.signals import stop_requests

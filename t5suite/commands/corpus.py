@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from t5suite.commands.collocations import EXAMPLE, HELP, collocation_flags, collocations
+from t5suite.commands.early_checks import check_place
 from t5suite.commands.shared import add_json_flag, note, print_json
 from t5suite.errors import ConfigError
 
@@ -105,10 +106,15 @@ def run_corpus(arguments) -> None:
 
 def build(arguments) -> None:
     """Builds a corpus, or a job's share of it."""
-    from t5suite.data.corpora.building import build_corpus
-    from t5suite.models.loading import load_tokenizer
+    from t5suite.data.corpora.building import build_corpus, check_work
+    from t5suite.data.text.documents import list_sources
 
     shard = parse_shard(arguments.shard) if arguments.shard else None
+    check_work(arguments.num_workers, shard, arguments.max_documents)
+    check_place("--output_dir", arguments.output_dir)
+    list_sources(arguments.input)
+    from t5suite.models.loading import load_tokenizer
+
     store = build_corpus(
         arguments.input,
         arguments.output_dir,

@@ -4,10 +4,14 @@ t5suite export --model_name_or_path runs/mini-sentiment --output_dir exported
 t5suite export --model_name_or_path runs/mini-sentiment --output_dir onnx --format onnx --check --quantize int8
 """
 
+from pathlib import Path
+
+from t5suite.commands.early_checks import check_input_file, check_model, check_place
 from t5suite.commands.shared import add_data_dir_flag, add_json_flag, add_task_flags, note, print_json
 from t5suite.errors import ConfigError
 
 FORMATS = ("hf", "onnx")
+PRECISIONS = ("float32", "bfloat16", "float16")
 
 
 def export_flags(parser) -> None:
@@ -43,6 +47,7 @@ def export(arguments) -> None:
       ConfigError: flags that do not go together, no such model, or a folder that is not empty.
     """
     check_flags(arguments)
+    check_files(arguments)
     if arguments.quantize and not arguments.benchmark:
         note("what the 8 bits cost in points is measured with --benchmark and --dataset_name")
     from t5suite.export.exporting import Wanted, export_model
@@ -61,6 +66,8 @@ def check_flags(arguments) -> None:
 
     _check_source(arguments)
     find(arguments.format, dict.fromkeys(FORMATS), "format", where="--format")
+    if arguments.dtype is not None:
+        find(arguments.dtype, dict.fromkeys(PRECISIONS), "precision", where="--dtype")
     if arguments.format == "hf" and arguments.quantize:
         raise ConfigError("--quantize has an effect on ONNX files only; add --format onnx")
     if arguments.format == "onnx" and arguments.dtype not in (None, "float32"):
@@ -73,6 +80,28 @@ def check_flags(arguments) -> None:
         raise ConfigError("--benchmark scores ONNX files; a plain model is scored by fine_tune_t5.py --eval_only")
     if arguments.max_eval_samples is not None and (not arguments.benchmark or arguments.max_eval_samples < 1):
         raise ConfigError("--max_eval_samples needs --benchmark and at least one row")
+
+
+def check_files(arguments) -> None:
+    """What is read is there, what is written has a place, the task is one, and ONNX's packages are installed."""
+    from t5suite.export.folders import check_free
+
+    if arguments.model_name_or_path is not None:
+        check_model("--model_name_or_path", arguments.model_name_or_path)
+    else:
+        check_input_file("--init_checkpoint", arguments.init_checkpoint, or_folder=True)
+    check_free(Path(arguments.output_dir))
+    check_place("--output_dir", arguments.output_dir)
+    if arguments.format == "onnx":
+        from t5suite.export.onnx_packages import require_onnx
+
+        require_onnx()
+    if arguments.benchmark:
+        from t5suite.constants import MIXTURES
+        from t5suite.tasks.registry import resolve_names
+        from t5suite.tasks.task_files import load_registry
+
+        resolve_names(arguments.benchmark, arguments.dataset_name, load_registry(arguments.task_file), MIXTURES)
 
 
 def _check_source(arguments) -> None:

@@ -5,7 +5,10 @@ echo "A fine film." | t5suite predict --model_name_or_path runs/mini-sentiment-t
 """
 
 import contextlib
+import itertools
+import os
 
+from t5suite.commands.early_checks import STANDARD_INPUT, check_input_file, check_model, check_output_file, is_alone
 from t5suite.errors import ConfigError
 
 
@@ -76,6 +79,11 @@ def _add_model_flags(group) -> None:
 def predict(arguments) -> None:
     """Answers every row, or what is typed."""
     _check_flags(arguments)
+    check_model("--model_name_or_path", arguments.model_name_or_path)
+    if is_alone():
+        task = _checked_task(arguments)
+        if not arguments.interactive:
+            _check_files(arguments, task)
     from t5suite.training.processes.signals import catching_signals
     from t5suite.training.processes.slurm_ranks import join_srun
 
@@ -102,3 +110,37 @@ def _check_flags(arguments) -> None:
         raise ConfigError("--json: answers to --input are JSON lines always; the flag is for --interactive")
     if arguments.overwrite and not arguments.output:
         raise ConfigError("--overwrite has no effect without --output")
+
+
+def _checked_task(arguments):
+    """The task that rows are formatted by; it, the labels and how answers are written fit one another."""
+    from t5suite.inference.texts import check_candidates, decoding_by_flags, named_task, parted_labels, settle
+    from t5suite.tasks.task_card import read_task_card
+
+    card = read_task_card(arguments.model_name_or_path)
+    names = (arguments.benchmark, arguments.dataset_name, arguments.task_file, arguments.raw)
+    text = settle(card, named_task(card, *names), model_family=arguments.model_family)
+    decoding_by_flags(arguments, text)
+    if arguments.labels == "task":
+        check_candidates(text.task)
+    elif arguments.labels is not None:
+        parted_labels(arguments.labels, text.family)
+    return text.task
+
+
+def _check_files(arguments, task) -> None:
+    """What is read is there and begins with a row of the task; what is written can be."""
+    from t5suite.inference.outputs import ResumableOutput
+    from t5suite.inference.rows import RowSource, input_text
+    from t5suite.tasks.formatters import FITTED_FORMATTERS
+
+    check_input_file("--input", arguments.input)
+    if arguments.output:
+        check_output_file("--output", arguments.output, arguments.input)
+        if os.path.exists(arguments.output) and not arguments.overwrite:
+            ResumableOutput(arguments.output, {}).read_progress()
+            return
+    # Texts of as many examples as fit are made with the tokenizer; standard input can be read once alone.
+    if arguments.input != STANDARD_INPUT and (task is None or task.entry.get("formatter") not in FITTED_FORMATTERS):
+        for row in itertools.islice(RowSource(arguments.input, arguments.input_type).rows(), 1):
+            input_text(row, task, arguments.raw)

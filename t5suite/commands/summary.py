@@ -5,6 +5,7 @@ t5suite summary --config_name t5-3b --batch_size 32 --optimizer adafactor --grad
 
 import json
 
+from t5suite.commands.early_checks import check_model
 from t5suite.commands.shared import add_json_flag, print_json
 from t5suite.errors import ConfigError
 from t5suite.launch.script_flags import TABLE_FILE
@@ -36,18 +37,12 @@ def summary_flags(parser) -> None:
 
 def summary(arguments) -> None:
     """Prints the tables, or one JSON object."""
+    _check_flags(arguments)
     from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments
     from t5suite.training.flags.memory import shapes_by_flags
     from t5suite.training.flags.parser import parse_arguments
     from t5suite.training.memory_summary import Load, print_summary, summarize
 
-    for name in ("batch_size", "source_length", "target_length", "gradient_accumulation_steps", "num_gpus"):
-        if getattr(arguments, name) < 1:
-            raise ConfigError(f"--{name} {getattr(arguments, name)}: must be at least 1")
-    if arguments.num_gpus > 1 and not arguments.deepspeed:
-        raise ConfigError(
-            f"--num_gpus {arguments.num_gpus}: without --deepspeed every GPU holds all of it; leave it out"
-        )
     given = {name: getattr(arguments, name) for name in MODEL_FLAGS if getattr(arguments, name) is not None}
     argv = ["--use_cpu", *(f"--{name}={value}" for name, value in given.items())]
     model = shapes_by_flags(FineTuningArguments(*parse_arguments(FINE_TUNING_ARGUMENTS, argv)))
@@ -64,6 +59,20 @@ def summary(arguments) -> None:
         print_json(found)
     else:
         print_summary(found)
+
+
+def _check_flags(arguments) -> None:
+    """What can be seen without a model."""
+    for name in ("batch_size", "source_length", "target_length", "gradient_accumulation_steps", "num_gpus"):
+        if getattr(arguments, name) < 1:
+            raise ConfigError(f"--{name} {getattr(arguments, name)}: must be at least 1")
+    if arguments.num_gpus > 1 and not arguments.deepspeed:
+        raise ConfigError(
+            f"--num_gpus {arguments.num_gpus}: without --deepspeed every GPU holds all of it; leave it out"
+        )
+    for name in ("model_name_or_path", "tokenizer_name", "adapter_base"):
+        if getattr(arguments, name) is not None:
+            check_model(f"--{name}", getattr(arguments, name))
 
 
 # What says which weights there are, and which are trained.

@@ -111,7 +111,8 @@ def write_onnx(source, folder, wanted: Wanted, dtype) -> dict:
     """`--format onnx`."""
     if wanted.model_class is not None:
         raise ConfigError(f"--format onnx --model_class {wanted.model_class}: graphs are made of transformers' classes")
-    from t5suite.export.onnx_files import PACKAGES, require_onnx, write_graphs
+    from t5suite.export.onnx_files import write_graphs
+    from t5suite.export.onnx_packages import PACKAGES, require_onnx
 
     require_onnx()
     from t5suite.export.onnx_runtime import OnnxModel

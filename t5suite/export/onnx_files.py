@@ -8,7 +8,6 @@ and T5's position bias made anew from the lengths of each call. Rows and lengths
 """
 
 import contextlib
-import importlib
 import io
 import logging
 import warnings
@@ -23,23 +22,8 @@ from t5suite.export.plain import cast, save_beside
 from t5suite.models.configs import first_line
 
 OPSET = 18  # the lowest that torch 2.13 writes without a conversion
-PACKAGES = ("onnx", "onnxscript", "onnxruntime")
-INSTALL = "pip install 't5suite[onnx]'"
 # Protobuf ends at 2 GiB: above this, weights go into a file beside the graph.
 LARGEST_FILE = 3 << 29
-
-
-def require_onnx() -> None:
-    """Tells at once which packages are missing.
-
-    Raises:
-      ConfigError: with the line that installs them.
-    """
-    for package in PACKAGES:
-        try:
-            importlib.import_module(package)
-        except ImportError as error:
-            raise ConfigError(f"--format onnx: {error}; {INSTALL}") from None
 
 
 def write_graphs(source, folder) -> list[str]:

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from t5suite.errors import ConfigError
-from t5suite.export.onnx_files import INSTALL, LARGEST_FILE
+from t5suite.export.onnx_files import LARGEST_FILE
+from t5suite.export.onnx_packages import INSTALL
 
 NEW = ".quantized"
 

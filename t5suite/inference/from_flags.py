@@ -1,22 +1,18 @@
-"""The flags of `t5suite predict` and what the model's `task.json` says -> the plain parameters of a run.
+"""The flags of `t5suite predict` and what the model's `task.json` says -> a run.
 
->>> text = text_settings(read_task_card("runs/rte"), max_source_length=256)
-WARNING: --max_source_length 256 differs from 512, which the model was trained with
->>> text.task.name, text.lengths.source, text.max_new_tokens
-('rte', 256, 5)
+>>> predict_by_flags(arguments)
+INFO t5suite.inference.from_flags: 277 rows answered
 """
 
 import contextlib
 import dataclasses
 import logging
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from t5suite.errors import ConfigError, Preempted
-from t5suite.inference.decoding import Decoding
 from t5suite.inference.interactive import converse
 from t5suite.inference.loading import (
     ModelSource,
@@ -28,102 +24,17 @@ from t5suite.inference.loading import (
 from t5suite.inference.outputs import ResumableOutput, StreamOutput
 from t5suite.inference.rows import RowSource
 from t5suite.inference.running import Job, predict_rows
+from t5suite.inference.texts import TextSettings, decoding_by_flags, given_labels, text_settings, unescaped
 from t5suite.models.configs import first_line
 from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.formatters import FITTED_FORMATTERS
-from t5suite.tasks.registry import Lengths, Task, bind_fits, load_task
-from t5suite.tasks.task_card import TaskCard, read_task_card
+from t5suite.tasks.registry import bind_fits
+from t5suite.tasks.task_card import read_task_card
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.signals import agree_to_stop, stop_requests
 from t5suite.training.steps import start_logging
 
 logger = logging.getLogger(__name__)
-
-# Where neither the flags nor the task say how long texts and answers are, in tokens.
-DEFAULT_SOURCE_LENGTH, DEFAULT_ANSWER_LENGTH = 512, 64
-
-
-@dataclass(frozen=True)
-class TextSettings:
-    """What becomes of rows before and after the model.
-
-    Attributes:
-      task: None where rows hold finished texts only.
-      max_new_tokens: the longest answer that the task needs.
-      separator, family: of the model, where somebody says so.
-    """
-
-    task: Task | None
-    lengths: Lengths
-    max_new_tokens: int
-    separator: str | None = None
-    family: str | None = None
-
-
-def text_settings(
-    card: TaskCard | None,
-    *,
-    benchmark: str | None = None,
-    dataset_name: str | None = None,
-    task_file: str | None = None,
-    raw: bool = False,
-    max_source_length: int | None = None,
-    answer_separator: str | None = None,
-    model_family: str | None = None,
-) -> TextSettings:
-    """What the flags say, else the card, else the defaults; a flag that differs from the card warns.
-
-    Raises:
-      ConfigError: no such task, or several and none is named.
-    """
-    task = _task(card, benchmark, dataset_name, task_file, raw)
-    known = card.lengths if card else Lengths(DEFAULT_SOURCE_LENGTH, DEFAULT_SOURCE_LENGTH)
-    stored = {
-        "max_source_length": (task.lengths(known) if task else known).source if card else None,
-        "answer_separator": card.settings.get("answer_separator") if card else None,
-        "model_family": card.family if card else None,
-    }
-    given = dict(max_source_length=max_source_length, answer_separator=answer_separator, model_family=model_family)
-    for name, value in given.items():
-        if None not in (value, stored[name]) and value not in (stored[name], "auto"):
-            logger.warning("--%s %s differs from %s, which the model was trained with", name, value, stored[name])
-    chosen = {name: stored[name] if value in (None, "auto") else value for name, value in given.items()}
-    answer_length = card.max_answer_tokens.get(task.name) if card and task else None
-    lengths = task.lengths(known) if task else known
-    return TextSettings(
-        task,
-        lengths if max_source_length is None else lengths._replace(source=max_source_length),
-        answer_length or DEFAULT_ANSWER_LENGTH,
-        chosen["answer_separator"],
-        chosen["model_family"],
-    )
-
-
-def _task(card, benchmark, dataset_name, task_file, raw: bool) -> Task | None:
-    """The task that rows are formatted by."""
-    if benchmark is not None and dataset_name is None:
-        raise ConfigError(f"--benchmark {benchmark}: which of its tasks? Give --dataset_name")
-    if benchmark is not None or task_file is not None:
-        given = load_task(benchmark or (card and next(iter(card.tasks.values())).benchmark), dataset_name, task_file)
-        known = card.tasks.get(dataset_name) if card else None
-        if card and (
-            known is None or (known.benchmark, known.entry["prefix"]) != (given.benchmark, given.entry["prefix"])
-        ):
-            names = ", ".join(f"{task.benchmark}/{name}" for name, task in card.tasks.items())
-            logger.warning(
-                "--benchmark %s --dataset_name %s differs from %s, which the model was trained on",
-                benchmark,
-                dataset_name,
-                names,
-            )
-        return given
-    if card is None:
-        if dataset_name is not None:
-            raise ConfigError(f"--dataset_name {dataset_name}: the model has no task.json; give --benchmark, too")
-        return None
-    if dataset_name is None and raw and len(card.tasks) > 1:
-        return None
-    return card.task(dataset_name)
 
 
 def predict_by_flags(arguments) -> None:
@@ -167,12 +78,7 @@ def predict_by_flags(arguments) -> None:
 
 def job_of(arguments, text: TextSettings) -> Job:
     """What is asked of every row, by the flags."""
-    decoding = Decoding(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(Decoding)})
-    labels = arguments.labels
-    if labels is not None or text.family == "masked":
-        idle = [name for name in WRITING_FLAGS if getattr(decoding, name) != getattr(Decoding(), name)]
-        if idle or arguments.scores:
-            raise ConfigError(f"--{(idle or ['scores'])[0]} has no effect: labels are chosen, and nothing is written")
+    decoding, labels = decoding_by_flags(arguments, text), arguments.labels
     if labels not in (None, "task"):
         labels = given_labels(labels, text)
     return Job(
@@ -193,23 +99,6 @@ def fits_of(arguments, text: TextSettings):
     if text.task is None or text.task.entry.get("formatter") not in FITTED_FORMATTERS:
         return None
     return bind_fits(load_tokenizer(arguments.tokenizer_name or arguments.model_name_or_path), text.lengths)
-
-
-def given_labels(labels: str, text: TextSettings) -> list[str]:
-    """`--labels a,b,c`, which may be others than the task's.
-
-    Raises:
-      ConfigError: fewer than two, or an encoder's head, which knows its own only.
-    """
-    found = [label for label in labels.split(",") if label]
-    if len(found) < 2 or len(set(found)) < len(found):
-        raise ConfigError(f"--labels {labels}: give two different labels or more, commas between")
-    stored = text.task.label_words if text.task else None
-    if text.family == "masked":
-        raise ConfigError(f"--labels {labels}: an encoder's head knows its own labels only; give --labels alone")
-    if stored and sorted(stored) != sorted(found):
-        logger.warning("--labels %s differs from %s, which the model was trained with", labels, ",".join(stored))
-    return found
 
 
 def _predict_file(arguments, source: ModelSource, text: TextSettings, job: Job, make_predictor, ranks: Ranks) -> None:
@@ -238,11 +127,6 @@ def _predict_file(arguments, source: ModelSource, text: TextSettings, job: Job, 
     logger.info("%d rows answered%s", count.answered, f", {done} were answered before" if done else "")
     if not count.read:
         logger.warning("%s has no rows", arguments.input)
-
-
-def unescaped(separator: str | None) -> str | None:
-    r"""A separator as a shell passes it: `\n` is a line break."""
-    return None if separator is None else separator.replace("\\n", "\n").replace("\\t", "\t")
 
 
 def run_settings(arguments, source: ModelSource, text: TextSettings, job: Job) -> dict:
@@ -275,5 +159,3 @@ TEXT_FIELDS = (
     "prefix text_column_name labels formatter target instruction input_format output_format max_input_tokens "
     "max_output_tokens"
 ).split()
-# Settings of `Decoding` that choosing a label does not heed.
-WRITING_FLAGS = tuple(field.name for field in dataclasses.fields(Decoding) if field.name != "seed")

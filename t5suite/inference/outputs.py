@@ -51,7 +51,7 @@ class ResumableOutput:
         """
         if self.overwrite or not (self.path.exists() or self.progress_path.exists()):
             return 0
-        progress = self._read_progress()
+        progress = self.read_progress()
         self._check_settings(progress["settings"])
         rows = count_lines(self.path) if self.path.exists() else 0
         self.known_rows, self.known_digest = progress["rows"], progress["digest"]
@@ -122,7 +122,12 @@ class ResumableOutput:
                 "or begin anew with --overwrite"
             )
 
-    def _read_progress(self) -> dict:
+    def read_progress(self) -> dict:
+        """What the progress file says of the answers that are there.
+
+        Raises:
+          ConfigError: there is none, or one that cannot be read.
+        """
         cures = "give another --output, or begin anew with --overwrite"
         if not self.progress_path.is_file():
             raise ConfigError(

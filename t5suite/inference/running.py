@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from t5suite.data.encodings import segments
-from t5suite.errors import ConfigError, DataError
-from t5suite.inference.decoding import Decoding
+from t5suite.errors import DataError
+from t5suite.inference.decoding_settings import Decoding
 from t5suite.inference.rows import Row, RowSource, has_columns, input_text
+from t5suite.inference.texts import check_candidates
 from t5suite.tasks.registry import Task
 from t5suite.tasks.templates import OUTPUT, fill
 from t5suite.training.evaluation import number_range
@@ -75,9 +76,8 @@ class Job:
 
     def __post_init__(self):
         self.decoding.check()
-        if self.labels == "task" and (self.task is None or not self.task.has_candidates):
-            name = f"{self.task.benchmark}/{self.task.name} has no" if self.task else "no task is known, and so no"
-            raise ConfigError(f"--labels: {name} label words; give them: --labels negative,positive")
+        if self.labels == "task":
+            check_candidates(self.task)
 
     def request(self, row: Row) -> Request:
         """What the model is asked of a row.

@@ -82,7 +82,7 @@ def build_corpus(
         options.text_column_name, options.text_unit, options.bad_lines, validation_fraction,
         document_separator, "en" if split_sentences is True else split_sentences or None, max_documents, unit_megabytes,
     )  # fmt: skip
-    _check_work(num_workers, shard, max_documents)
+    check_work(num_workers, shard, max_documents)
     plan, directory = make_plan(inputs, settings, tokenizer), Path(output_dir)
     if (directory / MANIFEST).is_file():
         return _reopen(directory, plan)
@@ -95,7 +95,8 @@ def build_corpus(
     return finish(build, started)
 
 
-def _check_work(num_workers: int, shard, max_documents) -> None:
+def check_work(num_workers: int, shard, max_documents) -> None:
+    """Refuses numbers of workers and shards that make no sense, alone or together."""
     if num_workers < 1:
         raise ConfigError(f"--num_workers {num_workers}: must be at least 1")
     if shard is not None and not 0 <= shard[0] < shard[1]:
