@@ -9,6 +9,7 @@ is cut into one share a rank. No row is repeated to fill ranks: the last update 
 is left without a row gets `[]` (the collator makes a batch of it that counts for nothing).
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -32,11 +33,19 @@ class GlobalBatchSampler:
         self.rank = rank
         self.world_size = world_size
         self.epoch = 0
+        self._passed_over = 0
         self._length = -(-len(epoch_order(0)) // (batch_size * world_size))
 
     def set_epoch(self, epoch: int) -> None:
         """The trainer says which epoch comes next."""
         self.epoch = epoch
+
+    def pass_over(self, num_batches: int) -> None:
+        """The next pass gives None for so many batches at its beginning: whoever resumes throws them away unread.
+
+        Making them took a resumed run 20 s for the million batches before it.
+        """
+        self._passed_over = num_batches
 
     def __len__(self) -> int:
         return self._length
@@ -44,7 +53,9 @@ class GlobalBatchSampler:
     def __iter__(self) -> Iterator[list[int]]:
         order = self.epoch_order(self.epoch)
         step = self.batch_size * self.world_size
-        for start in range(0, len(order), step):
+        passed_over, self._passed_over = self._passed_over, 0
+        yield from itertools.repeat(None, passed_over)
+        for start in range(passed_over * step, len(order), step):
             yield rank_share(order[start : start + step], self.rank, self.world_size)
 
 
@@ -54,7 +65,9 @@ def rank_share(indices, rank: int, world_size: int) -> list[int]:
     >>> [rank_share([7, 8, 9], rank, 2) for rank in (0, 1)]
     [[7, 8], [9]]
     """
-    return [int(i) for i in np.array_split(np.asarray(indices), world_size)[rank]]
+    size, more = divmod(len(indices), world_size)
+    start = rank * size + min(rank, more)
+    return np.asarray(indices[start : start + size + (rank < more)]).tolist()
 
 
 def shuffled_order(num_examples: int, seed: int) -> Callable[[int], np.ndarray]:
@@ -102,13 +115,20 @@ def shifted_order(order: Callable[[int], np.ndarray], epoch_length: int, offset:
 
     def shifted(epoch: int) -> np.ndarray:
         first, start = divmod(offset + epoch * epoch_length, epoch_length)
-        both = np.concatenate([order(max(0, first)), order(max(0, first + 1))]) if start else order(max(0, first))
+        both = _joined(order(max(0, first)), order(max(0, first + 1))) if start else order(max(0, first))
         piece = both[start : start + epoch_length]
         if len(piece) < epoch_length:
             raise ConfigError("a mixture's draws end with its steps: add data to --reset, so that it starts anew")
         return piece
 
     return shifted
+
+
+def _joined(first, second):
+    """One order behind the other; run-long numbers stay a `range`, however many there are."""
+    if isinstance(first, range) and isinstance(second, range) and first.stop == second.start:
+        return range(first.start, second.stop)
+    return np.concatenate([first, second])
 
 
 def mixture_order(draws: np.ndarray, epoch_length: int, lengths, update_size: int, grouped: bool):
