@@ -2,7 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# What the README's commands need, and what the tests, the documentation and DeepSpeed need besides.
+RUNNABLE := $(VENV)/.runnable
 INSTALLED := $(VENV)/.installed
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # One thread: the model is so small that a second one waits more than it helps.
 DEMO := OMP_NUM_THREADS=1 $(BIN)/python fine_tune_t5.py recipes/mini.yaml
 
@@ -11,14 +14,22 @@ DEMO := OMP_NUM_THREADS=1 $(BIN)/python fine_tune_t5.py recipes/mini.yaml
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-$(INSTALLED): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
-	touch $(INSTALLED)
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
 
-install: $(INSTALLED)  ## make .venv and install the suite into it
+$(RUNNABLE): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing into $(VENV): some minutes, most of them for torch."
+	$(PIP) -e ".[peft,sweeps,tracking]"
+	touch $@
 
-demo: $(INSTALLED)  ## fine-tune and score the bundled tiny T5 on the bundled benchmark (minutes, no network)
+$(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing into $(VENV), with what tests and documentation need: some minutes."
+	$(PIP) -e ".[dev]"
+	touch $@
+
+install: $(INSTALLED)  ## make .venv and install the suite into it, with all that tests and documentation need
+
+demo: $(or $(wildcard $(INSTALLED)),$(RUNNABLE))  ## fine-tune and score the bundled tiny T5 on the bundled benchmark (minutes, no network)
 	rm -rf runs/demo
 	$(DEMO) --dataset_name sentiment --output_dir runs/demo/sentiment
 	$(DEMO) --dataset_name entailment --learning_rate 1e-2 --max_steps 1500 --output_dir runs/demo/entailment

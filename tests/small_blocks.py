@@ -38,9 +38,9 @@ make_crawl() { mkdir -p crawl; cp -r books articles; python -c "
 import zstandard
 with zstandard.open('crawl/a.jsonl.zst', 'wt') as lines:
     [print('{\"text\": \"A quiet day in village %d.\"}' % i, file=lines) for i in range(40)]"; }
-make_more_files() { make_alpaca; make_texts; mkdir -p reviews wmt imdb; python -c "
+make_more_files() { make_alpaca; make_texts; mkdir -p questions wmt imdb; python -c "
 print('question\tcontext\tanswer')
-[print('who won %d\tAnna won %d\tAnna' % (i, i)) for i in range(40)]" > reviews/train.tsv; python -c "for i in range(40): print('{\"translation\": {\"en\": \"the %d\", \"de\": \"das %d\"}}' % (i, i))" > wmt/train.jsonl; python -c "import pandas; pandas.DataFrame({'document': ['a b c'] * 40, 'summary': ['a'] * 40}).to_parquet('part-0.parquet')"; cp reviews.csv imdb/train.csv; }
+[print('who won %d\tAnna won %d\tAnna' % (i, i)) for i in range(40)]" > questions/train.tsv; python -c "for i in range(40): print('{\"translation\": {\"en\": \"the %d\", \"de\": \"das %d\"}}' % (i, i))" > wmt/train.jsonl; python -c "import pandas; pandas.DataFrame({'document': ['a b %d' % i for i in range(40)], 'summary': ['a'] * 40}).to_parquet('part-0.parquet')"; cp reviews.csv imdb/train.csv; }
 """
 
 

@@ -66,6 +66,12 @@ class ParsedTest(parameterized.TestCase):
             if isinstance(rows, list):
                 self.assertLen(rows, sum(1 for _, row in entries(page) if row), page)
 
+    @parameterized.parameters(*PAGES)
+    def test_every_command_that_is_skipped_is_there(self, page):
+        for block, row in entries(page):
+            for start in row.get("skip") or ():
+                self.assertTrue(any(line.startswith(start) for line in block.commands), f"{block.place}: {start}")
+
     def test_reasons_name_tests_that_are_there(self):
         text = (Path(__file__).parent / "documented_blocks.yaml").read_text(encoding="utf-8")
         for name in re.findall(r"\btest_\w+\.py", text):

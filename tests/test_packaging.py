@@ -9,6 +9,7 @@ import sys
 import tarfile
 import tempfile
 import tomllib
+import unittest
 import zipfile
 from pathlib import Path
 
@@ -82,6 +83,34 @@ class PackagingTest(parameterized.TestCase):
             self.assertIn(part, text)
         named = yaml.safe_load((ROOT / "CITATION.cff").read_text())["license"]
         self.assertEqual((SETUP["project"]["license"], named), ("Apache-2.0", "Apache-2.0"))
+
+
+def installed_by(target, *made):
+    """The extras that `make target` would install into an environment in which the files `made` are there."""
+    venv = Path(tempfile.mkdtemp()) / "venv"
+    for name in made:
+        (venv / name).parent.mkdir(parents=True, exist_ok=True)
+        (venv / name).touch()
+    called = ["make", "--dry-run", target, f"VENV={venv}"]
+    done = subprocess.run(called, cwd=ROOT, capture_output=True, text=True, check=True)
+    return [extras.split(",") for extras in re.findall(r'pip install .* -e "\.\[(.+)\]"', done.stdout)]
+
+
+@unittest.skipUnless(shutil.which("make"), "there is no make")
+class MakeTest(parameterized.TestCase):
+    def test_the_demo_installs_what_the_readme_needs_and_less_than_the_tests(self):
+        (demo,), (tests,) = installed_by("demo"), installed_by("test")
+        self.assertContainsSubset({"peft", "sweeps", "tracking"}, demo)
+        self.assertEqual(tests, ["dev"])
+        names = {requirement for extra in demo for requirement in EXTRAS[extra]}
+        # So that what ran after the demo runs after the tests, too.
+        self.assertContainsSubset(names, EXTRAS["dev"])
+        self.assertFalse([name for name in names if name.startswith(("deepspeed", "onnx", "mkdocs"))])
+
+    def test_the_demo_takes_an_environment_that_has_everything_as_it_is(self):
+        self.assertEmpty(installed_by("demo", "bin/python", ".installed"))
+        self.assertEmpty(installed_by("demo", "bin/python", ".runnable"))
+        self.assertLen(installed_by("test", "bin/python", ".runnable"), 1)
 
 
 class SurroundingsTest(parameterized.TestCase):
