@@ -4,12 +4,16 @@
     {'input_ids': [[5, 1]], 'attention_mask': [[1, 1]], 'labels': [[9, 1]], 'decoder_input_ids': [[0, 9]]}
 
 The collator makes `decoder_input_ids` itself: our loss takes the labels out of the batch before the model sees it.
+Dictionaries of ids and the rows of a `TokenArrays` (what its `__getitems__` gives) become the same tensors.
 Shapes: B examples, S source tokens, T target tokens.
 """
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+
+from t5suite.data.features import Picked, TokenRows
 
 IGNORED = -100
 
@@ -26,16 +30,29 @@ class Seq2SeqCollator:
     decoder_start_token_id: int
     pad_to_multiple_of: int = 1
 
-    def __call__(self, features: list[dict]) -> dict[str, torch.Tensor]:
-        features = features or [{"input_ids": [self.pad_token_id], "labels": [IGNORED]}]
-        input_ids = self.pad([f["input_ids"] for f in features], self.pad_token_id)
-        mask = self.pad([[1] * len(f["input_ids"]) for f in features], 0)
-        batch = {"input_ids": input_ids, "attention_mask": mask}
-        if features[0].get("labels") is not None:
-            labels = self.pad([f["labels"] for f in features], IGNORED)
-            batch["labels"] = labels
-            batch["decoder_input_ids"] = shift_right(labels, self.pad_token_id, self.decoder_start_token_id)
+    def __call__(self, features: list[dict] | TokenRows) -> dict[str, torch.Tensor]:
+        rows = self.rows(features)
+        batch = self.inputs(rows)
+        if rows.labels is not None:
+            labels_BT = rows.labels.padded(IGNORED, self.mask(rows.labels))
+            read_BT = np.full_like(labels_BT, self.decoder_start_token_id)  # as `shift_right`, a third of its time
+            read_BT[:, 1:] = np.where(labels_BT[:, :-1] == IGNORED, self.pad_token_id, labels_BT[:, :-1])
+            batch["labels"], batch["decoder_input_ids"] = torch.from_numpy(labels_BT), torch.from_numpy(read_BT)
         return batch
+
+    def rows(self, features) -> TokenRows:
+        """The features as places in flat arrays; of none, a row that counts for nothing."""
+        return TokenRows.of(features or [{"input_ids": [self.pad_token_id], "labels": [IGNORED]}])
+
+    def inputs(self, rows: TokenRows) -> dict[str, torch.Tensor]:
+        """`input_ids` and `attention_mask`."""
+        mask_BS = self.mask(rows.input_ids)
+        ids_BS = rows.input_ids.padded(self.pad_token_id, mask_BS)
+        return {"input_ids": torch.from_numpy(ids_BS), "attention_mask": torch.from_numpy(mask_BS.astype(np.int64))}
+
+    def mask(self, picked: Picked) -> np.ndarray:
+        """Where padded rows have tokens, bool [B, width]."""
+        return picked.mask(picked.width(self.pad_to_multiple_of))
 
     def pad(self, sequences, value: int) -> torch.Tensor:
         """Sequences of ids as one tensor, filled up with `value` on the right."""

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from t5suite.data.collators import IGNORED, Seq2SeqCollator
+from t5suite.data.features import TokenRows
 
 
 @dataclass(frozen=True)
@@ -25,13 +26,21 @@ class CausalCollator(Seq2SeqCollator):
 
     decoder_start_token_id: int | None = None
 
-    def __call__(self, features: list[dict]) -> dict[str, torch.Tensor]:
-        features = features or [{"input_ids": [self.pad_token_id], "labels": [IGNORED]}]
-        rows = [joined(feature["input_ids"], feature["labels"]) for feature in features]
+    def __call__(self, features: list[dict] | TokenRows) -> dict[str, torch.Tensor]:
+        rows = self.rows(features)
+        prompt, answer = rows.input_ids, rows.labels
+        prompts_B1, both_B1 = prompt.lengths_B[:, None], (prompt.lengths_B + answer.lengths_B)[:, None]
+        kept_B1 = np.where(both_B1 > 1, both_B1 - 1, both_B1)  # the last token is predicted, not read
+        longest = max(int(kept_B1.max()), 1)
+        columns_T = np.arange(-(-longest // self.pad_to_multiple_of) * self.pad_to_multiple_of)
+        mask_BT = columns_T < kept_B1
+        ids_BT = np.where(columns_T < prompts_B1, prompt.at(columns_T), answer.at(columns_T - prompts_B1))
+        answered_BT = (columns_T >= prompts_B1 - 1) & (columns_T < both_B1 - 1)
+        labels_BT = np.where(answered_BT, answer.at(columns_T + 1 - prompts_B1), np.int64(IGNORED))
         return {
-            "input_ids": self.pad([inputs for inputs, _ in rows], self.pad_token_id),
-            "attention_mask": self.pad([np.ones(len(inputs), np.int64) for inputs, _ in rows], 0),
-            "labels": self.pad([labels for _, labels in rows], IGNORED),
+            "input_ids": torch.from_numpy(np.where(mask_BT, ids_BT, np.int64(self.pad_token_id))),
+            "attention_mask": torch.from_numpy(mask_BT.astype(np.int64)),
+            "labels": torch.from_numpy(labels_BT),
         }
 
     def pad_left(self, sequences, value: int) -> torch.Tensor:
@@ -63,15 +72,13 @@ class SegmentCollator(Seq2SeqCollator):
 
     decoder_start_token_id: int | None = None
 
-    def __call__(self, features: list[dict]) -> dict[str, torch.Tensor]:
-        features = features or [{"input_ids": [self.pad_token_id], "labels": [IGNORED]}]
-        batch = {
-            "input_ids": self.pad([feature["input_ids"] for feature in features], self.pad_token_id),
-            "attention_mask": self.pad([[1] * len(feature["input_ids"]) for feature in features], 0),
-        }
-        if features[0].get("token_type_ids") is not None:
-            batch["token_type_ids"] = self.pad([feature["token_type_ids"] for feature in features], 0)
-        labels_B = torch.as_tensor(np.array([feature["labels"][0] for feature in features]))
+    def __call__(self, features: list[dict] | TokenRows) -> dict[str, torch.Tensor]:
+        rows = self.rows(features)
+        batch = self.inputs(rows)
+        if rows.token_type_ids is not None:
+            types_BT = rows.token_type_ids.padded(0, self.mask(rows.input_ids))
+            batch["token_type_ids"] = torch.from_numpy(types_BT)
+        labels_B = torch.from_numpy(rows.labels.first())
         return {**batch, "labels": labels_B if labels_B.is_floating_point() else labels_B.long()}
 
 

@@ -3,9 +3,15 @@
 >>> features = TokenArrays.from_dataset(tokenized)
 >>> features[0]
 {'input_ids': array([3, 7, 1], dtype=int32), 'labels': array([1465, 1], dtype=int32)}
+>>> features.__getitems__([0, 4]).input_ids.padded(0)     # what a collator makes of a batch, in a few array operations
+array([[3, 7, 1, 0], [8, 5, 9, 1]])
+
+Shapes: B rows, X their width.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -37,6 +43,19 @@ class Ragged:
         return cls(values, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64))
 
     @classmethod
+    def joined(cls, rows) -> "Ragged":
+        """From lists or arrays of numbers of any kind, which they keep."""
+        offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum([len(row) for row in rows], out=offsets[1:])
+        return cls(np.concatenate([np.asarray(row) for row in rows if len(row)] or [np.zeros(0, np.int64)]), offsets)
+
+    def some(self, rows) -> "Picked":
+        """The given rows, not yet copied."""
+        rows = np.asarray(rows, dtype=np.int64)
+        starts_B = self.offsets[rows]
+        return Picked(self.values, starts_B, self.offsets[rows + 1] - starts_B)
+
+    @classmethod
     def concatenate(cls, parts: list["Ragged"]) -> "Ragged":
         """The rows of all parts, in order."""
         starts = np.cumsum([0, *(len(part.values) for part in parts)])
@@ -46,6 +65,81 @@ class Ragged:
     def take(self, rows) -> "Ragged":
         """The given rows, in the given order."""
         return Ragged.from_rows([self[int(i)] for i in rows])
+
+
+class Picked(NamedTuple):
+    """Some rows of a `Ragged`: where each begins in the flat array, and how long it is; nothing is copied yet."""
+
+    values: np.ndarray
+    starts_B: np.ndarray
+    lengths_B: np.ndarray
+
+    def width(self, multiple: int = 1) -> int:
+        """Of the longest row, at least 1, rounded up to a multiple."""
+        longest = int(self.lengths_B.max(initial=1))
+        return -(-longest // multiple) * multiple
+
+    def mask(self, width: int) -> np.ndarray:
+        """Bool [B, width]: where rows have values."""
+        return np.arange(width) < self.lengths_B[:, None]
+
+    def padded(self, fill, mask: np.ndarray | None = None) -> np.ndarray:
+        """[B, width], int64 (or the kind of number that the rows are of), filled up behind the rows' ends."""
+        mask = self.mask(self.width()) if mask is None else mask
+        found = self.at(np.arange(mask.shape[1]))
+        return np.where(mask, found, fill if found.dtype.kind == "f" else np.int64(fill))
+
+    def at(self, columns) -> np.ndarray:
+        """What stands in these columns of each row, [B, X]; outside of a row, anything.
+
+        columns: [X], or [B, X] where rows differ.
+        """
+        if not len(self.values):
+            return np.zeros(np.broadcast_shapes((len(self.starts_B), 1), np.shape(columns)), np.int64)
+        return self.values.take(self.starts_B[:, None] + columns, mode="clip")
+
+    def first(self) -> np.ndarray:
+        """The first value of each row, [B]."""
+        return self.at(np.zeros(1, np.int64))[:, 0]
+
+
+class TokenRows(Sequence):
+    """The examples of a batch, as places in flat arrays; `rows[i]` is one of them, as a dictionary of arrays.
+
+    >>> rows = TokenRows.of([{"input_ids": [5, 1], "labels": [9, 1]}])      # or TokenArrays.__getitems__([7, 3])
+    >>> rows.input_ids.padded(0), rows.labels.lengths_B
+    (array([[5, 1]]), array([2]))
+    """
+
+    def __init__(self, **columns: Picked | None):
+        self.input_ids = columns["input_ids"]
+        self.labels = columns.get("labels")
+        self.token_type_ids = columns.get("token_type_ids")
+
+    @classmethod
+    def of(cls, features) -> "TokenRows":
+        """From dictionaries of lists or arrays; a column that the first one lacks is None."""
+        if isinstance(features, TokenRows):
+            return features
+        everything = np.arange(len(features))
+        columns = [name for name in COLUMNS if features[0].get(name) is not None]
+        return cls(**{name: Ragged.joined([row[name] for row in features]).some(everything) for name in columns})
+
+    def __len__(self) -> int:
+        return len(self.input_ids.starts_B)
+
+    def __getitem__(self, i):
+        if isinstance(i, slice):
+            return [self[k] for k in range(*i.indices(len(self)))]
+        columns = {name: getattr(self, name) for name in COLUMNS}
+        return {name: _row(picked, i) for name, picked in columns.items() if picked is not None}
+
+
+def _row(picked: Picked, i: int) -> np.ndarray:
+    return picked.values[picked.starts_B[i] : picked.starts_B[i] + picked.lengths_B[i]]
+
+
+COLUMNS = ("input_ids", "labels", "token_type_ids")
 
 
 @dataclass(frozen=True)
@@ -62,6 +156,12 @@ class TokenArrays(torch.utils.data.Dataset):
     def __getitem__(self, i: int) -> dict:
         example = {"input_ids": self.input_ids[i], "labels": self.labels[i]}
         return example if self.token_type_ids is None else {**example, "token_type_ids": self.token_type_ids[i]}
+
+    def __getitems__(self, indices) -> TokenRows:
+        """A batch, as `DataLoader` asks for it."""
+        indices = np.asarray(indices, dtype=np.int64)
+        columns = {name: getattr(self, name) for name in COLUMNS}
+        return TokenRows(**{name: ragged.some(indices) for name, ragged in columns.items() if ragged is not None})
 
     @classmethod
     def from_dataset(cls, tokenized) -> "TokenArrays":

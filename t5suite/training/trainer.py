@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import Seq2SeqTrainer
 
+from t5suite.data.loading import EpochDataLoader
 from t5suite.data.samplers import GlobalBatchSampler, shifted_order
 from t5suite.errors import ConfigError
 from t5suite.training.evaluation import selection_value
@@ -39,9 +40,11 @@ from t5suite.training.resuming.resets import Position, examples_before
 from t5suite.training.sharding.accelerate_settings import FSDP, is_set
 from t5suite.training.sharding.process_state import making_accelerator, shared_embeddings_together
 from t5suite.training.updates.safe_updates import SafeUpdates
-from t5suite.worker_signals import ignore_in_worker, shielding_workers
 
 logger = logging.getLogger(__name__)
+
+# Logs that the trainer's state holds, in memory and in `trainer_state.json`.
+MOST_LOGS = 1000
 
 
 class SuiteTrainer(Measuring, ExactResume, SafeUpdates, Checkpointing, Seq2SeqTrainer):
@@ -125,7 +128,7 @@ class SuiteTrainer(Measuring, ExactResume, SafeUpdates, Checkpointing, Seq2SeqTr
             return super()._prepare_for_training(*args, **kwargs)
 
     def get_train_dataloader(self) -> DataLoader:
-        """Batches of this rank only; the trainer moves them to the device, so accelerate has nothing to prepare."""
+        """Batches of this rank only, on its device: accelerate has nothing to prepare."""
         args = self.args
         sampler = GlobalBatchSampler(
             self.shifted_order(),
@@ -139,9 +142,9 @@ class SuiteTrainer(Measuring, ExactResume, SafeUpdates, Checkpointing, Seq2SeqTr
             batch_sampler=sampler,
             collate_fn=self.data_collator,
             num_workers=args.dataloader_num_workers,
-            pin_memory=args.dataloader_pin_memory and torch.cuda.is_available(),
+            pin_memory=args.dataloader_pin_memory,
             persistent_workers=args.dataloader_persistent_workers and args.dataloader_num_workers > 0,
-            worker_init_fn=ignore_in_worker,
+            device=args.device,
         )
 
     def epoch_length(self) -> int:
@@ -191,6 +194,8 @@ class SuiteTrainer(Measuring, ExactResume, SafeUpdates, Checkpointing, Seq2SeqTr
             self.check_agreement()
             logs |= self.monitor.rates(self.state)
         super().log(logs, start_time)
+        # `metrics.jsonl` has them all: kept here, they would make every checkpoint of a long run larger than the last.
+        del self.state.log_history[:-MOST_LOGS]
 
     def create_optimizer(self, model=None) -> torch.optim.Optimizer:
         """`--optimizer` from our table, else what `--optim` says."""
@@ -241,18 +246,6 @@ class SuiteTrainer(Measuring, ExactResume, SafeUpdates, Checkpointing, Seq2SeqTr
     def metrics_of(self, report, prefix: str) -> dict[str, float]:
         """What of a report is logged."""
         return report_metrics(report, prefix)
-
-
-class EpochDataLoader(DataLoader):
-    """A DataLoader that tells its sampler the epoch, as the trainer announces it; stop signals spare its workers."""
-
-    def __iter__(self):
-        with shielding_workers():
-            return super().__iter__()
-
-    def set_epoch(self, epoch: int) -> None:
-        """Passes the epoch on."""
-        self.batch_sampler.set_epoch(epoch)
 
 
 def report_metrics(report, prefix: str = "eval") -> dict[str, float]:

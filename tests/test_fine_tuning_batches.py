@@ -1,0 +1,139 @@
+"""Flat arrays -> batches: equal to padding row by row, for every family, however the rows come and are loaded."""
+
+import numpy as np
+import torch
+from absl.testing import parameterized
+
+from t5suite.data.collators import IGNORED, shift_right
+from t5suite.data.family_collators import COLLATORS
+from t5suite.data.features import Ragged, TokenArrays, TokenRows
+from t5suite.data.loading import EpochDataLoader
+from t5suite.data.samplers import GlobalBatchSampler, shuffled_order
+
+PAD, START = 3, 7
+
+
+def padded(rows, fill, multiple):
+    """Row by row, as plainly as can be."""
+    width = -(-max(1, *map(len, rows)) // multiple) * multiple
+    return torch.tensor([[*row, *[fill] * (width - len(row))] for row in rows])
+
+
+def plain_seq2seq(rows, multiple):
+    labels = padded([row["labels"] for row in rows], IGNORED, multiple)
+    return {
+        "input_ids": padded([row["input_ids"] for row in rows], PAD, multiple),
+        "attention_mask": padded([[1] * len(row["input_ids"]) for row in rows], 0, multiple),
+        "labels": labels,
+        "decoder_input_ids": shift_right(labels, PAD, START),
+    }
+
+
+def plain_causal(rows, multiple):
+    wholes = [[*row["input_ids"], *row["labels"]] for row in rows]
+    read = [whole[: max(len(whole) - 1, 1)] for whole in wholes]
+    answers = []
+    for row, whole, inputs in zip(rows, wholes, read):
+        below = [*whole[1:], IGNORED][: len(inputs)]
+        answers.append([IGNORED if i < len(row["input_ids"]) - 1 else token for i, token in enumerate(below)])
+    return {
+        "input_ids": padded(read, PAD, multiple),
+        "attention_mask": padded([[1] * len(inputs) for inputs in read], 0, multiple),
+        "labels": padded(answers, IGNORED, multiple),
+    }
+
+
+def plain_masked(rows, multiple):
+    return {
+        "input_ids": padded([row["input_ids"] for row in rows], PAD, multiple),
+        "attention_mask": padded([[1] * len(row["input_ids"]) for row in rows], 0, multiple),
+        "token_type_ids": padded([row["token_type_ids"] for row in rows], 0, multiple),
+        "labels": torch.tensor([row["labels"][0] for row in rows]),
+    }
+
+
+PLAIN = {"seq2seq": plain_seq2seq, "causal": plain_causal, "masked": plain_masked}
+
+
+def examples(family, count=300):
+    """Random examples; texts of one token, prompts and answers without any among them."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for i in range(count):
+        ids = rng.integers(8, 99, rng.integers(1 if family == "masked" or i % 7 else 0, 40)).tolist()
+        row = {"input_ids": ids, "labels": rng.integers(8, 99, rng.integers(1 if ids else 2, 6)).tolist()}
+        if family == "masked":
+            row |= {"labels": [int(rng.integers(0, 3))], "token_type_ids": [i % 2 for i in range(len(ids))]}
+        rows.append(row)
+    return rows
+
+
+def arrays_of(rows) -> TokenArrays:
+    columns = [Ragged.from_rows([row[name] for row in rows]) for name in rows[0]]
+    return TokenArrays(*columns)
+
+
+class BatchTest(parameterized.TestCase):
+    def assert_equal_batches(self, one, other):
+        self.assertEqual(list(one), list(other))
+        for name in one:
+            self.assertEqual(one[name].dtype, other[name].dtype, name)
+            self.assertTrue(torch.equal(one[name], other[name]), f"{name}:\n{one[name]}\n{other[name]}")
+
+    @parameterized.product(family=list(COLLATORS), multiple=[1, 8])
+    def test_flat_arrays_lists_and_plain_padding_make_the_same_batch(self, family, multiple):
+        rows = examples(family)
+        arrays, collate = arrays_of(rows), COLLATORS[family](PAD, START, multiple)
+        rng = np.random.default_rng(1)
+        for size in (1, 2, 3, 32):
+            for indices in [*rng.integers(0, len(rows), (10, size)).tolist(), list(range(len(rows)))[-size:]]:
+                wanted = PLAIN[family]([rows[i] for i in indices], multiple)
+                self.assert_equal_batches(collate(arrays.__getitems__(indices)), wanted)
+                self.assert_equal_batches(collate([rows[i] for i in indices]), wanted)
+                self.assert_equal_batches(collate([arrays[i] for i in indices]), wanted)
+
+    @parameterized.parameters(*COLLATORS)
+    def test_no_rows_are_a_row_that_counts_for_nothing(self, family):
+        arrays = arrays_of(examples(family))
+        batch = COLLATORS[family](PAD, START)(arrays.__getitems__([]))
+        self.assertEqual(batch["input_ids"].shape, (1, 1))
+        self.assertTrue(batch["labels"].eq(IGNORED).all())
+
+    def test_numbers_as_labels_stay_numbers(self):
+        numbers = Ragged(np.array([0.5, 3.25, -1.0], np.float32), np.arange(4))
+        arrays = TokenArrays(Ragged.from_rows([[1], [2, 2], [3]]), numbers)
+        labels = COLLATORS["masked"](PAD)(arrays.__getitems__([2, 1]))["labels"]
+        self.assertEqual((labels.dtype, labels.tolist()), (torch.float32, [-1.0, 3.25]))
+
+    def test_a_batch_of_rows_is_a_sequence_of_examples(self):
+        rows = examples("masked", 5)
+        batch = arrays_of(rows).__getitems__([4, 0])
+        self.assertLen(batch, 2)
+        for found, row in zip([*batch, batch[-1], batch[0:1][0]], [rows[4], rows[0], rows[0], rows[4]], strict=True):
+            self.assertEqual({name: value.tolist() for name, value in found.items()}, row)
+        with self.assertRaises(IndexError):
+            batch[2]
+        self.assertFalse(TokenRows.of(arrays_of(rows).__getitems__([])))
+
+
+class LoaderTest(parameterized.TestCase):
+    def loader(self, **settings):
+        arrays = arrays_of(examples("seq2seq"))
+        sampler = GlobalBatchSampler(shuffled_order(len(arrays), 0), 16, 1)
+        return EpochDataLoader(arrays, batch_sampler=sampler, collate_fn=COLLATORS["seq2seq"](PAD, START), **settings)
+
+    def test_neither_workers_nor_the_device_change_batches_or_what_is_drawn_later(self):
+        found = []
+        for settings in ({}, {"num_workers": 1}, {"device": torch.device("cpu"), "pin_memory": True}):
+            torch.manual_seed(0)
+            loader = self.loader(**settings)
+            loader.set_epoch(3)
+            found.append(([batch["input_ids"] for batch in loader], torch.rand(3)))
+            self.assertLen(loader, len(found[0][0]))
+        for batches, drawn in found[1:]:
+            self.assertTrue(all(torch.equal(a, b) for a, b in zip(batches, found[0][0], strict=True)))
+            self.assertTrue(torch.equal(drawn, found[0][1]))
+
+    def test_batches_go_to_the_device(self):
+        batch = next(iter(self.loader(device=torch.device("meta"))))
+        self.assertEqual({tensor.device.type for tensor in batch.values()}, {"meta"})
