@@ -8,12 +8,17 @@
 Written here and now rather than by `SummaryWriter`, whose thread prints a traceback of its own where the disk is full.
 """
 
+import mmap
 import os
 import socket
 import time
+from array import array
+from itertools import pairwise
 from pathlib import Path
 
 PATTERN = "events.out.tfevents.*"
+# So many of the last points of a file are looked at for its last step.
+LAST_EVENTS = 100
 
 
 class EventFile:
@@ -64,17 +69,49 @@ class EventFile:
 def last_step(folder) -> int:
     """The last step that the newest event file with any point speaks of; -1 without one.
 
-    Steps grow from file to file but for those that a later file has purged, so the newest one decides.
+    Steps grow from file to file but for those that a later file has purged, so the newest one decides; they grow within
+    a file, too, so its end does. Records are passed over by their lengths: a million take 1 s, and read would take 30.
     """
-    from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
-    from tensorboard.compat.proto.event_pb2 import Event
-
     for path in sorted(Path(folder).glob(PATTERN), key=lambda path: path.name, reverse=True):
-        events = map(Event.FromString, RawEventFileLoader(str(path)).Load())
-        steps = [event.step for event in events if event.HasField("summary")]
+        steps = []
+        with path.open("rb") as file:
+            for end, start in pairwise(reversed(_record_starts(file))):
+                file.seek(start + 12)
+                step = _step_of_point(file.read(end - start - 16))
+                steps += [] if step is None else [step]
+                if len(steps) == LAST_EVENTS:
+                    break
         if steps:
             return max(steps)
     return -1
+
+
+def _step_of_point(text: bytes) -> int | None:
+    from google.protobuf.message import DecodeError
+    from tensorboard.compat.proto.event_pb2 import Event
+
+    try:
+        event = Event.FromString(text)
+    except DecodeError:  # of a machine that went down while it wrote
+        return None
+    return event.step if event.HasField("summary") else None
+
+
+def _record_starts(file) -> array:
+    """Where the whole records of a file begin, and where the last one ends.
+
+    A record is its length (8 bytes), a checksum (4), its content and another checksum (4).
+    """
+    size, starts = file.seek(0, os.SEEK_END), array("q", [0])
+    if not size:
+        return starts
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        while (start := starts[-1]) + 16 <= size:
+            end = start + 16 + int.from_bytes(data[start : start + 8], "little")
+            if end > size:
+                break
+            starts.append(end)
+    return starts
 
 
 def _unique_name() -> str:

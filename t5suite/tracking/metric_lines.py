@@ -14,26 +14,81 @@ A step may have several lines (its loss, then its evaluation); trackers show one
 import itertools
 import json
 import math
+import os
+from collections.abc import Iterator
 from pathlib import Path
+
+# How much of a file is read at once where all of it is more than is wanted in memory.
+PIECE = 4 << 20
 
 
 class MetricLines:
-    """A file that grows, read as it does; half a line at its end waits for the rest."""
+    """A file that grows, read as it does; half a line at its end waits for the rest.
 
-    def __init__(self, path):
+    Args:
+      first: only lines of this step and later ones are wanted. Most of those before are not even read: of a million
+        lines, where the wanted ones begin is found in 1 ms.
+
+    Attributes:
+      behind: whether the last call left lines unread, for it had read as much as it was to.
+    """
+
+    def __init__(self, path, first: int | None = None):
         self.path = Path(path)
-        self._offset = 0
+        self.behind = False
+        self._first, self._offset = first, None
 
-    def new_lines(self) -> list[dict]:
-        """The whole lines since the last call; what is no line of metrics is left out."""
+    def new_lines(self, most_bytes: int | None = None) -> list[dict]:
+        """The whole lines since the last call; what is no line of metrics is left out.
+
+        Args:
+          most_bytes: about how much to read at most; None reads all that is there.
+        """
         if not self.path.is_file():
             return []
         with self.path.open("rb") as file:
+            if self._offset is None:
+                self._offset = 0 if self._first is None else offset_of_step(file, self._first)
             file.seek(self._offset)
-            text = file.read()
+            text = file.read(-1 if most_bytes is None else most_bytes)
+            self.behind = most_bytes is not None and len(text) == most_bytes
+            text += file.readline() if self.behind else b""
         whole = text[: text.rfind(b"\n") + 1]
         self._offset += len(whole)
-        return [line for line in map(_parsed, whole.splitlines()) if line is not None]
+        lines = [line for line in map(_parsed, whole.splitlines()) if line is not None]
+        return lines if self._first is None else [line for line in lines if line["step"] >= self._first]
+
+    def rest(self, most_bytes: int = PIECE) -> Iterator[dict]:
+        """The whole lines since the last call one by one, without ever holding all of them."""
+        self.behind = True
+        while self.behind:
+            yield from self.new_lines(most_bytes)
+            self.behind = self.behind and self.path.is_file()
+
+
+def offset_of_step(file, step: int) -> int:
+    """Where to begin reading so that no line of `step` or later is missed and few of those before are read.
+
+    Steps never fall from line to line, so halving finds it. `file` is open for bytes.
+    """
+    low, high = 0, file.seek(0, os.SEEK_END)
+    while high - low > CLOSE:
+        middle = (low + high) // 2
+        file.seek(middle)
+        file.readline()  # the rest of a line
+        start, line = file.tell(), None
+        while line is None and (text := file.readline()):
+            line = _parsed(text)
+            start = start if line is not None else file.tell()
+        if line is None or line["step"] >= step or start >= high:
+            high = middle
+        else:
+            low = start
+    return low
+
+
+# Bytes that are rather read than halved once more.
+CLOSE = 1 << 16
 
 
 def metrics_of(line: dict) -> dict[str, float]:

@@ -21,7 +21,7 @@ COLUMNS = ("row", "input", "target", "prediction", "right")
 
 
 class SampleLines:
-    """The samples of a run, read as they come."""
+    """The samples of a run, read as they come; asked for step after step, it forgets those before."""
 
     def __init__(self, directory):
         self._lines = MetricLines(Path(directory) / SAMPLES)
@@ -31,6 +31,7 @@ class SampleLines:
         """The step's samples by the name that trackers give them."""
         for line in self._lines.new_lines():
             self._by_step.setdefault(line["step"], []).append(line)
+        self._by_step = {at: lines for at, lines in self._by_step.items() if at >= step}
         return tables_of(self._by_step.get(step, []))
 
     def steps(self) -> list[int]:

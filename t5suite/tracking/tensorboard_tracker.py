@@ -52,8 +52,8 @@ class TensorBoardTracker:
         for at in samples.steps():
             if first <= at <= step:
                 self._events.add_texts(at, _shown(samples.tables(at)))
-        for line in MetricLines(self._directory / METRICS).new_lines():
-            if first <= line["step"] <= step:
+        for line in MetricLines(self._directory / METRICS, first).rest():
+            if line["step"] <= step:
                 self._events.add(line["step"], metrics_of(line))
 
     def log(self, metrics: dict, step: int) -> None:

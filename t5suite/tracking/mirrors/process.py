@@ -45,7 +45,7 @@ def mirror(directory: Path, name: str, commands: Commands, say) -> None:
     told.keep(told.step if known is None else known, **run.of_theirs)
     say(state="online", url=run.place)
     last = send_rows(
-        Rows(run, directory), MetricLines(directory / METRICS), commands, told.step + 1, keep=told.keep
+        Rows(run, directory), MetricLines(directory / METRICS, told.step + 1), commands, told.step + 1, keep=told.keep
     )  # fmt: skip
     outcome = outcome_of(directory, commands)
     if outcome is not None:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from t5suite.errors import EXIT_PREEMPTED
 from t5suite.runs import MANIFEST, RESULTS, read_json, write_json
-from t5suite.tracking.metric_lines import MetricLines, rows_by_step
+from t5suite.tracking.metric_lines import PIECE, MetricLines, rows_by_step
 
 SETUP_FILE, TOLD_FILE, LOCK_FILE, OUTPUT_FILE = "mirror.json", "told.json", "mirror.lock", "mirror.log"
 LOCK_SECONDS = 10.0
@@ -106,10 +106,11 @@ def send_rows(run, lines: MetricLines, commands: Commands, first: int, keep=lamb
     """
     pending, last = [], first - 1
     while True:
-        commands.wait(POLL_SECONDS)
+        commands.wait(0.0 if lines.behind else POLL_SECONDS)
         ended = commands.ended
         if commands.going:
-            pending += [line for line in lines.new_lines() if line["step"] >= first]
+            pending += [line for line in lines.new_lines(PIECE) if line["step"] >= first]
+            ended = ended and not lines.behind
             rows = rows_by_step(pending)
             open_step = rows[-1][0] if rows and (not ended or commands.holds_back) else None
             for step, row in rows:

@@ -63,7 +63,7 @@ def mirror(directory: Path, commands: Commands, say, offline: bool = False) -> N
         set_aside_unfinished(folder, setup["run_id"], told, segment)
         say(state="offline", reason=reason, wanted=wanted)
     shown = WandbRows(run, directory)
-    last = send_rows(shown, MetricLines(directory / METRICS), commands, told.step + 1)
+    last = send_rows(shown, MetricLines(directory / METRICS, told.step + 1), commands, told.step + 1)
     outcome = outcome_of(directory, commands)
     if outcome is not None:
         shown.conclude(outcome)
