@@ -11,7 +11,6 @@ JSON all the way down: `report.json` is this dict, and the page carries it too.
 
 import math
 import statistics
-from pathlib import Path
 
 from t5suite import __version__
 from t5suite.errors import UserError
@@ -24,7 +23,7 @@ from t5suite.reporting.published import published_average, published_score, publ
 from t5suite.reporting.run_files import read_run
 from t5suite.reporting.seeds import settings_of
 from t5suite.tasks.entries import metric_functions
-from t5suite.tracking.run_tables import averages_of_runs, read_runs
+from t5suite.tracking.run_tables import averages_of_runs, named, read_runs
 
 # Examples on the whole page; each evaluation has an equal part of them.
 MOST_EXAMPLES = 1500
@@ -74,27 +73,6 @@ def report_data(
         "sweeps": list(sweeps),
         "method": method(),
     }
-
-
-def named(directories) -> dict[str, str]:
-    """`{directory: a name for it}`: its last part, and as many before it as tell it from the others.
-
-    >>> named(["runs/a/s1", "runs/b/s1", "runs/c"])
-    {'runs/a/s1': 'a/s1', 'runs/b/s1': 'b/s1', 'runs/c': 'c'}
-    """
-    kept = list(dict.fromkeys(str(directory) for directory in directories))
-    parts = {directory: Path(directory).resolve().parts for directory in kept}
-    names = {}
-    for directory in kept:
-        depth = 1
-        tail = parts[directory][-depth:]
-        while depth < len(parts[directory]) and any(
-            parts[other][-depth:] == tail and parts[other] != parts[directory] for other in kept
-        ):
-            depth += 1
-            tail = parts[directory][-depth:]
-        names[directory] = "/".join(tail)
-    return names
 
 
 def _evaluated(run: dict, data_dir: str | None) -> list[Evaluation]:

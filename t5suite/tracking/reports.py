@@ -17,6 +17,7 @@ from t5suite.data.formats.from_settings import rows_stay
 from t5suite.data.jsonl import without_nan, write_jsonl
 from t5suite.model_cards.fine_tuned import write_fine_tuned_card
 from t5suite.runs import RESULTS, read_json, write_json
+from t5suite.tracking.glossary import one_line
 from t5suite.tracking.group_reports import group_scores, print_groups
 from t5suite.tracking.points import format_points
 from t5suite.training.evaluation import EvalSet, Report, Result
@@ -173,8 +174,27 @@ def print_table(report: Report, eval_sets: list[EvalSet], results: dict, title: 
     for eval_set in eval_sets:
         table.add_row(*table_row(eval_set, report.results[eval_set.name]))
     console.print(table)
+    print_meanings(console, eval_sets, report)
     for name, value in results["averages"].items():
         console.print(f"average {name}: {format_points(value)}", highlight=False)
+
+
+def print_meanings(console: Console, eval_sets: list[EvalSet], report: Report) -> None:
+    """A line below the table for what its columns and notes do not say by themselves."""
+    results = [report.results[eval_set.name] for eval_set in eval_sets]
+    columns = {
+        "invalid %": any(result.metrics.get("invalid_rate") for result in results),
+        "cut off %": any(result.method == "generate" for result in results),
+    }
+    notes = [note for result in results for note in notes_of(result)]
+    said = one_line([name for name, is_there in columns.items() if is_there], notes)
+    if said:
+        console.print(said, style="dim", highlight=False)
+
+
+def notes_of(result: Result) -> list[str]:
+    """What must be said of a score."""
+    return [*(["scored labels"] if result.method == "score" else []), *result.marks]
 
 
 def table_row(eval_set: EvalSet, result: Result) -> list[str]:
@@ -189,5 +209,5 @@ def table_row(eval_set: EvalSet, result: Result) -> list[str]:
         format_points(result.metrics["invalid_rate"]) if "invalid_rate" in result.metrics else "-",
         format_points(cut_off) if result.method == "generate" else "-",
         f"{result.seconds:.1f}",
-        ", ".join([*(["scored labels"] if result.method == "score" else []), *result.marks]),
+        ", ".join(notes_of(result)),
     ]

@@ -17,8 +17,12 @@ from t5suite.constants import DATASET_VALS, MIXTURES
 from t5suite.errors import DataError
 from t5suite.launch.results import task_figure
 from t5suite.runs import MANIFEST, RESULTS, read_json, tasks_named
+from t5suite.tracking.glossary import one_line
 
 RATES = ("invalid_rate",)
+# Characters of a directory; where there is a longer one, all are shown by their ends that tell them apart.
+LONGEST_RUN = 20
+HEADER = ("task", "n", "metrics", "invalid %", "train s", "notes", "run")
 
 
 class RunResults(NamedTuple):
@@ -88,25 +92,57 @@ def averages_of_runs(runs: list[RunResults]) -> dict[str, float]:
 def print_run_table(runs: list[RunResults]) -> None:
     """The rows and averages as a table on standard output."""
     console = Console(width=None if Console().is_terminal else 118)
+    rows = rows_of_runs(runs)
+    names = {row["run"]: row["run"] for row in rows}
+    if any(len(name) > LONGEST_RUN for name in names):
+        names = {run: f"…/{name}" for run, name in named(names).items()}
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name, justify in (("task", "left"), ("n", "right"), ("metrics", "left"), ("invalid %", "right")):
-        table.add_column(name, justify=justify)
-    table.add_column("train s", justify="right")
-    table.add_column("notes")
-    table.add_column("run")
-    for row in rows_of_runs(runs):
-        table.add_row(
-            f"{row['benchmark']}/{row['task']}",
-            str(row["n"] or "-"),
-            "  ".join(f"{name} {_points(value)}" for name, value in row["metrics"].items()),
-            _points(row["invalid_rate"]) if row["invalid_rate"] is not None else "-",
-            f"{row['train_seconds']:.0f}" if row["train_seconds"] else "-",
-            ", ".join(row["notes"]),
-            row["run"],
-        )
+    for name in HEADER:
+        justify = "right" if name in ("n", "invalid %", "train s") else "left"
+        # Scores are hard to read when they are broken: notes are broken first.
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=name == "metrics")
+    for row in rows:
+        table.add_row(*_cells(row, names))
     console.print(table)
+    columns = ["invalid %"] if any(row["invalid_rate"] for row in rows) else []
+    said = one_line([*columns, "train s"], [note for row in rows for note in row["notes"]])
+    console.print(said, style="dim", highlight=False)
     for benchmark, value in averages_of_runs(runs).items():
         console.print(f"average {benchmark}: {_points(value)}", highlight=False)
+
+
+def named(directories) -> dict[str, str]:
+    """`{directory: a name for it}`: its last part, and as many before it as tell it from the others.
+
+    >>> named(["runs/a/s1", "runs/b/s1", "runs/c"])
+    {'runs/a/s1': 'a/s1', 'runs/b/s1': 'b/s1', 'runs/c': 'c'}
+    """
+    kept = list(dict.fromkeys(str(directory) for directory in directories))
+    parts = {directory: Path(directory).resolve().parts for directory in kept}
+    names = {}
+    for directory in kept:
+        depth = 1
+        tail = parts[directory][-depth:]
+        while depth < len(parts[directory]) and any(
+            parts[other][-depth:] == tail and parts[other] != parts[directory] for other in kept
+        ):
+            depth += 1
+            tail = parts[directory][-depth:]
+        names[directory] = "/".join(tail)
+    return names
+
+
+def _cells(row: dict, names: dict[str, str]) -> list[str]:
+    """One line of the table."""
+    return [
+        f"{row['benchmark']}/{row['task']}",
+        str(row["n"] or "-"),
+        "  ".join(f"{name} {_points(value)}" for name, value in row["metrics"].items()),
+        _points(row["invalid_rate"]) if row["invalid_rate"] is not None else "-",
+        f"{row['train_seconds']:.0f}" if row["train_seconds"] else "-",
+        ", ".join(row["notes"]),
+        names[row["run"]],
+    ]
 
 
 def _group_mean(found: dict[str, float], task: str) -> float | None:
