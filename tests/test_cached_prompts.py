@@ -76,7 +76,7 @@ class CachedPromptsTest(parameterized.TestCase):
     @parameterized.parameters(4, 100, 32768)
     def test_chunks_change_no_score(self, at_once):
         reading = reading_of("gpt2")
-        with torch.no_grad(), mock.patch("t5suite.models.answering.SCORED_TOKENS_AT_ONCE", at_once):
+        with torch.no_grad(), mock.patch("t5suite.models.answerer.SCORED_TOKENS_AT_ONCE", at_once):
             found = reading.candidate_scores(CANDIDATES)
             self.assert_scores_close(found, read_for_each(reading))
 

@@ -95,6 +95,9 @@ THEMES = {
         "eval_steps": "Updates between evaluations (--eval_strategy steps); below 1: the share of all updates. "
         "Default: --logging_steps.",
         "per_device_eval_batch_size": None,
+        "eval_batch_tokens": None,
+        "candidate_trees": None,
+        "eval_loss": None,
         "eval_on_start": "Evaluate before the first update, too.",
         "generation_num_beams": "Beams of generated answers. Default: 1, greedy.",
         "generation_max_length": "Longest generated answer in tokens. Default: the longest target of the task.",

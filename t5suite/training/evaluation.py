@@ -9,8 +9,12 @@ log-probabilities, end-of-sequence included, without length normalisation, the f
 can do neither, and its answer is the likeliest class (`classify`). How a model of each family does it is told in
 `t5suite.models.answering`. Batches are made once over the whole split (longest examples first) and dealt out to the
 ranks, so that a row meets the same batch, and the same arithmetic, on one rank or many.
+
+Where a task's answers are known beforehand (labels, numbers, entities), a T5's decoder reads them as one tree; its
+scores, its greedy answers and the loss of targets among them all come of that.
 """
 
+import logging
 import math
 import sys
 import time
@@ -30,6 +34,8 @@ from t5suite.models.answering import Answerer, answerer_for
 from t5suite.tasks.formatters import Example
 from t5suite.tasks.registry import Lengths, Task
 from t5suite.tasks.templates import OUTPUT, fill
+
+logger = logging.getLogger(__name__)
 
 EVAL_METHODS = ("generate", "score", "loss")
 # What is said of a task whose answers are label words, however the checkpoint was used before (a summarizer's least
@@ -53,7 +59,8 @@ class EvalSet:
       method: 'generate', 'score', 'classify' or, for running text and modules that write nothing, 'loss'.
       encoding: how rows were made ids, and ids become answers; text to text without one.
       compute_metrics: the lambda that `bind_compute_metrics` made.
-      candidates: per row, the texts to choose from, tokenized; only for `score`.
+      candidates: per row, the texts to choose from, tokenized; for `generate` what it is likely to write. Of tasks that
+        have any.
       marks: what a table must say about it, such as 'subset'.
       selected_by: the metric of the user's own that selects checkpoints; None for the task's.
     """
@@ -140,11 +147,21 @@ class Report:
 
 @dataclass
 class Decoding:
-    """How answers are written."""
+    """How answers are written, and what else is worked out.
+
+    Attributes:
+      synced: weights lie in pieces on several ranks, which make the same number of forward passes therefore.
+      trees: candidates are read as one tree, where the model can.
+      loss: the loss of the targets is told, too, where it takes a pass of its own (the choice by loss has it anyway).
+      batch_tokens: source tokens, padding counted, of a batch that is read as trees; None: a number of rows.
+    """
 
     num_beams: int = 1
     max_length: int | None = None
     synced: bool = False
+    trees: bool = True
+    loss: bool = True
+    batch_tokens: int | None = None
 
 
 class Evaluator:
@@ -173,6 +190,7 @@ class Evaluator:
         was_training = model.training
         model.eval()
         results = {}
+        self._wants_loss = self.decoding.loss or selection_metric == "loss"
         with torch.no_grad(), self.accelerator.autocast():
             for eval_set in eval_sets:
                 results[eval_set.name] = self._evaluate_set(model, eval_set)
@@ -190,7 +208,9 @@ class Evaluator:
             "loss": self._lose,
         }[eval_set.method]
         answerer = answerer_for(model, self.tokenizer, collator=self.collator, device=self.accelerator.device)
-        found = self._over_ranks(eval_set, lambda positions: answer(answerer, eval_set, positions))
+        answerer.trees = self.decoding.trees
+        batches = self._batches(eval_set, answerer)
+        found = self._over_ranks(eval_set, batches, lambda positions: answer(answerer, eval_set, positions))
         predictions = [found[i]["text"] for i in range(len(eval_set.examples))]
         metrics = eval_set.compute_metrics(SimpleNamespace(predictions=predictions, label_ids=None))
         tokens = sum(item["tokens"] for item in found.values())
@@ -198,12 +218,14 @@ class Evaluator:
         if eval_set.method == "loss":
             name = "nll" if eval_set.task.entry.get("formatter") == "document" else "loss"
             metrics = {} if loss is None and name == "loss" else {name: math.nan if loss is None else loss}
+        seconds = time.perf_counter() - started
+        tell_speed(eval_set, batches, seconds)
         return Result(
             name=eval_set.name,
             metrics=metrics,
             predictions=predictions,
             num_rows=len(eval_set.rows),
-            seconds=time.perf_counter() - started,
+            seconds=seconds,
             loss=loss,
             truncated=sum(item["truncated"] for item in found.values()),
             method=eval_set.method,
@@ -211,9 +233,15 @@ class Evaluator:
             labelled=eval_set.labelled,
         )
 
-    def _over_ranks(self, eval_set: EvalSet, answer) -> dict[int, dict]:
+    def _batches(self, eval_set: EvalSet, answerer: Answerer) -> list[list[int]]:
+        """The examples in batches; of as many tokens where trees are read, which take little memory beside them."""
+        lengths = eval_set.features.input_ids.lengths
+        if self.decoding.batch_tokens and eval_set.candidates is not None and answerer.reads_trees:
+            return batches_by_tokens(lengths, self.decoding.batch_tokens)
+        return batches_by_length(lengths, self.batch_size)
+
+    def _over_ranks(self, eval_set: EvalSet, batches: list[list[int]], answer) -> dict[int, dict]:
         """`{example: answer}` on every rank; each batch is computed by one rank, dummies keep the others in step."""
-        batches = batches_by_length(eval_set.features.input_ids.lengths, self.batch_size)
         rank, world_size = self.accelerator.process_index, self.accelerator.num_processes
         found = {}
         turns = range(-(-len(batches) // world_size))
@@ -230,11 +258,14 @@ class Evaluator:
     def _generate(self, answerer: Answerer, eval_set: EvalSet, positions) -> list[dict]:
         reading = answerer.read([eval_set.features[i] for i in positions])
         config = self._generation_config(answerer.model, eval_set)
-        written = [answers[0][0] for answers in reading.generate(config, self.decoding.synced)]
+        options = {}
+        if eval_set.candidates is not None and answerer.reads_trees:
+            options["candidates"] = [eval_set.candidates.of_row(eval_set.row_of_example[i])[1] for i in positions]
+        written = [answers[0][0] for answers in reading.generate(config, self.decoding.synced, **options)]
         encoding = eval_set.encoding or TextEncoding(self.tokenizer, Lengths(0, 0))
         return [
-            {"text": text, "nll": n, "tokens": t, "truncated": answerer.eos not in ids}
-            for text, ids, n, t in zip(encoding.texts(written), written, reading.nll, reading.tokens, strict=True)
+            {"text": text, **loss, "truncated": answerer.eos not in ids}
+            for text, ids, loss in zip(encoding.texts(written), written, self._losses(reading, eval_set), strict=True)
         ]
 
     def _choose(self, answerer: Answerer, eval_set: EvalSet, positions) -> list[dict]:
@@ -243,9 +274,9 @@ class Evaluator:
         most = self._most_over_ranks if self.decoding.synced else lambda number: number
         scores = reading.candidate_scores([ids for _, ids in candidates], most)
         answers = []
-        for (texts, _), score, n, t in zip(candidates, scores, reading.nll, reading.tokens, strict=True):
+        for (texts, _), score, loss in zip(candidates, scores, self._losses(reading, eval_set), strict=True):
             best = max(range(len(score)), key=lambda i: score[i])
-            answers.append({"text": texts[best], "nll": n, "tokens": t, "truncated": False})
+            answers.append({"text": texts[best], **loss, "truncated": False})
         return answers
 
     def _classify(self, answerer: Answerer, eval_set: EvalSet, positions) -> list[dict]:
@@ -254,17 +285,20 @@ class Evaluator:
         form = eval_set.task.entry.get("output_format")
         texts = [fill(form, OUTPUT, eval_set.encoding.word(scores, *limits)) for scores in reading.scores]
         return [
-            {"text": text, "nll": n, "tokens": t, "truncated": False}
-            for text, n, t in zip(texts, reading.nll, reading.tokens, strict=True)
+            {"text": text, **loss, "truncated": False}
+            for text, loss in zip(texts, self._losses(reading, eval_set), strict=True)
         ]
 
     def _lose(self, answerer: Answerer, eval_set: EvalSet, positions) -> list[dict]:
         """Running text has no answer to be written: what counts is how likely the text is, in nats a token."""
         reading = answerer.read([eval_set.features[i] for i in positions])
-        return [
-            {"text": "", "nll": n, "tokens": t, "truncated": False}
-            for n, t in zip(reading.nll, reading.tokens, strict=True)
-        ]
+        return [{"text": "", **loss, "truncated": False} for loss in self._losses(reading, eval_set)]
+
+    def _losses(self, reading, eval_set: EvalSet) -> list[dict]:
+        """Nats and tokens of each row's target; none where nobody asks for them."""
+        if eval_set.labelled and (self._wants_loss or eval_set.method == "loss"):
+            return [{"nll": n, "tokens": t} for n, t in zip(reading.nll, reading.tokens, strict=True)]
+        return [{"nll": 0.0, "tokens": 0}] * len(reading.tokens)
 
     def _most_over_ranks(self, number: int) -> int:
         count = torch.tensor([number], device=self.accelerator.device)
@@ -316,6 +350,33 @@ def batches_by_length(lengths, batch_size: int) -> list[list[int]]:
     """
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+
+
+def batches_by_tokens(lengths, most_tokens: int) -> list[list[int]]:
+    """Example numbers in batches of so many tokens at most, padding counted, longest first; of one row at least.
+
+    >>> batches_by_tokens([3, 9, 5, 4], 10)
+    [[1], [2, 3], [0]]
+    """
+    batches = []
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if not batches or (len(batches[-1]) + 1) * lengths[batches[-1][0]] > most_tokens:
+            batches.append([])
+        batches[-1].append(i)
+    return batches
+
+
+def tell_speed(eval_set: EvalSet, batches: list[list[int]], seconds: float) -> None:
+    """One line on what took a second or more: rows and useful tokens a second, and the share of useful tokens."""
+    lengths = eval_set.features.input_ids.lengths
+    useful = int(lengths.sum())
+    read = sum(len(batch) * int(lengths[batch].max()) for batch in batches)
+    if useful and seconds >= 1:
+        logger.info(
+            "%s: %d rows in %.1f s (%.0f rows, %.0f tokens a second; %.0f%% of what was read is no padding)",
+            eval_set.name, len(eval_set.rows), seconds, len(eval_set.rows) / seconds, useful / seconds,
+            100 * useful / read,
+        )  # fmt: skip
 
 
 def choose_method(wanted: str, task: Task, alone: bool) -> str:

@@ -44,7 +44,7 @@ from t5suite.training.callbacks import BestPerTaskCallback, MetricsCallback, not
 from t5suite.training.cut_texts import warn_of_cut_texts
 from t5suite.training.eval_sets import load_eval_sets, selection_eval_sets, widen_for_training_targets
 from t5suite.training.evaluation import Decoding, EvalSet, Evaluator, Report, task_values
-from t5suite.training.family_checks import GENERATION_FLAGS, check_module, check_positions
+from t5suite.training.family_checks import GENERATION_FLAGS, TREE_FLAGS, check_module, check_positions
 from t5suite.training.flags.tracking import add_profile
 from t5suite.training.losses import ModuleLoss, SquaredLoss
 from t5suite.training.monitoring.progress import shows_bars
@@ -215,10 +215,17 @@ def make_collator(model, fp16_or_bf16: bool = False) -> Seq2SeqCollator:
 
 
 def make_evaluator(collator, tokenizer, args, accelerator, show_progress: bool) -> Evaluator:
-    """An `Evaluator` with the flags `--generation_num_beams` and `--generation_max_length`."""
+    """An `Evaluator` that heeds the flags of generated answers, trees of candidates, batches and loss."""
     bars = (lambda turns, name: tqdm(turns, desc=f"evaluating {name}", leave=False)) if show_progress else None
     synced = accelerator.num_processes > 1 and accelerator.distributed_type.value in ("DEEPSPEED", "FSDP")
-    decoding = Decoding(args.generation_num_beams or 1, args.generation_max_length, synced)
+    decoding = Decoding(
+        num_beams=args.generation_num_beams or 1,
+        max_length=args.generation_max_length,
+        synced=synced,
+        trees=args.candidate_trees,
+        loss=args.eval_loss,
+        batch_tokens=args.eval_batch_tokens if args.evaluates_by_tokens else None,
+    )
     return Evaluator(collator, tokenizer, decoding, args.per_device_eval_batch_size, accelerator, bars)
 
 
@@ -232,6 +239,12 @@ def warn_of_idle_flags(changed: dict, plan: Plan, trains: bool, predicts: bool) 
         (alone, ("select",), "there is one task"),
         (not predicts, ("max_predict_samples", "test_file"), "test splits are predicted with --do_predict only"),
         (changed.get("eval_method") in ("score", "loss"), GENERATION_FLAGS, "this --eval_method writes nothing"),
+        (changed.get("eval_method") == "loss", (*TREE_FLAGS, "eval_loss"), "the loss is all that is evaluated"),
+        (
+            changed.get("eval_loss") is False and changed.get("metric_for_best_model") == "loss",
+            ("eval_loss",),
+            "it selects",
+        ),
         (True, ("predict_with_generate", "sortish_sampler"), "evaluation always writes or scores whole answers"),
         (True, ("eval_accumulation_steps", "batch_eval_metrics", "prediction_loss_only"), "evaluation is our own"),
     ]

@@ -226,6 +226,10 @@ class EvaluationArguments:
     )
 
 
+# Rows that a device evaluates at once, where they are counted and nothing else is said.
+EVAL_ROWS = 64
+
+
 @dataclass
 class SuiteTrainingArguments(TrackingArguments, Seq2SeqTrainingArguments):
     """Hugging Face's training arguments, with defaults that suit T5's fine-tuning."""
@@ -237,7 +241,20 @@ class SuiteTrainingArguments(TrackingArguments, Seq2SeqTrainingArguments):
     )
     learning_rate: float = field(default=5e-4, metadata={"help": "T5 takes larger steps than BERT: 1e-4 to 1e-3."})
     per_device_train_batch_size: int = field(default=32, metadata={"help": "Examples a device takes at once."})
-    per_device_eval_batch_size: int = field(default=64, metadata={"help": "Rows a device evaluates at once."})
+    per_device_eval_batch_size: int | None = field(
+        default=None, metadata={"help": "Rows a device evaluates at once. Default: --eval_batch_tokens, else 64."}
+    )
+    eval_batch_tokens: int = field(
+        default=8192,
+        metadata={"help": "Input tokens evaluated at once where answers are read as a tree; 0: rows are counted."},
+    )
+    candidate_trees: bool = field(
+        default=True,
+        metadata={"help": "A T5 reads all the answers that a row may have at once (labels); the same results, sooner."},
+    )
+    eval_loss: bool = field(
+        default=True, metadata={"help": "Tell the loss of an evaluation, also where it takes a pass of its own."}
+    )
     eval_strategy: IntervalStrategy | str = field(default="epoch", metadata={"help": "no, steps or epoch."})
     save_strategy: SaveStrategy | str = field(default="epoch", metadata={"help": "no, steps, epoch or best."})
     save_total_limit: int | None = field(default=2, metadata={"help": "Checkpoints kept, the best one among them."})
@@ -325,6 +342,7 @@ class SuiteTrainingArguments(TrackingArguments, Seq2SeqTrainingArguments):
         self.output_dir = self.output_dir or os.environ.get("T5SUITE_RUN_DIR")  # where a sweep wants its trial
         self.output_dir_given = self.output_dir is not None
         self.output_dir = self.output_dir or "runs"
+        self._settle_eval_batches()
         self._reconcile_strategies()
         resolve_names(self)
         parse_reset(self.reset)
@@ -354,6 +372,16 @@ class SuiteTrainingArguments(TrackingArguments, Seq2SeqTrainingArguments):
         # Our trackers mirror metrics.jsonl; the trainer's own reporting callbacks stay off.
         self.trackers, self.report_to = self.report_to, []
         self.check_tracking()
+
+    def _settle_eval_batches(self):
+        """A batch size that is given counts rows, whatever the method."""
+        given, tokens = self.per_device_eval_batch_size is not None, self.eval_batch_tokens
+        if tokens < 0 or (given and tokens not in (0, type(self).eval_batch_tokens)):
+            why = f"--per_device_eval_batch_size {self.per_device_eval_batch_size} counts rows" if given else "below 0"
+            raise ConfigError(f"--eval_batch_tokens {tokens}: {why}; leave one of them out")
+        self.evaluates_by_tokens = tokens > 0 and not given
+        if not given:
+            self.per_device_eval_batch_size = EVAL_ROWS
 
     def _reconcile_strategies(self):
         """Checkpoints are taken when the model is evaluated, unless the user asked for something else."""

@@ -21,6 +21,7 @@ from t5suite.training.callbacks import MetricsCallback
 from t5suite.training.flags.tracking import add_profile
 from t5suite.training.losses import PAIR_LABELS, WatchedLoss
 from t5suite.training.monitoring.monitors import StepMonitor, weight_norm
+from t5suite.training.family_checks import TREE_FLAGS
 from t5suite.training.monitoring.progress import shows_bars
 from t5suite.training.monitoring.samples import SampleCallback
 from t5suite.training.monitoring.throughput import peak_flops
@@ -77,6 +78,7 @@ def warn_of_idle_flags(changed: dict, trains: bool, objective: str) -> list[str]
         (not changed.get("pack"), ("row_inputs_length", "row_targets_length"), "rows are not packed (--pack)"),
         ("sentence_pairs" not in changed, ("sentence_language",), "there are no --sentence_pairs"),
         (True, ("sortish_sampler",), "blocks are equally long"),
+        (True, (*TREE_FLAGS, "eval_loss"), "text is evaluated by its loss"),
         (True, ("eval_accumulation_steps", "batch_eval_metrics", "prediction_loss_only"), "evaluation is our own"),
     ]
     idle = {name: why for applies, names, why in reasons if applies for name in names if name in changed}

@@ -1,0 +1,237 @@
+"""How an encoder-decoder answers: it writes, or scores candidates, behind one run of its encoder.
+
+    >>> reading = Seq2SeqAnswerer(model, tokenizer, collator, device).read(features)
+    >>> reading.candidate_scores([[[1465, 1], [2841, 1]]])             # sums of log-probabilities
+    [[-0.11, -2.31]]
+    >>> reading.generate(GenerationConfig(max_new_tokens=8), candidates=[[[1465, 1], [2841, 1]]])
+    [[([1465, 1], None)]]
+    >>> reading.nll                                                    # of the labels, known from either
+    [0.11]
+
+A T5's decoder reads all of a row's candidates as a tree (`tree_decoding`). From it come their scores, what greedy
+decoding writes while that stays within the tree, and the loss of targets that are in it.
+Shapes: B examples, P pairs of example and candidate, S source and T target tokens, D width, V vocabulary, E edges.
+"""
+
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from transformers.modeling_outputs import BaseModelOutput
+
+from t5suite.data.collators import IGNORED, Seq2SeqCollator, shift_right
+from t5suite.models.answerer import Answerer, answers_of, scores_of_pairs
+from t5suite.models.cached_prompts import plain
+from t5suite.models.candidate_trees import CandidateTree, batch_of, sums_of_paths, tree_of
+from t5suite.models.tree_decoding import MOST_NODES, read_tree, reads_trees
+
+# Trees of rows with candidates of their own (ReCoRD) that are remembered.
+KEPT_TREES = 4096
+
+
+class Seq2SeqAnswerer(Answerer):
+    """The encoder reads, the decoder writes."""
+
+    def __init__(self, model, tokenizer, collator: Seq2SeqCollator, device):
+        super().__init__(model, tokenizer, collator, device)
+        self._made = {}
+
+    @cached_property
+    def reads_trees(self) -> bool:
+        """Whether candidates are read as trees."""
+        return self.trees and reads_trees(self.model)
+
+    def tree(self, candidates) -> CandidateTree:
+        """The tree of a row's candidates, made once for all rows that have the same."""
+        key = tuple(tuple(map(int, ids)) for ids in candidates)
+        if key not in self._made:
+            if len(self._made) >= KEPT_TREES:
+                self._made.clear()
+            self._made[key] = tree_of(candidates)
+        return self._made[key]
+
+    def read(self, features) -> "Seq2SeqReading":
+        """Encoder and decoder over a batch."""
+        return Seq2SeqReading(self, features)
+
+
+class Seq2SeqReading:
+    """The encoder's states of a batch, and the loss of its targets, each worked out when it is asked for.
+
+    Where weights may lie in pieces, the encoder runs within the whole model, for FSDP puts the pieces of some weights
+    together when that is called, and not when a part of it is.
+    """
+
+    def __init__(self, answerer: Seq2SeqAnswerer, features):
+        self.answerer = answerer
+        self.batch = {key: value.to(answerer.device) for key, value in answerer.collator(features).items()}
+        self.mask_BS = self.batch["attention_mask"]
+        self._known_nll = {}
+
+    @cached_property
+    def nll(self) -> list[float]:
+        """By example, in nats; of targets that were among the answers read, it is known already."""
+        number = len(self.mask_BS)
+        rows = [row for row in range(number) if row not in self._known_nll]
+        found = dict(self._known_nll)
+        if rows:
+            found |= dict(zip(rows, self._nll_of(rows), strict=True))
+        return [found[row] for row in range(number)]
+
+    @cached_property
+    def tokens(self) -> list[int]:
+        """By example, how many of its tokens count."""
+        return self.batch["labels"].ne(IGNORED).sum(dim=1).tolist()
+
+    @cached_property
+    def hidden_BSD(self) -> torch.Tensor:
+        """What the encoder says of the batch."""
+        if not self.answerer.reads_trees:
+            return self._outputs.encoder_last_hidden_state
+        encoder = plain(self.answerer.model).encoder
+        return encoder(input_ids=self.batch["input_ids"], attention_mask=self.mask_BS).last_hidden_state
+
+    @cached_property
+    def _outputs(self):
+        """Of encoder and decoder, in one call."""
+        names = ("input_ids", "attention_mask", "decoder_input_ids")
+        return self.answerer.model(**{name: self.batch[name] for name in names}, return_dict=True)
+
+    def _nll_of(self, rows: list[int]) -> list[float]:
+        if self.answerer.reads_trees:
+            picked = slice(None) if len(rows) == len(self.mask_BS) else torch.tensor(rows, device=self.mask_BS.device)
+            logits_BTV = self.answerer.model(
+                encoder_outputs=BaseModelOutput(last_hidden_state=self.hidden_BSD[picked]),
+                attention_mask=self.mask_BS[picked],
+                decoder_input_ids=self.batch["decoder_input_ids"][picked],
+            ).logits
+        else:
+            picked, logits_BTV = slice(None), self._outputs.logits
+        labels_BT = self.batch["labels"][picked]
+        nll_BT = F.cross_entropy(logits_BTV.float().transpose(1, 2), labels_BT, ignore_index=IGNORED, reduction="none")
+        return nll_BT.sum(dim=1).tolist()
+
+    def generate(self, generation_config, synced: bool = False, candidates=None, **options):
+        """As `Answerer.generate`; `options` go to transformers' `generate` (`logits_processor`, ...).
+
+        Args:
+          candidates: per example, the ids of what it is likely to write, which changes nothing but the time that it
+            takes: rows for which greedy decoding stays among them need not be written token by token.
+        """
+        trees = self._trees(candidates) if candidates is not None and not options and not synced else None
+        longest, eos = max((tree.longest for tree in trees or ()), default=0), self.answerer.eos
+        if not trees or not writes_plainly(self.answerer.model, generation_config, eos, longest):
+            return self._written(slice(None), generation_config, synced, **options)
+        if not all(tree.ends_with(eos) for tree in set(trees)):
+            return self._written(slice(None), generation_config, synced, **options)
+        walk = self._read(trees).walk(eos, longest)
+        answers = {row: [(ids, None)] for row, ids in enumerate(walk.ids) if ids}
+        self._known_nll |= {row: walk.nll[row] for row, [(ids, _)] in answers.items() if ids == self._targets[row]}
+        rest = [row for row in range(len(trees)) if row not in answers]
+        if rest:
+            picked = torch.tensor(rest, device=self.mask_BS.device)
+            answers |= dict(zip(rest, self._written(picked, generation_config), strict=True))
+        return [answers[row] for row in range(len(trees))]
+
+    def _written(self, rows, generation_config, synced: bool = False, **options):
+        written = self.answerer.model.generate(
+            encoder_outputs=BaseModelOutput(last_hidden_state=self.hidden_BSD[rows]),
+            attention_mask=self.mask_BS[rows],
+            generation_config=generation_config,
+            synced_gpus=synced,
+            **options,
+        )
+        # The first token is the decoder's start token, which some families also use as their end token.
+        return answers_of(self.answerer, written, 1, len(self.mask_BS[rows]))
+
+    def candidate_scores(self, candidates, most=lambda number: number) -> list[list[float]]:
+        """Log-probabilities of each example's candidates.
+
+        The decoder reads them as a tree, or (another model, very many) pair by pair of example and candidate.
+
+        Args:
+          most: a number of this rank's -> the largest of all ranks'. Where weights are in pieces, ranks put them
+            together in every forward pass, so that all must make the same number of passes.
+        """
+        trees = self._trees(candidates)
+        if trees is None:
+            return self._scores_of_pairs(candidates, most)
+        edges_BE = self._read(trees).edge_log_probs().double().cpu().numpy()
+        scores = sums_of_paths(trees, edges_BE)
+        for row, (target, of_row) in enumerate(zip(self._targets, candidates, strict=True)):
+            place = next((c for c, ids in enumerate(of_row) if list(ids) == target), None)
+            if place is not None:
+                self._known_nll[row] = -scores[row][place]
+        return scores
+
+    def _trees(self, candidates) -> list[CandidateTree] | None:
+        if not self.answerer.reads_trees:
+            return None
+        trees = [self.answerer.tree(of_row) for of_row in candidates]
+        fits = all(len(tree.paths) and len(tree.tokens) <= MOST_NODES for tree in trees)
+        return trees if fits else None
+
+    def _read(self, trees):
+        collator = self.answerer.collator
+        batch = batch_of(trees, collator.decoder_start_token_id, collator.pad_token_id)
+        return read_tree(self.answerer.model, batch, self.hidden_BSD, self.mask_BS)
+
+    @cached_property
+    def _targets(self) -> list[list[int]]:
+        return [[token for token in row if token != IGNORED] for row in self.batch["labels"].tolist()]
+
+    def _scores_of_pairs(self, candidates, most) -> list[list[float]]:
+        collator, mask_BS = self.answerer.collator, self.mask_BS
+
+        def score(chunk):
+            labels_PT = collator.pad([candidates[b][c] for b, c in chunk], IGNORED).to(mask_BS.device)
+            rows_P = torch.tensor([b for b, _ in chunk], device=mask_BS.device)
+            logits_PTV = self.answerer.model(
+                encoder_outputs=BaseModelOutput(last_hidden_state=self.hidden_BSD[rows_P]),
+                attention_mask=mask_BS[rows_P],
+                decoder_input_ids=shift_right(labels_PT, collator.pad_token_id, collator.decoder_start_token_id),
+            ).logits.float()
+            nll_PT = F.cross_entropy(logits_PTV.transpose(1, 2), labels_PT, ignore_index=IGNORED, reduction="none")
+            return (-nll_PT.sum(dim=1)).tolist()
+
+        return scores_of_pairs(candidates, score, mask_BS.shape[1], most)
+
+
+def writes_plainly(model, generation_config, eos: int, longest: int) -> bool:
+    """Whether `generate` takes the likeliest token at each step, as the model gives it, for at least so many tokens.
+
+    What the call leaves open the checkpoint's own settings decide, as in transformers.
+    """
+    given = generation_config.to_diff_dict()
+    settings = {**model.generation_config.to_diff_dict(), **given}
+    plain_values = all(value in NEUTRAL.get(name, (None,)) for name, value in settings.items() if name not in IDLE)
+    return plain_values and settings.get("eos_token_id") == eos and (given.get("max_new_tokens") or 0) >= longest
+
+
+# Settings that change nothing of greedy decoding, or are looked at on their own.
+IDLE = frozenset(
+    "max_length max_new_tokens length_penalty early_stopping temperature top_k top_p typical_p min_p top_h "
+    "epsilon_cutoff eta_cutoff bos_token_id eos_token_id pad_token_id decoder_start_token_id use_cache "
+    "transformers_version _from_model_config output_attentions output_hidden_states".split()
+)
+# Values of the others that change nothing.
+NEUTRAL = {
+    "do_sample": (None, False),
+    "num_beams": (None, 1),
+    "num_beam_groups": (None, 1),
+    "num_return_sequences": (None, 1),
+    "min_length": (None, 0),
+    "min_new_tokens": (None, 0),
+    "repetition_penalty": (None, 1.0),
+    "encoder_repetition_penalty": (None, 1.0),
+    "no_repeat_ngram_size": (None, 0),
+    "encoder_no_repeat_ngram_size": (None, 0),
+    "diversity_penalty": (None, 0.0),
+    "remove_invalid_values": (None, False),
+    "renormalize_logits": (None, False),
+    "return_dict_in_generate": (None, False),
+    "output_scores": (None, False),
+    "output_logits": (None, False),
+    "low_memory": (None, False),
+    "is_assistant": (None, False),
+}
