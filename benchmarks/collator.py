@@ -15,6 +15,7 @@ from scipy import stats
 
 from benchmarks.harness import Goal, Work, run
 from benchmarks.plain_span_corruption import EOS, FIRST_SENTINEL, plain_collate, plain_noise_mask, plain_side
+from t5suite.data.blocks import Blocks
 from t5suite.data.objectives import DatumRngs, corrupt_batch, noise_masks
 from t5suite.data.pre_training_collator import T5DataCollator
 
@@ -74,20 +75,22 @@ def _chi_square_p(ours, plain):
 
 
 def collation(device: str, batch_size=128, batches=5, rows=10_000) -> Work:
-    """C1. The peer is told once with rows that are arrays, as a memory map gives them."""
+    """C1. Each is given the blocks as its own data set gives them: an array of all, or one for each row."""
     p_values = check_same_law(568, rows)
     collator = T5DataCollator(sentinel_ids=SENTINELS, eos_token_id=EOS)
     blocks_BL = np.random.default_rng(0).integers(2, 32000, (batch_size, collator.tokens_length)).astype(np.uint16)
     rng, indices = np.random.default_rng(0), itertools.count()
 
+    rows = [{"input_ids": block} for block in blocks_BL]
+
     def repeat(collate):
         for _ in range(batches):
-            batch = collate([{"input_ids": block, "index": next(indices)} for block in blocks_BL])
+            batch = collate()
         return batch
 
     contenders = {
-        "ours": lambda: repeat(collator),
-        "row by row": lambda: repeat(lambda examples: plain_collate(examples, rng)),
+        "ours": lambda: repeat(lambda: collator(Blocks(blocks_BL, list(itertools.islice(indices, batch_size))))),
+        "row by row": lambda: repeat(lambda: plain_collate(rows, rng)),
     }
     shapes = [{name: tensor.shape for name, tensor in call().items()} for call in contenders.values()]
     assert shapes[0] == shapes[1], shapes

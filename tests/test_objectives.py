@@ -218,7 +218,7 @@ class MaskTest(parameterized.TestCase):
     def test_any_number_of_cuts_is_uniform(self, num_gaps, num_cuts):
         rng, num_rows = np.random.default_rng(num_cuts), 20_000
         keys_BD = random_numbers.random_keys(num_rows, spans.num_draws(num_gaps, num_cuts), rng)
-        parts = spans.random_composition(keys_BD, num_gaps + 1, num_cuts + 1, rng)
+        parts = np.diff(spans.random_edges(keys_BD, num_gaps + 1, num_cuts + 1, rng), axis=1)
         expected = [tuple(lengths.tolist()) for lengths in compositions(num_gaps + 1, num_cuts + 1)]
         counts = collections.Counter(map(tuple, parts.tolist()))
         self.assertEqual(set(counts), set(expected))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from t5suite.data.blocks import Blocks
 from t5suite.data.collators import IGNORED
 from t5suite.data.objectives import OBJECTIVES, DatumRngs, Ragged
 from t5suite.data.packing import lay_out, pack_examples
@@ -156,6 +157,9 @@ class T5DataCollator:
 
     def corrupt(self, examples):
         """`(inputs, targets)` of the examples, in their order, both `Ragged`: what the batch is made of."""
+        if isinstance(examples, Blocks):
+            self._check_block(examples.indices[0], 0, examples.tokens_BL.shape[1])
+            return self._corrupt_rows(examples.tokens_BL, examples.indices, 0)
         kinds = [(example.get("denoiser", 0), len(example["input_ids"])) for example in examples]
         groups = dict.fromkeys(kinds)
         if len(groups) == 1:
@@ -167,29 +171,29 @@ class T5DataCollator:
 
     def _corrupt_alike(self, examples, denoiser, length):
         """Examples of one denoiser and one length."""
-        self._check_block(examples[0], denoiser, length)
+        self._check_block(examples[0].get("index"), denoiser, length)
         tokens_BL = np.concatenate([example["input_ids"] for example in examples]).reshape(-1, length)
-        settings = self._settings_of(denoiser)
-        return OBJECTIVES[self.objective].batch(tokens_BL, self._rngs(examples), **settings)
-
-    def _rngs(self, examples):
         try:
-            return DatumRngs(self.seed, [example["index"] for example in examples])
+            indices = [example["index"] for example in examples]
         except KeyError:
             raise ConfigError(
                 'an example has no "index", which its noise is drawn from: set remove_unused_columns=False in the '
                 "training arguments, and use a dataset that numbers its examples (BlockDataset)"
             ) from None
+        return self._corrupt_rows(tokens_BL, indices, denoiser)
 
-    def _check_block(self, example, denoiser, length):
+    def _corrupt_rows(self, tokens_BL, indices, denoiser):
+        settings = self._settings_of(denoiser)
+        return OBJECTIVES[self.objective].batch(tokens_BL, DatumRngs(self.seed, indices), **settings)
+
+    def _check_block(self, index, denoiser, length):
         if not 0 <= denoiser < len(self._blocks):
             raise ConfigError(f"denoiser {denoiser}: {self.objective} has {len(self._blocks)}, numbered from 0")
         block = self._blocks[denoiser]
         needed = f"blocks of {block.tokens_length}" if block.exact else f"1 to {block.tokens_length}"
         if length != block.tokens_length and (block.exact or not 1 <= length <= block.tokens_length):
             raise ConfigError(
-                f"example {example.get('index')} has {length} tokens: --inputs_length {self.inputs_length} needs "
-                f"{needed}"
+                f"example {index} has {length} tokens: --inputs_length {self.inputs_length} needs {needed}"
             )
 
     def _padded(self, inputs, targets):

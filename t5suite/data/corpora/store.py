@@ -28,6 +28,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from t5suite.data.jsonl import file_sha256
 from t5suite.errors import ConfigError, DataError
@@ -237,6 +238,27 @@ class ShardedArray:
             shard += 1
         return out
 
+    def rows(self, starts_B: np.ndarray, length: int) -> np.ndarray:
+        """Numbers from several places on, [B, length]; a row that lies in one file is copied by its file's map.
+
+        Raises:
+          IndexError: a row begins before the first number or ends behind the last.
+        """
+        if len(starts_B) and not (starts_B.min() >= 0 and starts_B.max() + length <= len(self)):
+            raise IndexError(f"rows of {length} from {starts_B.min()} to {starts_B.max()} of {len(self)}")
+        out_BL = np.empty((len(starts_B), length), dtype=self.dtype)
+        shards_B = np.searchsorted(self._ends, starts_B, side="right")
+        whole_B = starts_B + length <= self._ends[shards_B]
+        for shard in np.unique(shards_B[whole_B]).tolist():
+            of_B = np.flatnonzero(whole_B & (shards_B == shard))
+            windows = sliding_window_view(np.asarray(self._map(shard)), length)
+            out_BL[of_B] = windows[starts_B[of_B] - (self._ends[shard] - self._lengths[shard])]
+            if self._starts is not None:
+                out_BL[of_B] += self._starts[shard]
+        for row in np.flatnonzero(~whole_B):
+            out_BL[row] = self._read(int(starts_B[row]), int(starts_B[row]) + length)
+        return out_BL
+
     def _map(self, shard: int) -> np.ndarray:
         if shard in self._maps:
             self._maps.move_to_end(shard)
@@ -279,6 +301,15 @@ class TokenSequence:
 
     def __array__(self, dtype=None, copy=None):
         return self._tokens.__array__(dtype)
+
+    def rows(self, starts_B: np.ndarray, length: int) -> np.ndarray:
+        """Tokens from several places on, int32 [B, length].
+
+        >>> tokens.rows(np.array([0, 1000]), 3)
+        array([[  37, 6423,   19],
+               [   8,  414,   13]], dtype=int32)
+        """
+        return self._tokens.rows(starts_B, length)
 
     @property
     def sentences(self) -> ShardedArray:

@@ -57,26 +57,22 @@ def corrupt_ragged(tokens_BL, mask_BL, sentinel_ids, eos_id=None):
     >>> inputs, targets = corrupt_ragged([[5, 6, 7], [8, 9, 10]], [[0, 1, 1], [0, 1, 0]], [32099, 32098])
     >>> [row.tolist() for row in inputs.rows()], [row.tolist() for row in targets.rows()]
     ([[5, 32099], [8, 32099, 10]], [[32099, 6, 7], [32099, 9, 32098]])
+
+    Raises ConfigError where a row has more runs than there are sentinels.
     """
     tokens_BL, mask_BL = np.asarray(tokens_BL), np.asarray(mask_BL, dtype=bool)
     if tokens_BL.ndim != 2 or tokens_BL.shape != mask_BL.shape:
         raise ValueError(f"tokens of shape {tokens_BL.shape} need a mask of the same shape, not {mask_BL.shape}")
-    return replace_runs(tokens_BL, Runs.of(mask_BL), Runs.of(~mask_BL), sentinel_ids, eos_id)
-
-
-def replace_runs(tokens_BL, noise_runs, clean_runs, sentinel_ids, eos_id=None):
-    """`corrupt_ragged` where the runs are known, as they are for masks drawn by `noise_runs`.
-
-    Raises ConfigError where a row has more runs than there are sentinels.
-    """
-    _check_sentinels(noise_runs, clean_runs, len(sentinel_ids))
+    noise_runs, clean_runs = Runs.of(mask_BL), Runs.of(~mask_BL)
+    counts = (int(runs.counts_B.max(initial=0)) for runs in (noise_runs, clean_runs))
+    check_sentinels(*counts, len(sentinel_ids))
     sentinel_ids = np.asarray(sentinel_ids, dtype=np.int64)
     tokens_BL = ended(tokens_BL, eos_id)
     return tuple(_replace(tokens_BL, runs, sentinel_ids, eos_id is not None) for runs in (noise_runs, clean_runs))
 
 
-def _check_sentinels(noise_runs, clean_runs, num_sentinels):
-    for_inputs, for_targets = int(noise_runs.counts_B.max(initial=0)), int(clean_runs.counts_B.max(initial=0))
+def check_sentinels(for_inputs, for_targets, num_sentinels):
+    """Raises ConfigError where a side needs more of them than there are."""
     if max(for_inputs, for_targets) > num_sentinels:
         raise ConfigError(
             f"the inputs need {for_inputs} sentinels and the targets {for_targets}, but the tokenizer has "

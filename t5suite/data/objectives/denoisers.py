@@ -20,10 +20,11 @@ Shape suffixes: B rows, L tokens of a block.
 
 import numpy as np
 
-from t5suite.data.objectives.corruption import corrupt_ragged, ended, keep, replace_runs
+from t5suite.data.objectives.corruption import corrupt_ragged, ended, keep
+from t5suite.data.objectives.even_spans import corrupt_evenly
 from t5suite.data.objectives.ragged import Ragged
 from t5suite.data.objectives.random_numbers import below, bernoulli, random_keys
-from t5suite.data.objectives.spans import check_density, noise_runs
+from t5suite.data.objectives.spans import check_density, noise_counts, noise_masks, span_edges
 from t5suite.errors import ConfigError
 
 RANDOM_TOKEN_RATE = 0.1  # BERT-style: of the noise tokens, those that another token replaces
@@ -44,8 +45,11 @@ def span_corruption(
     Source: arXiv:1910.10683 sec. 3.1.4; `random_roll`: see `noise_mask`.
     """
     tokens_BL = np.asarray(tokens_BL)
-    noise, clean = noise_runs(*tokens_BL.shape, noise_density, mean_span_length, rng, random_roll)
-    return replace_runs(tokens_BL, noise, clean, sentinel_ids, eos_id)
+    noise = noise_density, mean_span_length, rng
+    if random_roll or noise_counts(tokens_BL.shape[1], noise_density, mean_span_length)[1] == 0:
+        return corrupt_ragged(tokens_BL, noise_masks(*tokens_BL.shape, *noise, random_roll), sentinel_ids, eos_id)
+    sides = corrupt_evenly(tokens_BL, *span_edges(*tokens_BL.shape, *noise), sentinel_ids, eos_id)
+    return tuple(Ragged.of(side_BT) for side_BT in sides)
 
 
 def iid_denoising(tokens_BL, rng, sentinel_ids, eos_id=None, noise_density=0.15, targets_length=None):

@@ -44,7 +44,7 @@ class DatumRngs:
     def __init__(self, seed, indices):
         self.bit_generator = datum_rng(seed, 0).bit_generator
         self.seed = int(seed)
-        self.indices = [int(index) for index in indices]
+        self.indices = indices.tolist() if isinstance(indices, np.ndarray) else list(map(int, indices))
         if self.indices and not (min(self.indices) >= 0 and max(self.indices) < 2**64):
             raise ValueError(f"indices {min(self.indices)} to {max(self.indices)} must be at least 0 and below 2**64")
         self.num_drawn = 0
@@ -58,16 +58,15 @@ class DatumRngs:
         count, skipped = divmod(first_word, WORDS_PER_COUNT)
         num_words = skipped + (odd + num_keys + 1) // 2
         key = [0, self.seed]  # lists, because reading a NumPy array's elements one by one takes twice as long
-        state = {**self.bit_generator.state, "state": {"counter": [count, 0, 0, 0], "key": key}}
-        state.update(buffer=[0, 0, 0, 0], buffer_pos=WORDS_PER_COUNT, has_uint32=0, uinteger=0)
-        words = [np.empty(0, dtype=np.uint64)]
-        for index in self.indices:
-            key[0] = index
-            self.bit_generator.state = state
-            words.append(self.bit_generator.random_raw(num_words))
+        state = {"bit_generator": "Philox", "state": {"counter": [count, 0, 0, 0], "key": key}}
+        state |= {"buffer": [0] * WORDS_PER_COUNT, "buffer_pos": WORDS_PER_COUNT, "has_uint32": 0, "uinteger": 0}
+        words_BW = np.empty((len(self), num_words), dtype="<u8")
+        bit_generator, draw = self.bit_generator, self.bit_generator.random_raw
+        for row, key[0] in enumerate(self.indices):
+            bit_generator.state = state
+            words_BW[row] = draw(num_words)
         self.num_drawn += num_keys
-        words_BW = np.concatenate(words, dtype="<u8").reshape(len(self), num_words)[:, skipped:]
-        return words_BW.view("<u4")[:, odd : odd + num_keys]
+        return words_BW[:, skipped:].view("<u4")[:, odd : odd + num_keys]
 
 
 def random_keys(batch, num_keys, rng):

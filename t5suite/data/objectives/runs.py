@@ -35,18 +35,3 @@ class Runs(NamedTuple):
         starts = np.flatnonzero(start_BL)
         counts_B = np.bincount(starts // max(mask_BL.shape[1], 1), minlength=len(mask_BL))
         return cls(starts, np.flatnonzero(end_BL) + 1 - starts, counts_B)
-
-    @classmethod
-    def alternating(cls, first_BK, second_BK):
-        """Two kinds of runs that take turns and fill every row, from their lengths: `(first runs, second runs)`.
-
-        >>> clean, noise = Runs.alternating(np.array([[2, 1]]), np.array([[1, 3]]))
-        >>> clean.starts.tolist(), noise.starts.tolist()
-        ([0, 3], [2, 4])
-        """
-        lengths_BK2 = np.stack([first_BK, second_BK], axis=2)
-        ends_N2 = np.cumsum(lengths_BK2).reshape(-1, 2)
-        counts_B = np.full(len(first_BK), first_BK.shape[1])
-        lengths_N2 = lengths_BK2.reshape(-1, 2)
-        starts_N2 = ends_N2 - lengths_N2
-        return tuple(cls(starts_N2[:, i], lengths_N2[:, i], counts_B) for i in (0, 1))

@@ -3,7 +3,8 @@
     block of 12 tokens, density 0.25, mean span 1.5   ->   3 noise tokens in 2 spans
     [0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1]                   1 = noise
 
-Shape suffixes: B rows, L tokens of a block, K spans, G gaps between tokens, D draws. All lengths are in tokens.
+Shape suffixes: B rows, L tokens of a block, K spans, E edges (K + 1), G gaps between tokens, D draws.
+All lengths are in tokens.
 """
 
 import functools
@@ -12,7 +13,6 @@ import math
 import numpy as np
 
 from t5suite.data.objectives.random_numbers import below, random_keys
-from t5suite.data.objectives.runs import Runs
 from t5suite.errors import ConfigError
 
 
@@ -48,6 +48,7 @@ def span_lengths(inputs_length, noise_density=0.15, mean_span_length=3.0):
     return num_tokens, num_targets
 
 
+@functools.lru_cache
 def noise_counts(length, noise_density=0.15, mean_span_length=3.0):
     """Number of noise tokens and of noise spans in a block: no chance is involved.
 
@@ -118,52 +119,49 @@ def noise_masks(batch, length, noise_density, mean_span_length, rng, random_roll
     """`noise_mask` for `batch` rows at once, bool [batch, length], without a loop over rows.
 
     `rng` is one Generator for all rows (row by row, it gives what `noise_mask` would), a sequence of one Generator
-    per row, or a `DatumRngs`. See `random_composition`.
+    per row, or a `DatumRngs`. See `random_edges`.
     """
     num_spans = noise_counts(length, noise_density, mean_span_length)[1]
     if num_spans == 0:
         return np.zeros((batch, length), dtype=bool)
-    clean_BK, noise_BK, shift_B1 = _random_spans(batch, length, noise_density, mean_span_length, rng, random_roll)
+    edges, shift_B1 = _edges_and_roll(batch, length, noise_density, mean_span_length, rng, random_roll)
     is_noise = np.tile([False, True], batch * num_spans)
-    mask_BL = np.repeat(is_noise, np.stack([clean_BK, noise_BK], axis=2).reshape(-1)).reshape(batch, length)
+    lengths_BK2 = np.stack([np.diff(edges_BE, axis=1) for edges_BE in edges], axis=2)
+    mask_BL = np.repeat(is_noise, lengths_BK2.reshape(-1)).reshape(batch, length)
     if not random_roll:
         return mask_BL
     return np.take_along_axis(mask_BL, (np.arange(length) - shift_B1) % length, axis=1)
 
 
-def noise_runs(batch, length, noise_density, mean_span_length, rng, random_roll=False):
-    """The runs of `noise_masks` and those of its complement, `(noise, clean)`, where it can without making a mask.
+def span_edges(batch, length, noise_density, mean_span_length, rng):
+    """The same chance as in `noise_masks` without masks: where the runs of clean tokens and those of noise end.
 
     >>> from t5suite.data.objectives.random_numbers import datum_rng
-    >>> noise, clean = noise_runs(1, 12, 0.25, 1.5, datum_rng(0, 0))
-    >>> noise.starts.tolist(), noise.lengths.tolist()
-    ([1, 10], [1, 2])
+    >>> [edges.tolist() for edges in span_edges(1, 12, 0.25, 1.5, datum_rng(0, 0))]       # 1 and 8 clean; 1 and 2 noise
+    [[[0, 1, 9]], [[0, 1, 3]]]
+
+    Returns `(clean, noise)`, both [batch, spans + 1]; the number of spans must not be 0 (`noise_counts`).
     """
-    if random_roll or noise_counts(length, noise_density, mean_span_length)[1] == 0:
-        mask_BL = noise_masks(batch, length, noise_density, mean_span_length, rng, random_roll)
-        return Runs.of(mask_BL), Runs.of(~mask_BL)
-    clean_BK, noise_BK, _ = _random_spans(batch, length, noise_density, mean_span_length, rng)
-    clean, noise = Runs.alternating(clean_BK, noise_BK)
-    return noise, clean
+    return _edges_and_roll(batch, length, noise_density, mean_span_length, rng, False)[0]
 
 
-def _random_spans(batch, length, noise_density, mean_span_length, rng, random_roll=False):
-    """Lengths of the clean and of the noise runs, both [B, K], and how far each row is to be rolled [B, 1]."""
+def _edges_and_roll(batch, length, noise_density, mean_span_length, rng, random_roll):
+    """Edges of the clean and of the noise runs, both [B, E], and how far each row is to be rolled [B, 1]."""
     num_noise, num_spans = noise_counts(length, noise_density, mean_span_length)
     totals = length - num_noise, num_noise
     counts = [num_draws(total - 1, num_spans - 1) for total in totals]
     keys_BD = random_keys(batch, sum(counts) + bool(random_roll), rng)
-    parts = np.split(keys_BD, np.cumsum(counts), axis=1)
-    clean_BK, noise_BK = (random_composition(keys, total, num_spans, rng) for keys, total in zip(parts, totals))
-    return clean_BK, noise_BK, below(parts[2], length)
+    keys = keys_BD[:, : counts[0]], keys_BD[:, counts[0] : sum(counts)]
+    edges = tuple(random_edges(part_BD, total, num_spans, rng) for part_BD, total in zip(keys, totals))
+    return edges, below(keys_BD[:, sum(counts) :], length)
 
 
-def random_composition(keys_BD, num_tokens, num_runs, rng):
-    """Lengths [B, num_runs], all at least 1, of random runs that fill `num_tokens`, every composition equally likely.
+def random_edges(keys_BD, num_tokens, num_runs, rng):
+    """Edges [B, num_runs + 1] of runs that fill `num_tokens`, none empty, every composition equally likely.
 
     >>> keys_BD = np.array([[1, 0, 3]], dtype=np.uint32) << 30         # of the four gaps: the second, first and last
-    >>> random_composition(keys_BD, num_tokens=5, num_runs=3, rng=None).tolist()
-    [[1, 1, 3]]
+    >>> random_edges(keys_BD, num_tokens=5, num_runs=3, rng=None).tolist()           # runs of 1, 1 and 3
+    [[0, 1, 2, 5]]
 
     Gaps between tokens are drawn one after the other, and the first `num_runs` - 1 different ones are cut. keys_BD are
     the draws, `num_draws` of them; should they not do, as in one row of a hundred million, `rng` gives more. Where
@@ -176,26 +174,39 @@ def random_composition(keys_BD, num_tokens, num_runs, rng):
         is_cut_BG = np.ones((len(keys_BD), num_gaps), dtype=bool)
         np.put_along_axis(is_cut_BG, first_different(keys_BD, num_gaps, num_gaps - num_cuts, rng), False, axis=1)
         cuts_BK = np.nonzero(is_cut_BG)[1].reshape(len(keys_BD), num_cuts)
-    edges_BK = np.empty((len(keys_BD), num_runs + 1), dtype=np.int64)
-    edges_BK[:, 0], edges_BK[:, 1:-1], edges_BK[:, -1] = 0, cuts_BK + 1, num_tokens
-    return edges_BK[:, 1:] - edges_BK[:, :-1]
+    edges_BE = np.empty((len(keys_BD), num_runs + 1), dtype=np.int64)
+    edges_BE[:, 0], edges_BE[:, -1] = 0, num_tokens
+    np.add(cuts_BK, 1, out=edges_BE[:, 1:-1])
+    return edges_BE
 
 
 def first_different(keys_BD, bound, count, rng):
-    """Of draws from [0, bound), the first `count` different ones of each row, sorted, [B, count]."""
+    """Of draws from [0, bound), the first `count` different ones of each row, sorted, [B, count], integers."""
+    batch, num_drawn = keys_BD.shape
     if count == 0:
-        return np.empty((len(keys_BD), 0), dtype=np.int64)
-    num_drawn = keys_BD.shape[1]
+        return np.empty((batch, 0), dtype=np.int64)
     bits = num_drawn.bit_length()
-    sorted_BD = np.sort(below(keys_BD, bound) << bits | np.arange(num_drawn), axis=1)  # by value, then by turn
-    value_BD, turn_BD = sorted_BD >> bits, sorted_BD & (1 << bits) - 1
-    turn_BD[:, 1:] += num_drawn * (value_BD[:, 1:] == value_BD[:, :-1])  # drawn before: behind all others
+    dtype = np.int32 if bound << bits < 2**31 else np.int64  # half the bytes are sorted in two thirds of the time
+    sorted_BD = below(keys_BD, bound).astype(dtype)
+    sorted_BD <<= bits
+    sorted_BD |= np.arange(num_drawn, dtype=dtype)
+    sorted_BD.sort(axis=1)  # by value, then by turn
+    value_BD, turn_BD = sorted_BD >> bits, sorted_BD & dtype((1 << bits) - 1)
+    turn_BD += dtype(num_drawn) * _as_before(value_BD)  # drawn before: behind all others
     last_B1 = np.partition(turn_BD, count - 1, axis=1)[:, count - 1 : count]
-    if (last_B1 >= num_drawn).any():
-        more_BD = random_keys(len(keys_BD), num_drawn, rng)
+    if int(last_B1.max()) >= num_drawn:
+        more_BD = random_keys(batch, num_drawn, rng)
         return first_different(np.concatenate([keys_BD, more_BD], axis=1), bound, count, rng)
-    # Sums and sorts, because a bool index over chance costs a mispredicted branch every other element.
-    return np.sort(value_BD + bound * (turn_BD > last_B1), axis=1)[:, :count]
+    # By places, because a bool index over chance costs a mispredicted branch every other element.
+    return value_BD.reshape(-1).take(np.flatnonzero(turn_BD <= last_B1)).reshape(batch, count)
+
+
+def _as_before(value_BD):
+    """Bool [B, D]: where a value is that before it in its row."""
+    same_BD, values = np.empty(value_BD.shape, dtype=bool), value_BD.reshape(-1)
+    np.equal(values[1:], values[:-1], out=same_BD.reshape(-1)[1:])  # in one piece, half the time of row by row
+    same_BD[:, 0] = False
+    return same_BD
 
 
 @functools.lru_cache
