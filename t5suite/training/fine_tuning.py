@@ -240,11 +240,6 @@ def warn_of_idle_flags(changed: dict, plan: Plan, trains: bool, predicts: bool) 
         (not predicts, ("max_predict_samples", "test_file"), "test splits are predicted with --do_predict only"),
         (changed.get("eval_method") in ("score", "loss"), GENERATION_FLAGS, "this --eval_method writes nothing"),
         (changed.get("eval_method") == "loss", (*TREE_FLAGS, "eval_loss"), "the loss is all that is evaluated"),
-        (
-            changed.get("eval_loss") is False and changed.get("metric_for_best_model") == "loss",
-            ("eval_loss",),
-            "it selects",
-        ),
         (True, ("predict_with_generate", "sortish_sampler"), "evaluation always writes or scores whole answers"),
         (True, ("eval_accumulation_steps", "batch_eval_metrics", "prediction_loss_only"), "evaluation is our own"),
     ]

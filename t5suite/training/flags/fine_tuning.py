@@ -156,11 +156,14 @@ class DataArguments:
             "help": "A mirror: DIR/<benchmark>/<task>/<split>.jsonl[.gz]. Default: $T5SUITE_DATA_DIR, else the hub."
         },
     )
-    train_file: str | None = field(default=None, metadata={"help": "A JSONL file in place of the training split."})
-    validation_file: str | None = field(
-        default=None, metadata={"help": "A JSONL file in place of the validation split."}
+    train_file: str | None = field(
+        default=None,
+        metadata={"help": "Training rows: a file of --data_format; without it, JSON lines in place of the task's own."},
     )
-    test_file: str | None = field(default=None, metadata={"help": "A JSONL file in place of the test split."})
+    validation_file: str | None = field(
+        default=None, metadata={"help": "Likewise, validation rows: what scores are of."}
+    )
+    test_file: str | None = field(default=None, metadata={"help": "Likewise, test rows."})
     data_revision: str | None = field(default=None, metadata={"help": "Branch, tag or commit of the hub's data set."})
     max_source_length: int = field(
         default=512, metadata={"help": "Longest input in tokens; more is cut off on the right."}
@@ -253,7 +256,7 @@ class SuiteTrainingArguments(TrackingArguments, Seq2SeqTrainingArguments):
         metadata={"help": "A T5 reads all the answers that a row may have at once (labels); the same results, sooner."},
     )
     eval_loss: bool = field(
-        default=True, metadata={"help": "Tell the loss of an evaluation, also where it takes a pass of its own."}
+        default=True, metadata={"help": "Tell an evaluation's loss, also where it takes a pass of its own and selects nothing."}
     )
     eval_strategy: IntervalStrategy | str = field(default="epoch", metadata={"help": "no, steps or epoch."})
     save_strategy: SaveStrategy | str = field(default="epoch", metadata={"help": "no, steps, epoch or best."})
