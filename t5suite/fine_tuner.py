@@ -211,11 +211,12 @@ class FineTuner(TunerRun):
         folder = Path(folder)
         if (folder / MANIFEST).exists():
             raise ConfigError(f"save: {folder} holds a run, which has its model already; give another folder")
-        if is_adapted(self.model):
-            save_adapter(self.model, folder, run_folder=folder)
-        else:
-            self.model.save_pretrained(folder)
-        self.tokenizer.save_pretrained(folder)
+        with self._process.entered():
+            if is_adapted(self.model):
+                save_adapter(self.model, folder, run_folder=folder)
+            else:
+                self.model.save_pretrained(folder)
+            self.tokenizer.save_pretrained(folder)
         card = self._known_card()
         if card is not None:
             write_task_card(folder, card)

@@ -15,7 +15,7 @@ from shared_data import MISSING, SHARED_DATA
 from t5suite.data.formats.data_classes import DATA_CLASSES, class_form
 from t5suite.data.formats.data_formats import DATA_FORMATS, FORMAT_FLAGS, FormatOptions, form_name, format_form
 from t5suite.data.formats.dialogues import ANSWER_FORMS, ANSWERABILITY_FILES
-from t5suite.data.formats.files import split_files
+from t5suite.data.formats.files import check_benchmark_file, named_files, split_files
 from t5suite.data.formats.own_data import Wishes, distinct_names, own_data
 from t5suite.data.formats.proportions import draws, epoch_counts, proportional_order
 from t5suite.data.formats.sources import held_out_rows
@@ -176,6 +176,29 @@ class FilesTest(parameterized.TestCase):
         self.assertEqual(form_name(FormatOptions(train_file="/data/reviews.csv.gz")), "reviews")
         self.assertEqual(form_name(FormatOptions(train_file="parts-*.jsonl")), "parts")
         self.assertEqual(distinct_names(["x", "y", "x", "x"]), ["x", "y", "x-2", "x-3"])
+
+
+class NamedFilesTest(parameterized.TestCase):
+    @parameterized.parameters(check_benchmark_file, named_files)
+    def test_for_a_folder_the_flag_of_folders_is_named(self, check):
+        with self.assertRaisesRegex(ConfigError, "--train_file .* is a folder; .*--train_dir"):
+            check(tempfile.mkdtemp(), "--train_file")
+
+    @parameterized.parameters("reviews.csv", "reviews.tsv.gz", "reviews.parquet")
+    def test_a_file_that_holds_no_benchmark_s_rows_names_the_flag_that_reads_it(self, name):
+        path = Path(tempfile.mkdtemp()) / name
+        path.write_text("text,label")
+        form = name.split(".")[1]
+        with self.assertRaisesRegex(ConfigError, f"--train_file .*{name}: .*--data_format {form}"):
+            check_benchmark_file(str(path), "--train_file")
+
+    @parameterized.parameters("rows.jsonl", "rows.json.gz", "rows")
+    def test_json_lines_are_a_benchmark_s_rows(self, name):
+        path = Path(tempfile.mkdtemp()) / name
+        with self.assertRaisesRegex(DataError, "no such file; --test_file"):
+            check_benchmark_file(str(path), "--test_file")
+        path.write_text("{}")
+        check_benchmark_file(str(path), "--test_file")
 
 
 class TasksTest(parameterized.TestCase):

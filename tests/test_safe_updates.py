@@ -191,6 +191,24 @@ class SpikePolicyTest(parameterized.TestCase):
         self.assertGreater(line["loss"], line["limit"])
         self.assertIn("step 20: loss", logged.output[0])
 
+    def test_of_many_spikes_one_is_told_and_the_others_are_counted(self):
+        trainer = self.trainer("log", {2, 3, 5, 6})
+        with self.assertLogs("t5suite.training.updates.safe_updates", logging.WARNING) as logged:
+            trainer.train()
+        self.assertEqual([line["step"] for line in incidents(trainer)], [2, 3, 5, 6])
+        first, rest = (record.getMessage() for record in logged.records)
+        self.assertStartsWith(first, "step 2: loss")
+        self.assertStartsWith(rest, "3 more spikes since step 2, the largest in step 3: loss")
+
+    @parameterized.parameters("on_evaluate", "on_save")
+    def test_spikes_that_were_counted_are_told_at_each_evaluation_and_checkpoint(self, event):
+        trainer = self.trainer("log", set())
+        for step in (1, 2):
+            trainer.noted_spikes.add(step, Spike("loss", 9.0, 4.0, 1.0, 8.0))
+        with self.assertLogs("t5suite.training.updates.safe_updates", logging.WARNING) as logged:
+            getattr(update_callback(trainer), event)(trainer.args, trainer.state, trainer.control)
+        self.assertIn("1 more spike since step 1, the largest in step 2", logged.output[0])
+
     def test_log_and_off_change_nothing(self):
         off, logs = self.trainer("off", {3}), self.trainer("log", {3, 4})
         off.train()

@@ -6,7 +6,7 @@ import random
 
 from absl.testing import absltest, parameterized
 
-from t5suite.training.updates.spikes import SpikeDetector
+from t5suite.training.updates.spikes import Spike, SpikeCount, SpikeDetector
 
 
 def feed(detector, losses, grad_norm=1.0):
@@ -68,6 +68,16 @@ class SpikeDetectorTest(parameterized.TestCase):
         for value in (math.nan, math.inf, -math.inf):
             self.assertIsNone(detector.observe(value, value))
         self.assertEqual(detector.state(), before)
+
+    def test_the_first_spike_is_told_and_the_others_are_counted(self):
+        count = SpikeCount()
+        spikes = {step: Spike("loss", step, 1.0, 0.5, deviations) for step, deviations in ((3, 9), (5, 7), (6, 8))}
+        self.assertEqual([count.add(step, spike) for step, spike in spikes.items()], [True, False, False])
+        said = count.summary()
+        self.assertStartsWith(said, "2 more spikes since step 3, the largest in step 6: loss 6 is 8.0 standard")
+        self.assertIsNone(count.summary())
+        self.assertFalse(count.add(9, spikes[5]))
+        self.assertStartsWith(count.summary(), "1 more spike since step 6, the largest in step 9: ")
 
     @parameterized.parameters(5, 40, 200)
     def test_a_resumed_detector_says_what_the_first_would_have_said(self, cut):

@@ -4,6 +4,8 @@ t5suite export --model_name_or_path runs/mini-sentiment --output_dir exported
 t5suite export --model_name_or_path runs/mini-sentiment --output_dir onnx --format onnx --check --quantize int8
 """
 
+import contextlib
+import sys
 from pathlib import Path
 
 from t5suite.commands.early_checks import check_input_file, check_model, check_place
@@ -37,6 +39,7 @@ def export_flags(parser) -> None:
     add_task_flags(parser, required=False)
     add_data_dir_flag(parser)
     parser.add_argument("--max_eval_samples", type=int, help="rows that --benchmark's scores are of (default: all)")
+    parser.add_argument("--verbose", action="store_true", help="show what libraries say, and their progress bars")
     add_json_flag(parser)
 
 
@@ -51,8 +54,12 @@ def export(arguments) -> None:
     if arguments.quantize and not arguments.benchmark:
         note("what the 8 bits cost in points is measured with --benchmark and --dataset_name")
     from t5suite.export.exporting import Wanted, export_model
+    from t5suite.training.steps import start_logging
 
-    card = export_model(Wanted.of(arguments))
+    start_logging(is_main=True, disable_tqdm=not arguments.verbose, verbose=arguments.verbose)
+    # Libraries print, too, when they are first used: standard output is for the result alone.
+    with contextlib.redirect_stdout(sys.stderr):
+        card = export_model(Wanted.of(arguments))
     if arguments.json:
         print_json(card)
         return

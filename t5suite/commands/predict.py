@@ -73,6 +73,7 @@ def _add_model_flags(group) -> None:
     add("--max_memory", help="what --device_map may fill: 0=10GiB,cpu=30GiB")
     add("--deepspeed", help="zero3, zero3_offload or a file: ranks share the weights")
     add("--use_cpu", action="store_true", help="do without a GPU")
+    add("--verbose", action="store_true", help="show what libraries say, and their progress bars")
     add("--trust_remote_code", action="store_true", help="run code that a hub repository brings along")
 
 

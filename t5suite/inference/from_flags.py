@@ -42,7 +42,7 @@ def predict_by_flags(arguments) -> None:
     source = ModelSource(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(ModelSource)})
     check_accelerate_settings(source)
     ranks = join_processes(arguments.deepspeed, arguments.use_cpu)
-    start_logging(ranks.is_main, disable_tqdm=True)
+    start_logging(ranks.is_main, disable_tqdm=not arguments.verbose, verbose=arguments.verbose)
     card = ranks.together(read_task_card, source.model_name_or_path)
     text = text_settings(
         card,

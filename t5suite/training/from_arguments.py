@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from t5suite.constants import DATASET_VALS
+from t5suite.data.formats.files import check_benchmark_file
 from t5suite.data.sources import DataOptions
 from t5suite.data.subsets import selection_share
 from t5suite.data.text.readers import TextOptions
@@ -160,6 +161,9 @@ def plan_for(arguments, rows=None, own_metrics: bool = False) -> Plan:
     if arguments.formats.is_given:
         return arguments.instruction.applied(own_plan(arguments, rows, own_metrics), arguments.training.seed)
     take_known_tasks(data_args, arguments.model.model_name_or_path)
+    for flag in ("train_file", "validation_file", "test_file"):
+        if getattr(data_args, flag):
+            check_benchmark_file(getattr(data_args, flag), f"--{flag}")
     plan = plan_tasks(
         data_args.benchmark,
         data_args.dataset_name,

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from t5suite.data.formats.files import SPLIT_NAMES
+from t5suite.data.formats.files import FORMATS_BY_SUFFIX, SPLIT_NAMES
 from t5suite.data.formats.memory_rows import as_rows
 from t5suite.data.text.compressed import without_compression
 from t5suite.errors import ConfigError
@@ -212,15 +212,6 @@ def _label_names(data: Any, target: str) -> list[str] | None:
 
 # Presets whose names are the hub's, too: there they have trained weights.
 HUB_PRESETS = ("t5-small", "t5-base", "t5-large", "t5-3b", "t5-11b")
-FORMATS_BY_SUFFIX = {
-    ".jsonl": "jsonl",
-    ".json": "jsonl",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".tab": "tsv",
-    ".parquet": "parquet",
-    ".txt": "text",
-}
 # Said by `data` where the user does not say otherwise.
 YIELDING = ("data_format", "labels")
 # Flags that say what is trained on.

@@ -25,6 +25,7 @@ from transformers.utils import logging as transformers_logging
 from t5suite.errors import Preempted
 from t5suite.training.checkpoints.states import random_state, restore_random_state
 from t5suite.training.monitoring.chatter import LOGGERS, is_news
+from t5suite.training.monitoring.progress import somebody_watches
 from t5suite.training.processes.signals import SET_UP, stop_requests
 from t5suite.training.sharding.process_state import keeping_process_state
 
@@ -36,19 +37,23 @@ class OwnProcess:
     """What one tuner would find if it were alone in the process.
 
     Args:
-      quiet: no progress bars of `datasets` either; those of transformers (weights read and written) are always off.
+      bars: whether `datasets` draws progress bars; None: on a terminal and in a notebook. Those of transformers
+        (weights read and written) are always off.
     """
 
-    def __init__(self, quiet: bool = False):
+    def __init__(self, bars: bool | None = None):
         self._shared: list[dict] | None = None
-        self._quiet = quiet
+        self._bars = bars
+
+    def _draws_bars(self) -> bool:
+        return somebody_watches() if self._bars is None else self._bars
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
         """The process as this tuner left it; at the end, as everybody else did."""
         kept = (keeping_process_state(), _keeping_environment(), _keeping_random_numbers())
         with contextlib.ExitStack() as stack:
-            for part in (*kept, _without_old_news(), _without_bars(self._quiet)):
+            for part in (*kept, _without_old_news(), _with_bars(self._draws_bars())):
                 stack.enter_context(part)
             for kind, state in zip((PartialState, AcceleratorState), self._shared or (), strict=False):
                 kind._shared_state.clear()
@@ -113,10 +118,10 @@ def _keeping_random_numbers() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _without_bars(quiet: bool) -> Iterator[None]:
+def _with_bars(of_data: bool) -> Iterator[None]:
     had_bars, had_none = transformers_logging.is_progress_bar_enabled(), datasets.are_progress_bars_disabled()
     transformers_logging.disable_progress_bar()
-    if quiet:
+    if not of_data:
         datasets.disable_progress_bars()
     try:
         yield

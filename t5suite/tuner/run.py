@@ -76,7 +76,8 @@ class TunerRun:
         self._flags, self._rows, self._object = given.flags, given.rows, given.model
         self._flags |= {"disable_tqdm": True} if quiet else {}
         self._quiet, self._given_tokenizer = quiet, tokenizer
-        self._process, self._title = OwnProcess(quiet), None
+        no_bars = self._flags.get("disable_tqdm")
+        self._process, self._title = OwnProcess(None if no_bars is None else no_bars in (False, "False")), None
         self._is_trained = False  # whether the weights are others than those that the run begins with
         self.trainer = None
         self.results: dict = {}

@@ -13,6 +13,16 @@ from pathlib import Path
 from t5suite.data.text.compressed import without_compression
 from t5suite.errors import ConfigError, DataError
 
+# What `--data_format` a file's name tells.
+FORMATS_BY_SUFFIX = {
+    ".jsonl": "jsonl",
+    ".json": "jsonl",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".parquet": "parquet",
+    ".txt": "text",
+}
 # What folders and files of a split may be called.
 SPLIT_NAMES = {
     "train": ("train", "training"),
@@ -50,10 +60,39 @@ def named_files(pattern: str, flag: str) -> tuple[Path, ...]:
     """
     if Path(pattern).is_file():
         return (Path(pattern),)
+    check_no_folder(pattern, flag)
     files = tuple(Path(name) for name in sorted(glob.glob(pattern, recursive=True)) if Path(name).is_file())
     if not files:
         raise ConfigError(f"{flag} {pattern!r}: no such file")
     return files
+
+
+def check_no_folder(name: str, flag: str) -> None:
+    """Refuses a folder where a file is to be named.
+
+    Raises:
+      ConfigError: it is one; the message names the flag for folders.
+    """
+    if Path(name).is_dir():
+        raise ConfigError(f"{flag} {name!r} is a folder; name a file, or the folder by --train_dir with --data_format")
+
+
+def check_benchmark_file(name: str, flag: str) -> None:
+    """A file that takes the place of a benchmark's split: JSON lines, found before a model is loaded.
+
+    Raises:
+      ConfigError: a folder, or a file in another form, which `--data_format` reads.
+      DataError: there is none.
+    """
+    check_no_folder(name, flag)
+    form = FORMATS_BY_SUFFIX.get(Path(without_compression(name)).suffix, "jsonl")
+    if form not in ("jsonl", "text"):
+        raise ConfigError(
+            f"{flag} {name}: a benchmark's rows are JSON lines; for rows of your own in a file like this give "
+            f"--data_format {form} with --text_column and --target_column"
+        )
+    if not Path(name).is_file():
+        raise DataError(f"{name}: no such file; {flag} is looked for from where the command runs")
 
 
 def _files_of(root: Path, names: tuple[str, ...], suffixes) -> tuple[Path, ...]:

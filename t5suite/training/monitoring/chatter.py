@@ -23,6 +23,7 @@ LOGGERS = (
     "accelerate.accelerator",
     "accelerate.utils.other",
     "torch.distributed.elastic.multiprocessing.redirects",
+    "DeepSpeed",
 )
 
 
@@ -64,6 +65,8 @@ CHATTER = {
     "settings (`runs`); the trainer compares three, and takes a share of the steps for another number",
     "Gradient accumulation steps mismatch: GradientAccumulationPlugin": "the trainer accumulates itself, so that "
     "accelerate, which is told of no accumulation, wonders about DeepSpeed's",
+    "Setting accelerator to CPU. If you have GPU": "DeepSpeed looks for one whenever another library imports it; "
+    "`t5suite doctor` says what is computed on",
     "You are using a model of type `own_module`": "a tokenizer beside a module of the user's own has no need to know "
     "the type of that module's configuration",
 }

@@ -25,7 +25,12 @@ def shows_bars(args) -> bool:
     A notebook has no terminal either, but bars of its own.
     """
     asked = "disable_tqdm" in getattr(args, "flags_given", ())
-    return not args.disable_tqdm and (asked or sys.stderr.isatty() or "ipykernel" in sys.modules)
+    return not args.disable_tqdm and (asked or somebody_watches())
+
+
+def somebody_watches() -> bool:
+    """Whether standard error is a terminal, or this is a notebook."""
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
 def settle_bars(args) -> None:

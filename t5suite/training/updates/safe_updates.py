@@ -12,7 +12,7 @@ gradient norm are looked at, one vote a step over all ranks:
   that overflow are the loss scaler's business, until its scale can get no smaller. DeepSpeed has taken its step before
   anyone can look, but skips an update whose gradient norm is not finite by itself (0.19.8, at any precision where
   `bf16.check_grad_overflow` is on, `sharding.deepspeed_flags`): it is told apart from one that was made;
-* a spike (`spikes`): `--loss_spikes log` notes it; `skip` skips the update; `rollback` puts weights and moments back to
+* a spike (`spikes`): `--loss_spikes log` notes it (the first one aloud, the others by their number); `skip` skips the update; `rollback` puts weights and moments back to
   the newest checkpoint and goes on with the data behind the spike (arXiv:2204.02311 section 5.1);
 * out of memory (`micro_batches`): the update is computed in smaller pieces.
 """  # noqa: E501
@@ -31,7 +31,7 @@ from t5suite.training.processes.ranks import Ranks
 from t5suite.training.resuming.resets import load_moments
 from t5suite.training.updates.incidents import Incidents
 from t5suite.training.updates.micro_batches import MicroBatches, can_put_off, putting_off_exchange
-from t5suite.training.updates.spikes import POLICIES, SpikeDetector
+from t5suite.training.updates.spikes import POLICIES, SpikeCount, SpikeDetector
 
 logger = logging.getLogger(__name__)
 
@@ -120,6 +120,7 @@ class SafeUpdates:
         self.ranks = getattr(self, "ranks", None) or Ranks.of(self.accelerator)
         self.incidents = Incidents(self.args.output_dir, self.is_world_process_zero())
         self.spikes, self.micro_batches = SpikeDetector(), MicroBatches()
+        self.noted_spikes = SpikeCount()
         self.stop_agreed = False
         self.skipped_updates = self.in_a_row = self.rollbacks = 0
         self.counted = {"since_log": [0, 0], "run": [0, 0]}
@@ -288,9 +289,17 @@ class SafeUpdates:
     def _handle_spike(self, model, step: int, totals: Totals, spike) -> None:
         if self.loss_spikes == "log":
             examples = self._note(step, "spike", "none", totals, limit=spike.limit)
-            logger.warning("step %d: %s (examples %s); --loss_spikes log", step, spike, shown(examples))
+            if self.noted_spikes.add(step, spike):
+                where = f"later ones are counted, {self.incidents.path.name} has each"
+                logger.warning("step %d: %s (examples %s); --loss_spikes log: %s", step, spike, shown(examples), where)
         elif self.loss_spikes == "skip" or not self._rolled_back(model, step, totals, spike):
             self._skip(model, step, "spike", totals, str(spike))
+
+    def tell_spikes(self) -> None:
+        """One line for all spikes that were only noted since the last."""
+        summary = self.noted_spikes.summary()
+        if summary is not None:
+            logger.warning("%s (%s has each)", summary, self.incidents.path.name)
 
     def _rolled_back(self, model, step: int, totals: Totals, spike) -> bool:
         """Whether weights and moments went back to a checkpoint; there may be none yet."""
@@ -404,9 +413,18 @@ class UpdateCallback(TrainerCallback):
         """An update is complete."""
         self.trainer.settle_update(model)
 
+    def on_evaluate(self, args, state, control, **kwargs):
+        """A time to say how many spikes there were."""
+        self.trainer.tell_spikes()
+
     def on_save(self, args, state, control, **kwargs):
         """A checkpoint is there: what is rolled back from now on goes back to it."""
         self.trainer.rollbacks = 0
+        self.trainer.tell_spikes()
+
+    def on_train_end(self, args, state, control, **kwargs):
+        """What was not told yet."""
+        self.trainer.tell_spikes()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

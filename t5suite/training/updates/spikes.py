@@ -46,6 +46,40 @@ class Spike:
 
 
 @dataclass
+class SpikeCount:
+    """Spikes that are only noted: the first is told at once, the others by one line now and then.
+
+    >>> count = SpikeCount()
+    >>> [count.add(41, spike), count.add(44, spike), count.summary(), count.summary()]
+    [True, False, '1 more spike since step 41, the largest in step 44: loss 20 is 347.6 standard ...', None]
+    """
+
+    told_step: int | None = None
+    number: int = 0
+    largest: tuple[int, Spike] | None = None
+
+    def add(self, step: int, spike: Spike) -> bool:
+        """Whether this one is to be told now."""
+        if self.told_step is None:
+            self.told_step = step
+            return True
+        self.number += 1
+        if self.largest is None or spike.deviations > self.largest[1].deviations:
+            self.largest = (step, spike)
+        return False
+
+    def summary(self) -> str | None:
+        """What is to be said of those that nobody was told of, once; None where there are none."""
+        if self.largest is None:
+            return None
+        step, spike = self.largest
+        several = "s" if self.number > 1 else ""
+        text = f"{self.number} more spike{several} since step {self.told_step}, the largest in step {step}: {spike}"
+        self.told_step, self.number, self.largest = step, 0, None
+        return text
+
+
+@dataclass
 class SpikeDetector:
     """Remembers the last updates and tells which one is out of the ordinary.
 
