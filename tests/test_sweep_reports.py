@@ -12,9 +12,10 @@ from unittest import mock
 import pytest
 from absl.testing import absltest, parameterized
 from matplotlib.image import imread
+from report_runs import make_run
 
 from t5suite import cli
-from t5suite.errors import ConfigError, DataError
+from t5suite.errors import DataError
 from t5suite.tracking.sweeps.importance import importances
 from t5suite.tracking.sweeps.plots import PLOTS, draw_plots, label_of, running_best, shortened, wrapped
 from t5suite.tracking.sweeps.records import flattened, read_sweep
@@ -188,10 +189,21 @@ class TablesTest(parameterized.TestCase):
         out = table(sweep_dir([trial(0, 1.0, text="[bold]x[/bold]"), trial(1, 2.0, text="[/red]")], best=1))
         self.assertIn("[/red]", out)
 
-    def test_runs_and_sweeps_are_not_mixed(self):
-        run = Path(tempfile.mkdtemp())
-        with self.assertRaisesRegex(ConfigError, "is a sweep and .* is none"):
-            report(sweep_dir(mixed(), best=2), run)
+    def test_runs_and_sweeps_stand_in_one_report(self):
+        place, out = Path(tempfile.mkdtemp()), Path(tempfile.mkdtemp()) / "out"
+        alone, tried = (make_run(place / name, "sentiment", seed=seed) for seed, name in enumerate(("alone", "tried")))
+        sweep = sweep_dir([{**trial(0, 50.0, learning_rate=1e-3), "run_dir": str(tried)}], best=0)
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            cli.main(["report", str(alone), str(sweep), str(tried), "--output", str(out), "--format", "json"])
+        for words in ("rte (bayes): 1 complete", f"best: trial 0, eval/accuracy 50 ({tried})", "mini/sentiment"):
+            self.assertIn(words, said.getvalue())
+        data = json.loads((out / "report.json").read_text())
+        self.assertEqual(data["title"], "Sweep rte; mini: sentiment")
+        self.assertEqual(
+            [run["name"] for run in data["runs"]], ["alone", "tried"], "a trial that is named is there once"
+        )
+        self.assertEqual([part["name"] for part in data["sweeps"]], ["rte"])
 
 
 class PlotsTest(parameterized.TestCase):

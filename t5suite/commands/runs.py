@@ -60,7 +60,7 @@ def _tasks_to_mirror(benchmark: str, dataset_name: str, task_file: str | None) -
 
 def report_flags(parser) -> None:
     """Flags of `t5suite report`."""
-    parser.add_argument("directories", nargs="+", metavar="RUN", help="directories of runs, or of sweeps")
+    parser.add_argument("directories", nargs="+", metavar="RUN", help="directories of runs and of sweeps")
     parser.add_argument(
         "--output",
         metavar="DIR",
@@ -77,11 +77,11 @@ def report_flags(parser) -> None:
 
 
 def report(arguments) -> None:
-    """Shows the results of runs in one table, with a benchmark's average where they cover it, or of sweeps; then writes
-    the report: a page, Markdown, the data and every plot.
+    """Shows the results of runs in one table, with a benchmark's average where they cover it, and those of sweeps; then
+    writes the report: a page, Markdown, the data and every plot.
 
     Raises:
-      ConfigError: runs and sweeps at once, an unknown format or size, an --output that holds other files.
+      ConfigError: an unknown format or size, an --output that holds other files.
     """
     from t5suite.reporting.published import check_size
     from t5suite.reporting.writing import files_of_report
@@ -93,15 +93,13 @@ def report(arguments) -> None:
     if formats:
         files_of_report(arguments.output or DEFAULT_OUTPUT)
     sweeps = [directory for directory in arguments.directories if is_sweep(directory)]
-    if sweeps and len(sweeps) < len(arguments.directories):
-        run = next(directory for directory in arguments.directories if directory not in sweeps)
-        raise ConfigError(f"t5suite report: {sweeps[0]} is a sweep and {run} is none; report them one by one")
+    runs = [directory for directory in arguments.directories if directory not in sweeps]
     if sweeps:
         report_sweeps(sweeps, arguments.json)
-    else:
-        report_runs(arguments.directories, arguments.json, need_finished=not formats)
+    if runs:
+        report_runs(runs, arguments.json, need_finished=not formats)
     if formats:
-        _write_files(arguments, sweeps, formats, size)
+        _write_files(arguments, sweeps, runs, formats, size)
 
 
 def _formats(arguments) -> list[str]:
@@ -112,8 +110,8 @@ def _formats(arguments) -> list[str]:
     return [] if arguments.json and arguments.output is None else formats
 
 
-def _write_files(arguments, sweeps: list, formats: list[str], size: str | None) -> None:
-    """The report's files, of the sweeps' trials where there are sweeps."""
+def _write_files(arguments, sweeps: list, runs: list, formats: list[str], size: str | None) -> None:
+    """The report's files, of runs and of the sweeps' trials."""
     from t5suite.reporting.figures import figures_of
     from t5suite.reporting.report_data import report_data
     from t5suite.reporting.run_files import is_run
@@ -121,9 +119,9 @@ def _write_files(arguments, sweeps: list, formats: list[str], size: str | None) 
     from t5suite.reporting.writing import PLOTS_FOLDER, write_report
 
     found = [sweep_report(directory) for directory in sweeps]
-    directories = [path for data, _ in found for path in trial_directories(data) if is_run(path)]
-    directories = directories if sweeps else arguments.directories
     parts = [data for data, _ in found]
+    trials = [path for data in parts for path in trial_directories(data) if is_run(path)]
+    directories = list({Path(path).resolve(): path for path in [*runs, *trials]}.values())
     data = report_data(directories, arguments.data_dir, size, arguments.max_examples, parts)
     plots = figures_of(data, [plot for _, drawn in found for plot in drawn])
     written = write_report(data, plots, arguments.output or DEFAULT_OUTPUT, formats)

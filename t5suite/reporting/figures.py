@@ -92,7 +92,7 @@ def draw_panel(figure, panel: dict, colours: dict, legend: bool) -> None:
         _, colour, dash = colours.get(line["setting"], (None, INK, "-"))
         alone = line["setting"] not in panel["means"]
         form = {"linewidth": 1.8, "alpha": 1.0} if alone and line["setting"] in colours else THIN
-        marker = "o" if len(line["points"]) <= 12 and alone else ""
+        marker = "o" if len(line["points"]) == 1 or (len(line["points"]) <= 12 and alone) else ""
         axes.plot(*zip(*line["points"]), color=colour, linestyle=dash, marker=marker, markersize=3, **form)
     for setting, points in panel["means"].items():
         _, colour, dash = colours.get(setting, (None, INK, "-"))

@@ -15,6 +15,7 @@ import json
 from pathlib import Path
 
 from t5suite.reporting import html_tables as tables
+from t5suite.reporting.confusion_svg import confusion_picture
 from t5suite.reporting.figures import COLOURS, Plot, colours_of
 from t5suite.reporting.html_parts import Markup, element, embedded_json
 from t5suite.reporting.inline_svg import inline
@@ -99,11 +100,13 @@ def _sections(data: dict, figures: _Figures) -> list:
     speed = tables.speed_table(data)
     groups = tables.groups_tables(data)
     return [
-        ("scores", "Scores", [_scores_key(data), tables.scores_table(data)]) if data["scores"] else None,
+        ("scores", "Scores", [_scores_key(data), tables.scores_table(data), tables.score_words(data)])
+        if data["scores"]
+        else None,
         ("averages", "Suite averages", tables.averages_table(data)) if data["averages"] else None,
         *(_sweep_section(at, sweep, figures) for at, sweep in enumerate(data["sweeps"])),
         ("curves", "Learning curves", _curves(data, curves)) if curves else None,
-        ("runs", "Runs", tables.runs_table(data)) if data["runs"] else None,
+        ("runs", "Runs", [tables.runs_table(data), tables.run_words(data)]) if data["runs"] else None,
         ("parts", "Parts of tasks", groups) if groups else None,
         ("confusions", "Confusion matrices", _confusions(data)) if data["confusions"] else None,
         ("examples", "Examples", _examples(data)) if data["examples"] else None,
@@ -115,6 +118,10 @@ def _sections(data: dict, figures: _Figures) -> list:
 
 def _para(text: str) -> Markup:
     return element("p", text, class_="note")
+
+
+def _scores(data: dict) -> list:
+    return [_scores_key(data), tables.scores_table(data), tables.score_words(data)]
 
 
 def _scores_key(data: dict) -> Markup:
@@ -164,11 +171,18 @@ def _figure(plot: Plot, svg: bytes, wide: bool = False) -> Markup:
 
 
 def _confusions(data: dict) -> Markup:
-    made = [tables.confusion_table(matrix) for matrix in data["confusions"]]
+    made = [_confusion(matrix) for matrix in data["confusions"]]
     shown, others = made[:MOST_OPEN], made[MOST_OPEN:]
     more = element("summary", f"{len(others)} more")
     folded = element("details", more, element("div", others, class_="matrices"), class_="more-matrices")
     return element("div", shown, folded if others else None, class_="matrices")
+
+
+def _confusion(matrix: dict) -> Markup:
+    """The picture, and its numbers as a table for those who want them so."""
+    picture = element("div", confusion_picture(matrix), class_="plot", tabindex="0", role="group")
+    rows = element("details", element("summary", "as a table"), tables.confusion_table(matrix))
+    return element("figure", element("figcaption", f"{matrix['task']}, {matrix['run']}"), picture, rows)
 
 
 def _sweep_section(at: int, sweep: dict, figures: _Figures):

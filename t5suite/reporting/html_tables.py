@@ -11,6 +11,7 @@ from t5suite.reporting.cells import RATES, interval, points, short_number, signi
 from t5suite.reporting.html_parts import Markup, element, number_cell, table, text_cell
 from t5suite.reporting.markdown import hardware_of
 from t5suite.tasks.metrics import METRICS
+from t5suite.tracking.glossary import MEANINGS, explained
 
 # Inside the small picture of a score, from 0 to 100 points.
 WIDTH, HEIGHT = 132, 18
@@ -18,16 +19,21 @@ WIDTH, HEIGHT = 132, 18
 
 def scores_table(data: dict) -> Markup:
     """Every setting, task and metric; the rate of invalid answers beside them."""
-    invalid = {(e["setting"], e["benchmark"], e["task"]): e["mean"] for e in data["scores"] if e["metric"] in RATES}
-    entries = [
-        {**entry, "invalid": invalid.get((entry["setting"], entry["benchmark"], entry["task"]))}
-        for entry in data["scores"]
-        if entry["metric"] not in RATES
-    ]
+    entries = with_rates(data)
     columns = [column for column in SCORE_COLUMNS if column.always or any(column.known(entry) for entry in entries)]
     heads = [(column.header, column.kind, column.explained) for column in columns]
     rows = [[column.cell(entry) for column in columns] for entry in entries]
     return table("Scores by task, in points (nll: nats per token)", heads, rows, class_="scores-table")
+
+
+def with_rates(data: dict) -> list[dict]:
+    """The scores without the rates, which stand beside those of their task."""
+    invalid = {(e["setting"], e["benchmark"], e["task"]): e["mean"] for e in data["scores"] if e["metric"] in RATES}
+    return [
+        {**entry, "invalid": invalid.get((entry["setting"], entry["benchmark"], entry["task"]))}
+        for entry in data["scores"]
+        if entry["metric"] not in RATES
+    ]
 
 
 def published_cell(entry: dict) -> Markup:
@@ -86,26 +92,64 @@ def averages_table(data: dict) -> Markup:
 
 def runs_table(data: dict) -> Markup:
     """Every run's scores, each with its interval over rows."""
+    shares = any(rate in scores for run in data["runs"] for scores in run["results"].values() for rate in RATES)
     columns = [("Run", "text"), ("Task", "text"), ("Metric", "text"), ("Score", "number"),
-               ("95 % interval over rows", "number"), ("Seed", "number"), ("Notes", "text")]  # fmt: skip
+               ("95 % interval over rows", "number"), *([("Invalid %", "number", MEANINGS["invalid %"])] * shares),
+               ("Seed", "number"), ("Notes", "text")]  # fmt: skip
     rows = []
     for run in data["runs"]:
         for task, scores in run["results"].items():
-            marks = ", ".join(run["marks"].get(task, []))
-            for metric, value in scores.items():
-                found = run["intervals"].get(task, {}).get(metric)
-                rows.append([
-                    text_cell(run["name"], header=True), text_cell(task), text_cell(metric),
-                    number_cell(value, points(value)), interval_cell(found),
-                    number_cell(run["seed"], str(run["seed"])), text_cell(marks, class_="text notes"),
-                ])  # fmt: skip
+            rows += [
+                _run_row(run, task, metric, shares) for metric in scores if metric not in RATES or len(scores) == 1
+            ]
         if not run["results"]:
-            empty = [number_cell(None, "–")] * 2
+            empty = [number_cell(None, "–")] * (2 + shares)
             rows.append([
                 text_cell(run["name"], header=True), text_cell(run["dataset_name"] or "–"), text_cell("–"), *empty,
                 number_cell(run["seed"], str(run["seed"])), text_cell(f"{run['status']}, no results"),
             ])  # fmt: skip
     return table("Every run", columns, rows)
+
+
+def _run_row(run: dict, task: str, metric: str, shares: bool) -> list[Markup]:
+    scores = run["results"][task]
+    rate = scores.get("invalid_rate")
+    return [
+        text_cell(run["name"], header=True), text_cell(task), text_cell(metric),
+        number_cell(scores[metric], points(scores[metric])),
+        interval_cell(run["intervals"].get(task, {}).get(metric)), *([number_cell(rate, points(rate))] * shares),
+        number_cell(run["seed"], str(run["seed"])),
+        text_cell(notes_of(run["marks"].get(task, [])), class_="text notes"),
+    ]  # fmt: skip
+
+
+def notes_of(marks: list[str]) -> list:
+    """Remarks with commas between; each says what it means when the pointer rests on it."""
+    said = [element("abbr", mark, title=meaning) if (meaning := meaning_of(mark)) else mark for mark in marks]
+    return [part for mark in said for part in (", ", mark)][1:]
+
+
+def meaning_of(mark: str) -> str | None:
+    """What a remark means, if it does not say so itself."""
+    return next((meaning for _, meaning in explained([], [mark])), None)
+
+
+def run_words(data: dict) -> Markup | None:
+    """What the notes in the table of runs mean, for those without a pointer."""
+    marks = [mark for run in data["runs"] for of_task in run["marks"].values() for mark in of_task]
+    return words("What the notes mean", explained([], marks))
+
+
+def score_words(data: dict) -> Markup | None:
+    """What the columns of the table of scores mean."""
+    there = [column for column in SCORE_COLUMNS if column.always or any(map(column.known, with_rates(data)))]
+    return words("What the columns mean", [(c.header, c.explained) for c in there if c.explained])
+
+
+def words(title: str, meanings: list[tuple[str, str]]) -> Markup | None:
+    """A list of words that opens at a key or a touch; None of none."""
+    rows = [[element("dt", word), element("dd", meaning)] for word, meaning in meanings]
+    return element("details", element("summary", title), element("dl", rows), class_="words") if rows else None
 
 
 def groups_tables(data: dict) -> list[Markup]:
@@ -136,13 +180,21 @@ def speed_table(data: dict) -> Markup | None:
     for run in data["runs"]:
         medians = [(run["speed"].get(name) or {}).get("median") for name in names]
         rows.append([
-            text_cell(run["name"], header=True), text_cell(run["model"]["name"]),
+            text_cell(run["name"], header=True), text_cell(run["model"]["name"], class_="text model"),
             number_cell(run["model"]["parameters"], short_number(run["model"]["parameters"])),
             number_cell(run["last_step"], "–" if run["last_step"] is None else f"{run['last_step']:,}"),
             *(number_cell(value, significant(value)) for value in medians),
-            text_cell(hardware_of({**run["environment"], "commit": {}})),
+            _machine_cell(run["environment"]),
         ])  # fmt: skip
     return table("Speed and memory", columns, rows)
+
+
+def _machine_cell(environment: dict) -> Markup:
+    """The machine with its system's bare name; the whole one is the cell's title."""
+    hardware = environment["hardware"]
+    short = {**hardware, "platform": str(hardware.get("platform") or "").split("-")[0]}
+    shown, whole = (hardware_of({"hardware": known, "commit": {}}) for known in (short, hardware))
+    return text_cell(shown, class_="text machine", title=whole)
 
 
 def heading_of(name: str) -> str:
@@ -244,13 +296,16 @@ SCORE_COLUMNS = (
     Column("Task", "text", lambda entry: text_cell(entry["task"], header=True)),
     Column("Metric", "text", lambda entry: text_cell(entry["metric"])),
     Column("Mean", "number", _points_of("mean"), "mean over the runs (seeds)"),
-    Column("SD", "number", _points_of("std"), "standard deviation over the runs", _has("std")),
-    Column("95 % interval", "number", lambda e: interval_cell(e["interval"], over=True), known=_has("interval")),
+    Column("SD", "number", _points_of("std"), "standard deviation over the runs, of a sample (n - 1)", _has("std")),
+    Column("95 % interval", "number", lambda e: interval_cell(e["interval"], over=True),
+           "by bootstrap, over the runs' seeds or, of one run, over its rows", _has("interval")),
     Column("0 to 100", "picture", lambda entry: element("td", score_picture(entry), class_="picture")),
-    Column("Majority", "number", _points_of("majority"), "always the most frequent label", _has("majority")),
+    Column("Majority", "number", _points_of("majority"),
+           "what always answering the most frequent label would score", _has("majority")),
     Column("Published", "number", published_cell, "published T5, test set", _has("published")),
-    Column("Invalid %", "number", _points_of("invalid"), "answers that are no label", _has("invalid")),
-    Column("Runs", "number", lambda entry: number_cell(entry["n"], str(entry["n"]))),
+    Column("Invalid %", "number", _points_of("invalid"), MEANINGS["invalid %"], _has("invalid")),
+    Column("Runs", "number", lambda entry: number_cell(entry["n"], str(entry["n"])), "runs that the mean is over"),
     Column("Rows", "number", _rows_cell, "rows that each run was scored on", _has("rows")),
-    Column("Setting", "text", lambda e: text_cell(e["setting"], class_="text setting"), known=_has("setting")),
-)
+    Column("Setting", "text", lambda e: text_cell(e["setting"], class_="text setting"),
+           "what these runs have set otherwise than others", _has("setting")),
+)  # fmt: skip

@@ -7,7 +7,6 @@
 # What is logged beside the scores and says nothing that a curve would show.
 LEFT_OUT = (
     "average",
-    "invalid_rate",
     "perplexity",
     "runtime",
     "samples_per_second",
@@ -15,6 +14,8 @@ LEFT_OUT = (
     "gender_parity",
 )
 MOST_PANELS = 60
+# Shares of answers in percent, which say nothing as long as they are 0 in every run.
+SHARES = {"invalid_rate": "invalid answers", "truncated_rate": "answers cut off"}
 LOSSES = ("loss", "nll")
 
 
@@ -31,6 +32,7 @@ def panels_of(data: dict) -> list[dict]:
                 finished = run["status"] == "finished"
                 line = {"run": run["name"], "setting": run["setting"], "finished": finished, "points": points}
                 found.setdefault(place, []).append(line)
+    found = {place: lines for place, lines in found.items() if place[1] not in SHARES.values() or _ever_above_0(lines)}
     panels = [
         {
             "name": "curve-" + "-".join(part.replace("/", "-").replace(" ", "-") for part in place if part),
@@ -43,8 +45,17 @@ def panels_of(data: dict) -> list[dict]:
     ]
     order = list(dict.fromkeys(place[0] for place in found))
     places = {id(panel): place for panel, place in zip(panels, found)}
-    panels.sort(key=lambda panel: (order.index(places[id(panel)][0]), "loss" in places[id(panel)][1]))
+    panels.sort(key=lambda panel: (order.index(places[id(panel)][0]), _rank(places[id(panel)][1])))
     return panels[:MOST_PANELS]
+
+
+def _rank(metric: str) -> int:
+    """Scores first, then shares of answers, then losses."""
+    return 2 if "loss" in metric else int(metric in SHARES.values())
+
+
+def _ever_above_0(lines: list[dict]) -> bool:
+    return any(value > 0 for line in lines for _, value in line["points"])
 
 
 def _place(name: str, run: dict) -> tuple[str, str] | None:
@@ -55,7 +66,7 @@ def _place(name: str, run: dict) -> tuple[str, str] | None:
         return (str(task), "training loss") if parts[1:] == ["loss"] else None
     if parts[0] != "eval" or parts[-1] in LEFT_OUT:
         return None
-    leaf = "held-out loss" if parts[-1] == "loss" else parts[-1]
+    leaf = "held-out loss" if parts[-1] == "loss" else SHARES.get(parts[-1], parts[-1])
     if len(parts) == 3:
         return parts[1], leaf
     # A pre-training run's loss is its nll.
@@ -65,9 +76,11 @@ def _place(name: str, run: dict) -> tuple[str, str] | None:
 def unit_of(metric: str) -> str:
     """What an axis counts in.
 
-    >>> unit_of("accuracy"), unit_of("training loss")
-    ('points', 'nats per token')
+    >>> unit_of("accuracy"), unit_of("training loss"), unit_of("answers cut off")
+    ('points', 'nats per token', '%')
     """
+    if metric in SHARES.values():
+        return "%"
     return "nats per token" if any(word in metric for word in LOSSES) else "points"
 
 

@@ -11,6 +11,7 @@ JSON all the way down: `report.json` is this dict, and the page carries it too.
 
 import math
 import statistics
+from pathlib import Path
 
 from t5suite import __version__
 from t5suite.errors import UserError
@@ -187,13 +188,19 @@ def averages_of(runs: list[dict], settings: list[dict]) -> list[dict]:
 
 
 def title_of(runs: list[dict], sweeps) -> str:
-    """What the report is about.
+    """What the report is about; a sweep's trials are part of it.
 
-    >>> title_of([rte_run, cola_run], [])
-    'glue: rte, cola'
+    >>> title_of([rte_run, cola_run], []), title_of([rte_run], [{"name": "rates", "trials": []}])
+    ('glue: rte, cola', 'Sweep rates; glue: rte')
     """
-    if sweeps:
-        return "Sweep " + ", ".join(sweep["name"] for sweep in sweeps)
+    folders = [(sweep["directory"], trial["run_dir"]) for sweep in sweeps for trial in sweep["trials"]]
+    trials = {Path(*parts).resolve() for beside, folder in folders for parts in ((folder,), (beside, folder)) if folder}
+    others = [run for run in runs if Path(run["directory"]).resolve() not in trials]
+    parts = ["Sweep " + ", ".join(sweep["name"] for sweep in sweeps)] if sweeps else []
+    return "; ".join([*parts, *([_title_of_runs(others)] if others or not parts else [])])
+
+
+def _title_of_runs(runs: list[dict]) -> str:
     tasks = list(dict.fromkeys(task for run in runs for task in run["results"] or [run["dataset_name"] or "run"]))
     suites = list(dict.fromkeys(run["benchmark"] for run in runs if run["benchmark"]))
     named_tasks = ", ".join(map(str, tasks[:6])) + (f" and {len(tasks) - 6} more" if len(tasks) > 6 else "")
