@@ -27,6 +27,7 @@ from t5suite.models.freezing import freeze
 from t5suite.models.loading import describe
 from t5suite.runs import MANIFEST, METRICS, open_run
 from t5suite.tasks.task_card import write_task_card
+from t5suite.tracking.hints import give_hints
 from t5suite.training import fine_tuning as steps
 from t5suite.training import steps as shared
 from t5suite.training.checkpoints import resume_choice
@@ -115,6 +116,7 @@ class FineTuner(TunerRun):
             self._make_trainer(data, selects=False)
             report = steps.evaluate_finally(self.trainer, data)
             self.results = self._results_of(report, data)
+            give_hints(report, data.scored)
         if not self.results["tasks"]:
             logger.warning("evaluate: the %s rows have no labels, and so no scores; see predict", split)
         return self.results

@@ -1,5 +1,8 @@
 """`FineTuner` does what the script does, with models and rows in memory, too, and leaves the process as it was."""
 
+import contextlib
+import dataclasses
+import io
 import json
 import logging
 import os
@@ -14,8 +17,9 @@ import pandas as pd
 import pytest
 import torch
 from absl.testing import absltest, parameterized
-from datasets import ClassLabel, Dataset, Features, Value
+from datasets import ClassLabel, Dataset, Features, Value, are_progress_bars_disabled
 from transformers import AutoModelForSeq2SeqLM, TrainerCallback
+from transformers.utils import logging as transformers_logging
 
 import fine_tune_t5
 import t5suite
@@ -23,8 +27,13 @@ from t5suite.data.formats.memory_rows import as_rows
 from t5suite.data.jsonl import read_jsonl, write_jsonl
 from t5suite.errors import ConfigError, DataError
 from t5suite.fine_tuner import FineTuner
+from t5suite.runs import write_json
+from t5suite.tasks.registry import Lengths, load_task
+from t5suite.tasks.task_card import make_task_card
 from t5suite.training.trainer import SuiteTrainer
 from t5suite.tuner.inputs import argv_of, inputs_of
+from t5suite.tuner.needed_data import needed_data
+from t5suite.tuner.process import OwnProcess
 
 SETTINGS = {
     "max_steps": 4,
@@ -482,9 +491,48 @@ class ModelTest(EqualFiles):
         made = FineTuner(folder_of_nothing, use_cpu=True)
         self.assertLen(made.predict(["any text"]), 1)
         for other in (made, FineTuner("mini", use_cpu=True), FineTuner(made.model, tokenizer=made.tokenizer)):
-            with self.assertRaisesRegex(ConfigError, "nothing to train on"):
+            with self.assertRaisesRegex(
+                ConfigError, r"no rows to train on or to score: give them as FineTuner\(.*, data\)"
+            ):
                 other.train()
         self.assertEqual(Path(other.args.output_dir).name, "mini-sentiment-T5ForConditionalGeneration")
+
+    def test_a_run_of_own_rows_says_how_to_give_them_again(self):
+        given, words = {"sst": load_task("mini", "sentiment")}, {"labels": ["bad", "good"], "text_column_name": "text"}
+        task = dataclasses.replace(given["sst"], benchmark="own", entry={**given["sst"].entry, **words})
+        card, run = make_task_card([task], Lengths(64, 8)), Path(tempfile.mkdtemp())
+        said = needed_data(str(run), card)
+        self.assertIn("trained on own/sentiment, give the data again: ", said)
+        call = f"FineTuner({str(run)!r}, 'rows.csv', text_column='text', target_column='label', labels='bad,good')"
+        self.assertEndsWith(said, call)
+        settings = {"train_file": "a.tsv", "text_column": "a,b", "target_column": "c", "labels": None, "source_id": "s"}
+        write_json(run / "manifest.json", {"settings": settings})
+        call = f"FineTuner({str(run)!r}, 'a.tsv', text_column='a,b', target_column='c')"
+        self.assertEndsWith(needed_data(str(run), card), call)
+
+    def test_a_model_that_knows_rows_of_one_s_own_is_scored_with_rows_alone(self):
+        made = tuner(data=ROWS)
+        folder_of_model = made.save(folder())
+        with self.assertRaisesRegex(ConfigError, "no rows to train on or to score: .*give the data again"):
+            FineTuner(folder_of_model, use_cpu=True).evaluate()
+
+    def test_bars_are_drawn_where_somebody_watches_or_asks_for_them(self):
+        for watched, asked, expected in (
+            (True, None, True),
+            (False, None, False),
+            (False, True, True),
+            (True, False, False),
+        ):
+            watching = mock.patch("t5suite.tuner.process.somebody_watches", return_value=watched)
+            with watching, OwnProcess(asked).entered():
+                self.assertEqual(are_progress_bars_disabled(), not expected)
+                self.assertFalse(transformers_logging.is_progress_bar_enabled())
+
+    def test_saving_says_nothing(self):
+        made, said = tuner(), io.StringIO()
+        with contextlib.redirect_stderr(said):
+            made.save(folder())
+        self.assertEqual(said.getvalue(), "")
 
     def test_all_rows_are_trained_on_where_nothing_is_validated(self):
         made = tuner(data=ROWS, eval_strategy="epoch")

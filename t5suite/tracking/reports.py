@@ -19,6 +19,8 @@ from t5suite.model_cards.fine_tuned import write_fine_tuned_card
 from t5suite.runs import RESULTS, read_json, write_json
 from t5suite.tracking.glossary import one_line
 from t5suite.tracking.group_reports import group_scores, print_groups
+from t5suite.tracking.hints import give_hints
+from t5suite.tracking.plots import learning_curves
 from t5suite.tracking.points import format_points
 from t5suite.training.evaluation import EvalSet, Report, Result
 
@@ -123,11 +125,13 @@ def finish_run(run, data, report: Report, results: dict, best: dict, title: str,
         marks={name: result.marks for name, result in report.results.items() if result.marks},
     )
     if is_model:
+        learning_curves(run.directory, title)
         write_fine_tuned_card(run.directory, title, run.manifest, results, data.scored, report)
     write_results(run.directory, results)
     run.finish()
     print_table(report, data.scored, results, f"{title}  ({run.directory})")
     print_groups(results.get("groups", {}))
+    give_hints(report, data.scored, run)
 
 
 def print_results(results: dict, title: str, is_main: bool = True) -> dict:

@@ -43,6 +43,7 @@ from t5suite.training.from_arguments import (
 from t5suite.training.resuming.resets import going_on
 from t5suite.tuner.answers import Asked
 from t5suite.tuner.inputs import argv_of, callables_of, inputs_of, joined
+from t5suite.tuner.needed_data import needed_data
 from t5suite.tuner.process import OwnProcess, plain_progress
 
 logger = logging.getLogger(__name__)
@@ -122,7 +123,7 @@ class TunerRun:
 
     def _check_data(self) -> None:
         if not self._has_data:
-            raise ConfigError("there is nothing to train on or to score: FineTuner(model, data), such as 'glue/rte'")
+            raise ConfigError(needed_data(self.model_args.model_name_or_path, self._card))
 
     def _make_plan(self) -> steps.Plan:
         """What the flags say; without any, the tasks that the model knows."""
