@@ -15,7 +15,7 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 # How much of a file is read at once where all of it is more than is wanted in memory.
@@ -55,7 +55,7 @@ class MetricLines:
             text += file.readline() if self.behind else b""
         whole = text[: text.rfind(b"\n") + 1]
         self._offset += len(whole)
-        lines = [line for line in map(_parsed, whole.splitlines()) if line is not None]
+        lines = parsed_lines(whole.splitlines())
         return lines if self._first is None else [line for line in lines if line["step"] >= self._first]
 
     def rest(self, most_bytes: int = PIECE) -> Iterator[dict]:
@@ -109,6 +109,11 @@ def rows_by_step(lines: list[dict]) -> list[tuple[int, dict]]:
             row.update(metrics_of(line))
         rows.append((step, row))
     return rows
+
+
+def parsed_lines(texts: Iterable[bytes]) -> list[dict]:
+    """What of these are lines of metrics."""
+    return [line for line in map(_parsed, texts) if line is not None]
 
 
 def _parsed(text: bytes) -> dict | None:

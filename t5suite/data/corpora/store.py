@@ -22,6 +22,7 @@ Nothing stands between documents unless a separator was asked for; a separator b
 
 import hashlib
 import json
+import mmap
 from collections import OrderedDict
 from dataclasses import dataclass
 from functools import cached_property
@@ -251,7 +252,7 @@ class ShardedArray:
         whole_B = starts_B + length <= self._ends[shards_B]
         for shard in np.unique(shards_B[whole_B]).tolist():
             of_B = np.flatnonzero(whole_B & (shards_B == shard))
-            windows = sliding_window_view(np.asarray(self._map(shard)), length)
+            windows = sliding_window_view(np.asarray(_read_here_and_there(self._map(shard))), length)
             out_BL[of_B] = windows[starts_B[of_B] - (self._ends[shard] - self._lengths[shard])]
             if self._starts is not None:
                 out_BL[of_B] += self._starts[shard]
@@ -277,6 +278,16 @@ class ShardedArray:
 
     def __getstate__(self):
         return {**self.__dict__, "_maps": OrderedDict()}
+
+
+def _read_here_and_there(mapped: np.memmap) -> np.memmap:
+    """Tells the system not to read ahead: for a row of 1 KB it would bring 128 KB from the disk.
+
+    5120 rows of 10 GB that nobody had read before took 2.2 s with its reading ahead and 0.03 s without.
+    """
+    if hasattr(mmap, "MADV_RANDOM"):  # not on Windows
+        mapped._mmap.madvise(mmap.MADV_RANDOM)
+    return mapped
 
 
 class TokenSequence:
