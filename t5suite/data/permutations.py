@@ -16,7 +16,7 @@ from t5suite.errors import ConfigError
 
 # Four make a Feistel network of random functions one that looks random from both sides (Luby and Rackoff 1988).
 NUM_ROUNDS = 4
-# What is computed at once where numbers are asked for one by one, and kept until another piece is asked for.
+# What is computed at once where neighbours are asked for one after the other.
 PIECE = 4096
 
 
@@ -43,37 +43,44 @@ class Permutation:
         self._low_bits = np.uint64(bits // 2)
         self._masks = tuple(np.uint64(2**half - 1) for half in (bits // 2, bits - bits // 2))  # of low and high halves
         self._keys = np.random.default_rng(seed).integers(2**64, size=NUM_ROUNDS, dtype=np.uint64)
-        self._piece_number, self._piece = -1, None
+        self._pieces = {}
 
     def __len__(self) -> int:
         return self.size
 
     def __getitem__(self, positions):
         if isinstance(positions, (int, np.integer)):
-            return self._one(int(positions))
-        positions = np.asarray(positions)
-        if positions.size and not (0 <= positions.min() and positions.max() < self.size):
-            raise IndexError(f"positions {positions.min()} to {positions.max()} of {self.size}")
-        return self._walk(positions.astype(np.uint64)).astype(np.int64)
+            if not 0 <= positions < self.size:
+                raise IndexError(f"position {positions} of {self.size}")
+            return int(self._piece(int(positions) // PIECE)[positions % PIECE])
+        positions = np.asarray(positions, dtype=np.int64)
+        if not positions.size:
+            return positions
+        first, last = int(positions.min()), int(positions.max())
+        if first < 0 or last >= self.size:
+            raise IndexError(f"positions {first} to {last} of {self.size}")
+        first_piece, last_piece = first // PIECE, last // PIECE
+        if last_piece - first_piece > 1:
+            return self._walk(positions)
+        found = np.concatenate([self._piece(number) for number in range(first_piece, last_piece + 1)])
+        return found[positions - first_piece * PIECE]
 
-    def _one(self, position: int) -> int:
-        if not 0 <= position < self.size:
-            raise IndexError(f"position {position} of {self.size}")
-        number, place = divmod(position, PIECE)
-        if number != self._piece_number:
-            self._piece = self[np.arange(number * PIECE, min((number + 1) * PIECE, self.size))]
-            self._piece_number = number
-        return int(self._piece[place])
+    def _piece(self, number: int) -> np.ndarray:
+        """What stands at PIECE neighbouring positions, kept until others have been asked for."""
+        if number not in self._pieces:
+            found = self._walk(np.arange(number * PIECE, min((number + 1) * PIECE, self.size)))
+            self._pieces = {**dict(list(self._pieces.items())[-1:]), number: found}
+        return self._pieces[number]
 
-    def _walk(self, values: np.ndarray) -> np.ndarray:
+    def _walk(self, positions: np.ndarray) -> np.ndarray:
         """Again from every result that is too large: each lies on a cycle, which leads back below `size`."""
-        found = self._shuffled(values)
+        found = self._shuffled(positions.astype(np.uint64))
         outside = np.flatnonzero(found >= self.size)
         while outside.size:
             walked = self._shuffled(found[outside])
             found[outside] = walked
             outside = outside[walked >= self.size]
-        return found
+        return found.astype(np.int64)
 
     def _shuffled(self, values: np.ndarray) -> np.ndarray:
         """One pass of the network: every round adds what it makes of one half to the other."""

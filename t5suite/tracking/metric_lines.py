@@ -15,6 +15,7 @@ import itertools
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -89,6 +90,28 @@ def offset_of_step(file, step: int) -> int:
 
 # Bytes that are rather read than halved once more.
 CLOSE = 1 << 16
+
+
+def thinned_lines(path, most: int = 10_000) -> Iterator[dict]:
+    """The lines of metrics, or an evenly spread part of very many: every n-th, all evaluations, and the last.
+
+    For pictures: a million lines, all parsed, took 28 s and 2 GB for one that is 800 dots wide.
+    """
+    path = Path(path)
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        stride = max(1, math.ceil(sum(1 for _ in file) / most))
+        file.seek(0)
+        left_out = []
+        for number, text in enumerate(file):
+            left_out = [text] if number % stride and not EVALUATION.search(text) else []
+            if not left_out:
+                yield from parsed_lines([text])
+        yield from parsed_lines(left_out)
+
+
+EVALUATION = re.compile(rb'"(eval|final)/')
 
 
 def metrics_of(line: dict) -> dict[str, float]:

@@ -9,7 +9,7 @@ PosixPath('runs/glue-rte-t5-small/learning_curves.png')
 import os
 from pathlib import Path
 
-from t5suite.data.jsonl import read_jsonl
+from t5suite.tracking.metric_lines import thinned_lines
 
 LOSS_CURVE, LEARNING_CURVES = "loss_curve.png", "learning_curves.png"
 # name in metrics.jsonl -> label, colour (two that colour-blind readers tell apart), form
@@ -100,10 +100,9 @@ def _label(name: str) -> str:
 
 
 def _curves(directory: Path) -> dict[str, list]:
-    """`{name: [(step, value), ...]}` of everything that was logged as a number; the last of a step counts."""
-    path = directory / "metrics.jsonl"
+    """`{name: [(step, value), ...]}` of what was logged as a number, very many thinned out; the last of a step counts."""
     found: dict[str, dict] = {}
-    for line in read_jsonl(path) if path.is_file() else []:
+    for line in thinned_lines(directory / "metrics.jsonl"):
         for name, value in line.items():
             if "/" in name and isinstance(value, (int, float)):
                 found.setdefault(name, {})[line["step"]] = value
