@@ -294,6 +294,14 @@ class BlocksTest(parameterized.TestCase):
         results = json.loads((folder / "results.json").read_text())["tasks"]["pre_train"]
         self.assertEqual({result.metric_type: result.metric_value for result in found.eval_results}, results)
         self.assertTrue(self.run_block(folder, [sys.executable, "-c", blocks(folder, "python")[0][1]]))
+        commands = [found for _, found in blocks(folder, "bash") if found.startswith("t5suite predict")]
+        self.assertLen(commands, objective != "masked_lm", "what writes nothing predicts nothing")
+        for command in commands:
+            (line,) = self.run_block(folder, ["bash", "-c", command]).splitlines()
+            self.assertIn("prediction", json.loads(line))
+        (tuning,) = [found for _, found in blocks(folder, "bash") if "fine_tune_t5" in found]
+        self.run_block(folder, ["bash", "-c", tuning.replace("--max_steps 100", "--max_steps 2 --max_eval_samples 8")])
+        self.assertTrue((folder.parent / "fine_tuned" / "results.json").is_file())
 
     def test_a_run_that_grows_has_a_new_card(self):
         folder = trained(**TINY_T5)

@@ -43,6 +43,7 @@ class CardFacts:
       results: as `results.json` has them.
       usage: Python that uses the model, in lines.
       predict: the command that does, in lines; none where there is none.
+      fine_tune: the command that trains it further, in lines; none where it is trained for its task already.
       scored: by name in the results.
       family: seq2seq, causal or masked.
       objective: pre-training's, with its source.
@@ -54,6 +55,7 @@ class CardFacts:
     pipeline_tag: str
     usage: Sequence[str] = ()
     predict: Sequence[str] = ()
+    fine_tune: Sequence[str] = ()
     scored: Mapping[str, Scored] = field(default_factory=dict)
     base_model: str | None = None
     family: str = "seq2seq"

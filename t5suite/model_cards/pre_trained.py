@@ -4,6 +4,7 @@
 PosixPath('runs/pre_train-t5-small/README.md')
 """
 
+import json
 from pathlib import Path
 
 from t5suite.data.objectives import OBJECTIVES
@@ -32,6 +33,8 @@ def write_pre_trained_card(
         manifest=manifest,
         pipeline_tag=PIPELINE_TAGS[family],
         usage=own_class_lines(own) if own else usage_lines(family, example),
+        predict=predict_lines(family, example, own),
+        fine_tune=fine_tune_lines(own),
         base_model=base_of(manifest),
         family=family,
         objective=f"{objective} ({OBJECTIVES[objective].reference})",
@@ -62,6 +65,24 @@ def usage_lines(family: str, inputs: str) -> list[str]:
     if family == "masked":
         return [*lines, "print(tokenizer.decode(model(**inputs).logits[0].argmax(-1)))"]
     return [*lines, "print(tokenizer.decode(model.generate(**inputs)[0]))"]
+
+
+def predict_lines(family: str, inputs: str, model_class: str | None = None) -> list[str]:
+    """The command that goes on with a text, or fills it in; none for a masked model, which writes nothing."""
+    if family == "masked":
+        return []
+    own = f" --model_class {model_class}" if model_class else ""
+    row = json.dumps({"inputs": inputs}, ensure_ascii=False)
+    return [f"t5suite predict --model_name_or_path .{own} --raw --input - <<'ROWS'", row, "ROWS"]
+
+
+def fine_tune_lines(model_class: str | None = None) -> list[str]:
+    """The command that fine-tunes the model, in a folder beside its own."""
+    own = f" --model_class {model_class}" if model_class else ""
+    return [
+        f"python -m fine_tune_t5 --model_name_or_path .{own} \\",
+        "  --benchmark mini --dataset_name sentiment --max_steps 100 --output_dir ../fine_tuned",
+    ]
 
 
 PIPELINE_TAGS = {"seq2seq": "text-generation", "masked": "fill-mask", "causal": "text-generation"}

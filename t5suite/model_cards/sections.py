@@ -39,6 +39,9 @@ def usage(facts: CardFacts) -> list[str]:
         lines += [f"`{own}` must be importable: its file in the working directory or on `PYTHONPATH`.", ""]
     if facts.predict:
         lines += ["or, for files of any size, with t5suite:", "", *block("bash", facts.predict), ""]
+    if facts.fine_tune:
+        lines += ["To fine-tune it, here on a task that t5suite brings along (`t5suite tasks` lists others):", ""]
+        lines += [*block("bash", facts.fine_tune), ""]
     return lines
 
 

@@ -7,6 +7,7 @@ The same run makes the same card, to the byte; it is written anew whenever the r
 """
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from huggingface_hub import ModelCard
@@ -17,7 +18,8 @@ from t5suite.model_cards.metadata import card_data
 from t5suite.redaction import redacted
 
 CARD = "README.md"
-CURVE = "loss_curve.png"
+# Pictures that a run may leave beside its card, and what they show.
+CURVES = {"loss_curve.png": "loss over the updates", "learning_curves.png": "losses and scores over the updates"}
 ELSEWHERE = [
     "In the run's directory `metrics.jsonl` has losses and scores over the updates, `manifest.json` every setting,",
     "version and hash of the data.",
@@ -28,18 +30,22 @@ def write_card(directory, facts: CardFacts) -> Path:
     """Writes the card through a temporary sibling, so that a reader never sees half of it."""
     path = Path(directory) / CARD
     temporary = path.with_name(f".{CARD}.{os.getpid()}.tmp")
-    temporary.write_text(card_text(facts, has_curve=(Path(directory) / CURVE).is_file()), encoding="utf-8")
+    pictures = [name for name in CURVES if (Path(directory) / name).is_file()]
+    temporary.write_text(card_text(facts, pictures), encoding="utf-8")
     os.replace(temporary, path)
     return path
 
 
-def card_text(facts: CardFacts, has_curve: bool = False) -> str:
+def card_text(facts: CardFacts, pictures: Sequence[str] = ()) -> str:
     """The card: metadata and sections, without secrets.
+
+    Args:
+      pictures: names in `CURVES` of the files beside it.
 
     Raises:
       ValueError: the metadata are not what the hub reads, which is an error of ours.
     """
-    curve = [f"![loss over the updates]({CURVE})", ""] if has_curve else []
+    curves = [line for name in pictures for line in (f"![{CURVES[name]}]({name})", "")]
     lines = [
         f"# {facts.title}", "",
         *sections.summary(facts),
@@ -48,7 +54,7 @@ def card_text(facts: CardFacts, has_curve: bool = False) -> str:
         *sections.scores(facts),
         *sections.data(facts),
         *sections.training(facts),
-        *curve,
+        *curves,
         *ELSEWHERE, "",
         *sections.command(facts),
         *machine.machine(facts),

@@ -100,7 +100,7 @@ def _label(name: str) -> str:
 
 
 def _curves(directory: Path) -> dict[str, list]:
-    """`{name: [(step, value), ...]}` of what was logged as a number, very many thinned out; the last of a step counts."""
+    """`{name: [(step, value), ...]}` of numbers that were logged, very many thinned out; the last of a step counts."""
     found: dict[str, dict] = {}
     for line in thinned_lines(directory / "metrics.jsonl"):
         for name, value in line.items():
