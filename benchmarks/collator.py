@@ -16,7 +16,8 @@ from scipy import stats
 from benchmarks.harness import Goal, Work, run
 from benchmarks.plain_span_corruption import EOS, FIRST_SENTINEL, plain_collate, plain_noise_mask, plain_side
 from t5suite.data.blocks import Blocks
-from t5suite.data.objectives import DatumRngs, corrupt_batch, noise_masks
+from t5suite.data.objectives import DatumRngs, corrupt_batch, datum_rng, noise_masks
+from t5suite.data.objectives.compiled_spans import uses_numba
 from t5suite.data.pre_training_collator import T5DataCollator
 
 SENTINELS = list(range(FIRST_SENTINEL, FIRST_SENTINEL - 100, -1))
@@ -74,14 +75,13 @@ def _chi_square_p(ours, plain):
     return stats.chi2_contingency(cells[:, cells.sum(axis=0) > 0]).pvalue
 
 
-def collation(device: str, batch_size=128, batches=5, rows=10_000) -> Work:
+def collation(device: str, batch_size=128, batches=20, rows=10_000, engine="numpy", goal=0.05) -> Work:
     """C1. Each is given the blocks as its own data set gives them: an array of all, or one for each row."""
     p_values = check_same_law(568, rows)
-    collator = T5DataCollator(sentinel_ids=SENTINELS, eos_token_id=EOS)
+    collator = T5DataCollator(sentinel_ids=SENTINELS, eos_token_id=EOS, noise_engine=engine)
     blocks_BL = np.random.default_rng(0).integers(2, 32000, (batch_size, collator.tokens_length)).astype(np.uint16)
     rng, indices = np.random.default_rng(0), itertools.count()
-
-    rows = [{"input_ids": block} for block in blocks_BL]
+    examples = [{"input_ids": block} for block in blocks_BL]
 
     def repeat(collate):
         for _ in range(batches):
@@ -90,21 +90,39 @@ def collation(device: str, batch_size=128, batches=5, rows=10_000) -> Work:
 
     contenders = {
         "ours": lambda: repeat(lambda: collator(Blocks(blocks_BL, list(itertools.islice(indices, batch_size))))),
-        "row by row": lambda: repeat(lambda: plain_collate(rows, rng)),
+        "row by row": lambda: repeat(lambda: plain_collate(examples, rng)),
     }
     shapes = [{name: tensor.shape for name, tensor in call().items()} for call in contenders.values()]
     assert shapes[0] == shapes[1], shapes
+    check_same_bits(collator, blocks_BL)
     return Work(
-        f"collate {batch_size} x {collator.tokens_length}",
+        f"collate {batch_size} x {collator.tokens_length}, {engine}",
         contenders,
-        {"row by row": Goal(0.05)},
+        {"row by row": Goal(goal)},
         f"equal tokens; the same law, smallest p of {len(p_values)}: {min(p_values.values()):.3f}",
         calls=batches,
         figures={"tokens": batch_size * collator.tokens_length, "p_values": p_values},
     )
 
 
-WORKS = {"C1": collation}
+def check_same_bits(collator, blocks_BL):
+    """The collator's batch is what masks give that are drawn for each row by itself; AssertionError else."""
+    batch = collator(Blocks(blocks_BL, list(range(len(blocks_BL)))))
+    mask_BL = noise_masks(*blocks_BL.shape, *NOISE, [datum_rng(0, row) for row in range(len(blocks_BL))])
+    inputs_BI, targets_BT = corrupt_batch(blocks_BL, mask_BL, SENTINELS, EOS)
+    np.testing.assert_array_equal(batch["input_ids"].numpy(), inputs_BI)
+    np.testing.assert_array_equal(batch["labels"].numpy(), targets_BT)
+
+
+def compiled_collation(device: str) -> Work | None:
+    """C1b: the same by numba, where it is installed."""
+    if not uses_numba():
+        print("C1b  numba is not installed")
+        return None
+    return collation(device, engine="numba", goal=0.012)
+
+
+WORKS = {"C1": collation, "C1b": compiled_collation}
 
 if __name__ == "__main__":
     run(__doc__, WORKS)

@@ -194,11 +194,9 @@ class BlockDataset(Dataset):
         num_blocks = self.layout.num_blocks
         epochs_B, positions_B = np.divmod(np.asarray(indices, dtype=np.int64), num_blocks)
         if self.shuffle:
-            for epoch in range(int(epochs_B.min()), int(epochs_B.max()) + 1):
+            for epoch in np.unique(epochs_B).tolist():
                 of_epoch_B = epochs_B == epoch
-                if of_epoch_B.any():
-                    order_N = block_order(self.seed, epoch, num_blocks)
-                    positions_B[of_epoch_B] = order_N[positions_B[of_epoch_B]]
+                positions_B[of_epoch_B] = block_order(self.seed, epoch, num_blocks)[positions_B[of_epoch_B]]
         return positions_B * self.layout.lengths[0]
 
     def _check(self, index) -> None:

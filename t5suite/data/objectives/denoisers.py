@@ -20,6 +20,7 @@ Shape suffixes: B rows, L tokens of a block.
 
 import numpy as np
 
+from t5suite.data.objectives import compiled_spans
 from t5suite.data.objectives.corruption import corrupt_ragged, ended, keep
 from t5suite.data.objectives.even_spans import corrupt_evenly
 from t5suite.data.objectives.ragged import Ragged
@@ -45,10 +46,15 @@ def span_corruption(
     Source: arXiv:1910.10683 sec. 3.1.4; `random_roll`: see `noise_mask`.
     """
     tokens_BL = np.asarray(tokens_BL)
-    noise = noise_density, mean_span_length, rng
-    if random_roll or noise_counts(tokens_BL.shape[1], noise_density, mean_span_length)[1] == 0:
-        return corrupt_ragged(tokens_BL, noise_masks(*tokens_BL.shape, *noise, random_roll), sentinel_ids, eos_id)
-    sides = corrupt_evenly(tokens_BL, *span_edges(*tokens_BL.shape, *noise), sentinel_ids, eos_id)
+    noise = noise_density, mean_span_length
+    counts, sides = noise_counts(tokens_BL.shape[1], *noise), None
+    if random_roll or counts[1] == 0:
+        mask_BL = noise_masks(*tokens_BL.shape, *noise, rng, random_roll)
+        return corrupt_ragged(tokens_BL, mask_BL, sentinel_ids, eos_id)
+    if getattr(rng, "compiled", False) and rng.num_drawn == 0:
+        sides = compiled_spans.corrupt(tokens_BL, rng.seed, rng.indices, counts, sentinel_ids, eos_id)
+    if sides is None:
+        sides = corrupt_evenly(tokens_BL, *span_edges(*tokens_BL.shape, *noise, rng), sentinel_ids, eos_id)
     return tuple(Ragged.of(side_BT) for side_BT in sides)
 
 

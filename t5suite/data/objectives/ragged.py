@@ -39,10 +39,10 @@ class Ragged(NamedTuple):
 
         Raises ValueError where a row is longer.
         """
-        if len(self.lengths) and self.lengths.max() > width:
-            raise ValueError(f"a row of {self.lengths.max()} does not fit a width of {width}")
         if (self.lengths == width).all():
             return self.values.reshape(len(self.lengths), width)
+        if self.lengths.max() > width:
+            raise ValueError(f"a row of {self.lengths.max()} does not fit a width of {width}")
         padded_BX = np.full((len(self.lengths), width), fill, dtype=self.values.dtype)
         padded_BX[np.arange(width) < self.lengths[:, None]] = self.values
         return padded_BX

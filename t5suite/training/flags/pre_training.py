@@ -154,6 +154,13 @@ class ObjectiveArguments:
             "help": "What stands between documents. Default: eos for causal_lm and full_lm, else none, as in T5."
         },
     )
+    noise_engine: Literal["auto", "numpy", "numba"] = field(
+        default="auto",
+        metadata={
+            "help": "What makes the noise of span corruption, the same either way: auto takes numba in long runs "
+            "where it is installed (pip install 't5suite[speed]')."
+        },
+    )
     pack: bool = field(
         default=False, metadata={"help": "Several short examples in one row, which do not see each other."}
     )

@@ -21,7 +21,7 @@ from t5suite.training.callbacks import MetricsCallback
 from t5suite.training.flags.tracking import add_profile
 from t5suite.training.losses import PAIR_LABELS, WatchedLoss
 from t5suite.training.monitoring.monitors import StepMonitor, weight_norm
-from t5suite.training.family_checks import TREE_FLAGS
+from t5suite.training.family_checks import QUICK_FLAGS
 from t5suite.training.monitoring.progress import shows_bars
 from t5suite.training.monitoring.samples import SampleCallback
 from t5suite.training.monitoring.throughput import peak_flops
@@ -51,7 +51,7 @@ FILE_FLAGS = ("train_file", "validation_file")
 STREAM_FLAGS = ("shuffle_buffer_size", "num_virtual_streams")
 OBJECTIVE_FLAGS = (
     "targets_length noise_density mean_span_length random_roll mode_tokens mask_units collocations sentence_pairs "
-    "sentence_language pack row_inputs_length row_targets_length"
+    "sentence_language noise_engine pack row_inputs_length row_targets_length"
 ).split()
 
 
@@ -75,10 +75,11 @@ def warn_of_idle_flags(changed: dict, trains: bool, objective: str) -> list[str]
         (not has_lines, ("text_unit",), "no file is .txt"),
         (not changed.get("streaming"), STREAM_FLAGS, "the text is no stream"),
         (True, unheeded, f"--objective {objective} does not heed it"),
+        ("random_roll" in changed, ("noise_engine",), "NumPy alone makes rolled masks"),
         (not changed.get("pack"), ("row_inputs_length", "row_targets_length"), "rows are not packed (--pack)"),
         ("sentence_pairs" not in changed, ("sentence_language",), "there are no --sentence_pairs"),
         (True, ("sortish_sampler",), "blocks are equally long"),
-        (True, (*TREE_FLAGS, "eval_loss"), "text is evaluated by its loss"),
+        (True, (*QUICK_FLAGS, "eval_loss"), "text is evaluated by its loss"),
         (True, ("eval_accumulation_steps", "batch_eval_metrics", "prediction_loss_only"), "evaluation is our own"),
     ]
     idle = {name: why for applies, names, why in reasons if applies for name in names if name in changed}

@@ -1,0 +1,143 @@
+"""The loops that numba compiles for `compiled_spans`; importing this module needs numba.
+
+    corrupt_rows(tokens_BL, seed, indices_B, num_noise, draws, sentinels_K, eos_id, inputs, targets)  ->  True
+
+Gaps that are cut are bits of a few machine words: a set bit says that a gap was drawn before, and the bits from the
+lowest to the highest are the sorted cuts.
+Sources: Philox4x64-10 (Salmon et al. 2011, doi:10.1145/2063384.2063405), in NumPy's form, whose counter begins at 1.
+
+Shape suffixes: B rows, L tokens of a block, I inputs, T targets, K spans, E edges, D draws, W machine words.
+"""
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+MULTIPLIERS = np.uint64(0xD2E7470EE14C6C93), np.uint64(0xCA5A826395121157)
+KEY_STEPS = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBB67AE8584CAA73B)
+NUM_ROUNDS = 10
+ONE, WORD, HALF = np.uint64(1), np.uint64(64), np.uint64(32)
+LOW_HALF = np.uint64(0xFFFFFFFF)
+PIECE = 8  # tokens that are copied at once
+
+
+@intrinsic
+def high_product(typing_context, a, b):
+    """The upper 64 of the 128 bits of a product."""
+
+    def generate(context, builder, signature, args):
+        wide = [builder.zext(arg, ir.IntType(128)) for arg in args]
+        return builder.trunc(builder.lshr(builder.mul(*wide), ir.Constant(ir.IntType(128), 64)), ir.IntType(64))
+
+    return types.uint64(types.uint64, types.uint64), generate
+
+
+@intrinsic
+def lowest_bit(typing_context, word):
+    """The number of the lowest set bit of a word that is not 0."""
+
+    def generate(context, builder, signature, args):
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.uint64(types.uint64), generate
+
+
+@numba.njit(cache=True, nogil=True)
+def fill_words(seed, index, count, words_W):
+    """The four words of the generator of (seed, index) at this value of its counter, in their place."""
+    c0, c1, c2, c3 = np.uint64(count), np.uint64(0), np.uint64(0), np.uint64(0)
+    k0, k1 = index, seed
+    for _ in range(NUM_ROUNDS):
+        high0, low0 = high_product(MULTIPLIERS[0], c0), MULTIPLIERS[0] * c0
+        high1, low1 = high_product(MULTIPLIERS[1], c2), MULTIPLIERS[1] * c2
+        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
+        k0, k1 = k0 + KEY_STEPS[0], k1 + KEY_STEPS[1]
+    first = 4 * (count - 1)
+    words_W[first], words_W[first + 1], words_W[first + 2], words_W[first + 3] = c0, c1, c2, c3
+
+
+@numba.njit(cache=True, nogil=True)
+def fill_edges(seed, index, first_key, num_keys, num_tokens, edges_E, words_W, bits_W):
+    """One kind's edges from its keys; False where the keys hold too few different gaps."""
+    num_gaps, num_cuts = num_tokens - 1, len(edges_E) - 2
+    wanted = min(num_cuts, num_gaps - num_cuts)
+    num_words = (num_gaps + 63) // 64
+    bits_W[:num_words] = 0
+    found, key, made = 0, first_key, first_key // 8 * 8  # eight keys for each value of the counter
+    while found < wanted and key < first_key + num_keys:
+        if key >= made:
+            fill_words(seed, index, made // 8 + 1, words_W)
+            made += 8
+        word = words_W[key >> 1]
+        gap = ((word >> HALF if key & 1 else word & LOW_HALF) * np.uint64(num_gaps)) >> HALF
+        place, bit = gap // WORD, ONE << (gap % WORD)
+        if not bits_W[place] & bit:
+            bits_W[place] |= bit
+            found += 1
+        key += 1
+    if found < wanted:
+        return False
+    if num_cuts > num_gaps // 2:  # those left uncut were drawn
+        for place in range(num_words):
+            bits_W[place] = ~bits_W[place]
+        if num_gaps % 64:
+            bits_W[num_words - 1] &= (ONE << np.uint64(num_gaps % 64)) - ONE
+    edges_E[0], edges_E[-1] = 0, num_tokens
+    edge = 1
+    for place in range(num_words):
+        left = bits_W[place]
+        while left:
+            edges_E[edge] = place * 64 + np.int64(lowest_bit(left)) + 1
+            left &= left - ONE
+            edge += 1
+    return True
+
+
+@numba.njit(cache=True, nogil=True)
+def copy_run(tokens, read, count, side, wrote):
+    """Copies whole pieces of a constant length, which need no branch for every token; the excess is written over."""
+    for first in range(0, count, PIECE):
+        for token in range(PIECE):  # places are unsigned, for else numba asks for the sign of each
+            side[np.uint64(wrote + first + token)] = tokens[np.uint64(read + first + token)]
+
+
+@numba.njit(cache=True, nogil=True)
+def fill_sides(tokens, read, clean_E, noise_E, sentinels_K, eos_id, inputs, wrote, targets, wrote_targets):
+    """One row of each side from its edges, from the `read`-th token on and to the `wrote`-th places on."""
+    for span in range(len(sentinels_K)):
+        clean, noise = clean_E[span + 1] - clean_E[span], noise_E[span + 1] - noise_E[span]
+        copy_run(tokens, read, clean, inputs, wrote)
+        read, wrote = read + clean, wrote + clean
+        inputs[wrote] = targets[wrote_targets] = sentinels_K[span]
+        wrote, wrote_targets = wrote + 1, wrote_targets + 1
+        copy_run(tokens, read, noise, targets, wrote_targets)
+        read, wrote_targets = read + noise, wrote_targets + noise
+    if eos_id >= 0:
+        inputs[wrote] = targets[wrote_targets] = eos_id
+
+
+@numba.njit(cache=True, nogil=True)
+def corrupt_rows(tokens_BL, seed, indices_B, num_noise, draws, sentinels_K, eos_id, inputs, targets):
+    """Fills both sides, flat arrays with `PIECE` places more behind the last row; False where a row lacks draws."""
+    batch, length = tokens_BL.shape
+    inputs_length, targets_length = (len(inputs) - PIECE) // batch, (len(targets) - PIECE) // batch
+    words_W = np.empty(((draws[0] + draws[1] + 1) // 2 + 3) // 4 * 4, dtype=np.uint64)
+    bits_W = np.empty(length // 64 + 1, dtype=np.uint64)
+    clean_E = np.empty(len(sentinels_K) + 1, dtype=np.int64)
+    noise_E = np.empty(len(sentinels_K) + 1, dtype=np.int64)
+    tokens, read = tokens_BL.reshape(-1), 0
+    for row in range(batch):
+        index, scratch = indices_B[row], (words_W, bits_W)
+        if not fill_edges(seed, index, 0, draws[0], length - num_noise, clean_E, *scratch):
+            return False
+        if not fill_edges(seed, index, draws[0], draws[1], num_noise, noise_E, *scratch):
+            return False
+        if row == batch - 1:  # behind its tokens there are none that could be read too much
+            tokens, read = np.zeros(length + PIECE, dtype=tokens_BL.dtype), 0
+            tokens[:length] = tokens_BL[row]
+        sides = inputs, row * inputs_length, targets, row * targets_length
+        fill_sides(tokens, read, clean_E, noise_E, sentinels_K, eos_id, *sides)
+        read += length
+    return True
