@@ -8,10 +8,10 @@ import numpy as np
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-# Of MNLI's inputs in T5's form the median is about 38 tokens, of a hundred rows the longest has about 100.
-MEDIAN, SPREAD, LONGEST = 38, 0.42, 256
-# "entailment", "neutral", "contradiction" in T5's pieces, with the end.
-LABEL_LENGTHS = (4, 2, 5)
+# Of 9,999 training rows of MNLI in T5's form and vocabulary: median 49 tokens, standard deviation of the logarithm 0.39,
+# the longest 298; "entailment" is 5 tokens, "neutral" and "contradiction" are 2.
+MEDIAN, SPREAD, LONGEST = 49, 0.39, 300
+LABEL_LENGTHS = (5, 2, 2)
 FIRST_ID, END = 3, 1
 
 

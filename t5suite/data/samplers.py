@@ -75,11 +75,18 @@ def shuffled_order(num_examples: int, seed: int) -> Callable[[int], np.ndarray]:
     return lambda epoch: np.random.default_rng((seed, epoch)).permutation(num_examples)
 
 
-def length_grouped_order(lengths, update_size: int, seed: int, group_size: int = 50) -> Callable[[int], np.ndarray]:
+# How far, as a share of its length, an example may stand from where sorting would put it: an epoch's updates are made
+# anew of neighbours, where few examples are equally long. Twice as much would bring twice the padding.
+JITTER = 0.02
+
+
+def length_grouped_order(lengths, update_size: int, seed: int) -> Callable[[int], np.ndarray]:
     """Epoch -> a permutation in which the examples of one update have about the same length.
 
-    The epoch's permutation is cut into pieces of `group_size` updates, each piece sorted by length (longest first),
-    and its updates shuffled; the smaller last update stays last.
+    The epoch's permutation is sorted by length (each off by up to 2% by chance, equal ones in the permutation's order),
+    cut into updates, and the updates are shuffled; the smaller last update is drawn by chance before, and stays last.
+    Of MNLI's input tokens, 32 rows an update, 99% are no padding then; of updates sorted in pieces of 50 updates, 96%;
+    of shuffled ones, 46%.
     """
     lengths = np.asarray(lengths)
 
@@ -87,14 +94,11 @@ def length_grouped_order(lengths, update_size: int, seed: int, group_size: int =
         rng = np.random.default_rng((seed, epoch))
         permutation = rng.permutation(len(lengths))
         whole = len(permutation) - len(permutation) % update_size
-        updates = []
-        for start in range(0, whole, update_size * group_size):
-            piece = permutation[start : min(start + update_size * group_size, whole)]
-            piece = piece[np.argsort(-lengths[piece], kind="stable")]
-            updates.extend(np.split(piece, len(piece) // update_size))
-        updates = [updates[i] for i in rng.permutation(len(updates))]
-        rest = permutation[whole:]
-        return np.concatenate([*updates, rest[np.argsort(-lengths[rest], kind="stable")]])
+        kept, rest = permutation[:whole], permutation[whole:]
+        jittered = lengths[kept] * rng.uniform(1 - JITTER, 1 + JITTER, whole)
+        updates = kept[np.argsort(-jittered, kind="stable")].reshape(-1, update_size)
+        updates = updates[rng.permutation(len(updates))]
+        return np.concatenate([updates.reshape(-1), rest[np.argsort(-lengths[rest], kind="stable")]])
 
     return order
 

@@ -19,6 +19,7 @@ from transformers import Seq2SeqTrainer
 from t5suite.data.loading import EpochDataLoader
 from t5suite.data.samplers import GlobalBatchSampler, shifted_order
 from t5suite.errors import ConfigError
+from t5suite.models.quick_dropout import quicken_dropout
 from t5suite.training.evaluation import selection_value
 from t5suite.training.limits import limit_callbacks
 from t5suite.training.losses import TokenLoss
@@ -101,6 +102,8 @@ class SuiteTrainer(Measuring, ExactResume, SafeUpdates, Checkpointing, Seq2SeqTr
         self.monitor = monitor or StepMonitor(reduce=self.summed, keeps_count=False)
         self.add_callback(self.monitor)
         show_progress(self, shows_bars(args))
+        if args.device.type == "cpu" and getattr(args, "quick_dropout", False):
+            quicken_dropout(self.model)
         if args.neftune_noise_alpha is not None:
             self.neftune_noise_alpha = None  # theirs misses T5's embeddings
             self.add_callback(NeftuneCallback(args.neftune_noise_alpha))
@@ -183,6 +186,13 @@ class SuiteTrainer(Measuring, ExactResume, SafeUpdates, Checkpointing, Seq2SeqTr
         """Counts the micro-batch, too."""
         self.monitor.count(self.model, inputs)
         return super().training_step(model, inputs, num_items_in_batch)
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        """Without keys and values for a next token: transformers 5.23 clears `use_cache` in a T5's configuration while
+        it trains, but not in the decoder's copy, which goes on to keep them of every layer."""
+        if getattr(getattr(self.model, "config", None), "is_encoder_decoder", False) and not self.args.use_cache:
+            inputs = {**inputs, "use_cache": False}
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     def stop_requested(self) -> bool:
         """Whether this process was asked to stop; ranks vote on it in every update."""

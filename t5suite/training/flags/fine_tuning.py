@@ -249,14 +249,19 @@ class SuiteTrainingArguments(TrackingArguments, Seq2SeqTrainingArguments):
     )
     eval_batch_tokens: int = field(
         default=8192,
-        metadata={"help": "Input tokens evaluated at once where answers are read as a tree; 0: rows are counted."},
+        metadata={"help": "Tokens, padding counted, that a device evaluates at once on the quick ways; 0: count rows."},
     )
     candidate_trees: bool = field(
         default=True,
-        metadata={"help": "A T5 reads all the answers that a row may have at once (labels); the same results, sooner."},
+        metadata={"help": "A T5 scores all answers that a row may have at once; the same results, sooner."},
+    )
+    quick_decoding: bool = field(
+        default=True,
+        metadata={"help": "A T5's greedy answers come without transformers' generate; the same texts, sooner."},
     )
     eval_loss: bool = field(
-        default=True, metadata={"help": "Tell an evaluation's loss, also where it takes a pass of its own and selects nothing."}
+        default=True,
+        metadata={"help": "Tell an evaluation's loss, also where it takes a pass of its own and selects nothing."},
     )
     eval_strategy: IntervalStrategy | str = field(default="epoch", metadata={"help": "no, steps or epoch."})
     save_strategy: SaveStrategy | str = field(default="epoch", metadata={"help": "no, steps, epoch or best."})
@@ -338,6 +343,10 @@ class SuiteTrainingArguments(TrackingArguments, Seq2SeqTrainingArguments):
     print_summary: bool = field(
         default=False,
         metadata={"help": "First print parameters by module and the memory of a step, before weights are loaded."},
+    )
+    quick_dropout: bool = field(
+        default=True,
+        metadata={"help": "On CPUs, draw dropout's masks from 16 random bits an element, a fifth of torch's cost."},
     )
     z_loss: float = field(default=0.0, metadata={"help": "Weight of log(Z)^2 in the loss; T5 was trained with 1e-4."})
 
