@@ -214,7 +214,7 @@ class RunTest(parameterized.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.folder = trained(dataset_name="all", **TINY_T5)
+        cls.folder = trained(dataset_name="all", logging_steps=1, **TINY_T5)
         cls.text = (cls.folder / "README.md").read_text(encoding="utf-8")
 
     def test_every_number_is_that_of_the_results(self):
@@ -238,6 +238,11 @@ class RunTest(parameterized.TestCase):
             self.assertIn(words, self.text)
         self.assertNotIn(str(self.folder.parent), self.text)
         self.assertNotIn(str(Path(__file__).parent.parent), self.text)
+
+    def test_its_pictures_are_there(self):
+        pictures = re.findall(r"!\[.*?\]\((.*?)\)", self.text)
+        self.assertEqual(pictures, ["learning_curves.png"])
+        self.assertTrue((self.folder / pictures[0]).is_file())
 
     def test_its_python_runs_in_the_models_folder(self):
         source = blocks(self.folder, "python")[0][1]

@@ -42,7 +42,7 @@ class MeaningsTest(parameterized.TestCase):
         with contextlib.redirect_stdout(out):
             print_run_table(read_runs([run]))
         said = " ".join(out.getvalue().split())
-        self.assertIn("subset: not all rows of the split were scored", said)
+        self.assertIn("subset: not all rows were scored", said)
         self.assertNotIn("selected on", said)
 
     def test_the_page_explains_its_notes_and_columns_without_a_pointer(self):
@@ -51,7 +51,7 @@ class MeaningsTest(parameterized.TestCase):
         lists = re.findall(r'<details class="words"><summary>(.*?)</summary><dl>(.*?)</dl>', page)
         self.assertEqual([title for title, _ in lists], ["What the columns mean", "What the notes mean"])
         self.assertEqual(re.findall("<dt>(.*?)</dt>", lists[1][1]), ["subset"])
-        self.assertIn('<abbr title="not all rows of the split were scored">subset</abbr>', page)
+        self.assertIn('<abbr title="not all rows were scored">subset</abbr>', page)
         table = page[page.index('class="sortable scores-table"') :]
         heads = [
             re.sub("<.*?>", "", head)

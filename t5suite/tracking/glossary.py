@@ -1,7 +1,7 @@
 """What columns and remarks of the tables of scores mean, for the line below them and the page's legend.
 
 >>> explained(["cut off %", "invalid %"], ["selected on", "step 30"])[1]
-('selected on', 'these very rows chose the checkpoint, so their score is a little too good')
+('selected on', 'these rows chose the checkpoint, too')
 """
 
 from collections.abc import Iterable
@@ -17,18 +17,18 @@ def one_line(columns: Iterable[str], remarks: Iterable[str]) -> str:
     """The same for a terminal.
 
     >>> one_line(["seconds"], ["subset"])
-    'subset: not all rows of the split were scored'
+    'subset: not all rows were scored'
     """
     return "; ".join(f"{word}: {meaning}" for word, meaning in explained(columns, remarks))
 
 
 MEANINGS = {
-    "invalid %": "answers that are none of the task's labels, and count as wrong",
-    "cut off %": "answers that had not ended at the greatest length",
+    "invalid %": "answers that are no label of the task, and count as wrong",
+    "cut off %": "answers without an end at the greatest length",
     "train s": "seconds of training",
-    "scored labels": "the likeliest label is the answer, nothing was generated",
-    "selected on": "these very rows chose the checkpoint, so their score is a little too good",
-    "subset": "not all rows of the split were scored",
-    "train subset": "not all rows of the training split were learnt from",
-    "step N": "scored with the weights of that update, the task's own best",
+    "scored labels": "the likeliest label is the answer",
+    "selected on": "these rows chose the checkpoint, too",
+    "subset": "not all rows were scored",
+    "train subset": "not all training rows were used",
+    "step N": "with the weights of that update, the task's best",
 }
