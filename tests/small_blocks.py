@@ -56,7 +56,9 @@ def small(command: str) -> str:
         return line
     line = re.sub(r"--(max_steps|eval_steps) (\d+)", _fewer, line)
     flags = " $SMALL_PRE" if "pre_train_t5.py" in line else " $SMALL"
-    flags += "" if "--max_steps" in line else " $STEPS"
+    # What is not evaluated takes no flags of evaluation.
+    steps = " --max_steps 2" if "--no_eval" in line else " $STEPS"
+    flags += "" if "--max_steps" in line else steps
     steps = re.search(r" --max_steps \d+", line)
     if steps:
         line, flags = line.replace(steps[0], "", 1), flags + steps[0]

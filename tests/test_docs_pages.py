@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -218,7 +219,7 @@ class SiteTest(absltest.TestCase):
     def test_the_site_builds_without_a_warning(self):
         if find_spec("mkdocs") is None or find_spec("mkdocstrings") is None:
             self.skipTest("mkdocs is not installed: python -m pip install '.[docs]'")
-        folder = self.create_tempdir().full_path
+        folder = tempfile.mkdtemp()
         done = subprocess.run(
             [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder],
             cwd=ROOT,
