@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MODULES = {
     "collator": "span corruption of a batch (C1)",
     "optimizers": "an update of AdamW with RMS scaling (C9)",
+    "growth": "what must not grow with the corpus and the run (G)",
     "fine_tuning": "an epoch of fine-tuning (C5)",
     "fine_tuning_collator": "a fine-tuning batch (C7)",
 }

@@ -52,8 +52,8 @@ class MetricLines:
                 self._offset = 0 if self._first is None else offset_of_step(file, self._first)
             file.seek(self._offset)
             text = file.read(-1 if most_bytes is None else most_bytes)
-            self.behind = most_bytes is not None and len(text) == most_bytes
-            text += file.readline() if self.behind else b""
+            text += file.readline() if most_bytes is not None else b""
+            self.behind = text.endswith(b"\n") and file.tell() < os.fstat(file.fileno()).st_size
         whole = text[: text.rfind(b"\n") + 1]
         self._offset += len(whole)
         lines = parsed_lines(whole.splitlines())

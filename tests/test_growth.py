@@ -1,0 +1,275 @@
+"""What must not grow with the corpus and the run: orders, samplers, and files of lines that are gone on with."""
+
+import doctest
+import io
+import itertools
+import json
+import tempfile
+import tracemalloc
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from t5suite.data import permutations
+from t5suite.data.blocks import LARGEST_ARRAY, BlockDataset, BlockLayout, block_order
+from t5suite.data.permutations import PIECE, Permutation
+from t5suite.data.samplers import GlobalBatchSampler, shifted_order, shuffled_order
+from t5suite.errors import ConfigError
+from t5suite.tracking import metric_lines
+from t5suite.tracking.metric_lines import MetricLines, thinned_lines
+from t5suite.training import callbacks
+from t5suite.training.callbacks import StepLines
+from t5suite.training.pre_training.steps import epoch_blocks
+from tests import guarded_trainer
+
+HUGE = 10**13
+
+
+def folder() -> Path:
+    return Path(tempfile.mkdtemp())
+
+
+class EndlessTokens:
+    """A corpus of 20 TB: token i is i modulo 30,000."""
+
+    def __len__(self):
+        return HUGE
+
+    def __getitem__(self, part):
+        return np.arange(part.start, part.stop) % 30_000
+
+
+class PermutationTest(parameterized.TestCase):
+    @parameterized.parameters(1, 2, 3, 4, 5, 7, 64, 1000, 1023, 1025, PIECE, PIECE + 1, 3 * PIECE + 17, 2**17 + 1)
+    def test_every_number_comes_once(self, size):
+        np.testing.assert_array_equal(np.sort(Permutation(size, (3, 1))[np.arange(size)]), np.arange(size))
+
+    @parameterized.parameters(5, 1000, 3 * PIECE + 17, HUGE)
+    def test_one_by_one_in_neighbours_and_far_apart_give_the_same(self, size):
+        order = Permutation(size, 7)
+        places = [0, size // 3, size // 2, size - 1]
+        near = np.arange(max(0, size // 2 - 3), min(size, size // 2 + 3))
+        one_by_one = [order[place] for place in places]
+        self.assertEqual(order[np.array(places)].tolist(), one_by_one)
+        self.assertEqual(order[near].tolist(), [Permutation(size, 7)[int(place)] for place in near])
+        self.assertEqual([order[place] for place in reversed(places)], one_by_one[::-1])
+
+    def test_seeds_have_orders_of_their_own(self):
+        places = np.arange(1000)
+        found = [Permutation(HUGE, seed)[places].tolist() for seed in [(0, 0), (0, 1), (1, 0), (0, 0)]]
+        self.assertEqual(found[0], found[3])
+        self.assertLen({tuple(order) for order in found}, 3)
+
+    @parameterized.parameters(range(4))
+    def test_it_looks_drawn(self, seed):
+        """Counts by place and number, neighbours, ups and downs, within 5 standard deviations of a drawn order."""
+        size = 200_003
+        order = Permutation(size, seed)[np.arange(size)]
+        counts, _, _ = np.histogram2d(np.arange(size), order, bins=32)
+        freedom = 31**2
+        chi_square = ((counts - counts.mean()) ** 2 / counts.mean()).sum()
+        self.assertLess(abs(chi_square - freedom) / np.sqrt(2 * freedom), 5)
+        self.assertLess(abs(np.corrcoef(order[:-1], order[1:])[0, 1]) * np.sqrt(size), 5)
+        ups = order[:-1] < order[1:]
+        runs = 1 + (ups[:-1] != ups[1:]).sum()
+        self.assertLess(abs(runs - (2 * size - 1) / 3) / np.sqrt((16 * size - 29) / 90), 5)
+
+    @parameterized.parameters(-1, 10, np.int64(10))
+    def test_bounds(self, place):
+        with self.assertRaises(IndexError):
+            Permutation(10, 0)[place]
+        with self.assertRaises(IndexError):
+            Permutation(10, 0)[np.array([0, place])]
+
+    def test_sizes(self):
+        for size in (0, 2**62 + 1):
+            with self.assertRaisesRegex(ConfigError, str(size)):
+                Permutation(size, 0)
+
+    def test_docstring(self):
+        self.assertEqual(doctest.testmod(permutations, optionflags=doctest.NORMALIZE_WHITESPACE).failed, 0)
+
+
+class CorpusTest(parameterized.TestCase):
+    def test_a_corpus_of_any_size_takes_the_same_memory(self):
+        tracemalloc.start()
+        layout = BlockLayout(HUGE, (512,))
+        dataset = BlockDataset(EndlessTokens(), layout, seed=0, num_examples=2**62)
+        sampler = GlobalBatchSampler(epoch_blocks(layout.num_blocks), batch_size=16, accumulation=1)
+        sampler.set_epoch(3)
+        for batch in itertools.islice(sampler, 3):
+            examples = dataset.__getitems__(batch) if hasattr(dataset, "__getitems__") else [dataset[j] for j in batch]
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        self.assertLen(examples, 16)
+        self.assertLess(peak, 4e6)
+
+    def test_small_and_large_corpora_have_orders_that_are_permutations(self):
+        self.assertIsInstance(block_order(0, 0, LARGEST_ARRAY), np.ndarray)
+        size = LARGEST_ARRAY + 1
+        order = block_order(0, 5, size)
+        self.assertIsInstance(order, Permutation)
+        np.testing.assert_array_equal(np.sort(order[np.arange(size)]), np.arange(size))
+
+
+class PassedOverTest(parameterized.TestCase):
+    @parameterized.product(passed=(0, 1, 4, 6), world_size=(1, 2))
+    def test_the_batches_that_follow_are_those_of_a_whole_pass(self, passed, world_size):
+        sampler = GlobalBatchSampler(shuffled_order(25, 0), 2, 2, rank=world_size - 1, world_size=world_size)
+        whole = list(sampler)
+        sampler.pass_over(passed)
+        self.assertEqual(list(sampler), [None] * passed + whole[passed:])
+        self.assertEqual(list(sampler), whole, "the next pass is whole")
+
+    def test_a_million_million_are_passed_over_without_making_them(self):
+        sampler = GlobalBatchSampler(epoch_blocks(HUGE), 8, 1)
+        sampler.pass_over(1000)
+        with mock.patch("t5suite.data.samplers.rank_share", side_effect=AssertionError):
+            self.assertEqual(list(itertools.islice(sampler, 1000)), [None] * 1000)
+
+    @parameterized.parameters(0, 5, 24, 25, 60, -3)
+    def test_shifted_numbers_stay_numbers_and_are_those_of_arrays(self, offset):
+        numbers, arrays = epoch_blocks(25), lambda epoch: np.arange(25 * epoch, 25 * epoch + 25)
+        for epoch in range(3):
+            found = shifted_order(numbers, 25, offset)(epoch)
+            if offset >= 0:
+                self.assertIsInstance(found, range)
+            np.testing.assert_array_equal(np.asarray(found), shifted_order(arrays, 25, offset)(epoch))
+
+
+def lines_file(steps, broken=()) -> Path:
+    """A file of metrics with one line for each of the steps, some of them broken."""
+    path = folder() / "metrics.jsonl"
+    texts = [json.dumps({"step": step, "seconds": 1.0, "train/loss": 0.1 * i}) for i, step in enumerate(steps)]
+    texts = [text[:9] if i in broken else text for i, text in enumerate(texts)]
+    path.write_text("".join(text + "\n" for text in texts))
+    return path
+
+
+class TrimTest(parameterized.TestCase):
+    @parameterized.parameters(
+        (3, 9, [1, 2, 2], 3),  # counted lines alone
+        (5, 2, [1, 2, 2], 3),  # of later steps none
+        (9, 9, [1, 2, 2, 3, 4], 5),  # fewer than counted
+        (0, 9, [], 0),
+        (5, 0, [], 0),
+    )
+    def test_what_the_checkpoint_counted_is_kept(self, counted, step, kept, number):
+        path = lines_file([1, 2, 2, 3, 4])
+        lines = StepLines(path.parent, path.name)
+        lines.recall({"num_lines": counted})
+        last = lines.trim(step)
+        self.assertEqual([json.loads(text)["step"] for text in path.read_text().splitlines()], kept)
+        self.assertEqual(last, json.loads(path.read_text().splitlines()[-1]) if kept else None)
+        self.assertEqual(lines.remember(), {"num_lines": number})
+        lines.add({"step": 7})
+        self.assertLen(path.read_text().splitlines(), number + 1)
+
+    @parameterized.parameters(b'{"step": 5, "tr', b"\xff\xfe", b"\x00" * 5000)
+    def test_half_a_line_at_the_end_goes(self, half):
+        path = lines_file([1, 2])
+        whole = path.read_bytes()
+        path.write_bytes(whole + half)
+        lines = StepLines(path.parent, path.name)
+        lines.recall({"num_lines": 3})
+        self.assertEqual(lines.trim(9)["step"], 2)
+        self.assertEqual(path.read_bytes(), whole)
+
+    def test_broken_lines_at_the_end_go_with_a_warning(self):
+        path = lines_file([1, 2, 3, 4], broken=(2, 3))
+        lines = StepLines(path.parent, path.name)
+        lines.recall({"num_lines": 4})
+        with self.assertLogs("t5suite.training.callbacks", "WARNING"):
+            self.assertEqual(lines.trim(9)["step"], 2)
+        self.assertEqual(lines.num_lines, 2)
+
+    def test_without_a_file(self):
+        self.assertIsNone(StepLines(folder(), "metrics.jsonl").trim(3))
+
+    @parameterized.parameters(1, 7, 4096, 1 << 20)
+    def test_pieces_of_any_size_count_the_same(self, piece):
+        text = b"".join(b"x" * (i % 9) + b"\n" for i in range(200)) + b"half"
+        with mock.patch.object(callbacks, "PIECE", piece):
+            for most in (0, 1, 57, 200, 300):
+                count, end = callbacks.count_lines(io.BytesIO(text), most)
+                self.assertEqual((count, text[:end].count(b"\n")), (min(most, 200), min(most, 200)))
+                self.assertEndsWith(text[:end].decode(), "\n" if most else "")
+
+    def test_long_lines_begin_where_they_begin(self):
+        file = io.BytesIO(b"a\n" + b"b" * 9000 + b"\n")
+        self.assertEqual([callbacks.line_start(file, end) for end in (2, 9003)], [0, 2])
+
+
+class GoingOnTest(parameterized.TestCase):
+    """Those who follow a file begin where they left off, however long it is."""
+
+    @parameterized.parameters(*itertools.product((0, 1, 40, 777, 1500, 1999, 2500), (1, 300, 1 << 16)))
+    def test_from_a_step_on_nothing_is_missed_and_nothing_more_is_told(self, first, close):
+        rng = np.random.default_rng(first)
+        path = lines_file(
+            np.sort(rng.integers(0, 2000, 3000)).tolist(), broken=set(rng.integers(0, 3000, 200).tolist())
+        )
+        expected = [line for line in MetricLines(path).new_lines() if line["step"] >= first]
+        with mock.patch.object(metric_lines, "CLOSE", close):
+            self.assertEqual(MetricLines(path, first).new_lines(), expected)
+            self.assertEqual(list(MetricLines(path, first).rest(most_bytes=500)), expected)
+
+    def test_few_of_the_lines_before_are_read(self):
+        path = lines_file(range(20_000))
+        with path.open("rb") as file:
+            offset = metric_lines.offset_of_step(file, 19_000)
+        self.assertGreater(offset, 0.85 * path.stat().st_size)
+        self.assertEqual(len(MetricLines(path, 19_000).new_lines()), 1000)
+
+    @parameterized.parameters(1, 30, 1000, 10**6)
+    def test_in_pieces_every_line_comes_once_and_half_a_line_waits(self, most_bytes):
+        path = lines_file(range(100))
+        expected = MetricLines(path).new_lines()
+        with path.open("a") as file:
+            file.write('{"step": 100')
+        lines = MetricLines(path)
+        self.assertEqual(list(lines.rest(most_bytes)), expected)
+        with path.open("a") as file:
+            file.write("}\n")
+        self.assertEqual(list(lines.rest(most_bytes)), [{"step": 100}])
+        self.assertFalse(lines.behind)
+
+    def test_thinned_lines_keep_evaluations_and_the_last(self):
+        path = lines_file(range(1000))
+        with path.open("a") as file:
+            file.write('{"step": 999, "eval/nll": 2.0}\n{"step": 1000, "train/loss": 3.0}\n')
+        found = list(thinned_lines(path, most=50))
+        self.assertBetween(len(found), 45, 55)
+        self.assertEqual(found[-2:], [{"step": 999, "eval/nll": 2.0}, {"step": 1000, "train/loss": 3.0}])
+        self.assertEqual(list(thinned_lines(path)), MetricLines(path).new_lines())
+        self.assertEmpty(list(thinned_lines(path.with_name("none"))))
+
+
+class EventFilesTest(parameterized.TestCase):
+    @parameterized.parameters(0, 3, 20)
+    def test_the_last_step_is_found_from_the_end(self, cut):
+        from t5suite.tracking.event_files import PATTERN, EventFile, last_step
+
+        directory = folder()
+        self.assertEqual(last_step(directory), -1)
+        events = EventFile(directory, purge_step=2)
+        for step in range(300):
+            events.add(step, {"train/loss": 0.5})
+        events.close()
+        (path,) = directory.glob(PATTERN)
+        path.write_bytes(path.read_bytes()[: -cut or None])
+        self.assertEqual(last_step(directory), 298 if cut else 299)
+
+
+class LogHistoryTest(absltest.TestCase):
+    def test_the_state_keeps_the_last_logs_alone(self):
+        with mock.patch("t5suite.training.trainer.MOST_LOGS", 3):
+            trainer = guarded_trainer.make()
+            trainer.train()
+        self.assertEqual([line["step"] for line in trainer.state.log_history], [5, 6, 6])
+
+
+if __name__ == "__main__":
+    absltest.main()
