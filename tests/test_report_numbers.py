@@ -249,6 +249,18 @@ class SeedsTest(parameterized.TestCase):
         runs = [self.run_of("a", seed=1), {"name": "p", "settings": {"objective": "span_corruption"}}]
         self.assertEqual([setting["label"] for setting in settings_of(runs)], ["as given", "pre-training"])
 
+    def test_settings_of_other_tasks_that_differ_in_much_are_called_by_them(self):
+        much = {f"z{i}": i for i in range(6)}
+        runs = [
+            self.run_of("a", dataset_name="rte"),
+            self.run_of("b", dataset_name="rte", learning_rate=1e-4),
+            self.run_of("c", dataset_name="reviews", **much),
+        ]
+        self.assertEqual([setting["label"] for setting in settings_of(runs)],
+                         ["learning_rate 0.001", "learning_rate 0.0001", "reviews"])  # fmt: skip
+        few = [self.run_of("a", dataset_name="rte"), self.run_of("c", dataset_name="reviews", optimizer="adafactor")]
+        self.assertEqual([setting["label"] for setting in settings_of(few)], ["optimizer unset", "optimizer adafactor"])
+
     def test_settings_of_one_label_are_told_apart(self):
         runs = [self.run_of(n, **{f"z{i}": n for i in range(6)}, z9=n) for n in "abc"]
         labels = [setting["label"] for setting in settings_of(runs)]

@@ -16,6 +16,7 @@ from report_runs import make_run
 
 from t5suite import cli
 from t5suite.errors import DataError
+from t5suite.reporting.report_data import trial_names
 from t5suite.tracking.sweeps.importance import importances
 from t5suite.tracking.sweeps.plots import PLOTS, draw_plots, label_of, running_best, shortened, wrapped
 from t5suite.tracking.sweeps.records import flattened, read_sweep
@@ -201,9 +202,16 @@ class TablesTest(parameterized.TestCase):
         data = json.loads((out / "report.json").read_text())
         self.assertEqual(data["title"], "Sweep rte; mini: sentiment")
         self.assertEqual(
-            [run["name"] for run in data["runs"]], ["alone", "tried"], "a trial that is named is there once"
+            [run["name"] for run in data["runs"]], ["alone", "rte trial 0"], "a trial that is named is there once"
         )
         self.assertEqual([part["name"] for part in data["sweeps"]], ["rte"])
+
+    def test_trials_of_two_sweeps_of_one_name_are_told_apart(self):
+        sweeps = [
+            {"name": "rates", "directory": f"/{place}/rates", "trials": [{"number": 0, "run_dir": f"/{place}/rates/0"}]}
+            for place in "ab"
+        ]
+        self.assertEqual(list(trial_names(sweeps).values()), ["a/rates trial 0", "b/rates trial 0"])
 
 
 class PlotsTest(parameterized.TestCase):

@@ -166,7 +166,8 @@ def _dash(at: int) -> Markup:
 def _figure(plot: Plot, svg: bytes, wide: bool = False) -> Markup:
     svg = inline(svg, plot.title, plot.name, themed=plot.ink)
     frame = element("div", Markup(svg), class_="plot" if plot.ink else "plot drawn", tabindex="0" if wide else None)
-    caption = element("figcaption", f"plots/{plot.name}.svg, .png") if wide else None
+    said = [element("b", plot.title.rpartition(": ")[2]), f" plots/{plot.name}.svg, .png"]
+    caption = element("figcaption", said) if wide else None
     return element("figure", frame, caption, class_="wide" if wide else None)
 
 

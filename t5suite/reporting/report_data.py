@@ -44,7 +44,9 @@ def report_data(
     Raises:
       DataError: a directory without a run, or with files that cannot be read.
     """
-    runs = [read_run(directory, name) for directory, name in named(directories).items()]
+    trials = trial_names(sweeps)
+    names = {directory: trials.get(Path(directory).resolve(), name) for directory, name in named(directories).items()}
+    runs = [read_run(directory, name) for directory, name in names.items()]
     for run in runs:
         run["size"] = size or run["size"]
     settings = settings_of(runs)
@@ -187,14 +189,30 @@ def averages_of(runs: list[dict], settings: list[dict]) -> list[dict]:
     return entries
 
 
+def trial_names(sweeps) -> dict[Path, str]:
+    """What the runs of sweeps' trials are called, by directory.
+
+    >>> trial_names([{"name": "rates", "directory": "/r", "trials": [{"number": 3, "run_dir": "/r/trials/0003"}]}])
+    {PosixPath('/r/trials/0003'): 'rates trial 3'}
+    """
+    labels = [sweep["name"] for sweep in sweeps]
+    if len(set(labels)) < len(labels):
+        labels = [named(sweep["directory"] for sweep in sweeps)[sweep["directory"]] for sweep in sweeps]
+    names = {}
+    for label, sweep in zip(labels, sweeps):
+        for trial in sweep["trials"]:
+            for place in ((trial["run_dir"],), (sweep["directory"], trial["run_dir"])) if trial["run_dir"] else ():
+                names[Path(*place).resolve()] = f"{label} trial {trial['number']}"
+    return names
+
+
 def title_of(runs: list[dict], sweeps) -> str:
     """What the report is about; a sweep's trials are part of it.
 
     >>> title_of([rte_run, cola_run], []), title_of([rte_run], [{"name": "rates", "trials": []}])
     ('glue: rte, cola', 'Sweep rates; glue: rte')
     """
-    folders = [(sweep["directory"], trial["run_dir"]) for sweep in sweeps for trial in sweep["trials"]]
-    trials = {Path(*parts).resolve() for beside, folder in folders for parts in ((folder,), (beside, folder)) if folder}
+    trials = trial_names(sweeps)
     others = [run for run in runs if Path(run["directory"]).resolve() not in trials]
     parts = ["Sweep " + ", ".join(sweep["name"] for sweep in sweeps)] if sweeps else []
     return "; ".join([*parts, *([_title_of_runs(others)] if others or not parts else [])])

@@ -22,23 +22,41 @@ LONGEST_VALUE = 40
 def settings_of(runs: list[dict]) -> list[dict]:
     """`[{"label", "differs": {name: value}, "runs": [names]}]`, in the order of their first runs.
 
-    The label names what differs from the other settings; it is empty where there is one setting alone.
+    The label names what differs from the other settings, or, where that is much, from those of the same tasks; a
+    setting whose tasks no other has is then called by them. It is empty where there is one setting alone.
     """
     found: dict[str, dict] = {}
     for run in runs:
         kept = comparable(run["settings"])
-        group = found.setdefault(json.dumps(kept, sort_keys=True, default=str), {"settings": kept, "runs": []})
+        key = json.dumps(kept, sort_keys=True, default=str)
+        group = found.setdefault(key, {"settings": kept, "runs": [], "tasks": []})
         group["runs"].append(run["name"])
+        group["tasks"] += [task for task in tasks_of(run) if task not in group["tasks"]]
     groups = list(found.values())
     settings = []
     for group in groups:
-        kind = [other["settings"] for other in groups if is_fine_tuning(other) == is_fine_tuning(group)]
-        differs = {name: group["settings"].get(name) for name in _varied(kind)}
-        settings.append({"label": label_of(differs), "differs": differs, "runs": group["runs"]})
+        kind = [other for other in groups if is_fine_tuning(other) == is_fine_tuning(group)]
+        near = [other for other in kind if set(other["tasks"]) & set(group["tasks"])]
+        differs = _differs(group, kind)
+        label = label_of(differs)
+        if len(differs) > MOST_NAMED and len(near) < len(kind):
+            differs = _differs(group, near)
+            label = label_of(differs) if differs else ", ".join(group["tasks"][:MOST_NAMED])
+        settings.append({"label": label, "differs": differs, "runs": group["runs"]})
         if len(groups) > 1 and not settings[-1]["label"]:
             settings[-1]["label"] = "as given" if is_fine_tuning(group) else "pre-training"
     _tell_apart(settings)
     return settings
+
+
+def tasks_of(run: dict) -> list[str]:
+    """The names of what a run is about: of its results, or of what its flags say."""
+    named = run.get("dataset_name") or run["settings"].get("dataset_name")
+    return list(run.get("results") or []) or ([str(named)] if named else [])
+
+
+def _differs(group: dict, others: list[dict]) -> dict:
+    return {name: group["settings"].get(name) for name in _varied([other["settings"] for other in others])}
 
 
 def is_fine_tuning(group: dict) -> bool:
