@@ -44,9 +44,16 @@ from t5suite.commands.doctor_places import (
     check_hub_cache,
     check_output_files,
     check_shared_memory,
-    check_wandb,
     file_system_lacks,
     reach,
+)
+from t5suite.commands.doctor_trackers import (
+    check_aim,
+    check_other_trackers,
+    check_trackio,
+    check_unsent,
+    check_wandb,
+    check_wandb_folders,
 )
 from t5suite.errors import ConfigError
 
@@ -461,6 +468,71 @@ class PlacesTest(parameterized.TestCase):
         with mock.patch("importlib.util.find_spec", lambda name: None):
             self.assertEqual(only(check_wandb(run_config("report_to: wandb\n"))).level, FAIL)
             self.assertEqual(only(check_wandb(Checkup(environ={}))).level, OK)
+
+
+class TrackersTest(parameterized.TestCase):
+    """Trackers beside W&B, and where they all write."""
+
+    checks = {"aim": check_aim, "trackio": check_trackio}
+
+    def found(self, name, settings, environ=None, installed=True):
+        environ = {} if environ is None else environ
+        checkup = Checkup(environ=environ, settings=settings, output_dir=settings.get("output_dir", "runs"))
+        with (
+            mock.patch("importlib.util.find_spec", lambda wanted: object() if installed else None),
+            mock.patch("importlib.metadata.version", lambda wanted: "1.2.3"),
+        ):
+            return only(self.checks[name](checkup))
+
+    @parameterized.product(name=("aim", "trackio"), asked=("none", "wandb", "{},wandb", ["{}"]))
+    def test_a_missing_tracker_fails_where_it_is_asked_for(self, name, asked):
+        told = [part.format(name) for part in asked] if isinstance(asked, list) else asked.format(name)
+        finding = self.found(name, {"report_to": told}, installed=False)
+        self.assertEqual(finding.level, FAIL if name in told else OK)
+        self.assertEqual(f"t5suite[{name}]" in finding.mend, name in told)
+
+    @parameterized.parameters(("none", WARN), ("aim", FAIL))
+    def test_a_repository_of_aim_s_that_is_a_file(self, asked, level):
+        path = Path(tempfile.mkdtemp()) / "repo"
+        self.assertEqual(self.found("aim", {"report_to": asked, "aim_repo": str(path)}).level, OK)
+        path.write_text("")
+        finding = self.found("aim", {"report_to": asked, "aim_repo": str(path)})
+        self.assertEqual(
+            (finding.level, "is a file" in finding.what, "--aim_repo" in finding.mend), (level, True, True)
+        )
+
+    def test_trackio_s_folder_is_that_of_its_variable(self):
+        folder = Path(tempfile.mkdtemp())
+        self.assertIn(str(folder), self.found("trackio", {}, {"TRACKIO_DIR": str(folder)}).what)
+        with mock.patch("os.access", return_value=False):
+            finding = self.found("trackio", {"report_to": "trackio"}, {"TRACKIO_DIR": str(folder)})
+        self.assertEqual((finding.level, "TRACKIO_DIR" in finding.mend), (FAIL, True))
+
+    @parameterized.parameters(("comet_ml", "comet-ml"), ("swanlab", "swanlab"))
+    def test_another_tracker_that_is_asked_for_and_missing(self, name, package):
+        with mock.patch("importlib.util.find_spec", lambda wanted: None):
+            self.assertEqual(check_other_trackers(Checkup(settings={"report_to": "wandb"})), [])
+            finding = only(check_other_trackers(Checkup(settings={"report_to": f"wandb,{name}"})))
+        self.assertEqual((finding.level, finding.name, finding.mend), (FAIL, name, f"pip install {package}"))
+
+    @parameterized.parameters("WANDB_CONFIG_DIR", "WANDB_CACHE_DIR")
+    def test_a_folder_of_wandb_s_that_cannot_be_written(self, variable):
+        home, closed = tempfile.mkdtemp(), tempfile.mkdtemp()
+        access = mock.patch("os.access", lambda path, mode: not str(path).startswith(closed))
+        with access, mock.patch("importlib.util.find_spec", lambda wanted: object()):
+            self.assertEqual(check_wandb_folders(Checkup(environ={"HOME": home})), [])
+            finding = only(check_wandb_folders(Checkup(environ={"HOME": home, variable: f"{closed}/x"})))
+        self.assertEqual((finding.level, f"export {variable}=" in finding.mend), (WARN, True))
+
+    def test_offline_runs_that_were_not_sent_are_counted(self):
+        runs = Path(tempfile.mkdtemp())
+        self.assertEqual(check_unsent(Checkup(output_dir=str(runs))), [])
+        for name in ("a", "b"):
+            (runs / name / "wandb" / "offline-run-1-x").mkdir(parents=True)
+        (runs / "b" / "wandb" / "offline-run-1-x" / "run-x.wandb.synced").write_text("")
+        finding = only(check_unsent(Checkup(output_dir=str(runs))))
+        self.assertEqual((finding.level, f"1 runs are not sent yet: {runs}/a" in finding.what), (OK, True))
+        self.assertIn("wandb sync", finding.mend)
 
 
 if __name__ == "__main__":

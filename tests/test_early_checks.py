@@ -47,6 +47,12 @@ REFUSALS = {
     f"{EXPORT} file/new": (ConfigError, "file is a file, and a folder is needed"),
     f"{EXPORT} new --dtype float64": (ConfigError, "unknown precision 'float64'"),
     f"{EXPORT} new --format onnx --benchmark mini --dataset_name sentment": (ConfigError, "did you mean sentiment"),
+    f"{EXPORT} new --score": (ConfigError, "--score scores ONNX files"),
+    f"{EXPORT} new --format onnx --score --benchmark mini --dataset_name sentiment": (
+        ConfigError,
+        "give one of the two",
+    ),
+    "export --model_name_or_path plain --output_dir new --format onnx --score": (ConfigError, "plain is no run of"),
     "export --model_name_or_path full --output_dir new": (ConfigError, "full: no model in this folder"),
     "export --init_checkpoint gone.bin --config_name t5-small --output_dir new": (
         DataError,
@@ -87,7 +93,9 @@ def workplace() -> Path:
     (place / "full" / "notes.txt").write_text("mine")
     (place / "file").write_text("mine")
     (place / "rows.jsonl").write_text('{"sentence": "good", "label": 1}\n')
-    (place / "run" / "config.json").write_text('{"model_type": "t5"}')
+    for folder in ("run", "plain"):
+        (place / folder).mkdir(exist_ok=True)
+        (place / folder / "config.json").write_text('{"model_type": "t5"}')
     (place / "run" / "manifest.json").write_text("{}")
     write_task_card(place / "run", make_task_card([load_task("mini", "sentiment")], Lengths(64, 8)))
     return place

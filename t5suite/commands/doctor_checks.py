@@ -23,7 +23,14 @@ from t5suite.commands.doctor_places import (
     check_hub_cache,
     check_output_files,
     check_shared_memory,
+)
+from t5suite.commands.doctor_trackers import (
+    check_aim,
+    check_other_trackers,
+    check_trackio,
+    check_unsent,
     check_wandb,
+    check_wandb_folders,
 )
 
 
@@ -58,4 +65,9 @@ CHECKS = {
     "hub cache": check_hub_cache,
     "hub": check_hub,
     "wandb": check_wandb,
+    "wandb folders": check_wandb_folders,
+    "wandb offline": check_unsent,
+    "aim": check_aim,
+    "trackio": check_trackio,
+    "other trackers": check_other_trackers,
 }

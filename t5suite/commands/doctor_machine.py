@@ -22,6 +22,7 @@ EXTRAS = {
     "peft": "LoRA and its like",
     "onnx": "export to ONNX",
     "sentences": "splitting text into sentences",
+    "energy": "GPUs' energy, in results",
 }
 # Where Linux says how much memory and processor a container may take, by control groups of version 2 and 1.
 MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")

@@ -1,4 +1,4 @@
-"""Checks of `t5suite doctor`: where runs are written, shared memory, the hub and the trackers' servers.
+"""Checks of `t5suite doctor`: where runs are written, shared memory and the hub.
 
 >>> check_output_files(Checkup(output_dir="runs"))
 [Finding(level='ok', name='files', what='/home/me/runs: fsync, rename and flock work', mend='')]
@@ -20,7 +20,7 @@ FEW_INODES = 1000
 # What workers of the data loader pass batches through: docker gives 64 MiB unless asked.
 LITTLE_SHARED_MEMORY = GIB // 2
 SHARED_MEMORY = "/dev/shm"
-HUB, WANDB_SERVER = "https://huggingface.co", "https://api.wandb.ai"
+HUB = "https://huggingface.co"
 
 
 def check_disk(checkup: Checkup) -> list[Finding]:
@@ -137,39 +137,6 @@ def check_hub(checkup: Checkup) -> list[Finding]:
         return [Finding(OK, "hub", f"{server} answers")]
     mend = "export HF_HUB_OFFLINE=1 (no 20 s of retries); t5suite mirror where there is a network, then --data_dir DIR"
     return [Finding(WARN, "hub", f"{server} does not answer ({trouble})", mend)]
-
-
-def check_wandb(checkup: Checkup) -> list[Finding]:
-    """Whether runs can be logged to W&B, or are kept for later."""
-    from importlib.util import find_spec
-
-    asked = "wandb" in str(checkup.settings.get("report_to", ""))
-    if find_spec("wandb") is None:
-        level, mend = (FAIL, "pip install 't5suite[tracking]'") if asked else (OK, "")
-        return [Finding(level, "wandb", "is not installed", mend)]
-    mode = checkup.environ.get("WANDB_MODE", "").lower()
-    if mode in ("offline", "disabled", "dryrun") or checkup.says("WANDB_DISABLED"):
-        return [
-            Finding(OK, "wandb", f"WANDB_MODE={mode or 'disabled'}: no server is needed (wandb sync sends it later)")
-        ]
-    server = checkup.environ.get("WANDB_BASE_URL") or WANDB_SERVER
-    trouble = reach(server, checkup.timeout)
-    if trouble is not None:
-        what = f"{server} does not answer ({trouble})"
-        return [
-            Finding(WARN, "wandb", what, "export WANDB_MODE=offline; wandb sync later; t5suite sweep needs no server")
-        ]
-    if not checkup.environ.get("WANDB_API_KEY") and not _has_login(checkup, server):
-        return [
-            Finding(WARN, "wandb", f"{server} answers, but there is no login", "wandb login, or WANDB_MODE=offline")
-        ]
-    return [Finding(OK, "wandb", f"{server} answers")]
-
-
-def _has_login(checkup: Checkup, server: str) -> bool:
-    netrc = Path(checkup.environ.get("NETRC") or Path(checkup.environ.get("HOME", "~")).expanduser() / ".netrc")
-    host = server.partition("//")[2].split("/")[0].split(":")[0]
-    return netrc.is_file() and os.access(netrc, os.R_OK) and host in netrc.read_text(errors="replace")
 
 
 def reach(server: str, seconds: float) -> str | None:

@@ -38,7 +38,12 @@ def export_flags(parser) -> None:
     parser.add_argument("--trust_remote_code", action="store_true", help="run code that a model of the hub brings")
     add_task_flags(parser, required=False)
     add_data_dir_flag(parser)
-    parser.add_argument("--max_eval_samples", type=int, help="rows that --benchmark's scores are of (default: all)")
+    parser.add_argument(
+        "--score", action="store_true", help="onnx: score the files on the validation rows that the run was scored on"
+    )
+    parser.add_argument(
+        "--max_eval_samples", type=int, help="rows that scores are of (default: all; --score: as many as in the run)"
+    )
     parser.add_argument("--verbose", action="store_true", help="show what libraries say, and their progress bars")
     add_json_flag(parser)
 
@@ -51,8 +56,11 @@ def export(arguments) -> None:
     """
     check_flags(arguments)
     check_files(arguments)
-    if arguments.quantize and not arguments.benchmark:
-        note("what the 8 bits cost in points is measured with --benchmark and --dataset_name")
+    if arguments.quantize and not (arguments.benchmark or arguments.score):
+        note(
+            "what the 8 bits cost in points is measured with --score (on the run's own validation rows), or with "
+            "--benchmark and --dataset_name"
+        )
     from t5suite.export.exporting import Wanted, export_model
     from t5suite.training.steps import start_logging
 
@@ -85,8 +93,13 @@ def check_flags(arguments) -> None:
         raise ConfigError("--benchmark and --dataset_name go together: they name the task that is scored")
     if arguments.benchmark and arguments.format != "onnx":
         raise ConfigError("--benchmark scores ONNX files; a plain model is scored by fine_tune_t5.py --eval_only")
-    if arguments.max_eval_samples is not None and (not arguments.benchmark or arguments.max_eval_samples < 1):
-        raise ConfigError("--max_eval_samples needs --benchmark and at least one row")
+    if arguments.score and arguments.format != "onnx":
+        raise ConfigError("--score scores ONNX files; a plain model is scored by fine_tune_t5.py --eval_only")
+    if arguments.score and arguments.benchmark:
+        raise ConfigError("--score and --benchmark both say which rows are scored; give one of the two")
+    scores = arguments.benchmark or arguments.score
+    if arguments.max_eval_samples is not None and (not scores or arguments.max_eval_samples < 1):
+        raise ConfigError("--max_eval_samples needs --benchmark or --score, and at least one row")
 
 
 def check_files(arguments) -> None:
@@ -97,6 +110,8 @@ def check_files(arguments) -> None:
         check_model("--model_name_or_path", arguments.model_name_or_path)
     else:
         check_input_file("--init_checkpoint", arguments.init_checkpoint, or_folder=True)
+    if arguments.score:
+        _check_run(arguments.model_name_or_path)
     check_free(Path(arguments.output_dir))
     check_place("--output_dir", arguments.output_dir)
     if arguments.format == "onnx":
@@ -109,6 +124,14 @@ def check_files(arguments) -> None:
         from t5suite.tasks.task_files import load_registry
 
         resolve_names(arguments.benchmark, arguments.dataset_name, load_registry(arguments.task_file), MIXTURES)
+
+
+def _check_run(name: str | None) -> None:
+    """`--score` needs a run, or one of its checkpoints, whose manifest says which rows it was scored on."""
+    if name is None or not any((folder / "manifest.json").is_file() for folder in (Path(name), Path(name).parent)):
+        raise ConfigError(
+            f"--score: {name or 'the model'} is no run of fine_tune_t5.py; name a task by --benchmark and --dataset_name"
+        )
 
 
 def _check_source(arguments) -> None:

@@ -42,6 +42,7 @@ class Wanted:
     task_file: str | None = None
     data_dir: str | None = None
     max_eval_samples: int | None = None
+    score: bool = False
 
     @classmethod
     def of(cls, arguments) -> "Wanted":
@@ -118,10 +119,12 @@ def write_onnx(source, folder, wanted: Wanted, dtype) -> dict:
     from t5suite.export.onnx_runtime import OnnxModel
     from t5suite.export.parity import check, compare
     from t5suite.export.quantization import quantize
-    from t5suite.export.scores import changes, eval_sets_for, score
+    from t5suite.export.scores import changes, eval_sets_for, eval_sets_of_run, score
 
     eval_sets = None
-    if wanted.benchmark:
+    if wanted.score:
+        eval_sets = eval_sets_of_run(source, wanted.data_dir, wanted.max_eval_samples)
+    elif wanted.benchmark:
         eval_sets = eval_sets_for(
             source,
             wanted.benchmark,

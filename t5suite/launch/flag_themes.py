@@ -110,8 +110,7 @@ THEMES = {
         "load_best_model_at_end": None,
         "do_predict": "Predict the test splits, too, once training has ended.",
     },
-    # Functions of the user's own; --callbacks and the like of the dataclass come behind these.
-    "plug-ins": {"batch_transform": None, "transform_evaluation": None, "batch_metrics": None},
+    "plug-ins": {"batch_transform": None, "transform_evaluation": None, "batch_metrics": None, "callbacks": None},
     "modes and reporting": {},
     "output and checkpoints": {
         "output_dir": None,
@@ -146,6 +145,7 @@ THEMES = {
         "auto_find_batch_size": "Halve a device's batch when memory runs out, with the update's batch unchanged.",
         "attn_implementation": None,
         "torch_compile": "Compile the model: minutes at the start, faster steps.",
+        "length_buckets": None,
         "quick_dropout": None,
         "device_map": None,
         "max_memory": None,
