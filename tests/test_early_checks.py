@@ -41,7 +41,7 @@ REFUSALS = {
     "predict --model_name_or_path run/none/x --input rows.jsonl": (ConfigError, "run/none/x: no such folder"),
     "predict --model_name_or_path ./rum --input rows.jsonl": (ConfigError, "no such folder; did you mean run?"),
     "predict --model_name_or_path full --input rows.jsonl": (ConfigError, "full: no model in this folder"),
-    "predict --model_name_or_path . --input rows.jsonl": (ConfigError, "there are run"),
+    "predict --model_name_or_path . --input rows.jsonl": (ConfigError, "there are plain, run"),
     "predict --model_name_or_path file --input rows.jsonl": (ConfigError, "file: a file; name the folder"),
     f"{EXPORT} full": (ConfigError, "'full' is not empty"),
     f"{EXPORT} file/new": (ConfigError, "file is a file, and a folder is needed"),

@@ -129,9 +129,8 @@ def check_files(arguments) -> None:
 def _check_run(name: str | None) -> None:
     """`--score` needs a run, or one of its checkpoints, whose manifest says which rows it was scored on."""
     if name is None or not any((folder / "manifest.json").is_file() for folder in (Path(name), Path(name).parent)):
-        raise ConfigError(
-            f"--score: {name or 'the model'} is no run of fine_tune_t5.py; name a task by --benchmark and --dataset_name"
-        )
+        instead = "name a task by --benchmark and --dataset_name"
+        raise ConfigError(f"--score: {name or 'the model'} is no run of fine_tune_t5.py; {instead}")
 
 
 def _check_source(arguments) -> None:
