@@ -165,6 +165,26 @@ class BrowserTest(parameterized.TestCase):
         )
         self.assertEqual(nameless, 0)
 
+    def test_words_open_by_keyboard(self):
+        page = self.open(400)
+        words = page.locator("#runs details.words")
+        self.assertFalse(words.locator("dl").is_visible())
+        words.locator("summary").focus()
+        page.keyboard.press("Enter")
+        self.assertTrue(words.get_by_text("not all rows were scored").is_visible())
+
+    @parameterized.parameters("light", "dark")
+    def test_confusion_matrices_are_pictures_in_the_page_s_colours(self, theme):
+        page = self.open(theme=theme)
+        pictures = page.locator("#confusions svg.heat")
+        self.assertGreaterEqual(pictures.count(), 3)
+        text = page.evaluate("getComputedStyle(document.body).color")
+        fills = pictures.locator("text.count").evaluate_all("(all) => all.map((one) => getComputedStyle(one).fill)")
+        self.assertEqual(set(fills), {text})
+        self.assertRegex(
+            pictures.first.get_attribute("aria-label"), r"^Confusion matrix of \w+, \w+\. Of \d+ rows labelled"
+        )
+
     def test_without_scripts_the_tables_are_there(self):
         page = self.open(java_script_enabled=False)
         self.assertEqual(page.locator("#scores tbody tr").count(), 2)
