@@ -8,13 +8,19 @@ anything is timed, the loss of every row in its batch is compared with that of t
 """
 
 import copy
+import logging
 import tempfile
 
 import datasets
 import numpy as np
 import torch
-from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments, T5Config
-from transformers import T5ForConditionalGeneration
+from transformers import (
+    DataCollatorForSeq2Seq,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 from transformers.utils import logging as transformers_logging
 
 from benchmarks.harness import Goal, Work, run
@@ -26,7 +32,16 @@ from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.losses import token_loss
 from t5suite.training.trainer import SuiteTrainer
 
-SHARED = {"num_train_epochs": 1, "learning_rate": 1e-3, "lr_scheduler_type": "constant", "save_strategy": "no", "eval_strategy": "no", "disable_tqdm": True, "seed": 0, "report_to": "none"}  # fmt: skip
+SHARED = {
+    "num_train_epochs": 1,
+    "learning_rate": 1e-3,
+    "lr_scheduler_type": "constant",
+    "save_strategy": "no",
+    "eval_strategy": "no",
+    "disable_tqdm": True,
+    "seed": 0,
+    "report_to": "none",
+}
 
 
 def make_model(device: str, vocabulary: int) -> T5ForConditionalGeneration:
@@ -83,6 +98,7 @@ def summed_loss(trainer, model) -> tuple[float, int, int]:
 def epoch(device: str, num_rows=640, batch_size=16, vocabulary=2048) -> Work:
     """C5."""
     transformers_logging.set_verbosity_error()
+    logging.getLogger("t5suite").setLevel(logging.ERROR)
     rows = datasets.Dataset.from_list(mnli_like_rows(num_rows, vocabulary, seed=0))
     arrays, model = TokenArrays.from_dataset(rows), make_model(device, vocabulary)
     makers = {

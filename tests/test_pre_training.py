@@ -285,6 +285,7 @@ class FlagsTest(parameterized.TestCase):
         (["--noise_density", "0.5", "--inputs_length", "2048"], "but the tokenizer has 100 sentinels"),
         (["--metric_for_best_model", "accuracy"], "--metric_for_best_model accuracy"),
         (["--train_sampling_strategy", "group_by_length"], "--train_sampling_strategy group_by_length"),
+        (["--length_buckets", "8"], "--length_buckets 8: blocks are equally long"),
         (["--predict_with_generate"], "--predict_with_generate True"),
         (["--mean_span_lenght", "3"], "did you mean --mean_span_length"),
     )

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from t5suite.data.collators import IGNORED, Seq2SeqCollator
-from t5suite.data.features import TokenRows
+from t5suite.data.features import TokenArrays, TokenRows
 
 
 @dataclass(frozen=True)
@@ -31,17 +31,22 @@ class CausalCollator(Seq2SeqCollator):
         prompt, answer = rows.input_ids, rows.labels
         prompts_B1, both_B1 = prompt.lengths_B[:, None], (prompt.lengths_B + answer.lengths_B)[:, None]
         kept_B1 = np.where(both_B1 > 1, both_B1 - 1, both_B1)  # the last token is predicted, not read
-        longest = max(int(kept_B1.max()), 1)
-        columns_T = np.arange(-(-longest // self.pad_to_multiple_of) * self.pad_to_multiple_of)
+        columns_T = np.arange(self.width(int(kept_B1.max(initial=1)), self.widths))
         mask_BT = columns_T < kept_B1
         ids_BT = np.where(columns_T < prompts_B1, prompt.at(columns_T), answer.at(columns_T - prompts_B1))
         answered_BT = (columns_T >= prompts_B1 - 1) & (columns_T < both_B1 - 1)
         labels_BT = np.where(answered_BT, answer.at(columns_T + 1 - prompts_B1), np.int64(IGNORED))
-        return {
-            "input_ids": torch.from_numpy(np.where(mask_BT, ids_BT, np.int64(self.pad_token_id))),
-            "attention_mask": torch.from_numpy(mask_BT.astype(np.int64)),
-            "labels": torch.from_numpy(labels_BT),
-        }
+        return self.filled(
+            {
+                "input_ids": torch.from_numpy(np.where(mask_BT, ids_BT, np.int64(self.pad_token_id))),
+                "attention_mask": torch.from_numpy(mask_BT.astype(np.int64)),
+                "labels": torch.from_numpy(labels_BT),
+            }
+        )
+
+    def lengths_of(self, features: TokenArrays) -> tuple[np.ndarray, None]:
+        """Prompt and answer are one row, less the last token."""
+        return np.maximum(features.input_ids.lengths + features.labels.lengths - 1, 1), None
 
     def pad_left(self, sequences, value: int) -> torch.Tensor:
         """Sequences as one tensor, filled up with `value` on the left."""
@@ -76,10 +81,14 @@ class SegmentCollator(Seq2SeqCollator):
         rows = self.rows(features)
         batch = self.inputs(rows)
         if rows.token_type_ids is not None:
-            types_BT = rows.token_type_ids.padded(0, self.mask(rows.input_ids))
+            types_BT = rows.token_type_ids.padded(0, self.mask(rows.input_ids, self.widths))
             batch["token_type_ids"] = torch.from_numpy(types_BT)
         labels_B = torch.from_numpy(rows.labels.first())
-        return {**batch, "labels": labels_B if labels_B.is_floating_point() else labels_B.long()}
+        return self.filled({**batch, "labels": labels_B if labels_B.is_floating_point() else labels_B.long()})
+
+    def lengths_of(self, features: TokenArrays) -> tuple[np.ndarray, None]:
+        """A row has one label."""
+        return features.input_ids.lengths, None
 
 
 # By the names of `t5suite.models.families.FAMILIES` (a test keeps the two equal).

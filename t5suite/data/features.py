@@ -74,18 +74,13 @@ class Picked(NamedTuple):
     starts_B: np.ndarray
     lengths_B: np.ndarray
 
-    def width(self, multiple: int = 1) -> int:
-        """Of the longest row, at least 1, rounded up to a multiple."""
-        longest = int(self.lengths_B.max(initial=1))
-        return -(-longest // multiple) * multiple
-
     def mask(self, width: int) -> np.ndarray:
         """Bool [B, width]: where rows have values."""
         return np.arange(width) < self.lengths_B[:, None]
 
     def padded(self, fill, mask: np.ndarray | None = None) -> np.ndarray:
         """[B, width], int64 (or the kind of number that the rows are of), filled up behind the rows' ends."""
-        mask = self.mask(self.width()) if mask is None else mask
+        mask = self.mask(int(self.lengths_B.max(initial=1))) if mask is None else mask
         found = self.at(np.arange(mask.shape[1]))
         return np.where(mask, found, fill if found.dtype.kind == "f" else np.int64(fill))
 

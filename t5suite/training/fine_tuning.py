@@ -14,6 +14,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import torch
 from tqdm.auto import tqdm
 from transformers import EarlyStoppingCallback
 
@@ -24,6 +25,7 @@ from t5suite.data.family_collators import COLLATORS
 from t5suite.data.features import TokenArrays
 from t5suite.data.formats.rows import RowSource
 from t5suite.data.module_batches import ModuleCollator
+from t5suite.data.shapes import with_few_shapes
 from t5suite.data.sources import DataOptions
 from t5suite.data.training_data import (
     Mixing,
@@ -267,16 +269,19 @@ def make_trainer(
     transformed = with_transform(collator, plug_ins)
     if plug_ins.transforms_evaluation and family_of_model(model) == "causal":
         raise ConfigError("--transform_evaluation: prompts of decoder-only models are not collated for evaluation")
+    features = TokenArrays.concatenate(data.features) if data.features else None
+    shaped = shaped_collator(collator, features, order, args)
     loss = SquaredLoss() if getattr(model.config, "problem_type", None) == "regression" else None
+    trained = with_transform(shaped, plug_ins)
     if isinstance(model, OwnModel):
         check_module(args, eval_sets)
         loss = ModuleLoss()
     trainer = SuiteTrainer(
         model=model,
         args=args,
-        train_dataset=TokenArrays.concatenate(data.features) if data.features else None,
+        train_dataset=features,
         epoch_order=order,
-        collator=ModuleCollator(transformed, model.takes_labels) if isinstance(model, OwnModel) else transformed,
+        collator=ModuleCollator(trained, model.takes_labels) if isinstance(model, OwnModel) else trained,
         eval_sets=eval_sets,
         selection_metric="loss" if args.selection_metric == "loss" else None,
         name_example=example_namer([part.task.name for part in data.training_sets], data.features),
@@ -286,6 +291,8 @@ def make_trainer(
     evaluates = transformed if plug_ins.transforms_evaluation else collator
     show_progress = trainer.is_world_process_zero() and shows_bars(args)
     trainer.evaluator = make_evaluator(evaluates, tokenizer, args, trainer.accelerator, show_progress)
+    if args.torch_compile:
+        compile_each_shape(trainer, shaped.num_shapes)
     if plug_ins.batch_metrics:
         trainer.measure(plug_ins.batch_metrics)
     add_plug_in_callbacks(trainer, plug_ins.callbacks)
@@ -297,6 +304,28 @@ def make_trainer(
 
 def example_namer(names: list[str], features: list[TokenArrays]):
     """Index into the tasks' examples, one task behind the other -> a name that says which it is.
+
+# Shapes of batches under --torch_compile, if --length_buckets does not say how many: as many as it compiles by default.
+COMPILED_SHAPES = 8
+
+
+def shaped_collator(collator: Seq2SeqCollator, features: TokenArrays | None, order, args) -> Seq2SeqCollator:
+    """The collator with a few shapes for training, where `--length_buckets` or `--torch_compile` ask for them."""
+    most = args.length_buckets
+    if most is None:
+        most = COMPILED_SHAPES if args.torch_compile else 0
+    if most == 0 or features is None:
+        return collator
+    return with_few_shapes(collator, features, order, args.train_batch_size, most, args.world_size)
+
+
+def compile_each_shape(trainer: SuiteTrainer, num_shapes: int) -> None:
+    """Has `--torch_compile` make a graph of each of a few shapes; where there are none, of any shape at once."""
+    if num_shapes:
+        trainer.accelerator.state.dynamo_plugin.dynamic = False
+        limit = torch._dynamo.config.recompile_limit
+        torch._dynamo.config.recompile_limit = max(limit, num_shapes)
+
 
     >>> example_namer(["cola", "rte"], [cola_tokens, rte_tokens])(len(cola_tokens) + 7)
     'rte.train:7'

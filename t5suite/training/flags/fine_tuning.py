@@ -348,6 +348,13 @@ class SuiteTrainingArguments(TrackingArguments, Seq2SeqTrainingArguments):
         default=True,
         metadata={"help": "On CPUs, draw dropout's masks from 16 random bits an element, a fifth of torch's cost."},
     )
+    length_buckets: int | None = field(
+        default=None,
+        metadata={
+            "help": "Pad training batches to at most this many shapes. Default: 8 with --torch_compile, which compiles "
+            "each; else 0, as long as each batch's longest."
+        },
+    )
     z_loss: float = field(default=0.0, metadata={"help": "Weight of log(Z)^2 in the loss; T5 was trained with 1e-4."})
 
     def __post_init__(self):
@@ -364,6 +371,8 @@ class SuiteTrainingArguments(TrackingArguments, Seq2SeqTrainingArguments):
             if getattr(self, flag) is not None and not getattr(self, flag) > 0:
                 raise ConfigError(f"--{flag} {getattr(self, flag)}: must be above 0")
         # Every metric is turned into one number, more being better, under this name (`evaluation.selection_value`).
+        if self.length_buckets is not None and self.length_buckets < 0:
+            raise ConfigError(f"--length_buckets {self.length_buckets}: must be at least 1, or 0 for none")
         self.selection_metric, self.metric_for_best_model = self.metric_for_best_model, "selection"
         if self.selection_metric:  # as it is logged, as Trainer writes it, or by its own name
             self.selection_metric = self.selection_metric.removeprefix("eval_").removeprefix("eval/")

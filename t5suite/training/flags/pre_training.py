@@ -264,6 +264,8 @@ class PreTrainerArguments(SuiteTrainingArguments):
                 f"--train_sampling_strategy {self.train_sampling_strategy}: blocks are equally long and read in random "
                 "order; leave the flag out"
             )
+        if self.length_buckets is not None:
+            raise ConfigError(f"--length_buckets {self.length_buckets}: blocks are equally long; leave the flag out")
         for name in GENERATION_FLAGS:
             if getattr(self, name):
                 raise ConfigError(f"--{name} {getattr(self, name)}: pre-training generates nothing; leave it out")
