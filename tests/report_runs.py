@@ -135,7 +135,7 @@ def make_own_run(
              | ({"inputs": example.inputs} if keeps else {})
              for at, (example, text) in enumerate(zip(examples, texts, strict=True))]  # fmt: skip
     write_jsonl(directory / "predictions" / f"{name}.{role}.jsonl", lines)
-    told = {"origin": found.origin, "fingerprint": found.fingerprint, "used": len(rows)}
+    told = {"origin": found.origin, "fingerprint": found.fingerprint, "used": len(rows), "files": found.files}
     manifest = {
         "run_id": f"own{seed}", "status": "finished", "settings": settings, "command": ["fine_tune_t5.py"],
         "working_directory": str(Path.cwd()), "tasks": {name: task.entry}, "trained_on": [OWN_BENCHMARK, name],

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from t5suite.data.formats.from_settings import format_options, rows_stay, words_
 from t5suite.errors import ConfigError, DataError
 from t5suite.reporting.comparison import compare_runs
 from t5suite.reporting.evaluations import evaluations_of
+from t5suite.reporting.html_page import html_page
 from t5suite.reporting.report_data import report_data
 from t5suite.tracking.reports import prediction_lines
 
@@ -102,9 +104,29 @@ class TextsTest(parameterized.TestCase):
         run = make_own_run(folder() / "a", "reviews", data_format="csv", train_file=str(path))
         path.write_text(path.read_text().replace("number 7", "number seven"))
         (evaluation,) = evaluations_of(run)
-        self.assertRegex(evaluation.note, rf"{path.name} .* has changed since")
+        self.assertRegex(evaluation.note, rf"more: {path} has changed since")
         self.assertEqual({example["inputs"] for example in evaluation.examples}, {None})
         self.assertIsNotNone(evaluation.judged, "the targets still give the scores")
+        data = report_data([run])
+        self.assertIn(f"a, reviews, without texts: {evaluation.note}", html_page(data, [], {}))
+        lines = str(written(folder(), "jsonl"))
+        other = make_own_run(folder() / "b", "reviews", keeps=True, train_file=lines)
+        with self.assertRaisesRegex(DataError, "none in common; a: .* has changed since"):
+            compare_runs(run, other)
+        twin = folder() / "b"
+        shutil.copytree(run, twin)
+        self.assertEqual(compare_runs(run, twin)["notes"], [f"{name}: {evaluation.note}" for name in "ab"])
+
+    def test_of_several_files_the_one_that_changed_is_named(self):
+        place = folder()
+        (place / "validation").mkdir()
+        (place / "train.csv").write_text("input,output\na,good\n")
+        for name in "ab":
+            written(place / "validation", "csv").rename(place / "validation" / f"{name}.csv")
+        run = make_own_run(folder() / "r", "reviews", data_format="csv", train_dir=str(place))
+        changed = place / "validation" / "b.csv"
+        changed.write_text(changed.read_text().replace("number 7", "number seven"))
+        self.assertRegex(evaluations_of(run)[0].note, rf"any more: {changed} has changed since")
 
     def test_relative_paths_are_those_of_where_the_run_was_started(self):
         place, elsewhere = folder(), folder()

@@ -123,6 +123,9 @@ def _write_files(arguments, sweeps: list, runs: list, formats: list[str], size: 
     trials = [path for data in parts for path in trial_directories(data) if is_run(path)]
     directories = list({Path(path).resolve(): path for path in [*runs, *trials]}.values())
     data = report_data(directories, arguments.data_dir, size, arguments.max_examples, parts)
+    for part in data["examples"]:
+        if part["note"]:
+            note(f"{part['run']}: the report shows the answers without their texts: {part['note']}")
     plots = figures_of(data, [plot for _, drawn in found for plot in drawn])
     written = write_report(data, plots, arguments.output or DEFAULT_OUTPUT, formats)
     named = ", ".join(str(path) for path in written.paths if path.parent.name != PLOTS_FOLDER)

@@ -49,6 +49,7 @@ def compare_runs(a, b, data_dir: str | None = None) -> dict:
         compared, note = compared_scores(*pair)
         scores += compared
         notes += [note] if note else []
+        notes += [f"{run['name']}: {side.note}" for run, side in zip(runs, pair) if side.note]
         flips += flipped(*pair)
     return {
         "a": names[0],

@@ -214,8 +214,12 @@ def _examples(data: dict) -> list:
         _select("filter-verdict", "Verdict", verdicts),
         element("label", "Text ", element("input", type="search", id="filter-text", placeholder="in input or answer")),
     ]
+    without = [
+        f"{part['run']}, {part['task']}, without texts: {part['note']}" for part in data["examples"] if part["note"]
+    ]
     return [
         _para(said + kinds + " predictions/ in the run's directory has them all."),
+        *map(_para, without),
         element("div", controls, class_="filters", role="search", aria_label="Filter examples"),
         element("p", "", id="examples-count", class_="note", role="status", aria_live="polite"),
         element("ol", id="examples-list", class_="examples"),

@@ -72,7 +72,7 @@ def report_data(
         "confusions": [
             {"run": run["name"], "task": e.name, **matrix} for run, e in pairs if (matrix := confusion(e)) is not None
         ],
-        "examples": [{"run": run["name"], "task": e.name, **examples_of(e, most)} for run, e in pairs],
+        "examples": [{"run": run["name"], "task": e.name, "note": e.note, **examples_of(e, most)} for run, e in pairs],
         "sweeps": list(sweeps),
         "method": method(),
     }

@@ -42,7 +42,7 @@ def rows_again(
     Args:
       data_dir: where to look first.
     """
-    told = ((manifest.get("data") or {}).get(f"{task.name}.{split}") or {}).get("fingerprint")
+    told = (manifest.get("data") or {}).get(f"{task.name}.{split}") or {}
     reasons = []
     for settings in settings_by_place(manifest, data_dir):
         loaded, places, why = _loaded(task, role, split, settings, told)
@@ -77,17 +77,26 @@ def is_extra_test(task: Task, role: str) -> bool:
     return role == "test" and bool(task.splits("validation"))
 
 
-def _loaded(task: Task, role: str, split: str, settings: dict, told: str | None):
-    """`(the split, its rows' places, "")` if it is the one with the fingerprint `told`, else `(None, [], why not)`."""
+def _loaded(task: Task, role: str, split: str, settings: dict, told: dict):
+    """`(the split, its rows' places, "")` if its fingerprint is that of the run, else `(None, [], why not)`."""
     try:
         loaded, places = _own_rows(role, settings) if settings.get("data_format") else (None, [])
         loaded = loaded or load_split(task, role, split, _options(settings))
     except (UserError, OSError, ImportError) as error:
         return None, [], f"the rows of {task.name} {split} could not be read again ({str(error)[:200]})"
     # The hub's fingerprint says how a data set was loaded, too; its targets, compared next, say what it holds.
-    if told not in (None, loaded.fingerprint) and not loaded.fingerprint.startswith("datasets:"):
-        return None, [], f"the rows of {task.name} {split} are not those of the run any more: {loaded.origin} {CHANGED}"
+    is_told = told.get("fingerprint") in (None, loaded.fingerprint)
+    if not is_told and not loaded.fingerprint.startswith("datasets:"):
+        what = f"{', '.join(changed_files(loaded, told.get('files') or {}))} {CHANGED}"
+        return None, [], f"the rows of {task.name} {split} are not those of the run any more: {what}"
     return loaded, places, ""
+
+
+def changed_files(loaded: LoadedSplit, told: dict[str, str]) -> list[str]:
+    """The files whose hash is not that of the run; where that told of one file alone, where the rows are."""
+    hashes = {Path(path).name: value for path, value in told.items()}
+    others = [path for path, value in loaded.files.items() if hashes.get(Path(path).name) != value]
+    return others if told and others else [loaded.origin.replace(f" {HELD_OUT}", "")]
 
 
 def _options(settings: dict) -> DataOptions:
@@ -111,3 +120,5 @@ def _short(place: str) -> str:
 
 
 CHANGED = "has changed since"
+# What `HeldOutRows` says at the end of an origin.
+HELD_OUT = "(held-out rows)"

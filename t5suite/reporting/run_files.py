@@ -15,13 +15,12 @@ from pathlib import Path
 
 from t5suite.errors import DataError
 from t5suite.reporting.published import size_of_run
+from t5suite.reporting.rereading import HELD_OUT
 from t5suite.runs import MANIFEST, METRICS, RESULTS, read_json, read_manifest, tasks_named
 from t5suite.tracking.metric_lines import MetricLines
 
 # A curve of more points than this is shown by so many of them, evenly spaced, the last one included.
 MOST_POINTS = 500
-# What `HeldOutRows` says at the end of an origin.
-HELD_OUT = "(held-out rows)"
 
 
 def is_run(directory) -> bool:
