@@ -20,8 +20,8 @@ RATE, BETAS, EPS, MIN_RMS = 2e-2, (0.9, 0.999), 1e-6, 1e-3
 class PlainLoop:
     """The formula of `adamw_rms.py`, a tensor at a time, with the scale read from the device as plain code does."""
 
-    def __init__(self, parameters):
-        self.parameters = list(parameters)
+    def __init__(self, parameters, rate: float = RATE):
+        self.parameters, self.rate = list(parameters), rate
         self.moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p in self.parameters]
         self.t = 0
 
@@ -33,7 +33,7 @@ class PlainLoop:
             m.mul_(BETAS[0]).add_(p.grad, alpha=1 - BETAS[0])
             v.mul_(BETAS[1]).addcmul_(p.grad, p.grad, value=1 - BETAS[1])
             rms = max(MIN_RMS, (p.norm(2) / p.numel() ** 0.5).item())
-            p.addcdiv_(m, v.sqrt().add_(EPS), value=-RATE * correction * rms)
+            p.addcdiv_(m, v.sqrt().add_(EPS), value=-self.rate * correction * rms)
 
 
 def contenders(model) -> dict:

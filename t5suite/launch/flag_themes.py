@@ -92,6 +92,7 @@ THEMES = {
         "max_minutes": None,
         "max_skipped_updates": None,
         "loss_spikes": None,
+        "update_checks": None,
     },
     "evaluation, selection and modes": {
         "eval_method": None,
@@ -146,6 +147,7 @@ THEMES = {
         "attn_implementation": None,
         "torch_compile": "Compile the model: minutes at the start, faster steps.",
         "length_buckets": None,
+        "token_cache": None,
         "quick_dropout": None,
         "device_map": None,
         "max_memory": None,

@@ -13,12 +13,14 @@ import logging
 import math
 
 import torch
+from accelerate.utils import send_to_device
 from torch.utils.data import DataLoader
 from transformers import Seq2SeqTrainer
 
 from t5suite.data.loading import EpochDataLoader
 from t5suite.data.samplers import GlobalBatchSampler, shifted_order
 from t5suite.errors import ConfigError
+from t5suite.models.fast_masks import note_padding, ready_masks, takes_ready_masks
 from t5suite.models.quick_dropout import quicken_dropout
 from t5suite.training.evaluation import selection_value
 from t5suite.training.limits import limit_callbacks
@@ -48,7 +50,22 @@ logger = logging.getLogger(__name__)
 MOST_LOGS = 1000
 
 
-class SuiteTrainer(Measuring, ExactResume, SafeUpdates, Checkpointing, Seq2SeqTrainer):
+class ReadyMasks:
+    """For a trainer: a T5 gets masks that the host has made ready, after all others have seen the batch.
+
+    Attributes:
+      static_shapes: all batches have one shape and either all are padded or none is.
+    """
+
+    static_shapes = False
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        """Compiled, a model without a mask is one graph more, which only few shapes are worth."""
+        drops = self.static_shapes or not self.args.torch_compile
+        return super().compute_loss(model, ready_masks(inputs, drops), return_outputs, num_items_in_batch)
+
+
+class SuiteTrainer(Measuring, ExactResume, SafeUpdates, Checkpointing, ReadyMasks, Seq2SeqTrainer):
     """A `Seq2SeqTrainer` that weighs every target token equally, scores every row once, and survives.
 
     Args:
@@ -186,6 +203,14 @@ class SuiteTrainer(Measuring, ExactResume, SafeUpdates, Checkpointing, Seq2SeqTr
         """A tensor's sum over the ranks."""
         return self.accelerator.reduce(tensor, "sum") if self.accelerator.num_processes > 1 else tensor
 
+    def get_batch_samples(self, epoch_iterator, num_batches, device) -> tuple:
+        """The batches of an update, sent on to the GPU at once: their labels are counted there, and nobody waits."""
+        if takes_ready_masks(self.model):
+            epoch_iterator = map(note_padding, epoch_iterator)
+        if device.type == "cuda":
+            epoch_iterator = (sent(batch, device) for batch in epoch_iterator)
+        return super().get_batch_samples(epoch_iterator, num_batches, device)
+
     def training_step(self, model, inputs, num_items_in_batch=None) -> torch.Tensor:
         """Counts the micro-batch, too."""
         self.monitor.count(self.model, inputs)
@@ -263,6 +288,11 @@ class SuiteTrainer(Measuring, ExactResume, SafeUpdates, Checkpointing, Seq2SeqTr
     def metrics_of(self, report, prefix: str) -> dict[str, float]:
         """What of a report is logged."""
         return report_metrics(report, prefix)
+
+
+def sent(batch, device: torch.device):
+    """A batch's tensors on their way to a device: from pinned memory (`--dataloader_pin_memory`) without a wait."""
+    return send_to_device(batch, device, non_blocking=True)
 
 
 def heed_use_cache(model, use_cache: bool) -> None:

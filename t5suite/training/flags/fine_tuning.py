@@ -169,6 +169,13 @@ class DataArguments:
         default=512, metadata={"help": "Longest input in tokens; more is cut off on the right."}
     )
     max_target_length: int = field(default=512, metadata={"help": "Longest target in tokens."})
+    token_cache: str | None = field(
+        default=None,
+        metadata={
+            "help": "Where tokenized training sets of 5000 rows and more are kept for other ranks and runs; none: "
+            "nowhere. Default: the cache of the datasets library."
+        },
+    )
     answer_separator: str | None = field(
         default=None,
         metadata={
@@ -247,9 +254,12 @@ class SuiteTrainingArguments(TrackingArguments, Seq2SeqTrainingArguments):
     per_device_eval_batch_size: int | None = field(
         default=None, metadata={"help": "Rows a device evaluates at once. Default: --eval_batch_tokens, else 64."}
     )
-    eval_batch_tokens: int = field(
-        default=8192,
-        metadata={"help": "Tokens, padding counted, that a device evaluates at once on the quick ways; 0: count rows."},
+    eval_batch_tokens: int | None = field(
+        default=None,
+        metadata={
+            "help": "Tokens, padding counted, evaluated at once on the quick ways below. Default: 2048 on a CPU, 32768 "
+            "on a GPU; 0: count rows."
+        },
     )
     candidate_trees: bool = field(
         default=True,
@@ -337,6 +347,12 @@ class SuiteTrainingArguments(TrackingArguments, Seq2SeqTrainingArguments):
         default="log",
         metadata={"help": "Updates far out of the ordinary: note them, skip them, or go back to the last checkpoint."},
     )
+    update_checks: Literal["auto", "now", "late"] = field(
+        default="auto",
+        metadata={
+            "help": "Look at an update before it is made, or (auto: on a GPU) one later, which waits for nothing."
+        },
+    )
     restore_callback_states_from_checkpoint: bool = field(
         default=True, metadata={"help": "A resumed run knows how long early stopping has waited, and the like."}
     )
@@ -344,16 +360,16 @@ class SuiteTrainingArguments(TrackingArguments, Seq2SeqTrainingArguments):
         default=False,
         metadata={"help": "First print parameters by module and the memory of a step, before weights are loaded."},
     )
-    quick_dropout: bool = field(
-        default=True,
-        metadata={"help": "On CPUs, draw dropout's masks from 16 random bits an element, a fifth of torch's cost."},
-    )
     length_buckets: int | None = field(
         default=None,
         metadata={
             "help": "Pad training batches to at most this many shapes. Default: 8 with --torch_compile, which compiles "
             "each; else 0, as long as each batch's longest."
         },
+    )
+    quick_dropout: bool = field(
+        default=True,
+        metadata={"help": "On CPUs, draw dropout's masks from 16 random bits an element, a fifth of torch's cost."},
     )
     z_loss: float = field(default=0.0, metadata={"help": "Weight of log(Z)^2 in the loss; T5 was trained with 1e-4."})
 
@@ -367,12 +383,12 @@ class SuiteTrainingArguments(TrackingArguments, Seq2SeqTrainingArguments):
         parse_reset(self.reset)
         if self.keep_every is not None and self.keep_every < 1:
             raise ConfigError(f"--keep_every {self.keep_every}: must be at least 1 step")
+        if self.length_buckets is not None and self.length_buckets < 0:
+            raise ConfigError(f"--length_buckets {self.length_buckets}: must be at least 1, or 0 for none")
         for flag in ("clip_grad_value", "max_minutes"):
             if getattr(self, flag) is not None and not getattr(self, flag) > 0:
                 raise ConfigError(f"--{flag} {getattr(self, flag)}: must be above 0")
         # Every metric is turned into one number, more being better, under this name (`evaluation.selection_value`).
-        if self.length_buckets is not None and self.length_buckets < 0:
-            raise ConfigError(f"--length_buckets {self.length_buckets}: must be at least 1, or 0 for none")
         self.selection_metric, self.metric_for_best_model = self.metric_for_best_model, "selection"
         if self.selection_metric:  # as it is logged, as Trainer writes it, or by its own name
             self.selection_metric = self.selection_metric.removeprefix("eval_").removeprefix("eval/")
@@ -397,10 +413,10 @@ class SuiteTrainingArguments(TrackingArguments, Seq2SeqTrainingArguments):
     def _settle_eval_batches(self):
         """A batch size that is given counts rows, whatever the method."""
         given, tokens = self.per_device_eval_batch_size is not None, self.eval_batch_tokens
-        if tokens < 0 or (given and tokens not in (0, type(self).eval_batch_tokens)):
+        if tokens is not None and (tokens < 0 or (given and tokens > 0)):
             why = f"--per_device_eval_batch_size {self.per_device_eval_batch_size} counts rows" if given else "below 0"
-            raise ConfigError(f"--eval_batch_tokens {tokens}: {why}; leave one of them out")
-        self.evaluates_by_tokens = tokens > 0 and not given
+            raise ConfigError(f"--eval_batch_tokens {tokens}: {why}; leave it out")
+        self.evaluates_by_tokens = tokens != 0 and not given
         if not given:
             self.per_device_eval_batch_size = EVAL_ROWS
 

@@ -18,10 +18,10 @@ from t5suite.errors import ConfigError
 from t5suite.models.own_models import OwnModel
 from t5suite.runs import sweep_run_id
 from t5suite.training.callbacks import MetricsCallback
+from t5suite.training.family_checks import QUICK_FLAGS
 from t5suite.training.flags.tracking import add_profile
 from t5suite.training.losses import PAIR_LABELS, WatchedLoss
 from t5suite.training.monitoring.monitors import StepMonitor, weight_norm
-from t5suite.training.family_checks import QUICK_FLAGS
 from t5suite.training.monitoring.progress import shows_bars
 from t5suite.training.monitoring.samples import SampleCallback
 from t5suite.training.monitoring.throughput import peak_flops
@@ -70,7 +70,7 @@ def warn_of_idle_flags(changed: dict, trains: bool, objective: str) -> list[str]
         ("validation_file" in changed, ("validation_fraction",), "there is a --validation_file"),
         (not files and not built, ("validation_fraction",), "the bundled text has a validation file"),
         (built, ("validation_fraction",), "the corpus was split when it was built"),
-        (built and not files, ("bad_lines", "document_separator"), "the corpus was read when it was built"),
+        (built and not files, ("bad_lines", "document_separator", "tokenizer_engine"), "the corpus was read when it was built"),
         (not has_columns, ("text_column_name",), "no file has columns"),
         (not has_lines, ("text_unit",), "no file is .txt"),
         (not changed.get("streaming"), STREAM_FLAGS, "the text is no stream"),
@@ -106,6 +106,8 @@ class PreTrainer(SuiteTrainer):
 
     Its logs say more: accuracy on the targets of the step, norm of the weights, rates, tokens seen, time left.
     """
+
+    static_shapes = True
 
     def __init__(self, *, peak_tflops: float | None = None, **kwargs):
         peak = peak_flops(kwargs["args"].device, peak_tflops)

@@ -15,6 +15,9 @@ gradient norm are looked at, one vote a step over all ranks:
 * a spike (`spikes`): `--loss_spikes log` notes it (the first one aloud, the others by their number); `skip` skips the update; `rollback` puts weights and moments back to
   the newest checkpoint and goes on with the data behind the spike (arXiv:2204.02311 section 5.1);
 * out of memory (`micro_batches`): the update is computed in smaller pieces.
+
+On a GPU all that is looked at one update later (`late_checks`), where the device can leave a step out by itself: the
+same updates are skipped and the same incidents told, one update later, and the host waits for nothing between two logs.
 """  # noqa: E501
 
 import functools
@@ -30,6 +33,7 @@ from t5suite.training.checkpoints import load_state, newest_verified
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.resuming.resets import load_moments
 from t5suite.training.updates.incidents import Incidents
+from t5suite.training.updates.late_checks import LateNumbers, hindrance
 from t5suite.training.updates.micro_batches import MicroBatches, can_put_off, putting_off_exchange
 from t5suite.training.updates.spikes import POLICIES, SpikeCount, SpikeDetector
 
@@ -126,6 +130,7 @@ class SafeUpdates:
         self.counted = {"since_log": [0, 0], "run": [0, 0]}
         self._grad_norm = self._items = self._update_loss = self._loss_before = None
         self._in_backward = False
+        self._late: LateNumbers | None = None
         # A loss that is no number is handled here; the trainer's own filter would look at every micro-batch.
         self.args.logging_nan_inf_filter = False
         self.add_callback(UpdateCallback(self))
@@ -210,6 +215,24 @@ class SafeUpdates:
 
     # What is done about an update
 
+    def choose_checks(self, optimizer) -> None:
+        """`--update_checks`: whether updates are looked at before they are made, or one later.
+
+        Raises:
+          ConfigError: late was asked for and cannot be.
+        """
+        choice = getattr(self.args, "update_checks", "auto")
+        self._late = None
+        if hasattr(getattr(optimizer, "optimizer", None), "found_inf"):
+            optimizer.optimizer.found_inf = None  # of a training before this one
+        if choice == "now" or (choice == "auto" and self.args.device.type != "cuda"):
+            return
+        reason = hindrance(optimizer, self.loss_spikes, self.accelerator)
+        if reason is None:
+            self._late = LateNumbers(self.args.device)
+        elif choice == "late":
+            raise ConfigError(f"--update_checks late: {reason}; choose auto or now")
+
     def begin_update(self) -> None:
         """Before the first micro-batch of an update."""
         self._update_loss = self._grad_norm = None
@@ -224,6 +247,9 @@ class SafeUpdates:
           NumericsError: too many updates in a row were skipped, or weights rolled back.
         """
         step = self.state.global_step + 1
+        if self._late is not None:
+            self._settle_late(step)
+            return
         grew = self.micro_batches.failure is not None
         totals = UpdateVote(self.ranks).take(self._update_loss, self._grad_norm, self.stop_requested(), grew)
         self.stop_agreed |= totals.stop
@@ -232,6 +258,38 @@ class SafeUpdates:
             self._agree_on_pieces(step)
         if self._is_broken(totals):
             self._tr_loss.copy_(self._loss_before)
+        self._judge(model, step, totals)
+
+    def _settle_late(self, step: int) -> None:
+        """Leaves the update out on the device if a number of it is none; the one before is judged now."""
+        self.judge_late()
+        self.stop_agreed |= self.stop_requested()
+        self._count(0)
+        if self.micro_batches.failure is not None:
+            self._agree_on_pieces(step)
+        broken = self._late.put(step, self._update_loss, self._grad_norm, self._items)
+        self._tr_loss.copy_(torch.where(broken.bool(), self._loss_before, self._tr_loss))
+        self.optimizer.optimizer.found_inf = broken
+
+    def judge_late(self) -> None:
+        """Judges the update whose numbers are on their way: before the next one, a log or a checkpoint.
+
+        Raises:
+          NumericsError: too many updates in a row were skipped.
+        """
+        late = self._late.take() if self._late is not None else None
+        if late is None:
+            return
+        totals, items = Totals(late.loss, late.grad_norm), self._items
+        self._items = late.items
+        if self._is_broken(totals) and hasattr(self.optimizer.optimizer, "count_back"):
+            self.optimizer.optimizer.count_back()
+        self._judge(self.model, late.step, totals)
+        self._items = items
+
+    def _judge(self, model, step: int, totals: Totals) -> None:
+        """What an update's numbers mean."""
+        if self._is_broken(totals):
             self._count(1)
             self._skip(model, step, "non_finite", totals, self._cause(totals))
             return
@@ -268,7 +326,8 @@ class SafeUpdates:
         self.skipped_updates += 1
         self.in_a_row += 1
         if self.accelerator.distributed_type.value != "DEEPSPEED":
-            model.zero_grad(set_to_none=True)
+            if self._late is None:
+                model.zero_grad(set_to_none=True)
             ours = True
         else:
             ours = self._skipped_by_deepspeed()
@@ -362,6 +421,7 @@ class SafeUpdates:
 
         To the trainer's sums a broken update has added nothing, and its means are over all updates.
         """
+        self.judge_late()
         for name, span in (("loss", "since_log"), ("train_loss", "run")):
             updates, broken = self.counted[span]
             if name in logs and broken:
@@ -382,6 +442,7 @@ class UpdateCallback(TrainerCallback):
     def remember(self) -> dict:
         """What a checkpoint remembers, as JSON values; the same on every rank."""
         trainer = self.trainer
+        trainer.judge_late()
         return {
             "skipped_updates": trainer.skipped_updates,
             "in_a_row": trainer.in_a_row,
@@ -404,6 +465,7 @@ class UpdateCallback(TrainerCallback):
     def on_train_begin(self, args, state, control, **kwargs):
         """Incidents behind the step that the run goes on from will happen again."""
         self.trainer.incidents.drop_after(state.global_step)
+        self.trainer.choose_checks(kwargs.get("optimizer"))
 
     def on_step_begin(self, args, state, control, **kwargs):
         """An update begins."""
