@@ -18,18 +18,21 @@ class Answerer(ABC):
     """One model, its tokenizer and its collator.
 
     Attributes:
-      trees: whether candidates are read as one tree where the model can (`tree_decoding`): the same answers, sooner.
-      reads_trees: whether they are.
+      trees: whether candidates are read as one tree, where the model can (`tree_decoding`).
+      quick: whether greedy answers are written without transformers' `generate`, where the model can
+        (`greedy_decoding`). Both change nothing but the time that it takes.
     """
-
-    reads_trees = False
 
     def __init__(self, model, tokenizer, collator, device):
         self.model = model
         self.tokenizer = tokenizer
         self.collator = collator
         self.device = device
-        self.trees = True
+        self.trees = self.quick = True
+
+    def is_quick(self, method: str) -> bool:
+        """Whether `score` or `generate` goes its quick way with this model."""
+        return False
 
     @property
     def eos(self) -> int:

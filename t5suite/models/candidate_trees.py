@@ -19,7 +19,6 @@ from functools import cached_property
 import numpy as np
 
 START = -1  # the root reads the decoder's start token, which the model names
-NOWHERE = -1  # behind the edge of a candidate's last token
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +30,6 @@ class CandidateTree:
       depths: (N) how many tokens it has read behind the start token.
       sees: (N, N) bool; a node's row marks itself and the nodes on its way from the root.
       edge_nodes, edge_tokens: (E) a node, and a token that may follow.
-      edge_targets: (E) the node that has read it, too; NOWHERE behind a candidate's last token.
       paths: (C, L) the edges of each candidate, filled up with E.
     """
 
@@ -40,7 +38,6 @@ class CandidateTree:
     sees: np.ndarray
     edge_nodes: np.ndarray
     edge_tokens: np.ndarray
-    edge_targets: np.ndarray
     paths: np.ndarray
 
     @cached_property
@@ -48,17 +45,11 @@ class CandidateTree:
         """Tokens of the longest candidate."""
         return self.paths.shape[1]
 
-    def ends_with(self, eos: int) -> bool:
-        """Whether every candidate ends with this token, and has it nowhere else: who walks the tree knows the end."""
-        ends = np.full(len(self.edge_tokens), False)
-        ends[[path[path < len(ends)][-1] for path in self.paths if (path < len(ends)).any()]] = True
-        return bool(len(self.paths)) and bool(np.array_equal(ends, self.edge_tokens == eos))
-
 
 def tree_of(candidates) -> CandidateTree:
     """The tree of a row's candidates, as ids; an empty one has no edges."""
     nodes, tokens, depths, parents = {(): 0}, [START], [0], [0]
-    edges, edge_nodes, edge_tokens, edge_targets, paths = {}, [], [], [], []
+    edges, edge_nodes, edge_tokens, paths = {}, [], [], []
     for candidate in candidates:
         node, path = 0, []
         candidate = tuple(map(int, candidate))
@@ -67,7 +58,6 @@ def tree_of(candidates) -> CandidateTree:
             if edge == len(edge_nodes):
                 edge_nodes.append(node)
                 edge_tokens.append(token)
-                edge_targets.append(NOWHERE)
             path.append(edge)
             if place + 1 == len(candidate):
                 break
@@ -77,7 +67,7 @@ def tree_of(candidates) -> CandidateTree:
                 tokens.append(token)
                 depths.append(place + 1)
                 parents.append(node)
-            edge_targets[edge] = node = nodes[beginning]
+            node = nodes[beginning]
         paths.append(path)
     longest = max(map(len, paths), default=0)
     filled = [[*path, *[len(edges)] * (longest - len(path))] for path in paths]
@@ -87,7 +77,6 @@ def tree_of(candidates) -> CandidateTree:
         sees=_ways(parents),
         edge_nodes=np.array(edge_nodes, dtype=np.int64),
         edge_tokens=np.array(edge_tokens, dtype=np.int64),
-        edge_targets=np.array(edge_targets, dtype=np.int64),
         paths=np.array(filled, dtype=np.int64).reshape(len(paths), longest),
     )
 
@@ -106,8 +95,8 @@ class TreeBatch:
 
     Attributes:
       trees: the rows' trees.
-      tokens, depths, sees, edge_nodes, edge_tokens, edge_targets: as in `CandidateTree`, with rows in front: B, or 1.
-        Nodes that fill up see themselves alone; edges that fill up have the token -1, which nothing writes.
+      tokens, depths, sees, edge_nodes, edge_tokens: as in `CandidateTree`, with rows in front: B, or 1.
+        Nodes that fill up see themselves alone; edges that fill up have the token -1, which nothing is.
     """
 
     trees: list[CandidateTree]
@@ -116,12 +105,18 @@ class TreeBatch:
     sees: np.ndarray
     edge_nodes: np.ndarray
     edge_tokens: np.ndarray
-    edge_targets: np.ndarray
 
     @property
     def num_nodes(self) -> int:
         """Nodes of the largest tree."""
         return self.tokens.shape[1]
+
+    def rows(self, chunk: slice) -> "TreeBatch":
+        """Some of the rows."""
+        return TreeBatch(self.trees[chunk], *(getattr(self, name)[chunk] for name in FILLED))
+
+
+FILLED = ("tokens", "depths", "sees", "edge_nodes", "edge_tokens")
 
 
 def batch_of(trees: list[CandidateTree], start: int, pad: int) -> TreeBatch:
@@ -154,7 +149,6 @@ def batch_of(trees: list[CandidateTree], start: int, pad: int) -> TreeBatch:
         sees=sees,
         edge_nodes=filled("edge_nodes", num_edges, 0),
         edge_tokens=filled("edge_tokens", num_edges, -1),
-        edge_targets=filled("edge_targets", num_edges, NOWHERE),
     )
 
 

@@ -3,13 +3,13 @@
     >>> reading = Seq2SeqAnswerer(model, tokenizer, collator, device).read(features)
     >>> reading.candidate_scores([[[1465, 1], [2841, 1]]])             # sums of log-probabilities
     [[-0.11, -2.31]]
-    >>> reading.generate(GenerationConfig(max_new_tokens=8), candidates=[[[1465, 1], [2841, 1]]])
+    >>> reading.generate(GenerationConfig(max_new_tokens=8, eos_token_id=1))
     [[([1465, 1], None)]]
     >>> reading.nll                                                    # of the labels, known from either
     [0.11]
 
-A T5's decoder reads all of a row's candidates as a tree (`tree_decoding`). From it come their scores, what greedy
-decoding writes while that stays within the tree, and the loss of targets that are in it.
+A T5's decoder is taken apart (`t5_decoder`): it reads all of a row's candidates as a tree, and writes greedy answers
+without transformers' `generate`. The loss of targets that were among what it read or wrote needs no pass of its own.
 Shapes: B examples, P pairs of example and candidate, S source and T target tokens, D width, V vocabulary, E edges.
 """
 
@@ -23,7 +23,9 @@ from t5suite.data.collators import IGNORED, Seq2SeqCollator, shift_right
 from t5suite.models.answerer import Answerer, answers_of, scores_of_pairs
 from t5suite.models.cached_prompts import plain
 from t5suite.models.candidate_trees import CandidateTree, batch_of, sums_of_paths, tree_of
-from t5suite.models.tree_decoding import MOST_NODES, read_tree, reads_trees
+from t5suite.models.greedy_decoding import write_greedily
+from t5suite.models.t5_decoder import takes_apart
+from t5suite.models.tree_decoding import MOST_NODES, edge_log_probs
 
 # Trees of rows with candidates of their own (ReCoRD) that are remembered.
 KEPT_TREES = 4096
@@ -37,9 +39,13 @@ class Seq2SeqAnswerer(Answerer):
         self._made = {}
 
     @cached_property
-    def reads_trees(self) -> bool:
-        """Whether candidates are read as trees."""
-        return self.trees and reads_trees(self.model)
+    def taken_apart(self) -> bool:
+        """Whether encoder and decoder are called by themselves."""
+        return (self.trees or self.quick) and takes_apart(self.model)
+
+    def is_quick(self, method: str) -> bool:
+        """Whether candidates are read as trees (`score`), or greedy answers written without `generate`."""
+        return {"score": self.trees, "generate": self.quick}.get(method, False) and self.taken_apart
 
     def tree(self, candidates) -> CandidateTree:
         """The tree of a row's candidates, made once for all rows that have the same."""
@@ -86,7 +92,7 @@ class Seq2SeqReading:
     @cached_property
     def hidden_BSD(self) -> torch.Tensor:
         """What the encoder says of the batch."""
-        if not self.answerer.reads_trees:
+        if not self.answerer.taken_apart:
             return self._outputs.encoder_last_hidden_state
         encoder = plain(self.answerer.model).encoder
         return encoder(input_ids=self.batch["input_ids"], attention_mask=self.mask_BS).last_hidden_state
@@ -98,7 +104,7 @@ class Seq2SeqReading:
         return self.answerer.model(**{name: self.batch[name] for name in names}, return_dict=True)
 
     def _nll_of(self, rows: list[int]) -> list[float]:
-        if self.answerer.reads_trees:
+        if self.answerer.taken_apart:
             picked = slice(None) if len(rows) == len(self.mask_BS) else torch.tensor(rows, device=self.mask_BS.device)
             logits_BTV = self.answerer.model(
                 encoder_outputs=BaseModelOutput(last_hidden_state=self.hidden_BSD[picked]),
@@ -111,38 +117,26 @@ class Seq2SeqReading:
         nll_BT = F.cross_entropy(logits_BTV.float().transpose(1, 2), labels_BT, ignore_index=IGNORED, reduction="none")
         return nll_BT.sum(dim=1).tolist()
 
-    def generate(self, generation_config, synced: bool = False, candidates=None, **options):
-        """As `Answerer.generate`; `options` go to transformers' `generate` (`logits_processor`, ...).
-
-        Args:
-          candidates: per example, the ids of what it is likely to write, which changes nothing but the time that it
-            takes: rows for which greedy decoding stays among them need not be written token by token.
-        """
-        trees = self._trees(candidates) if candidates is not None and not options and not synced else None
-        longest, eos = max((tree.longest for tree in trees or ()), default=0), self.answerer.eos
-        if not trees or not writes_plainly(self.answerer.model, generation_config, eos, longest):
-            return self._written(slice(None), generation_config, synced, **options)
-        if not all(tree.ends_with(eos) for tree in set(trees)):
-            return self._written(slice(None), generation_config, synced, **options)
-        walk = self._read(trees).walk(eos, longest)
-        answers = {row: [(ids, None)] for row, ids in enumerate(walk.ids) if ids}
-        self._known_nll |= {row: walk.nll[row] for row, [(ids, _)] in answers.items() if ids == self._targets[row]}
-        rest = [row for row in range(len(trees)) if row not in answers]
-        if rest:
-            picked = torch.tensor(rest, device=self.mask_BS.device)
-            answers |= dict(zip(rest, self._written(picked, generation_config), strict=True))
-        return [answers[row] for row in range(len(trees))]
-
-    def _written(self, rows, generation_config, synced: bool = False, **options):
-        written = self.answerer.model.generate(
-            encoder_outputs=BaseModelOutput(last_hidden_state=self.hidden_BSD[rows]),
-            attention_mask=self.mask_BS[rows],
+    def generate(self, generation_config, synced: bool = False, **options):
+        """As `Answerer.generate`; `options` go to transformers' `generate` (`logits_processor`, ...)."""
+        answerer = self.answerer
+        if answerer.is_quick("generate") and not synced and not options:
+            eos, start = answerer.eos, answerer.collator.decoder_start_token_id
+            if writes_plainly(answerer.model, generation_config, eos, start):
+                most = generation_config.max_new_tokens
+                written = write_greedily(answerer.model, self.hidden_BSD, self.mask_BS, start, eos, most)
+                of_rows = zip(written.ids, written.nll, self._targets, strict=True)
+                self._known_nll |= {row: nll for row, (ids, nll, target) in enumerate(of_rows) if ids == target}
+                return [[(ids, None)] for ids in written.ids]
+        written = answerer.model.generate(
+            encoder_outputs=BaseModelOutput(last_hidden_state=self.hidden_BSD),
+            attention_mask=self.mask_BS,
             generation_config=generation_config,
             synced_gpus=synced,
             **options,
         )
         # The first token is the decoder's start token, which some families also use as their end token.
-        return answers_of(self.answerer, written, 1, len(self.mask_BS[rows]))
+        return answers_of(answerer, written, 1, len(self.mask_BS))
 
     def candidate_scores(self, candidates, most=lambda number: number) -> list[list[float]]:
         """Log-probabilities of each example's candidates.
@@ -156,8 +150,10 @@ class Seq2SeqReading:
         trees = self._trees(candidates)
         if trees is None:
             return self._scores_of_pairs(candidates, most)
-        edges_BE = self._read(trees).edge_log_probs().double().cpu().numpy()
-        scores = sums_of_paths(trees, edges_BE)
+        collator = self.answerer.collator
+        batch = batch_of(trees, collator.decoder_start_token_id, collator.pad_token_id)
+        edges_BE = edge_log_probs(self.answerer.model, batch, self.hidden_BSD, self.mask_BS)
+        scores = sums_of_paths(trees, edges_BE.double().cpu().numpy())
         for row, (target, of_row) in enumerate(zip(self._targets, candidates, strict=True)):
             place = next((c for c, ids in enumerate(of_row) if list(ids) == target), None)
             if place is not None:
@@ -165,16 +161,11 @@ class Seq2SeqReading:
         return scores
 
     def _trees(self, candidates) -> list[CandidateTree] | None:
-        if not self.answerer.reads_trees:
+        if not self.answerer.is_quick("score"):
             return None
         trees = [self.answerer.tree(of_row) for of_row in candidates]
         fits = all(len(tree.paths) and len(tree.tokens) <= MOST_NODES for tree in trees)
         return trees if fits else None
-
-    def _read(self, trees):
-        collator = self.answerer.collator
-        batch = batch_of(trees, collator.decoder_start_token_id, collator.pad_token_id)
-        return read_tree(self.answerer.model, batch, self.hidden_BSD, self.mask_BS)
 
     @cached_property
     def _targets(self) -> list[list[int]]:
@@ -197,22 +188,24 @@ class Seq2SeqReading:
         return scores_of_pairs(candidates, score, mask_BS.shape[1], most)
 
 
-def writes_plainly(model, generation_config, eos: int, longest: int) -> bool:
-    """Whether `generate` takes the likeliest token at each step, as the model gives it, for at least so many tokens.
+def writes_plainly(model, generation_config, eos: int, start: int) -> bool:
+    """Whether `generate` takes the likeliest token at each step, as the model gives it, from this token to that one.
 
     What the call leaves open the checkpoint's own settings decide, as in transformers.
     """
     given = generation_config.to_diff_dict()
     settings = {**model.generation_config.to_diff_dict(), **given}
     plain_values = all(value in NEUTRAL.get(name, (None,)) for name, value in settings.items() if name not in IDLE)
-    return plain_values and settings.get("eos_token_id") == eos and (given.get("max_new_tokens") or 0) >= longest
+    ends = settings.get("eos_token_id"), settings.get("decoder_start_token_id")
+    return plain_values and ends == (eos, start) and (given.get("max_new_tokens") or 0) > 0
 
 
 # Settings that change nothing of greedy decoding, or are looked at on their own.
 IDLE = frozenset(
     "max_length max_new_tokens length_penalty early_stopping temperature top_k top_p typical_p min_p top_h "
     "epsilon_cutoff eta_cutoff bos_token_id eos_token_id pad_token_id decoder_start_token_id use_cache "
-    "transformers_version _from_model_config output_attentions output_hidden_states".split()
+    "transformers_version _from_model_config output_attentions output_hidden_states num_assistant_tokens "
+    "num_assistant_tokens_schedule assistant_confidence_threshold assistant_lookbehind target_lookbehind".split()
 )
 # Values of the others that change nothing.
 NEUTRAL = {

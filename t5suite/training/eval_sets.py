@@ -119,16 +119,10 @@ def make_eval_set(
         features=features,
         compute_metrics=bind_compute_metrics(task, tokenizer, row_list, role),
         method=method,
-        candidates=tokenize_candidates(task, row_list, encoding) if has_candidates(task, method, encoding) else None,
+        candidates=tokenize_candidates(task, row_list, encoding) if method == "score" else None,
         max_target_tokens=1 if method == "classify" else longest_target(task, encoding, row_list, features),
         encoding=encoding,
     )
-
-
-def has_candidates(task: Task, method: str, encoding: TextEncoding) -> bool:
-    """Whether an evaluation has a use for the task's candidates: to choose from, or to foresee what is written."""
-    foresees = method == "generate" and type(encoding) is TextEncoding and task.has_candidates
-    return method == "score" or foresees
 
 
 def selection_eval_sets(

@@ -18,8 +18,8 @@ logger = logging.getLogger(__name__)
 
 # Flags that only generation heeds.
 GENERATION_FLAGS = ("generation_num_beams", "generation_max_length")
-# Flags that only trees of candidates heed, which encoders with a decoder read.
-TREE_FLAGS = ("candidate_trees", "eval_batch_tokens")
+# Flags of the quick ways to evaluate, which only encoders with a decoder have.
+QUICK_FLAGS = ("candidate_trees", "quick_decoding", "eval_batch_tokens")
 
 
 def check_positions(model, data) -> None:
@@ -64,7 +64,7 @@ def warn_of_idle_family_flags(changed: dict, encoding: TextEncoding) -> list[str
         (heads, GENERATION_FLAGS, "an encoder's head gives the answer"),
         (heads, ("max_target_length",), "an encoder's head writes nothing"),
         (heads and encoding.words is None, ("label_smoothing_factor", "z_loss"), "the head gives a number"),
-        (type(encoding) is not TextEncoding, TREE_FLAGS, "only T5 reads answers as trees"),
+        (type(encoding) is not TextEncoding, QUICK_FLAGS, "only a T5 can be evaluated so"),
         (not hasattr(encoding, "separator"), ("answer_separator",), "prompt and answer do not share a row"),
     ]
     idle = {name: why for applies, names, why in reasons if applies for name in names if name in changed}

@@ -27,6 +27,7 @@ from t5suite.data.formats.rows import RowSource
 from t5suite.data.module_batches import ModuleCollator
 from t5suite.data.shapes import with_few_shapes
 from t5suite.data.sources import DataOptions
+from t5suite.data.token_cache import TokenCache
 from t5suite.data.training_data import (
     Mixing,
     Schedule,
@@ -45,8 +46,8 @@ from t5suite.tasks.task_files import load_registry
 from t5suite.training.callbacks import BestPerTaskCallback, MetricsCallback, note_final
 from t5suite.training.cut_texts import warn_of_cut_texts
 from t5suite.training.eval_sets import load_eval_sets, selection_eval_sets, widen_for_training_targets
-from t5suite.training.evaluation import Decoding, EvalSet, Evaluator, Report, task_values
-from t5suite.training.family_checks import GENERATION_FLAGS, TREE_FLAGS, check_module, check_positions
+from t5suite.training.evaluation import Decoding, EvalSet, Evaluator, Report, batch_tokens, task_values
+from t5suite.training.family_checks import GENERATION_FLAGS, QUICK_FLAGS, check_module, check_positions
 from t5suite.training.flags.tracking import add_profile
 from t5suite.training.losses import ModuleLoss, SquaredLoss
 from t5suite.training.monitoring.progress import shows_bars
@@ -188,7 +189,8 @@ def load_data(
     training_sets, missing, features = [], [], []
     if trains:
         training_sets, missing = load_training_sets(plan.train, options, subset, seed, allow_missing)
-        features = tokenize_training_sets(training_sets, tokenizer, lengths, encoding)
+        cache = TokenCache(options.token_cache)
+        features = tokenize_training_sets(training_sets, tokenizer, lengths, encoding, cache)
         for part, tokens in zip(training_sets, features, strict=True):
             warn_of_cut_texts(f"{part.task.benchmark}/{part.task.name}", tokens, part.task.lengths(lengths))
     described = {f"{part.task.name}.train": part.describe() for part in training_sets}
@@ -217,7 +219,7 @@ def make_collator(model, fp16_or_bf16: bool = False) -> Seq2SeqCollator:
 
 
 def make_evaluator(collator, tokenizer, args, accelerator, show_progress: bool) -> Evaluator:
-    """An `Evaluator` that heeds the flags of generated answers, trees of candidates, batches and loss."""
+    """An `Evaluator` that heeds the flags of generated answers, quick ways, batches and loss."""
     bars = (lambda turns, name: tqdm(turns, desc=f"evaluating {name}", leave=False)) if show_progress else None
     synced = accelerator.num_processes > 1 and accelerator.distributed_type.value in ("DEEPSPEED", "FSDP")
     decoding = Decoding(
@@ -225,8 +227,9 @@ def make_evaluator(collator, tokenizer, args, accelerator, show_progress: bool) 
         max_length=args.generation_max_length,
         synced=synced,
         trees=args.candidate_trees,
+        quick=args.quick_decoding,
         loss=args.eval_loss,
-        batch_tokens=args.eval_batch_tokens if args.evaluates_by_tokens else None,
+        batch_tokens=batch_tokens(args.eval_batch_tokens, accelerator.device) if args.evaluates_by_tokens else None,
     )
     return Evaluator(collator, tokenizer, decoding, args.per_device_eval_batch_size, accelerator, bars)
 
@@ -241,7 +244,9 @@ def warn_of_idle_flags(changed: dict, plan: Plan, trains: bool, predicts: bool) 
         (alone, ("select",), "there is one task"),
         (not predicts, ("max_predict_samples", "test_file"), "test splits are predicted with --do_predict only"),
         (changed.get("eval_method") in ("score", "loss"), GENERATION_FLAGS, "this --eval_method writes nothing"),
-        (changed.get("eval_method") == "loss", (*TREE_FLAGS, "eval_loss"), "the loss is all that is evaluated"),
+        (changed.get("eval_method") == "loss", (*QUICK_FLAGS, "eval_loss"), "the loss is all that is evaluated"),
+        (changed.get("eval_method") == "score" and plan.alone, ("quick_decoding",), "nothing is written"),
+        (changed.get("eval_method") != "score", ("candidate_trees",), "nothing is scored"),
         (True, ("predict_with_generate", "sortish_sampler"), "evaluation always writes or scores whole answers"),
         (True, ("eval_accumulation_steps", "batch_eval_metrics", "prediction_loss_only"), "evaluation is our own"),
     ]
@@ -266,13 +271,13 @@ def make_trainer(
         args.eval_strategy = type(args.eval_strategy)("no")
     check_positions(model, data)
     collator = make_collator(model, args.fp16 or args.bf16)
-    transformed = with_transform(collator, plug_ins)
-    if plug_ins.transforms_evaluation and family_of_model(model) == "causal":
-        raise ConfigError("--transform_evaluation: prompts of decoder-only models are not collated for evaluation")
     features = TokenArrays.concatenate(data.features) if data.features else None
     shaped = shaped_collator(collator, features, order, args)
-    loss = SquaredLoss() if getattr(model.config, "problem_type", None) == "regression" else None
+    transformed = with_transform(collator, plug_ins)
     trained = with_transform(shaped, plug_ins)
+    if plug_ins.transforms_evaluation and family_of_model(model) == "causal":
+        raise ConfigError("--transform_evaluation: prompts of decoder-only models are not collated for evaluation")
+    loss = SquaredLoss() if getattr(model.config, "problem_type", None) == "regression" else None
     if isinstance(model, OwnModel):
         check_module(args, eval_sets)
         loss = ModuleLoss()
@@ -288,11 +293,11 @@ def make_trainer(
         loss=loss,
         processing_class=tokenizer,
     )
+    if args.torch_compile:
+        compile_each_shape(trainer, shaped.num_shapes)
     evaluates = transformed if plug_ins.transforms_evaluation else collator
     show_progress = trainer.is_world_process_zero() and shows_bars(args)
     trainer.evaluator = make_evaluator(evaluates, tokenizer, args, trainer.accelerator, show_progress)
-    if args.torch_compile:
-        compile_each_shape(trainer, shaped.num_shapes)
     if plug_ins.batch_metrics:
         trainer.measure(plug_ins.batch_metrics)
     add_plug_in_callbacks(trainer, plug_ins.callbacks)
@@ -301,9 +306,6 @@ def make_trainer(
         trainer.add_callback(EarlyStoppingCallback(early_stopping_patience=patience))
     return trainer, rates
 
-
-def example_namer(names: list[str], features: list[TokenArrays]):
-    """Index into the tasks' examples, one task behind the other -> a name that says which it is.
 
 # Shapes of batches under --torch_compile, if --length_buckets does not say how many: as many as it compiles by default.
 COMPILED_SHAPES = 8
@@ -326,6 +328,9 @@ def compile_each_shape(trainer: SuiteTrainer, num_shapes: int) -> None:
         limit = torch._dynamo.config.recompile_limit
         torch._dynamo.config.recompile_limit = max(limit, num_shapes)
 
+
+def example_namer(names: list[str], features: list[TokenArrays]):
+    """Index into the tasks' examples, one task behind the other -> a name that says which it is.
 
     >>> example_namer(["cola", "rte"], [cola_tokens, rte_tokens])(len(cola_tokens) + 7)
     'rte.train:7'

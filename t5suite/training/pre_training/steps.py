@@ -48,6 +48,7 @@ def pre_training_output_dir(model: str | None, objective: str = "span_corruption
 
 # Flags that only one kind of text heeds.
 FILE_FLAGS = ("train_file", "validation_file")
+BUILD_FLAGS = ("bad_lines", "document_separator", "tokenizer_engine")
 STREAM_FLAGS = ("shuffle_buffer_size", "num_virtual_streams")
 OBJECTIVE_FLAGS = (
     "targets_length noise_density mean_span_length random_roll mode_tokens mask_units collocations sentence_pairs "
@@ -70,7 +71,7 @@ def warn_of_idle_flags(changed: dict, trains: bool, objective: str) -> list[str]
         ("validation_file" in changed, ("validation_fraction",), "there is a --validation_file"),
         (not files and not built, ("validation_fraction",), "the bundled text has a validation file"),
         (built, ("validation_fraction",), "the corpus was split when it was built"),
-        (built and not files, ("bad_lines", "document_separator", "tokenizer_engine"), "the corpus was read when it was built"),
+        (built and not files, BUILD_FLAGS, "the corpus was read when it was built"),
         (not has_columns, ("text_column_name",), "no file has columns"),
         (not has_lines, ("text_unit",), "no file is .txt"),
         (not changed.get("streaming"), STREAM_FLAGS, "the text is no stream"),

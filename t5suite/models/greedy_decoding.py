@@ -1,0 +1,100 @@
+"""Greedy answers of a T5, with the work that is left to do and no more.
+
+    >>> write_greedily(model, hidden_BSD, mask_BS, start=0, eos=1, most_tokens=4)
+    Written(ids=[[1465, 1], [2841, 1]], nll=[0.11, 0.02])
+
+Writes what transformers' `generate` writes without beams, sampling or processors. A row that has ended is worked on no
+longer; a short answer attends to the encoder's states as they are (`t5_decoder`), a long one to keys and values made of
+them once. Shapes: B rows, A rows that have not ended, T tokens written, S source tokens, D model width.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from t5suite.models.cached_prompts import plain
+from t5suite.models.t5_decoder import (
+    Source,
+    attended,
+    bias_by_distance,
+    cross_attention,
+    final_states,
+    keys_and_values,
+    likeliest,
+    projected,
+)
+
+
+class Written(NamedTuple):
+    """Answers, and how likely they are.
+
+    Attributes:
+      ids: by row, the tokens, with end-of-sequence where it was written.
+      nll: by row, the nats of those tokens.
+    """
+
+    ids: list[list[int]]
+    nll: list[float]
+
+
+def write_greedily(model, hidden_BSD, mask_BS, start: int, eos: int, most_tokens: int) -> Written:
+    """The likeliest token, and the likeliest behind that, until end-of-sequence or so many tokens.
+
+    Args:
+      hidden_BSD, mask_BS: the encoder's states, and 1 for a token.
+    """
+    model, device, num_rows = plain(model), hidden_BSD.device, len(hidden_BSD)
+    written_BT = torch.full((num_rows, most_tokens), -1, device=device)
+    nll_B = torch.zeros(num_rows, device=device)
+    active_A = torch.arange(num_rows, device=device)
+    token_A = torch.full((num_rows,), start, device=device)
+    rows = _Rows(model, Source.of(hidden_BSD, mask_BS, most_tokens), most_tokens)
+    for step in range(most_tokens):
+        token_A, nll_A = likeliest(model, rows.read(token_A))
+        written_BT[active_A, step] = token_A
+        nll_B[active_A] += nll_A
+        left = token_A.ne(eos).nonzero()[:, 0]
+        if len(left) == 0:
+            break
+        if len(left) < len(active_A):
+            active_A, token_A = active_A[left], token_A[left]
+            rows.keep(left)
+    return Written([[token for token in row if token >= 0] for row in written_BT.tolist()], nll_B.tolist())
+
+
+class _Rows:
+    """What the decoder keeps of the rows that have not ended: keys and values of its own tokens, and of the source."""
+
+    def __init__(self, model, source: Source, most_tokens: int):
+        self.model, self.source, self.length = model, source, 0
+        blocks = [block.layer for block in model.decoder.block]
+        self.own = [None] * len(blocks)
+        self.kept = [keys_and_values(cross.EncDecAttention, source) for _, cross, _ in blocks]
+        self.biases = [
+            bias_by_distance(own.SelfAttention, most_tokens) if own.SelfAttention.has_relative_attention_bias else None
+            for own, _, _ in blocks
+        ]
+
+    def read(self, token_A) -> torch.Tensor:
+        """One token more in every row: what the output layer takes (A, D)."""
+        self.length += 1
+        x_A1D = self.model.decoder.embed_tokens(token_A[:, None])
+        for i, block in enumerate(self.model.decoder.block):
+            own, cross, feed_forward = block.layer
+            if self.biases[i] is not None:  # T5's other layers share the first one's
+                bias_1H1T = self.biases[i][:, : self.length].flip(-1)[None, :, None]
+            query, key, value = projected(own.SelfAttention, own.layer_norm(x_A1D), "q", "k", "v")
+            before = self.own[i]
+            self.own[i] = [key, value] if before is None else [torch.cat(p, 2) for p in zip(before, (key, value))]
+            bias = bias_1H1T.expand(len(x_A1D), -1, -1, -1)
+            x_A1D = x_A1D + attended(own.SelfAttention, query, *self.own[i], bias)
+            attention = cross.EncDecAttention
+            x_A1D = x_A1D + cross_attention(attention, cross.layer_norm(x_A1D), self.source, self.kept[i])
+            x_A1D = feed_forward(x_A1D)
+        return final_states(self.model, x_A1D)[:, 0]
+
+    def keep(self, left_A) -> None:
+        """Forgets all rows but these."""
+        self.source = self.source.rows(left_A)
+        self.own = [[part[left_A] for part in pair] for pair in self.own]
+        self.kept = [None if pair is None else [part[left_A] for part in pair] for pair in self.kept]

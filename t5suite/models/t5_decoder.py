@@ -1,0 +1,169 @@
+"""The parts of transformers' own T5 decoder, called one by one: for a row that is a tree, or one token more.
+
+    >>> takes_apart(model)                                            # a T5, mT5 or umT5 as it came, in one piece
+    True
+    >>> x_BND = x_BND + cross_attention(layer.EncDecAttention, layer.layer_norm(x_BND), source)
+
+Cross-attention often has few queries here for many keys (source tokens). Where that is less work, queries are taken
+into the space of the encoder's states instead of all states into the space of keys and values: with weights K and V,
+(x Q) (h K)' = (x Q K') h' and a (h V) = (a h) V. The same numbers but for rounding.
+
+Shapes: B rows, N tokens that the decoder reads, S source tokens, D model width, H heads, K width of a head.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from t5suite.models.cached_prompts import plain
+
+
+def takes_apart(model) -> bool:
+    """Whether a model's decoder is transformers' own T5, mT5 or umT5, whole in this process, in a dtype that is wide
+    enough (float16 needs T5's clamps), and without learned prompts in front of what it reads."""
+    inner = plain(model)
+    if not _is_stock(inner, DECODERS) or model.dtype == torch.float16:
+        return False
+    layers = [layer for b in inner.decoder.block for layer in (b.layer[0].SelfAttention, b.layer[1].EncDecAttention)]
+    stock = all(_is_stock(layer, DECODERS.values()) for layer in layers)
+    adapters = getattr(model, "peft_config", None) or {}
+    return stock and not any(config.is_prompt_learning for config in adapters.values()) and not _in_pieces(model)
+
+
+def _is_stock(module, names) -> bool:
+    return type(module).__name__ in names and type(module).__module__.startswith("transformers.models.")
+
+
+def _in_pieces(model) -> bool:
+    """Whether weights lie on several ranks, or on no device yet, and are put together by the whole model alone."""
+    return any(p.numel() == 0 or hasattr(p, "ds_id") or hasattr(p, "placements") for p in model.parameters()) or any(
+        type(module).__name__ == "FullyShardedDataParallel" or hasattr(module, "_hf_hook") for module in model.modules()
+    )
+
+
+@dataclass(frozen=True)
+class Source:
+    """What the encoder said: its states, and who may be seen (bool (B, 1, 1, S); None: everybody).
+
+    Attributes:
+      reads: how many tokens the decoder will read of each row, by which the cheaper way to attend is chosen.
+    """
+
+    hidden_BSD: torch.Tensor
+    mask_B11S: torch.Tensor | None
+    reads: int
+
+    @classmethod
+    def of(cls, hidden_BSD, mask_BS, reads: int) -> "Source":
+        """Of the encoder's states and its mask (1 for a token)."""
+        return cls(hidden_BSD, None if bool(mask_BS.all()) else mask_BS.bool()[:, None, None, :], reads)
+
+    def rows(self, rows_A) -> "Source":
+        """Of these rows alone."""
+        return Source(self.hidden_BSD[rows_A], None if self.mask_B11S is None else self.mask_B11S[rows_A], self.reads)
+
+
+def bias_by_distance(attention, longest: int) -> torch.Tensor:
+    """T5's bias of a token that stands 0, 1, ... tokens before the one that looks (H, longest)."""
+    return attention.compute_bias(longest, longest)[0, :, -1].flip(-1)
+
+
+def final_states(model, x_BND) -> torch.Tensor:
+    """What the output layer takes."""
+    x_BND = model.decoder.final_layer_norm(x_BND)
+    return x_BND * model.config.d_model**-0.5 if SCALED[type(model).__name__](model.config) else x_BND
+
+
+def projected(attention, x_BND, *names: str) -> list[torch.Tensor]:
+    """Queries, keys, values ("q", "k", "v") by head (B, H, N, K)."""
+    shape = attention.n_heads, attention.key_value_proj_dim
+    return [getattr(attention, name)(x_BND).unflatten(-1, shape).transpose(1, 2) for name in names]
+
+
+def attended(attention, query_BHNK, key_BHSK, value_BHSK, bias) -> torch.Tensor:
+    """Attention with T5's bias, or a mask, without scaling; as the block adds it (B, N, D)."""
+    if bias is not None and bias.dtype != torch.bool:
+        bias = bias.to(query_BHNK.dtype)
+    found = F.scaled_dot_product_attention(query_BHNK, key_BHSK, value_BHSK, attn_mask=bias, scale=1.0)
+    return attention.o(found.transpose(1, 2).flatten(2))
+
+
+def keys_and_values(attention, source: Source) -> list[torch.Tensor] | None:
+    """Of cross-attention; None where attending to the states themselves is less work."""
+    return None if _absorbs(attention, source) else projected(attention, source.hidden_BSD, "k", "v")
+
+
+def cross_attention(attention, x_BND, source: Source, kept=None) -> torch.Tensor:
+    """Attention to the source; `kept` is what `keys_and_values` said."""
+    (query_BHNK,) = projected(attention, x_BND, "q")
+    if kept is None:
+        return _absorbed_attention(attention, query_BHNK, source)
+    return attended(attention, query_BHNK, *kept, source.mask_B11S)
+
+
+def _absorbs(attention, source: Source) -> bool:
+    """Whether taking queries to the states is less work than taking states to keys and values; plain weights only."""
+    weights = all(type(part) is nn.Linear and not _hooked(part) for part in (attention.k, attention.v))
+    num_source = source.hidden_BSD.shape[1]
+    by_query = source.reads * (attention.inner_dim + attention.n_heads * num_source)
+    by_state = num_source * attention.inner_dim + source.reads * num_source * attention.inner_dim / attention.d_model
+    return weights and by_query < by_state
+
+
+def _hooked(part) -> bool:
+    return bool(part._forward_hooks or part._forward_pre_hooks)
+
+
+def _absorbed_attention(attention, query_BHNK, source: Source) -> torch.Tensor:
+    """Attention whose keys and values are the states themselves. Weights are never copied for each row: heads go in
+    front of rows where they meet weights, and behind where they meet states."""
+    hidden_BSD = source.hidden_BSD.to(query_BHNK.dtype)
+    num_rows, num_heads, num_nodes, width = query_BHNK.shape
+    key_HKD, value_HKD = (
+        part.weight.view(num_heads, width, -1).to(query_BHNK.dtype) for part in (attention.k, attention.v)
+    )
+    query_HXK = query_BHNK.transpose(0, 1).flatten(1, 2)
+    query_BHND = torch.bmm(query_HXK, key_HKD).unflatten(1, (num_rows, num_nodes)).transpose(0, 1)
+    scores_BYS = torch.bmm(query_BHND.flatten(1, 2), hidden_BSD.transpose(1, 2)).float()
+    if source.mask_B11S is not None:
+        scores_BYS = scores_BYS.masked_fill(~source.mask_B11S[:, 0], -torch.inf)
+    context_BYD = torch.bmm(scores_BYS.softmax(-1).to(hidden_BSD.dtype), hidden_BSD)
+    context_HXD = context_BYD.unflatten(1, (num_heads, num_nodes)).transpose(0, 1).flatten(1, 2)
+    found_HBNK = torch.bmm(context_HXD, value_HKD.transpose(1, 2)).unflatten(1, (num_rows, num_nodes))
+    return attention.o(found_HBNK.permute(1, 2, 0, 3).flatten(2))
+
+
+def chunks_of_logits(states: torch.Tensor, vocab_size: int):
+    """Slices of the states' rows whose logits are kept at once; the rest of a row's shape counts."""
+    most = LOGITS_AT_ONCE.get(states.device.type, LOGITS_AT_ONCE["cuda"])
+    each = max(1, most // (states[0].numel() // states.shape[-1] * vocab_size)) if len(states) else 1
+    return (slice(start, start + each) for start in range(0, len(states), each))
+
+
+def likeliest(model, states_AD) -> tuple[torch.Tensor, torch.Tensor]:
+    """The likeliest token behind each state, and its nats (A)."""
+    tokens, nll = [], []
+    for chunk in chunks_of_logits(states_AD, model.config.vocab_size):
+        logits_CV = model.lm_head(states_AD[chunk]).float()
+        best_C = logits_CV.argmax(-1, keepdim=True)
+        tokens.append(best_C[:, 0])
+        nll.append(logits_CV.logsumexp(-1) - logits_CV.gather(1, best_C)[:, 0])
+    return torch.cat(tokens), torch.cat(nll)
+
+
+# Elements of logits that are kept at once: on a CPU as many as stay in its caches.
+LOGITS_AT_ONCE = {"cpu": 2**22, "cuda": 2**28}
+# transformers' models, and the attention in their decoders; by name, so that none is imported that is not there.
+DECODERS = {
+    "T5ForConditionalGeneration": "T5Attention",
+    "MT5ForConditionalGeneration": "MT5Attention",
+    "UMT5ForConditionalGeneration": "UMT5Attention",
+}
+# Whether the decoder's states are scaled before the output layer (transformers 5.23).
+SCALED = {
+    "T5ForConditionalGeneration": lambda config: config.scale_decoder_outputs,
+    "MT5ForConditionalGeneration": lambda config: False,
+    "UMT5ForConditionalGeneration": lambda config: config.tie_word_embeddings,
+}
