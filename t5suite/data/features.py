@@ -57,7 +57,9 @@ class Ragged:
 
     @classmethod
     def concatenate(cls, parts: list["Ragged"]) -> "Ragged":
-        """The rows of all parts, in order."""
+        """The rows of all parts, in order; a single part as it is, mapped or not."""
+        if len(parts) == 1:
+            return parts[0]
         starts = np.cumsum([0, *(len(part.values) for part in parts)])
         offsets = [part.offsets[:-1] + start for part, start in zip(parts, starts[:-1], strict=True)]
         return cls(np.concatenate([part.values for part in parts]), np.concatenate([*offsets, starts[-1:]]))

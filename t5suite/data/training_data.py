@@ -22,6 +22,7 @@ from t5suite.data.mixtures import draw_mixture, equal_rates, mixing_rates
 from t5suite.data.samplers import length_grouped_order, mixture_order, shuffled_order
 from t5suite.data.sources import DataOptions, LoadedSplit, MissingSplit, load_split
 from t5suite.data.subsets import few_shot_rows, select_rows, split_for_selection
+from t5suite.data.token_cache import TokenCache
 from t5suite.errors import ConfigError, DataError
 from t5suite.tasks.registry import Lengths, Task
 from t5suite.tasks.targets import label_id
@@ -132,22 +133,31 @@ def _load_training_set(task: Task, options: DataOptions, subset: Subset, seed: i
     )
 
 
-def tokenize_split(rows, task: Task, tokenizer, lengths: Lengths, split: str, encoding=None) -> TokenArrays:
+def tokenize_split(
+    rows, task: Task, tokenizer, lengths: Lengths, split: str, encoding=None, cache: TokenCache | None = None
+) -> TokenArrays:
     """`Dataset.map` with the task's tokenize lambda; cached by content, task, tokenizer, lengths and encoding."""
     encoding = encoding or TextEncoding(tokenizer, lengths)
-    tokenized = rows.map(
-        bind_encoding(encoding, task, split),
-        batched=True,
-        remove_columns=rows.column_names,
-        desc=f"tokenizing {task.name} {split}",
-        new_fingerprint=_fingerprint(rows, task, tokenizer, lengths, split, encoding.key),
-    )
-    return TokenArrays.from_dataset(tokenized)
+    fingerprint = _fingerprint(rows, task, tokenizer, lengths, split, encoding.key)
+
+    def make() -> TokenArrays:
+        tokenized = rows.map(
+            bind_encoding(encoding, task, split),
+            batched=True,
+            remove_columns=rows.column_names,
+            desc=f"tokenizing {task.name} {split}",
+            new_fingerprint=fingerprint,
+        )
+        return TokenArrays.from_dataset(tokenized)
+
+    return cache.get(fingerprint, make) if cache is not None and cache.serves(task, len(rows)) else make()
 
 
-def tokenize_training_sets(sets: list[TrainingSet], tokenizer, lengths: Lengths, encoding=None) -> list[TokenArrays]:
+def tokenize_training_sets(
+    sets: list[TrainingSet], tokenizer, lengths: Lengths, encoding=None, cache: TokenCache | None = None
+) -> list[TokenArrays]:
     """The tokenized examples of each set; an expanded row (ReCoRD) gives several, a left-out one (WSC) none."""
-    features = [tokenize_split(part.rows, part.task, tokenizer, lengths, "train", encoding) for part in sets]
+    features = [tokenize_split(part.rows, part.task, tokenizer, lengths, "train", encoding, cache) for part in sets]
     for part, tokens in zip(sets, features, strict=True):
         if len(tokens) == 0:
             raise DataError(f"{part.loaded.origin}: none of the {len(part.rows)} rows makes a training example")
@@ -192,8 +202,15 @@ def _single_task_order(lengths, schedule: Schedule, seed: int) -> Callable[[int]
 
 def _fingerprint(rows, task: Task, tokenizer, lengths: Lengths, split: str, encoding_key: str) -> str:
     """The same for the same rows, task entry, tokenizer, lengths and encoding, in every process."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    vocabulary = backend.to_str() if backend is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
-    parts = [rows._fingerprint, json.dumps(task.entry, sort_keys=True), vocabulary, str(tuple(lengths)), split]
+    parts = [rows._fingerprint, json.dumps(task.entry, sort_keys=True), _vocabulary(tokenizer)]
+    parts += [str(tuple(lengths)), split]
     parts += [encoding_key] if encoding_key else []
     return hashlib.sha256("\x00".join(parts).encode()).hexdigest()[:32]
+
+
+def _vocabulary(tokenizer) -> str:
+    """All that makes ids of texts, without what the last call left behind: its lengths stand in the backend, too."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return json.dumps(tokenizer.get_vocab(), sort_keys=True)
+    return json.dumps({**json.loads(backend.to_str()), "truncation": None, "padding": None}, sort_keys=True)

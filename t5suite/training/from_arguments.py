@@ -215,6 +215,7 @@ def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None, plug
             data_args.data_revision,
             plan.sources,
             tokenizer,
+            token_cache=data_args.token_cache,
         ),
         tokenizer,
         lengths_of(data_args),

@@ -1,0 +1,132 @@
+"""Tokenized rows are kept by what they were made of, found again whole, and never taken where they are not."""
+
+import multiprocessing
+import os
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+import datasets
+import numpy as np
+from absl.testing import parameterized
+
+from t5suite.data import token_cache
+from t5suite.data.features import Ragged, TokenArrays
+from t5suite.data.token_cache import TokenCache, read_arrays, write_arrays
+from t5suite.data.training_data import tokenize_split
+from t5suite.models.loading import load_tokenizer
+from t5suite.tasks.registry import Lengths, load_task
+
+
+def arrays(types=False) -> TokenArrays:
+    ids = Ragged.from_rows([[5, 6, 1], [], [7, 1]])
+    return TokenArrays(ids, Ragged.from_rows([[9, 1], [1], [8, 1]]), ids if types else None)
+
+
+def content(found: TokenArrays) -> list:
+    return [{name: values.tolist() for name, values in found[i].items()} for i in range(len(found))]
+
+
+def count_makes(folder, made):
+    """What a rank does: whoever comes first makes it."""
+
+    def make():
+        made.append(os.getpid())
+        return arrays()
+
+    TokenCache(folder).get("key", make)
+
+
+class TokenCacheTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = tempfile.mkdtemp()
+        self.cache = TokenCache(self.folder)
+
+    @parameterized.parameters(False, True)
+    def test_the_second_time_nothing_is_made_and_files_are_mapped(self, types):
+        first = self.cache.get("key", lambda: arrays(types))
+        second = self.cache.get("key", lambda: self.fail("made again"))
+        self.assertEqual(content(first), content(arrays(types)))
+        self.assertEqual(content(second), content(first))
+        self.assertFalse(second.input_ids.values.flags.owndata)
+        self.assertFalse(second.input_ids.values.flags.writeable)
+        alone = TokenArrays.concatenate([second])
+        self.assertTrue(np.shares_memory(alone.input_ids.values, second.input_ids.values))
+
+    def test_numbers_stay_numbers(self):
+        numbers = TokenArrays(Ragged.from_rows([[5]]), Ragged(np.array([0.25], np.float32), np.arange(2)))
+        self.cache.get("key", lambda: numbers)
+        self.assertEqual(self.cache.get("key", None).labels.values.tolist(), [0.25])
+
+    def test_another_key_or_other_code_is_made_anew(self):
+        self.cache.get("key", arrays)
+        self.assertEqual(len(self.cache.get("other", lambda: arrays(True)).token_type_ids), 3)
+        with mock.patch.object(token_cache, "code_digest", lambda: "a later version"):
+            self.assertIsNotNone(self.cache.get("key", lambda: arrays(True)).token_type_ids)
+
+    @parameterized.parameters("torn", "missing", "not numpy's", "offsets of another")
+    def test_what_is_damaged_is_made_anew(self, damage):
+        self.cache.get("key", arrays)
+        (place,) = [path for path in Path(self.folder).iterdir() if path.is_dir()]
+        values = place / "input_ids.values.npy"
+        if damage == "torn":
+            values.write_bytes(values.read_bytes()[:-4])
+        elif damage == "missing":
+            values.unlink()
+        elif damage == "not numpy's":
+            values.write_bytes(b"")
+        else:
+            np.save(place / "input_ids.offsets.npy", np.array([0, 1, 2, 3]))
+        self.assertIsNone(read_arrays(place))
+        self.assertEqual(content(self.cache.get("key", arrays)), content(arrays()))
+        self.assertEqual(content(self.cache.get("key", None)), content(arrays()))
+
+    def test_a_write_that_fails_leaves_nothing(self):
+        place = Path(self.folder) / "place"
+        with mock.patch.object(np, "save", side_effect=OSError("no space")), self.assertRaises(OSError):
+            write_arrays(place, arrays())
+        self.assertEqual(list(Path(self.folder).iterdir()), [])
+
+    def test_a_folder_that_cannot_be_written_costs_a_warning(self):
+        place = Path(self.folder) / "file"
+        place.write_text("")
+        with self.assertLogs("t5suite.data.token_cache", "WARNING"):
+            self.assertEqual(content(TokenCache(str(place)).get("key", arrays)), content(arrays()))
+
+    def test_of_several_processes_one_makes_it(self):
+        context = multiprocessing.get_context("fork")
+        made = context.Manager().list()
+        processes = [context.Process(target=count_makes, args=(self.folder, made)) for _ in range(4)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        self.assertLen(list(made), 1)
+
+    def test_few_rows_and_formatters_of_the_users_own_are_not_kept(self):
+        task = load_task("mini", "sentiment")
+        self.assertTrue(self.cache.serves(task, 5000))
+        self.assertFalse(self.cache.serves(task, 4999))
+        self.assertFalse(TokenCache("none").serves(task, 5000))
+        own = mock.Mock(__module__="my_tasks")
+        with mock.patch.dict(token_cache.FORMATTERS, {"columns": own}):
+            self.assertFalse(self.cache.serves(task, 5000))
+
+    def test_rows_in_memory_are_tokenized_once(self):
+        tokenizer, task = load_tokenizer(None), load_task("mini", "sentiment")
+        made = []
+
+        def tokenized(texts, source=64):
+            rows = datasets.Dataset.from_list([{"sentence": text, "label": 1} for text in texts])
+            with mock.patch.object(token_cache, "FEWEST_ROWS", 2):
+                before = len(list(Path(self.folder).iterdir()))
+                found = tokenize_split(rows, task, tokenizer, Lengths(source, 8), "train", cache=self.cache)
+                made.append(len(list(Path(self.folder).iterdir())) > before)
+            return content(found)
+
+        first = tokenized(["good", "a fine film"])
+        self.assertEqual(tokenized(["good", "a fine film"]), first)
+        self.assertNotEqual(tokenized(["good", "a bad film"]), first)
+        tokenized(["good", "a fine film"], source=4)
+        self.assertEqual(made, [True, False, True, True])
