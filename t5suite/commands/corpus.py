@@ -62,6 +62,10 @@ def _build_flags(parser) -> None:
     making.add_argument("--max_documents", type=int, help="the first so many documents alone")
     working = parser.add_argument_group("work")
     working.add_argument("--num_workers", type=int, default=1, help="processes (default: 1)")
+    working.add_argument(
+        "--tokenizer_engine", choices=("auto", "sentencepiece", "tokenizers"), default="auto",
+        help="what encodes, with the same ids; auto: SentencePiece where it is equal",
+    )  # fmt: skip
     working.add_argument("--shard", metavar="I/N", help="this job's share of the work, I from 0 to N - 1")
     working.add_argument(
         "--unit_megabytes", type=float, default=64.0, help="text of a unit of work, and so of a shard (default: 64)"
@@ -127,6 +131,7 @@ def build(arguments) -> None:
         unit_megabytes=arguments.unit_megabytes,
         num_workers=arguments.num_workers,
         shard=shard,
+        tokenizer_engine=arguments.tokenizer_engine,
         progress=_print_progress,
     )
     if store is None:

@@ -330,6 +330,7 @@ def pre_training_data(arguments, tokenizer, train_collator, eval_collator) -> tu
         "validation_files": text_args.validation_file or (),
         "validation_fraction": text_args.validation_fraction,
         "document_separator": objective_args.separator,
+        "tokenizer_engine": text_args.tokenizer_engine,
     }
     scored = {"control_ids": control_ids(tokenizer), "max_eval_samples": text_args.max_eval_samples}
     folder, weights = Path(args.output_dir) / "corpus", text_args.corpus_weights

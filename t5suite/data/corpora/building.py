@@ -53,6 +53,7 @@ def build_corpus(
     unit_megabytes: float = 64.0,
     num_workers: int = 1,
     shard: tuple[int, int] | None = None,
+    tokenizer_engine: str = "auto",
     progress: Callable[[Progress], None] | None = None,
 ) -> TokenStore | None:
     """Builds the corpus, goes on with its build, or opens it where it is finished.
@@ -72,6 +73,7 @@ def build_corpus(
       unit_megabytes: text of a unit of work; a killed build loses at most the units that were under way.
       num_workers: processes; 1 builds in this one.
       shard: `(i, n)`: only every n-th unit from the i-th on; None is returned while others' units are missing.
+      tokenizer_engine: what encodes, with the same ids (`make_text_encoder`).
 
     Raises:
       ConfigError: impossible settings; the folder holds a corpus of other settings.
@@ -89,7 +91,7 @@ def build_corpus(
     directory.mkdir(parents=True, exist_ok=True)
     with locked(directory / LOCK):
         _begin(directory, plan)
-    build = Build(directory, plan, make_text_encoder(tokenizer), num_workers)
+    build = Build(directory, plan, make_text_encoder(tokenizer, tokenizer_engine), num_workers)
     started = time.perf_counter()
     _build_units(build, shard or (0, 1), progress, started)
     return finish(build, started)

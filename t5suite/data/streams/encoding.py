@@ -4,7 +4,7 @@
 >>> encode(["The end. </s>"])          # text never gives a control token
 [[37, 414, 5, 3, 2, 87, 7, 3155]]
 >>> encode.fingerprint
-'sentencepiece 2f0c1d7be6f4a7d1'
+'sentencepiece-2 2f0c1d7be6f4a7d1'
 """
 
 import logging
@@ -33,17 +33,21 @@ class StreamEncoder:
         return self.encoder.encode(texts)
 
 
-def stream_encoder(tokenizer, sources: Sequence) -> StreamEncoder:
+# What changes a text's ids, however rarely: a resumed run must not go on with another.
+WAYS = {"sentencepiece": "sentencepiece-2", "tokenizers": "tokenizers", "transformers": "transformers"}
+
+
+def stream_encoder(tokenizer, sources: Sequence, engine: str = "auto") -> StreamEncoder:
     """The encoder for the documents of these sources.
 
     The engine is chosen once, by the first documents of every source, and not changed later: a change in the middle of
     a run would make its data depend on when it happened.
     """
-    encoder = make_text_encoder(tokenizer)
+    encoder = make_text_encoder(tokenizer, engine)
     for source in sources:
         read = source.read(Share(0, 1))
         texts = [item.text for item in islice(read, DOCUMENTS_COMPARED) if item.text is not None]
         if encoder.sentencepiece_model is not None and encoder.encode(texts) != encoder.reference(texts):
             logger.warning("%r: SentencePiece's ids differ from the tokenizer's, which is slower and is used", source)
             encoder = encoder.by_reference()
-    return StreamEncoder(encoder, f"{encoder.engine} {tokenizer_fingerprint(tokenizer)[:16]}")
+    return StreamEncoder(encoder, f"{WAYS[encoder.engine]} {tokenizer_fingerprint(tokenizer)[:16]}")

@@ -75,6 +75,13 @@ class TextArguments:
     bad_lines: Literal["error", "skip"] = field(
         default="error", metadata={"help": "A line that cannot be read ends the run, or is counted and left out."}
     )
+    tokenizer_engine: Literal["auto", "sentencepiece", "tokenizers"] = field(
+        default="auto",
+        metadata={
+            "help": "What turns text into ids, the same either way: auto takes SentencePiece's encoder, ten times as "
+            "fast, where its ids are the tokenizer's."
+        },
+    )
     validation_fraction: float = field(
         default=0.05, metadata={"help": "Share of the documents held out where there is no --validation_file."}
     )

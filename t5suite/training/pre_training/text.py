@@ -63,6 +63,7 @@ def tokenized_text(
     validation_fraction: float = 0.05,
     document_separator: str = "none",
     split_sentences: str | None = None,
+    tokenizer_engine: str = "auto",
     trains: bool = True,
 ) -> Text:
     """The text of files (the bundled one without any), or of built corpora, as memory-mapped rows of tokens.
@@ -80,6 +81,7 @@ def tokenized_text(
         train_files, validation_files = [str(bundled_text("train"))], [str(bundled_text("validation"))]
     directory = Path(directory)
     shared = {"options": options, "document_separator": document_separator, "split_sentences": split_sentences}
+    shared["tokenizer_engine"] = tokenizer_engine
     fraction = 0.0 if validation_files else validation_fraction
     stores = {}
     if train_files and (trains or not validation_files):
@@ -210,6 +212,7 @@ def stream_data(
     document_separator: str = "none",
     num_virtual_streams: int = 64,
     buffer_size: int = 16384,
+    tokenizer_engine: str = "auto",
     control_ids=frozenset(),
     max_eval_samples: int | None = None,
     trains: bool = True,
@@ -229,7 +232,7 @@ def stream_data(
     if validation_files:
         text = tokenized_text(
             tokenizer, directory, options, validation_files=validation_files,
-            document_separator=document_separator, trains=False,
+            document_separator=document_separator, tokenizer_engine=tokenizer_engine, trains=False,
         )  # fmt: skip
         rows, described = text.validation, {**described, **text.described}
     else:
@@ -251,7 +254,7 @@ def stream_data(
     )
     loader = StreamLoader(
         [StreamCorpus(source, weight) for source, weight in zip(sources, weights or [1.0] * len(sources), strict=True)],
-        stream_encoder(tokenizer, sources),
+        stream_encoder(tokenizer, sources, tokenizer_engine),
         settings,
         train_collator,
         args.per_device_train_batch_size,
