@@ -1,5 +1,6 @@
 """What a run tells its trackers is read back from the trackers' own files: metrics, samples, results, names."""
 
+import dataclasses
 import importlib.util
 import json
 import os
@@ -21,7 +22,7 @@ from t5suite.runs import MANIFEST, METRICS, RESULTS, write_json
 from t5suite.tracking.identity import Identity
 from t5suite.tracking.mirrors import process as mirror
 from t5suite.tracking.mirrors import tracker as mirror_tracker
-from t5suite.tracking.mirrors.callback import CALLBACKS, CallbackRun
+from t5suite.tracking.mirrors.callback import CALLBACKS, GOING_ON, CallbackRun, Settings
 from t5suite.tracking.mirrors.telling import Commands, Told
 from t5suite.tracking.sample_lines import SAMPLES, markdown
 from t5suite.tracking.trackers import TRACKERS, Trackers, tracker_names
@@ -230,6 +231,74 @@ class MirrorTest(parameterized.TestCase):
         self.assertEqual(mirror.main([str(folder()), "aimm"]), 78)
 
 
+class ClosedLater:
+    """A task that is to be closed once."""
+
+    closed = 0
+
+    def close(self):
+        self.closed += 1
+
+
+class GoingOnTest(parameterized.TestCase):
+    """After a restart their callbacks are told the run that they had made."""
+
+    def run_of(self, name, of_theirs, **variables):
+        """A callback's mirror, and the environment that the callback was made in."""
+        seen = {}
+
+        def made():
+            seen.update(os.environ)
+            return mock.Mock(live=mock.Mock(dir="dvclive"))
+
+        known = "transformers.integrations.integration_utils.INTEGRATION_TO_CALLBACK"
+        way = GOING_ON[name]._replace(id_of=lambda callback: "made once")
+        opened = ClosedLater()
+        way = way._replace(open=(lambda task: opened) if way.open else None)
+        setup = {"name": "a run", "run_id": RUN_ID, "config": SETTINGS}
+        with (
+            mock.patch.dict(os.environ, variables, clear=True),
+            mock.patch.dict(known, {name: made}),
+            mock.patch.dict(GOING_ON, {name: way}),
+        ):
+            run = CallbackRun(name, folder(), setup, of_theirs)
+            run.finish(0)
+        return run, seen, opened
+
+    @parameterized.parameters(
+        ("mlflow", "MLFLOW_RUN_ID", "made once"),
+        ("dagshub", "MLFLOW_RUN_ID", "made once"),
+        ("comet_ml", "COMET_EXPERIMENT_KEY", "made once"),
+        ("swanlab", "SWANLAB_RUN_ID", "made once"),
+        ("swanlab", "SWANLAB_RESUME", "allow"),
+        ("dvclive", "DVCLIVE_RESUME", "true"),
+    )
+    def test_a_run_s_id_is_told_behind_a_restart_alone(self, name, variable, value):
+        first, seen, _ = self.run_of(name, {})
+        self.assertNotIn(variable, seen)
+        self.assertEqual(first.of_theirs, {"id": "made once"})
+        _, seen, _ = self.run_of(name, first.of_theirs, **{variable: "of another"})
+        self.assertEqual(seen[variable], value)
+
+    def test_neptune_has_our_id_from_the_start_or_the_user_s(self):
+        self.assertEqual(self.run_of("neptune", {})[1]["NEPTUNE_CUSTOM_RUN_ID"], RUN_ID)
+        given = self.run_of("neptune", {"id": "x"}, NEPTUNE_CUSTOM_RUN_ID="mine")[1]
+        self.assertEqual(given["NEPTUNE_CUSTOM_RUN_ID"], "mine")
+
+    def test_a_task_of_clearml_s_is_opened_for_its_callback_and_closed(self):
+        first, seen, opened = self.run_of("clearml", {})
+        self.assertEqual((seen["CLEARML_TASK"], seen["CLEARML_TASK_NO_REUSE"], opened.closed), ("a run", "1", 0))
+        self.assertEqual(self.run_of("clearml", first.of_theirs)[2].closed, 1)
+
+    def test_settings_are_the_fields_of_a_dataclass_which_clearml_s_callback_reads(self):
+        settings = Settings({"seed": 1, "class": 2, "a b": 3}, "a run", Path("runs/x"))
+        found = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
+        self.assertEqual(found, {"seed": 1, "run_name": "a run", "output_dir": "runs/x"})
+
+    def test_those_that_cannot_go_on_are_named(self):
+        self.assertEqual(set(CALLBACKS) - set(GOING_ON), {"azure_ml", "codecarbon", "flyte", "kubeflow"})
+
+
 class HuggingFaceTest(absltest.TestCase):
     def test_their_names_are_those_of_the_installed_transformers(self):
         from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
@@ -242,7 +311,7 @@ class HuggingFaceTest(absltest.TestCase):
 
         directory = folder()
         with mock.patch.dict(os.environ, TENSORBOARD_LOGGING_DIR=str(directory / "theirs")):
-            run = CallbackRun("tensorboard", directory, {"name": "a run", "config": SETTINGS}, {})
+            run = CallbackRun("tensorboard", directory, {"name": "a run", "run_id": RUN_ID, "config": SETTINGS}, {})
             run.log({"train/loss": 0.5, "eval/f1": 90.0}, step=10)
             run.finish(0)
         events = EventAccumulator(str(directory / "theirs")).Reload()

@@ -5,14 +5,19 @@
     >>> run.finish(0)
 
 The callback gets what a trainer would give it: arguments, a state, logs. It starts when the run's first line is there
-and never sees the model. MLflow goes on in the same run after a restart; for the others a restart is a new run over
-there, which begins after the last step that they were told. They have no table for samples and results: the results'
-numbers are the last row, `final/...`. Seen working with transformers 5.23 and mlflow 3.17.
+and never sees the model. They have no table for samples and results: the results' numbers are the last row,
+`final/...`. After a restart those of GOING_ON go on in the same run over there, behind the last step that they were
+told; for the others a restart is a new run. Seen working with transformers 5.23 and mlflow 3.17, comet-ml 3.58 and
+clearml 2.1 (both offline: one experiment, one task). swanlab 0.6 starts; transformers 5.23 cannot start swanlab 0.10.
 """
 
+import dataclasses
+import keyword
 import os
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 
 # Those of transformers 5.23 that have no mirror of ours; a test compares.
 CALLBACKS = (
@@ -31,10 +36,15 @@ CALLBACKS = (
 
 
 class Settings:
-    """The run's configuration as the trainer's arguments: every setting an attribute, None without it."""
+    """The run's configuration as the trainer's arguments: every setting an attribute, None without it.
+
+    ClearML's callback reads the fields of a dataclass, which the trainer's arguments are.
+    """
 
     def __init__(self, config: dict, name: str, directory: Path):
         self._config = {**config, "run_name": name, "output_dir": str(directory)}
+        names = [name for name in self._config if name.isidentifier() and not keyword.iskeyword(name)]
+        self.__dataclass_fields__ = dataclasses.make_dataclass("Fields", names).__dataclass_fields__
 
     def __getattr__(self, name: str):
         if name.startswith("__"):
@@ -70,9 +80,8 @@ class CallbackRun:
         from transformers import TrainerControl, TrainerState
         from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
-        if name in GOING_ON and of_theirs.get("id"):
-            os.environ[GOING_ON[name][0]] = of_theirs["id"]
         set_names(name, setup)
+        opened = go_on(name, of_theirs.get("id"), setup["run_id"])
         self._args = Settings(setup["config"], setup["name"], directory)
         self._state, self._control = TrainerState(), TrainerControl()
         self._model = SimpleNamespace(config=None)
@@ -80,7 +89,8 @@ class CallbackRun:
         self._callback.on_train_begin(self._args, self._state, self._control, model=self._model)
         # MLflow's own thread would lose what it holds when this process is killed.
         self._callback._async_log = False
-        self.of_theirs = {"id": GOING_ON[name][1](self._callback)} if name in GOING_ON else {}
+        self._opened = opened
+        self.of_theirs = {"id": GOING_ON[name].id_of(self._callback)} if name in GOING_ON else {}
         self.place = f"logging through {type(self._callback).__name__}"
 
     def last_step(self) -> None:
@@ -100,13 +110,42 @@ class CallbackRun:
     def finish(self, exit_code: int) -> None:
         """Ends the run over there."""
         self._callback.on_train_end(self._args, self._state, self._control, model=self._model)
+        if self._opened is not None:
+            self._opened.close()
 
 
 def set_names(name: str, setup: dict) -> None:
-    """Tells a tracker its project through its own environment variable, where the user has not set that."""
+    """Tells a tracker its project and run through its own environment variables, where the user has not set those."""
     project = setup.get("experiment") or setup.get("project")
     if name in PROJECT_VARIABLES and project:
         os.environ.setdefault(PROJECT_VARIABLES[name], project)
+    if name == "clearml":
+        # Its callback calls every task `Trainer`, and ClearML empties the last task of that name for a new one.
+        os.environ.setdefault("CLEARML_TASK", setup["name"])
+        os.environ.setdefault("CLEARML_TASK_NO_REUSE", "1")
+
+
+def go_on(name: str, known: str | None, run_id: str):
+    """Prepares the environment for the run that is there already, by the id that it was told of; else for a new one.
+
+    Args:
+      known: what `of_theirs` remembers of the run over there; None at its start.
+      run_id: of our run, for trackers that take an id of one's own.
+
+    Returns:
+      the run itself where the tracker has to be handed it open, and so has to be closed; else None.
+    """
+    way = GOING_ON.get(name)
+    if way is None:
+        return None
+    wanted = run_id if way.is_ours else known
+    if wanted is None:
+        return None
+    for variable, value in way.variables.items():
+        # An id of one's own is the user's to choose; else the run over there decides.
+        if not (way.is_ours and variable in os.environ):
+            os.environ[variable] = value.format(id=wanted)
+    return way.open(wanted) if way.open else None
 
 
 PROJECT_VARIABLES = {
@@ -116,5 +155,56 @@ PROJECT_VARIABLES = {
     "neptune": "NEPTUNE_PROJECT",
     "swanlab": "SWANLAB_PROJECT",
 }
-# {tracker: (the variable that names the run to go on with, the callback's run)}
-GOING_ON = {"mlflow": ("MLFLOW_RUN_ID", lambda callback: callback._ml_flow.active_run().info.run_id)}
+
+
+class Way(NamedTuple):
+    """How a tracker is made to go on in the same run.
+
+    Attributes:
+      variables: of the environment, with `{id}` for the run's id over there.
+      id_of: the id of a callback's run.
+      is_ours: the id is our run's, and is given from the start.
+      open: opens the run by its id where no variable does, for the callback to find.
+    """
+
+    variables: dict[str, str]
+    id_of: Callable
+    is_ours: bool = False
+    open: Callable | None = None
+
+
+def mlflow_id(callback) -> str:
+    """MLflow's and DagsHub's."""
+    return callback._ml_flow.active_run().info.run_id
+
+
+def swanlab_id(callback) -> str | None:
+    """SwanLab's, which only runs in its cloud have."""
+    return callback._swanlab.get_run().id
+
+
+def open_clearml(task_id: str):
+    """A task of ClearML's, gone on with: its callback takes the task that is open, and has no word for an id."""
+    import clearml
+
+    # An offset of 0: steps are counted by us, not from the last one that ClearML has seen.
+    return clearml.Task.init(
+        project_name=os.environ.get("CLEARML_PROJECT", "HuggingFace Transformers"),
+        task_name=os.environ["CLEARML_TASK"],
+        reuse_last_task_id=task_id,
+        continue_last_task=0,
+        auto_connect_frameworks={"tensorboard": False, "pytorch": False},
+    )
+
+
+# {tracker: how it goes on}. azure_ml, flyte and kubeflow have the run of the job that starts us; codecarbon has none.
+GOING_ON = {
+    "mlflow": Way({"MLFLOW_RUN_ID": "{id}"}, mlflow_id),
+    "dagshub": Way({"MLFLOW_RUN_ID": "{id}"}, mlflow_id),
+    "comet_ml": Way({"COMET_EXPERIMENT_KEY": "{id}"}, lambda callback: callback._experiment.get_key()),
+    "swanlab": Way({"SWANLAB_RUN_ID": "{id}", "SWANLAB_RESUME": "allow"}, swanlab_id),
+    "neptune": Way({"NEPTUNE_CUSTOM_RUN_ID": "{id}"}, lambda callback: os.environ["NEPTUNE_CUSTOM_RUN_ID"], True),
+    "clearml": Way({}, lambda callback: callback._clearml_task.id, open=open_clearml),
+    # It goes on by what lies in its folder; the id only says that it has begun.
+    "dvclive": Way({"DVCLIVE_RESUME": "true"}, lambda callback: callback.live.dir),
+}
