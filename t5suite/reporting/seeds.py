@@ -41,7 +41,7 @@ def settings_of(runs: list[dict]) -> list[dict]:
         label = label_of(differs)
         if len(differs) > MOST_NAMED and len(near) < len(kind):
             differs = _differs(group, near)
-            label = label_of(differs) if differs else ", ".join(group["tasks"][:MOST_NAMED])
+            label = label_of(differs) if differs else _few(group["tasks"])
         settings.append({"label": label, "differs": differs, "runs": group["runs"]})
         if len(groups) > 1 and not settings[-1]["label"]:
             settings[-1]["label"] = "as given" if is_fine_tuning(group) else "pre-training"
@@ -80,7 +80,11 @@ def label_of(differs: dict) -> str:
     >>> label_of({"learning_rate": 0.001, "optimizer": "adafactor"})
     'learning_rate 0.001, optimizer adafactor'
     """
-    said = [f"{name} {_shown(value)}" for name, value in differs.items()]
+    return _few([f"{name} {_shown(value)}" for name, value in differs.items()])
+
+
+def _few(said: list[str]) -> str:
+    """The first few, and how many others there are."""
     more = f", {len(said) - MOST_NAMED} more" if len(said) > MOST_NAMED else ""
     return ", ".join(said[:MOST_NAMED]) + more
 
