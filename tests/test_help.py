@@ -15,6 +15,8 @@ from pathlib import Path
 from absl.testing import absltest, parameterized
 
 from t5suite import cli
+from t5suite.commands.script_completion import script_parser
+from t5suite.errors import ConfigError
 from t5suite.launch.flag_themes import REST, THEMES
 from t5suite.launch.script_flags import flag_table, flags_of
 from t5suite.launch.script_help import flag_lines, flags_by_theme, help_text
@@ -167,14 +169,15 @@ class CommandHelpTest(parameterized.TestCase):
             self.assertLess(len(parser.format_usage()), 240, command)
 
 
-def completions(*words):
-    """What bash offers for the last word."""
+def completions(*words, scripts=()):
+    """What bash offers for the last word, once the completion of these scripts (or of `t5suite`) is there."""
     with contextlib.redirect_stdout(io.StringIO()) as script:
-        cli.main(["completion", "bash"])
+        for flags in [["--script", name] for name in scripts] or [[]]:
+            cli.main(["completion", "bash", *flags])
     code = f"""{script.getvalue()}
 COMP_WORDS=({shlex.join(words)}); COMP_CWORD={len(words) - 1}
 COMP_LINE="${{COMP_WORDS[*]}}"; COMP_POINT=${{#COMP_LINE}}
-$(complete -p t5suite | sed 's/.*-F \\([^ ]*\\).*/\\1/')
+$(complete -p {words[0]} | sed 's/.*-F \\([^ ]*\\).*/\\1/')
 printf '%s\\n' "${{COMPREPLY[@]}}"
 """
     done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT)
@@ -197,6 +200,41 @@ class CompletionTest(parameterized.TestCase):
     )
     def test_bash_offers(self, words, expected):
         self.assertEqual(completions(*words), expected)
+
+    @parameterized.parameters(
+        (["python", "fine_tune_t5.py", "--optimi"], ["--optimizer"]),
+        (["python", "../x/fine_tune_t5.py", "--benchmark", "super_g"], ["super_glue"]),
+        (["accelerate", "launch", "--num_processes", "2", "fine_tune_t5.py", "--loss_s"], ["--loss_spikes"]),
+        (["fine_tune_t5.py", "--eval_method", "sc"], ["score"]),
+        (["fine_tune_t5.py", "mini.y"], ["mini.yaml"]),
+        (["python", "fine_tune_t5.py", "--bf16", "T"], ["True"]),
+        (["python", "fine_tune_t5.py", "--task_file", "pyproj"], ["pyproject.toml"]),
+        (["python", "pre_train_t5.py", "--objec"], ["--objective"]),
+        (["python", "fine_tune_t5.py", "--objec"], []),
+        (["python", "other.py", "--optimi"], []),
+    )
+    def test_bash_offers_the_scripts_flags(self, words, expected):
+        self.assertEqual(completions(*words, scripts=("fine_tune_t5", "pre_train_t5")), expected)
+
+    def test_rarely_used_flags_are_offered_where_all_are_asked_for(self):
+        for shows_all in (False, True):
+            flags = script_parser("fine_tune_t5", shows_all)._option_string_actions
+            self.assertEqual("--ddp_bucket_cap_mb" in flags, shows_all)
+            self.assertIn("--learning_rate", flags)
+        with self.assertRaisesRegex(ConfigError, "--all has no effect without --script"):
+            cli.main(["completion", "bash", "--all"])
+
+    @parameterized.parameters("zsh", "fish")
+    def test_other_shells_take_the_scripts_completion(self, shell):
+        if shutil.which(shell) is None:
+            self.skipTest(f"{shell} is not installed")
+        file = Path(tempfile.mkdtemp()) / "_fine_tune_t5.py"
+        with contextlib.redirect_stdout(io.StringIO()) as script:
+            cli.main(["completion", shell, "--script", "fine_tune_t5"])
+        file.write_text(script.getvalue())
+        self.assertIn("loss_spikes", script.getvalue())
+        done = subprocess.run([shell, "-n", file], capture_output=True, text=True, timeout=60)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
 
     @parameterized.parameters("zsh", "fish")
     def test_other_shells_offer_the_same(self, shell):

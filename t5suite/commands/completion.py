@@ -8,11 +8,23 @@ they are one of a list (tasks, presets, objectives) or a file or folder.
 
 import argparse
 
+from t5suite.commands.script_completion import SCRIPTS, behind_launchers, script_parser
 from t5suite.constants import DATASET_VALS, MIXTURES
+from t5suite.errors import ConfigError
 
 SHELLS = ("bash", "zsh", "fish")
 # Values that name a file or a folder, by the flag.
-FOLDERS = ("data_dir", "output_dir", "run_dir", "predictions_dir", "sweep_dir", "log_dir", "directories")
+FOLDERS = (
+    "train_dir",
+    "aim_repo",
+    "data_dir",
+    "output_dir",
+    "run_dir",
+    "predictions_dir",
+    "sweep_dir",
+    "log_dir",
+    "directories",
+)
 FILES = (
     "task_file",
     "rows",
@@ -23,6 +35,9 @@ FILES = (
     "files",
     "corpus",
     "config",
+    "train_file",
+    "validation_file",
+    "test_file",
     "accelerate_config",
     "setup",
     "model_name_or_path",
@@ -36,14 +51,21 @@ def completion_flags(parser) -> None:
     """Flags of `t5suite completion`."""
     parser.epilog = EXAMPLES
     parser.add_argument("shell", choices=SHELLS, help="whose language the script is in")
+    parser.add_argument("--script", choices=SCRIPTS, help="complete the flags of this script, in place of t5suite's")
+    parser.add_argument("--all", action="store_true", help="--script: Hugging Face's rarely used flags, too")
 
 
 def complete(arguments) -> None:
     """Prints the script; `arguments.parser` is the parser of the whole command."""
     import shtab
 
-    prepare(arguments.parser)
-    print(shtab.complete(arguments.parser, arguments.shell))
+    if arguments.all and arguments.script is None:
+        raise ConfigError("--all has no effect without --script: t5suite's own flags are all completed")
+    parser = script_parser(arguments.script, arguments.all) if arguments.script else arguments.parser
+    prepare(parser)
+    print(shtab.complete(parser, arguments.shell))
+    if arguments.script and arguments.shell == "bash":
+        print(behind_launchers(arguments.script, f"_shtab_{arguments.script}_py"))
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -95,4 +117,5 @@ def closed_values() -> dict[str, list[str]]:
 EXAMPLES = """examples:
   t5suite completion bash > ~/.local/share/bash-completion/completions/t5suite
   t5suite completion zsh > ~/.zfunc/_t5suite              # with `fpath+=~/.zfunc` before compinit in .zshrc
-  t5suite completion fish > ~/.config/fish/completions/t5suite.fish"""
+  t5suite completion fish > ~/.config/fish/completions/t5suite.fish
+  source <(t5suite completion bash --script fine_tune_t5)       # python fine_tune_t5.py --optimi<TAB>"""
