@@ -86,6 +86,8 @@ class ParsedTest(parameterized.TestCase):
         ("t5suite sweep recipes/no.yaml", ["recipes/no.yaml is not in the checkout"]),
         ("t5suite slurm submit fine_tune -- python pre_train_t5.py --x 1", ["pre_train_t5.py has no flag --x"]),
         ("python -m benchmarks.nothing", ["there is no module benchmarks.nothing"]),
+        ("python -m benchmarks.collator --profil", ["benchmarks.collator has no flag --profil"]),
+        ("python -m benchmarks.collator --profile", []),
         ("make nothing", ["make has no target nothing"]),
         ("torchrun --nproc_per_node 2 fine_tune_t5.py mini.yaml --bf16", []),
     )

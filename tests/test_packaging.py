@@ -19,6 +19,7 @@ from absl.testing import absltest, parameterized
 
 import t5suite
 from t5suite.commands.sweep import run as run_sweep
+from t5suite.data.objectives.compiled_spans import uses_numba
 from t5suite.data.text.sentences import require_splitter
 from t5suite.errors import UserError
 from t5suite.export.onnx_packages import require_onnx
@@ -207,6 +208,7 @@ OPTIONAL = {
     "onnxruntime": ("onnx", require_onnx),
     "sentencex": ("sentences", require_splitter),
     "pynvml": ("energy", counters),
+    "numba": ("speed", lambda: uses_numba("numba")),
 }
 NOT_LIBRARIES = ("dev", "docs")
 
