@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 MODULES = {
     "collator": "span corruption of a batch (C1)",
     "optimizers": "an update of AdamW with RMS scaling (C9)",
+    "host_cost": "what a step costs beside its arithmetic (C8)",
+    "step": "a step of pre-training and of fine-tuning (H1, H4; on a CPU a trial)",
     "growth": "what must not grow with the corpus and the run (G)",
     "fine_tuning": "an epoch of fine-tuning (C5)",
     "fine_tuning_collator": "a fine-tuning batch (C7)",

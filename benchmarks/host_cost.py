@@ -9,6 +9,7 @@ first: both come to the same losses from the same weights on the same rows. Eith
 and makes so many steps when it is its turn.
 """
 
+import atexit
 import copy
 import queue
 import tempfile
@@ -30,6 +31,7 @@ from t5suite.data.features import Ragged, TokenArrays
 from t5suite.models.loading import load_tokenizer
 from t5suite.training.fine_tuning import make_collator
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
+from t5suite.training.monitoring.progress import Progress
 from t5suite.training.trainer import SuiteTrainer
 
 STEPS, CHECKED = 8, 6
@@ -65,6 +67,8 @@ class Turns(TrainerCallback):
             if state.global_step:
                 self.done.release()
             self.left = self.turns.get()
+            if not self.left:
+                raise SystemExit
         self.left -= 1
 
     def on_log(self, args, state, control, logs=None, **kwargs):
@@ -76,10 +80,16 @@ class Turns(TrainerCallback):
         """So many steps."""
         if not self.thread.ident:
             self.thread.start()
+            atexit.register(self.end)
         self.turns.put(steps)
         self.done.acquire()
         if self.failure is not None:
             raise self.failure
+
+    def end(self):
+        """No more steps: a thread that still runs when Python goes would take the process down with an error."""
+        self.turns.put(0)
+        self.thread.join(timeout=60)
 
 
 def arguments(kind, device: str, **more):
@@ -135,7 +145,8 @@ def ours(model, rows: TokenArrays, device: str, **more) -> Turns:
 def turns_of(trainer) -> Turns:
     """A trainer that waits for its turns."""
     turns = Turns(trainer.train)
-    trainer.remove_callback(PrinterCallback)
+    for printing in (PrinterCallback, Progress):
+        trainer.remove_callback(printing)
     trainer.add_callback(turns)
     turns.trainer = trainer
     return turns
