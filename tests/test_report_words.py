@@ -2,20 +2,27 @@
 
 import collections
 import contextlib
+import doctest
 import io
 import json
 import re
+import sys
 import tempfile
 from pathlib import Path
 
 from absl.testing import absltest, parameterized
 from report_runs import make_run
 
+from t5suite.data.formats import from_settings
 from t5suite.data.jsonl import write_jsonl
+from t5suite.launch import overrides
+from t5suite.reporting import confusion_svg, examples, panels, rereading
+from t5suite.reporting import report_data as report_data_module
 from t5suite.reporting.confusion_svg import confusion_picture
 from t5suite.reporting.html_page import html_page
 from t5suite.reporting.panels import panels_of, unit_of
 from t5suite.reporting.report_data import report_data
+from t5suite.tracking import glossary, plots, run_tables
 from t5suite.tracking.glossary import explained
 from t5suite.tracking.run_tables import print_run_table, read_runs
 
@@ -121,6 +128,18 @@ class ConfusionPictureTest(parameterized.TestCase):
         self.assertGreaterEqual(picture.count(f"<title>{long}</title>"), 2)
         self.assertNotIn("<b>", picture)
         self.assertIn("Of 0 rows labelled &lt;b&gt;, none was answered.", picture)
+
+
+class DocstringTest(parameterized.TestCase):
+    @parameterized.parameters(
+        confusion_svg.in_words, examples.where, panels.unit_of, rereading._short, report_data_module.trial_names,
+        glossary.one_line, run_tables.named, plots.shown_scores, plots._label, overrides.settled,
+        from_settings.rows_stay, from_settings.words_of,
+    )  # fmt: skip
+    def test_examples_hold(self, function):
+        for test in doctest.DocTestFinder().find(function, globs=vars(sys.modules[function.__module__])):
+            self.assertNotEmpty(test.examples)
+            self.assertEqual(doctest.DocTestRunner().run(test).failed, 0)
 
 
 if __name__ == "__main__":
