@@ -152,18 +152,22 @@ def turns_of(trainer) -> Turns:
     return turns
 
 
-def check_equal(turns: dict[str, Turns]) -> float:
-    """The largest relative difference between the first losses of all, which are logged in these steps alone;
-    AssertionError above what rounding does."""
-    losses = {}
-    for name, each in turns.items():
-        each.advance(CHECKED + 1)
-        losses[name] = each.losses[:CHECKED]
-        each.trainer.state.logging_steps = 10**9
-    first, *others = losses.values()
+def started(makers: dict) -> tuple[dict[str, Turns], float]:
+    """All trainers after their first steps, made one after the other, and the largest relative difference between the
+    losses of these steps, which alone are logged; AssertionError above what rounding does.
+
+    Accelerate keeps in one place for all trainers, and in the environment, whether models are compiled: whoever
+    compiles comes last, and each has begun before the next is made.
+    """
+    turns = {}
+    for name, make in makers.items():
+        turns[name] = make()
+        turns[name].advance(CHECKED + 1)
+        turns[name].trainer.state.logging_steps = 10**9
+    first, *others = (each.losses[:CHECKED] for each in turns.values())
     difference = max(abs(a - b) / b for other in others for a, b in zip(other, first, strict=True))
-    assert difference < TOLERANCE, f"they come to other losses: {losses}"
-    return difference
+    assert difference < TOLERANCE, f"they come to other losses: {[each.losses for each in turns.values()]}"
+    return turns, difference
 
 
 def host_cost(device: str, layers: int = 12, compiled: bool = True) -> Work:
@@ -175,12 +179,12 @@ def host_cost(device: str, layers: int = 12, compiled: bool = True) -> Work:
         feed_forward_proj="gated-gelu", decoder_start_token_id=0, attn_implementation="sdpa",
     )  # fmt: skip
     model, rows = T5ForConditionalGeneration(config), features(device)
-    turns = {
-        "ours": ours(copy.deepcopy(model), rows, device, torch_compile=compiled),
-        "theirs": theirs(copy.deepcopy(model), rows, tokenizer, device),
-        "ours, eager": ours(copy.deepcopy(model), rows, device),
+    makers = {
+        "theirs": lambda: theirs(copy.deepcopy(model), rows, tokenizer, device),
+        "ours, eager": lambda: ours(copy.deepcopy(model), rows, device),
+        "ours": lambda: ours(copy.deepcopy(model), rows, device, torch_compile=compiled),
     }
-    difference = check_equal(turns)
+    turns, difference = started(makers)
     return Work(
         f"host cost of a step, {layers} + {layers} layers",
         {

@@ -5,6 +5,7 @@ from absl.testing import parameterized
 from transformers import T5Config, T5ForConditionalGeneration
 
 from t5suite.models.fast_masks import note_padding, ready_masks, takes_ready_masks
+from t5suite.training.steps import leave_out_cudnn_attention
 
 
 def tiny(implementation="sdpa"):
@@ -70,3 +71,15 @@ class FastMasksTest(parameterized.TestCase):
     @parameterized.parameters(("sdpa", True), ("eager", False))
     def test_only_sdpa_takes_booleans(self, implementation, takes):
         self.assertEqual(takes_ready_masks(tiny(implementation)), takes)
+
+
+class AttentionKernelsTest(parameterized.TestCase):
+    @parameterized.parameters(("cuda", False), ("cpu", True))
+    def test_cudnn_s_attention_is_left_out_on_gpus(self, device, enabled):
+        before = torch.backends.cuda.cudnn_sdp_enabled()
+        try:
+            torch.backends.cuda.enable_cudnn_sdp(True)
+            leave_out_cudnn_attention(torch.device(device))
+            self.assertEqual(torch.backends.cuda.cudnn_sdp_enabled(), enabled)
+        finally:
+            torch.backends.cuda.enable_cudnn_sdp(before)

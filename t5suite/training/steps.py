@@ -13,6 +13,7 @@ import os
 import sys
 from pathlib import Path
 
+import torch
 from transformers import TrainerState, set_seed
 from transformers.utils import logging as transformers_logging
 
@@ -40,7 +41,8 @@ TRAINING_FLAGS = (
     "gradient_accumulation_steps label_smoothing_factor eval_steps save_steps lr_scheduler_type warmup_steps optimizer "
     "optim_args schedule lr_scheduler_kwargs clip_grad_value max_grad_norm max_minutes reset extend allow_changed "
     "trust_checkpoint max_skipped_updates loss_spikes update_checks deepspeed fsdp fsdp_config freeze freeze_regex "
-    "unfreeze_regex data_sampling_proportion neftune_noise_alpha profile batch_metrics callbacks push_to_hub"
+    "unfreeze_regex data_sampling_proportion neftune_noise_alpha profile batch_metrics callbacks push_to_hub "
+    "peak_tflops"
 ).split()
 
 
@@ -92,9 +94,21 @@ def prepare_process(args, device_map: str | None = None) -> bool:
     if args.halving_asked_for:
         logger.warning("--auto_find_batch_size has no effect: a micro-batch that does not fit is halved without it")
     seed_everything(args.seed)
+    leave_out_cudnn_attention(args.device)
     if device_map is None:
         one_device_a_process(args)
     return is_main
+
+
+def leave_out_cudnn_attention(device) -> None:
+    """Keeps `scaled_dot_product_attention` from cuDNN's kernel on a GPU, for the whole process.
+
+    torch takes it first on Hopper for masks without a gradient, T5's cross-attention and evaluation among them: its
+    gradients are nan for some masks where lengths leave a rest of 64 by 128 (pytorch issue 196678, torch 2.11), and it
+    plans for a second at every new shape. The memory-efficient kernel serves masks of all kinds.
+    """
+    if device.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def seed_everything(seed: int) -> None:
