@@ -79,6 +79,8 @@ for command in json.load(sys.stdin):
         cli.main(command.split())
     except UserError as error:
         said.append([type(error).__name__, str(error)])
+    except Exception as error:  # torch was to be imported, say: this command alone has failed
+        said.append([type(error).__name__, str(error)])
     else:
         said.append(["", "nothing is said"])
 json.dump(said, sys.stdout)
