@@ -19,6 +19,7 @@ from t5suite.tracking import plots
 from t5suite.training.losses import PAIR_LABELS, TokenLoss, WatchedLoss
 from t5suite.training.monitoring import monitors, progress
 from t5suite.training.monitoring.monitors import StepMonitor, weight_norm
+from t5suite.training.monitoring.throughput import forward_flops
 from t5suite.training.pre_training import evaluation as pre_training_evaluation
 from t5suite.training.pre_training.evaluation import HeldOut, unigram_entropies
 
@@ -82,7 +83,7 @@ class StepMonitorTest(parameterized.TestCase):
         monitor = self.monitored(peak=peak)
         for rows in (2, 3):
             monitor.count(model, batch(rows, 6))
-        flops = monitors.forward_flops(model, {"input_ids": (5, 6), "decoder_input_ids": (5, 3)})
+        flops = forward_flops(model, {"input_ids": (5, 6), "decoder_input_ids": (5, 3)})
         self.state.global_step = 1
         rates = monitor.rates(self.state)
         self.assertAlmostEqual(rates["mfu"], 100 * 3 * flops / rates["seconds_per_step"] / peak, places=6)
@@ -97,10 +98,43 @@ class StepMonitorTest(parameterized.TestCase):
                 raise NotImplementedError("no kernel for the meta device")
 
         monitor = self.monitored(peak=1e9)
-        with self.assertLogs("t5suite.training.monitoring.monitors", "WARNING"):
+        with self.assertLogs("t5suite.training.monitoring.monitors", "WARNING") as logs:
             monitor.count(Uncountable(None), batch(1, 6))
+            monitor.count(Uncountable(None), batch(1, 6, length=7))
+        self.assertLen(logs.output, 1, "it is said once")
         self.state.global_step = 1
         self.assertNotIn("mfu", monitor.rates(self.state))
+
+    def test_waiting_for_data_is_a_share_of_the_time(self):
+        def slow(batches):
+            for batch in batches:
+                time.sleep(0.1)
+                yield batch
+
+        monitor = self.monitored()
+        self.assertEqual(list(monitor.timed(slow([1, 2]))), [1, 2])
+        time.sleep(0.2)
+        self.state.global_step = 1
+        rates = monitor.rates(self.state)
+        self.assertBetween(rates["data_wait"], 25, 75)
+        self.assertAlmostEqual(rates["data_wait"] / 100 * rates["seconds_per_step"], 0.2, delta=0.15)
+        self.state.global_step = 2
+        self.assertEqual(monitor.rates(self.state)["data_wait"], 0, "each log tells of its own steps")
+
+    def test_what_is_read_while_an_evaluation_s_time_stands_aside_is_no_waiting(self):
+        monitor = self.monitored()
+        monitor.on_step_end(None, self.state, SimpleNamespace(should_evaluate=True, should_save=False))
+        next(monitor.timed(time.sleep(0.1) or batch for batch in [1]))
+        monitor.on_step_begin(None, self.state, None)
+        self.state.global_step = 1
+        self.assertEqual(monitor.rates(self.state)["data_wait"], 0)
+
+    def test_peak_memory_is_the_process_s(self):
+        monitor = self.monitored()
+        self.state.global_step = 1
+        taken = np.ones(3 * 10**7)
+        gigabytes = monitor.rates(self.state)["peak_memory_gb"]
+        self.assertBetween(gigabytes, taken.nbytes / 1e9, 64)
 
     def test_weight_norm(self):
         model = tiny_t5()

@@ -1,10 +1,18 @@
 """FLOPs against the formula, and peaks by name."""
 
 import doctest
+from unittest import mock
 
 import torch
 from absl.testing import absltest, parameterized
-from transformers import BertConfig, BertForMaskedLM, T5Config, T5ForConditionalGeneration
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    LongT5Config,
+    LongT5ForConditionalGeneration,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from t5suite.errors import ConfigError
 from t5suite.training.monitoring import throughput
@@ -53,6 +61,42 @@ class FlopsTest(parameterized.TestCase):
         self.assertEqual(two, 2 * one)
         for name, weight in model.state_dict().items():
             self.assertTrue(weight.equal(before[name]))
+
+
+class ManyShapesTest(parameterized.TestCase):
+    """What is told of a shape at once is what would have been counted."""
+
+    SHAPES = [(1, 3, 5), (2, 17, 5), (3, 100, 1), (1, 512, 114), (7, 9, 33)]
+
+    def assert_as_counted(self, model, names, most_counted):
+        flops_of, reference = throughput.ForwardFlops(model), throughput.ForwardFlops(model)
+        with mock.patch.object(flops_of, "counted", wraps=flops_of.counted) as counted:
+            for rows, *lengths in self.SHAPES:
+                shapes = {name: (rows, length) for name, length in zip(names, lengths)}
+                for _ in range(2):
+                    self.assertEqual(flops_of(shapes), reference.counted(shapes), shapes)
+        self.assertEqual(counted.call_count, most_counted)
+
+    def test_encoder_decoders(self):
+        model = t5(d_model=32, d_kv=8, d_ff=64, num_layers=2, num_decoder_layers=1, num_heads=2)
+        self.assert_as_counted(model, ["input_ids", "decoder_input_ids"], 1 + len(throughput.PROBES))
+
+    def test_models_of_one_input(self):
+        config = BertConfig(
+            vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
+        )
+        self.assert_as_counted(BertForMaskedLM(config), ["input_ids"], 1 + len(throughput.PROBES))
+
+    def test_attention_in_blocks_is_counted_shape_by_shape(self):
+        config = LongT5Config(
+            vocab_size=100, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, local_radius=5,
+            encoder_attention_type="local", decoder_start_token_id=0,
+        )  # fmt: skip
+        with torch.device("meta"):
+            model = LongT5ForConditionalGeneration(config)
+        found = throughput.ForwardFlops(model)
+        self.assert_as_counted(model, ["input_ids", "decoder_input_ids"], len(self.SHAPES) + len(throughput.PROBES))
+        self.assertEmpty(found._fitted(("input_ids", "decoder_input_ids")))
 
 
 class PeakTest(parameterized.TestCase):

@@ -259,6 +259,8 @@ HEADINGS = {
     "tokens_per_second": "Tokens/s",
     "seconds_per_step": "Seconds/update",
     "mfu": "MFU %",
+    "data_wait": "Waiting for data %",
+    "peak_memory_gb": "Peak memory, GB",
     "train_runtime": "Training, s",
     "train_samples_per_second": "Examples/s",
     "train_steps_per_second": "Updates/s",

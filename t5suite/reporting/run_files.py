@@ -167,7 +167,7 @@ def speed_of(lines: list[dict], training: dict) -> dict[str, dict]:
 def is_speed(name: str) -> bool:
     """Whether a logged name tells of time, throughput or memory."""
     room, _, leaf = name.partition("/")
-    known = ("mfu", "seconds_per_step", "train_runtime")
+    known = ("mfu", "data_wait", "seconds_per_step", "train_runtime")
     return room == "train" and (leaf in known or leaf.endswith("per_second") or "memory" in leaf or "mem_" in leaf)
 
 

@@ -37,6 +37,7 @@ from t5suite.training.fine_tuning import (
     plan_tasks,
 )
 from t5suite.training.flags.plug_ins import metric_functions, module_settings, plug_ins_of
+from t5suite.training.monitoring.throughput import peak_flops
 from t5suite.training.own_plans import own_plan, settle_no_eval
 from t5suite.training.plug_ins.functions import NO_PLUG_INS, PlugIns
 from t5suite.training.plug_ins.metrics import add_metrics
@@ -245,6 +246,7 @@ def trainer_for(model, tokenizer, data: Data, arguments, selects: bool = True, p
     patience = arguments.evaluation.early_stopping_patience if selects else None
     trainer, rates = make_trainer(model, tokenizer, arguments.training, data, mixing_of(arguments), patience, plug_ins)
     trainer.task_card = task_card_of(data, lengths_of(arguments.data), model)
+    trainer.monitor.peak = peak_flops(arguments.training.device, arguments.evaluation.peak_tflops)
     return trainer, rates
 
 

@@ -27,6 +27,7 @@ from t5suite.training.limits import limit_callbacks
 from t5suite.training.losses import TokenLoss
 from t5suite.training.monitoring.monitors import StepMonitor
 from t5suite.training.monitoring.progress import show_progress, shows_bars
+from t5suite.training.monitoring.throughput import peak_flops
 from t5suite.training.neftune import NeftuneCallback
 from t5suite.training.optimization import (
     build_optimizer,
@@ -118,7 +119,8 @@ class SuiteTrainer(Measuring, ExactResume, SafeUpdates, Checkpointing, ReadyMask
         self.reset_done = ""
         for callback in limit_callbacks(args):
             self.add_callback(callback)
-        self.monitor = monitor or StepMonitor(reduce=self.summed, keeps_count=False)
+        peak = peak_flops(args.device)
+        self.monitor = monitor or StepMonitor(peak, self.summed, keeps_count=False, device=args.device)
         self.add_callback(self.monitor)
         show_progress(self, shows_bars(args))
         if getattr(args, "quick_dropout", False) and args.device.type == "cpu":
@@ -205,6 +207,7 @@ class SuiteTrainer(Measuring, ExactResume, SafeUpdates, Checkpointing, ReadyMask
 
     def get_batch_samples(self, epoch_iterator, num_batches, device) -> tuple:
         """The batches of an update, sent on to the GPU at once: their labels are counted there, and nobody waits."""
+        epoch_iterator = self.monitor.timed(epoch_iterator)
         if takes_ready_masks(self.model):
             epoch_iterator = map(note_padding, epoch_iterator)
         if device.type == "cuda":

@@ -17,6 +17,8 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 # What an evaluation also logs, of which a line says nothing unless it is worth a look.
 ASIDE = ("loss", "truncated_rate")
 RATES = ("invalid_rate",)
+# Percent of the time waited for data from which on a line says so.
+SLOW_DATA = 1.0
 
 
 def shows_bars(args) -> bool:
@@ -193,7 +195,8 @@ def _task_scores(metrics: dict[str, float]) -> list[str]:
 
 
 def _shown(logs: dict) -> list[str]:
-    return [form(logs[name]) for name, form in SHOWN.items() if logs.get(name) is not None]
+    shown = [form(logs[name]) for name, form in SHOWN.items() if logs.get(name) is not None]
+    return [part for part in shown if part is not None]
 
 
 def _is_table(callback) -> bool:
@@ -209,6 +212,8 @@ SHOWN = {
     "seconds_per_step": lambda value: f"{value:.3g} s",
     "tokens_per_second": lambda value: f"{short_number(value)} tok/s",
     "mfu": lambda value: f"MFU {value:.1f}%",
+    "data_wait": lambda value: f"data {value:.0f}%" if value >= SLOW_DATA else None,
+    "peak_memory_gb": lambda value: f"{value:.3g} GB",
     "tokens_seen": lambda value: f"{short_number(value)} tok",
     "seconds_left": lambda value: f"{short_time(value)} left",
     "eval/nll": lambda value: f"nll {value:.3f}",

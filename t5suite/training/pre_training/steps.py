@@ -10,7 +10,6 @@ of it in `collators`, how it is scored in `evaluation`.
 import logging
 from pathlib import Path
 
-import numpy as np
 import torch
 from tqdm.auto import tqdm
 
@@ -111,8 +110,9 @@ class PreTrainer(SuiteTrainer):
     static_shapes = True
 
     def __init__(self, *, peak_tflops: float | None = None, **kwargs):
-        peak = peak_flops(kwargs["args"].device, peak_tflops)
-        super().__init__(monitor=StepMonitor(peak, lambda tensor: self.summed(tensor)), **kwargs)
+        device = kwargs["args"].device
+        monitor = StepMonitor(peak_flops(device, peak_tflops), lambda tensor: self.summed(tensor), device=device)
+        super().__init__(monitor=monitor, **kwargs)
         self.compute_loss_func = WatchedLoss(self.compute_loss_func, self.summed)
 
     def num_examples(self, dataloader) -> int:

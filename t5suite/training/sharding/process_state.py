@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import socket
+import sys
 from collections.abc import Iterator
 
 import torch.distributed as dist
@@ -53,6 +54,17 @@ def start_deepspeed() -> None:
         atexit.register(leave_group)
 
 
+def leave_deepspeed_unimported() -> None:
+    """A run without DeepSpeed does not import it, which took 1.3 s of each start where it is installed.
+
+    accelerate 1.15 imports it to see whether a model is wrapped by it, in every `unwrap_model`; none is where nobody
+    has imported it. `tests/test_startup.py` tells when it goes about it in another way.
+    """
+    from accelerate.utils import other
+
+    other.is_deepspeed_available = lambda: "deepspeed" in sys.modules
+
+
 def leave_group() -> None:
     """Ends gloo's threads while the interpreter is still whole.
 
@@ -80,6 +92,7 @@ def making_accelerator(sharded: bool) -> Iterator[None]:
     from accelerate.state import PartialState
     from accelerate.utils import DistributedType
 
+    leave_deepspeed_unimported()
     state, was = PartialState._shared_state, {name: os.environ.get(name) for name in NOTED}
     if sharded and state.get("distributed_type") == DistributedType.MULTI_CPU:
         state["distributed_type"] = DistributedType.MULTI_GPU
