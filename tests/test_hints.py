@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 from absl.testing import absltest, parameterized
 
+from t5suite.data.jsonl import file_sha256
 from t5suite.tasks.registry import load_task
-from t5suite.tracking.hints import give_hints, hints_of
+from t5suite.tracking.hints import changed_files, give_hints, hints_of, warn_of_changed_files
 from t5suite.training.evaluation import Report, Result
 
 
@@ -62,6 +63,24 @@ class HintsTest(parameterized.TestCase):
             give_hints(*parts(["a"], 100.0), run)
         self.assertIn("too short (7 updates);", logs.output[0])
         self.assertIn("never trained on text-to-text", logs.output[0])
+
+
+class ChangedFilesTest(absltest.TestCase):
+    def test_a_file_that_has_changed_since_the_run_is_named(self):
+        path = Path(tempfile.mkdtemp()) / "rows.csv"
+        path.write_text("text,label\na,b\n")
+        told = {"fingerprint": f"sha256:{file_sha256(path)}"}
+        settings = {"train_file": str(path), "validation_file": "part-*.csv", "test_file": None}
+        manifest = {"data": {"rows.train": told, "rows.validation": told}, "settings": settings}
+        self.assertEqual(changed_files(manifest), [])
+        with path.open("a") as file:
+            file.write("c,d\n")
+        self.assertEqual(changed_files(manifest), [str(path)])
+        self.assertEqual(changed_files({**manifest, "data": {"rows.train": {"fingerprint": "rows:1"}}}), [])
+        self.assertEqual(changed_files({}), [])
+        with self.assertLogs("t5suite.tracking.hints", "WARNING") as logs:
+            warn_of_changed_files(SimpleNamespace(manifest=manifest))
+        self.assertIn("rows.csv changed since", logs.output[0])
 
 
 if __name__ == "__main__":

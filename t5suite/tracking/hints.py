@@ -7,7 +7,9 @@ reviews.validation.jsonl. Usual causes: a run that is too short (6 updates from 
 
 import logging
 from collections import Counter
+from pathlib import Path
 
+from t5suite.data.jsonl import file_sha256
 from t5suite.training.evaluation import EvalSet, Report, Result
 
 logger = logging.getLogger(__name__)
@@ -53,6 +55,30 @@ def hints_of(report: Report, eval_sets: list[EvalSet], directory, updates: int |
             )
             found.append(f"{_what_was_written(eval_set, result)}{place} {causes}{cure}")
     return found
+
+
+def changed_files(manifest: dict) -> list[str]:
+    """Files of rows that are not those any more that a finished run has read.
+
+    >>> changed_files(read_manifest("runs/reviews"))         # a row was added to it since
+    ['reviews.csv']
+    """
+    known = {facts.get("fingerprint") for facts in (manifest.get("data") or {}).values()}
+    if not any(str(fingerprint).startswith("sha256:") for fingerprint in known):
+        return []
+    settings = manifest.get("settings") or {}
+    named = [settings[name] for name in ("train_file", "validation_file", "test_file") if settings.get(name)]
+    # Several files (a pattern) have one fingerprint together, and are passed over.
+    files = [name for name in dict.fromkeys(named) if isinstance(name, str) and Path(name).is_file()]
+    return [name for name in files if f"sha256:{file_sha256(name)}" not in known]
+
+
+def warn_of_changed_files(run) -> None:
+    """Says that a finished run's results are not those of the files as they are now."""
+    changed = changed_files(run.manifest)
+    if changed:
+        cure = "these are the results of the rows before; to train on those of now give a new --output_dir"
+        logger.warning("%s changed since: %s", " and ".join(changed), cure)
 
 
 def likely_causes(result: Result, updates: int | None, trained_before: bool) -> str:

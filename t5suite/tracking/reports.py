@@ -19,7 +19,7 @@ from t5suite.model_cards.fine_tuned import write_fine_tuned_card
 from t5suite.runs import RESULTS, read_json, write_json
 from t5suite.tracking.glossary import one_line
 from t5suite.tracking.group_reports import group_scores, print_groups
-from t5suite.tracking.hints import give_hints
+from t5suite.tracking.hints import give_hints, warn_of_changed_files
 from t5suite.tracking.plots import learning_curves
 from t5suite.tracking.points import format_points
 from t5suite.training.evaluation import EvalSet, Report, Result
@@ -32,6 +32,7 @@ RATES = ("invalid_rate",)
 def print_finished(run, is_main: bool = True) -> dict:
     """The results of a run that was finished before, shown again."""
     logger.info("run %s in %s was finished before; these are its results", run.run_id, run.directory)
+    warn_of_changed_files(run)
     return print_results(read_json(run.directory / RESULTS), str(run.directory), is_main)
 
 
