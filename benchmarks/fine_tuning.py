@@ -95,7 +95,7 @@ def summed_loss(trainer, model) -> tuple[float, int, int]:
     return total, targets, places
 
 
-def epoch(device: str, num_rows=640, batch_size=16, vocabulary=2048) -> Work:
+def epoch(device: str, num_rows=512, batch_size=16, vocabulary=2048) -> Work:
     """C5."""
     transformers_logging.set_verbosity_error()
     logging.getLogger("t5suite").setLevel(logging.ERROR)
