@@ -9,6 +9,7 @@ import torch
 from absl.testing import parameterized
 from transformers import Seq2SeqTrainer
 from transformers.cache_utils import DynamicCache
+from transformers.trainer_utils import IntervalStrategy
 
 from t5suite.errors import ConfigError, NumericsError
 from t5suite.training.trainer import SuiteTrainer
@@ -104,6 +105,23 @@ class LateChecksTest(parameterized.TestCase):
                 trainer.train()
             kept.append(trainer.model.state_dict())
         self.assertTrue(guarded_trainer.equal(*kept))
+
+    @parameterized.parameters("adamw", "adamw_rms")
+    def test_a_run_resumed_behind_a_skipped_update_equals_the_uninterrupted_one(self, optimizer):
+        def made():
+            trainer = guarded_trainer.make(update_checks="late", optimizer=optimizer, logging_steps=4)
+            trainer.args.save_strategy, trainer.args.save_steps = IntervalStrategy.STEPS, 3
+            guarded_trainer.at_steps(trainer, (2, 3), lambda loss: loss * math.nan)
+            return trainer
+
+        whole, resumed = made(), made()
+        whole.train()
+        resumed.train(resume_from_checkpoint=f"{whole.args.output_dir}/checkpoint-3")
+        self.assertNotIn(3, resumed.recorder.at)
+        for step in (4, 5, 6):
+            self.assertTrue(guarded_trainer.equal(whole.recorder.at[step], resumed.recorder.at[step]), step)
+        self.assertEqual(whole.skipped_updates, resumed.skipped_updates)
+        self.assertEqual(whole.counted, resumed.counted)
 
     def test_nothing_is_read_from_the_device_between_two_logs(self):
         read = []

@@ -416,6 +416,13 @@ class SafeUpdates:
 
     # What is logged and remembered
 
+    def _maybe_log_save_evaluate(self, *args, **kwargs) -> None:
+        """Before anything of an update is logged or saved, it is known what it came to."""
+        control = self.control
+        if control.should_log or control.should_evaluate or control.should_save or self.stop_requested():
+            self.judge_late()
+        super()._maybe_log_save_evaluate(*args, **kwargs)
+
     def log(self, logs: dict, start_time: float | None = None) -> None:
         """Logged losses are means over the updates that were sound; those that were skipped are counted.
 
@@ -442,7 +449,6 @@ class UpdateCallback(TrainerCallback):
     def remember(self) -> dict:
         """What a checkpoint remembers, as JSON values; the same on every rank."""
         trainer = self.trainer
-        trainer.judge_late()
         return {
             "skipped_updates": trainer.skipped_updates,
             "in_a_row": trainer.in_a_row,
