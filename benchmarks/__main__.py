@@ -20,12 +20,16 @@ from benchmarks.harness import HEADER, rows_of
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = {
     "collator": "span corruption of a batch (C1)",
+    "tokenization": "text to ids (C4)",
+    "text_batches": "text to batches, on the fly and from a corpus (C2, C3)",
     "optimizers": "an update of AdamW with RMS scaling (C9)",
     "host_cost": "what a step costs beside its arithmetic (C8)",
     "step": "a step of pre-training and of fine-tuning (H1, H4; on a CPU a trial)",
     "growth": "what must not grow with the corpus and the run (G)",
+    "startup": "from the start of a process to its answer (S)",
     "fine_tuning": "an epoch of fine-tuning (C5)",
     "fine_tuning_collator": "a fine-tuning batch (C7)",
+    "evaluation": "a fine-tuned T5's answers to 512 rows (C6)",
 }
 
 

@@ -1,88 +1,95 @@
-"""How long commands take to answer, from the start of the process to its end, beside those of other suites.
+"""How long commands take to answer, and a warm fine-tuning to its end, from the start of the process, on the wall.
 
-    python -m benchmarks.startup --repetitions 7
-    python -m benchmarks.startup --json
+    python -m benchmarks.startup
+    python -m benchmarks.startup --only S1 S2
 
-The peers are the `--help` of a script over Hugging Face's `HfArgumentParser` and `Seq2SeqTrainingArguments`, and the
-help of `accelerate`, `wandb` and `hf` where they are installed. Every contender runs in every round; wall seconds.
+The peer of a command is the time that it may take; that of a script's help also the help of a script over Hugging
+Face's `HfArgumentParser` and `Seq2SeqTrainingArguments`, in turns. The fine-tuning is `mini.yaml` cut to one step and
+one evaluation of eight rows, its data tokenized before; all of it must be over when its first step was to be done.
 """
 
-import argparse
-import json
-import shutil
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
+from benchmarks.harness import OURS, Goal, run
+from benchmarks.timing import processor_time, summary
+
 ROOT = Path(__file__).resolve().parent.parent
+REPETITIONS = 7
 PLAIN = (
     "from transformers import HfArgumentParser, Seq2SeqTrainingArguments as Arguments\n"
     "HfArgumentParser(Arguments).parse_args(['--help'])"
 )
-OURS = {
-    "t5suite --help": ["-m", "t5suite", "--help"],
-    "t5suite --version": ["-m", "t5suite", "--version"],
-    "t5suite tasks": ["-m", "t5suite", "tasks"],
-    "t5suite score --help": ["-m", "t5suite", "score", "--help"],
-    "t5suite completion bash": ["-m", "t5suite", "completion", "bash"],
-    "fine_tune_t5.py --help": ["fine_tune_t5.py", "--help"],
-    "fine_tune_t5.py --help_all": ["fine_tune_t5.py", "--help_all"],
-    "pre_train_t5.py --help": ["pre_train_t5.py", "--help"],
-}
-PEERS = {"accelerate --help": "accelerate", "wandb --help": "wandb", "hf --help": "hf"}
-
-
-def commands() -> dict[str, list[str]]:
-    """`{name: words}` of all contenders that this machine has."""
-    bin_folder = Path(sys.executable).parent
-    found = {name: [sys.executable, *words] for name, words in OURS.items()}
-    found["python -c pass"] = [sys.executable, "-c", "pass"]
-    found["HfArgumentParser --help"] = [sys.executable, "-c", PLAIN]
-    for name, program in PEERS.items():
-        path = shutil.which(program, path=str(bin_folder)) or shutil.which(program)
-        if path:
-            found[name] = [path, "--help"]
-    return found
+HF_HELP = "HfArgumentParser's --help"
+STEP = (
+    "mini.yaml --max_train_samples 128 --max_eval_samples 8 --max_steps 1 --per_device_train_batch_size 8 "
+    "--save_strategy no --load_best_model_at_end False --use_cpu --disable_tqdm True --report_to none"
+).split()
 
 
 def seconds_of(words: list[str]) -> float:
-    """Wall seconds of one run; it must succeed."""
-    started = time.perf_counter()
-    subprocess.run(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=True)
-    return time.perf_counter() - started
+    """Seconds on the wall of one process; it must succeed."""
+    with tempfile.TemporaryDirectory(prefix="t5suite-startup-") as folder:
+        output = ["--output_dir", f"{folder}/run"] if "mini.yaml" in words else []
+        started = time.perf_counter()
+        subprocess.run(
+            [sys.executable, *words, *output], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=True
+        )
+        return time.perf_counter() - started
 
 
-def measure(repetitions: int) -> dict[str, dict[str, float]]:
-    """`{name: {"median", "low", "high"}}` in seconds, after one run of each that is not counted."""
-    contenders = commands()
-    times = {name: [] for name in contenders}
-    for turn in range(repetitions + 1):
-        for name, words in contenders.items():
-            seconds = seconds_of(words)
+def answering(name: str, words: list[str], most_seconds: float, device: str, peers: dict | None = None) -> dict:
+    """A row for the time that the command may take, and one for each peer, after one run of each that is not counted.
+
+    Args:
+      peers: `{name: words}` of other programs that take their turns.
+    """
+    times, processor = {OURS: [], **{peer: [] for peer in peers or {}}}, []
+    for turn in range(REPETITIONS + 1):
+        for contender, command in {OURS: words, **(peers or {})}.items():
+            before = processor_time()
+            seconds = seconds_of(command)
+            processor += [processor_time() - before] if turn and contender == OURS else []
             if turn:
-                times[name].append(seconds)
+                times[contender].append(1e3 * seconds)
+    times[f"{most_seconds:g} s"] = [1e3 * most_seconds] * REPETITIONS
+    told = {}
+    for peer in [contender for contender in times if contender != OURS]:
+        ratio = summary([ours / theirs for ours, theirs in zip(times[OURS], times[peer], strict=True)])
+        told[peer] = {"milliseconds": summary(times[peer]), "ratio": ratio}
+        if peer not in (peers or {}):
+            told[peer] |= {"goal": 1.0, "passing": None, "verdict": Goal(1.0).verdict(ratio["median"])}
     return {
-        name: {"median": statistics.median(values), "low": min(values), "high": max(values)}
-        for name, values in times.items()
+        "id": name,
+        "work": " ".join([*words[:3], "..."] if len(words) > 4 else words).replace("-m t5suite", "t5suite"),
+        "checked": "ends with 0",
+        "repetitions": REPETITIONS,
+        "device": device,
+        "milliseconds": summary(times[OURS]),
+        "peers": told,
+        "figures": {
+            "clock": "wall",
+            "processor_seconds": statistics.median(processor),
+            "fastest_seconds": min(times[OURS]) / 1e3,
+            "load": os.getloadavg()[0],
+        },
     }
 
 
-def main(argv=None) -> None:
-    """Prints the table, or one JSON object."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repetitions", type=int, default=7)
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args(argv)
-    found = measure(arguments.repetitions)
-    if arguments.json:
-        print(json.dumps(found))
-        return
-    print(f"{'seconds':28} {'median':>7} {'low':>7} {'high':>7}")
-    for name, row in found.items():
-        print(f"{name:28} {row['median']:7.3f} {row['low']:7.3f} {row['high']:7.3f}")
-
+WORKS = {
+    "S1": partial(answering, "S1", ["-m", "t5suite", "--help"], 0.5),
+    "S2": partial(answering, "S2", ["-m", "t5suite", "tasks"], 1.0),
+    "S3": partial(answering, "S3", ["-m", "t5suite", "score", "--help"], 1.0),
+    "S4": partial(answering, "S4", ["fine_tune_t5.py", "--help"], 0.5, peers={HF_HELP: ["-c", PLAIN]}),
+    "S5": partial(answering, "S5", ["pre_train_t5.py", "--help"], 0.5),
+    "S6": partial(answering, "S6", ["fine_tune_t5.py", *STEP], 10.0),
+}
 
 if __name__ == "__main__":
-    main()
+    run(__doc__, WORKS)
