@@ -21,6 +21,7 @@ class Answerer(ABC):
       trees: whether candidates are read as one tree, where the model can (`tree_decoding`).
       quick: whether greedy answers are written without transformers' `generate`, where the model can
         (`greedy_decoding`). Both change nothing but the time that it takes.
+      tells_nll: whether the nats of greedy answers will be asked for.
     """
 
     def __init__(self, model, tokenizer, collator, device):
@@ -28,7 +29,7 @@ class Answerer(ABC):
         self.tokenizer = tokenizer
         self.collator = collator
         self.device = device
-        self.trees = self.quick = True
+        self.trees = self.quick = self.tells_nll = True
 
     def is_quick(self, method: str) -> bool:
         """Whether `score` or `generate` goes its quick way with this model."""

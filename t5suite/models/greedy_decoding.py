@@ -30,18 +30,19 @@ class Written(NamedTuple):
 
     Attributes:
       ids: by row, the tokens, with end-of-sequence where it was written.
-      nll: by row, the nats of those tokens.
+      nll: by row, the nats of those tokens; None where nobody wants them.
     """
 
     ids: list[list[int]]
-    nll: list[float]
+    nll: list[float] | None
 
 
-def write_greedily(model, hidden_BSD, mask_BS, start: int, eos: int, most_tokens: int) -> Written:
+def write_greedily(model, hidden_BSD, mask_BS, start: int, eos: int, most_tokens: int, tells_nll=True) -> Written:
     """The likeliest token, and the likeliest behind that, until end-of-sequence or so many tokens.
 
     Args:
       hidden_BSD, mask_BS: the encoder's states, and 1 for a token.
+      tells_nll: whether somebody wants to know how likely they are.
     """
     model, device, num_rows = plain(model), hidden_BSD.device, len(hidden_BSD)
     written_BT = torch.full((num_rows, most_tokens), -1, device=device)
@@ -50,16 +51,18 @@ def write_greedily(model, hidden_BSD, mask_BS, start: int, eos: int, most_tokens
     token_A = torch.full((num_rows,), start, device=device)
     rows = _Rows(model, Source.of(hidden_BSD, mask_BS, most_tokens), most_tokens)
     for step in range(most_tokens):
-        token_A, nll_A = likeliest(model, rows.read(token_A))
+        token_A, nll_A = likeliest(model, rows.read(token_A), tells_nll)
         written_BT[active_A, step] = token_A
-        nll_B[active_A] += nll_A
+        if tells_nll:
+            nll_B[active_A] += nll_A
         left = token_A.ne(eos).nonzero()[:, 0]
         if len(left) == 0:
             break
         if len(left) < len(active_A):
             active_A, token_A = active_A[left], token_A[left]
             rows.keep(left)
-    return Written([[token for token in row if token >= 0] for row in written_BT.tolist()], nll_B.tolist())
+    ids = [[token for token in row if token >= 0] for row in written_BT.tolist()]
+    return Written(ids, nll_B.tolist() if tells_nll else None)
 
 
 class _Rows:

@@ -124,8 +124,10 @@ class Seq2SeqReading:
             eos, start = answerer.eos, answerer.collator.decoder_start_token_id
             if writes_plainly(answerer.model, generation_config, eos, start):
                 most = generation_config.max_new_tokens
-                written = write_greedily(answerer.model, self.hidden_BSD, self.mask_BS, start, eos, most)
-                of_rows = zip(written.ids, written.nll, self._targets, strict=True)
+                written = write_greedily(
+                    answerer.model, self.hidden_BSD, self.mask_BS, start, eos, most, answerer.tells_nll
+                )
+                of_rows = zip(written.ids, written.nll or (), self._targets)
                 self._known_nll |= {row: nll for row, (ids, nll, target) in enumerate(of_rows) if ids == target}
                 return [[(ids, None)] for ids in written.ids]
         written = answerer.model.generate(

@@ -142,15 +142,16 @@ def chunks_of_logits(states: torch.Tensor, vocab_size: int):
     return (slice(start, start + each) for start in range(0, len(states), each))
 
 
-def likeliest(model, states_AD) -> tuple[torch.Tensor, torch.Tensor]:
-    """The likeliest token behind each state, and its nats (A)."""
+def likeliest(model, states_AD, tells_nll: bool = True) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The likeliest token behind each state, and its nats (A) if they are asked for: a fifth more work."""
     tokens, nll = [], []
     for chunk in chunks_of_logits(states_AD, model.config.vocab_size):
         logits_CV = model.lm_head(states_AD[chunk]).float()
         best_C = logits_CV.argmax(-1, keepdim=True)
         tokens.append(best_C[:, 0])
-        nll.append(logits_CV.logsumexp(-1) - logits_CV.gather(1, best_C)[:, 0])
-    return torch.cat(tokens), torch.cat(nll)
+        if tells_nll:
+            nll.append(logits_CV.logsumexp(-1) - logits_CV.gather(1, best_C)[:, 0])
+    return torch.cat(tokens), torch.cat(nll) if tells_nll else None
 
 
 # Elements of logits that are kept at once: on a CPU as many as stay in its caches.

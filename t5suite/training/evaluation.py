@@ -209,6 +209,7 @@ class Evaluator:
         }[eval_set.method]
         answerer = answerer_for(model, self.tokenizer, collator=self.collator, device=self.accelerator.device)
         answerer.trees, answerer.quick = self.decoding.trees, self.decoding.quick
+        answerer.tells_nll = self._tells_loss(eval_set)
         batches = self._batches(eval_set, answerer)
         found = self._over_ranks(eval_set, batches, lambda positions: answer(answerer, eval_set, positions))
         predictions = [found[i]["text"] for i in range(len(eval_set.examples))]
@@ -294,9 +295,12 @@ class Evaluator:
 
     def _losses(self, reading, eval_set: EvalSet) -> list[dict]:
         """Nats and tokens of each row's target; none where nobody asks for them."""
-        if eval_set.labelled and (self._wants_loss or eval_set.method == "loss"):
+        if self._tells_loss(eval_set):
             return [{"nll": n, "tokens": t} for n, t in zip(reading.nll, reading.tokens, strict=True)]
         return [{"nll": 0.0, "tokens": 0}] * len(reading.tokens)
+
+    def _tells_loss(self, eval_set: EvalSet) -> bool:
+        return eval_set.labelled and (self._wants_loss or eval_set.method == "loss")
 
     def _most_over_ranks(self, number: int) -> int:
         count = torch.tensor([number], device=self.accelerator.device)
