@@ -91,11 +91,14 @@ class Picked(NamedTuple):
 
         A row is copied as one piece, out of a view whose row i begins at value i: a third of what `at` takes.
         """
-        last = len(self.values) - width
-        if last < 0 or self.starts_B.max(initial=0) > last:
+        last, step = len(self.values) - width, self.values.itemsize
+        if last < 0:
             return self.at(np.arange(width))
-        step = self.values.itemsize
-        return np.ndarray((last + 1, width), self.values.dtype, self.values, 0, (step, step))[self.starts_B]
+        view = np.ndarray((last + 1, width), self.values.dtype, self.values, 0, (step, step))
+        try:
+            return view[self.starts_B]
+        except IndexError:  # one of the array's last rows, which ends before the width does
+            return self.at(np.arange(width))
 
     def at(self, columns) -> np.ndarray:
         """What stands in these columns of each row, [B, X]; outside of a row, anything.
