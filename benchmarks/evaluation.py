@@ -3,10 +3,10 @@
     python -m benchmarks.evaluation
 
 512 rows of MNLI's lengths and labels; a T5 of 4 + 4 layers of width 128 and 32,128 pieces, trained for a moment on such
-rows; one thread. The peers are `Seq2SeqTrainer.evaluate` with `predict_with_generate`, its own collator and its order of
-rows, at its default batch of 8 rows and at 64. Ours is `Evaluator` by `generate`, which writes the same texts. Before
-anything is timed it is checked that all, `score` too, find the same accuracy, and that it is a good one. Rows are drawn,
-not read; their lengths are log-normal, with MNLI's mean (50 pieces) and its share of padding in unsorted batches.
+rows; one thread. The peers are `Seq2SeqTrainer.evaluate` with `predict_with_generate`, its own collator and order
+of rows, at its default batch of 8 and at 64. Ours is `Evaluator` by `generate`, which writes the same texts. Before
+anything is timed it is checked that all, `score` too, find the same accuracy, and a good one. Rows are drawn, not
+read; their lengths are log-normal, with MNLI's mean (50 pieces) and its share of padding in unsorted batches.
 """
 
 import functools
