@@ -8,7 +8,7 @@ import numpy as np
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-# Of 9,999 training rows of MNLI in T5's form and vocabulary: median 49 tokens, standard deviation of the logarithm 0.39,
+# Of 9,999 training rows of MNLI in T5's form and vocabulary: median 49 tokens, standard deviation of logarithms 0.39,
 # the longest 298; "entailment" is 5 tokens, "neutral" and "contradiction" are 2.
 MEDIAN, SPREAD, LONGEST = 49, 0.39, 300
 LABEL_LENGTHS = (5, 2, 2)
