@@ -11,6 +11,8 @@ import itertools
 import json
 from pathlib import Path
 
+from t5suite.tracking.metric_lines import is_of_the_machine
+
 RESULT_FILES = ("results.json", "model.safetensors", "predictions/*.jsonl")
 # Of the trainer's state in a checkpoint.
 STATE = ("global_step", "epoch", "max_steps", "log_history", "best_global_step", "best_metric", "total_flos")
@@ -65,9 +67,9 @@ def training(directory) -> dict:
 
 
 def without_times(value):
-    """A JSON value without its entries that are times or speeds."""
+    """A JSON value without its entries that are times, speeds or memory."""
     if isinstance(value, dict):
-        return {key: without_times(v) for key, v in value.items() if "second" not in key and "runtime" not in key}
+        return {key: without_times(v) for key, v in value.items() if not is_of_the_machine(key)}
     return [without_times(item) for item in value] if isinstance(value, list) else value
 
 

@@ -13,6 +13,7 @@ import fine_tune_t5
 import pre_train_t5
 from t5suite.data.jsonl import read_jsonl
 from t5suite.errors import Preempted
+from t5suite.tracking.metric_lines import is_of_the_machine
 from t5suite.training.processes.signals import StopRequests
 from t5suite.training.trainer import SuiteTrainer
 
@@ -34,7 +35,6 @@ RUNS = {
         [*COMMON, *BY_STEPS, "--max_steps", "7", "--per_device_train_batch_size", "4", "--inputs_length", "32"],
     ),
 }
-TIMES = ("seconds", "tokens_per_second", "runtime", "per_second", "mfu")
 
 
 def run(name, directory, **patches):
@@ -67,7 +67,7 @@ def whole(name):
 
 def untimed(directory):
     lines = read_jsonl(directory / "metrics.jsonl")
-    return [{key: value for key, value in line.items() if not any(word in key for word in TIMES)} for line in lines]
+    return [{key: value for key, value in line.items() if not is_of_the_machine(key)} for line in lines]
 
 
 class OverriddenTest(parameterized.TestCase):

@@ -61,7 +61,7 @@ class PackagingTest(parameterized.TestCase):
         patterns = SETUP["tool"]["setuptools"]["package-data"]["*"]
         files = [path for folder in (ROOT / "t5suite", *map(shipped_folder, FOLDERS)) for path in folder.rglob("*")]
         for path in files:
-            if path.is_file() and path.suffix not in (".py", ".pyc"):
+            if path.is_file() and path.suffix != ".py" and path.parent.name != "__pycache__":
                 self.assertTrue(any(path.match(pattern) for pattern in patterns), path)
 
     def test_the_version_is_one(self):

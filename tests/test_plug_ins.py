@@ -33,6 +33,7 @@ from t5suite.data.subsets import select_rows
 from t5suite.errors import ConfigError, Preempted
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.tasks.registry import load_task
+from t5suite.tracking.metric_lines import is_of_the_machine
 from t5suite.training.checkpoints import damage
 from t5suite.training.losses import ModuleLoss
 from t5suite.training.plug_ins.batches import TransformedCollator, row_generators
@@ -42,7 +43,6 @@ from t5suite.training.processes.signals import StopRequests
 from t5suite.training.trainer import SuiteTrainer
 
 RELATIVE = 2e-6
-TIMES = ("seconds", "runtime", "per_second")
 SMALL = """--max_train_samples 48 --max_eval_samples 10 --per_device_train_batch_size 8 --use_cpu --disable_tqdm True
     --eval_strategy steps --eval_steps 2 --logging_steps 1 --max_steps 6 --learning_rate 0.01""".split()
 
@@ -132,7 +132,7 @@ RESUMED = [
 
 def untimed(folder):
     lines = read_jsonl(folder / "metrics.jsonl")
-    return [{name: value for name, value in line.items() if not any(t in name for t in TIMES)} for line in lines]
+    return [{name: value for name, value in line.items() if not is_of_the_machine(name)} for line in lines]
 
 
 @functools.cache

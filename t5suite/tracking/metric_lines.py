@@ -21,6 +21,8 @@ from pathlib import Path
 
 # How much of a file is read at once where all of it is more than is wanted in memory.
 PIECE = 4 << 20
+# Parts of the names of metrics that tell of time, speed or memory.
+OF_THE_MACHINE = ("second", "runtime", "mfu", "data_wait", "peak_memory")
 
 
 class MetricLines:
@@ -65,6 +67,15 @@ class MetricLines:
         while self.behind:
             yield from self.new_lines(most_bytes)
             self.behind = self.behind and self.path.is_file()
+
+
+def is_of_the_machine(name: str) -> bool:
+    """Whether a metric tells of time, speed or memory, in which two equal runs differ.
+
+    >>> is_of_the_machine("train/data_wait"), is_of_the_machine("train/loss")
+    (True, False)
+    """
+    return any(word in name for word in OF_THE_MACHINE)
 
 
 def offset_of_step(file, step: int) -> int:
