@@ -21,12 +21,13 @@ def markdown(report: dict) -> str:
     """
     rows = ["| | work | ours | against | theirs | ratio (quartiles) | goal | |", "|---|---|---|---|---|---|---|---|"]
     for found in report["results"]:
+        unit = found.get("unit", "ms")
         for peer, told in found["peers"].items():
             ratio, goal = told["ratio"], told.get("goal")
             quartiles = f"{ratio['low']:.3f} to {ratio['high']:.3f}"
             rows.append(
-                f"| {found['id']} | {found['work']} | {_time(found['milliseconds'])} | {peer} "
-                f"| {_time(told['milliseconds'])} | **{ratio['median']:.3f}** ({quartiles}) "
+                f"| {found['id']} | {found['work']} | {_time(found['milliseconds'], unit)} | {peer} "
+                f"| {_time(told['milliseconds'], unit)} | **{ratio['median']:.3f}** ({quartiles}) "
                 f"| {'' if goal is None else f'≤ {goal:g}'} | {told.get('verdict', '')} |"
             )
     checked = [f"* {found['id']} {found['work']}: {found['checked']}." for found in report["results"]]
@@ -61,8 +62,10 @@ def write(page: Path, report: dict) -> None:
     page.write_text(between.sub(lambda _: f"{begin}\n{markdown(report)}\n{end}", text), encoding="utf-8")
 
 
-def _time(milliseconds: dict) -> str:
+def _time(milliseconds: dict, unit: str = "ms") -> str:
     median = milliseconds["median"]
+    if unit != "ms":
+        return f"{median:.2f} {unit}"
     if median >= 1e3:
         return f"{median / 1e3:.2f} s"
     return f"{median:.2f} ms" if median >= 0.1 else f"{1e3 * median:.1f} µs"
