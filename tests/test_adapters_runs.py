@@ -5,6 +5,7 @@ import functools
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -163,7 +164,8 @@ class RunTest(parameterized.TestCase):
         bests = [directory / "best" / task for task in ("sentiment", "entailment")]
         self.assertTrue(all((best / "adapter_model.safetensors").is_file() for best in bests))
         self.assertFalse(any((best / "model.safetensors").exists() for best in bests))
-        self.assertEqual(printed.getvalue().count("step "), 2)
+        table = printed.getvalue().partition(" notes")[2]
+        self.assertLen(re.findall(r"step \d", table), 2, printed.getvalue())
 
     def test_merged_on_request_with_the_same_answers(self):
         directory = new_folder()
