@@ -128,7 +128,7 @@ def pre_train(run, settings, resume, trains, plug_ins, *arguments) -> dict:
         train_collator,
         eval_collator,
         stream=stream,
-        peak_tflops=run_args.peak_tflops,
+        peak_tflops=args.peak_tflops,
         callbacks=plug_ins.callbacks,
     )
     run.use_data(described)

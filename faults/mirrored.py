@@ -25,6 +25,7 @@ from faults.leftovers import history_difference
 from faults.victims import Victim
 from t5suite.runs import METRICS
 from t5suite.tracking.metric_lines import MetricLines, rows_by_step
+from t5suite.tracking.mirrors.tracker import children
 
 SCRIPTS = ("fine_tune_t5", "pre_train_t5")
 STEPS = list(range(1, 9))
@@ -138,25 +139,16 @@ class Watched:
     def processes(self) -> dict[str, int]:
         """W&B's processes: `mirror`, ours, and `service`, wandb's."""
         found = {}
-        for mirror in _children(self.victim.processes[0].pid):
+        for mirror in children(self.victim.processes[0].pid):
             if "mirrors.wandb" in _command_line(mirror):
                 found["mirror"] = mirror
-                services = [child for child in _children(mirror) if "wandb-core" in _command_line(child)]
+                services = [child for child in children(mirror) if "wandb-core" in _command_line(child)]
                 found |= {"service": services[0]} if services else {}
         return found
 
     def signal(self, name: str, number: int = signal.SIGKILL) -> None:
         """Sends a signal to `mirror` or `service`."""
         os.kill(self.processes()[name], number)
-
-
-def _children(parent: int) -> list[int]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            if int(path.read_text().rpartition(")")[2].split()[1]) == parent:
-                found.append(int(path.parent.name))
-    return found
 
 
 def _command_line(process: int) -> str:

@@ -246,7 +246,7 @@ def trainer_for(model, tokenizer, data: Data, arguments, selects: bool = True, p
     patience = arguments.evaluation.early_stopping_patience if selects else None
     trainer, rates = make_trainer(model, tokenizer, arguments.training, data, mixing_of(arguments), patience, plug_ins)
     trainer.task_card = task_card_of(data, lengths_of(arguments.data), model)
-    trainer.monitor.peak = peak_flops(arguments.training.device, arguments.evaluation.peak_tflops)
+    trainer.monitor.peak = peak_flops(arguments.training.device, arguments.training.peak_tflops)
     return trainer, rates
 
 

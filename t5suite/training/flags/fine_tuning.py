@@ -234,9 +234,6 @@ class EvaluationArguments:
             "help": "auto: go on from the newest complete checkpoint; none: a fresh run; or a checkpoint's path."
         },
     )
-    peak_tflops: float | None = field(
-        default=None, metadata={"help": "The device's peak for MFU, where its name does not tell (bf16, dense)."}
-    )
 
 
 # Rows that a device evaluates at once, where they are counted and nothing else is said.

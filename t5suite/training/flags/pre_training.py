@@ -214,9 +214,6 @@ class RunArguments(TrainingPlugIns):
             "help": "auto: go on from the newest complete checkpoint; none: a fresh run; or a checkpoint's path."
         },
     )
-    peak_tflops: float | None = field(
-        default=None, metadata={"help": "The device's peak for MFU, where its name does not tell (bf16, dense)."}
-    )
 
 
 def reconcile(text: TextArguments, objective: ObjectiveArguments, run: RunArguments) -> None:

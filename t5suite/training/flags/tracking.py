@@ -54,6 +54,10 @@ class TrackingArguments:
             parse_steps(self.profile)
         tracker_names(self.trackers)
 
+    peak_tflops: float | None = field(
+        default=None, metadata={"help": "The device's peak for MFU, where its name does not tell (bf16, dense)."}
+    )
+
 
 def add_profile(trainer, directory) -> None:
     """`--profile`, where it is asked for; on every rank."""

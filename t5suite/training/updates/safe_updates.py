@@ -12,8 +12,9 @@ gradient norm are looked at, one vote a step over all ranks:
   that overflow are the loss scaler's business, until its scale can get no smaller. DeepSpeed has taken its step before
   anyone can look, but skips an update whose gradient norm is not finite by itself (0.19.8, at any precision where
   `bf16.check_grad_overflow` is on, `sharding.deepspeed_flags`): it is told apart from one that was made;
-* a spike (`spikes`): `--loss_spikes log` notes it (the first one aloud, the others by their number); `skip` skips the update; `rollback` puts weights and moments back to
-  the newest checkpoint and goes on with the data behind the spike (arXiv:2204.02311 section 5.1);
+* a spike (`spikes`): `--loss_spikes log` notes it (the first one aloud, the others by their number); `skip` skips the
+  update; `rollback` puts weights and moments back to the newest checkpoint and goes on with the data behind the spike
+  (arXiv:2204.02311 section 5.1);
 * out of memory (`micro_batches`): the update is computed in smaller pieces.
 
 On a GPU all that is looked at one update later (`late_checks`), where the device can leave a step out by itself: the
