@@ -41,6 +41,9 @@ class TrackingArguments:
         metadata={"help": "Steps FIRST:LAST, such as 10:12, of which a trace and a memory snapshot are written."},
     )
     verbose: bool = field(default=False, metadata={"help": "Show what libraries log, warn of and draw bars for, too."})
+    peak_tflops: float | None = field(
+        default=None, metadata={"help": "The device's peak for MFU, where its name does not tell (bf16, dense)."}
+    )
 
     def check_tracking(self) -> None:
         """Called once the other settings are there.
@@ -53,10 +56,6 @@ class TrackingArguments:
         if self.profile is not None:
             parse_steps(self.profile)
         tracker_names(self.trackers)
-
-    peak_tflops: float | None = field(
-        default=None, metadata={"help": "The device's peak for MFU, where its name does not tell (bf16, dense)."}
-    )
 
 
 def add_profile(trainer, directory) -> None:
