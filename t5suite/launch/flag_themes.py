@@ -110,9 +110,9 @@ THEMES = {
         "metric_for_best_model": None,
         "load_best_model_at_end": None,
         "do_predict": "Predict the test splits, too, once training has ended.",
+        "eval_only": None,
     },
     "plug-ins": {"batch_transform": None, "transform_evaluation": None, "batch_metrics": None, "callbacks": None},
-    "modes and reporting": {},
     "output and checkpoints": {
         "output_dir": None,
         "save_strategy": None,

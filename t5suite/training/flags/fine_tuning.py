@@ -23,6 +23,7 @@ from t5suite.training.flags.adapters import AdapterArguments
 from t5suite.training.flags.bounds import with_cure
 from t5suite.training.flags.data_formats import DataFormatArguments
 from t5suite.training.flags.instructions import InstructionArguments
+from t5suite.training.flags.modes import ModeArguments
 from t5suite.training.flags.plug_ins import PlugInArguments
 from t5suite.training.flags.tracking import TrackingArguments
 from t5suite.training.optimization import check_schedule, resolve_names
@@ -203,7 +204,7 @@ class DataArguments:
 
 
 @dataclass
-class EvaluationArguments:
+class EvaluationArguments(ModeArguments):
     """What is evaluated, and how."""
 
     _argument_group_name = "evaluation, selection and modes"
@@ -219,7 +220,6 @@ class EvaluationArguments:
     early_stopping_patience: int | None = field(
         default=None, metadata={"help": "Stop after this many evaluations in a row without a better one."}
     )
-    eval_only: bool = field(default=False, metadata={"help": "Score the model without training it."})
     predict_only: bool = field(default=False, metadata={"help": "Predict the test splits without training."})
     eval_checkpoints: Literal["none", "all"] = field(
         default="none",
@@ -227,12 +227,6 @@ class EvaluationArguments:
     )
     dry_run: bool = field(
         default=False, metadata={"help": "Show the configuration, three pairs, lengths and steps, then stop."}
-    )
-    resume: str = field(
-        default="auto",
-        metadata={
-            "help": "auto: go on from the newest complete checkpoint; none: a fresh run; or a checkpoint's path."
-        },
     )
 
 

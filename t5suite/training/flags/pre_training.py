@@ -15,6 +15,7 @@ from t5suite.errors import ConfigError
 from t5suite.lookup import find
 from t5suite.models.vocabulary import MODE_TOKENS
 from t5suite.training.flags.fine_tuning import ModelArguments, SuiteTrainingArguments
+from t5suite.training.flags.modes import ModeArguments
 from t5suite.training.flags.plug_ins import TrainingPlugIns
 
 OWN_TEXT_INPUTS_LENGTH = 512
@@ -199,20 +200,13 @@ class ObjectiveArguments:
 
 
 @dataclass
-class RunArguments(TrainingPlugIns):
+class RunArguments(ModeArguments, TrainingPlugIns):
     """How the run goes, and what takes part in it."""
 
-    _argument_group_name = "modes and reporting"
+    _argument_group_name = "evaluation, selection and modes"
 
-    eval_only: bool = field(default=False, metadata={"help": "Score the model without training it."})
     dry_run: bool = field(
         default=False, metadata={"help": "Show the configuration, an example, lengths, steps and FLOPs, then stop."}
-    )
-    resume: str = field(
-        default="auto",
-        metadata={
-            "help": "auto: go on from the newest complete checkpoint; none: a fresh run; or a checkpoint's path."
-        },
     )
 
 
