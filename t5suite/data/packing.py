@@ -31,12 +31,21 @@ def pack_examples(lengths_B2, row_lengths):
         lengths, limits = lengths_B2[too_long[0]].tolist(), row_lengths.tolist()
         raise ValueError(f"example {too_long[0]} has {lengths} inputs and targets, more than a row's {limits}")
     shares_B = (lengths_B2 / np.maximum(row_lengths, 1)).max(axis=1)
-    rows_B = np.empty(len(lengths_B2), dtype=np.int64)
-    room_R2 = np.tile(row_lengths, (len(lengths_B2), 1))  # at worst, a row each
-    for example in np.argsort(-shares_B, kind="stable"):
-        row = np.argmax((room_R2 >= lengths_B2[example]).all(axis=1))
-        room_R2[row] -= lengths_B2[example]
-        rows_B[example] = row
+    # Plain numbers: of 32 to 128 examples a fifth of the time that array operations for each of them take.
+    order = np.argsort(-shares_B, kind="stable").tolist()
+    lengths, room, rows = lengths_B2.tolist(), [], [0] * len(lengths_B2)
+    for example in order:
+        inputs, targets = lengths[example]
+        for row, left in enumerate(room):
+            if left[0] >= inputs and left[1] >= targets:
+                break
+        else:
+            row, left = len(room), row_lengths.tolist()
+            room.append(left)
+        left[0] -= inputs
+        left[1] -= targets
+        rows[example] = row
+    rows_B = np.array(rows, dtype=np.int64)
     _, first, numbers_B = np.unique(rows_B, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[numbers_B]
 
