@@ -147,6 +147,7 @@ THEMES = {
         "attn_implementation": None,
         "torch_compile": "Compile the model: minutes at the start, faster steps.",
         "length_buckets": None,
+        "pack_rows": None,
         "token_cache": None,
         "quick_dropout": None,
         "device_map": None,

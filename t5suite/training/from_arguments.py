@@ -244,7 +244,9 @@ def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None, plug
 def trainer_for(model, tokenizer, data: Data, arguments, selects: bool = True, plug_ins: PlugIns = NO_PLUG_INS):
     """`(trainer, {task: mixing rate})`; without `selects`, one that no early stopping ends."""
     patience = arguments.evaluation.early_stopping_patience if selects else None
-    trainer, rates = make_trainer(model, tokenizer, arguments.training, data, mixing_of(arguments), patience, plug_ins)
+    trainer, rates = make_trainer(
+        model, tokenizer, arguments.training, data, mixing_of(arguments), patience, plug_ins, arguments.data.rows
+    )
     trainer.task_card = task_card_of(data, lengths_of(arguments.data), model)
     trainer.monitor.peak = peak_flops(arguments.training.device, arguments.training.peak_tflops)
     return trainer, rates

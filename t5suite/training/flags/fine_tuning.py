@@ -25,6 +25,7 @@ from t5suite.training.flags.data_formats import DataFormatArguments
 from t5suite.training.flags.instructions import InstructionArguments
 from t5suite.training.flags.modes import ModeArguments
 from t5suite.training.flags.plug_ins import PlugInArguments
+from t5suite.training.flags.rows import RowArguments
 from t5suite.training.flags.tracking import TrackingArguments
 from t5suite.training.optimization import check_schedule, resolve_names
 from t5suite.training.processes.ranks import check_meeting_place
@@ -136,7 +137,7 @@ class ModelArguments:
 
 
 @dataclass
-class DataArguments:
+class DataArguments(RowArguments):
     """Which task, and where its rows come from."""
 
     _argument_group_name = "task and data"
@@ -366,6 +367,13 @@ class SuiteTrainingArguments(TrackingArguments, Seq2SeqTrainingArguments):
         metadata={"help": "On CPUs, draw dropout's masks from 16 random bits an element, a fifth of torch's cost."},
     )
     z_loss: float = field(default=0.0, metadata={"help": "Weight of log(Z)^2 in the loss; T5 was trained with 1e-4."})
+    loss_chunk_tokens: int | None = field(
+        default=None,
+        metadata={
+            "help": "Target tokens of a T5 whose logits are held at once while training. Default: as many as are quick "
+            "on the device; 0: those of the whole batch."
+        },
+    )
 
     def __post_init__(self):
         self.output_dir = self.output_dir or os.environ.get("T5SUITE_RUN_DIR")  # where a sweep wants its trial
@@ -377,6 +385,8 @@ class SuiteTrainingArguments(TrackingArguments, Seq2SeqTrainingArguments):
         parse_reset(self.reset)
         if self.keep_every is not None and self.keep_every < 1:
             raise ConfigError(f"--keep_every {self.keep_every}: must be at least 1 step")
+        if self.loss_chunk_tokens is not None and self.loss_chunk_tokens < 0:
+            raise ConfigError(f"--loss_chunk_tokens {self.loss_chunk_tokens}: must be at least 1, or 0 for all at once")
         if self.length_buckets is not None and self.length_buckets < 0:
             raise ConfigError(f"--length_buckets {self.length_buckets}: must be at least 1, or 0 for none")
         for flag in ("clip_grad_value", "max_minutes"):
