@@ -25,6 +25,7 @@ from t5suite.data.family_collators import COLLATORS
 from t5suite.data.features import TokenArrays
 from t5suite.data.formats.rows import RowSource
 from t5suite.data.module_batches import ModuleCollator
+from t5suite.data.packed_rows import with_packed_rows
 from t5suite.data.shapes import with_few_shapes
 from t5suite.data.sources import DataOptions
 from t5suite.data.token_cache import TokenCache
@@ -48,10 +49,12 @@ from t5suite.training.cut_texts import warn_of_cut_texts
 from t5suite.training.eval_sets import load_eval_sets, selection_eval_sets, widen_for_training_targets
 from t5suite.training.evaluation import Decoding, EvalSet, Evaluator, Report, batch_tokens, task_values
 from t5suite.training.family_checks import GENERATION_FLAGS, QUICK_FLAGS, check_module, check_positions
+from t5suite.training.flags.rows import PackedRows
 from t5suite.training.flags.tracking import add_profile
 from t5suite.training.losses import ModuleLoss, SquaredLoss
 from t5suite.training.monitoring.progress import shows_bars
 from t5suite.training.monitoring.samples import SampleCallback
+from t5suite.training.packing_checks import check_packable, sampling_for
 from t5suite.training.plug_ins.batches import with_transform
 from t5suite.training.plug_ins.functions import NO_PLUG_INS, PlugIns, add_plug_in_callbacks
 from t5suite.training.steps import TRAINING_FLAGS, update_size
@@ -237,12 +240,17 @@ def make_evaluator(collator, tokenizer, args, accelerator, show_progress: bool) 
 def warn_of_idle_flags(changed: dict, plan: Plan, trains: bool, predicts: bool) -> list[str]:
     """Warns of every flag that was given and has no effect in this run, with the reason; returns the flags."""
     alone = len(plan.train) == 1
+    unscored = trains and changed.get("eval_strategy") == "no"
+    if unscored:
+        logger.info("--eval_strategy no: nothing is evaluated, and no checkpoint is chosen; there will be no scores")
     reasons = [
         (not trains, TRAINING_FLAGS, "nothing is trained"),
         (not trains and "transform_evaluation" not in changed, ("batch_transform",), "nothing is trained"),
         (alone, ("mixing", "mixing_limit", "mixing_temperature", "allow_missing_tasks"), "there is one task"),
         (alone, ("select",), "there is one task"),
         (not predicts, ("max_predict_samples", "test_file"), "test splits are predicted with --do_predict only"),
+        (unscored, ("max_eval_samples", "validation_file"), "--eval_strategy no evaluates nothing"),
+        (unscored and not predicts, EVALUATION_FLAGS, "--eval_strategy no evaluates nothing"),
         (changed.get("eval_method") in ("score", "loss"), GENERATION_FLAGS, "this --eval_method writes nothing"),
         (changed.get("eval_method") == "loss", (*QUICK_FLAGS, "eval_loss"), "the loss is all that is evaluated"),
         (changed.get("eval_method") == "score" and plan.alone, ("quick_decoding",), "nothing is written"),
@@ -256,13 +264,29 @@ def warn_of_idle_flags(changed: dict, plan: Plan, trains: bool, predicts: bool) 
     return list(idle)
 
 
+# What says how rows are evaluated, be they validation rows or, with --do_predict, test rows.
+EVALUATION_FLAGS = ("eval_method", "per_device_eval_batch_size", "eval_loss", *QUICK_FLAGS, *GENERATION_FLAGS)
+
+
 def make_trainer(
-    model, tokenizer, args, data: Data, mixing: Mixing, patience: int | None = None, plug_ins: PlugIns = NO_PLUG_INS
+    model,
+    tokenizer,
+    args,
+    data: Data,
+    mixing: Mixing,
+    patience: int | None = None,
+    plug_ins: PlugIns = NO_PLUG_INS,
+    rows: PackedRows | None = None,
 ):
-    """`(trainer, {task: mixing rate})`; without training data, a trainer that evaluates only."""
+    """`(trainer, {task: mixing rate})`; without training data, a trainer that evaluates only.
+
+    Args:
+      rows: those that training examples share (`--pack_rows`); each has one of its own without.
+    """
     order, rates, eval_sets = None, {}, data.selecting
     if data.features:
-        schedule = Schedule(args.num_train_epochs, update_size(args), args.max_steps, args.train_sampling_strategy)
+        sampling = sampling_for(args, rows is not None)
+        schedule = Schedule(args.num_train_epochs, update_size(args), args.max_steps, sampling)
         names = [part.task.name for part in data.training_sets]
         order, rates = make_epoch_order(data.features, names, mixing, schedule, args.seed)
     if not eval_sets or not any(eval_set.selects and eval_set.labelled for eval_set in eval_sets):
@@ -272,7 +296,9 @@ def make_trainer(
     check_positions(model, data)
     collator = make_collator(model, args.fp16 or args.bf16)
     features = TokenArrays.concatenate(data.features) if data.features else None
-    shaped = shaped_collator(collator, features, order, args)
+    if rows is not None:
+        check_packable(model, args, plug_ins)
+    shaped = shaped_collator(collator, features, order, args, rows)
     transformed = with_transform(collator, plug_ins)
     trained = with_transform(shaped, plug_ins)
     if plug_ins.transforms_evaluation and family_of_model(model) == "causal":
@@ -311,11 +337,16 @@ def make_trainer(
 COMPILED_SHAPES = 8
 
 
-def shaped_collator(collator: Seq2SeqCollator, features: TokenArrays | None, order, args) -> Seq2SeqCollator:
-    """The collator with a few shapes for training, where `--length_buckets` or `--torch_compile` ask for them."""
+def shaped_collator(
+    collator: Seq2SeqCollator, features: TokenArrays | None, order, args, rows: PackedRows | None = None
+) -> Seq2SeqCollator:
+    """The collator with a few shapes for training, where `--length_buckets` or `--torch_compile` ask for them; packing
+    where `--pack_rows` does."""
     most = args.length_buckets
     if most is None:
         most = COMPILED_SHAPES if args.torch_compile else 0
+    if rows is not None and features is not None:
+        return with_packed_rows(collator, features, order, args.train_batch_size, most, rows)
     if most == 0 or features is None:
         return collator
     return with_few_shapes(collator, features, order, args.train_batch_size, most, args.world_size)
