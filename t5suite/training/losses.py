@@ -46,6 +46,8 @@ class TokenLoss:
     def __call__(self, outputs, labels, num_items_in_batch=None) -> torch.Tensor:
         if num_items_in_batch is None:
             num_items_in_batch = labels.ne(IGNORED).sum().clamp(min=1)
+        if "loss_sum" in outputs:  # a model that was given its labels (`chunked_loss`) has done it already
+            return outputs.loss_sum / num_items_in_batch
         return token_loss(token_logits(outputs), labels, num_items_in_batch, self.label_smoothing, self.z_loss)
 
 
@@ -78,6 +80,13 @@ class ModuleLoss:
         if num_items_in_batch is None:
             num_items_in_batch = counted.clamp(min=1)
         return module_loss(outputs).float() * (counted / num_items_in_batch)
+
+
+def guessed(outputs, labels) -> torch.Tensor:
+    """How many of the labels that count are the likeliest token."""
+    if "loss_sum" in outputs:
+        return outputs.guessed
+    return (token_logits(outputs).argmax(-1).eq(labels) & labels.ne(IGNORED)).sum()
 
 
 def token_logits(outputs) -> torch.Tensor:
@@ -119,8 +128,7 @@ class WatchedLoss:
         kept = labels.ne(IGNORED)
         if self.watching:
             with torch.no_grad():
-                right = token_logits(outputs).argmax(-1).eq(labels) & kept
-                counts = torch.stack([right.sum(), kept.sum()])
+                counts = torch.stack([guessed(outputs, labels), kept.sum()])
                 self.counts = counts if self.counts is None else self.counts + counts
         if num_items_in_batch is None:
             num_items_in_batch = kept.sum().clamp(min=1)

@@ -22,6 +22,7 @@ from t5suite.data.samplers import GlobalBatchSampler, shifted_order
 from t5suite.errors import ConfigError
 from t5suite.models.fast_masks import note_padding, ready_masks, takes_ready_masks
 from t5suite.models.quick_dropout import quicken_dropout
+from t5suite.training.chunked_loss import ChunkedLoss
 from t5suite.training.evaluation import selection_value
 from t5suite.training.limits import limit_callbacks
 from t5suite.training.losses import TokenLoss
@@ -66,7 +67,7 @@ class ReadyMasks:
         return super().compute_loss(model, ready_masks(inputs, drops), return_outputs, num_items_in_batch)
 
 
-class SuiteTrainer(Measuring, ExactResume, SafeUpdates, Checkpointing, ReadyMasks, Seq2SeqTrainer):
+class SuiteTrainer(Measuring, ExactResume, SafeUpdates, Checkpointing, ChunkedLoss, ReadyMasks, Seq2SeqTrainer):
     """A `Seq2SeqTrainer` that weighs every target token equally, scores every row once, and survives.
 
     Args:
@@ -101,6 +102,7 @@ class SuiteTrainer(Measuring, ExactResume, SafeUpdates, Checkpointing, ReadyMask
             **kwargs,
         )
         heed_use_cache(self.model, args.use_cache)
+        self.chunk_loss()
         self._counted_parameters = None
         # Our labels stand below the token that predicts them, in every family: each of them counts. Left alone,
         # transformers 5.23 would not count the first one of a causal model's row.

@@ -1,0 +1,163 @@
+"""Output layer and cross-entropy in one, a few target tokens at a time: the logits of all are never there at once.
+
+    >>> hidden_ND, weight_VD, labels_N = torch.zeros(3, 8), torch.zeros(10, 8), torch.tensor([4, 7, -100])
+    >>> summed, guessed = summed_cross_entropy(hidden_ND, weight_VD, labels_N)
+    >>> summed                                          # two labels that count, ten tokens alike: 2 ln 10
+    tensor(4.6052)
+
+The logits of a batch are its largest tensor: 128 rows of 114 targets over 32,128 tokens are 1.9 GB in float32, and the
+plain way holds three of them (logits, logarithms of the softmax, gradient). Here a chunk of tokens goes through matrix
+product, softmax in float32 and the gradient of its logits, which the forward pass folds at once into the gradients of
+hidden states and matrix; the backward pass only scales them. Tokens that are one chunk keep the gradient of their
+logits instead, folded by the backward pass: one tensor of their size, and no second matrix. No product is computed
+twice. Others call it fused linear cross-entropy (Liger Kernel, arXiv:2410.10989, section 3.2).
+
+Logits are made in the dtype of autocast, if any, else in that of the hidden states. Shapes: N target tokens, C of a
+chunk, D model width, V vocabulary.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+IGNORED = -100
+
+
+class LossSettings(NamedTuple):
+    """What the loss of a token is (`t5suite.training.losses.token_loss` says what the numbers mean), and how.
+
+    Attributes:
+      chunk_tokens: tokens whose logits are there at once; None: as many as are quick on the device.
+      counts_guesses: also count the labels that are the likeliest token.
+    """
+
+    label_smoothing: float = 0.0
+    z_loss: float = 0.0
+    chunk_tokens: int | None = None
+    counts_guesses: bool = False
+
+
+PLAIN = LossSettings()
+
+
+def summed_cross_entropy(hidden_ND, weight_VD, labels_N, settings=PLAIN) -> tuple[torch.Tensor, torch.Tensor]:
+    """`(sum, guessed)`: the loss summed over the labels that are not -100, in float32 (of float64: float64); and how
+    many of these labels are the likeliest token (0 where that is not asked for)."""
+    device_type = hidden_ND.device.type
+    if device_type == "cpu" and not torch.compiler.is_compiling():
+        kept = torch.nonzero(labels_N.ne(IGNORED))[:, 0]  # a GPU would have to be waited for
+        hidden_ND, labels_N = hidden_ND[kept], labels_N[kept]
+    each = settings.chunk_tokens or chunk_tokens_on(device_type, weight_VD.shape[0])
+    way = _OneChunk if hidden_ND.shape[0] <= each else _Chunks
+    return way.apply(hidden_ND, weight_VD, labels_N, settings, each)
+
+
+def chunk_tokens_on(device_type: str, vocab_size: int) -> int:
+    """How many tokens are a chunk where nobody says.
+
+    >>> chunk_tokens_on("cuda", 32128), chunk_tokens_on("cuda", 250112)
+    (4177, 1024)
+    """
+    most, least = LOGITS_AT_ONCE.get(device_type, LOGITS_AT_ONCE["cuda"])
+    return max(least, most // vocab_size)
+
+
+# Elements of logits that are there at once; and the tokens below which the matrix product would be a slow one.
+LOGITS_AT_ONCE = {"cpu": (2**23, 256), "cuda": (2**27, 1024)}
+
+
+class _OneChunk(torch.autograd.Function):
+    """All tokens at once; what is kept is the gradient of their logits."""
+
+    @staticmethod
+    def forward(ctx, hidden_ND, weight_VD, labels_N, settings, each):
+        dtype = _logits_dtype(hidden_ND)
+        with torch.autocast(hidden_ND.device.type, enabled=False):
+            hidden, weight = hidden_ND.to(dtype), weight_VD.to(dtype)
+            summed, guessed, grad_logits_NV = _chunk(hidden, weight, labels_N, settings)
+        ctx.save_for_backward(grad_logits_NV, hidden, weight)
+        ctx.mark_non_differentiable(guessed)
+        ctx.dtypes = hidden_ND.dtype, weight_VD.dtype
+        return summed, guessed
+
+    @staticmethod
+    def backward(ctx, scale, _):
+        grad_logits_NV, hidden, weight = ctx.saved_tensors
+        of_hidden = of_weight = None
+        with torch.autocast(scale.device.type, enabled=False):
+            if ctx.needs_input_grad[0]:
+                of_hidden = _scaled(grad_logits_NV @ weight, scale, ctx.dtypes[0])
+            if ctx.needs_input_grad[1]:
+                of_weight = _scaled(grad_logits_NV.T @ hidden, scale, ctx.dtypes[1])
+        return of_hidden, of_weight, None, None, None
+
+
+class _Chunks(torch.autograd.Function):
+    """One chunk after the other; what is kept is what their gradients come to, which the sum's own gradient scales."""
+
+    @staticmethod
+    def forward(ctx, hidden_ND, weight_VD, labels_N, settings, each):
+        dtype = _logits_dtype(hidden_ND)
+        of_weight, parts, sums, guesses = None, [], [], []
+        with torch.autocast(hidden_ND.device.type, enabled=False):
+            weight = weight_VD.to(dtype)
+            for start in range(0, hidden_ND.shape[0], each):
+                hidden = hidden_ND[start : start + each].to(dtype)
+                summed, guessed, grad_logits_CV = _chunk(hidden, weight, labels_N[start : start + each], settings)
+                sums.append(summed)
+                guesses.append(guessed)
+                if ctx.needs_input_grad[0]:
+                    parts.append(grad_logits_CV @ weight)
+                if ctx.needs_input_grad[1]:
+                    of_weight = _added(of_weight, grad_logits_CV, hidden, weight_VD.dtype)
+        ctx.save_for_backward(torch.cat(parts) if parts else None, of_weight)
+        guessed = torch.stack(guesses).sum()
+        ctx.mark_non_differentiable(guessed)
+        ctx.dtypes = hidden_ND.dtype, weight_VD.dtype
+        return torch.stack(sums).sum(), guessed
+
+    @staticmethod
+    def backward(ctx, scale, _):
+        found = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+        return *(None if kept is None else kept.to(dtype) * scale for kept, dtype in found), None, None, None
+
+
+def _logits_dtype(hidden_ND) -> torch.dtype:
+    device_type = hidden_ND.device.type
+    return torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else hidden_ND.dtype
+
+
+def _chunk(hidden_CD, weight_VD, labels_C, settings) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`(sum, guessed, gradient of the sum for the logits)`, the last in the logits' dtype."""
+    smoothing, z_loss = settings.label_smoothing, settings.z_loss
+    logits_CV = hidden_CD @ weight_VD.T
+    kept_C, label_C1 = labels_C.ne(IGNORED), labels_C.clamp(min=0)[:, None]
+    wide = torch.promote_types(logits_CV.dtype, torch.float32)
+    log_p_CV = torch.log_softmax(logits_CV, -1, dtype=wide)
+    nll_C = -log_p_CV.gather(1, label_C1)[:, 0]
+    guessed = (logits_CV.argmax(-1).eq(labels_C) if settings.counts_guesses else torch.zeros_like(kept_C)).sum()
+    loss_C, slope_C = nll_C, kept_C.to(wide)
+    if smoothing:
+        loss_C = (1 - smoothing) * nll_C - smoothing * log_p_CV.mean(-1)
+    if z_loss:
+        log_z_C = logits_CV.gather(1, label_C1)[:, 0].to(wide) + nll_C
+        loss_C = loss_C + z_loss * log_z_C.square()
+        slope_C = slope_C * (1 + 2 * z_loss * log_z_C)
+    grad_CV = log_p_CV.exp_().mul_(slope_C[:, None])
+    grad_CV.scatter_add_(1, label_C1, ((smoothing - 1) * kept_C.to(wide))[:, None])
+    if smoothing:
+        grad_CV.sub_((smoothing / weight_VD.shape[0] * kept_C.to(wide))[:, None])
+    return torch.where(kept_C, loss_C, 0.0).sum(), guessed, grad_CV.to(logits_CV.dtype)
+
+
+def _added(so_far, grad_logits_CV, hidden_CD, dtype) -> torch.Tensor:
+    """The matrix's gradient with a chunk more, in the matrix's own dtype."""
+    if so_far is None:
+        return (grad_logits_CV.T @ hidden_CD).to(dtype)
+    if dtype == hidden_CD.dtype:
+        return so_far.addmm_(grad_logits_CV.T, hidden_CD)
+    return so_far.add_(grad_logits_CV.T @ hidden_CD)
+
+
+def _scaled(product, scale, dtype) -> torch.Tensor:
+    return product.to(dtype).mul_(scale)
