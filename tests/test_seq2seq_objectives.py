@@ -10,6 +10,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from scipy import stats
 
+from t5suite.data import mixing
 from t5suite.data.collocations import Collocations
 from t5suite.data.objectives import (
     OBJECTIVES,
@@ -190,10 +191,16 @@ class LawsTest(parameterized.TestCase):
             self.assertAlmostEqual(sum(objective.weights), 1)
 
 
+def _bits(rngs):
+    """Two keys a row as zeros and ones, after keys that are not looked at."""
+    rngs.keys(3)
+    return np.unpackbits(np.ascontiguousarray(rngs.keys(2)).view(np.uint8), axis=1)
+
+
 class RandomNumbersTest(parameterized.TestCase):
     @parameterized.parameters((0, 1), (1, 3), (2, 8), (5, 5), (7, 0), (64, 283))
-    def test_one_philox_draws_what_the_generators_draw(self, first, second):
-        """In every later draw, too, whatever was left of a word or of a block of four."""
+    def test_a_batch_draws_what_each_datum_draws(self, first, second):
+        """In every later draw, too, whatever was left of a word."""
         indices = [0, 5, 2**63, 2**64 - 1]
         together, apart = DatumRngs(2**64 - 1, indices), [datum_rng(2**64 - 1, j) for j in indices]
         for num_keys in (first, second, first, 11):
@@ -204,6 +211,29 @@ class RandomNumbersTest(parameterized.TestCase):
         for seed, index in ((0, -1), (0, 2**64), (-1, 0)):
             with self.assertRaisesRegex(ValueError, "below 2\\*\\*64"):
                 DatumRngs(seed, [0, index])
+
+    @parameterized.parameters(0, 1, 2**64 - 1)
+    def test_keys_are_independent_from_bit_to_bit_and_from_datum_to_datum(self, seed):
+        """Every bit of a key is set, and equals its neighbours' in the row, the datum and the seed, every second time;
+        4,000 data of 64 bits and 18 ways to compare them: chance stays within five standard deviations."""
+        rows = {other: _bits(DatumRngs(other, range(4000))) for other in (seed, (seed + 1) % 2**64)}
+        bits_BN = rows.pop(seed)
+        shares = [bits_BN.mean(axis=0)]
+        shares += [(bits_BN[lag:] == bits_BN[:-lag]).mean(axis=0) for lag in (1, 2, 3, 7, 8, 64, 128, 256)]
+        shares += [(bits_BN[:, lag:] == bits_BN[:, :-lag]).mean(axis=0) for lag in (1, 2, 7, 31, 32, 33)]
+        shares += [(bits_BN == other).mean(axis=0) for other in rows.values()]
+        for share in shares:
+            self.assertLess(np.abs(share - 0.5).max(), 5 * 0.5 / np.sqrt(3700))
+
+    def test_no_two_data_share_a_word(self):
+        words = np.concatenate([DatumRngs(seed, range(3000)).keys(40).reshape(-1).view("<u8") for seed in (0, 1, 2)])
+        self.assertLen(np.unique(words), len(words))
+
+    def test_words_are_those_of_split_mix(self):
+        """The first words that the authors' generator gives, begun at 1234567 (Steele et al. 2014)."""
+        steps = 1234567 + np.arange(1, 4, dtype=np.uint64) * np.uint64(mixing.GAMMA)
+        expected = [6457827717110365317, 3203168211198807973, 9817491932198370423]
+        self.assertEqual(mixing.mixed(steps).tolist(), expected)
 
     def test_no_rows(self):
         self.assertEqual(DatumRngs(0, []).keys(7).shape, (0, 7))

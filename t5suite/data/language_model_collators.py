@@ -72,7 +72,7 @@ class MaskedLMCollator:
     5
     >>> batch = collate([{"input_ids": np.array([11, 12, 13, 14, 15]), "index": 0}])
     >>> batch["input_ids"].tolist(), batch["labels"].tolist()
-    ([[2, 11, 12, 13, 4, 15, 3]], [[-100, -100, 12, -100, 14, -100, -100]])
+    ([[2, 11, 12, 4, 14, 15, 3]], [[-100, -100, -100, 13, 14, -100, -100]])
 
     An example is a block, `{"input_ids": [tokens_length], "index": j}`, around which [CLS] and [SEP] are put. With
     `sentence_pairs` it is a pair from `SentencePairDataset`, which has its special tokens and is padded.

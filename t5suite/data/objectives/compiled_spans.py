@@ -2,7 +2,7 @@
 
     inputs_BI, targets_BT = compiled_spans.corrupt(tokens_BL, 0, [7, 8], noise_counts(568), sentinel_ids, eos_id=1)
 
-Bit for bit what NumPy makes (`spans`, `even_spans`): the same Philox words, the same draws, the same rows. It is five
+Bit for bit what NumPy makes (`spans`, `even_spans`): the same random words, the same draws, the same rows. It is five
 times as fast, for a row stays in the processor's nearest cache from its first random word to its last token. What was
 compiled is kept on the disk beside the module or, where that cannot be written, in the user's cache (numba's
 `NUMBA_CACHE_DIR`). The function keeps nothing between calls and needs no lock: threads and forked workers may call it.

@@ -27,7 +27,7 @@ def masked_lm(tokens, rng, vocabulary, **settings):
     >>> vocabulary = MaskVocabulary(mask_token_id=4, special_V=np.arange(30) < 5)
     >>> input_ids, labels = masked_lm([2, 11, 12, 13, 14, 15, 3], datum_rng(0, 0), vocabulary, noise_density=0.3)
     >>> input_ids.tolist(), labels.tolist()
-    ([2, 11, 12, 13, 4, 15, 3], [-100, -100, 12, -100, 14, -100, -100])
+    ([2, 11, 12, 4, 14, 15, 3], [-100, -100, -100, 13, 14, -100, -100])
 
     `settings` are those of `masked_lm_batch`, which is this for many rows.
     """

@@ -4,7 +4,6 @@
 
 Gaps that are cut are bits of a few machine words: a set bit says that a gap was drawn before, and the bits from the
 lowest to the highest are the sorted cuts.
-Sources: Philox4x64-10 (Salmon et al. 2011, doi:10.1145/2063384.2063405), in NumPy's form, whose counter begins at 1.
 
 Shape suffixes: B rows, L tokens of a block, I inputs, T targets, K spans, E edges, D draws, W machine words.
 """
@@ -15,23 +14,14 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-MULTIPLIERS = np.uint64(0xD2E7470EE14C6C93), np.uint64(0xCA5A826395121157)
-KEY_STEPS = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBB67AE8584CAA73B)
-NUM_ROUNDS = 10
+from t5suite.data import mixing
+
+GAMMA = np.uint64(mixing.GAMMA)
+MULTIPLIERS = tuple(map(np.uint64, mixing.MULTIPLIERS))
+SHIFTS = tuple(map(np.uint64, mixing.SHIFTS))
 ONE, WORD, HALF = np.uint64(1), np.uint64(64), np.uint64(32)
 LOW_HALF = np.uint64(0xFFFFFFFF)
 PIECE = 8  # tokens that are copied at once
-
-
-@intrinsic
-def high_product(typing_context, a, b):
-    """The upper 64 of the 128 bits of a product."""
-
-    def generate(context, builder, signature, args):
-        wide = [builder.zext(arg, ir.IntType(128)) for arg in args]
-        return builder.trunc(builder.lshr(builder.mul(*wide), ir.Constant(ir.IntType(128), 64)), ir.IntType(64))
-
-    return types.uint64(types.uint64, types.uint64), generate
 
 
 @intrinsic
@@ -45,32 +35,23 @@ def lowest_bit(typing_context, word):
 
 
 @numba.njit(cache=True, nogil=True)
-def fill_words(seed, index, count, words_W):
-    """The four words of the generator of (seed, index) at this value of its counter, in their place."""
-    c0, c1, c2, c3 = np.uint64(count), np.uint64(0), np.uint64(0), np.uint64(0)
-    k0, k1 = index, seed
-    for _ in range(NUM_ROUNDS):
-        high0, low0 = high_product(MULTIPLIERS[0], c0), MULTIPLIERS[0] * c0
-        high1, low1 = high_product(MULTIPLIERS[1], c2), MULTIPLIERS[1] * c2
-        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
-        k0, k1 = k0 + KEY_STEPS[0], k1 + KEY_STEPS[1]
-    first = 4 * (count - 1)
-    words_W[first], words_W[first + 1], words_W[first + 2], words_W[first + 3] = c0, c1, c2, c3
+def mixed(value):
+    """`mixing.mixed` of one number."""
+    value = (value ^ (value >> SHIFTS[0])) * MULTIPLIERS[0]
+    value = (value ^ (value >> SHIFTS[1])) * MULTIPLIERS[1]
+    return value ^ (value >> SHIFTS[2])
 
 
 @numba.njit(cache=True, nogil=True)
-def fill_edges(seed, index, first_key, num_keys, num_tokens, edges_E, words_W, bits_W):
+def fill_edges(base, first_key, num_keys, num_tokens, edges_E, bits_W):
     """One kind's edges from its keys; False where the keys hold too few different gaps."""
     num_gaps, num_cuts = num_tokens - 1, len(edges_E) - 2
     wanted = min(num_cuts, num_gaps - num_cuts)
     num_words = (num_gaps + 63) // 64
     bits_W[:num_words] = 0
-    found, key, made = 0, first_key, first_key // 8 * 8  # eight keys for each value of the counter
+    found, key = 0, first_key
     while found < wanted and key < first_key + num_keys:
-        if key >= made:
-            fill_words(seed, index, made // 8 + 1, words_W)
-            made += 8
-        word = words_W[key >> 1]
+        word = mixed(base + np.uint64((key >> 1) + 1) * GAMMA)
         gap = ((word >> HALF if key & 1 else word & LOW_HALF) * np.uint64(num_gaps)) >> HALF
         place, bit = gap // WORD, ONE << (gap % WORD)
         if not bits_W[place] & bit:
@@ -123,16 +104,15 @@ def corrupt_rows(tokens_BL, seed, indices_B, num_noise, draws, sentinels_K, eos_
     """Fills both sides, flat arrays with `PIECE` places more behind the last row; False where a row lacks draws."""
     batch, length = tokens_BL.shape
     inputs_length, targets_length = (len(inputs) - PIECE) // batch, (len(targets) - PIECE) // batch
-    words_W = np.empty(((draws[0] + draws[1] + 1) // 2 + 3) // 4 * 4, dtype=np.uint64)
     bits_W = np.empty(length // 64 + 1, dtype=np.uint64)
     clean_E = np.empty(len(sentinels_K) + 1, dtype=np.int64)
     noise_E = np.empty(len(sentinels_K) + 1, dtype=np.int64)
     tokens, read = tokens_BL.reshape(-1), 0
     for row in range(batch):
-        index, scratch = indices_B[row], (words_W, bits_W)
-        if not fill_edges(seed, index, 0, draws[0], length - num_noise, clean_E, *scratch):
+        base = mixed(mixed(seed + GAMMA) + indices_B[row] * GAMMA)
+        if not fill_edges(base, 0, draws[0], length - num_noise, clean_E, bits_W):
             return False
-        if not fill_edges(seed, index, draws[0], draws[1], num_noise, noise_E, *scratch):
+        if not fill_edges(base, draws[0], draws[1], num_noise, noise_E, bits_W):
             return False
         if row == batch - 1:  # behind its tokens there are none that could be read too much
             tokens, read = np.zeros(length + PIECE, dtype=tokens_BL.dtype), 0

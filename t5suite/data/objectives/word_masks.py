@@ -30,7 +30,7 @@ def unit_mask(tokens, noise_density, rng, mask_units="word", **settings):
     >>> from t5suite.data.objectives import datum_rng
     >>> starts = np.array([True, True, True, False])                      # id 3 continues a word
     >>> unit_mask([0, 1, 2, 3, 1, 2, 3, 0], 0.25, datum_rng(0, 3), "word", word_start_V=starts).astype(int).tolist()
-    [0, 0, 0, 0, 0, 1, 1, 0]
+    [0, 1, 0, 0, 0, 0, 0, 1]
 
     `settings` are those of `unit_masks`; the number of tokens hidden is that of `choose_units`.
     """
