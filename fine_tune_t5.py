@@ -72,15 +72,15 @@ def main(argv=None) -> dict:
     parsed = parse_arguments(FINE_TUNING_ARGUMENTS, argv, prog="fine_tune_t5.py", description=__doc__)
     arguments = FineTuningArguments(*parsed)
     model_args, eval_args, args = arguments.model, arguments.evaluation, arguments.training
+
+    # 2. Seed and accelerator: the training arguments have found the device and the other ranks by now.
+    is_main = shared.prepare_process(args, model_args.device_map)
     plug_ins = plug_ins_by_flags(arguments)
     plan = plan_for(arguments)
     trains = not (eval_args.eval_only or eval_args.predict_only or eval_args.eval_checkpoints == "all")
     if not args.output_dir_given:
         mode = "" if trains else "predict" if eval_args.predict_only else "eval"
         args.output_dir = default_output_dir(plan.benchmark, plan.dataset_name, model_args.model_name_or_path, mode)
-
-    # 2. Seed and accelerator: the training arguments have found the device and the other ranks by now.
-    is_main = shared.prepare_process(args, model_args.device_map)
     changed = changed_settings(arguments)
     steps.warn_of_idle_flags(changed, plan, trains, predicts=eval_args.predict_only or args.do_predict)
     logger.info("%s/%s on %d x %s", plan.benchmark, plan.dataset_name, args.world_size, args.device.type)

@@ -10,7 +10,7 @@ import shlex
 from t5suite.model_cards.facts import CardFacts, Scored
 from t5suite.model_cards.markdown import block, cell, code, shortened, table
 from t5suite.model_cards.public_names import hub_name, without_folders
-from t5suite.tracking.points import format_points
+from t5suite.tracking.points import average_title, format_points
 
 SHOWN_LABELS = 12
 FIGURES = 4  # of numbers that are no points, behind the point
@@ -99,7 +99,7 @@ def scores(facts: CardFacts) -> list[str]:
         ]
         notes += [f"* {name}: {', '.join(_notes(scored))}."] if _notes(scored) else []
     for name, value in facts.results.get("averages", {}).items():
-        rows.append([f"average {name}", "", "", "average", number(facts, "average", value), "points"])
+        rows.append([average_title(name), "", "", "average", number(facts, "average", value), "points"])
     missing = facts.manifest.get("missing_tasks")
     notes += [f"* left out for want of data: {', '.join(missing)}."] if missing else []
     if facts.objective:

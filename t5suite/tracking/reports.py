@@ -21,12 +21,14 @@ from t5suite.tracking.glossary import one_line
 from t5suite.tracking.group_reports import group_scores, print_groups
 from t5suite.tracking.hints import give_hints, warn_of_changed_files
 from t5suite.tracking.plots import learning_curves
-from t5suite.tracking.points import format_points
+from t5suite.tracking.points import average_title, format_points
 from t5suite.training.evaluation import EvalSet, Report, Result
 
 logger = logging.getLogger(__name__)
 
 RATES = ("invalid_rate",)
+# In place of a table without lines.
+NO_SCORES = "no scores: nothing with labels was evaluated; with --eval_only a model is scored by itself"
 
 
 def print_finished(run, is_main: bool = True) -> dict:
@@ -145,9 +147,11 @@ def print_results(results: dict, title: str, is_main: bool = True) -> dict:
     for name, metrics in results["tasks"].items():
         table.add_row(name, "  ".join(f"{metric} {format_points(value)}" for metric, value in metrics.items()))
     console = Console()
+    if not results["tasks"]:
+        print_lines(console, title, NO_SCORES)
+        return results
     console.print(table)
-    for name, value in results["averages"].items():
-        console.print(f"average {name}: {format_points(value)}", highlight=False)
+    print_averages(console, results["averages"])
     return results
 
 
@@ -170,6 +174,9 @@ def print_checkpoint_table(scores: dict[int, dict[str, float]], title: str) -> N
 def print_table(report: Report, eval_sets: list[EvalSet], results: dict, title: str, file=None) -> None:
     """Task, split, rows, metrics, rates and seconds, as a table on the terminal (plain text elsewhere)."""
     console = Console(file=file, width=None if (file is None and Console().is_terminal) else 118)
+    if not eval_sets:
+        print_lines(console, title, NO_SCORES)
+        return
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name, justify in (("task", "left"), ("split", "left"), ("n", "right"), ("metrics", "left")):
         table.add_column(name, justify=justify)
@@ -180,8 +187,19 @@ def print_table(report: Report, eval_sets: list[EvalSet], results: dict, title: 
         table.add_row(*table_row(eval_set, report.results[eval_set.name]))
     console.print(table)
     print_meanings(console, eval_sets, report)
-    for name, value in results["averages"].items():
-        console.print(f"average {name}: {format_points(value)}", highlight=False)
+    print_averages(console, results["averages"])
+
+
+def print_lines(console: Console, *lines: str) -> None:
+    """Lines as they stand: brackets in a path are no markup, and what is long is not broken."""
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def print_averages(console: Console, averages: dict[str, float]) -> None:
+    """A line for each."""
+    for name, value in averages.items():
+        console.print(f"{average_title(name)}: {format_points(value)}", highlight=False)
 
 
 def print_meanings(console: Console, eval_sets: list[EvalSet], report: Report) -> None:

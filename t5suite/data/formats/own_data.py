@@ -126,8 +126,10 @@ def _with_validation(name: str, form: Form, wishes: Wishes) -> RowSource:
     source, share = form.source, wishes.validation_share
     if "validation" in source.roles or "train" not in source.roles or not wishes.evaluates:
         if share is not None:
-            why = "nothing is evaluated (--no_eval)" if not wishes.evaluates else f"{name} has validation rows"
+            why = f"{name} has validation rows" if wishes.evaluates else "nothing is evaluated (--eval_strategy no)"
             logger.warning("--validation_split %s has no effect: %s", share, why)
+        elif not wishes.evaluates and "validation" not in source.roles:
+            logger.info("%s: no training rows are kept for validation, since nothing is evaluated", name)
         return source
     if share is not None and not 0 < share < 1:
         raise ConfigError(f"--validation_split {share}: a share of the training rows, more than 0 and less than 1")

@@ -1,0 +1,75 @@
+"""A run that evaluates nothing says so at its start and at its end; averages are called by their names."""
+
+import contextlib
+import io
+import tempfile
+from pathlib import Path
+
+from absl.testing import absltest, parameterized
+from test_data_formats_runs import COLUMNS, csv_reviews, flags
+
+import fine_tune_t5
+from t5suite.tracking.points import average_title
+from t5suite.tracking.reports import NO_SCORES, print_results
+
+NOTHING = "--eval_strategy no: nothing is evaluated"
+QUIET = ("eval_strategy", "eval_steps")
+
+
+def told(*argv, directory=None) -> tuple[str, str]:
+    """What a run says on standard output and on standard error."""
+    out, err = io.StringIO(), io.StringIO()
+    directory = directory or Path(tempfile.mkdtemp()) / "run"
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        fine_tune_t5.main([*flags(*argv, without=QUIET), "--output_dir", str(directory), "--max_train_samples", "16"])
+    return " ".join(out.getvalue().split()), err.getvalue()
+
+
+class UnscoredRunTest(parameterized.TestCase):
+    @parameterized.parameters(("--no_eval",), ("--eval_strategy", "no"))
+    def test_it_says_so_at_the_start_at_the_end_and_when_it_is_asked_again(self, *flag):
+        directory = Path(tempfile.mkdtemp()) / "[bold]run"  # a path is shown as it is
+        argv = ("--data_format", "csv", "--train_file", csv_reviews(), *COLUMNS, *flag, "--max_eval_samples", "4")
+        out, err = told(*argv, directory=directory)
+        self.assertIn(NOTHING, err)
+        self.assertIn("reviews: no training rows are kept for validation", err)
+        self.assertIn("--max_eval_samples has no effect: --eval_strategy no", err)
+        self.assertIn(f"{directory}) {NO_SCORES}", out)
+        self.assertNotIn("metrics", out)
+        self.assertTrue(told(*argv, directory=directory)[0].endswith(f"{directory} {NO_SCORES}"))
+
+    def test_how_rows_are_evaluated_is_idle_unless_test_rows_are_predicted(self):
+        argv = ("--eval_strategy", "no", "--eval_method", "score", "--max_steps", "1")
+        for predicts in (False, True):
+            out, err = told(*argv, *(["--do_predict", "--max_predict_samples", "4"] if predicts else []))
+            with self.subTest(predicts=predicts):
+                self.assertIn(NOTHING, err)
+                self.assertEqual("--eval_method has no effect" in err, not predicts)
+                self.assertEqual(NO_SCORES in out, not predicts)
+
+    def test_a_run_that_evaluates_says_nothing_of_the_kind(self):
+        out, err = told(
+            "--dataset_name", "all", "--max_steps", "1", "--max_eval_samples", "4", "--eval_strategy", "epoch"
+        )
+        self.assertNotIn(NOTHING, err)
+        self.assertNotIn("--max_eval_samples", err)
+        self.assertNotIn("no scores", out)
+        self.assertRegex(out, r" average mini: (\d|nan)")
+
+
+class AverageTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ("average", "average: 50.00"),
+        ("glue", "average glue: 50.00"),
+        ("glue (3 of 8 tasks)", "average glue (3 of 8 tasks): 50.00"),
+    )
+    def test_an_average_is_called_by_its_name_once(self, name, line):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            print_results({"tasks": {"cola": {"accuracy": 50.0}}, "averages": {name: 50.0}}, "a run")
+        self.assertEqual(out.getvalue().splitlines()[-1], line)
+        self.assertEqual(average_title(name), line.partition(":")[0])
+
+
+if __name__ == "__main__":
+    absltest.main()
