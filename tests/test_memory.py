@@ -15,7 +15,7 @@ import fine_tune_t5
 import pre_train_t5
 from benchmarks.memory import Case, measure, predict
 from t5suite import cli
-from t5suite.commands.summary import MODEL_FLAGS
+from t5suite.commands.summary import KNOWN, MODEL_FLAGS
 from t5suite.errors import ConfigError
 from t5suite.models.loading import load_model, load_model_shapes
 from t5suite.models.memory import OPTIMIZER_MEMORY, SHARDINGS, estimate
@@ -125,6 +125,7 @@ class EstimateTest(parameterized.TestCase):
         with self.assertRaisesRegex(ConfigError, "every parameter of the model is frozen"):
             estimated(model=shapes().requires_grad_(False))
         self.assertContainsSubset(OPTIMIZERS, OPTIMIZER_MEMORY)
+        self.assertEqual(KNOWN, {"optimizer": [*OPTIMIZER_MEMORY], "deepspeed": [*SHARDINGS]})
 
 
 class LiveBytesTest(parameterized.TestCase):
@@ -180,7 +181,7 @@ class SummaryTest(parameterized.TestCase):
     def test_flags_that_change_weights_are_the_command_s_too(self):
         elsewhere = {
             "dropout_rate", "init_checkpoint", "allow_missing_keys", "device_map", "max_memory", "embedding_on_cpu",
-            "load_in_8bit", "load_in_4bit", "model_class", "model_class_args",
+            "load_in_8bit", "load_in_4bit", "model_class", "model_class_args", "quick_attention",
         }  # fmt: skip
         fields = {spec.name for spec in dataclasses.fields(ModelArguments) if not spec.name.startswith("_")}
         self.assertEqual(fields - set(MODEL_FLAGS), elsewhere)

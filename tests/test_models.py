@@ -28,6 +28,7 @@ from transformers import (
 from t5suite.data.objectives import sentinel_ids
 from t5suite.errors import ConfigError
 from t5suite.models import configs, families, initialization, presets, vocabulary
+from t5suite.models.attention.implementations import kernel_of
 from t5suite.models.configs import check_length, load_config
 from t5suite.models.families import FAMILIES, family_of, model_class_for
 from t5suite.models.head_tying import T5_TYPES, asked_for_tied, random_model, trained_model
@@ -288,8 +289,9 @@ class FamilyTest(parameterized.TestCase):
     def test_attention_is_chosen(self):
         self.assertEqual(tiny().config._attn_implementation, "sdpa")
         self.assertEqual(tiny(attn_implementation="eager").config._attn_implementation, "eager")
-        with self.assertRaisesRegex(ConfigError, "--attn_implementation flex_attention: T5's position bias"):
-            tiny(attn_implementation="flex_attention")
+        self.assertEqual(kernel_of(tiny(attn_implementation="flex_attention")), "flex_attention")
+        with self.assertRaisesRegex(ConfigError, "--attn_implementation flash_attention_2: T5's position bias"):
+            tiny(attn_implementation="flash_attention_2")
         with self.assertRaisesRegex(ConfigError, "type 'roformer': .*scaled_dot_product_attention"):
             tiny(SMALL_ENCODER, "roformer", attn_implementation="sdpa")
 

@@ -16,6 +16,8 @@ from transformers import AutoTokenizer, T5Tokenizer
 
 from t5suite.errors import ConfigError
 from t5suite.models.adapters import adapter_of, inner_model, is_adapter, load_adapter
+from t5suite.models.attention.implementations import CHOICES, known_as
+from t5suite.models.attention.quick import quicken_attention
 from t5suite.models.checkpoint_weights import load_init_checkpoint
 from t5suite.models.configs import (
     cannot_load,
@@ -205,6 +207,7 @@ def _load_whole_model(
         load_init_checkpoint(model, init_checkpoint, allow_missing_keys)
     if config.model_type in T5_TYPES:
         accept_packed_batches(model)
+        quicken_attention(model)
     return model
 
 
@@ -299,14 +302,20 @@ def _check_weights_of(folder: Path) -> None:
 
 
 def _attention_options(config, attn_implementation: str | None) -> dict:
-    """transformers 5.23 reads T5's bias out of bounds in flex attention for batches of two or more."""
+    """transformers 5.23 reads T5's bias out of bounds in flex attention for batches of two or more: ours is another."""
     if attn_implementation is None:
         return {}
-    if config.model_type in T5_TYPES and attn_implementation not in ("sdpa", "eager"):
+    if config.model_type not in T5_TYPES:
+        if attn_implementation in ("auto", "triton"):
+            raise ConfigError(f"--attn_implementation {attn_implementation} is for T5, not for {config.model_type!r}")
+        return {"attn_implementation": attn_implementation}
+    if attn_implementation == "auto":  # chosen once the device and the lengths are known (`attention.choosing`)
+        return {}
+    if attn_implementation not in CHOICES:
         raise ConfigError(
-            f"--attn_implementation {attn_implementation}: T5's position bias is right with sdpa and eager only"
+            f"--attn_implementation {attn_implementation}: T5's position bias is right with {', '.join(CHOICES)} only"
         )
-    return {"attn_implementation": attn_implementation}
+    return {"attn_implementation": known_as(attn_implementation)}
 
 
 def check_vocabulary(model, num_pieces: int) -> None:

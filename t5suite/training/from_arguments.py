@@ -18,6 +18,7 @@ from t5suite.data.training_data import Mixing, Subset
 from t5suite.errors import ChangedDataError, ConfigError
 from t5suite.models.adapters import is_adapter
 from t5suite.models.added_tokens import add_words, begin_at_mean, parse_tokens
+from t5suite.models.attention.quick import slow_attention
 from t5suite.models.families import family_of_model
 from t5suite.models.family_encodings import SEPARATOR, encoding_for
 from t5suite.models.freezing import freeze
@@ -100,6 +101,8 @@ def tokenizer_and_model(
     )
     if model_args.model_name_or_path and not (model_args.from_scratch or model_args.config_name):
         begin_at_mean(model, words)
+    if not model_args.quick_attention:
+        slow_attention(model)
     freeze(model, model_args.freeze, model_args.freeze_regex, model_args.unfreeze_regex)
     return tokenizer, model
 

@@ -32,6 +32,8 @@ from t5suite.training.processes.ranks import check_meeting_place
 from t5suite.training.resuming.resets import parse_reset
 from t5suite.training.sharding.settling import begin_sharding, settle_sharding
 
+AttentionKernel = Literal["sdpa", "eager", "flash_attention_2", "flex_attention", "triton", "auto"]
+
 
 @dataclass
 class ModelArguments:
@@ -79,8 +81,16 @@ class ModelArguments:
         default=None,
         metadata={"help": "Tokens that the tokenizer lacks: '<turn>,<speaker>', or a file with one in each line."},
     )
-    attn_implementation: Literal["sdpa", "eager", "flash_attention_2", "flex_attention"] | None = field(
-        default=None, metadata={"help": "Attention kernels; default: sdpa where the model has it, else eager."}
+    attn_implementation: AttentionKernel | None = field(
+        default=None,
+        metadata={
+            "help": "Attention kernels; default: sdpa where the model has it, else eager. For a T5 on a GPU also "
+            "flex_attention and triton, which keep its position bias apart from masks, and auto: the fastest, timed."
+        },
+    )
+    quick_attention: bool = field(
+        default=True,
+        metadata={"help": "A T5's position bias and mask are put together once a stack, not in every layer."},
     )
     device_map: str | None = field(
         default=None,
