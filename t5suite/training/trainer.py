@@ -23,6 +23,7 @@ from t5suite.errors import ConfigError
 from t5suite.models.fast_masks import note_padding, ready_masks, takes_ready_masks
 from t5suite.models.quick_dropout import quicken_dropout
 from t5suite.training.chunked_loss import ChunkedLoss
+from t5suite.training.cuda_graphs import GraphedSteps
 from t5suite.training.evaluation import selection_value
 from t5suite.training.limits import limit_callbacks
 from t5suite.training.losses import TokenLoss
@@ -67,7 +68,9 @@ class ReadyMasks:
         return super().compute_loss(model, ready_masks(inputs, drops), return_outputs, num_items_in_batch)
 
 
-class SuiteTrainer(Measuring, ExactResume, SafeUpdates, Checkpointing, ChunkedLoss, ReadyMasks, Seq2SeqTrainer):
+class SuiteTrainer(
+    Measuring, ExactResume, SafeUpdates, Checkpointing, ChunkedLoss, ReadyMasks, GraphedSteps, Seq2SeqTrainer
+):
     """A `Seq2SeqTrainer` that weighs every target token equally, scores every row once, and survives.
 
     Args:
