@@ -1,6 +1,6 @@
 """SplitMix64 for whole arrays: numbers that count up -> words that look random, each on its own.
 
-    words = mixed(base + GAMMA * np.arange(1, 5, dtype=np.uint64))       four words of the generator that begins at `base`
+    words = mixed(base + GAMMA * np.arange(1, 5, dtype=np.uint64))      four words of the generator that begins at base
 
 Nothing is kept between words, so that any of any generator can be had at once: 1 ns a word, where a generator of
 NumPy's has to be set to each row's state first.
