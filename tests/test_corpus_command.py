@@ -16,6 +16,7 @@ from absl.testing import absltest, parameterized
 from t5suite import cli
 from t5suite.commands.corpus import parse_shard
 from t5suite.data.corpora.store import TokenStore
+from t5suite.data.objectives import OBJECTIVES
 from t5suite.errors import ConfigError, DataError
 from t5suite.models.loading import BUNDLED_MODEL
 
@@ -148,8 +149,8 @@ class ShowTest(parameterized.TestCase):
         out, _ = call("show", self.directory, "--inputs_length", "64", "--num_examples", "1")
         self.assertIn(examples[0]["inputs"], out)
 
-    @parameterized.parameters("prefix_lm", "bert_style", "full_lm", "deshuffling")
-    def test_other_objectives(self, objective):
+    @parameterized.parameters(*(name for name, entry in OBJECTIVES.items() if entry.family == "seq2seq"))
+    def test_every_objective_with_inputs_and_targets(self, objective):
         _, *examples = self.lines(self.directory, "--inputs_length", "32", "--objective", objective)
         self.assertLen(examples, 3)
 
@@ -200,6 +201,12 @@ class FlagsTest(parameterized.TestCase):
         (["show", "nowhere.txt", "--tokenizer_name", BUNDLED_MODEL], DataError, "nowhere.txt: no such file"),
         (["show", "nowhere.txt"], ConfigError, "--tokenizer_name is needed"),
         (["show", "x", "--num_examples", "-1"], ConfigError, "--num_examples -1"),
+        (["show", "x", "--objective", "prefix_ml"], ConfigError, "--objective: unknown .*did you mean prefix_lm"),
+        (
+            ["show", "x", "--objective", "masked_lm"],
+            ConfigError,
+            "masked_lm has no inputs and targets .*choose from span",
+        ),
     )
     def test_wrong_flags_are_refused(self, argv, error, message):
         with self.assertRaisesRegex(error, message):

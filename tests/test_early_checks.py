@@ -59,6 +59,15 @@ REFUSALS = {
         "gone.bin: no such file or folder",
     ),
     "summary --config_name t5-3b --batch_size 0": (ConfigError, "--batch_size 0: must be at least 1"),
+    "summary --config_name t5-3b --optimizer adamv": (
+        ConfigError,
+        "--optimizer: unknown name 'adamv'; did you mean adamw",
+    ),
+    "summary --config_name t5-3b --deepspeed zero4": (
+        ConfigError,
+        "--deepspeed: unknown name 'zero4'; did you mean zero",
+    ),
+    "corpus show rows.jsonl --tokenizer_name run --objective masked_lm": (ConfigError, "choose from span_corruption"),
     "summary --model_name_or_path full": (ConfigError, "full: no model in this folder"),
     "corpus build --input gone.txt --tokenizer_name run --output_dir new": (DataError, "gone.txt: no such file"),
     "corpus build --input rows.jsonl --tokenizer_name run --output_dir file/x": (ConfigError, "a folder is needed"),

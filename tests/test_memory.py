@@ -190,7 +190,7 @@ class SummaryTest(parameterized.TestCase):
         (["--config_name", "t5-smal"], "t5-small"),
         (["--batch_size", "0"], "--batch_size 0: must be at least 1"),
         (["--num_gpus", "2"], "without --deepspeed"),
-        (["--deepspeed", "zero7"], "unknown sharding 'zero7'"),
+        (["--deepspeed", "zero7"], "--deepspeed: unknown name 'zero7'; did you mean zero"),
         (["--freeze", "encodr"], "did you mean encoder"),
     )
     def test_bad_flags_are_named(self, argv, message):

@@ -22,7 +22,7 @@ from t5suite import cli
 from t5suite.data.sources import DataOptions, load_split
 from t5suite.errors import ConfigError, DataError, Preempted
 from t5suite.fine_tuner import FineTuner
-from t5suite.inference.from_flags import fits_of
+from t5suite.inference.from_flags import fits_of, said_of
 from t5suite.inference.rows import Row
 from t5suite.inference.running import Job
 from t5suite.inference.texts import TextSettings
@@ -153,6 +153,14 @@ class CommandTest(parameterized.TestCase):
         path.write_bytes(path.read_bytes()[:100])
         cli.main(command("--window 2 --batch_size 1", output=path, rows=rows))
         self.assertLen(path.read_text().splitlines(), 10)
+
+    def test_it_is_told_how_many_rows_were_answered_and_which_had_been(self):
+        path, rows = output_path(), rows_file(count=5)
+        for said in (": 5 rows answered\n", ": all 5 rows had been answered before; --overwrite"):
+            with contextlib.redirect_stderr(io.StringIO()) as err:
+                cli.main(command(output=path, rows=rows))
+            self.assertIn(said, err.getvalue())
+        self.assertEqual(said_of(answered=7, before=3), "7 rows answered, 3 more had been before")
 
     @parameterized.parameters("--max_new_tokens 3", "--do_sample", "--labels", "--max_source_length 8", "--raw")
     def test_other_settings_are_refused(self, flag):

@@ -315,7 +315,8 @@ class HuggingFaceTest(absltest.TestCase):
             run.log({"train/loss": 0.5, "eval/f1": 90.0}, step=10)
             run.finish(0)
         events = EventAccumulator(str(directory / "theirs")).Reload()
-        self.assertEqual([(p.step, p.value) for p in events.Scalars("train/train/loss")], [(10, 0.5)])
+        self.assertEqual(events.Tags()["scalars"], ["train/loss", "eval/f1"])  # as in metrics.jsonl, without a prefix
+        self.assertEqual([(p.step, p.value) for p in events.Scalars("train/loss")], [(10, 0.5)])
         self.assertIn("learning_rate", events.Tensors("args/text_summary")[0].tensor_proto.string_val[0].decode())
 
 

@@ -8,11 +8,11 @@ main process of several sees are left to that process (`is_alone`).
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from t5suite.errors import ConfigError, DataError
-from t5suite.lookup import closest
+from t5suite.lookup import closest, find
 
 STANDARD_INPUT = "-"
 # How many processes there are, by whoever started them.
@@ -85,6 +85,16 @@ def check_model(flag: str, name: str) -> None:
         raise ConfigError(f"{flag} {name}: a file; name the folder that the model lies in")
     elif not may_be_of_the_hub(name):
         raise ConfigError(f"{flag} {name}: no such folder{_siblings(name)}")
+
+
+def check_name(flag: str, name: str | None, known: Iterable[str]) -> None:
+    """One of the names that the flag takes, or none.
+
+    >>> check_name("--optimizer", "adamv", ["adamw", "muon"])
+    ConfigError: --optimizer: unknown name 'adamv'; did you mean adamw?
+    """
+    if name is not None:
+        find(name, dict.fromkeys(known), "name", where=flag)
 
 
 def may_be_of_the_hub(name: str) -> bool:

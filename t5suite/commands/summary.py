@@ -5,7 +5,7 @@ t5suite summary --config_name t5-3b --batch_size 32 --optimizer adafactor --grad
 
 import json
 
-from t5suite.commands.early_checks import check_model
+from t5suite.commands.early_checks import check_model, check_name
 from t5suite.commands.shared import add_json_flag, print_json
 from t5suite.errors import ConfigError
 from t5suite.launch.script_flags import TABLE_FILE
@@ -70,10 +70,21 @@ def _check_flags(arguments) -> None:
         raise ConfigError(
             f"--num_gpus {arguments.num_gpus}: without --deepspeed every GPU holds all of it; leave it out"
         )
+    for name, known in KNOWN.items():
+        check_name(f"--{name}", getattr(arguments, name), known)
     for name in ("model_name_or_path", "tokenizer_name", "adapter_base"):
         if getattr(arguments, name) is not None:
             check_model(f"--{name}", getattr(arguments, name))
 
+
+# What `t5suite.models.memory` knows, by flag; it imports torch, so a test keeps its tables' names equal to these.
+KNOWN = {
+    "optimizer": (
+        "adamw adamw_rms adafactor muon adamw_torch adamw_torch_fused adamw_bnb_8bit adamw_8bit lion_8bit lion_32bit "
+        "sgd adagrad rmsprop"
+    ).split(),
+    "deepspeed": ["zero1", "zero2", "zero2_offload", "zero3", "zero3_offload"],
+}
 
 # What says which weights there are, and which are trained.
 MODEL_FLAGS = (

@@ -123,10 +123,20 @@ def _predict_file(arguments, source: ModelSource, text: TextSettings, job: Job, 
     except torch.OutOfMemoryError as error:
         onward = "; the same command with a smaller one goes on" if arguments.output else ""
         raise ConfigError(f"--batch_size {arguments.batch_size}: {first_line(error)}{onward}") from None
-    done = count.read - count.answered
-    logger.info("%d rows answered%s", count.answered, f", {done} were answered before" if done else "")
+    logger.info(said_of(count.answered, count.read - count.answered))
     if not count.read:
         logger.warning("%s has no rows", arguments.input)
+
+
+def said_of(answered: int, before: int) -> str:
+    """How a run over a file ended.
+
+    >>> said_of(answered=7, before=3), said_of(answered=0, before=10)
+    ('7 rows answered, 3 more had been before', 'all 10 rows had been answered before; --overwrite answers them anew')
+    """
+    if before and not answered:
+        return f"all {before} rows had been answered before; --overwrite answers them anew"
+    return f"{answered} rows answered" + (f", {before} more had been before" if before else "")
 
 
 def run_settings(arguments, source: ModelSource, text: TextSettings, job: Job) -> dict:

@@ -5,12 +5,14 @@
     >>> run.finish(0)
 
 The callback gets what a trainer would give it: arguments, a state, logs. It starts when the run's first line is there
-and never sees the model. They have no table for samples and results: the results' numbers are the last row,
-`final/...`. After a restart those of GOING_ON go on in the same run over there, behind the last step that they were
-told; for the others a restart is a new run. Seen working with transformers 5.23 and mlflow 3.17, comet-ml 3.58 and
-clearml 2.1 (both offline: one experiment, one task). swanlab 0.6 starts; transformers 5.23 cannot start swanlab 0.10.
+and never sees the model. Metrics have the names of `metrics.jsonl` over there. They have no table for samples and
+results: the results' numbers are the last row, `final/...`. After a restart those of GOING_ON go on in the same run
+over there, behind the last step that they were told; for the others a restart is a new run. Seen working with
+transformers 5.23 and mlflow 3.17, comet-ml 3.58 and clearml 2.1 (both offline: one experiment, one task). swanlab 0.6
+starts; transformers 5.23 cannot start swanlab 0.10.
 """
 
+import contextlib
 import dataclasses
 import keyword
 import os
@@ -85,7 +87,7 @@ class CallbackRun:
         self._args = Settings(setup["config"], setup["name"], directory)
         self._state, self._control = TrainerState(), TrainerControl()
         self._model = SimpleNamespace(config=None)
-        self._callback = INTEGRATION_TO_CALLBACK[name]()
+        self._callback, self._name = INTEGRATION_TO_CALLBACK[name](), name
         self._callback.on_train_begin(self._args, self._state, self._control, model=self._model)
         # MLflow's own thread would lose what it holds when this process is killed.
         self._callback._async_log = False
@@ -99,7 +101,9 @@ class CallbackRun:
     def log(self, row: dict, step: int) -> None:
         """One row."""
         self._state.global_step = step
-        self._callback.on_log(self._args, self._state, self._control, logs=dict(row), model=self._model)
+        with names_kept():
+            logs = metrics_under(self._name, row)
+            self._callback.on_log(self._args, self._state, self._control, logs=logs, model=self._model)
 
     def samples(self, name: str, table: list[dict], step: int) -> None:
         """They have no tables."""
@@ -112,6 +116,36 @@ class CallbackRun:
         self._callback.on_train_end(self._args, self._state, self._control, model=self._model)
         if self._opened is not None:
             self._opened.close()
+
+
+@contextlib.contextmanager
+def names_kept():
+    """Comet's, Neptune's and SwanLab's callbacks put `train/` before every name that does not begin with `eval_`.
+
+    They do so by one function of transformers 5.23, which does nothing meanwhile: `train/loss` stays what it is.
+    """
+    from transformers.integrations import integration_utils
+
+    theirs = integration_utils.rewrite_logs
+    integration_utils.rewrite_logs = dict
+    try:
+        yield
+    finally:
+        integration_utils.rewrite_logs = theirs
+
+
+def metrics_under(name: str, row: dict) -> dict:
+    """The row under the names that a tracker's callback turns into ours.
+
+    ClearML's makes a graph and a curve of each, by names as the trainer writes them: `eval_f1` is the graph eval's
+    curve f1, and what has no such beginning is a curve of the graph train.
+
+    >>> metrics_under("clearml", {"train/loss": 0.5, "eval/rte/accuracy": 71.0})
+    {'loss': 0.5, 'eval_rte/accuracy': 71.0}
+    """
+    if name != "clearml":
+        return dict(row)
+    return {key.removeprefix("train/").replace("eval/", "eval_", 1): value for key, value in row.items()}
 
 
 def set_names(name: str, setup: dict) -> None:

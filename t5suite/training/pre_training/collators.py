@@ -44,9 +44,14 @@ def make_collator(objective: str, tokenizer, model, *, inputs_length: int, seed:
     return COLLATORS[OBJECTIVES[objective].family](objective, tokenizer, model, inputs_length, seed, given)
 
 
-def _seq2seq(objective, tokenizer, model, inputs_length, seed, given):
+def seq2seq_collator(objective: str, tokenizer, inputs_length: int, seed: int = 0, **settings) -> T5DataCollator:
+    """A seq2seq objective's collator with what it needs of the tokenizer, for whatever T5 reads with that.
+
+    >>> seq2seq_collator("span_corruption", tokenizer, inputs_length=512).tokens_lengths
+    [568]
+    """
     entry = OBJECTIVES[objective]
-    heeded = {name: given[name] for name in (*entry.heeds, *SHAPED) if name in given}
+    heeded = dict(settings)
     if "sentinel_ids" in entry.needs:
         heeded["sentinel_ids"] = sentinel_ids(tokenizer)
     if "replacement_ids" in entry.needs:
@@ -56,14 +61,14 @@ def _seq2seq(objective, tokenizer, model, inputs_length, seed, given):
     if "sentence_end_V" in entry.needs:
         heeded["sentence_end_V"] = sentence_end_flags(tokenizer)
     return T5DataCollator(
-        objective=objective,
-        eos_token_id=tokenizer.eos_token_id,
-        inputs_length=inputs_length,
-        seed=seed,
-        decoder_start_token_id=model.config.decoder_start_token_id,
-        pad_token_id=model.config.pad_token_id,
-        **heeded,
+        objective=objective, eos_token_id=tokenizer.eos_token_id, inputs_length=inputs_length, seed=seed, **heeded
     )
+
+
+def _seq2seq(objective, tokenizer, model, inputs_length, seed, given):
+    ids = {name: getattr(model.config, name) for name in ("decoder_start_token_id", "pad_token_id")}
+    heeded = {name: given[name] for name in (*OBJECTIVES[objective].heeds, *SHAPED) if name in given}
+    return seq2seq_collator(objective, tokenizer, inputs_length, seed, **ids, **heeded)
 
 
 def _masked(objective, tokenizer, model, inputs_length, seed, given):
