@@ -150,6 +150,7 @@ THEMES = {
         "pack_rows": None,
         "token_cache": None,
         "quick_dropout": None,
+        "loss_chunk_tokens": None,
         "device_map": None,
         "max_memory": None,
         "embedding_on_cpu": None,

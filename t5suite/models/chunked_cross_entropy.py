@@ -63,7 +63,7 @@ def chunk_tokens_on(device_type: str, vocab_size: int) -> int:
 
 
 # Elements of logits that are there at once; and the tokens below which the matrix product would be a slow one.
-LOGITS_AT_ONCE = {"cpu": (2**23, 256), "cuda": (2**27, 1024)}
+LOGITS_AT_ONCE = {"cpu": (2**24, 512), "cuda": (2**27, 1024)}
 
 
 class _OneChunk(torch.autograd.Function):
