@@ -11,21 +11,18 @@ batch, as do, by themselves, `hindrance`'s reasons.
 
 import logging
 
-import torch
-
 from t5suite.models.chunked_cross_entropy import LossSettings
 from t5suite.models.head_loss import accept_loss_labels, takes_loss_labels
 from t5suite.training.losses import TokenLoss, WatchedLoss
+from t5suite.training.plug_ins.metrics import MeasuredLoss
 
 logger = logging.getLogger(__name__)
 
 
 def hindrance(trainer) -> str | None:
     """Why a trainer needs the logits of its batches; None where it does not."""
-    loss = trainer.compute_loss_func
-    loss = loss.loss if isinstance(loss, WatchedLoss) else loss
-    if type(loss) is not TokenLoss:
-        return "the loss is another one than the cross-entropy of tokens, or its outputs are looked at"
+    if type(trainer.compute_loss_func) is not TokenLoss:
+        return "the loss is not the cross-entropy of tokens"
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
         return "the ranks of FSDP and DeepSpeed hold parts of the weights"
     if trainer.args.fp16:
@@ -39,29 +36,28 @@ class ChunkedLoss:
     """A mixin that stands before a `transformers.Trainer` whose loss is a `TokenLoss`.
 
     Attributes:
-      chunks_loss: whether the model computes it.
+      chunked: what the model makes the loss with, None where it makes logits.
     """
 
-    chunks_loss = False
+    chunked: LossSettings | None = None
 
     def chunk_loss(self) -> bool:
-        """From now on the model computes the loss, if it can; returns whether it does."""
+        """From now on the model computes the loss, if it can; returns whether it does. `compute_loss_func` may be
+        replaced later by what looks at the loss; by `--batch_metrics`, which look at logits, it is given them."""
         tokens = getattr(self.args, "loss_chunk_tokens", None)
         reason = "" if tokens == 0 else hindrance(self)
         if reason is None:
             accept_loss_labels(self.model)
+            loss = self.compute_loss_func
+            self.chunked = LossSettings(loss.label_smoothing, loss.z_loss, tokens)
         elif tokens:
             logger.warning("--loss_chunk_tokens %d has no effect: %s", tokens, reason)
-        self.chunks_loss = reason is None
-        return self.chunks_loss
+        return reason is None
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        """Gives the model the labels, from which the loss function then takes its number alone."""
+        """Gives the model the labels, too; the loss function finds the sum of the losses in place of logits."""
         loss = self.compute_loss_func
-        watches = isinstance(loss, WatchedLoss)
-        tokens = loss.loss if watches else loss
-        if self.chunks_loss and type(tokens) is TokenLoss and torch.is_grad_enabled() and not return_outputs:
-            chunk = getattr(self.args, "loss_chunk_tokens", None)
-            settings = LossSettings(tokens.label_smoothing, tokens.z_loss, chunk, watches and loss.watching)
+        if self.chunked is not None and not (return_outputs or isinstance(loss, MeasuredLoss)):
+            settings = self.chunked._replace(counts_guesses=isinstance(loss, WatchedLoss) and loss.watching)
             inputs = {**inputs, "loss_labels": inputs["labels"], "loss_settings": settings}
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
