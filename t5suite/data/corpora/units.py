@@ -20,7 +20,7 @@ from t5suite.data.corpora.plans import CorpusSettings, Piece
 from t5suite.data.corpora.store import SPLITS, token_dtype
 from t5suite.data.jsonl import file_sha256
 from t5suite.data.text.documents import Tally, kept_documents, place_of
-from t5suite.data.text.encoding import TextEncoder
+from t5suite.data.text.encoding import FAST, TextEncoder
 from t5suite.data.text.held_out import document_hash
 from t5suite.data.text.readers import Document
 from t5suite.data.text.sentences import split_sentences
@@ -175,21 +175,20 @@ class _Encoding:
             self.remaining -= len(texts)
         parts = [split_sentences(text, self.language) if self.language else [text] for text in texts]
         document_S = np.repeat(np.arange(len(texts)), [len(part) for part in parts])
-        ids = self._checked([sentence for part in parts for sentence in part])
-        lengths_S = np.array([len(sentence) for sentence in ids], dtype=np.int64)
-        tokens_N = np.fromiter(itertools.chain.from_iterable(ids), dtype=np.int64, count=int(lengths_S.sum()))
-        tokens_N, lengths_S = self._without_controls(tokens_N, lengths_S)
+        tokens_N, offsets = self._checked([sentence for part in parts for sentence in part])
+        tokens_N, lengths_S = self._without_controls(tokens_N, np.diff(offsets))
         document_S, lengths_S = document_S[lengths_S > 0], lengths_S[lengths_S > 0]
         return self._with_separators(tokens_N, lengths_S, document_S)
 
-    def _checked(self, texts: list[str]) -> list[list[int]]:
-        ids = self.encoder.encode(texts)
-        if self.encoder.engine == "sentencepiece":
+    def _checked(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        tokens_N, offsets = self.encoder.encode_flat(texts)
+        if self.encoder.engine in FAST:
             chosen = range(-self._num_texts % CHECK_EVERY, len(texts), CHECK_EVERY)
-            if self.encoder.reference([texts[i] for i in chosen]) != [ids[i] for i in chosen]:
+            found = [tokens_N[offsets[i] : offsets[i + 1]].tolist() for i in chosen]
+            if self.encoder.reference([texts[i] for i in chosen]) != found:
                 raise _EnginesDiffer
             self._num_texts += len(texts)
-        return ids
+        return tokens_N, offsets
 
     def _without_controls(self, tokens_N, lengths_S):
         control_N = self._is_control_V[tokens_N]

@@ -4,17 +4,20 @@
 >>> encode(["The end. </s>"])          # text never gives a control token
 [[37, 414, 5, 3, 2, 87, 7, 3155]]
 >>> encode.fingerprint
-'sentencepiece-2 2f0c1d7be6f4a7d1'
+'sentencepiece-3 2f0c1d7be6f4a7d1'
 """
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
+
+import numpy as np
 
 from t5suite.data.corpora.store import tokenizer_fingerprint
-from t5suite.data.streams.sources import Share
-from t5suite.data.text.encoding import TextEncoder, make_text_encoder
+from t5suite.data.streams.sources import FileSource, Share
+from t5suite.data.text.encoding import FAST, TextEncoder, make_text_encoder
 
 logger = logging.getLogger(__name__)
 
@@ -32,9 +35,18 @@ class StreamEncoder:
     def __call__(self, texts: Sequence[str]) -> list[list[int]]:
         return self.encoder.encode(texts)
 
+    def flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """`(ids, offsets)` of `TextEncoder.encode_flat`."""
+        return self.encoder.encode_flat(texts)
 
-# What changes a text's ids, however rarely: a resumed run must not go on with another.
-WAYS = {"sentencepiece": "sentencepiece-2", "tokenizers": "tokenizers", "transformers": "transformers"}
+
+# What changes a text's ids, however rarely: a resumed run must not go on with another. Numba's are the tokenizer's.
+WAYS = {
+    "numba": "tokenizers-2",
+    "sentencepiece": "sentencepiece-3",
+    "tokenizers": "tokenizers-2",
+    "transformers": "transformers",
+}
 
 
 def stream_encoder(tokenizer, sources: Sequence, engine: str = "auto") -> StreamEncoder:
@@ -43,11 +55,17 @@ def stream_encoder(tokenizer, sources: Sequence, engine: str = "auto") -> Stream
     The engine is chosen once, by the first documents of every source, and not changed later: a change in the middle of
     a run would make its data depend on when it happened.
     """
-    encoder = make_text_encoder(tokenizer, engine)
-    for source in sources:
-        read = source.read(Share(0, 1))
-        texts = [item.text for item in islice(read, DOCUMENTS_COMPARED) if item.text is not None]
-        if encoder.sentencepiece_model is not None and encoder.encode(texts) != encoder.reference(texts):
-            logger.warning("%r: SentencePiece's ids differ from the tokenizer's, which is slower and is used", source)
+    samples = [_first_documents(source) for source in sources]
+    num_bytes = sum(sum(source.sizes) if isinstance(source, FileSource) else math.inf for source in sources)
+    encoder = make_text_encoder(tokenizer, engine, num_bytes, list(chain.from_iterable(samples)))
+    for source, texts in zip(sources, samples, strict=True):
+        if encoder.engine in FAST and encoder.encode(texts) != encoder.reference(texts):
+            logger.warning(
+                "%r: the ids of %s differ from the tokenizer's, which is slower and is used", source, encoder.engine
+            )
             encoder = encoder.by_reference()
     return StreamEncoder(encoder, f"{WAYS[encoder.engine]} {tokenizer_fingerprint(tokenizer)[:16]}")
+
+
+def _first_documents(source) -> list[str]:
+    return [item.text for item in islice(source.read(Share(0, 1)), DOCUMENTS_COMPARED) if item.text is not None]
