@@ -20,7 +20,7 @@ from guarded_trainer import at_steps, incidents, limit_rows, losses, make
 
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.weight_agreement import weights_digest
-from t5suite.training.updates.safe_updates import UpdateVote
+from t5suite.training.updates.votes import UpdateVote
 
 SECONDS = 60
 

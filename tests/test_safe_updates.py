@@ -14,8 +14,10 @@ from guarded_trainer import at_steps, equal, incidents, limit_rows, losses, make
 from t5suite.errors import ConfigError, NumericsError
 from t5suite.optim.optimizers import OPTIMIZERS
 from t5suite.training.processes.ranks import Ranks
-from t5suite.training.updates.safe_updates import SafeUpdates, UpdateCallback, UpdateVote, check_policy, shown
+from t5suite.training.updates.judging import shown
+from t5suite.training.updates.safe_updates import SafeUpdates, UpdateCallback, check_policy
 from t5suite.training.updates.spikes import Spike, SpikeDetector
+from t5suite.training.updates.votes import UpdateVote
 
 NAN = float("nan")
 
@@ -156,8 +158,8 @@ class NonFiniteTest(parameterized.TestCase):
         for scale, broken in ((65536.0, False), (1.0, True)):
             trainer = make(num_train_epochs=1)
             trainer.accelerator.scaler = SimpleNamespace(get_scale=lambda scale=scale: scale)
-            self.assertEqual(trainer._is_broken(SimpleNamespace(loss=2.0, grad_norm=math.inf)), broken)
-            self.assertTrue(trainer._is_broken(SimpleNamespace(loss=NAN, grad_norm=1.0)))
+            self.assertEqual(trainer.is_broken(SimpleNamespace(loss=2.0, grad_norm=math.inf)), broken)
+            self.assertTrue(trainer.is_broken(SimpleNamespace(loss=NAN, grad_norm=1.0)))
 
     def test_a_resumed_run_goes_on_counting(self):
         first = make(guard={"max_skipped_updates": 3})
@@ -183,7 +185,7 @@ class SpikePolicyTest(parameterized.TestCase):
     def test_ten_times_the_loss_is_noticed_in_training(self):
         trainer = make(num_train_epochs=8, optim="sgd", learning_rate=1e-4)
         at_steps(trainer, {20}, times(10.0))
-        with self.assertLogs("t5suite.training.updates.safe_updates", logging.WARNING) as logged:
+        with self.assertLogs("t5suite.training.updates.judging", logging.WARNING) as logged:
             trainer.train()
         (line,) = incidents(trainer)
         self.assertEqual((line["step"], line["kind"], line["action"]), (20, "spike", "none"))
@@ -193,7 +195,7 @@ class SpikePolicyTest(parameterized.TestCase):
 
     def test_of_many_spikes_one_is_told_and_the_others_are_counted(self):
         trainer = self.trainer("log", {2, 3, 5, 6})
-        with self.assertLogs("t5suite.training.updates.safe_updates", logging.WARNING) as logged:
+        with self.assertLogs("t5suite.training.updates.judging", logging.WARNING) as logged:
             trainer.train()
         self.assertEqual([line["step"] for line in incidents(trainer)], [2, 3, 5, 6])
         first, rest = (record.getMessage() for record in logged.records)
@@ -205,7 +207,7 @@ class SpikePolicyTest(parameterized.TestCase):
         trainer = self.trainer("log", set())
         for step in (1, 2):
             trainer.noted_spikes.add(step, Spike("loss", 9.0, 4.0, 1.0, 8.0))
-        with self.assertLogs("t5suite.training.updates.safe_updates", logging.WARNING) as logged:
+        with self.assertLogs("t5suite.training.updates.judging", logging.WARNING) as logged:
             getattr(update_callback(trainer), event)(trainer.args, trainer.state, trainer.control)
         self.assertIn("1 more spike since step 1, the largest in step 2", logged.output[0])
 
@@ -248,7 +250,7 @@ class SpikePolicyTest(parameterized.TestCase):
 
     def test_rollback_without_a_checkpoint_skips(self):
         trainer = self.trainer("rollback", {3})
-        with self.assertLogs("t5suite.training.updates.safe_updates", logging.WARNING) as logged:
+        with self.assertLogs("t5suite.training.updates.judging", logging.WARNING) as logged:
             trainer.train()
         self.assertIn("no checkpoint to roll back to", logged.output[0])
         self.assertTrue(equal(trainer.recorder.at[3][:2], trainer.recorder.at[2][:2]))

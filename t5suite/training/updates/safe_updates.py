@@ -17,147 +17,48 @@ gradient norm are looked at, one vote a step over all ranks:
   (arXiv:2204.02311 section 5.1);
 * out of memory (`micro_batches`): the update is computed in smaller pieces.
 
-On a GPU all that is looked at one update later (`late_checks`), where the device can leave a step out by itself: the
+On a GPU all that is looked at one update later (`late_judging`), where the device can leave a step out by itself: the
 same updates are skipped and the same incidents told, one update later, and the host waits for nothing between two logs.
 """  # noqa: E501
 
 import functools
-import logging
 import math
-from dataclasses import dataclass
 
 import torch
 from transformers import TrainerCallback
 
-from t5suite.errors import ConfigError, NumericsError
-from t5suite.training.checkpoints import load_state, newest_verified
+from t5suite.errors import ConfigError
 from t5suite.training.processes.ranks import Ranks
-from t5suite.training.resuming.resets import load_moments
-from t5suite.training.updates.incidents import Incidents
-from t5suite.training.updates.late_checks import LateNumbers, hindrance
+from t5suite.training.updates.judging import Judging
+from t5suite.training.updates.late_judging import LateJudging
 from t5suite.training.updates.micro_batches import MicroBatches, can_put_off, putting_off_exchange
-from t5suite.training.updates.spikes import POLICIES, SpikeCount, SpikeDetector
-
-logger = logging.getLogger(__name__)
-
-MAX_SKIPPED_UPDATES = 3
-# Rollbacks between two checkpoints: a spike that comes back from the same weights on other data is no accident.
-MAX_ROLLBACKS = 3
-# A loss scale that is this small can save no gradient any more.
-LEAST_SCALE = 1.0
+from t5suite.training.updates.spikes import POLICIES
+from t5suite.training.updates.votes import UpdateVote
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The vote
-
-
-@dataclass(frozen=True)
-class Totals:
-    """What an update came to over all ranks.
-
-    Attributes:
-      loss, grad_norm: of the whole update; nan or inf if one rank's is. grad_norm is None where it is not known.
-      stop: one rank at least was asked to stop.
-      grew: on one rank at least, micro-batches are now cut into more pieces.
-    """
-
-    loss: float
-    grad_norm: float | None
-    stop: bool = False
-    grew: bool = False
-
-
-@dataclass
-class UpdateVote:
-    """One all-reduce an update for everything that ranks must agree on; none where there is one rank.
-
-    >>> UpdateVote(Ranks()).take(loss=torch.tensor(2.5), grad_norm=torch.tensor(0.5), stop=False)
-    Totals(loss=2.5, grad_norm=0.5, stop=False, grew=False)
-    """
-
-    ranks: Ranks
-
-    def take(self, loss, grad_norm=None, stop: bool = False, grew: bool = False) -> Totals:
-        """Every rank must call it once an update.
-
-        Args:
-          loss: this rank's, scaled as the trainer scales it: the mean over ranks is the update's.
-          grad_norm: of the gradients that all ranks have in common.
-        """
-        loss, norm = numbers(loss, grad_norm)
-        size = self.ranks.world_size
-        if size > 1:
-            sums = self.ranks.sum([loss / size, (norm or 0.0) / size, float(stop), float(grew)])
-            loss, norm = sums[0], None if norm is None else sums[1]
-            stop, grew = sums[2] > 0, sums[3] > 0
-        return Totals(loss, norm, bool(stop), bool(grew))
-
-
-def numbers(loss, grad_norm) -> tuple[float, float | None]:
-    """Both as Python numbers, fetched from the device at once."""
-    if hasattr(grad_norm, "full_tensor"):
-        grad_norm = grad_norm.full_tensor()
-    if torch.is_tensor(loss) and torch.is_tensor(grad_norm):
-        return tuple(torch.stack([loss.double(), grad_norm.to(loss.device).double()]).tolist())
-    return float(loss), None if grad_norm is None else float(grad_norm)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The trainer's part
-
-
-class SafeUpdates:
+class SafeUpdates(LateJudging, Judging):
     """A mixin that stands before a `transformers.Trainer`, which says more by `examples_of` and `stop_requested`.
 
     Attributes:
-      ranks, incidents, spikes, micro_batches: the parts.
+      ranks, micro_batches: the parts, beside those of `Judging`.
       stop_agreed: some rank was asked to stop; all ranks learn it in the same step.
-      skipped_updates, in_a_row: updates that were skipped: in the whole run, and up to now without one between them.
-      rollbacks: since the last checkpoint.
-      counted: updates and, of these, broken ones: since the last log, and in the whole run.
     """
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.max_skipped_updates = getattr(self.args, "max_skipped_updates", MAX_SKIPPED_UPDATES)
-        self.loss_spikes = getattr(self.args, "loss_spikes", "log")
         check_policy(self.loss_spikes, self.max_skipped_updates, self.accelerator.distributed_type.value)
         self.ranks = getattr(self, "ranks", None) or Ranks.of(self.accelerator)
-        self.incidents = Incidents(self.args.output_dir, self.is_world_process_zero())
-        self.spikes, self.micro_batches = SpikeDetector(), MicroBatches()
-        self.noted_spikes = SpikeCount()
+        self.micro_batches = MicroBatches()
         self.stop_agreed = False
-        self.skipped_updates = self.in_a_row = self.rollbacks = 0
-        self.counted = {"since_log": [0, 0], "run": [0, 0]}
         self._grad_norm = self._items = self._update_loss = self._loss_before = None
         self._in_backward = False
-        self._late: LateNumbers | None = None
         # A loss that is no number is handled here; the trainer's own filter would look at every micro-batch.
         self.args.logging_nan_inf_filter = False
         self.add_callback(UpdateCallback(self))
 
-    # What a trainer says
-
-    def examples_of(self, step: int) -> list:
-        """Ids of the examples of an update (1 is the first), over all ranks; every rank asks at once."""
-        return []
-
     def stop_requested(self) -> bool:
         """Whether this process was asked to stop."""
         return False
-
-    def roll_back(self) -> str | None:
-        """Weights and moments of the newest verified checkpoint, on every rank; rates and schedule stay as they are.
-
-        Returns:
-          its name; None if there is no checkpoint, or none with an optimizer in it.
-        """
-        checkpoint = self.ranks.together(newest_verified, self.args.output_dir)
-        if checkpoint is None or not (checkpoint / "optimizer.json").is_file():
-            return None
-        self._load_from_checkpoint(str(checkpoint), self.model)
-        load_moments(self.optimizer, load_state(checkpoint, "optimizer"), checkpoint)
-        return checkpoint.name
 
     # What the trainer does to a micro-batch
 
@@ -216,24 +117,6 @@ class SafeUpdates:
 
     # What is done about an update
 
-    def choose_checks(self, optimizer) -> None:
-        """`--update_checks`: whether updates are looked at before they are made, or one later.
-
-        Raises:
-          ConfigError: late was asked for and cannot be.
-        """
-        choice = getattr(self.args, "update_checks", "auto")
-        self._late = None
-        if hasattr(getattr(optimizer, "optimizer", None), "found_inf"):
-            optimizer.optimizer.found_inf = None  # of a training before this one
-        if choice == "now" or (choice == "auto" and self.args.device.type != "cuda"):
-            return
-        reason = hindrance(optimizer, self.loss_spikes, self.accelerator)
-        if reason is None:
-            self._late = LateNumbers(self.args.device)
-        elif choice == "late":
-            raise ConfigError(f"--update_checks late: {reason}; choose auto or now")
-
     def begin_update(self) -> None:
         """Before the first micro-batch of an update."""
         self._update_loss = self._grad_norm = None
@@ -249,180 +132,19 @@ class SafeUpdates:
         """
         step = self.state.global_step + 1
         if self._late is not None:
-            self._settle_late(step)
+            self.settle_late(step)
             return
         grew = self.micro_batches.failure is not None
         totals = UpdateVote(self.ranks).take(self._update_loss, self._grad_norm, self.stop_requested(), grew)
         self.stop_agreed |= totals.stop
-        self._count(0)
+        self.count(0)
         if totals.grew:
-            self._agree_on_pieces(step)
-        if self._is_broken(totals):
+            self.agree_on_pieces(step, self.micro_batches.failure)
+        if self.is_broken(totals):
             self._tr_loss.copy_(self._loss_before)
-        self._judge(model, step, totals)
-
-    def _settle_late(self, step: int) -> None:
-        """Leaves the update out on the device if a number of it is none; the one before is judged now."""
-        self.judge_late()
-        self.stop_agreed |= self.stop_requested()
-        self._count(0)
-        if self.micro_batches.failure is not None:
-            self._agree_on_pieces(step)
-        broken = self._late.put(step, self._update_loss, self._grad_norm, self._items)
-        self._tr_loss.copy_(torch.where(broken.bool(), self._loss_before, self._tr_loss))
-        self.optimizer.optimizer.found_inf = broken
-
-    def judge_late(self) -> None:
-        """Judges the update whose numbers are on their way: before the next one, a log or a checkpoint.
-
-        Raises:
-          NumericsError: too many updates in a row were skipped.
-        """
-        late = self._late.take() if self._late is not None else None
-        if late is None:
-            return
-        totals, items = Totals(late.loss, late.grad_norm), self._items
-        self._items = late.items
-        if self._is_broken(totals) and hasattr(self.optimizer.optimizer, "count_back"):
-            self.optimizer.optimizer.count_back()
-        self._judge(self.model, late.step, totals)
-        self._items = items
-
-    def _judge(self, model, step: int, totals: Totals) -> None:
-        """What an update's numbers mean."""
-        if self._is_broken(totals):
-            self._count(1)
-            self._skip(model, step, "non_finite", totals, self._cause(totals))
-            return
-        spike = None if self.loss_spikes == "off" else self.spikes.observe(totals.loss, totals.grad_norm)
-        if spike is None or self.loss_spikes == "log":
-            self.in_a_row = 0
-        if spike is not None:
-            self._handle_spike(model, step, totals, spike)
-
-    def _count(self, place: int) -> None:
-        for counts in self.counted.values():
-            counts[place] += 1
-
-    def _is_broken(self, totals: Totals) -> bool:
-        if not math.isfinite(totals.loss):
-            return True
-        if totals.grad_norm is None or math.isfinite(totals.grad_norm):
-            return False
-        # Under fp16 the scaler skips such an update itself and lowers its scale.
-        if self.accelerator.distributed_type.value == "DEEPSPEED":
-            scaler = self.optimizer.optimizer.loss_scaler
-            return not scaler.dynamic or scaler.cur_scale <= LEAST_SCALE
-        scaler = self.accelerator.scaler
-        return scaler is None or scaler.get_scale() <= LEAST_SCALE
-
-    def _skipped_by_deepspeed(self) -> bool:
-        """Whether DeepSpeed left the last update out; its schedule goes on all the same, as after our own skips."""
-        optimizer = self.optimizer.optimizer
-        skipped, optimizer.overflow = bool(optimizer.overflow), False
-        return skipped
-
-    def _skip(self, model, step: int, kind: str, totals: Totals, cause: str) -> None:
-        """Takes the update back, and ends the run after too many in a row."""
-        self.skipped_updates += 1
-        self.in_a_row += 1
-        if self.accelerator.distributed_type.value != "DEEPSPEED":
-            if self._late is None:
-                model.zero_grad(set_to_none=True)
-            ours = True
-        else:
-            ours = self._skipped_by_deepspeed()
-        stops = self.in_a_row >= self.max_skipped_updates
-        action = "update skipped" if ours else "none: DeepSpeed has made the update"
-        examples = self._note(step, kind, action + ("; the run stops" if stops else ""), totals)
-        if not stops:
-            logger.warning("step %d: %s; %s (%d in a row)", step, cause, action, self.in_a_row)
-            return
-        first = step - self.in_a_row + 1
-        raise NumericsError(
-            f"step {step}: {cause}; {self.in_a_row} updates in a row (from step {first}) were "
-            f"{'skipped' if ours else 'broken'}, and the run stops here (--max_skipped_updates "
-            f"{self.max_skipped_updates}). Examples of the last: {shown(examples)} ({self.incidents.path.name} has "
-            f"all). Likely cure: {self._cure(kind)}"
-        )
-
-    def _handle_spike(self, model, step: int, totals: Totals, spike) -> None:
-        if self.loss_spikes == "log":
-            examples = self._note(step, "spike", "none", totals, limit=spike.limit)
-            if self.noted_spikes.add(step, spike):
-                where = f"later ones are counted, {self.incidents.path.name} has each"
-                logger.warning("step %d: %s (examples %s); --loss_spikes log: %s", step, spike, shown(examples), where)
-        elif self.loss_spikes == "skip" or not self._rolled_back(model, step, totals, spike):
-            self._skip(model, step, "spike", totals, str(spike))
-
-    def tell_spikes(self) -> None:
-        """One line for all spikes that were only noted since the last."""
-        summary = self.noted_spikes.summary()
-        if summary is not None:
-            logger.warning("%s (%s has each)", summary, self.incidents.path.name)
-
-    def _rolled_back(self, model, step: int, totals: Totals, spike) -> bool:
-        """Whether weights and moments went back to a checkpoint; there may be none yet."""
-        if self.rollbacks >= MAX_ROLLBACKS:
-            examples = self._note(step, "spike", "the run stops", totals, limit=spike.limit)
-            raise NumericsError(
-                f"step {step}: {spike}, after {MAX_ROLLBACKS} rollbacks since the last checkpoint; the run stops here. "
-                f"Examples: {shown(examples)}. Likely cure: {self._cure('spike')}"
-            )
-        model.zero_grad(set_to_none=True)
-        name = self.roll_back()
-        if name is None:
-            logger.warning("step %d: there is no checkpoint to roll back to, so the update is skipped", step)
-            return False
-        self.rollbacks += 1
-        self.in_a_row = 0
-        examples = self._note(step, "spike", f"rolled back to {name}", totals, limit=spike.limit)
-        logger.warning(
-            "step %d: %s; weights and moments are those of %s again (examples %s)", step, spike, name, shown(examples)
-        )
-        return True
-
-    def _agree_on_pieces(self, step: int) -> None:
-        """All ranks cut as the one does that must cut most, so that one number in the checkpoint says it all."""
-        found = self.ranks.gather((self.micro_batches.pieces, self.micro_batches.failure))
-        self.micro_batches.pieces = max(pieces for pieces, _ in found)
-        failure = next(failure for _, failure in found if failure)
-        action = f"micro-batches in {self.micro_batches.pieces} pieces"
-        failed = [rank for rank, (_, failure) in enumerate(found) if failure]
-        self.incidents.add(step, "out_of_memory", action, self.examples_of(step), ranks=failed, message=failure)
-
-    def _note(self, step: int, kind: str, action: str, totals: Totals, **numbers) -> list:
-        examples = list(self.examples_of(step))
-        self.incidents.add(step, kind, action, examples, loss=totals.loss, grad_norm=totals.grad_norm, **numbers)
-        return examples
-
-    def _no_targets(self) -> bool:
-        return self._items is not None and float(torch.as_tensor(self._items).sum()) == 0
-
-    def _cause(self, totals: Totals) -> str:
-        if self._no_targets():
-            return "the update has no target token at all (every label is -100), so its loss is 0/0"
-        norm = "" if totals.grad_norm is None else f", the gradient norm {totals.grad_norm:.4g}"
-        return f"the loss was {totals.loss:.4g}{norm}"
-
-    def _cure(self, kind: str) -> str:
-        if kind == "non_finite" and self._no_targets():
-            return "look at the targets of these examples, and at --max_target_length"
-        if self.args.fp16:
-            return "--bf16, for T5's activations overflow fp16 (this run goes on with --allow_changed fp16,bf16)"
-        return (
-            "a lower --learning_rate or more --warmup_steps (this run goes on from its last checkpoint with "
-            "--allow_changed learning_rate,warmup_steps), or --max_grad_norm; or look at these examples"
-        )
+        self.judge(model, step, totals)
 
     # What is logged and remembered
-
-    def _maybe_log_save_evaluate(self, *args, **kwargs) -> None:
-        """Before anything of an update is logged or saved, it is known what it came to."""
-        control = self.control
-        if control.should_log or control.should_evaluate or control.should_save or self.stop_requested():
-            self.judge_late()
-        super()._maybe_log_save_evaluate(*args, **kwargs)
 
     def log(self, logs: dict, start_time: float | None = None) -> None:
         """Logged losses are means over the updates that were sound; those that were skipped are counted.
@@ -496,10 +218,6 @@ class UpdateCallback(TrainerCallback):
         self.trainer.tell_spikes()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Parts
-
-
 def check_policy(policy: str, max_skipped_updates: int, distributed_type: str) -> None:
     """Refuses what cannot be done.
 
@@ -514,15 +232,3 @@ def check_policy(policy: str, max_skipped_updates: int, distributed_type: str) -
         raise ConfigError(f"--loss_spikes {policy}: DeepSpeed makes its updates itself; choose log or off")
     if distributed_type == "FSDP" and policy == "rollback":
         raise ConfigError("--loss_spikes rollback cannot put sharded weights back (FSDP); choose skip, log or off")
-
-
-def shown(examples: list, most: int = 8) -> str:
-    """The first few ids.
-
-    >>> shown(["rte.train:7", "rte.train:93"])
-    'rte.train:7, rte.train:93'
-    """
-    if not examples:
-        return "not known"
-    more = f" and {len(examples) - most} more" if len(examples) > most else ""
-    return ", ".join(map(str, examples[:most])) + more
