@@ -1,0 +1,389 @@
+"""The loss made inside of the model, in chunks, is the loss of the logits: numbers, gradients, memory, and who takes it."""
+
+import contextlib
+import copy
+import doctest
+import itertools
+import math
+import os
+from unittest import mock
+
+import guarded_trainer
+import law_worker
+import torch
+import torch.nn.functional as F
+from absl.testing import absltest, parameterized
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    BartConfig,
+    BartForConditionalGeneration,
+    MT5Config,
+    T5Config,
+    T5ForConditionalGeneration,
+    UMT5Config,
+)
+
+from t5suite.errors import ConfigError
+from t5suite.models import chunked_cross_entropy
+from t5suite.models.chunked_cross_entropy import LossSettings, summed_cross_entropy
+from t5suite.models.head_loss import accept_loss_labels, takes_loss_labels
+from t5suite.models.head_tying import random_model
+from t5suite.training.chunked_loss import hindrance
+from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
+from t5suite.training.losses import IGNORED, TokenLoss, WatchedLoss, token_logits
+
+SIZES = dict(
+    vocab_size=101, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2, dropout_rate=0.0, decoder_start_token_id=0
+)
+
+
+def made(name: str, dtype=torch.float64):
+    """A tiny model whose outputs are not all alike."""
+    torch.manual_seed(0)
+    config_class, tied = MODELS[name]
+    config = config_class(**SIZES, tie_word_embeddings=tied)
+    config.tie_word_embeddings = tied
+    model = random_model(AutoModelForSeq2SeqLM, config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model.to(dtype).train()
+
+
+def batch_of(rows=4, inputs=7, targets=6, ignored=True):
+    """`(inputs of a model, labels)`; some labels are no tokens."""
+    torch.manual_seed(1)
+    batch = {
+        "input_ids": torch.randint(3, 101, (rows, inputs)),
+        "decoder_input_ids": torch.randint(3, 101, (rows, targets)),
+    }
+    labels = torch.randint(3, 101, (rows, targets))
+    if ignored:
+        labels[0, 2:] = labels[-1, 0] = IGNORED
+    return batch, labels
+
+
+def plain_loss(logits_BTV, labels_BT, smoothing=0.0, z_loss=0.0):
+    """The definition, in the logits' own precision."""
+    kept = labels_BT.ne(IGNORED)
+    log_p = logits_BTV.log_softmax(-1)[kept]
+    nll = -log_p.gather(1, labels_BT[kept][:, None])[:, 0]
+    log_z = logits_BTV[kept].logsumexp(-1)
+    return ((1 - smoothing) * nll - smoothing * log_p.mean(-1) + z_loss * log_z.square()).sum()
+
+
+def leaf(tensor, dtype):
+    """A copy that is given gradients."""
+    return tensor.detach().clone().to(dtype).requires_grad_()
+
+
+def gradients(model, loss):
+    """`{name: gradient}` of a loss."""
+    model.zero_grad()
+    loss.backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def distance(found: dict, wanted: dict) -> float:
+    """Euclidean distance of gradients, as a share of the wanted ones' norm."""
+    assert found.keys() == wanted.keys()
+    total = math.fsum(float((found[name].double() - wanted[name].double()).square().sum()) for name in wanted)
+    return math.sqrt(total / math.fsum(float(g.double().square().sum()) for g in wanted.values()))
+
+
+MODELS = {
+    "t5": (T5Config, True),
+    "t5_untied": (T5Config, False),
+    "mt5": (MT5Config, False),
+    "umt5": (UMT5Config, False),
+    "umt5_tied": (UMT5Config, True),
+}
+LOSSES = ((0.0, 0.0), (0.1, 1e-2))
+CHUNKS = (None, 5, 1)
+
+
+class NumbersTest(parameterized.TestCase):
+    @parameterized.parameters(*itertools.product(MODELS, LOSSES, CHUNKS))
+    def test_loss_and_gradients_are_those_of_the_logits(self, name, loss, chunk):
+        batch, labels = batch_of()
+        model = made(name)
+        expected = plain_loss(model(**batch).logits, labels, *loss)
+        wanted = gradients(model, expected)
+        accept_loss_labels(model)
+        found = model(**batch, loss_labels=labels, loss_settings=LossSettings(*loss, chunk))
+        self.assertLess(abs(found.loss_sum.item() - expected.item()) / expected.item(), 1e-13)
+        self.assertLess(distance(gradients(model, found.loss_sum), wanted), 1e-13)
+
+    @parameterized.product(name=["t5", "t5_untied"], chunk=CHUNKS)
+    def test_in_float32_to_rounding(self, name, chunk):
+        batch, labels = batch_of()
+        model = made(name, torch.float32)
+        accept_loss_labels(model)
+        expected = TokenLoss(0.1, 1e-2)(model(**batch), labels, 7)
+        wanted = gradients(model, expected)
+        found = TokenLoss(0.1, 1e-2)(
+            model(**batch, loss_labels=labels, loss_settings=LossSettings(0.1, 1e-2, chunk)), labels, 7
+        )
+        self.assertLess(abs(found.item() - expected.item()) / expected.item(), 1e-6)
+        self.assertLess(distance(gradients(model, found), wanted), 1e-6)
+
+    @parameterized.parameters(*CHUNKS)
+    def test_under_autocast_no_further_from_the_truth_than_the_plain_way(self, chunk):
+        torch.manual_seed(0)
+        hidden, weight = torch.randn(60, 32).double(), torch.randn(301, 32).double() / 4
+        labels = torch.randint(0, 301, (60,))
+
+        def run(way, dtype=torch.float32):
+            pair = {"hidden": leaf(hidden, dtype), "weight": leaf(weight, dtype)}
+            loss = way(*pair.values())
+            (loss / 7).backward()
+            return loss.item(), {name: tensor.grad for name, tensor in pair.items()}
+
+        def plain(hidden, weight):
+            with torch.autocast("cpu", torch.bfloat16):
+                logits = hidden @ weight.T
+            self.assertEqual(logits.dtype, torch.bfloat16)
+            return F.cross_entropy(logits.float(), labels, reduction="sum")
+
+        def ours(hidden, weight):
+            with torch.autocast("cpu", torch.bfloat16):
+                return summed_cross_entropy(hidden, weight, labels, LossSettings(chunk_tokens=chunk))[0]
+
+        true_loss, truth = run(lambda h, w: F.cross_entropy(h @ w.T, labels, reduction="sum"), torch.float64)
+        plain_value, plain_gradients = run(plain)
+        our_value, our_gradients = run(ours)
+        self.assertAlmostEqual(our_value, plain_value, delta=1e-5 * plain_value)
+        self.assertGreater(abs(our_value - true_loss), 1e-6 * true_loss)  # bf16 it is
+        for name in truth:
+            error = distance({name: our_gradients[name]}, {name: truth[name]})
+            self.assertLess(error, 1.1 * distance({name: plain_gradients[name]}, {name: truth[name]}))
+            self.assertEqual(our_gradients[name].dtype, torch.float32)
+
+    @parameterized.parameters(*CHUNKS)
+    def test_guesses_are_the_likeliest_tokens(self, chunk):
+        batch, labels = batch_of()
+        model = made("t5")
+        logits = model(**batch).logits
+        labels = torch.where(torch.rand(labels.shape) < 0.4, logits.argmax(-1), labels)
+        labels[0, 3] = IGNORED
+        accept_loss_labels(model)
+        found = model(**batch, loss_labels=labels, loss_settings=LossSettings(0.0, 0.0, chunk, True))
+        right = int((logits.argmax(-1).eq(labels) & labels.ne(IGNORED)).sum())
+        self.assertGreater(right, 5)
+        self.assertEqual(int(found.guessed), right)
+
+    @parameterized.parameters(*CHUNKS)
+    def test_a_batch_without_labels_counts_for_nothing(self, chunk):
+        batch, labels = batch_of()
+        model = made("t5")
+        accept_loss_labels(model)
+        found = model(
+            **batch, loss_labels=torch.full_like(labels, IGNORED), loss_settings=LossSettings(0.1, 1e-2, chunk)
+        )
+        self.assertEqual(found.loss_sum.item(), 0.0)
+        self.assertEqual(max(float(g.abs().max()) for g in gradients(model, found.loss_sum).values()), 0.0)
+
+    def test_a_frozen_output_layer_gets_no_gradient_and_passes_it_on(self):
+        batch, labels = batch_of()
+        model = made("t5_untied")
+        model.lm_head.requires_grad_(False)
+        wanted = gradients(model, plain_loss(model(**batch).logits, labels))
+        accept_loss_labels(model)
+        for chunk in CHUNKS:
+            loss = model(**batch, loss_labels=labels, loss_settings=LossSettings(chunk_tokens=chunk)).loss_sum
+            self.assertLess(distance(gradients(model, loss), wanted), 1e-13)
+
+    @parameterized.parameters(*CHUNKS)
+    def test_without_gradients_the_sum_is_the_same(self, chunk):
+        batch, labels = batch_of()
+        model = made("t5")
+        accept_loss_labels(model)
+        settings = LossSettings(0.1, 1e-2, chunk)
+        with torch.no_grad():
+            quiet = model(**batch, loss_labels=labels, loss_settings=settings).loss_sum
+        loss = model(**batch, loss_labels=labels, loss_settings=settings).loss_sum
+        self.assertAlmostEqual(quiet.item(), loss.item(), places=11)
+
+    def test_docstrings(self):
+        result = doctest.testmod(chunked_cross_entropy)
+        self.assertGreater(result.attempted, 3)
+        self.assertEqual(result.failed, 0)
+
+
+class Largest(TorchDispatchMode):
+    """The number of elements of the largest tensor that is made within."""
+
+    def __init__(self):
+        super().__init__()
+        self.elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        for tensor in found if isinstance(found, (tuple, list)) else (found,):
+            if torch.is_tensor(tensor):
+                self.elements = max(self.elements, tensor.numel())
+        return found
+
+
+class MemoryTest(parameterized.TestCase):
+    @parameterized.parameters((0.0, 0.0), (0.1, 1e-2))
+    def test_no_tensor_is_as_large_as_the_logits_of_the_batch(self, smoothing, z_loss):
+        batch, labels = batch_of(rows=64, targets=4, ignored=False)
+        model = made("t5")
+        accept_loss_labels(model)
+        with Largest() as seen:
+            settings = LossSettings(smoothing, z_loss, 20, True)
+            model(**batch, loss_labels=labels, loss_settings=settings).loss_sum.backward()
+        self.assertLess(seen.elements, 64 * 4 * 101 / 2)
+        with Largest() as plain:
+            plain_loss(model(**batch).logits, labels, smoothing, z_loss).backward()
+        self.assertEqual(plain.elements, 64 * 4 * 101)
+
+
+class WhoTakesItTest(parameterized.TestCase):
+    @parameterized.parameters(*MODELS)
+    def test_transformers_own_t5s(self, name):
+        self.assertTrue(takes_loss_labels(made(name)))
+
+    def test_others_do_not(self):
+        bart = BartForConditionalGeneration(
+            BartConfig(vocab_size=50, d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+                       decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16)
+        )  # fmt: skip
+        self.assertFalse(takes_loss_labels(bart))
+
+        class Own(T5ForConditionalGeneration):
+            pass
+
+        self.assertFalse(takes_loss_labels(Own(T5Config(**SIZES))))
+        hooked, replaced, biased = made("t5"), made("t5"), made("t5")
+        hooked.lm_head.register_forward_hook(lambda module, inputs, outputs: outputs)
+        replaced.forward = lambda **batch: None
+        biased.lm_head = torch.nn.Linear(16, 101, dtype=torch.float64)
+        for model in (hooked, replaced, biased, made("t5").half()):
+            self.assertFalse(takes_loss_labels(model))
+
+    def adapted(self, **settings):
+        import peft
+
+        torch.manual_seed(0)
+        config = peft.LoraConfig(
+            task_type="SEQ_2_SEQ_LM", r=2, target_modules=["q", "v"], init_lora_weights=False, **settings
+        )
+        return peft.get_peft_model(made("t5_untied"), config)
+
+    def test_a_model_below_an_adapter_does(self):
+        batch, labels = batch_of()
+        model = self.adapted()
+        wanted = gradients(model, plain_loss(model(**batch).logits, labels))
+        self.assertTrue(takes_loss_labels(model))
+        accept_loss_labels(model)
+        for chunk in CHUNKS:
+            loss = model(**batch, loss_labels=labels, loss_settings=LossSettings(chunk_tokens=chunk)).loss_sum
+            self.assertLess(distance(gradients(model, loss), wanted), 1e-13)
+
+    def test_a_model_whose_output_layer_an_adapter_changes_does_not(self):
+        self.assertFalse(takes_loss_labels(self.adapted(modules_to_save=["lm_head"])))
+
+    def test_nobody_else_sees_a_difference(self):
+        batch, labels = batch_of()
+        model, other = made("t5"), made("t5")
+        accept_loss_labels(model)
+        accept_loss_labels(model)
+        self.assertTrue(model(**batch, labels=labels).logits.equal(other(**batch, labels=labels).logits))
+        self.assertTrue(model.generate(batch["input_ids"]).equal(other.generate(batch["input_ids"])))
+        self.assertEqual(model.state_dict().keys(), other.state_dict().keys())
+        import inspect
+
+        self.assertEqual(inspect.signature(model.forward), inspect.signature(other.forward))
+
+    def test_a_copy_is_a_model_of_its_own(self):
+        batch, labels = batch_of()
+        model = made("t5")
+        accept_loss_labels(model)
+        twin = copy.deepcopy(model)
+        with torch.no_grad():
+            twin.lm_head.weight.zero_()
+        loss = model(**batch, loss_labels=labels).loss_sum
+        self.assertAlmostEqual(loss.item(), plain_loss(made("t5")(**batch).logits, labels).item(), places=9)
+        count = int(labels.ne(IGNORED).sum())
+        self.assertAlmostEqual(twin(**batch, loss_labels=labels).loss_sum.item(), count * math.log(101), places=9)
+
+
+class TrainerTest(parameterized.TestCase):
+    """A tiny run with and without."""
+
+    def run_of(self, tokens, **settings):
+        with mock.patch.dict(os.environ, {"T5SUITE_TEST": "1"}):
+            trainer = law_worker.make_trainer(4, 2, **settings)
+        trainer.args.loss_chunk_tokens, trainer.chunked = tokens, None
+        trainer.chunk_loss()
+        shapes = []
+        with watching_logits(shapes):
+            trainer.train()
+        lines = [(line["loss"], line["grad_norm"]) for line in trainer.state.log_history if "loss" in line]
+        return trainer, lines, shapes
+
+    @parameterized.parameters((0.0, 0.0), (0.1, 1e-2))
+    def test_a_run_is_the_same_to_rounding(self, smoothing, z_loss):
+        settings = {"label_smoothing": smoothing, "z_loss": z_loss}
+        plain, wanted, seen = self.run_of(0, **settings)
+        self.assertIsNone(plain.chunked)
+        self.assertNotEmpty(seen)
+        for tokens in (None, 3):
+            trainer, found, seen = self.run_of(tokens, **settings)
+            self.assertIsNotNone(trainer.chunked)
+            self.assertEmpty(seen)
+            self.assertLen(found, len(wanted))
+            for one, other in zip(found, wanted, strict=True):
+                self.assertAlmostEqual(one[0], other[0], delta=2e-5 * other[0])
+                self.assertAlmostEqual(one[1], other[1], delta=2e-4 * other[1])
+            self.assertAlmostEqual(found[0][0], wanted[0][0], delta=2e-6 * wanted[0][0])
+
+    def test_it_is_on_unless_somebody_needs_the_logits(self):
+        trainer = guarded_trainer.make()
+        self.assertIsNotNone(trainer.chunked)
+        for attribute in ("is_fsdp_enabled", "is_deepspeed_enabled"):
+            with mock.patch.object(trainer, attribute, True):
+                self.assertIn("hold parts", hindrance(trainer))
+        with mock.patch.object(trainer.args, "fp16", True):
+            self.assertIn("float16", hindrance(trainer))
+        trainer.compute_loss_func = WatchedLoss(TokenLoss())
+        self.assertIn("not the cross-entropy", hindrance(trainer))
+
+    def test_batch_metrics_are_given_logits(self):
+        trainer, seen = guarded_trainer.make(), []
+        trainer.measure(lambda outputs, batch: seen.append(token_logits(outputs).shape) or {"one": 1.0})
+        trainer.train()
+        self.assertNotEmpty(seen)
+
+    def test_a_flag_without_effect_is_told(self):
+        trainer = guarded_trainer.make()
+        trainer.args.loss_chunk_tokens, trainer.chunked = 64, None
+        with mock.patch.object(trainer.args, "fp16", True), self.assertLogs("t5suite", "WARNING") as logs:
+            self.assertFalse(trainer.chunk_loss())
+        self.assertIn("--loss_chunk_tokens 64 has no effect: gradients in float16", logs.output[0])
+
+    def test_a_number_below_none_is_refused(self):
+        with self.assertRaisesRegex(ConfigError, "--loss_chunk_tokens -1: must be at least 1, or 0"):
+            SuiteTrainingArguments(loss_chunk_tokens=-1)
+
+
+@contextlib.contextmanager
+def watching_logits(shapes: list):
+    """Within, the shapes of logits that an output layer makes while gradients are wanted."""
+    forward = torch.nn.Linear.forward
+
+    def watched(layer, states):
+        found = forward(layer, states)
+        if torch.is_grad_enabled() and found.ndim == 3 and found.shape[-1] > 400:
+            shapes.append(found.shape)
+        return found
+
+    with mock.patch.object(torch.nn.Linear, "forward", watched):
+        yield
+
+
+if __name__ == "__main__":
+    absltest.main()
