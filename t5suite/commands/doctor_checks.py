@@ -18,6 +18,7 @@ from t5suite.commands.doctor_launchers import (
 )
 from t5suite.commands.doctor_machine import check_cpu, check_devices, check_packages, check_precision, check_python
 from t5suite.commands.doctor_places import (
+    check_compile_cache,
     check_disk,
     check_hub,
     check_hub_cache,
@@ -63,6 +64,7 @@ CHECKS = {
     "files": check_output_files,
     "shared memory": check_shared_memory,
     "hub cache": check_hub_cache,
+    "compile cache": check_compile_cache,
     "hub": check_hub,
     "wandb": check_wandb,
     "wandb folders": check_wandb_folders,

@@ -13,6 +13,7 @@ import threading
 from pathlib import Path
 
 from t5suite.commands.doctor_findings import FAIL, GIB, OK, WARN, Checkup, Finding, nearest_folder, size
+from t5suite.compile_cache import compile_cache_folder, folder_bytes
 
 # A checkpoint of t5-base with its optimizer is 3 GiB; two stand side by side while one replaces the other.
 LITTLE_DISK, TOO_LITTLE_DISK = 10 * GIB, GIB // 4
@@ -125,6 +126,16 @@ def check_hub_cache(checkup: Checkup) -> list[Finding]:
         what = f"{home} cannot be written"
         return [Finding(WARN, "hub cache", what, "export HF_HOME=DIR that can, on a disk that all nodes see")]
     return [space_finding("hub cache", folder, "export HF_HOME=DIR on a larger disk")]
+
+
+def check_compile_cache(checkup: Checkup) -> list[Finding]:
+    """Where `--torch_compile` keeps its code, and how much of it there is."""
+    folder, name = compile_cache_folder(checkup.environ), "compile cache"
+    if not os.access(nearest_folder(folder), os.W_OK):
+        mend = "--compile_cache DIR on a disk that all nodes see, or export TORCHINDUCTOR_CACHE_DIR=DIR"
+        return [Finding(WARN, name, f"{folder} cannot be written: every --torch_compile run compiles anew", mend)]
+    kept = f"{size(folder_bytes(folder))} kept" if folder.is_dir() else "nothing kept yet"
+    return [Finding(OK, name, f"{folder}: {kept}")]
 
 
 def check_hub(checkup: Checkup) -> list[Finding]:

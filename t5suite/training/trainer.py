@@ -17,6 +17,7 @@ from accelerate.utils import send_to_device
 from torch.utils.data import DataLoader
 from transformers import Seq2SeqTrainer
 
+from t5suite.compile_cache import keep_compiled
 from t5suite.data.loading import EpochDataLoader
 from t5suite.data.samplers import GlobalBatchSampler, shifted_order
 from t5suite.errors import ConfigError
@@ -105,6 +106,8 @@ class SuiteTrainer(
             **kwargs,
         )
         heed_use_cache(self.model, args.use_cache)
+        if args.torch_compile:
+            keep_compiled(getattr(args, "compile_cache", None))
         self.chunk_loss()
         self._counted_parameters = None
         # Our labels stand below the token that predicts them, in every family: each of them counts. Left alone,

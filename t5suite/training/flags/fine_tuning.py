@@ -21,6 +21,7 @@ from t5suite.models.placement import check_flags
 from t5suite.optim.schedules import SCHEDULES
 from t5suite.training.flags.adapters import AdapterArguments
 from t5suite.training.flags.bounds import with_cure
+from t5suite.training.flags.compiling import CompileArguments
 from t5suite.training.flags.data_formats import DataFormatArguments
 from t5suite.training.flags.instructions import InstructionArguments
 from t5suite.training.flags.modes import ModeArguments
@@ -246,7 +247,7 @@ EVAL_ROWS = 64
 
 
 @dataclass
-class SuiteTrainingArguments(TrackingArguments, Seq2SeqTrainingArguments):
+class SuiteTrainingArguments(TrackingArguments, CompileArguments, Seq2SeqTrainingArguments):
     """Hugging Face's training arguments, with defaults that suit T5's fine-tuning."""
 
     _argument_group_name = "training"
@@ -273,6 +274,10 @@ class SuiteTrainingArguments(TrackingArguments, Seq2SeqTrainingArguments):
     quick_decoding: bool = field(
         default=True,
         metadata={"help": "A T5's greedy answers come without transformers' generate; the same texts, sooner."},
+    )
+    quick_encoder: bool = field(
+        default=True,
+        metadata={"help": "A T5's encoder is taken apart for evaluation; the same numbers but for rounding, sooner."},
     )
     eval_loss: bool = field(
         default=True,
