@@ -58,6 +58,8 @@ class ChunkedLoss:
         """Gives the model the labels, too; the loss function finds the sum of the losses in place of logits."""
         loss = self.compute_loss_func
         if self.chunked is not None and not (return_outputs or isinstance(loss, MeasuredLoss)):
-            settings = self.chunked._replace(counts_guesses=isinstance(loss, WatchedLoss) and loss.watching)
+            # Compiled, a step that counts and one that does not would be two graphs; fused, counting costs nothing.
+            counts = isinstance(loss, WatchedLoss) and (loss.watching or self.args.torch_compile)
+            settings = self.chunked._replace(counts_guesses=counts)
             inputs = {**inputs, "loss_labels": inputs["labels"], "loss_settings": settings}
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
