@@ -201,9 +201,9 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def main(folder, *names):
+def main(folder, *names, scenarios=SCENARIOS):
     guarded_trainer.parts()
-    for scenario in SCENARIOS:
+    for scenario in scenarios:
         if names and scenario.__name__ not in names:
             continue
         size, port = 1 if scenario in SINGLE else 2, free_port()

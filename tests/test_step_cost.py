@@ -1,12 +1,11 @@
 """What a step must not do beside its arithmetic: wait for numbers, keep what nobody asks for, count anew."""
 
-import contextlib
 import math
-import traceback
 
 import guarded_trainer
 import torch
 from absl.testing import parameterized
+from device_reads import reading
 from transformers import Seq2SeqTrainer
 from transformers.cache_utils import DynamicCache
 from transformers.trainer_utils import IntervalStrategy
@@ -123,9 +122,18 @@ class LateChecksTest(parameterized.TestCase):
         self.assertEqual(whole.skipped_updates, resumed.skipped_updates)
         self.assertEqual(whole.counted, resumed.counted)
 
-    def test_nothing_is_read_from_the_device_between_two_logs(self):
+    @parameterized.parameters(
+        {},
+        {"batch_size": 4, "accumulation": 2},
+        {"max_grad_norm": 0.0},
+        {"max_grad_norm": 0.5, "z_loss": 1e-4, "label_smoothing_factor": 0.1},
+        {"clip_grad_value": 0.1},
+        {"optimizer": "adamw", "schedule": "inverse_sqrt"},
+    )
+    def test_nothing_is_read_from_the_device_between_two_logs(self, **settings):
         read = []
-        trainer = guarded_trainer.make(update_checks="late", optimizer="adamw_rms", logging_steps=6)
+        given = {"update_checks": "late", "optimizer": "adamw_rms", "logging_steps": 6, **settings}
+        trainer = guarded_trainer.make(**given)
         trainer.remove_callback(trainer.recorder)
         with reading(lambda name: read.append(name) if 0 < trainer.state.global_step < 5 else None):
             trainer.train()
@@ -151,36 +159,3 @@ class LateChecksTest(parameterized.TestCase):
         trainer = guarded_trainer.make(optimizer="adamw")
         trainer.train()
         self.assertIsNone(trainer._late)
-
-
-READING = ("item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__", "__index__", "nonzero")
-
-
-@contextlib.contextmanager
-def reading(noticed):
-    """Within, `noticed(name)` is called whenever a value is asked of a tensor, which on a GPU waits for the device.
-
-    What is asked of a batch while it is on the host is none of it: in a data loader, and where padding is looked for.
-    """
-    plain = {name: getattr(torch.Tensor, name) for name in READING}
-
-    def watched(name):
-        def read(tensor, *args, **kwargs):
-            if not any("dataloader" in frame.filename or frame.name == "note_padding" for frame in stack()):
-                noticed(name)
-            return plain[name](tensor, *args, **kwargs)
-
-        return read
-
-    try:
-        for name in READING:
-            setattr(torch.Tensor, name, watched(name))
-        yield
-    finally:
-        for name, method in plain.items():
-            setattr(torch.Tensor, name, method)
-
-
-def stack():
-    """The frames that led here."""
-    return traceback.extract_stack(limit=12)
