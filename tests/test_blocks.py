@@ -7,7 +7,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from t5suite.data import blocks
-from t5suite.data.blocks import BlockDataset, BlockLayout, MixedBlocks, apportion, block_order
+from t5suite.data.blocks import BlockDataset, BlockLayout, Blocks, MixedBlocks, apportion, block_order
 from t5suite.data.corpora.store import ShardedArray, TokenSequence
 from t5suite.errors import ConfigError, DataError
 
@@ -134,7 +134,8 @@ class WholeBatchesTest(parameterized.TestCase):
                 start += count
             tokens = TokenSequence(ShardedArray(parts, "<u2", out_dtype="int32"), np.zeros(1))
             rows = tokens.rows(np.array([0, 112, 45, 49, 52, 53, 60, 43]), 8)
-            self.assertEqual(rows.dtype, np.int32)
+            self.assertEqual(rows.dtype, np.uint16)  # as stored; an example's are not, for ids are counted with
+            self.assertEqual(Blocks(rows, range(8))[3]["input_ids"].dtype, np.int32)
             self.assertEqual(rows[:, 0].tolist(), [0, 112, 45, 49, 52, 53, 60, 43])
             np.testing.assert_array_equal(np.diff(rows, axis=1), 1)
             found = BlockDataset(tokens, BlockLayout(120, [7]), seed=0, num_examples=40)

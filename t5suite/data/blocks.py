@@ -137,17 +137,20 @@ class Blocks(Sequence):
     >>> len(blocks), blocks[1]["index"], blocks[1]["input_ids"].tolist()
     (2, 13, [7, 8])
 
-    A dictionary and an array of its own for each of 128 blocks cost as much as all of their noise.
+    A dictionary and an array of its own for each of 128 blocks cost as much as all of their noise. tokens_BL are of the
+    type that they are stored in, such as uint16; an example's are int32.
     """
 
     tokens_BL: np.ndarray
-    indices: list[int]
+    indices: Sequence[int] | np.ndarray
 
     def __len__(self):
         return len(self.indices)
 
     def __getitem__(self, row):
-        return {"input_ids": self.tokens_BL[row], "index": self.indices[row]}
+        if isinstance(row, slice):
+            return Blocks(self.tokens_BL[row], self.indices[row])
+        return {"input_ids": self.tokens_BL[row].astype(np.int32), "index": int(self.indices[row])}
 
 
 class BlockDataset(Dataset):
@@ -185,18 +188,25 @@ class BlockDataset(Dataset):
         """The examples of a batch, which a `DataLoader` asks for at once: `Blocks` where all are equally long."""
         if len(self.layout.lengths) > 1 or not len(indices):
             return [self[index] for index in indices]
-        for index in (min(indices), max(indices)):
-            self._check(index)
-        return Blocks(read_rows(self.tokens, self._starts_of(indices), self.layout.lengths[0]), list(indices))
+        indices_B = np.asarray(indices, dtype=np.int64)
+        first, last = int(indices_B.min()), int(indices_B.max())
+        self._check(first)
+        self._check(last)
+        length, num_blocks = self.layout.lengths[0], self.layout.num_blocks
+        if first // num_blocks == last // num_blocks:
+            starts_B = self._starts_of(indices_B, first // num_blocks)
+        else:
+            starts_B = np.empty_like(indices_B)
+            for epoch in np.unique(indices_B // num_blocks).tolist():
+                of_epoch_B = indices_B // num_blocks == epoch
+                starts_B[of_epoch_B] = self._starts_of(indices_B[of_epoch_B], epoch)
+        return Blocks(read_rows(self.tokens, starts_B, length), indices_B)
 
-    def _starts_of(self, indices) -> np.ndarray:
-        """The tokens at which equally long blocks start."""
-        num_blocks = self.layout.num_blocks
-        epochs_B, positions_B = np.divmod(np.asarray(indices, dtype=np.int64), num_blocks)
+    def _starts_of(self, indices_B, epoch: int) -> np.ndarray:
+        """The tokens at which equally long blocks of one epoch start."""
+        positions_B = indices_B - epoch * self.layout.num_blocks
         if self.shuffle:
-            for epoch in np.unique(epochs_B).tolist():
-                of_epoch_B = epochs_B == epoch
-                positions_B[of_epoch_B] = block_order(self.seed, epoch, num_blocks)[positions_B[of_epoch_B]]
+            positions_B = block_order(self.seed, epoch, self.layout.num_blocks)[positions_B].astype(np.int64)
         return positions_B * self.layout.lengths[0]
 
     def _check(self, index) -> None:
@@ -259,14 +269,15 @@ class MixedBlocks(Dataset):
         """The examples of a batch, as `BlockDataset` gives them."""
         if len(self.datasets[0].layout.lengths) > 1 or not len(indices):
             return [self[index] for index in indices]
-        for index in (min(indices), max(indices)):
-            self._check(index)
-        corpora_B, positions_B = self.mixture.corpora_of(indices)
+        indices_B = np.asarray(indices, dtype=np.int64)
+        self._check(int(indices_B.min()))
+        self._check(int(indices_B.max()))
+        corpora_B, positions_B = self.mixture.corpora_of(indices_B)
         parts = {corpus: corpora_B == corpus for corpus in np.unique(corpora_B).tolist()}
         read = {corpus: self.datasets[corpus].__getitems__(positions_B[of_B]) for corpus, of_B in parts.items()}
         tokens_BL = np.concatenate([blocks.tokens_BL for blocks in read.values()])
         order_B = np.argsort(np.concatenate([np.flatnonzero(of_B) for of_B in parts.values()]))
-        return Blocks(tokens_BL[order_B], list(indices))
+        return Blocks(tokens_BL[order_B], indices_B)
 
     def _check(self, index) -> None:
         if not 0 <= index < self.num_examples:

@@ -266,7 +266,7 @@ class ShardedArray:
     def _windows(self, shard: int, length: int) -> np.ndarray:
         """A view of a file whose row i are the numbers from the i-th on; `sliding_window_view` takes 8 us to make it."""
         mapped = np.asarray(_read_here_and_there(self._map(shard)))
-        shape, strides = (len(mapped) - length + 1, length), (mapped.itemsize, mapped.itemsize)
+        shape, strides = (max(len(mapped) - length + 1, 0), length), (mapped.itemsize, mapped.itemsize)
         return np.ndarray(shape, mapped.dtype, mapped, 0, strides)
 
     def _map(self, shard: int) -> np.ndarray:

@@ -12,6 +12,8 @@ rows.
 Shape suffixes: B rows, L tokens of a block, E edges (spans and one), K spans, T tokens of a side.
 """
 
+import functools
+
 import numpy as np
 
 from t5suite.data.objectives.corruption import check_sentinels
@@ -33,32 +35,49 @@ def corrupt_evenly(tokens_BL, clean_edges_BE, noise_edges_BE, sentinel_ids, eos_
     """
     num_spans = clean_edges_BE.shape[1] - 1
     check_sentinels(num_spans, num_spans, len(sentinel_ids))
-    numbers_K = np.arange(num_spans)
-    sentinels_K = np.asarray(sentinel_ids[:num_spans], dtype=np.int64)
-    clean_BK = clean_edges_BE[:, 1:] - clean_edges_BE[:, :-1]
-    noise_BK = noise_edges_BE[:, 1:] - noise_edges_BE[:, :-1]
-    inputs_BT = _side(tokens_BL, clean_edges_BE[:, 1:] + numbers_K, noise_BK, sentinels_K, eos_id)
-    targets_BT = _side(tokens_BL, noise_edges_BE[:, :-1] + numbers_K, clean_BK, sentinels_K, eos_id)
+    batch, with_eos = len(tokens_BL), eos_id is not None
+    num_clean, num_noise = int(clean_edges_BE[0, -1]), int(noise_edges_BE[0, -1])
+    widths = num_clean + num_spans + with_eos, num_noise + num_spans + with_eos
+    places_2BK, hidden_2BK = np.empty((2, 2, batch, num_spans), dtype=np.int64)
+    offsets_2BK = _offsets(batch, num_spans, widths)
+    np.add(clean_edges_BE[:, 1:], offsets_2BK[0], out=places_2BK[0])
+    np.add(noise_edges_BE[:, :-1], offsets_2BK[1], out=places_2BK[1])
+    np.subtract(noise_edges_BE[:, 1:], noise_edges_BE[:, :-1], out=hidden_2BK[0])
+    np.subtract(clean_edges_BE[:, 1:], clean_edges_BE[:, :-1], out=hidden_2BK[1])
+    sides = _sources(places_2BK, hidden_2BK, widths, tokens_BL.shape[1], with_eos)
+    sides[:] = tokens_BL.reshape(-1).take(sides, mode="clip")
+    sides[places_2BK.reshape(-1)] = np.tile(np.asarray(sentinel_ids[:num_spans], dtype=np.int64), 2 * batch)
+    inputs_BT, targets_BT = _rows(sides, batch, widths)
+    if with_eos:
+        inputs_BT[:, -1] = targets_BT[:, -1] = eos_id
     return inputs_BT, targets_BT
 
 
-def _side(tokens_BL, places_BK, hidden_BK, sentinels_K, eos_id):
-    """One side, from its sentinels' places and the lengths of the runs that they hide.
+@functools.lru_cache(maxsize=8)
+def _offsets(batch, num_spans, widths):
+    """Where a row's k-th sentinel would stand on each side if no token stood before it, [2, B, K]."""
+    starts_B = np.arange(batch) * widths[0], np.arange(batch) * widths[1] + batch * widths[0]
+    return np.stack([starts[:, None] + np.arange(num_spans) for starts in starts_B])
 
-    Tokens take the place of their sources, because fresh memory is dear. An EOS has the next row's first token for its
-    source and so, in the last row, none: hence "clip".
+
+def _sources(places_2BK, hidden_2BK, widths, length, with_eos):
+    """Which token of the batch stands at each place of all inputs and, behind them, all targets: a running sum of steps.
+
+    Tokens will take the place of their sources, because fresh memory is dear. An EOS has the next row's first token
+    for its source and so, in the last row, none: hence "clip".
     """
-    batch, num_spans = places_BK.shape
-    width = tokens_BL.shape[1] - int(hidden_BK[0].sum()) + num_spans + (eos_id is not None)
-    places = (places_BK + np.arange(0, batch * width, width)[:, None]).reshape(-1)
-    steps = np.ones(batch * width + 1, dtype=np.int64)
+    batch = places_2BK.shape[1]
+    steps = np.ones(batch * sum(widths) + 1, dtype=np.int64)
+    steps[places_2BK.reshape(-1) + 1] = hidden_2BK.reshape(-1)
+    if with_eos:
+        for rows_BT in _rows(steps[1:], batch, widths):
+            rows_BT[:, -1] = 0
     steps[0] = 0
-    if eos_id is not None:
-        steps[width::width] = 0
-    steps[places + 1] = hidden_BK.reshape(-1)
-    side = np.cumsum(steps, out=steps)[:-1]
-    side[:] = tokens_BL.reshape(-1).take(side, mode="clip")
-    side[places] = np.broadcast_to(sentinels_K, (batch, num_spans)).reshape(-1)
-    if eos_id is not None:
-        side[width - 1 :: width] = eos_id
-    return side.reshape(batch, width)
+    steps[batch * widths[0]] -= batch * length  # the targets begin with the first token again
+    return np.cumsum(steps, out=steps)[:-1]
+
+
+def _rows(sides, batch, widths):
+    """The rows of both sides, which lie end to end."""
+    targets_start = batch * widths[0]
+    return sides[:targets_start].reshape(batch, -1), sides[targets_start:].reshape(batch, -1)
