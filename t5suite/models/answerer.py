@@ -20,7 +20,10 @@ class Answerer(ABC):
     Attributes:
       trees: whether candidates are read as one tree, where the model can (`tree_decoding`).
       quick: whether greedy answers are written without transformers' `generate`, where the model can
-        (`greedy_decoding`). Both change nothing but the time that it takes.
+        (`greedy_decoding`).
+      quick_encoder: whether the encoder is taken apart, too, where it can be (`t5_encoder`). The three change nothing
+        but the time that it takes.
+      encoder_tokens: how many tokens an encoder taken by itself reads at once; None: all of a reading's.
       tells_nll: whether the nats of greedy answers will be asked for.
     """
 
@@ -29,7 +32,8 @@ class Answerer(ABC):
         self.tokenizer = tokenizer
         self.collator = collator
         self.device = device
-        self.trees = self.quick = self.tells_nll = True
+        self.trees = self.quick = self.quick_encoder = self.tells_nll = True
+        self.encoder_tokens = None
 
     def is_quick(self, method: str) -> bool:
         """Whether `score` or `generate` goes its quick way with this model."""

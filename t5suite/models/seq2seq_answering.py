@@ -13,7 +13,7 @@ without transformers' `generate`. The loss of targets that were among what it re
 Shapes: B examples, P pairs of example and candidate, S source and T target tokens, D width, V vocabulary, E edges.
 """
 
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +25,7 @@ from t5suite.models.cached_prompts import plain
 from t5suite.models.candidate_trees import CandidateTree, batch_of, sums_of_paths, tree_of
 from t5suite.models.greedy_decoding import write_greedily
 from t5suite.models.t5_decoder import takes_apart
+from t5suite.models.t5_encoder import encoded, in_row_pieces, takes_encoder_apart
 from t5suite.models.tree_decoding import MOST_NODES, edge_log_probs
 
 # Trees of rows with candidates of their own (ReCoRD) that are remembered.
@@ -42,6 +43,14 @@ class Seq2SeqAnswerer(Answerer):
     def taken_apart(self) -> bool:
         """Whether encoder and decoder are called by themselves."""
         return (self.trees or self.quick) and takes_apart(self.model)
+
+    @cached_property
+    def encodes(self):
+        """`(ids, mask or None) -> states`: the encoder taken apart, or the model's own."""
+        if self.quick_encoder and takes_encoder_apart(self.model):
+            return partial(encoded, self.model)
+        encoder = plain(self.model).encoder
+        return lambda ids, mask: encoder(input_ids=ids, attention_mask=mask).last_hidden_state
 
     def is_quick(self, method: str) -> bool:
         """Whether candidates are read as trees (`score`), or greedy answers written without `generate`."""
@@ -70,7 +79,10 @@ class Seq2SeqReading:
 
     def __init__(self, answerer: Seq2SeqAnswerer, features):
         self.answerer = answerer
-        self.batch = {key: value.to(answerer.device) for key, value in answerer.collator(features).items()}
+        on_host = answerer.collator(features)
+        self.lengths_B = on_host["attention_mask"].sum(1).numpy()
+        self.labels_BT = on_host["labels"]
+        self.batch = {key: value.to(answerer.device, non_blocking=True) for key, value in on_host.items()}
         self.mask_BS = self.batch["attention_mask"]
         self._known_nll = {}
 
@@ -87,15 +99,16 @@ class Seq2SeqReading:
     @cached_property
     def tokens(self) -> list[int]:
         """By example, how many of its tokens count."""
-        return self.batch["labels"].ne(IGNORED).sum(dim=1).tolist()
+        return self.labels_BT.ne(IGNORED).sum(dim=1).tolist()
 
     @cached_property
     def hidden_BSD(self) -> torch.Tensor:
         """What the encoder says of the batch."""
         if not self.answerer.taken_apart:
             return self._outputs.encoder_last_hidden_state
-        encoder = plain(self.answerer.model).encoder
-        return encoder(input_ids=self.batch["input_ids"], attention_mask=self.mask_BS).last_hidden_state
+        ids_BS = self.batch["input_ids"]
+        most_tokens = self.answerer.encoder_tokens or ids_BS.numel()
+        return in_row_pieces(self.answerer.encodes, ids_BS, self.mask_BS, self.lengths_B, most_tokens)
 
     @cached_property
     def _outputs(self):
@@ -171,7 +184,7 @@ class Seq2SeqReading:
 
     @cached_property
     def _targets(self) -> list[list[int]]:
-        return [[token for token in row if token != IGNORED] for row in self.batch["labels"].tolist()]
+        return [[token for token in row if token != IGNORED] for row in self.labels_BT.tolist()]
 
     def _scores_of_pairs(self, candidates, most) -> list[list[float]]:
         collator, mask_BS = self.answerer.collator, self.mask_BS

@@ -38,6 +38,9 @@ from t5suite.tasks.templates import OUTPUT, fill
 logger = logging.getLogger(__name__)
 
 EVAL_METHODS = ("generate", "score", "loss")
+# Batches of the encoder whose answers the decoder writes together, and the tokens of an answer times these.
+DECODED_AT_ONCE = {"cpu": 4}
+ANSWER_TOKENS = 64
 # What is said of a task whose answers are label words, however the checkpoint was used before (a summarizer's least
 # length, say); free text is written as the checkpoint's own generation settings want it.
 PLAIN_WRITING = {
@@ -150,7 +153,8 @@ class Decoding:
 
     Attributes:
       synced: weights lie in pieces on several ranks, which make the same number of forward passes therefore.
-      trees, quick: the quick ways of scoring and of greedy writing are taken, where the model can.
+      trees, quick, quick_encoder: the quick ways of scoring, of greedy writing and of reading are taken, where the
+        model can.
       loss: the loss of the targets is told, too, where it takes a pass of its own (the choice by loss has it anyway).
       batch_tokens: tokens of a batch of the quick ways, padding and answers counted; None: a number of rows.
     """
@@ -160,6 +164,7 @@ class Decoding:
     synced: bool = False
     trees: bool = True
     quick: bool = True
+    quick_encoder: bool = True
     loss: bool = True
     batch_tokens: int | None = None
 
@@ -209,6 +214,7 @@ class Evaluator:
         }[eval_set.method]
         answerer = answerer_for(model, self.tokenizer, collator=self.collator, device=self.accelerator.device)
         answerer.trees, answerer.quick = self.decoding.trees, self.decoding.quick
+        answerer.quick_encoder, answerer.encoder_tokens = self.decoding.quick_encoder, self.decoding.batch_tokens
         answerer.tells_nll = self._tells_loss(eval_set)
         batches = self._batches(eval_set, answerer)
         found = self._over_ranks(eval_set, batches, lambda positions: answer(answerer, eval_set, positions))
@@ -239,8 +245,15 @@ class Evaluator:
         lengths = eval_set.features.input_ids.lengths
         quick = answerer.is_quick(eval_set.method) and (eval_set.method == "score" or self.decoding.num_beams == 1)
         if self.decoding.batch_tokens and quick:
-            return batches_by_tokens(lengths + eval_set.max_target_tokens, self.decoding.batch_tokens)
+            most = self.decoding.batch_tokens * self._batches_decoded(eval_set)
+            return batches_by_tokens(lengths + eval_set.max_target_tokens, most)
         return batches_by_length(lengths, self.batch_size)
+
+    def _batches_decoded(self, eval_set: EvalSet) -> int:
+        """Of how many batches of the encoder the decoder reads and writes the answers at once: the fewer tokens each
+        row has there, the more rows fill a CPU's matrix products; of long answers it keeps too much."""
+        most = DECODED_AT_ONCE.get(self.accelerator.device.type, 1)
+        return max(1, min(most, ANSWER_TOKENS // eval_set.max_target_tokens))
 
     def _over_ranks(self, eval_set: EvalSet, batches: list[list[int]], answer) -> dict[int, dict]:
         """`{example: answer}` on every rank; each batch is computed by one rank, dummies keep the others in step."""
