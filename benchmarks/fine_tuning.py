@@ -10,6 +10,7 @@ anything is timed, the loss of every row in its batch is compared with that of t
 import copy
 import logging
 import tempfile
+from types import SimpleNamespace
 
 import datasets
 import numpy as np
@@ -26,9 +27,10 @@ from transformers.utils import logging as transformers_logging
 from benchmarks.harness import Goal, Work, run
 from benchmarks.plain_rows import mnli_like_rows, padding_tokenizer
 from t5suite.data.features import TokenArrays
-from t5suite.data.training_data import Mixing, Schedule, make_epoch_order
-from t5suite.training.fine_tuning import make_collator
+from t5suite.data.training_data import Mixing
+from t5suite.training.fine_tuning import Data, make_trainer
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
+from t5suite.training.flags.rows import PackedRows
 from t5suite.training.losses import token_loss
 from t5suite.training.trainer import SuiteTrainer
 
@@ -68,7 +70,10 @@ def their_trainer(model, rows, batch_size: int, device: str, **settings) -> Seq2
     )
 
 
-def our_trainer(model, arrays: TokenArrays, batch_size: int, device: str, **settings) -> SuiteTrainer:
+def our_trainer(
+    model, arrays: TokenArrays, batch_size: int, device: str, rows: PackedRows | None = None, **settings
+) -> SuiteTrainer:
+    """As `fine_tune_t5.py` makes it, over these rows."""
     args = SuiteTrainingArguments(
         output_dir=tempfile.mkdtemp(),
         per_device_train_batch_size=batch_size,
@@ -76,16 +81,16 @@ def our_trainer(model, arrays: TokenArrays, batch_size: int, device: str, **sett
         **SHARED,
         **settings,
     )
-    schedule = Schedule(1, batch_size, sampling=args.train_sampling_strategy)
-    order, _ = make_epoch_order([arrays], ["rows"], Mixing(), schedule, args.seed)
-    model = copy.deepcopy(model)
-    return SuiteTrainer(model=model, args=args, train_dataset=arrays, epoch_order=order, collator=make_collator(model))
+    sets = [SimpleNamespace(task=SimpleNamespace(name="rows"))]
+    data = Data(sets, [arrays], eval_sets=[], test_sets=[], selecting=[], described={}, missing=[])
+    trainer, _ = make_trainer(copy.deepcopy(model), None, args, data, Mixing(), rows=rows)
+    return trainer
 
 
 @torch.no_grad()
-def summed_loss(trainer, model) -> tuple[float, int, int]:
+def summed_loss(trainer) -> tuple[float, int, int]:
     """Nats over all target tokens of an epoch, those tokens, and input tokens with their padding."""
-    model = copy.deepcopy(model).eval()
+    model = copy.deepcopy(trainer.model).eval()
     total, targets, places = 0.0, 0, 0
     for batch in trainer.get_train_dataloader():
         batch = {name: value.to(model.device) for name, value in batch.items()}
@@ -103,12 +108,13 @@ def epoch(device: str, num_rows=512, batch_size=16, vocabulary=2048) -> Work:
     arrays, model = TokenArrays.from_dataset(rows), make_model(device, vocabulary)
     makers = {
         "ours": lambda: our_trainer(model, arrays, batch_size, device),
+        "ours, rows packed": lambda: our_trainer(model, arrays, batch_size, device, rows=PackedRows()),
         "Seq2SeqTrainer": lambda: their_trainer(model, rows, batch_size, device),
         "Seq2SeqTrainer, group_by_length": lambda: their_trainer(
             model, rows, batch_size, device, train_sampling_strategy="group_by_length"
         ),
     }
-    found = {name: summed_loss(make(), model) for name, make in makers.items()}
+    found = {name: summed_loss(make()) for name, make in makers.items()}
     losses = [total for total, _, _ in found.values()]
     assert np.ptp(losses) < 1e-6 * losses[0] and len({targets for _, targets, _ in found.values()}) == 1, found
     tokens = int(arrays.input_ids.lengths.sum())
