@@ -44,8 +44,10 @@ def summed_cross_entropy(hidden_ND, weight_VD, labels_N, settings=PLAIN) -> tupl
     """`(sum, guessed)`: the loss summed over the labels that are not -100, in float32 (of float64: float64); and how
     many of these labels are the likeliest token (0 where that is not asked for)."""
     device_type = hidden_ND.device.type
-    if device_type == "cpu" and not torch.compiler.is_compiling():
-        kept = torch.nonzero(labels_N.ne(IGNORED))[:, 0]  # a GPU would have to be waited for
+    if device_type == "cpu" and type(labels_N) is torch.Tensor and not torch.compiler.is_compiling():
+        # How many there are is known at once; a GPU would have to be waited for, and shapes alone (fake tensors) do
+        # not tell.
+        kept = torch.nonzero(labels_N.ne(IGNORED))[:, 0]
         hidden_ND, labels_N = hidden_ND[kept], labels_N[kept]
     each = settings.chunk_tokens or chunk_tokens_on(device_type, weight_VD.shape[0])
     way = _OneChunk if hidden_ND.shape[0] <= each else _Chunks

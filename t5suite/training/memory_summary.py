@@ -15,7 +15,9 @@ import torch
 from accelerate.utils import convert_outputs_to_fp32
 
 from t5suite.models.adapters import inner_model
+from t5suite.models.chunked_cross_entropy import LossSettings, chunk_tokens_on
 from t5suite.models.families import family_of_model
+from t5suite.models.head_loss import accept_loss_labels, takes_loss_labels
 from t5suite.models.memory import Memory, estimate
 from t5suite.models.summary import Row, module_rows, print_rows, totals
 from t5suite.training.losses import TokenLoss
@@ -62,7 +64,7 @@ def summarize(
         checkpoint_layers(model)
     memory = estimate(
         model,
-        training_step(model, load, autocast=load.bf16 and pure is None),
+        training_step(model, load, autocast=load.bf16 and pure is None, gpu=gpu, chunked=sharding is None),
         optimizer=optimizer,
         gpu=gpu,
         dtype=pure,
@@ -89,9 +91,19 @@ def checkpoint_layers(model) -> None:
     enable()
 
 
-def training_step(model, load: Load, autocast: bool):
-    """model -> loss of one batch, as the trainer computes it: autocast, logits in float32, loss over the tokens."""
+def training_step(model, load: Load, autocast: bool, gpu: bool = False, chunked: bool = True):
+    """model -> loss of one batch, as the trainer computes it: autocast, logits in float32, loss over the tokens.
+
+    Args:
+      gpu: a T5's loss is made in chunks as large as on a GPU.
+      chunked: it is made in chunks at all.
+    """
     family, loss_of = family_of_model(inner_model(model)), TokenLoss()
+    given = {}
+    if chunked and takes_loss_labels(model):
+        accept_loss_labels(model)
+        vocab_size = inner_model(model).config.vocab_size
+        given = {"loss_settings": LossSettings(chunk_tokens=chunk_tokens_on("cuda" if gpu else "cpu", vocab_size))}
     rows, source, target = load.batch_size, load.source_length, load.target_length
     if family != "seq2seq":
         source, target = source + target, source + target
@@ -106,6 +118,8 @@ def training_step(model, load: Load, autocast: bool):
             batch["decoder_input_ids"] = torch.zeros(rows, target, dtype=torch.long)
         if family != "masked":
             batch["use_cache"] = False
+        if given:
+            batch |= {"loss_labels": labels, **given}
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             outputs = model(**batch)
         if autocast:
