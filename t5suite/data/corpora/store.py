@@ -264,7 +264,7 @@ class ShardedArray:
         return out_BL
 
     def _windows(self, shard: int, length: int) -> np.ndarray:
-        """A view of a file whose row i are the numbers from the i-th on; `sliding_window_view` takes 8 us to make it."""
+        """A view of a file: row i begins at its i-th number. `sliding_window_view` takes 8 us to make it."""
         mapped = np.asarray(_read_here_and_there(self._map(shard)))
         shape, strides = (max(len(mapped) - length + 1, 0), length), (mapped.itemsize, mapped.itemsize)
         return np.ndarray(shape, mapped.dtype, mapped, 0, strides)

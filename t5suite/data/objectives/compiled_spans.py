@@ -51,7 +51,7 @@ def uses_numba(engine: str = "auto") -> bool:
 
 
 def corrupt(tokens_BL, seed, indices, counts, sentinel_ids, eos_id=None):
-    """`(inputs [B, I], targets [B, T])`, int64; None in the case of one row in a hundred million, which NumPy can do.
+    """`(inputs [B, I], targets [B, T])`, int64; None where a row, one of 100,000, lacks draws: NumPy can do it.
 
     Args:
       seed, indices: what the noise is drawn from, as in `DatumRngs`.

@@ -61,7 +61,7 @@ def _offsets(batch, num_spans, widths):
 
 
 def _sources(places_2BK, hidden_2BK, widths, length, with_eos):
-    """Which token of the batch stands at each place of all inputs and, behind them, all targets: a running sum of steps.
+    """Which token stands at each place of all inputs and, behind them, all targets: a running sum of steps.
 
     Tokens will take the place of their sources, because fresh memory is dear. An EOS has the next row's first token
     for its source and so, in the last row, none: hence "clip".
