@@ -7,6 +7,7 @@
 import importlib.metadata
 import os
 import platform
+import re
 import subprocess
 from pathlib import Path
 
@@ -82,13 +83,20 @@ def code_changes(folder=None) -> tuple[str, list[str]] | None:
 
 
 def packages() -> dict[str, str]:
-    """Every installed package and its version, by name.
+    """Every installed package and its version, by name; of two of a name, the one that is imported.
 
     >>> packages()["safetensors"]
     '0.6.2'
+
+    Only the two lines that are wanted are looked for: `metadata` of all packages took 0.14 s of every run's start.
     """
-    found = {part.metadata["Name"]: part.version for part in importlib.metadata.distributions() if part.metadata}
-    return {name: found[name] for name in sorted(filter(None, found), key=str.lower)}
+    found = {}
+    for part in importlib.metadata.distributions():
+        text = part.read_text("METADATA") or part.read_text("PKG-INFO") or part.read_text("") or ""
+        fields = dict(re.findall(r"^(Name|Version):[ \t]*(.*?)\s*$", text.partition("\n\n")[0], re.MULTILINE))
+        if len(fields) == 2:
+            found.setdefault(fields["Name"], fields["Version"])
+    return {name: found[name] for name in sorted(found, key=str.lower)}
 
 
 def hardware() -> dict:

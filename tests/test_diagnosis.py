@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import importlib.metadata
 import io
 import json
 import logging
@@ -216,6 +217,7 @@ class CodeTest(absltest.TestCase):
         packages = open_run(folder() / "run", {"seed": 1}).manifest["packages"]
         self.assertEqual(packages["torch"].partition("+")[0], torch.__version__.partition("+")[0])
         self.assertGreater(len(packages), 20)
+        self.assertEqual(packages, {name: importlib.metadata.version(name) for name in packages})
 
 
 class ProgressTest(parameterized.TestCase):
