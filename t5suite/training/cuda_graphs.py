@@ -26,7 +26,7 @@ from transformers import TrainerCallback
 from t5suite.data.collators import Seq2SeqCollator
 from t5suite.data.features import TokenArrays
 from t5suite.errors import ConfigError
-from t5suite.training.updates.micro_batches import random_state, restore_random_state
+from t5suite.training.updates.micro_batches import is_out_of_memory, random_state, restore_random_state
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ def records_graphs(args, num_shapes: int) -> bool:
         found = f"{num_shapes} shapes" if num_shapes else "any number of shapes"
         raise ConfigError(
             f"{flag} records a CUDA graph for each shape of a batch, and these have {found}: choose --length_buckets 1 "
-            f"to {MOST_GRAPHS}"
+            f"to {MOST_GRAPHS} (pre-training: leave out --pack)"
         )
     sharded = next((name for name in ("deepspeed", "fsdp") if getattr(args, name)), None)
     if sharded:
@@ -116,10 +116,16 @@ class GraphedSteps:
             "%d CUDA graphs are recorded before the first step, the largest first: %s", len(shapes), ", ".join(shapes)
         )
         before = random_state()
-        for batch in self.graph_batches:
-            for _ in range(PASSES):
-                (ready,), items = self.get_batch_samples(iter([batch]), 1, self.args.device)
-                GraphedSteps.training_step(self, model, ready, items)
+        for batch, shape in zip(self.graph_batches, shapes, strict=True):
+            try:
+                for _ in range(PASSES):
+                    (ready,), items = self.get_batch_samples(iter([batch]), 1, self.args.device)
+                    GraphedSteps.training_step(self, model, ready, items)
+                    model.zero_grad(set_to_none=True)
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                logger.warning("out of memory while the graph of %s was recorded; its steps are cut in pieces", shape)
                 model.zero_grad(set_to_none=True)
         restore_random_state(before)
 
@@ -138,7 +144,8 @@ class RecordCallback(TrainerCallback):
 
 
 def batches_of_all_shapes(collator: Seq2SeqCollator, features: TokenArrays, make: Callable | None = None) -> list[dict]:
-    """A batch of each shape that a collator with few shapes makes, the largest first.
+    """A batch of each shape that a collator with few shapes makes, the largest first; less that of an example a row,
+    which packed examples need next to never, and which would take several times the memory of the others.
 
     >>> [batch["input_ids"].shape for batch in batches_of_all_shapes(collator, features)]     # widths=(32, 64)
     [torch.Size([8, 64]), torch.Size([8, 32])]
@@ -149,7 +156,7 @@ def batches_of_all_shapes(collator: Seq2SeqCollator, features: TokenArrays, make
     make = make or collator
     row_lengths, row_counts = getattr(collator, "row_lengths", None), getattr(collator, "row_counts", ())
     if row_counts:
-        shapes = [(count, *row_lengths) for count in row_counts]
+        shapes = [(count, *row_lengths) for count in row_counts[: max(1, len(row_counts) - 1)]]
     else:
         shapes = [(1, width, target) for width in collator.widths for target in collator.target_widths or (1,)]
     batches = [make([_example(features, width, target)] * count) for count, width, target in shapes]
