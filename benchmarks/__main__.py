@@ -23,6 +23,7 @@ MODULES = {
     "tokenization": "text to ids (C4)",
     "text_batches": "text to batches, on the fly and from a corpus (C2, C3)",
     "optimizers": "an update of AdamW with RMS scaling (C9)",
+    "loss": "output layer and loss (L)",
     "host_cost": "what a step costs beside its arithmetic (C8)",
     "step": "a step of pre-training and of fine-tuning (H1, H4; on a CPU a trial)",
     "growth": "what must not grow with the corpus and the run (G)",
