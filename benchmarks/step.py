@@ -29,6 +29,7 @@ from t5suite.models.configs import load_config
 from t5suite.models.head_tying import random_model
 from t5suite.training.fine_tuning import make_collator
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
+from t5suite.training.flags.rows import PackedRows
 from t5suite.training.monitoring.throughput import forward_flops
 from t5suite.training.trainer import SuiteTrainer
 
@@ -36,6 +37,8 @@ BASE = {"rows": 128, "inputs": 512, "targets": 114, "steps": 10, "overrides": No
 SMALL = "d_model=32,d_kv=8,d_ff=64,num_heads=4,num_layers=2,num_decoder_layers=2,vocab_size=512"
 TINY = {"rows": 4, "inputs": 64, "targets": 16, "steps": 2, "overrides": SMALL}
 RATE = 2e-3
+# H4 also with few shapes, recorded as CUDA graphs.
+PACKED = "ours, rows packed, CUDA graphs"
 
 
 class PreTraining(SuiteTrainer):
@@ -143,6 +146,9 @@ def fine_tuning(device: str) -> Work:
         "Seq2SeqTrainer, bf16": lambda: their_trainer(model, listed, batch, device, **shared),
         OURS: lambda: our_trainer(model, arrays, batch, device, torch_compile=device == "cuda", **shared),
     }
+    if device == "cuda":
+        graphs = {"torch_compile_mode": "reduce-overhead", **shared}
+        makers[PACKED] = lambda: our_trainer(model, arrays, batch, device, PackedRows(), **graphs)
     turns = {}
     for name, make in makers.items():  # who compiles comes last: see `host_cost.started`
         turns[name] = turns_of(make())
