@@ -145,7 +145,8 @@ def metrics_under(name: str, row: dict) -> dict:
     """
     if name != "clearml":
         return dict(row)
-    return {key.removeprefix("train/").replace("eval/", "eval_", 1): value for key, value in row.items()}
+    shown = {key.replace("final/", "eval/final/", 1): value for key, value in row.items()}
+    return {key.removeprefix("train/").replace("eval/", "eval_", 1): value for key, value in shown.items()}
 
 
 def set_names(name: str, setup: dict) -> None:
