@@ -46,6 +46,7 @@ from t5suite.training.resuming.exact_resume import ExactResume
 from t5suite.training.resuming.resets import Position, examples_before
 from t5suite.training.sharding.accelerate_settings import FSDP, is_set
 from t5suite.training.sharding.process_state import making_accelerator, shared_embeddings_together
+from t5suite.training.updates.kept_parts import QuickSteps
 from t5suite.training.updates.safe_updates import SafeUpdates
 
 logger = logging.getLogger(__name__)
@@ -70,7 +71,15 @@ class ReadyMasks:
 
 
 class SuiteTrainer(
-    Measuring, ExactResume, SafeUpdates, Checkpointing, ChunkedLoss, ReadyMasks, GraphedSteps, Seq2SeqTrainer
+    Measuring,
+    ExactResume,
+    SafeUpdates,
+    Checkpointing,
+    ChunkedLoss,
+    ReadyMasks,
+    GraphedSteps,
+    QuickSteps,
+    Seq2SeqTrainer,
 ):
     """A `Seq2SeqTrainer` that weighs every target token equally, scores every row once, and survives.
 
