@@ -66,6 +66,22 @@ class Answerer(ABC):
         """A reading of examples, with the loss of their labels."""
 
 
+def best_candidates(reading, candidates, most) -> list[int]:
+    """By example, the place of its likeliest candidate, the first of equals."""
+    if hasattr(reading, "best_candidates"):
+        return reading.best_candidates(candidates, most)
+    return places_of_best(reading.candidate_scores(candidates, most))
+
+
+def places_of_best(scores) -> list[int]:
+    """The place of each row's best score, the first of equals.
+
+    >>> places_of_best([[-2.0, -1.0, -1.0]])
+    [1]
+    """
+    return [max(range(len(of_row)), key=lambda place, of_row=of_row: of_row[place]) for of_row in scores]
+
+
 def answers_of(answerer: Answerer, written, start: int, number: int):
     """What `generate` wrote -> per prompt, its `(ids, log-probability)`; `start` columns are cut off."""
     if torch.is_tensor(written):

@@ -3,6 +3,8 @@
     >>> reading = Seq2SeqAnswerer(model, tokenizer, collator, device).read(features)
     >>> reading.candidate_scores([[[1465, 1], [2841, 1]]])             # sums of log-probabilities
     [[-0.11, -2.31]]
+    >>> reading.best_candidates([[[1465, 1], [2841, 1]]])              # nothing but its place: less work
+    [0]
     >>> reading.generate(GenerationConfig(max_new_tokens=8, eos_token_id=1))
     [[([1465, 1], None)]]
     >>> reading.nll                                                    # of the labels, known from either
@@ -20,13 +22,14 @@ import torch.nn.functional as F
 from transformers.modeling_outputs import BaseModelOutput
 
 from t5suite.data.collators import IGNORED, Seq2SeqCollator, shift_right
-from t5suite.models.answerer import Answerer, answers_of, scores_of_pairs
+from t5suite.models.answerer import Answerer, answers_of, places_of_best, scores_of_pairs
+from t5suite.models.best_candidates import can_choose
 from t5suite.models.cached_prompts import plain
 from t5suite.models.candidate_trees import CandidateTree, batch_of, sums_of_paths, tree_of
 from t5suite.models.greedy_decoding import write_greedily
 from t5suite.models.t5_decoder import takes_apart
 from t5suite.models.t5_encoder import encoded, in_row_pieces, takes_encoder_apart
-from t5suite.models.tree_decoding import MOST_NODES, edge_log_probs
+from t5suite.models.tree_decoding import MOST_NODES, best_of_trees, edge_log_probs
 
 # Trees of rows with candidates of their own (ReCoRD) that are remembered.
 KEPT_TREES = 4096
@@ -43,6 +46,11 @@ class Seq2SeqAnswerer(Answerer):
     def taken_apart(self) -> bool:
         """Whether encoder and decoder are called by themselves."""
         return (self.trees or self.quick) and takes_apart(self.model)
+
+    @property
+    def chooses(self) -> bool:
+        """Whether the best candidate is found without all scores."""
+        return self.is_quick("score") and can_choose(plain(self.model))
 
     @cached_property
     def encodes(self):
@@ -169,11 +177,29 @@ class Seq2SeqReading:
         batch = batch_of(trees, collator.decoder_start_token_id, collator.pad_token_id)
         edges_BE = edge_log_probs(self.answerer.model, batch, self.hidden_BSD, self.mask_BS)
         scores = sums_of_paths(trees, edges_BE.double().cpu().numpy())
-        for row, (target, of_row) in enumerate(zip(self._targets, candidates, strict=True)):
-            place = next((c for c, ids in enumerate(of_row) if list(ids) == target), None)
+        for row, place in enumerate(self._target_places(candidates)):
             if place is not None:
                 self._known_nll[row] = -scores[row][place]
         return scores
+
+    def best_candidates(self, candidates, most=lambda number: number) -> list[int]:
+        """By example, the place of its likeliest candidate, the first of equals; as `candidate_scores` have it."""
+        answerer, collator = self.answerer, self.answerer.collator
+        trees = self._trees(candidates) if answerer.chooses else None
+        if trees is None:
+            return places_of_best(self.candidate_scores(candidates, most))
+        batch = batch_of(trees, collator.decoder_start_token_id, collator.pad_token_id)
+        told = self._target_places(candidates) if answerer.tells_nll else None
+        best = best_of_trees(answerer.model, batch, self.hidden_BSD, self.mask_BS, told)
+        self._known_nll |= {row: nll for row, nll in enumerate(best.nll) if nll is not None}
+        return best.places
+
+    def _target_places(self, candidates) -> list[int | None]:
+        """By example, which candidate its target is."""
+        return [
+            next((place for place, ids in enumerate(of_row) if list(ids) == target), None)
+            for target, of_row in zip(self._targets, candidates, strict=True)
+        ]
 
     def _trees(self, candidates) -> list[CandidateTree] | None:
         if not self.answerer.is_quick("score"):

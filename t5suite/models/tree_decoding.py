@@ -5,14 +5,15 @@
 
 A node sees itself and the nodes on its way from the root, and knows their distances by depth, so that it is computed
 as if its beginning stood alone. Rows share the encoder's states; each candidate's beginning is read once, however many
-candidates begin so. The output layer is asked for a chunk of rows at a time, and of its logits only the sums
-(log-sum-exp) and the picked ones are kept.
+candidates begin so. The output layer is asked for a chunk of rows at a time, and only the picked log-probabilities are
+kept; where nothing but the best candidate is asked for, it is asked at the promising nodes alone (`best_candidates`).
 
 Shapes: B rows, N nodes, E edges, S source tokens, D model width, H heads, V vocabulary.
 """
 
 import torch
 
+from t5suite.models.best_candidates import Best, best_candidates
 from t5suite.models.cached_prompts import plain
 from t5suite.models.candidate_trees import TreeBatch
 from t5suite.models.t5_decoder import (
@@ -36,16 +37,30 @@ def edge_log_probs(model, batch: TreeBatch, hidden_BSD, mask_BS) -> torch.Tensor
     """(B, E), float32: the log-probability of each edge's token behind its node, in a row that sees the encoder's
     states of its own (`mask_BS`: 1 for a token). Rows are read in chunks where trees or sources are long.
     """
+    chunks = _states_in_chunks(plain(model), batch, hidden_BSD, mask_BS)
+    return torch.cat([_picked(plain(model), trees, states_BND) for _, trees, states_BND in chunks])
+
+
+def best_of_trees(model, batch: TreeBatch, hidden_BSD, mask_BS, told: list[int | None] | None = None) -> Best:
+    """Each row's likeliest candidate, as `edge_log_probs` would have it, and the nats of those that are asked for."""
+    places, nll = [], []
+    for rows, trees, states_BND in _states_in_chunks(plain(model), batch, hidden_BSD, mask_BS):
+        best = best_candidates(plain(model), trees, states_BND, told and told[rows])
+        places += best.places
+        nll += best.nll or [None] * len(states_BND)
+    return Best(places, nll)
+
+
+def _states_in_chunks(model, batch: TreeBatch, hidden_BSD, mask_BS):
+    """`(rows, their trees, what the output layer takes at every node)`."""
     rows, num_source = mask_BS.shape
     each = max(1, ATTENDED_AT_ONCE // (batch.num_nodes * num_source))
     shared = len(batch.tokens) == 1
-    found = []
     for start in range(0, rows, each):
         chunk = slice(start, start + each)
         trees = batch if shared else batch.rows(chunk)
         source = Source.of(hidden_BSD[chunk], mask_BS[chunk], batch.num_nodes)
-        found.append(_picked(plain(model), trees, _node_states(plain(model), trees, source)))
-    return torch.cat(found)
+        yield chunk, trees, _node_states(model, trees, source)
 
 
 def _picked(model, batch: TreeBatch, states_BND) -> torch.Tensor:
@@ -54,10 +69,10 @@ def _picked(model, batch: TreeBatch, states_BND) -> torch.Tensor:
     tokens_BE = torch.from_numpy(batch.edge_tokens).to(device).clamp(min=0).expand(rows, -1)
     found = []
     for chunk in chunks_of_logits(states_BND, model.config.vocab_size):
-        logits_CNV = model.lm_head(states_BND[chunk]).float()
-        sums_CN = logits_CNV.logsumexp(-1)
-        places_CE = nodes_BE[chunk] * logits_CNV.shape[-1] + tokens_BE[chunk]
-        found.append(logits_CNV.flatten(1).gather(1, places_CE) - sums_CN.gather(1, nodes_BE[chunk]))
+        # of log_softmax, which takes half of logsumexp's time on a CPU
+        log_probs_CNV = model.lm_head(states_BND[chunk]).float().log_softmax(-1)
+        places_CE = nodes_BE[chunk] * log_probs_CNV.shape[-1] + tokens_BE[chunk]
+        found.append(log_probs_CNV.flatten(1).gather(1, places_CE))
     return torch.cat(found)
 
 

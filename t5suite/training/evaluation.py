@@ -30,6 +30,7 @@ from t5suite.data.collators import Seq2SeqCollator
 from t5suite.data.encodings import TextEncoding
 from t5suite.data.features import Ragged, TokenArrays
 from t5suite.errors import ConfigError
+from t5suite.models.answerer import best_candidates
 from t5suite.models.answering import Answerer, answerer_for
 from t5suite.tasks.formatters import Example
 from t5suite.tasks.registry import Lengths, Task
@@ -284,12 +285,11 @@ class Evaluator:
         reading = answerer.read([eval_set.features[i] for i in positions])
         candidates = [eval_set.candidates.of_row(eval_set.row_of_example[i]) for i in positions]
         most = self._most_over_ranks if self.decoding.synced else lambda number: number
-        scores = reading.candidate_scores([ids for _, ids in candidates], most)
-        answers = []
-        for (texts, _), score, loss in zip(candidates, scores, self._losses(reading, eval_set), strict=True):
-            best = max(range(len(score)), key=lambda i: score[i])
-            answers.append({"text": texts[best], **loss, "truncated": False})
-        return answers
+        places = best_candidates(reading, [ids for _, ids in candidates], most)
+        return [
+            {"text": texts[place], **loss, "truncated": False}
+            for (texts, _), place, loss in zip(candidates, places, self._losses(reading, eval_set), strict=True)
+        ]
 
     def _classify(self, answerer: Answerer, eval_set: EvalSet, positions) -> list[dict]:
         reading = answerer.read([eval_set.features[i] for i in positions])
