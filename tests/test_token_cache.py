@@ -1,16 +1,22 @@
 """Tokenized rows are kept by what they were made of, found again whole, and never taken where they are not."""
 
+import json
 import multiprocessing
 import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from unittest import mock
 
 import datasets
 import numpy as np
+import pytest
 from absl.testing import parameterized
+from token_cache_worker import noting
 
-from t5suite.data import token_cache
+import fine_tune_t5
+from t5suite.data import token_cache, training_data
 from t5suite.data.features import Ragged, TokenArrays
 from t5suite.data.token_cache import TokenCache, read_arrays, write_arrays
 from t5suite.data.training_data import tokenize_split
@@ -130,3 +136,70 @@ class TokenCacheTest(parameterized.TestCase):
         self.assertNotEqual(tokenized(["good", "a bad film"]), first)
         tokenized(["good", "a fine film"], source=4)
         self.assertEqual(made, [True, False, True, True])
+
+
+def rows_file(folder, count, first="good") -> str:
+    """Training rows of mini/sentiment, the first of which says `first`."""
+    path = Path(folder) / "rows.jsonl"
+    texts = [first, *("a fine film" for _ in range(count - 1))]
+    path.write_text("".join(json.dumps({"sentence": text, "label": 1}) + "\n" for text in texts), encoding="utf-8")
+    return str(path)
+
+
+FLAGS = (
+    "mini.yaml --max_steps 1 --eval_strategy no --per_device_train_batch_size 4 --use_cpu --disable_tqdm True "
+    "--config_overrides d_model=16,d_kv=8,d_ff=16,num_layers=1,num_heads=2"
+).split()
+
+
+class RunsTest(parameterized.TestCase):
+    """Whole runs over rows of a file."""
+
+    def setUp(self):
+        super().setUp()
+        self.folder = tempfile.mkdtemp()
+        self.notes = Path(self.folder) / "notes"
+        self.flags = [*FLAGS, "--token_cache", f"{self.folder}/cache"]
+
+    def tokenized(self, first="good", *flags) -> int:
+        """How often a run tokenizes its training rows."""
+        self.notes.write_text("")
+        file, run = rows_file(self.folder, 8, first), tempfile.mkdtemp(dir=self.folder)
+        with (
+            mock.patch.object(token_cache, "FEWEST_ROWS", 2),
+            mock.patch.object(training_data, "bind_encoding", noting(str(self.notes))),
+        ):
+            fine_tune_t5.main([*self.flags, "--train_file", file, *flags, "--output_dir", f"{run}/run"])
+        return len(self.notes.read_text().split())
+
+    def test_a_second_run_tokenizes_only_what_has_changed(self):
+        self.assertEqual(self.tokenized(), 1)
+        self.assertEqual(self.tokenized(), 0)
+        self.assertEqual(self.tokenized("good", "--seed", "7", "--learning_rate", "1e-4"), 0)
+        self.assertEqual(self.tokenized("bad"), 1)
+        self.assertEqual(self.tokenized("good", "--add_tokens", "film"), 1)
+        self.assertEqual(self.tokenized("good", "--max_source_length", "5"), 1)
+        self.assertEqual(self.tokenized(), 0)
+
+    def test_a_broken_file_is_made_again_and_the_run_is_the_same(self):
+        self.tokenized()
+        for path in Path(self.folder, "cache").rglob("input_ids.values.npy"):
+            path.write_bytes(path.read_bytes()[:-2])
+        self.assertEqual(self.tokenized(), 1)
+        self.assertEqual(self.tokenized(), 0)
+
+    @pytest.mark.slow
+    def test_of_two_ranks_and_two_runs_at_once_one_process_tokenizes(self):
+        worker = Path(__file__).with_name("token_cache_worker.py")
+        flags = [*self.flags, "--train_file", rows_file(self.folder, token_cache.FEWEST_ROWS)]
+        ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(worker)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(worker.parent.parent)}
+        running = [
+            subprocess.Popen([*program, str(self.notes), *flags, "--output_dir", f"{self.folder}/run{number}"],
+                             env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            for number, program in enumerate((ranks, [sys.executable, str(worker)]))
+        ]  # fmt: skip
+        for process in running:
+            _, said = process.communicate(timeout=300)
+            self.assertEqual(process.returncode, 0, said[-3000:])
+        self.assertLen(self.notes.read_text().split(), 1)
