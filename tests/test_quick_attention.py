@@ -20,18 +20,18 @@ from tests.test_fast_masks import batch_of, trained
 MODELS = {"t5": (T5Config, T5ForConditionalGeneration), "mt5": (MT5Config, MT5ForConditionalGeneration)}
 
 
-def pair(implementation="sdpa", kind="t5", **settings):
+def pair(implementation="sdpa", kind="t5", num_layers=3, **settings):
     """A model as transformers makes it, and its quick twin; without dropout."""
     torch.manual_seed(0)
     config_class, model_class = MODELS[kind]
     settings = {"dropout_rate": 0.0, "use_cache": False, **settings}
     config = config_class(
-        vocab_size=50, d_model=16, d_kv=8, d_ff=32, num_heads=2, num_layers=3, decoder_start_token_id=0,
+        vocab_size=50, d_model=16, d_kv=8, d_ff=32, num_heads=2, num_layers=num_layers, decoder_start_token_id=0,
         attn_implementation=implementation, **settings,
     )  # fmt: skip
     model = model_class(config).train()
     twin = copy.deepcopy(model)
-    assert quicken_attention(twin) == 9
+    assert quicken_attention(twin) == 3 * num_layers
     return model, twin
 
 

@@ -8,6 +8,8 @@
 their own (`AttentionInterface`), for layers that `quick` leaves as they are and for generation.
 """
 
+import importlib.util
+import os
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -120,7 +122,26 @@ def _flex_missing(device: str) -> str | None:
     return None if device == "cuda" else "FlexAttention has no backward pass on a CPU"
 
 
-KERNELS = {"flex_attention": Kernel(_flex, drops=False, missing=_flex_missing)}
+def _triton(query, key, value, mask, bias, is_causal, scaling, dropout):
+    from t5suite.models.attention.fused import fused_attend
+
+    return fused_attend(query, key, value, mask, bias, is_causal, scaling, dropout)
+
+
+def _triton_missing(device: str) -> str | None:
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed: pip install triton"
+    if device != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        return "Triton's kernels need a GPU"
+    if device == "cuda" and torch.cuda.get_device_capability() < (8, 0):
+        return "its kernels need a GPU of compute capability 8.0 (Ampere) or later"
+    return None
+
+
+KERNELS = {
+    "flex_attention": Kernel(_flex, drops=False, missing=_flex_missing),
+    "triton": Kernel(_triton, drops=True, missing=_triton_missing),
+}
 CHOICES = (PLAIN, "eager", *KERNELS)
 SEPARATE = tuple(PREFIX + name for name in KERNELS)
 KERNELS_FOR_TRANSFORMERS = {name: _for_transformers(name) for name in KERNELS}
