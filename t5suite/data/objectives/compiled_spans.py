@@ -16,6 +16,7 @@ import logging
 
 import numpy as np
 
+from t5suite.data.compiled_loops import announce_compilation
 from t5suite.data.objectives.corruption import check_sentinels
 from t5suite.data.objectives.spans import num_draws
 from t5suite.errors import ConfigError
@@ -85,4 +86,5 @@ def _kernel():
     """The compiled function, which takes seconds to compile, once on a machine, and the room that its sides need."""
     from t5suite.data.objectives import numba_spans
 
-    return numba_spans.corrupt_rows, numba_spans.PIECE
+    announce_compilation()
+    return numba_spans.corrupt_rows, numba_spans.LONG

@@ -19,9 +19,11 @@ from t5suite.data import mixing
 GAMMA = np.uint64(mixing.GAMMA)
 MULTIPLIERS = tuple(map(np.uint64, mixing.MULTIPLIERS))
 SHIFTS = tuple(map(np.uint64, mixing.SHIFTS))
-ONE, WORD, HALF = np.uint64(1), np.uint64(64), np.uint64(32)
+ONE, HALF = np.uint64(1), np.uint64(32)
+WORD_BITS, IN_WORD = np.uint64(6), np.uint64(63)
 LOW_HALF = np.uint64(0xFFFFFFFF)
 PIECE = 8  # tokens that are copied at once
+LONG = 32  # so many are copied of every clean run, without a branch that would be mispredicted as often as not
 
 
 @intrinsic
@@ -42,22 +44,51 @@ def mixed(value):
     return value ^ (value >> SHIFTS[2])
 
 
+@intrinsic
+def copy_piece(typing_context, tokens, read, side, wrote):
+    """Copies `PIECE` tokens from the `read`-th on to the `wrote`-th places on, as int64, by one instruction or two.
+
+    LLVM makes as much of a loop over eight tokens, but not of two such loops one after the other.
+    """
+
+    def generate(context, builder, signature, args):
+        kind, _, side_kind, _ = signature.args
+        read_from = builder.gep(context.make_array(kind)(context, builder, args[0]).data, [args[1]])
+        write_to = builder.gep(context.make_array(side_kind)(context, builder, args[2]).data, [args[3]])
+        stored, wide = (ir.VectorType(kind, PIECE) for kind in (read_from.type.pointee, ir.IntType(64)))
+        found = builder.load(builder.bitcast(read_from, stored.as_pointer()), align=kind.dtype.bitwidth // 8)
+        if kind.dtype.bitwidth < 64:
+            found = builder.sext(found, wide) if kind.dtype.signed else builder.zext(found, wide)
+        builder.store(found, builder.bitcast(write_to, wide.as_pointer()), align=8)
+        return context.get_dummy_value()
+
+    return types.void(tokens, types.int64, side, types.int64), generate
+
+
+@numba.njit(cache=True, nogil=True)
+def mark(gap, bits_W):
+    """Sets the bit of a gap; 1 if it was not set."""
+    place, bit = gap >> WORD_BITS, ONE << (gap & IN_WORD)
+    before = bits_W[place]
+    bits_W[place] = before | bit
+    return np.int64((before & bit) == np.uint64(0))
+
+
 @numba.njit(cache=True, nogil=True)
 def fill_edges(base, first_key, num_keys, num_tokens, edges_E, bits_W):
-    """One kind's edges from its keys; False where the keys hold too few different gaps."""
+    """One kind's edges from its keys, of which a word holds two; False where they hold too few different gaps."""
     num_gaps, num_cuts = num_tokens - 1, len(edges_E) - 2
     wanted = min(num_cuts, num_gaps - num_cuts)
     num_words = (num_gaps + 63) // 64
     bits_W[:num_words] = 0
-    found, key = 0, first_key
-    while found < wanted and key < first_key + num_keys:
-        word = mixed(base + np.uint64((key >> 1) + 1) * GAMMA)
-        gap = ((word >> HALF if key & 1 else word & LOW_HALF) * np.uint64(num_gaps)) >> HALF
-        place, bit = gap // WORD, ONE << (gap % WORD)
-        if not bits_W[place] & bit:
-            bits_W[place] |= bit
-            found += 1
-        key += 1
+    found, gaps = 0, np.uint64(num_gaps)
+    number, last_number = np.uint64(first_key >> 1), np.uint64((first_key + num_keys) >> 1)
+    while found < wanted and number < last_number:
+        number += ONE
+        word = mixed(base + number * GAMMA)
+        found += mark((word & LOW_HALF) * gaps >> HALF, bits_W)
+        if found < wanted:
+            found += mark((word >> HALF) * gaps >> HALF, bits_W)
     if found < wanted:
         return False
     if num_cuts > num_gaps // 2:  # those left uncut were drawn
@@ -77,11 +108,12 @@ def fill_edges(base, first_key, num_keys, num_tokens, edges_E, bits_W):
 
 
 @numba.njit(cache=True, nogil=True)
-def copy_run(tokens, read, count, side, wrote):
-    """Copies whole pieces of a constant length, which need no branch for every token; the excess is written over."""
-    for first in range(0, count, PIECE):
-        for token in range(PIECE):  # places are unsigned, for else numba asks for the sign of each
-            side[np.uint64(wrote + first + token)] = tokens[np.uint64(read + first + token)]
+def copy_run(tokens, read, least, count, side, wrote):
+    """Copies a run in whole pieces, `least` tokens in any case; the excess is written over."""
+    for first in range(0, least, PIECE):
+        copy_piece(tokens, read + first, side, wrote + first)
+    for first in range(least, count, PIECE):
+        copy_piece(tokens, read + first, side, wrote + first)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -89,11 +121,11 @@ def fill_sides(tokens, read, clean_E, noise_E, sentinels_K, eos_id, inputs, wrot
     """One row of each side from its edges, from the `read`-th token on and to the `wrote`-th places on."""
     for span in range(len(sentinels_K)):
         clean, noise = clean_E[span + 1] - clean_E[span], noise_E[span + 1] - noise_E[span]
-        copy_run(tokens, read, clean, inputs, wrote)
+        copy_run(tokens, read, LONG, clean, inputs, wrote)
         read, wrote = read + clean, wrote + clean
         inputs[wrote] = targets[wrote_targets] = sentinels_K[span]
         wrote, wrote_targets = wrote + 1, wrote_targets + 1
-        copy_run(tokens, read, noise, targets, wrote_targets)
+        copy_run(tokens, read, PIECE, noise, targets, wrote_targets)
         read, wrote_targets = read + noise, wrote_targets + noise
     if eos_id >= 0:
         inputs[wrote] = targets[wrote_targets] = eos_id
@@ -101,22 +133,23 @@ def fill_sides(tokens, read, clean_E, noise_E, sentinels_K, eos_id, inputs, wrot
 
 @numba.njit(cache=True, nogil=True)
 def corrupt_rows(tokens_BL, seed, indices_B, num_noise, draws, sentinels_K, eos_id, inputs, targets):
-    """Fills both sides, flat arrays with `PIECE` places more behind the last row; False where a row lacks draws."""
+    """Fills both sides, flat arrays with `LONG` places more behind the last row; False where a row lacks draws."""
     batch, length = tokens_BL.shape
-    inputs_length, targets_length = (len(inputs) - PIECE) // batch, (len(targets) - PIECE) // batch
+    inputs_length, targets_length = (len(inputs) - LONG) // batch, (len(targets) - LONG) // batch
     bits_W = np.empty(length // 64 + 1, dtype=np.uint64)
     clean_E = np.empty(len(sentinels_K) + 1, dtype=np.int64)
     noise_E = np.empty(len(sentinels_K) + 1, dtype=np.int64)
-    tokens, read = tokens_BL.reshape(-1), 0
+    tokens, read, last_rows = tokens_BL.reshape(-1), 0, max(batch - 1 - LONG // length, 0)
     for row in range(batch):
         base = mixed(mixed(seed + GAMMA) + indices_B[row] * GAMMA)
         if not fill_edges(base, 0, draws[0], length - num_noise, clean_E, bits_W):
             return False
         if not fill_edges(base, draws[0], draws[1], num_noise, noise_E, bits_W):
             return False
-        if row == batch - 1:  # behind its tokens there are none that could be read too much
-            tokens, read = np.zeros(length + PIECE, dtype=tokens_BL.dtype), 0
-            tokens[:length] = tokens_BL[row]
+        if row == last_rows:  # behind their tokens there are too few that could be read too much
+            rest = tokens[read:]
+            tokens, read = np.zeros(len(rest) + LONG, dtype=tokens_BL.dtype), 0
+            tokens[: len(rest)] = rest
         sides = inputs, row * inputs_length, targets, row * targets_length
         fill_sides(tokens, read, clean_E, noise_E, sentinels_K, eos_id, *sides)
         read += length

@@ -68,11 +68,7 @@ class DatumRngs:
 
     def __init__(self, seed, indices, compiled=False):
         self.seed = int(seed)
-        if not isinstance(indices, np.ndarray):
-            indices = list(map(int, indices))
-        if len(indices):
-            _check_range(self.seed, int(min(indices)), int(max(indices)))
-        self.indices = np.asarray(indices, dtype=np.uint64)
+        self.indices = _as_words(self.seed, indices)
         self.compiled = compiled
         self.num_drawn = 0
 
@@ -90,6 +86,16 @@ class DatumRngs:
     def _bases_B1(self):
         """Where each row's generator begins."""
         return mixed(_stretched(self.indices) + _seed_word(self.seed))[:, None]
+
+
+def _as_words(seed, indices):
+    """The indices as uint64, once they are known to be such."""
+    found = np.asarray(indices)
+    if found.dtype.kind not in "iu":  # none at all, or numbers that no type of integers holds together
+        found = np.array(list(map(int, indices)), dtype=object)
+    if len(found):
+        _check_range(seed, int(np.minimum.reduce(found)), int(np.maximum.reduce(found)))
+    return found.astype(np.uint64)
 
 
 @functools.lru_cache
