@@ -43,7 +43,7 @@ def uses_numba(engine: str = "auto") -> bool:
         return False
     try:
         _kernel()
-    except ImportError as error:  # numba's word for a NumPy that is newer than it knows
+    except (ImportError, RuntimeError) as error:  # for a NumPy newer than it knows; where nothing can be kept
         if engine == "numba":
             raise ConfigError(f"--noise_engine numba: numba cannot be used ({error})") from None
         logger.warning("numba cannot be used (%s): NumPy makes the noise", error)

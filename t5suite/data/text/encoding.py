@@ -187,7 +187,7 @@ def _by_numba(encoder: TextEncoder, tokenizer) -> tuple[TextEncoder | None, str 
     fast = replace(encoder, compiled=True, _engines={})
     try:
         equal = fast.encode(PROBES) == encoder.reference(PROBES)
-    except ImportError as error:  # numba's word for a NumPy that is newer than it knows
+    except (ImportError, RuntimeError) as error:  # for a NumPy newer than it knows; where nothing can be kept
         logger.warning("numba cannot be used (%s): it does not encode text", error)
         return None, f"numba cannot be used ({error})"
     return (fast, None) if equal else (None, "numba's ids are not those of the tokenizer")
