@@ -146,6 +146,8 @@ THEMES = {
         "gradient_checkpointing": "An older name of --activation_checkpointing.",
         "auto_find_batch_size": "Halve a device's batch when memory runs out, with the update's batch unchanged.",
         "attn_implementation": None,
+        "quick_attention": None,
+        "cudnn_attention": None,
         "torch_compile": "Compile the model: minutes at the start, faster steps.",
         "torch_compile_mode": "How: reduce-overhead records CUDA graphs of a few shapes (max-autotune, too).",
         "compile_cache": None,

@@ -94,7 +94,10 @@ def prepare_process(args, device_map: str | None = None) -> bool:
     if args.halving_asked_for:
         logger.warning("--auto_find_batch_size has no effect: a micro-batch that does not fit is halved without it")
     seed_everything(args.seed)
-    leave_out_cudnn_attention(args.device)
+    if not args.cudnn_attention:
+        leave_out_cudnn_attention(args.device)
+    elif args.device.type != "cuda":
+        logger.warning("--cudnn_attention has no effect: cuDNN is a GPU's")
     if device_map is None:
         one_device_a_process(args)
     return is_main

@@ -381,6 +381,13 @@ class SuiteTrainingArguments(TrackingArguments, CompileArguments, Seq2SeqTrainin
         default=True,
         metadata={"help": "On CPUs, draw dropout's masks from 16 random bits an element, a fifth of torch's cost."},
     )
+    cudnn_attention: bool = field(
+        default=False,
+        metadata={
+            "help": "Let sdpa take cuDNN's kernel. Off: it plans for a second at each new shape, and on Hopper some of "
+            "its gradients are nan (pytorch issue 196678)."
+        },
+    )
     z_loss: float = field(default=0.0, metadata={"help": "Weight of log(Z)^2 in the loss; T5 was trained with 1e-4."})
     loss_chunk_tokens: int | None = field(
         default=None,
