@@ -3,11 +3,13 @@
 import collections
 import itertools
 import math
+import tracemalloc
+from unittest import mock
 
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from t5suite.data.mixtures import draw_mixture, equal_rates, mixing_rates
+from t5suite.data.mixtures import MixtureDraws, draw_mixture, equal_rates, mixing_rates
 from t5suite.data.samplers import (
     GlobalBatchSampler,
     length_grouped_order,
@@ -83,19 +85,19 @@ class DrawTest(parameterized.TestCase):
 
     @parameterized.parameters(0, 1, 17)
     def test_draws_are_a_function_of_the_seed(self, seed):
-        first, again = (draw_mixture(self.SIZES, self.RATES, 500, seed) for _ in range(2))
+        first, again = (draw_mixture(self.SIZES, self.RATES, 500, seed)[:] for _ in range(2))
         np.testing.assert_array_equal(first, again)
-        self.assertFalse(np.array_equal(first, draw_mixture(self.SIZES, self.RATES, 500, seed + 1)))
+        self.assertFalse(np.array_equal(first, draw_mixture(self.SIZES, self.RATES, 500, seed + 1)[:]))
 
     @parameterized.parameters(1, 10, 499)
     def test_a_longer_run_begins_with_the_shorter_one(self, length):
         np.testing.assert_array_equal(
-            draw_mixture(self.SIZES, self.RATES, length, 3), draw_mixture(self.SIZES, self.RATES, 500, 3)[:length]
+            draw_mixture(self.SIZES, self.RATES, length, 3)[:], draw_mixture(self.SIZES, self.RATES, 500, 3)[:length]
         )
 
     @parameterized.parameters(*range(5))
     def test_tasks_come_in_proportion_to_their_rates(self, seed):
-        draws = draw_mixture(self.SIZES, self.RATES, 20000, seed)
+        draws = draw_mixture(self.SIZES, self.RATES, 20000, seed)[:]
         tasks, _ = self.tasks_and_rows(draws, np.array(self.SIZES))
         shares = np.bincount(tasks, minlength=3) / len(draws)
         # five standard deviations of the largest share
@@ -106,17 +108,17 @@ class DrawTest(parameterized.TestCase):
 
     def test_only_the_ratios_of_rates_count(self):
         np.testing.assert_array_equal(
-            draw_mixture(self.SIZES, self.RATES, 300, 1), draw_mixture(self.SIZES, [10.0, 30.0, 60.0], 300, 1)
+            draw_mixture(self.SIZES, self.RATES, 300, 1)[:], draw_mixture(self.SIZES, [10.0, 30.0, 60.0], 300, 1)[:]
         )
 
     def test_a_task_of_rate_zero_is_never_drawn(self):
-        draws = draw_mixture([3, 0, 5], [1.0, 0.0, 1.0], 100, 0)
+        draws = draw_mixture([3, 0, 5], [1.0, 0.0, 1.0], 100, 0)[:]
         self.assertEqual(set(draws.tolist()), set(range(8)))
-        self.assertTrue(np.all(draw_mixture([3, 5], [1.0, 0.0], 100, 0) < 3))
+        self.assertTrue(np.all(draw_mixture([3, 5], [1.0, 0.0], 100, 0)[:] < 3))
 
     @parameterized.parameters(*range(5))
     def test_no_example_comes_again_before_its_tasks_pass_ends(self, seed):
-        draws = draw_mixture(self.SIZES, self.RATES, 3000, seed)
+        draws = draw_mixture(self.SIZES, self.RATES, 3000, seed)[:]
         tasks, rows = self.tasks_and_rows(draws, np.array(self.SIZES))
         for task, size in enumerate(self.SIZES):
             of_task = rows[tasks == task]
@@ -130,10 +132,29 @@ class DrawTest(parameterized.TestCase):
                 self.assertLen(set(whole), len(whole), "every pass has its own order")
 
     def test_a_single_task_is_drawn_pass_by_pass(self):
-        draws = draw_mixture([10], [5.0], 25, 0)
+        draws = draw_mixture([10], [5.0], 25, 0)[:]
         self.assertCountEqual(draws[:10], range(10))
         self.assertCountEqual(draws[10:20], range(10))
         self.assertLen(set(draws[20:].tolist()), 5)
+
+    @parameterized.parameters((0, 10), (60, 70), (64, 128), (500, 1000), (2990, 9999), (5, 5))
+    def test_a_piece_is_what_the_whole_has_there(self, start, stop):
+        whole = draw_mixture(self.SIZES, self.RATES, 3000, 7)[:]
+        with mock.patch.object(MixtureDraws, "CHUNK", 64):
+            found = draw_mixture(self.SIZES, self.RATES, 3000, 7)[start:stop]
+        np.testing.assert_array_equal(found, whole[start:stop])
+
+    def test_a_long_run_takes_no_more_memory_than_a_short_one(self):
+        """10**12 draws, of which the first and some of a later epoch are asked for."""
+        tracemalloc.start()
+        try:
+            draws = draw_mixture(self.SIZES, self.RATES, 10**12, 7)
+            for start in (0, 10**6):
+                self.assertLen(draws[start : start + 1000], 1000)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        self.assertLess(peak, 5e6)
 
 
 class SubsetTest(parameterized.TestCase):

@@ -35,23 +35,77 @@ def equal_rates(examples: dict[str, int]) -> dict[str, float]:
     return dict.fromkeys(examples, 1.0)
 
 
-def draw_mixture(sizes: list[int], rates: list[float], num_draws: int, seed: int) -> np.ndarray:
+def draw_mixture(sizes: list[int], rates: list[float], num_draws: int, seed: int) -> "MixtureDraws":
     """The example drawn at each of `num_draws` positions, as an index into the tasks' concatenation.
 
     The task at position j is drawn with its rate, from (seed, j); a task's own examples are gone through pass by pass,
     each pass in a new order that (seed, task, pass) decides. So position j names the same example in every run.
 
-    >>> draw_mixture([2, 3], [1.0, 1.0], 5, seed=0)
-    array([2, 0, 1, 4, 3])
+    >>> draw_mixture([2, 3], [1.0, 1.0], 5, seed=0)[:]
+    array([2, 0, 1, 1, 3])
     """
-    probabilities = np.asarray(rates, dtype=np.float64) / np.sum(rates)
-    tasks = np.random.default_rng((seed, 0)).choice(len(sizes), size=num_draws, p=probabilities)
-    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    drawn = np.empty(num_draws, dtype=np.int64)
-    for task, size in enumerate(sizes):
-        positions = np.flatnonzero(tasks == task)
-        passes = -(-len(positions) // size) if len(positions) else 0
-        orders = [np.random.default_rng((seed, 1, task, i)).permutation(size) for i in range(passes)]
-        if passes:
-            drawn[positions] = starts[task] + np.concatenate(orders)[: len(positions)]
-    return drawn
+    return MixtureDraws(sizes, rates, num_draws, seed)
+
+
+class MixtureDraws:
+    """A run's draws, of which only those are made that are asked for: `draws[start:stop]`, as of an array.
+
+    >>> draws = MixtureDraws([2, 3], [1.0, 1.0], 10**9, seed=0)
+    >>> len(draws), draws[999_999:1_000_002].tolist()
+    (1000000000, [1, 0, 4])
+
+    Kept are each task's draws before every `CHUNK`-th one, which are counted (10 ns a draw) as far as was asked for.
+    """
+
+    CHUNK = 2**16
+
+    def __init__(self, sizes: list[int], rates: list[float], num_draws: int, seed: int):
+        self.sizes = list(sizes)
+        self.num_draws = num_draws
+        self.seed = seed
+        self._borders = np.cumsum(np.asarray(rates, dtype=np.float64) / np.sum(rates))
+        self._borders /= self._borders[-1]
+        self._counts = [np.zeros(len(sizes), dtype=np.int64)]
+
+    def __len__(self) -> int:
+        return self.num_draws
+
+    def __getitem__(self, part: slice) -> np.ndarray:
+        start, stop, step = part.indices(self.num_draws)
+        if step != 1:
+            raise ValueError(f"step {step}: draws are taken one after the other")
+        tasks = self._tasks(start, stop)
+        drawn = np.empty(len(tasks), dtype=np.int64)
+        firsts = np.concatenate([[0], np.cumsum(self.sizes)[:-1]])
+        for task, before in enumerate(self._counts_before(start).tolist()):
+            positions = np.flatnonzero(tasks == task)
+            if len(positions):
+                drawn[positions] = firsts[task] + self._examples(task, before, before + len(positions))
+        return drawn
+
+    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+        return self[:].astype(dtype or np.int64, copy=False)
+
+    def _tasks(self, start: int, stop: int) -> np.ndarray:
+        """The task at each of these positions; a draw takes one number of the generator."""
+        rng = np.random.default_rng((self.seed, 0))
+        rng.bit_generator.advance(start)
+        return self._borders.searchsorted(rng.random(max(stop - start, 0)), side="right")
+
+    def _counts_before(self, start: int) -> np.ndarray:
+        """How many draws of each task come before this position."""
+        chunk = start // self.CHUNK
+        while len(self._counts) <= chunk:
+            end = len(self._counts) * self.CHUNK
+            self._counts.append(self._counts[-1] + self._counted(end - self.CHUNK, end))
+        return self._counts[chunk] + self._counted(chunk * self.CHUNK, start)
+
+    def _counted(self, start: int, stop: int) -> np.ndarray:
+        return np.bincount(self._tasks(start, stop), minlength=len(self.sizes))
+
+    def _examples(self, task: int, start: int, stop: int) -> np.ndarray:
+        """What the task's draws of these numbers are of its examples, pass after pass."""
+        size = self.sizes[task]
+        passes = range(start // size, -(-stop // size))
+        orders = [np.random.default_rng((self.seed, 1, task, number)).permutation(size) for number in passes]
+        return np.concatenate(orders)[start - passes.start * size : stop - passes.start * size]
