@@ -92,7 +92,7 @@ class T5DataCollator:
         table = {name: entry for name, entry in OBJECTIVES.items() if entry.family == "seq2seq"}
         objective = find(self.objective, table, "objective of an encoder-decoder model", where="--objective")
         self.weights = objective.weights
-        needs = {"sentinel_ids": self.sentinel_ids, "eos_id": self.eos_token_id}
+        needs = {"sentinel_ids": np.array(self.sentinel_ids, dtype=np.int64), "eos_id": self.eos_token_id}
         needs |= {"replacement_ids": self.replacement_ids, "targets_length": self.targets_length}
         needs |= {"word_start_V": self.word_start_V, "sentence_end_V": self.sentence_end_V}
         self._settings = {name: needs[name] for name in objective.needs}
