@@ -61,24 +61,24 @@ class PackedRowsCollator(Seq2SeqCollator):
         num_rows = self.count(int(rows_B.max()) + 1)
         ids_RS, segments_RS = lay_out(inputs, rows_B, self.row_lengths[0], self.pad_token_id)
         labels_RT, segments_RT = lay_out(targets, rows_B, self.row_lengths[1], IGNORED)
-        read_RT = lay_out(self.read(targets), rows_B, self.row_lengths[1], self.pad_token_id)[0]
         arrays = {
             "input_ids": (ids_RS, self.pad_token_id),
             "attention_mask": ((segments_RS > 0).astype(np.int64), 0),
             "labels": (labels_RT, IGNORED),
-            "decoder_input_ids": (read_RT, self.pad_token_id),
+            "decoder_input_ids": (self.read(labels_RT, segments_RT), self.pad_token_id),
             "encoder_segment_ids": (segments_RS, 0),
             "decoder_segment_ids": (segments_RT, 0),
         }
         return {name: torch.from_numpy(with_rows(array, num_rows, fill)) for name, (array, fill) in arrays.items()}
 
-    def read(self, targets: Ragged) -> Ragged:
+    def read(self, labels_RT: np.ndarray, segments_RT: np.ndarray) -> np.ndarray:
         """What the decoder reads: each example begins anew with the start token, as in `collators.shift_right`."""
-        shifted = np.empty_like(targets.values)
-        shifted[1:] = targets.values[:-1]
-        shifted[shifted == IGNORED] = self.pad_token_id
-        shifted[targets.starts()[targets.lengths > 0]] = self.decoder_start_token_id
-        return Ragged(shifted, targets.lengths)
+        begins_RT = np.diff(segments_RT, axis=1, prepend=0) != 0
+        read_RT = np.empty_like(labels_RT)
+        read_RT[:, 1:] = labels_RT[:, :-1]
+        read_RT[begins_RT] = self.decoder_start_token_id
+        read_RT[(segments_RT == 0) | (read_RT == IGNORED)] = self.pad_token_id
+        return read_RT
 
     @property
     def num_shapes(self) -> int:
