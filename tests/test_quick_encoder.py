@@ -197,7 +197,7 @@ class EvaluatorTest(parameterized.TestCase):
         decoded = []
         for answer_tokens in (3, 1000):
             eval_set.max_target_tokens = answer_tokens
-            writes = mock.patch("t5suite.models.seq2seq_answering.write_greedily", side_effect=RuntimeError)
+            writes = mock.patch("t5suite.models.seq2seq_answering.begin_writing", side_effect=RuntimeError)
             with writes as written, self.assertRaises(RuntimeError):
                 evaluator.evaluate(model, [eval_set])
             decoded.append(written.call_args.args[1].numel() // model.config.d_model)

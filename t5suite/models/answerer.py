@@ -66,11 +66,20 @@ class Answerer(ABC):
         """A reading of examples, with the loss of their labels."""
 
 
-def best_candidates(reading, candidates, most) -> list[int]:
-    """By example, the place of its likeliest candidate, the first of equals."""
-    if hasattr(reading, "best_candidates"):
-        return reading.best_candidates(candidates, most)
-    return places_of_best(reading.candidate_scores(candidates, most))
+def begin_generating(reading, generation_config, synced: bool):
+    """What waits for the answers of a reading; where it can, a GPU goes on meanwhile."""
+    if hasattr(reading, "begin_generating"):
+        return reading.begin_generating(generation_config, synced)
+    answers = reading.generate(generation_config, synced)
+    return lambda: answers
+
+
+def begin_choosing(reading, candidates, most):
+    """What waits for the place of each example's likeliest candidate, the first of equals."""
+    if hasattr(reading, "begin_choosing"):
+        return reading.begin_choosing(candidates, most)
+    scores = reading.candidate_scores(candidates, most)
+    return lambda: places_of_best(scores)
 
 
 def places_of_best(scores) -> list[int]:

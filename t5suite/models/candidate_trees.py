@@ -13,10 +13,13 @@ probabilities are those of their edges. MNLI's three labels have eight tokens, b
 STS-B about a hundred, but under forty. Shapes: B rows, N nodes, E edges, C candidates, L tokens of the longest one.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+import torch
+
+from t5suite.models.transfers import to_device
 
 START = -1  # the root reads the decoder's start token, which the model names
 
@@ -97,6 +100,7 @@ class TreeBatch:
       trees: the rows' trees.
       tokens, depths, sees, edge_nodes, edge_tokens: as in `CandidateTree`, with rows in front: B, or 1.
         Nodes that fill up see themselves alone; edges that fill up have the token -1, which nothing is.
+      kept: what was copied to a device.
     """
 
     trees: list[CandidateTree]
@@ -105,6 +109,13 @@ class TreeBatch:
     sees: np.ndarray
     edge_nodes: np.ndarray
     edge_tokens: np.ndarray
+    kept: dict = field(default_factory=dict)
+
+    def on(self, name: str, device) -> torch.Tensor:
+        """One of its arrays on a device; copied once."""
+        if (name, device) not in self.kept:
+            self.kept[name, device] = to_device(torch.from_numpy(getattr(self, name)), device)
+        return self.kept[name, device]
 
     @property
     def num_nodes(self) -> int:

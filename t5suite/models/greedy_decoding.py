@@ -4,10 +4,12 @@
     Written(ids=[[1465, 1], [2841, 1]], nll=[0.11, 0.02])
 
 Writes what transformers' `generate` writes without beams, sampling or processors. A row that has ended is worked on no
-longer; a short answer attends to the encoder's states as they are (`t5_decoder`), a long one to keys and values made of
-them once. Shapes: B rows, A rows that have not ended, T tokens written, S source tokens, D model width.
+longer, as soon as that is seen: a GPU works behind the host, which never waits for its last token here. A short answer
+attends to the encoder's states as they are (`t5_decoder`), a long one to keys and values made of them once.
+Shapes: B rows, A rows that have not ended, T tokens written, S source tokens, D model width.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -23,6 +25,10 @@ from t5suite.models.t5_decoder import (
     likeliest,
     projected,
 )
+from t5suite.models.transfers import LateNumbers, to_host
+
+# On a GPU, rows that have ended are dropped when they leave this share or less: it takes kernels of its own.
+WORTH_DROPPING = 0.75
 
 
 class Written(NamedTuple):
@@ -41,28 +47,49 @@ def write_greedily(model, hidden_BSD, mask_BS, start: int, eos: int, most_tokens
     """The likeliest token, and the likeliest behind that, until end-of-sequence or so many tokens.
 
     Args:
-      hidden_BSD, mask_BS: the encoder's states, and 1 for a token.
+      hidden_BSD, mask_BS: the encoder's states, and 1 for a token (None: nothing is padded).
       tells_nll: whether somebody wants to know how likely they are.
+    """
+    return begin_writing(model, hidden_BSD, mask_BS, start, eos, most_tokens, tells_nll)()
+
+
+def begin_writing(
+    model, hidden_BSD, mask_BS, start: int, eos: int, most_tokens: int, tells_nll=True, lag: int | None = None
+) -> Callable[[], Written]:
+    """As `write_greedily`; what it returns waits for the answers. A GPU may still be writing them meanwhile.
+
+    Args:
+      lag: how many tokens late it is seen that rows have ended; as the device is without it (`LateNumbers`).
     """
     model, device, num_rows = plain(model), hidden_BSD.device, len(hidden_BSD)
     written_BT = torch.full((num_rows, most_tokens), -1, device=device)
     nll_B = torch.zeros(num_rows, device=device)
     active_A = torch.arange(num_rows, device=device)
     token_A = torch.full((num_rows,), start, device=device)
-    rows = _Rows(model, Source.of(hidden_BSD, mask_BS, most_tokens), most_tokens)
+    ended_A = torch.zeros(num_rows, dtype=torch.bool, device=device)
+    rows, left = _Rows(model, Source.of(hidden_BSD, mask_BS, most_tokens), most_tokens), LateNumbers(device, lag)
     for step in range(most_tokens):
         token_A, nll_A = likeliest(model, rows.read(token_A), tells_nll)
-        written_BT[active_A, step] = token_A
+        written_BT[active_A, step] = token_A.masked_fill(ended_A, -1)
         if tells_nll:
-            nll_B[active_A] += nll_A
-        left = token_A.ne(eos).nonzero()[:, 0]
-        if len(left) == 0:
+            nll_B[active_A] += nll_A.masked_fill(ended_A, 0.0)
+        ended_A = ended_A | token_A.eq(eos)
+        if step + 1 == most_tokens:
             break
-        if len(left) < len(active_A):
-            active_A, token_A = active_A[left], token_A[left]
-            rows.keep(left)
-    ids = [[token for token in row if token >= 0] for row in written_BT.tolist()]
-    return Written(ids, nll_B.tolist() if tells_nll else None)
+        alive = left.look(ended_A.logical_not().sum())
+        if alive == 0:
+            break
+        if alive is not None and alive < len(active_A) * (1.0 if left.lag == 0 else WORTH_DROPPING):
+            kept = ended_A.byte().argsort(stable=True)[:alive]  # nobody has come back to life since
+            active_A, token_A, ended_A = active_A[kept], token_A[kept], ended_A[kept]
+            rows.keep(kept)
+    ids_BT, nats_B = to_host(written_BT), to_host(nll_B)
+
+    def answers() -> Written:
+        ids = [[token for token in row if token >= 0] for row in ids_BT().tolist()]
+        return Written(ids, nats_B().tolist() if tells_nll else None)
+
+    return answers
 
 
 class _Rows:

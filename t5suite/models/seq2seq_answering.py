@@ -25,10 +25,11 @@ from t5suite.data.collators import IGNORED, Seq2SeqCollator, shift_right
 from t5suite.models.answerer import Answerer, answers_of, places_of_best, scores_of_pairs
 from t5suite.models.best_candidates import can_choose
 from t5suite.models.cached_prompts import plain
-from t5suite.models.candidate_trees import CandidateTree, batch_of, sums_of_paths, tree_of
-from t5suite.models.greedy_decoding import write_greedily
+from t5suite.models.candidate_trees import CandidateTree, TreeBatch, batch_of, sums_of_paths, tree_of
+from t5suite.models.greedy_decoding import begin_writing
 from t5suite.models.t5_decoder import takes_apart
 from t5suite.models.t5_encoder import encoded, in_row_pieces, takes_encoder_apart
+from t5suite.models.transfers import to_device, to_host
 from t5suite.models.tree_decoding import MOST_NODES, best_of_trees, edge_log_probs
 
 # Trees of rows with candidates of their own (ReCoRD) that are remembered.
@@ -41,6 +42,7 @@ class Seq2SeqAnswerer(Answerer):
     def __init__(self, model, tokenizer, collator: Seq2SeqCollator, device):
         super().__init__(model, tokenizer, collator, device)
         self._made = {}
+        self._same, self._shared = (None, None), None
 
     @cached_property
     def taken_apart(self) -> bool:
@@ -66,12 +68,24 @@ class Seq2SeqAnswerer(Answerer):
 
     def tree(self, candidates) -> CandidateTree:
         """The tree of a row's candidates, made once for all rows that have the same."""
+        if candidates is self._same[0]:
+            return self._same[1]
         key = tuple(tuple(map(int, ids)) for ids in candidates)
         if key not in self._made:
             if len(self._made) >= KEPT_TREES:
                 self._made.clear()
             self._made[key] = tree_of(candidates)
+        self._same = candidates, self._made[key]
         return self._made[key]
+
+    def batch_of_trees(self, trees: list[CandidateTree]) -> TreeBatch:
+        """The trees of a batch's rows; that of rows which all have the same is made, and put on a device, once."""
+        start, pad = self.collator.decoder_start_token_id, self.collator.pad_token_id
+        if any(tree is not trees[0] for tree in trees):
+            return batch_of(trees, start, pad)
+        if self._shared is None or self._shared.trees[0] is not trees[0]:
+            self._shared = batch_of(trees[:1], start, pad)
+        return self._shared
 
     def read(self, features) -> "Seq2SeqReading":
         """Encoder and decoder over a batch."""
@@ -89,9 +103,10 @@ class Seq2SeqReading:
         self.answerer = answerer
         on_host = answerer.collator(features)
         self.lengths_B = on_host["attention_mask"].sum(1).numpy()
-        self.labels_BT = on_host["labels"]
-        self.batch = {key: value.to(answerer.device, non_blocking=True) for key, value in on_host.items()}
-        self.mask_BS = self.batch["attention_mask"]
+        self.labels_BT, self.read_BT = on_host["labels"], on_host["decoder_input_ids"]
+        self.ids_BS, self.mask_BS = (
+            to_device(on_host[name], answerer.device) for name in ("input_ids", "attention_mask")
+        )
         self._known_nll = {}
 
     @cached_property
@@ -114,43 +129,65 @@ class Seq2SeqReading:
         """What the encoder says of the batch."""
         if not self.answerer.taken_apart:
             return self._outputs.encoder_last_hidden_state
-        ids_BS = self.batch["input_ids"]
-        most_tokens = self.answerer.encoder_tokens or ids_BS.numel()
-        return in_row_pieces(self.answerer.encodes, ids_BS, self.mask_BS, self.lengths_B, most_tokens)
+        most_tokens = self.answerer.encoder_tokens or self.ids_BS.numel()
+        return in_row_pieces(self.answerer.encodes, self.ids_BS, self.mask_BS, self.lengths_B, most_tokens)
+
+    @property
+    def hiding_BS(self) -> torch.Tensor | None:
+        """The mask; None where it hides nothing, which the host knows."""
+        return None if self.lengths_B.min() == self.ids_BS.shape[1] else self.mask_BS
 
     @cached_property
     def _outputs(self):
         """Of encoder and decoder, in one call."""
-        names = ("input_ids", "attention_mask", "decoder_input_ids")
-        return self.answerer.model(**{name: self.batch[name] for name in names}, return_dict=True)
+        read_BT = to_device(self.read_BT, self.answerer.device)
+        return self.answerer.model(
+            input_ids=self.ids_BS, attention_mask=self.mask_BS, decoder_input_ids=read_BT, return_dict=True
+        )
 
     def _nll_of(self, rows: list[int]) -> list[float]:
+        device = self.mask_BS.device
         if self.answerer.taken_apart:
-            picked = slice(None) if len(rows) == len(self.mask_BS) else torch.tensor(rows, device=self.mask_BS.device)
+            picked = slice(None) if len(rows) == len(self.mask_BS) else to_device(torch.tensor(rows), device)
             logits_BTV = self.answerer.model(
                 encoder_outputs=BaseModelOutput(last_hidden_state=self.hidden_BSD[picked]),
                 attention_mask=self.mask_BS[picked],
-                decoder_input_ids=self.batch["decoder_input_ids"][picked],
+                decoder_input_ids=to_device(self.read_BT, device)[picked],
             ).logits
         else:
             picked, logits_BTV = slice(None), self._outputs.logits
-        labels_BT = self.batch["labels"][picked]
+        labels_BT = to_device(self.labels_BT, device)[picked]
         nll_BT = F.cross_entropy(logits_BTV.float().transpose(1, 2), labels_BT, ignore_index=IGNORED, reduction="none")
         return nll_BT.sum(dim=1).tolist()
 
     def generate(self, generation_config, synced: bool = False, **options):
         """As `Answerer.generate`; `options` go to transformers' `generate` (`logits_processor`, ...)."""
+        return self.begin_generating(generation_config, synced, **options)()
+
+    def begin_generating(self, generation_config, synced: bool = False, **options):
+        """As `generate`; what it returns waits for the answers, which a GPU may still be writing."""
         answerer = self.answerer
         if answerer.is_quick("generate") and not synced and not options:
             eos, start = answerer.eos, answerer.collator.decoder_start_token_id
             if writes_plainly(answerer.model, generation_config, eos, start):
                 most = generation_config.max_new_tokens
-                written = write_greedily(
-                    answerer.model, self.hidden_BSD, self.mask_BS, start, eos, most, answerer.tells_nll
+                return partial(
+                    self._written,
+                    begin_writing(
+                        answerer.model, self.hidden_BSD, self.hiding_BS, start, eos, most, answerer.tells_nll
+                    ),
                 )
-                of_rows = zip(written.ids, written.nll or (), self._targets)
-                self._known_nll |= {row: nll for row, (ids, nll, target) in enumerate(of_rows) if ids == target}
-                return [[(ids, None)] for ids in written.ids]
+        answers = self._generated(generation_config, synced, options)
+        return lambda: answers
+
+    def _written(self, writing):
+        written = writing()
+        of_rows = zip(written.ids, written.nll or (), self._targets)
+        self._known_nll |= {row: nll for row, (ids, nll, target) in enumerate(of_rows) if ids == target}
+        return [[(ids, None)] for ids in written.ids]
+
+    def _generated(self, generation_config, synced: bool, options):
+        answerer = self.answerer
         written = answerer.model.generate(
             encoder_outputs=BaseModelOutput(last_hidden_state=self.hidden_BSD),
             attention_mask=self.mask_BS,
@@ -170,13 +207,18 @@ class Seq2SeqReading:
           most: a number of this rank's -> the largest of all ranks'. Where weights are in pieces, ranks put them
             together in every forward pass, so that all must make the same number of passes.
         """
+        return self._begin_scoring(candidates, most)()
+
+    def _begin_scoring(self, candidates, most):
         trees = self._trees(candidates)
         if trees is None:
-            return self._scores_of_pairs(candidates, most)
-        collator = self.answerer.collator
-        batch = batch_of(trees, collator.decoder_start_token_id, collator.pad_token_id)
-        edges_BE = edge_log_probs(self.answerer.model, batch, self.hidden_BSD, self.mask_BS)
-        scores = sums_of_paths(trees, edges_BE.double().cpu().numpy())
+            scores = self._scores_of_pairs(candidates, most)
+            return lambda: scores
+        batch = self.answerer.batch_of_trees(trees)
+        edges_BE = to_host(edge_log_probs(self.answerer.model, batch, self.hidden_BSD, self.hiding_BS))
+        return lambda: self._scores(candidates, sums_of_paths(trees, edges_BE().double().numpy()))
+
+    def _scores(self, candidates, scores):
         for row, place in enumerate(self._target_places(candidates)):
             if place is not None:
                 self._known_nll[row] = -scores[row][place]
@@ -184,15 +226,20 @@ class Seq2SeqReading:
 
     def best_candidates(self, candidates, most=lambda number: number) -> list[int]:
         """By example, the place of its likeliest candidate, the first of equals; as `candidate_scores` have it."""
-        answerer, collator = self.answerer, self.answerer.collator
+        return self.begin_choosing(candidates, most)()
+
+    def begin_choosing(self, candidates, most=lambda number: number):
+        """As `best_candidates`; what it returns waits for a GPU that may still be at it."""
+        answerer = self.answerer
         trees = self._trees(candidates) if answerer.chooses else None
         if trees is None:
-            return places_of_best(self.candidate_scores(candidates, most))
-        batch = batch_of(trees, collator.decoder_start_token_id, collator.pad_token_id)
+            scoring = self._begin_scoring(candidates, most)
+            return lambda: places_of_best(scoring())
         told = self._target_places(candidates) if answerer.tells_nll else None
-        best = best_of_trees(answerer.model, batch, self.hidden_BSD, self.mask_BS, told)
+        batch = answerer.batch_of_trees(trees)
+        best = best_of_trees(answerer.model, batch, self.hidden_BSD, self.hiding_BS, told)
         self._known_nll |= {row: nll for row, nll in enumerate(best.nll) if nll is not None}
-        return best.places
+        return lambda: best.places
 
     def _target_places(self, candidates) -> list[int | None]:
         """By example, which candidate its target is."""

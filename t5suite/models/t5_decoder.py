@@ -61,8 +61,8 @@ class Source:
 
     @classmethod
     def of(cls, hidden_BSD, mask_BS, reads: int) -> "Source":
-        """Of the encoder's states and its mask (1 for a token)."""
-        return cls(hidden_BSD, None if bool(mask_BS.all()) else mask_BS.bool()[:, None, None, :], reads)
+        """Of the encoder's states and its mask (1 for a token; None where nothing is padded)."""
+        return cls(hidden_BSD, None if mask_BS is None else mask_BS.bool()[:, None, None, :], reads)
 
     def rows(self, rows_A) -> "Source":
         """Of these rows alone."""

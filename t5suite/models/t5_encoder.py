@@ -68,6 +68,8 @@ def in_row_pieces(encode, ids_BS, mask_BS, lengths_B: np.ndarray, most_tokens: i
     pieces = row_pieces(lengths_B, most_tokens)
     for rows in pieces:
         width = int(lengths_B[rows].max())
+        if ids_BS.device.type == "cuda":  # kernels there take rows of eighths; others are copied for them
+            width = min(-(-width // 8) * 8, ids_BS.shape[1])
         mask = None if lengths_B[rows].min() == width else mask_BS[rows, :width]
         states = encode(ids_BS[rows, :width], mask)
         if len(pieces) == 1 and width == ids_BS.shape[1]:
@@ -76,6 +78,13 @@ def in_row_pieces(encode, ids_BS, mask_BS, lengths_B: np.ndarray, most_tokens: i
             found_BSD = states.new_zeros(*ids_BS.shape, states.shape[-1])
         found_BSD[rows, :width] = states
     return found_BSD
+
+
+def cast_to(device: torch.device) -> torch.dtype | None:
+    """What autocast has products computed in on this device; None where it is off."""
+    kind = device.type
+    on = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    return torch.get_autocast_dtype(kind) if on else None
 
 
 def row_pieces(lengths_B, most_tokens: int) -> list[slice]:
@@ -99,8 +108,9 @@ class _Attention:
     def __init__(self, attention, x_BSD, mask_BS):
         self.rows, self.length = x_BSD.shape[:2]
         bias_1HSS = attention.compute_bias(self.length, self.length, device=x_BSD.device)
-        self.by_products = x_BSD.device.type == "cpu" and x_BSD.dtype != torch.bfloat16 and self.length <= SHORT
-        self.by_products &= not torch.is_autocast_enabled("cpu")
+        wide = x_BSD.dtype in (torch.float32, torch.float64) and cast_to(x_BSD.device) is None
+        self.by_products = x_BSD.device.type == "cpu" and wide and self.length <= SHORT
+        bias_1HSS = bias_1HSS.to(cast_to(x_BSD.device) or x_BSD.dtype)  # as the queries, before it grows
         if mask_BS is not None:
             lowest = torch.finfo(bias_1HSS.dtype).min
             bias_1HSS = torch.where(mask_BS.bool()[:, None, None, :], bias_1HSS, lowest)
@@ -113,8 +123,6 @@ class _Attention:
             scores_XSS = torch.baddbmm(self.bias_XSS, query.flatten(0, 1), key.flatten(0, 1).transpose(1, 2))
             found = torch.bmm(scores_XSS.softmax(-1), value.flatten(0, 1)).unflatten(0, query.shape[:2])
         else:
-            if self.bias_BHSS.dtype != query.dtype:
-                self.bias_BHSS = self.bias_BHSS.to(query.dtype)
             found = F.scaled_dot_product_attention(query, key, value, attn_mask=self.bias_BHSS, scale=1.0)
         return attention.o(found.transpose(1, 2).flatten(2))
 

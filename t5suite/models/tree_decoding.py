@@ -53,20 +53,20 @@ def best_of_trees(model, batch: TreeBatch, hidden_BSD, mask_BS, told: list[int |
 
 def _states_in_chunks(model, batch: TreeBatch, hidden_BSD, mask_BS):
     """`(rows, their trees, what the output layer takes at every node)`."""
-    rows, num_source = mask_BS.shape
+    rows, num_source = hidden_BSD.shape[:2]
     each = max(1, ATTENDED_AT_ONCE // (batch.num_nodes * num_source))
     shared = len(batch.tokens) == 1
     for start in range(0, rows, each):
         chunk = slice(start, start + each)
         trees = batch if shared else batch.rows(chunk)
-        source = Source.of(hidden_BSD[chunk], mask_BS[chunk], batch.num_nodes)
+        source = Source.of(hidden_BSD[chunk], mask_BS if mask_BS is None else mask_BS[chunk], batch.num_nodes)
         yield chunk, trees, _node_states(model, trees, source)
 
 
 def _picked(model, batch: TreeBatch, states_BND) -> torch.Tensor:
     device, rows = states_BND.device, len(states_BND)
-    nodes_BE = torch.from_numpy(batch.edge_nodes).to(device).expand(rows, -1)
-    tokens_BE = torch.from_numpy(batch.edge_tokens).to(device).clamp(min=0).expand(rows, -1)
+    nodes_BE = batch.on("edge_nodes", device).expand(rows, -1)
+    tokens_BE = batch.on("edge_tokens", device).clamp(min=0).expand(rows, -1)
     found = []
     for chunk in chunks_of_logits(states_BND, model.config.vocab_size):
         # of log_softmax, which takes half of logsumexp's time on a CPU
@@ -78,9 +78,7 @@ def _picked(model, batch: TreeBatch, states_BND) -> torch.Tensor:
 
 def _node_states(model, batch: TreeBatch, source: Source) -> torch.Tensor:
     decoder, device = model.decoder, source.hidden_BSD.device
-    tokens_BN, depths_BN, sees_BNN = (
-        torch.from_numpy(values).to(device) for values in (batch.tokens, batch.depths, batch.sees)
-    )
+    tokens_BN, depths_BN, sees_BNN = (batch.on(name, device) for name in ("tokens", "depths", "sees"))
     distances_BNN = (depths_BN[:, :, None] - depths_BN[:, None, :]).clamp(min=0)
     rows = len(source.hidden_BSD)
     x_BND = decoder.embed_tokens(tokens_BN).expand(rows, -1, -1)

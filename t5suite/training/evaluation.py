@@ -18,6 +18,7 @@ import logging
 import math
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -30,7 +31,7 @@ from t5suite.data.collators import Seq2SeqCollator
 from t5suite.data.encodings import TextEncoding
 from t5suite.data.features import Ragged, TokenArrays
 from t5suite.errors import ConfigError
-from t5suite.models.answerer import best_candidates
+from t5suite.models.answerer import begin_choosing, begin_generating
 from t5suite.models.answering import Answerer, answerer_for
 from t5suite.tasks.formatters import Example
 from t5suite.tasks.registry import Lengths, Task
@@ -51,6 +52,10 @@ PLAIN_WRITING = {
     "repetition_penalty": 1.0,
     "early_stopping": False,
 }
+
+
+# What waits for the answers of a batch, which a GPU may still be at.
+Answers = Callable[[], list[dict]]
 
 
 @dataclass
@@ -257,54 +262,73 @@ class Evaluator:
         return max(1, min(most, ANSWER_TOKENS // eval_set.max_target_tokens))
 
     def _over_ranks(self, eval_set: EvalSet, batches: list[list[int]], answer) -> dict[int, dict]:
-        """`{example: answer}` on every rank; each batch is computed by one rank, dummies keep the others in step."""
+        """`{example: answer}` on every rank; each batch is computed by one rank, dummies keep the others in step.
+
+        A GPU is given a batch before the answers of the one before are waited for, so that it never waits itself.
+        """
         rank, world_size = self.accelerator.process_index, self.accelerator.num_processes
-        found = {}
+        found, begun = {}, deque()
+        ahead = 1 if self.accelerator.device.type == "cuda" and not self.decoding.synced else 0
+
+        def finish(left: int) -> None:
+            while len(begun) > left:
+                batch, answers = begun.popleft()
+                told = answers()
+                if batch is not None:
+                    found.update(zip(batch, told, strict=True))
+
         turns = range(-(-len(batches) // world_size))
         for turn in self.progress(turns, eval_set.name) if self.progress else turns:
             self.check_stop()
             mine = turn * world_size + rank
-            answers = answer(batches[mine] if mine < len(batches) else batches[0])
-            if mine < len(batches):
-                found.update(zip(batches[mine], answers, strict=True))
+            own = mine < len(batches)
+            begun.append((batches[mine] if own else None, answer(batches[mine] if own else batches[0])))
+            finish(ahead)
+        finish(0)
         if world_size > 1:
             found = {position: item for part in gather_object([found]) for position, item in part.items()}
         return found
 
-    def _generate(self, answerer: Answerer, eval_set: EvalSet, positions) -> list[dict]:
-        reading = answerer.read([eval_set.features[i] for i in positions])
+    def _generate(self, answerer: Answerer, eval_set: EvalSet, positions) -> Answers:
+        reading = answerer.read(eval_set.features.__getitems__(positions))
         config = self._generation_config(answerer.model, eval_set)
-        written = [answers[0][0] for answers in reading.generate(config, self.decoding.synced)]
+        writing = begin_generating(reading, config, self.decoding.synced)
         encoding = eval_set.encoding or TextEncoding(self.tokenizer, Lengths(0, 0))
-        return [
-            {"text": text, **loss, "truncated": answerer.eos not in ids}
-            for text, ids, loss in zip(encoding.texts(written), written, self._losses(reading, eval_set), strict=True)
-        ]
 
-    def _choose(self, answerer: Answerer, eval_set: EvalSet, positions) -> list[dict]:
-        reading = answerer.read([eval_set.features[i] for i in positions])
+        def answers():
+            written = [answers[0][0] for answers in writing()]
+            texts = texts_once(encoding, written)
+            return [
+                {"text": text, **loss, "truncated": answerer.eos not in ids}
+                for text, ids, loss in zip(texts, written, self._losses(reading, eval_set), strict=True)
+            ]
+
+        return answers
+
+    def _choose(self, answerer: Answerer, eval_set: EvalSet, positions) -> Answers:
+        reading = answerer.read(eval_set.features.__getitems__(positions))
         candidates = [eval_set.candidates.of_row(eval_set.row_of_example[i]) for i in positions]
         most = self._most_over_ranks if self.decoding.synced else lambda number: number
-        places = best_candidates(reading, [ids for _, ids in candidates], most)
-        return [
+        choosing = begin_choosing(reading, [ids for _, ids in candidates], most)
+        return lambda: [
             {"text": texts[place], **loss, "truncated": False}
-            for (texts, _), place, loss in zip(candidates, places, self._losses(reading, eval_set), strict=True)
+            for (texts, _), place, loss in zip(candidates, choosing(), self._losses(reading, eval_set), strict=True)
         ]
 
-    def _classify(self, answerer: Answerer, eval_set: EvalSet, positions) -> list[dict]:
-        reading = answerer.read([eval_set.features[i] for i in positions])
+    def _classify(self, answerer: Answerer, eval_set: EvalSet, positions) -> Answers:
+        reading = answerer.read(eval_set.features.__getitems__(positions))
         limits = number_range(eval_set.task)
         form = eval_set.task.entry.get("output_format")
         texts = [fill(form, OUTPUT, eval_set.encoding.word(scores, *limits)) for scores in reading.scores]
-        return [
+        return lambda: [
             {"text": text, **loss, "truncated": False}
             for text, loss in zip(texts, self._losses(reading, eval_set), strict=True)
         ]
 
-    def _lose(self, answerer: Answerer, eval_set: EvalSet, positions) -> list[dict]:
+    def _lose(self, answerer: Answerer, eval_set: EvalSet, positions) -> Answers:
         """Running text has no answer to be written: what counts is how likely the text is, in nats a token."""
-        reading = answerer.read([eval_set.features[i] for i in positions])
-        return [{"text": "", **loss, "truncated": False} for loss in self._losses(reading, eval_set)]
+        reading = answerer.read(eval_set.features.__getitems__(positions))
+        return lambda: [{"text": "", **loss, "truncated": False} for loss in self._losses(reading, eval_set)]
 
     def _losses(self, reading, eval_set: EvalSet) -> list[dict]:
         """Nats and tokens of each row's target; none where nobody asks for them."""
@@ -332,6 +356,13 @@ class Evaluator:
             decoder_start_token_id=getattr(config, "decoder_start_token_id", None),
             **plain,
         )
+
+
+def texts_once(encoding: TextEncoding, written: list[list[int]]) -> list[str]:
+    """`encoding.texts`, of equal answers once: those of a task with labels are few."""
+    unique = {tuple(ids): None for ids in written}
+    texts = dict(zip(unique, encoding.texts(list(unique)), strict=True))
+    return [texts[tuple(ids)] for ids in written]
 
 
 def number_range(task: Task) -> tuple[float, float]:
