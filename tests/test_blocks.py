@@ -2,12 +2,15 @@
 
 import doctest
 import tempfile
+import tracemalloc
+from unittest import mock
 
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from t5suite.data import blocks
-from t5suite.data.blocks import BlockDataset, BlockLayout, Blocks, MixedBlocks, apportion, block_order
+from t5suite.data import block_layouts, blocks
+from t5suite.data.block_layouts import BlockLayout, apportion
+from t5suite.data.blocks import BlockDataset, Blocks, BlocksInOrder, MixedBlocks, block_order
 from t5suite.data.corpora.store import ShardedArray, TokenSequence
 from t5suite.errors import ConfigError, DataError
 
@@ -70,6 +73,33 @@ class BlockDatasetTest(parameterized.TestCase):
         self.assertNotEqual(first, second)
         starts = [sorted(int(t) for t in epoch) for epoch in (first, second)]
         self.assertNotEqual(*starts, "the cuts are drawn anew")
+
+    @parameterized.parameters(((5, 1, 2), 512), ((1, 1, 1), 4), ((400, 1, 90), 8), ((1, 0, 3), 4))
+    def test_blocks_are_cut_piece_by_piece(self, weights, size):
+        """No token twice and none left out at the borders of pieces; each has its share of each denoiser, to within one."""
+        with mock.patch.object(block_layouts, "PIECE", size):
+            layout = BlockLayout(100_003, (7, 3, 12), weights)
+        cuts = np.array([layout.cut_of(block, 1, 2) for block in range(layout.num_blocks)])
+        lengths = np.array(layout.lengths)[cuts[:, 1]]
+        np.testing.assert_array_equal(cuts[:, 0], np.cumsum(lengths) - lengths)
+        self.assertEqual(tuple(np.bincount(cuts[:, 1], minlength=3)), layout.counts)
+        for end in range(layout.piece_size, layout.num_blocks - 2 * layout.piece_size, layout.piece_size):
+            shares = np.array(layout.counts) * end / layout.num_blocks
+            found = np.bincount(cuts[:end, 1], minlength=3)
+            np.testing.assert_array_less(np.abs(found - shares), 1)
+
+    def test_cuts_take_no_more_memory_where_the_text_is_long(self):
+        """10**12 tokens, of which blocks are cut all over the text."""
+        tracemalloc.start()
+        try:
+            layout = BlockLayout(10**12, (567, 587, 510, 765, 906, 599, 1004))
+            for block in range(0, layout.num_blocks, layout.num_blocks // 50):
+                start, denoiser = layout.cut_of(block, 0, 0)
+                self.assertLess(abs(start - block / layout.num_blocks * 10**12), 200_000)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        self.assertLess(peak, 5e6)
 
     def test_any_order_of_access_and_any_length_give_the_same(self):
         short, long = (dataset(200, [5, 9], num_examples=n) for n in (40, 400))
@@ -148,6 +178,31 @@ class WholeBatchesTest(parameterized.TestCase):
         for indices in ([0, 8], [-1, 0]):
             with self.assertRaises(IndexError):
                 dataset(16, [2]).__getitems__(indices)
+
+
+class HeldOutTest(parameterized.TestCase):
+    TEXTS = np.arange(50), np.arange(100, 121), np.arange(200, 290)
+
+    def test_the_blocks_of_all_texts_stand_one_after_the_other(self):
+        found = BlocksInOrder(self.TEXTS, lengths=(4,))
+        wanted = [text[start : start + 4] for text in self.TEXTS for start in range(0, len(text) - 3, 4)]
+        self.assertLen(found, len(wanted))
+        self.assertEqual([block["index"] for block in found], list(range(len(wanted))))
+        np.testing.assert_array_equal([block["input_ids"] for block in found], wanted)
+
+    def test_some_of_them_are_spread_evenly_and_keep_their_numbers(self):
+        every, some = (BlocksInOrder(self.TEXTS, (4, 3), (1, 2), limit) for limit in (None, 5))
+        self.assertEqual([block["index"] for block in some], np.linspace(0, len(every) - 1, 5).astype(int).tolist())
+        for block in some:
+            np.testing.assert_array_equal(block["input_ids"], every[block["index"]]["input_ids"])
+            self.assertEqual(block["denoiser"], every[block["index"]]["denoiser"])
+
+    def test_a_slice_and_the_last_one(self):
+        found = BlocksInOrder(self.TEXTS, (4,))
+        self.assertEqual([block["index"] for block in found[2:5]], [2, 3, 4])
+        self.assertEqual(found[-1]["index"], len(found) - 1)
+        with self.assertRaises(IndexError):
+            found[len(found)]
 
 
 class MixedBlocksTest(parameterized.TestCase):

@@ -10,97 +10,22 @@
 Every datum has one run-long index j: it is block `j % n` of epoch `j // n`'s order, n being the blocks of an epoch.
 Which tokens and which noise j stands for depends on (seed, j) alone: not on workers, ranks, batches or restarts.
 
-An objective that mixes denoisers (UL2) needs blocks of several lengths. The number of blocks of each length is then the
-same in every epoch, but which part of the text gets which denoiser is drawn anew in each.
-Shape suffixes: N blocks, L tokens of a block.
+Shape suffixes: B blocks of a batch, L tokens of a block.
 """
 
+import bisect
 import functools
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from torch.utils.data import Dataset
 
+from t5suite.data.block_layouts import BlockLayout
 from t5suite.data.corpus_mixtures import CorpusMixture
 from t5suite.data.permutations import Permutation
-from t5suite.errors import ConfigError, DataError
-
-
-def apportion(num_items: int, weights: Sequence[float]) -> list[int]:
-    """`num_items` shared out in whole numbers after weights (largest remainders; ties to the first).
-
-    >>> apportion(10, [1, 1, 2])
-    [3, 2, 5]
-    """
-    shares = np.asarray(weights, dtype=np.float64) / sum(weights) * num_items
-    counts = np.floor(shares + 1e-9).astype(np.int64)
-    largest = np.argsort(-(shares - counts), kind="stable")[: num_items - int(counts.sum())]
-    counts[largest] += 1
-    return counts.tolist()
-
-
-@dataclass(frozen=True)
-class BlockLayout:
-    """How many blocks of each length fit into a text; `denoisers_N` and `starts_N` say what an epoch's blocks are.
-
-    Args:
-      lengths: tokens of a block, one entry for each denoiser.
-      weights: how often each denoiser is used, in relative numbers of blocks.
-
-    Raises:
-      DataError: the text holds not one whole block.
-    """
-
-    num_tokens: int
-    lengths: tuple[int, ...]
-    weights: tuple[float, ...] = ()
-    counts: tuple[int, ...] = field(init=False)
-
-    def __post_init__(self):
-        lengths, weights = tuple(self.lengths), tuple(self.weights) or (1.0,) * len(self.lengths)
-        if min(lengths) < 1:
-            raise ConfigError(f"blocks of {min(lengths)} tokens: they must have at least 1")
-        if len(weights) != len(lengths) or min(weights) < 0 or sum(weights) <= 0:
-            raise ConfigError(f"weights {weights} for blocks of {lengths} tokens: one positive number for each")
-        object.__setattr__(self, "lengths", lengths)
-        object.__setattr__(self, "weights", weights)
-        object.__setattr__(self, "counts", tuple(_most_blocks(self.num_tokens, lengths, weights)))
-        if self.num_blocks == 0:
-            raise DataError(
-                f"{self.num_tokens} tokens, less than one block of {max(lengths)}: give more text, or lower "
-                "--inputs_length"
-            )
-
-    @property
-    def num_blocks(self) -> int:
-        """Blocks an epoch."""
-        return sum(self.counts)
-
-    @property
-    def num_dropped(self) -> int:
-        """Tokens at the end of the text that make no whole block."""
-        return self.num_tokens - int(np.dot(self.counts, self.lengths))
-
-    def denoisers_N(self, seed: int, epoch: int) -> np.ndarray:
-        """Which denoiser each block of an epoch is for, in the order of the text."""
-        denoisers_N = np.repeat(np.arange(len(self.lengths)), self.counts)
-        return denoisers_N if len(self.lengths) == 1 else _rng(seed, epoch, "denoisers").permutation(denoisers_N)
-
-
-def _most_blocks(num_tokens: int, lengths, weights) -> list[int]:
-    """The largest number of blocks, shared out after the weights, whose tokens the text has."""
-    mean_length = float(np.dot(lengths, weights) / sum(weights))
-    num_blocks = int(num_tokens / mean_length) + len(lengths)
-    while num_blocks and np.dot(apportion(num_blocks, weights), lengths) > num_tokens:
-        num_blocks -= 1
-    return apportion(num_blocks, weights)
-
-
-def _rng(seed: int, epoch: int, purpose: str) -> np.random.Generator:
-    return np.random.default_rng((seed, epoch, *purpose.encode()))
-
+from t5suite.errors import ConfigError
 
 # Up to so many blocks their order is an array (4 MB, 40 ms an epoch); above, it is computed block by block.
 LARGEST_ARRAY = 2**20
@@ -119,14 +44,6 @@ def block_order(seed: int, epoch: int, num_blocks: int) -> np.ndarray | Permutat
     np.random.default_rng((seed, epoch)).shuffle(order)
     order.setflags(write=False)
     return order
-
-
-@functools.lru_cache(maxsize=2)
-def _cuts(layout: BlockLayout, seed: int, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-    """`(starts_N, denoisers_N)` of an epoch's blocks, for blocks of several lengths."""
-    denoisers_N = layout.denoisers_N(seed, epoch)
-    lengths_N = np.asarray(layout.lengths)[denoisers_N]
-    return np.cumsum(lengths_N) - lengths_N, denoisers_N
 
 
 @dataclass(frozen=True)
@@ -221,8 +138,7 @@ class BlockDataset(Dataset):
         if len(self.layout.lengths) == 1:
             length = self.layout.lengths[0]
             return {"input_ids": self.tokens[block * length : (block + 1) * length], "index": index}
-        starts_N, denoisers_N = _cuts(self.layout, self.seed, epoch)
-        start, denoiser = int(starts_N[block]), int(denoisers_N[block])
+        start, denoiser = self.layout.cut_of(block, self.seed, epoch)
         tokens = self.tokens[start : start + self.layout.lengths[denoiser]]
         return {"input_ids": tokens, "index": index, "denoiser": denoiser}
 
@@ -236,6 +152,49 @@ def read_rows(tokens, starts_B, length: int) -> np.ndarray:
     if hasattr(tokens, "rows"):  # a memory-mapped `TokenSequence`
         return tokens.rows(starts_B, length)
     return np.stack([tokens[start : start + length] for start in starts_B.tolist()])
+
+
+class BlocksInOrder(Sequence):
+    """The blocks of several texts, one after the other and numbered, so that their noise is always the same: held out.
+
+    >>> blocks = BlocksInOrder([np.arange(7), np.arange(10, 14)], lengths=(2,), limit=3)
+    >>> len(blocks), [(block["index"], block["input_ids"].tolist()) for block in blocks]
+    (3, [(0, [0, 1]), (2, [4, 5]), (4, [12, 13])])
+
+    They are read where they are asked for.
+
+    Args:
+      lengths, weights: as of a `BlockLayout`.
+      limit: at most so many, evenly spread over the texts.
+    """
+
+    def __init__(self, texts, lengths, weights=(), limit: int | None = None):
+        layouts = [BlockLayout(len(tokens), lengths, weights) for tokens in texts]
+        self.datasets = [BlockDataset(tokens, layout, shuffle=False) for tokens, layout in zip(texts, layouts)]
+        self.ends = np.cumsum([len(dataset) for dataset in self.datasets]).tolist()
+        self.chosen = spread(self.ends[-1] if self.ends else 0, limit)
+
+    def __len__(self):
+        return len(self.chosen)
+
+    def __getitem__(self, number):
+        if isinstance(number, slice):
+            return [self[i] for i in range(*number.indices(len(self)))]
+        index = self.chosen[number]
+        text = bisect.bisect_right(self.ends, index)
+        block = self.datasets[text][index - (self.ends[text - 1] if text else 0)]
+        return {**block, "index": index}
+
+
+def spread(total: int, limit: int | None = None) -> Sequence[int]:
+    """At most `limit` of the numbers below `total`, evenly spread.
+
+    >>> spread(9, 3), spread(3, 9)
+    ([0, 4, 8], range(0, 3))
+    """
+    if limit is None or limit >= total:
+        return range(total)
+    return np.linspace(0, total - 1, limit).astype(int).tolist()
 
 
 class MixedBlocks(Dataset):

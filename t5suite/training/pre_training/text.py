@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Subset
 
-from t5suite.data.blocks import BlockDataset, BlockLayout, MixedBlocks
+from t5suite.data.blocks import BlockDataset, BlockLayout, BlocksInOrder, MixedBlocks, spread
 from t5suite.data.corpora.building import build_corpus
 from t5suite.data.corpora.store import TokenStore
 from t5suite.data.sentence_pairs import SentenceDocuments, SentencePairDataset
@@ -149,7 +149,7 @@ def block_data(
 ) -> Examples:
     """Blocks as long as the collator's objective takes them."""
     shape = {"lengths": tuple(collator.tokens_lengths), "weights": tuple(collator.weights)}
-    held_out = HeldOut(_spread(_in_order(text.validation, shape), max_eval_samples), control_ids)
+    held_out = HeldOut(BlocksInOrder(text.validation, **shape, limit=max_eval_samples), control_ids)
     if not text.train:
         return Examples(None, held_out)
     layouts = [BlockLayout(len(tokens), **shape) for tokens in text.train]
@@ -160,29 +160,13 @@ def block_data(
     return Examples(train, held_out, train.num_blocks)
 
 
-def _in_order(rows, shape) -> list[dict]:
-    """The blocks of all rows in the order of the text, numbered, so that their noise is always the same."""
-    examples = []
-    for tokens in rows:
-        blocks = BlockDataset(tokens, BlockLayout(len(tokens), **shape), shuffle=False)
-        examples += [{**block, "index": len(examples) + i} for i, block in enumerate(blocks)]
-    return examples
-
-
-def _spread(examples: list[dict], limit: int | None) -> list[dict]:
-    """At most `limit` of them, evenly spread over the text."""
-    if limit is None or len(examples) <= limit:
-        return examples
-    return [examples[i] for i in np.linspace(0, len(examples) - 1, limit).astype(int)]
-
-
 def pair_data(text: Text, collator, *, seed: int, control_ids=frozenset(), max_eval_samples=None) -> Examples:
     """Sentence pairs for an encoder-only model."""
     if len(text.train) > 1:
         raise ConfigError("--sentence_pairs reads one corpus: build one of all the files")
     settings = (collator.inputs_length, collator.cls_token_id, collator.sep_token_id, collator.sentence_pairs)
     validation = SentencePairDataset(_sentences(text.validation[0]), *settings, seed=0)
-    held_out = HeldOut(_spread([validation[i] for i in range(len(validation))], max_eval_samples), control_ids)
+    held_out = HeldOut(Subset(validation, spread(len(validation), max_eval_samples)), control_ids)
     if not text.train:
         return Examples(None, held_out)
     train = SentencePairDataset(_sentences(text.train[0]), *settings, seed=seed, num_examples=sys.maxsize)
@@ -238,7 +222,7 @@ def stream_data(
     else:
         limit = max_eval_samples or STREAMED_EVAL_SAMPLES
         rows = [_held_out_tokens(tokenizer, sources[0], validation_fraction, limit * max(shape["lengths"]))]
-    held_out = HeldOut(_spread(_in_order(rows, shape), max_eval_samples), control_ids)
+    held_out = HeldOut(BlocksInOrder(rows, **shape, limit=max_eval_samples), control_ids)
     examples = Examples(None, held_out)
     described["examples"] = examples.counts()
     if not trains:
