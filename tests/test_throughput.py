@@ -5,6 +5,7 @@ from unittest import mock
 
 import torch
 from absl.testing import absltest, parameterized
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -15,6 +16,7 @@ from transformers import (
 )
 
 from t5suite.errors import ConfigError
+from t5suite.training.memory_summary import checkpoint_layers
 from t5suite.training.monitoring import throughput
 
 
@@ -97,6 +99,80 @@ class ManyShapesTest(parameterized.TestCase):
         found = throughput.ForwardFlops(model)
         self.assert_as_counted(model, ["input_ids", "decoder_input_ids"], len(self.SHAPES) + len(throughput.PROBES))
         self.assertEmpty(found._fitted(("input_ids", "decoder_input_ids")))
+
+
+class StepFlopsTest(parameterized.TestCase):
+    """Forward and backward pass, with what is trained."""
+
+    SHAPES = {"input_ids": (2, 24), "decoder_input_ids": (2, 7)}
+    SIZES = dict(d_model=32, d_kv=8, d_ff=64, num_layers=2, num_decoder_layers=1, num_heads=2)
+
+    def counted_anew(self, model):
+        """As torch counts it where both passes run, attention as plain products."""
+        model.set_attn_implementation("eager")
+        with torch.device("meta"):
+            inputs = {name: torch.zeros(shape, dtype=torch.long) for name, shape in self.SHAPES.items()}
+            with FlopCounterMode(display=False) as counter:
+                model(**inputs).logits.sum().backward()
+        return counter.get_total_flops()
+
+    def test_three_passes_where_everything_is_trained(self):
+        model = t5(**self.SIZES)
+        found = throughput.StepFlops(model)(self.SHAPES)
+        self.assertEqual(found, 3 * 2 * t5_formula(model.config, 24, 7))
+        self.assertEqual(found, self.counted_anew(model))
+
+    @parameterized.parameters("encoder", "decoder", "encoder.block.0", "shared")
+    def test_less_where_a_part_is_frozen(self, part):
+        model = t5(**self.SIZES)
+        for name, parameter in model.named_parameters():
+            if name.startswith(part) and parameter is not model.shared.weight:
+                parameter.requires_grad_(False)
+        found = throughput.StepFlops(model)(self.SHAPES)
+        self.assertEqual(found, self.counted_anew(model))
+        whole = throughput.StepFlops(t5(**self.SIZES))(self.SHAPES)
+        self.assertEqual(found < whole, part != "shared")
+
+    def test_a_frozen_encoder_costs_one_pass(self):
+        model = t5(**self.SIZES)
+        model.requires_grad_(False)
+        model.decoder.requires_grad_(True)
+        model.shared.requires_grad_(False)
+        whole, frozen = throughput.StepFlops(t5(**self.SIZES)), throughput.StepFlops(model)
+        # Twice as many inputs: what the encoder does more is one pass of three.
+        longer = {**self.SHAPES, "input_ids": (2, 48)}
+        config = model.config
+        d, i, f = config.d_model, config.num_heads * config.d_kv, config.d_ff
+        of_encoder = lambda S: 2 * config.num_layers * (2 * S * (4 * d * i + 2 * d * f) + 4 * S * S * i)
+        self.assertLess(frozen(longer) - frozen(self.SHAPES), whole(longer) - whole(self.SHAPES))
+        difference = (whole(longer) - frozen(longer)) - (whole(self.SHAPES) - frozen(self.SHAPES))
+        # What keys and values pass back to the encoder is left out, too.
+        passed_back = 2 * config.num_decoder_layers * 2 * 24 * 2 * d * i
+        self.assertEqual(difference, 2 * (of_encoder(48) - of_encoder(24)) + passed_back)
+
+    def test_below_an_adapter_gradients_pass_through_and_none_is_made(self):
+        import peft
+
+        config = peft.LoraConfig(task_type="SEQ_2_SEQ_LM", r=2, target_modules=["q", "v"])
+        with torch.device("meta"):
+            model = peft.get_peft_model(t5(**self.SIZES), config)
+        found = throughput.StepFlops(model)(self.SHAPES)
+        forward = throughput.ForwardFlops(t5(**self.SIZES))(self.SHAPES)
+        # Attention's products have two gradients and no weights.
+        attention = 2 * (4 * 24 * 24 * 16 * 2 + 4 * 7 * 7 * 16 + 4 * 7 * 24 * 16)
+        self.assertEqual(found, 2 * forward + attention)
+
+    def test_checkpointing_computes_again_and_counts_once(self):
+        model = t5(**self.SIZES)
+        whole = throughput.StepFlops(model)(self.SHAPES)
+        checkpoint_layers(model)
+        self.assertEqual(throughput.StepFlops(model.train())(self.SHAPES), whole)
+
+    @parameterized.parameters("sdpa", "eager", "flex_attention")
+    def test_attention_counts_whatever_computes_it(self, implementation):
+        model = t5(**self.SIZES)
+        model.config._attn_implementation = implementation
+        self.assertEqual(throughput.ForwardFlops(model)(self.SHAPES), 2 * t5_formula(model.config, 24, 7))
 
 
 class PeakTest(parameterized.TestCase):

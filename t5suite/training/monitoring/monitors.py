@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import torch
 from transformers import TrainerCallback
 
-from t5suite.training.monitoring.throughput import ForwardFlops, utilisation
+from t5suite.training.monitoring.throughput import StepFlops, utilisation
 
 logger = logging.getLogger(__name__)
 
@@ -102,9 +102,9 @@ class StepMonitor(TrainerCallback):
         self._unreported = tokens if self._unreported is None else self._unreported + tokens
 
     def _flops(self, model, shapes: dict[str, tuple]) -> int:
-        """FLOPs of a forward pass; an architecture that cannot be counted is told of once, and has no MFU."""
+        """FLOPs of both passes; an architecture that cannot be counted is told of once, and has no MFU."""
         try:
-            self._flops_of = self._flops_of or ForwardFlops(model)
+            self._flops_of = self._flops_of or StepFlops(model)
             return self._flops_of(shapes)
         except (RuntimeError, NotImplementedError, ValueError, TypeError, AttributeError) as error:
             logger.warning("FLOPs of %s cannot be counted, so there is no MFU: %s", type(model).__name__, error)
@@ -134,7 +134,7 @@ class StepMonitor(TrainerCallback):
         if self.keeps_count:
             rates["tokens_seen"] = state.num_input_tokens_seen
         if self.flops and self.peak is not None:
-            rates["mfu"] = 100 * utilisation(3 * self.flops / seconds, self.peak)
+            rates["mfu"] = 100 * utilisation(self.flops / seconds, self.peak)
         rates["data_wait"] = 100 * min(self.waited / seconds, 1.0)
         rates["peak_memory_gb"] = peak_memory(self.device) / 1e9
         rates["seconds_left"] = max(state.max_steps - state.global_step, 0) * seconds / steps

@@ -7,7 +7,8 @@
     0.501
 
 Model FLOP/s utilisation (MFU, arXiv:2204.02311 appendix B) = 3 x forward FLOPs x examples / (seconds x peak): the
-backward pass costs twice the forward one; recomputation (gradient checkpointing) does not count. The forward FLOPs are
+backward pass costs twice the forward one where all weights are trained, and what `StepFlops` counts where some are
+frozen; recomputation (gradient checkpointing) does not count, and padding does, as the device computes it. FLOPs are
 counted by `torch.utils.flop_counter` over the model's real operations on the meta device, where nothing is computed.
 For T5 that is, with S inputs, T targets, d = d_model, i = num_heads d_kv, f = d_ff, m = 2 matrices of the feed-forward
 layer (3 if gated), E and D layers, vocabulary V (checked to the last digit by `tests/test_throughput.py`):
@@ -19,11 +20,14 @@ layer (3 if gated), E and D layers, vocabulary V (checked to the last digit by `
 HF's own `total_flos` (6 x parameters x input tokens) is 1.43 times too high for T5 v1.1 base at 512 to 114.
 """
 
+import copy
+
 import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from t5suite.errors import ConfigError
+from t5suite.models.cached_prompts import plain
 
 # Dense bf16 tensor-core peaks in FLOP/s, from the vendors' data sheets, by a part of the device's name; the first match
 # counts. Runs in float32 or TF32 are held against the same peak: it is what the device could do.
@@ -72,8 +76,12 @@ class ForwardFlops:
     """
 
     def __init__(self, model):
+        inner = plain(model)
+        config = copy.deepcopy(inner.config)
+        # Of all implementations the one whose matrix products are all seen: kernels of one's own are not counted.
+        config._attn_implementation = "eager"
         with torch.device("meta"):
-            self._twin = type(model)(model.config).eval()
+            self._twin = type(inner)(config).eval()
         self._known: dict[tuple, int] = {}
         self._polynomial = None
 
@@ -108,6 +116,40 @@ class ForwardFlops:
         coefficients = np.linalg.lstsq(terms[:-1], counts[:-1], rcond=None)[0]
         holds = np.allclose(terms @ coefficients, counts, rtol=1e-9)
         return coefficients if holds else np.empty(0)
+
+
+class StepFlops(ForwardFlops):
+    """Of forward and backward pass, with the weights that a model trains: frozen ones have no gradients to compute.
+
+    >>> shapes = {"input_ids": (32, 57), "decoder_input_ids": (32, 4)}
+    >>> StepFlops(t5_v1_1_base)(shapes) == 3 * ForwardFlops(t5_v1_1_base)(shapes)         # where all are trained
+    True
+
+    An adapter's own products are left out; what lies below it passes gradients on.
+    """
+
+    def __init__(self, model):
+        super().__init__(model)
+        self._everything = all(parameter.requires_grad for parameter in model.parameters())
+        trained = {name.replace(".base_layer", "") for name, p in plain(model).named_parameters() if p.requires_grad}
+        for name, parameter in self._twin.named_parameters():
+            parameter.requires_grad_(name in trained)
+        if plain(model) is not model:
+            for module in self._twin.modules():
+                if isinstance(module, torch.nn.Embedding):
+                    module.register_forward_hook(lambda module, inputs, found: found.detach().requires_grad_())
+
+    def counted(self, shapes: dict[str, tuple[int, ...]]) -> int:
+        """The operations of both passes over these shapes."""
+        if self._everything:
+            return 3 * super().counted(shapes)
+        with torch.device("meta"):
+            inputs = {name: torch.zeros(shape, dtype=torch.long) for name, shape in shapes.items()}
+            with FlopCounterMode(display=False) as counter:
+                found = self._twin(**inputs)
+                sum(found[name].sum() for name in found if "logits" in name).backward()
+        self._twin.zero_grad(set_to_none=True)
+        return counter.get_total_flops()
 
 
 def _terms(lengths: tuple[int, ...]) -> np.ndarray:
