@@ -1,7 +1,9 @@
 """Flat arrays -> batches: equal to padding row by row, for every family, however the rows come and are loaded."""
 
 import itertools
+from unittest import mock
 
+import guarded_trainer
 import numpy as np
 import torch
 from absl.testing import parameterized
@@ -14,6 +16,7 @@ from t5suite.data.loading import EpochDataLoader
 from t5suite.data.samplers import GlobalBatchSampler, length_grouped_order, shuffled_order
 from t5suite.data.shapes import choose_widths, with_few_shapes
 from t5suite.errors import ConfigError
+from t5suite.models.fast_masks import UNPADDED
 from t5suite.training.losses import token_loss
 
 PAD, START = 3, 7
@@ -139,6 +142,37 @@ class LoaderTest(parameterized.TestCase):
         for batches, drawn in found[1:]:
             self.assertTrue(all(torch.equal(a, b) for a, b in zip(batches, found[0][0], strict=True)))
             self.assertTrue(torch.equal(drawn, found[0][1]))
+
+    def test_batches_are_looked_at_before_they_leave_the_host(self):
+        seen = []
+        loader = self.loader(device=torch.device("meta"), on_host=lambda batch: seen.append(batch) or {**batch, "n": 1})
+        batch = next(iter(loader))
+        self.assertEqual({tensor.device.type for tensor in seen[0].values()}, {"cpu"})
+        self.assertEqual((batch.pop("n"), {tensor.device.type for tensor in batch.values()}), (1, {"meta"}))
+
+    def test_a_trainer_s_masks_are_made_ready_on_whatever_device(self):
+        """On a GPU, too, the host must say which batches have no padding, before they are there."""
+        loader = guarded_trainer.make().get_train_dataloader()
+        for device in (None, torch.device("meta")):
+            loader.device = device
+            batches = list(loader)
+            self.assertEqual({type(batch[UNPADDED]) for batch in batches}, {bool})
+        self.assertEqual({batch["input_ids"].device.type for batch in batches}, {"meta"})
+
+    @parameterized.parameters(0, 1)
+    def test_a_gpu_is_given_pinned_batches_and_nobody_waits(self, workers):
+        """Batches of the training process are pinned here; those of workers, by the loader's thread."""
+        pinned, sent = [], []
+        loader = self.loader(device=torch.device("cuda"), pin_memory=True, num_workers=workers)
+        self.assertEqual((loader.pins_here, loader.pin_memory), (workers == 0, workers > 0))
+        loader.pin_memory = False  # there is no GPU here that the thread could pin for
+        with (
+            mock.patch.object(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor) or tensor),
+            mock.patch.object(torch.Tensor, "to", lambda tensor, *a, **k: sent.append((a, k)) or tensor),
+        ):
+            batch = next(iter(loader))
+        self.assertLen(pinned, 0 if workers else len(batch))
+        self.assertEqual(sent, [((torch.device("cuda"),), {"non_blocking": True})] * len(batch))
 
     def test_batches_go_to_the_device(self):
         batch = next(iter(self.loader(device=torch.device("meta"))))

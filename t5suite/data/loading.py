@@ -8,7 +8,7 @@ A batch of `TokenArrays` takes about 60 microseconds to make: it is made here, w
 the last one. Workers are for collators and transforms that take longer (`--dataloader_num_workers`).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch.utils.data import DataLoader
@@ -22,9 +22,11 @@ class EpochDataLoader(DataLoader):
     Args:
       device: where batches go; a GPU is given them from pinned memory, and nothing waits for the copy. They stay where
         they are made without it.
+      on_host: what a batch goes through before: whoever looked at it on the GPU would wait for all that goes before.
     """
 
-    def __init__(self, *args, device: torch.device | None = None, **kwargs):
+    def __init__(self, *args, device: torch.device | None = None, on_host: Callable | None = None, **kwargs):
+        self.on_host = on_host
         self.device = device if device is not None and device.type != "cpu" else None
         pin_memory = kwargs.pop("pin_memory", False) and self.device is not None and self.device.type == "cuda"
         self.pins_here = pin_memory and not kwargs.get("num_workers")
@@ -33,6 +35,7 @@ class EpochDataLoader(DataLoader):
 
     def __iter__(self) -> Iterator[dict]:
         batches = self._made_here() if self.num_workers == 0 else self._made_by_workers()
+        batches = batches if self.on_host is None else map(self.on_host, batches)
         return batches if self.device is None else (self._on_device(batch) for batch in batches)
 
     def _made_by_workers(self) -> Iterator[dict]:

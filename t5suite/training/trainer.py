@@ -22,6 +22,7 @@ from t5suite.data.loading import EpochDataLoader
 from t5suite.data.samplers import GlobalBatchSampler, shifted_order
 from t5suite.errors import ConfigError
 from t5suite.models.fast_masks import note_padding, ready_masks, takes_ready_masks
+from t5suite.models.joined_products import join_products
 from t5suite.models.quick_dropout import quicken_dropout
 from t5suite.training.chunked_loss import ChunkedLoss
 from t5suite.training.cuda_graphs import GraphedSteps
@@ -117,6 +118,7 @@ class SuiteTrainer(
         heed_use_cache(self.model, args.use_cache)
         if args.torch_compile:
             keep_compiled(getattr(args, "compile_cache", None))
+            join_products((args.bf16 or args.fp16) and getattr(args, "join_products", True))
         self.chunk_loss()
         self._counted_parameters = None
         # Our labels stand below the token that predicts them, in every family: each of them counts. Left alone,
@@ -188,6 +190,7 @@ class SuiteTrainer(
             pin_memory=args.dataloader_pin_memory,
             persistent_workers=args.dataloader_persistent_workers and args.dataloader_num_workers > 0,
             device=args.device,
+            on_host=note_padding if takes_ready_masks(self.model) else None,
         )
 
     def epoch_length(self) -> int:
