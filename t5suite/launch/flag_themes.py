@@ -151,6 +151,7 @@ THEMES = {
         "torch_compile": "Compile the model: minutes at the start, faster steps.",
         "torch_compile_mode": "How: reduce-overhead records CUDA graphs of a few shapes (max-autotune, too).",
         "compile_cache": None,
+        "join_products": None,
         "length_buckets": None,
         "pack_rows": None,
         "token_cache": None,

@@ -22,7 +22,6 @@ from t5suite.data.loading import EpochDataLoader
 from t5suite.data.samplers import GlobalBatchSampler, shifted_order
 from t5suite.errors import ConfigError
 from t5suite.models.fast_masks import note_padding, ready_masks, takes_ready_masks
-from t5suite.models.joined_products import join_products
 from t5suite.models.quick_dropout import quicken_dropout
 from t5suite.training.chunked_loss import ChunkedLoss
 from t5suite.training.cuda_graphs import GraphedSteps
@@ -118,6 +117,8 @@ class SuiteTrainer(
         heed_use_cache(self.model, args.use_cache)
         if args.torch_compile:
             keep_compiled(getattr(args, "compile_cache", None))
+            from t5suite.models.joined_products import join_products  # with it comes torch's compiler
+
             join_products((args.bf16 or args.fp16) and getattr(args, "join_products", True))
         self.chunk_loss()
         self._counted_parameters = None
