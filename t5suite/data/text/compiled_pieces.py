@@ -15,7 +15,7 @@ by itself is the reference's, whole words at a time:
 What becomes of every other character is asked of the tokenizer's own normaliser, character by character, when the
 engine is made. Source: `tokenizers`, models/unigram/model.rs, `encode_optimized`; normalizers/precompiled.rs.
 
-Shape suffixes: V pieces, E places for edges, T texts, R regions, N ids.
+Shape suffixes: V pieces, N places for nodes, T texts, R regions; of ids, too, N.
 """
 
 import base64
@@ -29,14 +29,18 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from t5suite.data.compiled_loops import announce_compilation
+from t5suite.data.compiled_loops import announce_compilation
 from t5suite.errors import ConfigError
 
 INSTALL = "pip install 't5suite[speed]'"
-WORDS_KEPT = 1 << 16  # places for words; half of them are used
-IDS_KEPT = 1 << 18
+WORDS_KEPT = 1 << 18  # places for words; half of them are used
+IDS_KEPT = 1 << 20
 LONGEST_WORD = 4096  # bytes
 BYTES_AT_ONCE = 1 << 20
+PLACES_A_BYTE = 4  # of the pieces, at most
 MOST_BYTES, MOST_CHARACTERS = 32, 4  # of what one character becomes
+PADDING = b"\n" * 17  # what may be read behind the last text
 UNK_PENALTY = 10.0  # below the lowest score, models/unigram/model.rs
 UNDERLINE = "\u2581"
 # First and last characters that stand alone: of two of them, or of one and an ASCII character, none makes a cluster
@@ -76,6 +80,7 @@ class CompiledEngine:
             raise ConfigError(reason)
         from t5suite.data.text import numba_pieces
 
+        announce_compilation()
         self.reference = reference
         self._encode_bytes = numba_pieces.encode_bytes
         self._rules = character_rules(settings["normalizer"], numba_pieces)
@@ -84,7 +89,7 @@ class CompiledEngine:
         self._memory = (
             np.zeros((WORDS_KEPT, 4), np.uint64), np.zeros(IDS_KEPT, np.int32), np.zeros(2, np.int64),
         )  # fmt: skip
-        room = LONGEST_WORD + 2 * MOST_BYTES
+        room = LONGEST_WORD + numba_pieces.ROOM
         self._scratch = (np.zeros(room), np.zeros(room, np.int32), np.zeros(room, np.int32))
         self._word = np.zeros(room, np.uint8)
         self._lock = threading.Lock()
@@ -109,7 +114,7 @@ class CompiledEngine:
         for part, raw in parts_of(texts):
             left += sum(len(raw[number]) for number in self._with_added_tokens(part))
             total += sum(map(len, raw))
-            regions_R = self._compiled(np.frombuffer(b"".join(raw), np.uint8), _offsets([len(text) for text in raw]))[2]
+            regions_R = self._compiled(*joined(raw))[2]
             left += int((regions_R[:, 1] - regions_R[:, 0]).sum())
         return left / max(total, 1)
 
@@ -118,7 +123,7 @@ class CompiledEngine:
         whole = self._with_added_tokens(texts)
         for number in whole:
             raw[number] = b""
-        data, bounds_T = np.frombuffer(b"".join(raw), np.uint8), _offsets([len(text) for text in raw])
+        data, bounds_T = joined(raw)
         ids_N, ends_T, regions_R = self._compiled(data, bounds_T)
         counts_T = np.diff(ends_T, prepend=0)
         if not len(regions_R) and not whole:
@@ -138,13 +143,15 @@ class CompiledEngine:
 
     def _compiled(self, data, bounds_T):
         """Ids, the number of them at the end of each text, and the regions that are left out."""
-        ids = np.empty(MOST_CHARACTERS * len(data) + 1, np.int32)  # untouched memory costs nothing
+        eights = np.ndarray((len(data) - 7,), np.uint64, data, 0, (1,))
+        ids = np.empty(MOST_CHARACTERS * len(data), np.int32)  # untouched memory costs nothing
         ends_T = np.empty(len(bounds_T) - 1, np.int64)
         regions_R = np.empty((len(data) // 2 + len(bounds_T), 3), np.int64)
         with self._lock:
             count, num_regions = self._encode_bytes(
-                data, bounds_T, self._rules, self._trie, self._memory, self._scratch, self._word, ids, ends_T, regions_R
-            )
+                data, eights, bounds_T, self._rules, self._trie, self._memory, self._scratch, self._word, ids, ends_T,
+                regions_R,
+            )  # fmt: skip
         return ids[:count].copy(), ends_T, regions_R[:num_regions]
 
 
@@ -184,8 +191,8 @@ def pattern_of(added_tokens: list[dict]) -> re.Pattern | None:
     return re.compile("|".join(map(re.escape, contents))) if contents else None
 
 
-def character_rules(normalizer: dict | None, kernel) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What becomes of each character: `(kinds of ASCII, places of others, what these become)`, as the kernel reads it.
+def character_rules(normalizer: dict | None, kernel) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
+    """What becomes of each character: `(kinds of ASCII, places of others, what these become, whether ASCII is plain)`.
 
     A character that becomes several words, too much, or U+2581 is left to the reference.
     """
@@ -211,7 +218,8 @@ def character_rules(normalizer: dict | None, kernel) -> tuple[np.ndarray, np.nda
             if unicodedata.category(chr(code)) != "Cn":  # what is not assigned yet may become a mark
                 places[code] = len(written) << 8 | len(as_bytes)
                 written += as_bytes
-    return kinds, places, np.frombuffer(bytes(written) or b"\0", np.uint8)
+    is_plain = bool((kinds[33:127] == kernel.KEEP).all() and (kinds[[10, 32]] == kernel.SPACE).all())
+    return kinds, places, np.frombuffer(bytes(written) or b"\0", np.uint8), is_plain
 
 
 def _normaliser(normalizer: dict | None) -> Callable[[str], str]:
@@ -222,17 +230,20 @@ def _normaliser(normalizer: dict | None) -> Callable[[str], str]:
     return tokenizers.normalizers.Precompiled(base64.b64decode(normalizer["precompiled_charsmap"])).normalize_str
 
 
-def trie_of(model: dict, kernel) -> tuple:
-    """`(edges, ids of the pieces that end at each node, scores, id of the unknown, its score)`."""
-    pieces = {piece.encode("utf-8", "surrogatepass"): number for number, (piece, _) in enumerate(model["vocab"])}
+def trie_of(model: dict, kernel) -> tuple[np.ndarray, np.ndarray, int, float]:
+    """`(nodes, scores, id of the unknown, its score)`.
+
+    Raises ConfigError where the pieces need too much room.
+    """
+    numbers = {piece.encode("utf-8", "surrogatepass"): number for number, (piece, _) in enumerate(model["vocab"])}
+    pieces = sorted(numbers)
     scores_V = np.array([score for _, score in model["vocab"]], dtype=np.float64)
     data, bounds_V = np.frombuffer(b"".join(pieces), np.uint8), _offsets([len(piece) for piece in pieces])
-    ids_V = np.fromiter(pieces.values(), np.int32, len(pieces))
-    edges_E = np.zeros(_power_of_two(2 * len(data)), np.uint64)
-    num_nodes = len(kernel.make_trie(data, bounds_V, ids_V, edges_E))
-    edges_E = np.zeros(_power_of_two(2 * num_nodes), np.uint64)  # pieces share what they begin with
-    node_ids_N = kernel.make_trie(data, bounds_V, ids_V, edges_E)
-    return edges_E, node_ids_N, scores_V, model["unk_id"], float(scores_V.min()) - UNK_PENALTY
+    nodes_N = np.zeros((PLACES_A_BYTE * len(data) + 1024, kernel.NODE), np.int32)
+    num_places = kernel.fill_trie(data, bounds_V, np.array([numbers[piece] for piece in pieces], np.int32), nodes_N)
+    if num_places < 0:
+        raise ConfigError("its pieces need too much room")
+    return nodes_N[: num_places + 256].copy(), scores_V, model["unk_id"], float(scores_V.min()) - UNK_PENALTY
 
 
 def parts_of(texts: Sequence[str]) -> Iterator[tuple[Sequence[str], list[bytes]]]:
@@ -252,6 +263,15 @@ def parts_of(texts: Sequence[str]) -> Iterator[tuple[Sequence[str], list[bytes]]
         yield texts[first:], raw
 
 
+def joined(raw: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
+    """`(bytes, where each text begins)`: texts with a line's end behind each, and more of them behind the last.
+
+    >>> joined([b"ab", b"c"])[1]
+    array([0, 3, 5])
+    """
+    return np.frombuffer(b"\n".join(raw) + PADDING, np.uint8), _offsets([len(text) + 1 for text in raw])
+
+
 def inserted(ids_N: np.ndarray, places: Sequence[int], rows: Sequence[Sequence[int]]) -> np.ndarray:
     """The ids with each row put in before the id at its place; rows of one place in their order.
 
@@ -267,7 +287,3 @@ def inserted(ids_N: np.ndarray, places: Sequence[int], rows: Sequence[Sequence[i
 
 def _offsets(lengths: Sequence[int]) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
-
-
-def _power_of_two(count: int) -> int:
-    return 1 << max(count - 1, 1).bit_length()
