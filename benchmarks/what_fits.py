@@ -41,7 +41,7 @@ def peaks(model_name: str, batch_size: int, source_length: int, target_length: i
         model = change(model)
         if load.gradient_checkpointing:
             checkpoint_layers(model)
-        step = training_step(model, load, autocast=dtype is None)
+        step = training_step(model, load, autocast=dtype is None, gpu=True, chunked=dtype is None)
         run = rehearse(model, step, gpu=True, dtype=dtype, keep_gradients=dtype is None)
         for way, (rehearsal, settings) in WAYS.items():
             if rehearsal == name:
