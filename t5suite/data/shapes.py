@@ -93,8 +93,9 @@ def with_few_shapes(
     shaped = replace(collator, widths=widths, target_widths=target_widths, num_rows=batch_size)
     padded = sum(_widths_of(batch_lengths(inputs, epoch, batch_size * world_size), widths)) * batch_size * world_size
     logger.info(
-        "batches have %d shapes, %d rows of %s tokens%s; %.0f%% of their input tokens are no padding",
+        "batches have %d shape%s, %d rows of %s tokens%s; %.0f%% of their input tokens are no padding",
         shaped.num_shapes,
+        "s" if shaped.num_shapes > 1 else "",
         batch_size,
         ", ".join(map(str, widths)),
         f" to {', '.join(map(str, target_widths))}" if target_widths else "",

@@ -42,7 +42,7 @@ TRAINING_FLAGS = (
     "optim_args schedule lr_scheduler_kwargs clip_grad_value max_grad_norm max_minutes reset extend allow_changed "
     "trust_checkpoint max_skipped_updates loss_spikes update_checks deepspeed fsdp fsdp_config freeze freeze_regex "
     "unfreeze_regex data_sampling_proportion neftune_noise_alpha profile batch_metrics callbacks push_to_hub "
-    "peak_tflops loss_chunk_tokens"
+    "peak_tflops loss_chunk_tokens pack_rows row_inputs_length row_targets_length"
 ).split()
 
 
