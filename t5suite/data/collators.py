@@ -42,7 +42,10 @@ class Seq2SeqCollator:
             labels_BT = rows.labels.padded(IGNORED, self.mask(rows.labels, self.target_widths))
             read_BT = np.empty_like(labels_BT)  # as `shift_right`, in a third of its time
             read_BT[:, 0] = self.decoder_start_token_id
-            read_BT[:, 1:] = np.where(labels_BT[:, :-1] == IGNORED, self.pad_token_id, labels_BT[:, :-1])
+            if self.pad_token_id == 0:
+                np.maximum(labels_BT[:, :-1], 0, out=read_BT[:, 1:])  # IGNORED is the only one below 0
+            else:
+                read_BT[:, 1:] = np.where(labels_BT[:, :-1] == IGNORED, self.pad_token_id, labels_BT[:, :-1])
             batch["labels"], batch["decoder_input_ids"] = torch.from_numpy(labels_BT), torch.from_numpy(read_BT)
         return self.filled(batch)
 
