@@ -31,7 +31,7 @@ MODULES = {
     "startup": "from the start of a process to its answer (S)",
     "fine_tuning": "an epoch of fine-tuning (C5)",
     "fine_tuning_collator": "a fine-tuning batch (C7)",
-    "evaluation": "a fine-tuned T5's answers to 512 rows (C6)",
+    "evaluation": "a fine-tuned T5's answers to 512 rows (C6); to a split, on a GPU (H5; on a CPU a trial)",
 }
 
 
