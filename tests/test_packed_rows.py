@@ -140,6 +140,12 @@ class ShapesTest(parameterized.TestCase):
         others = sum(np.minimum(*(np.where(needed <= c, c, 32) for c in (counts[0], needed.max()))))
         self.assertLessEqual(padded, others)
 
+    @parameterized.parameters((1, True), (2, False))
+    def test_one_shape_is_warned_of(self, most, warns):
+        with self.assertLogs("t5suite.data.packed_rows", "INFO") as logs:
+            with_packed_rows(Seq2SeqCollator(PAD, START), examples(), shuffled_order(300, 0), 8, most)
+        self.assertEqual(any("choose 2 or more" in line for line in logs.output), warns)
+
     @parameterized.parameters(("inputs", (39, None)), ("targets", (None, 6)))
     def test_rows_shorter_than_an_example_are_refused(self, side, row_lengths):
         with self.assertRaisesRegex(ConfigError, f"--row_{side}_length .*the longest example has"):

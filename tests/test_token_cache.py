@@ -71,6 +71,13 @@ class TokenCacheTest(parameterized.TestCase):
         with mock.patch.object(token_cache, "code_digest", lambda: "a later version"):
             self.assertIsNotNone(self.cache.get("key", lambda: arrays(True)).token_type_ids)
 
+    def test_another_version_of_the_tokenizers_is_other_code(self):
+        self.addCleanup(token_cache.code_digest.cache_clear)
+        before = token_cache.code_digest()
+        token_cache.code_digest.cache_clear()
+        with mock.patch("importlib.metadata.version", return_value="99"):
+            self.assertNotEqual(token_cache.code_digest(), before)
+
     @parameterized.parameters("torn", "missing", "not numpy's", "offsets of another")
     def test_what_is_damaged_is_made_anew(self, damage):
         self.cache.get("key", arrays)

@@ -137,6 +137,12 @@ def with_packed_rows(
     row_lengths = choose_row_lengths(lengths_N2, order(0), batch_size, row_lengths)
     needed, tokens = packed_on_trial(lengths_N2, order(0), batch_size, row_lengths, MANY_TRIALS)
     counts = choose_counts(needed, batch_size, most) if most else ()
+    if counts and needed.max() < counts[0]:
+        logger.warning(
+            "--length_buckets %d: the one shape must have a row for each example, and packing gains nothing; choose 2 "
+            "or more",
+            most,
+        )
     names = ("pad_token_id", "decoder_start_token_id", "pad_to_multiple_of")
     shared = {name: getattr(collator, name) for name in names}
     packed = PackedRowsCollator(**shared, row_lengths=row_lengths, row_counts=counts)

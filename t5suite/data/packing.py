@@ -36,14 +36,11 @@ def pack_examples(lengths_B2, row_lengths):
     lengths, room, rows = lengths_B2.tolist(), [], [0] * len(lengths_B2)
     for example in order:
         inputs, targets = lengths[example]
-        for row, left in enumerate(room):
-            if left[0] >= inputs and left[1] >= targets:
-                break
-        else:
-            row, left = len(room), row_lengths.tolist()
-            room.append(left)
-        left[0] -= inputs
-        left[1] -= targets
+        row = next((row for row, left in enumerate(room) if left[0] >= inputs and left[1] >= targets), len(room))
+        if row == len(room):
+            room.append(row_lengths.tolist())
+        room[row][0] -= inputs
+        room[row][1] -= targets
         rows[example] = row
     rows_B = np.array(rows, dtype=np.int64)
     _, first, numbers_B = np.unique(rows_B, return_index=True, return_inverse=True)

@@ -12,6 +12,7 @@ makes it while the others wait at a lock. Files are mapped, not read: ranks and 
 
 import functools
 import hashlib
+import importlib.metadata
 import logging
 import os
 import shutil
@@ -72,10 +73,14 @@ def _library_folder() -> Path | None:
 
 @functools.cache
 def code_digest() -> str:
-    """A hash of the code that makes texts of rows and ids of texts: what an older one made is not taken."""
+    """A hash of the code that makes texts of rows and ids of texts: what an older one made is not taken.
+
+    The key has the tokenizer's own settings beside it; this has the version of the library that heeds them.
+    """
     root = Path(__file__).resolve().parent.parent
     files = [*sorted((root / "tasks").rglob("*.py")), root / "data" / "encodings.py"]
-    return hashlib.sha256(b"\x00".join(path.read_bytes() for path in files)).hexdigest()
+    parts = [path.read_bytes() for path in files] + [importlib.metadata.version("tokenizers").encode()]
+    return hashlib.sha256(b"\x00".join(parts)).hexdigest()
 
 
 def write_arrays(place: Path, arrays: TokenArrays) -> None:
