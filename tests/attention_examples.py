@@ -1,6 +1,9 @@
 """Attention with a bias as it is written down, and inputs for it."""
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from t5suite.models.attention.implementations import set_attention
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # B, H, T, S, W, biases (0: none, 1: shared, 2: one a row), mask, causal.
@@ -50,3 +53,15 @@ def with_gradients(attend, tensors, gradient):
     tensors = [t if t is None else t.detach().requires_grad_() for t in tensors]
     found = attend(*tensors)
     return [found, *torch.autograd.grad(found, [t for t in tensors if t is not None], gradient)]
+
+
+def flops_without_values(kernel: str) -> int:
+    """Of a T5's forward and backward pass on the meta device."""
+    from tests.test_quick_attention import pair
+
+    _, model = pair()
+    set_attention(model.to("meta"), kernel)
+    ids = torch.ones(2, 6, dtype=torch.long, device="meta")
+    with FlopCounterMode(display=False) as counter:
+        model(input_ids=ids, decoder_input_ids=ids[:, :4]).logits.sum().backward()
+    return counter.get_total_flops()

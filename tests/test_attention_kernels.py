@@ -12,7 +12,7 @@ from t5suite.errors import ConfigError
 from t5suite.models.attention.flex import flex_attend
 from t5suite.models.attention.implementations import set_attention, why_not
 from t5suite.models.fast_masks import note_padding, ready_masks
-from tests.attention_examples import CASES, example, step_by_step, with_gradients
+from tests.attention_examples import CASES, example, flops_without_values, step_by_step, with_gradients
 from tests.test_fast_masks import batch_of
 from tests.test_quick_attention import pair
 
@@ -46,6 +46,10 @@ class FlexTest(parameterized.TestCase):
         with torch.no_grad():
             for ready in (batch, ready_masks(note_padding(batch))):
                 torch.testing.assert_close(twin(**ready).logits, model(**batch).logits, rtol=1e-4, atol=1e-5)
+
+    def test_without_values_the_same_operations_are_counted(self):
+        counts = [flops_without_values("sdpa"), flops_without_values("flex_attention")]
+        self.assertEqual(*counts)
 
     @pytest.mark.slow
     def test_transformers_flex_still_reads_out_of_bounds(self):

@@ -16,7 +16,7 @@ from absl.testing import parameterized
 from t5suite.models.attention.implementations import kernel_of, set_attention
 from t5suite.models.fast_masks import note_padding, ready_masks
 from t5suite.models.packed_t5 import accept_packed_batches
-from tests.attention_examples import CASES, DEVICE, example, step_by_step, with_gradients
+from tests.attention_examples import CASES, DEVICE, example, flops_without_values, step_by_step, with_gradients
 from tests.test_fast_masks import batch_of, trained
 from tests.test_quick_attention import packed_batch, pair
 
@@ -125,6 +125,10 @@ class ModelTest(parameterized.TestCase):
 
     def test_masks_of_the_host_serve(self):
         self.check(*self.attending(), batch_of([6, 3]), lambda batch: ready_masks(note_padding(batch)))
+
+    def test_without_values_the_same_operations_are_counted(self):
+        """What MFU is told by; the kernels' own repetitions are not the model's."""
+        self.assertEqual(flops_without_values("triton"), flops_without_values("sdpa"))
 
     def test_packed_rows_serve(self):
         model, twin = self.attending()

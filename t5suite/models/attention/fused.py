@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 from t5suite.models.attention import kernels
 
@@ -141,6 +142,18 @@ def _backward(ctx, gradient, _):
 
 
 biased_attention.register_autograd(_backward, setup_context=_keep)
+
+
+@register_flop_formula(torch.ops.t5suite.biased_attention)
+def _forward_flops(query, key, value, *others, out_shape=None, **kwargs) -> int:
+    """Of a model, as `torch.utils.flop_counter` counts them (shapes are given): two products."""
+    return 4 * math.prod(query) * key[2]
+
+
+@register_flop_formula(torch.ops.t5suite.biased_attention_backward)
+def _backward_flops(gradient, query, key, *others, out_shape=None, **kwargs) -> int:
+    """Four products; what the kernels compute anew is not the model's."""
+    return 8 * math.prod(query) * key[2]
 
 
 class _Inputs(NamedTuple):
