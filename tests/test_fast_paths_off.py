@@ -91,7 +91,7 @@ def both(flag: str, path: FastPath) -> tuple[Run, Run]:
     return run(path.script, on), run(path.script, f"{common} --{flag} {path.off}")
 
 
-# Every flag of docs/performance.md, "Switching it off".
+# Every flag of docs/performance.md, "Switching it off", but for those of COMPILED.
 FAST_PATHS = {
     "noise_engine": FastPath("numpy", "data.objectives.compiled_spans", "pre_train", on="numba", tolerance=0),
     "tokenizer_engine": FastPath("tokenizers", "data.text.compiled_pieces", "pre_train", on="numba", tolerance=0),
@@ -109,15 +109,23 @@ FAST_PATHS = {
     "pack_rows": FastPath("False", "data.packed_rows", on="True", among="--train_sampling_strategy group_by_length"),
 }
 
+# Flags of --torch_compile, which takes minutes on a CPU: where they are tested.
+COMPILED = {"join_products": "test_joined_products.py", "compile_cache": "test_compile_cache.py"}
+
 
 class FastPathTest(parameterized.TestCase):
     def test_every_documented_fast_path_has_a_row_here(self):
         section = PAGE.read_text(encoding="utf-8").partition("## Switching it off")[2]
         documented = dict(re.findall(r"^\| .* \| `--(\w+)` \| (.*) \|$", section, re.MULTILINE))
         self.assertGreaterEqual(len(documented), 10)
-        self.assertContainsSubset(documented, FAST_PATHS)
+        self.assertContainsSubset(documented, [*FAST_PATHS, *COMPILED])
         for flag, off in documented.items():
-            self.assertIn(off, (f"`{FAST_PATHS[flag].off}`", "a number"))
+            if flag in FAST_PATHS:
+                self.assertIn(off, (f"`{FAST_PATHS[flag].off}`", "a number"))
+
+    @parameterized.parameters(*COMPILED.items())
+    def test_what_is_compiled_is_tested_elsewhere(self, flag, file):
+        self.assertIn(flag, (ROOT / "tests" / file).read_text(encoding="utf-8"))
 
     @parameterized.parameters(*FAST_PATHS)
     def test_a_run_without_it_takes_another_way_to_the_same_numbers(self, flag):
