@@ -194,6 +194,17 @@ class CopiesTest(parameterized.TestCase):
             trainers.append(trainer)
         self.assert_same(*trainers)
 
+    def test_weights_in_several_places_are_refused(self):
+        trainer = guarded_trainer.make()
+        trainer.args.torch_compile_mode = "reduce-overhead"
+        trainer.model.shared.to("meta")
+        with self.assertRaisesRegex(ConfigError, "reduce-overhead: .* these lie on cpu, meta"):
+            trainer.record_graphs([])
+        trainer = guarded_trainer.make()
+        trainer.is_fsdp_enabled = True
+        with self.assertRaisesRegex(ConfigError, "these are in pieces"):
+            trainer.record_graphs([])
+
     def test_packed_batches_are_run_first_too(self):
         trainer = guarded_trainer.make()
         accept_packed_batches(trainer.model)

@@ -81,9 +81,21 @@ class GraphedSteps:
         super().__init__(**kwargs)
         self.graph_batches = None
         self._kept: dict[torch.nn.Parameter, int] = {}
+        self._trained: list[torch.nn.Parameter] = []
 
     def record_graphs(self, batches: Iterable[dict]) -> None:
-        """From the beginning of the next training on, passes are graphs, recorded for these batches first."""
+        """From the beginning of the next training on, passes are graphs, recorded for these batches first.
+
+        Raises:
+          ConfigError: weights lie on several devices, or not where they are computed with.
+        """
+        devices = sorted({str(parameter.device) for parameter in self.model.parameters()})
+        if len(devices) > 1 or self.is_deepspeed_enabled or self.is_fsdp_enabled:
+            where = "are in pieces" if len(devices) == 1 else f"lie on {', '.join(devices)}"
+            raise ConfigError(
+                f"--torch_compile_mode {self.args.torch_compile_mode}: CUDA graphs need all weights in "
+                f"one place, and these {where}; leave out the mode"
+            )
         self.graph_batches = list(batches)
         self.add_callback(RecordCallback(self))
 
@@ -101,7 +113,8 @@ class GraphedSteps:
         What is added to a copy stays in it. An update of one pass leaves nothing: its gradients are used where they
         are.
         """
-        for parameter in model.parameters():
+        self._trained = self._trained or [parameter for parameter in model.parameters() if parameter.requires_grad]
+        for parameter in self._trained:
             gradient = parameter.grad
             if gradient is None:
                 self._kept.pop(parameter, None)
