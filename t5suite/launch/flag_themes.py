@@ -154,6 +154,7 @@ THEMES = {
         "join_products": None,
         "length_buckets": None,
         "pack_rows": None,
+        "tokenizer_engine": None,
         "token_cache": None,
         "quick_dropout": None,
         "loss_chunk_tokens": None,

@@ -30,7 +30,6 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from t5suite.data.compiled_loops import announce_compilation
-from t5suite.data.compiled_loops import announce_compilation
 from t5suite.errors import ConfigError
 
 INSTALL = "pip install 't5suite[speed]'"
@@ -107,6 +106,12 @@ class CompiledEngine:
             return np.zeros(0, np.int32), np.zeros(1, np.int64)
         counts = np.concatenate([counts for _, counts in parts])
         return np.concatenate([ids for ids, _ in parts]), np.concatenate([[0], np.cumsum(counts)])
+
+    def forget(self) -> None:
+        """Empties the memory of words."""
+        with self._lock:
+            self._memory[0][:, 3] = 0
+            self._memory[2][:] = 0
 
     def share_left(self, texts: Sequence[str]) -> float:
         """The share of the texts' bytes that the reference has to encode."""

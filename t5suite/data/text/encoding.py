@@ -116,6 +116,11 @@ class TextEncoder:
         """The encoder without a fast engine."""
         return replace(self, sentencepiece_model=None, compiled=False, _engines={})
 
+    def forget(self) -> None:
+        """Has the compiled engine forget the words that it has seen."""
+        if self.compiled:
+            self._engine("numba").forget()
+
     def share_left(self, texts: Sequence[str]) -> float:
         """The share of the texts' bytes that the compiled engine leaves to the reference."""
         return self._engine("numba").share_left(texts)
