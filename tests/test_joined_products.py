@@ -1,6 +1,7 @@
 """Linear layers of one input are one product in a compiled graph, and nothing else is."""
 
 import guarded_trainer
+import pytest
 import torch
 from absl.testing import absltest, parameterized
 from torch import nn
@@ -10,6 +11,7 @@ from transformers import T5Config, T5ForConditionalGeneration
 from t5suite.models.joined_products import LINEAR, JoinProducts, join_products
 
 RELATIVE = 2e-6
+BF16 = 1e-2
 
 
 class Traced:
@@ -139,6 +141,21 @@ class JoinedProductsTest(parameterized.TestCase):
             self.assertEqual(any(isinstance(p, JoinProducts) for p in config.pre_grad_custom_pass or ()), joins)
         finally:
             config.pre_grad_custom_pass = before
+
+    @pytest.mark.slow
+    def test_compiled_by_inductor_a_run_comes_to_the_same_losses(self):
+        before, found = config.pre_grad_custom_pass, []
+        try:
+            for joins in (True, False):
+                trainer = guarded_trainer.make(
+                    torch_compile=True, bf16=True, join_products=joins, num_train_epochs=1, learning_rate=1e-3
+                )
+                trainer.train()
+                found.append([loss for loss, _ in guarded_trainer.losses(trainer)])
+        finally:
+            config.pre_grad_custom_pass = before
+        for joined, plain in zip(*found, strict=True):
+            self.assertLess(abs(joined - plain) / plain, BF16)
 
 
 if __name__ == "__main__":

@@ -53,7 +53,8 @@ def joinable(nodes: Iterable[fx.Node]) -> list[list[fx.Node]]:
         if weight.op not in GIVEN or (bias is not None and bias.op not in GIVEN):
             continue
         tensors = [weight.meta.get("example_value"), bias.meta.get("example_value") if bias is not None else None]
-        if not torch.is_tensor(tensors[0]) or tensors[0].ndim != 2 or any(map(changed, (read, weight, node))):
+        whole = torch.is_tensor(tensors[0]) and tensors[0].ndim == 2 and not hasattr(tensors[0], "placements")
+        if not whole or any(map(changed, (read, weight, node))):
             continue
         kinds = tuple(None if t is None else (t.dtype, t.device, t.requires_grad) for t in tensors)
         groups.setdefault((read, mode, kinds), []).append(node)
