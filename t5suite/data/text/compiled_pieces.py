@@ -138,8 +138,9 @@ class CompiledEngine:
         found = self.reference(left + [texts[number] for number in whole])
         text_R = np.concatenate([text_R, whole]).astype(np.int64)
         np.add.at(counts_T, text_R, [len(ids) for ids in found])
-        places = [*regions_R[:, 2].tolist(), *(ends_T[whole].tolist() if whole else ())]
-        return inserted(ids_N, places, found), counts_T
+        places_R = np.concatenate([regions_R[:, 2], ends_T[np.array(whole, np.int64)]])
+        order = np.lexsort((text_R, places_R))  # several texts may have no ids but these
+        return inserted(ids_N, places_R[order].tolist(), [found[number] for number in order]), counts_T
 
     def _with_added_tokens(self, texts: Sequence[str]) -> list[int]:
         if self._added is None or not self._added.search("\0".join(texts)):
@@ -278,15 +279,15 @@ def joined(raw: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def inserted(ids_N: np.ndarray, places: Sequence[int], rows: Sequence[Sequence[int]]) -> np.ndarray:
-    """The ids with each row put in before the id at its place; rows of one place in their order.
+    """The ids with each row put in before the id at its place; places ascend.
 
     >>> inserted(np.array([1, 2, 3]), [0, 2], [[7], [8, 9]])
     array([7, 1, 2, 8, 9, 3])
     """
     parts, before = [], 0
-    for number in np.argsort(places, kind="stable"):
-        parts += [ids_N[before : places[number]], np.asarray(rows[number], ids_N.dtype)]
-        before = places[number]
+    for place, row in zip(places, rows, strict=True):
+        parts += [ids_N[before:place], np.asarray(row, ids_N.dtype)]
+        before = place
     return np.concatenate([*parts, ids_N[before:]])
 
 
