@@ -1,7 +1,10 @@
 """Span corruption by numba: the same bits as NumPy's, from any thread and process; without numba, NumPy alone."""
 
+import ctypes
 import importlib.util
+import mmap
 import multiprocessing
+import sys
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
@@ -32,6 +35,22 @@ def sides_of(tokens_BL, seed, indices, eos_id=1, compiled=False, **noise):
 
 def in_a_child(queue, seed):
     queue.put([side.values for side in sides_of(blocks_of(4, 90), seed, range(4), compiled=True)])
+
+
+def at_the_end_of_memory(tokens_BL):
+    """A copy behind which there is a page that nobody may read."""
+    size = -(-tokens_BL.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    room = mmap.mmap(-1, size + mmap.PAGESIZE)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(room))
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(address + size), mmap.PAGESIZE, 0) == 0
+    copy_BL = np.ndarray(tokens_BL.shape, tokens_BL.dtype, room, size - tokens_BL.nbytes)
+    copy_BL[:] = tokens_BL
+    return copy_BL
+
+
+def in_a_child_without_room(length):
+    for batch in (1, 2, 3, 40):
+        sides_of(at_the_end_of_memory(blocks_of(batch, length)), 0, range(batch), compiled=True, noise_density=0.3)
 
 
 @needs_numba
@@ -83,6 +102,16 @@ class SameBitsTest(parameterized.TestCase):
         tokens_BL = blocks_of(7, 11)
         self.assert_same(tokens_BL, range(7), noise_density=0.3)
         self.assert_same(tokens_BL[:1], [0], noise_density=0.3)
+
+    @unittest.skipUnless(sys.platform == "linux", "mprotect as Linux has it")
+    @parameterized.parameters(2, 3, 11, 31, 32, 33, 568)
+    def test_nothing_is_read_behind_the_tokens(self, length):
+        """Pieces are longer than what is left of the last rows: reading on would end the child by a signal."""
+        sides_of(blocks_of(2, length), 0, range(2), compiled=True, noise_density=0.3)  # compiled before
+        child = multiprocessing.get_context("fork").Process(target=in_a_child_without_room, args=(length,))
+        child.start()
+        child.join()
+        self.assertEqual(child.exitcode, 0)
 
     def test_threads_do_not_disturb_each_other(self):
         tokens_BL = blocks_of(64, 568)

@@ -17,7 +17,7 @@ from t5suite.data.packing import lay_out, pack_examples
 from t5suite.errors import ConfigError
 from t5suite.lookup import find
 
-# Loading numba takes 1.6 s and compiling 8 s, once on a machine; it saves 0.5 ms of a batch of 128 x 568.
+# Loading numba takes 1.6 s and compiling 8 s, once on a machine; it saves 0.4 ms of a batch of 128 x 568.
 BATCHES_BEFORE_NUMBA = 1000
 
 
