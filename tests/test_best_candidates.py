@@ -71,6 +71,25 @@ class BestCandidateTest(parameterized.TestCase):
         self.assertBetween(asked, 5, all_nodes // 2)
 
     @torch.no_grad()
+    def test_no_candidate_has_more_than_its_bound(self):
+        """Behind one node nearly the whole vocabulary is known, so that the bound is hardly above what it bounds."""
+        candidates = [[3, token, 1] for token in range(2, 60)] + [[4, 5, 1]]
+        model, bounds = tiny(), []
+        finish = choosing._Search.finish
+
+        def noted(search):
+            bounds.append(search.bounds())
+            search.ask_for(np.arange(5), np.zeros(5, int), with_root=True)
+            bounds.append(search.root_sums_B)
+            finish(search)
+
+        with mock.patch.object(choosing._Search, "finish", noted):
+            reading(model).best_candidates([candidates] * 5)
+        scores = np.array(reading(model).candidate_scores([candidates] * 5))
+        above = bounds[0] - (scores + bounds[1][:, None])
+        self.assertGreater(above.min(), -1e-4)
+
+    @torch.no_grad()
     def test_equal_candidates_are_one_and_the_first_counts(self):
         found = reading(tiny()).best_candidates([[[3, 9, 1], [3, 9, 1], [3, 9, 1]]] * 5)
         self.assertEqual(found, [0] * 5)
