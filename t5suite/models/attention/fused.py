@@ -9,6 +9,7 @@ What is found, and the gradients, lie in memory as the projections before and be
 Shapes: B rows, H heads, T queries, S keys, W width of a head.
 """
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -38,7 +39,19 @@ def fused_attend(query, key, value, mask, bias, is_causal: bool, scaling: float,
     return found
 
 
+def _on_its_device(operation):
+    """Triton launches on the current device, which need not be the tensors' (`--device_map`)."""
+
+    @functools.wraps(operation)
+    def launched(query, *others):
+        with torch.cuda.device_of(query):
+            return operation(query, *others)
+
+    return launched
+
+
 @torch.library.custom_op("t5suite::biased_attention", mutates_args=())
+@_on_its_device
 def biased_attention(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, mask: Tensor | None, seed: Tensor | None,
     is_causal: bool, scaling: float, dropout: float,
@@ -49,7 +62,7 @@ def biased_attention(
     found = query.new_empty(rows, num_queries, heads, width)
     log_sums = query.new_empty(rows, heads, num_queries, dtype=torch.float32)
     tile_t, tile_s, options = inputs.tiles("forward")
-    kernels.forward_kernel[_count(num_queries, tile_t), rows * heads](
+    kernels.forward_kernel[(_count(num_queries, tile_t) * rows * heads,)](
         *inputs.tensors, found, log_sums, *inputs.strides, *_strides(found.transpose(1, 2)),
         scaling * LOG2E, dropout, heads, num_queries, key.shape[2],
         **inputs.kinds(is_causal, dropout), TILE_T=tile_t, TILE_S=tile_s, **options,
@@ -65,6 +78,7 @@ def _(query, key, value, bias, mask, seed, is_causal, scaling, dropout):
 
 
 @torch.library.custom_op("t5suite::biased_attention_backward", mutates_args=())
+@_on_its_device
 def biased_attention_backward(
     gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, mask: Tensor | None,
     seed: Tensor | None, found: Tensor, log_sums: Tensor, is_causal: bool, scaling: float, dropout: float,
@@ -83,25 +97,25 @@ def biased_attention_backward(
     shape = (heads, num_queries, num_keys)
     width = {"WIDTH": kinds["WIDTH"], "TILE_W": kinds["TILE_W"]}
     tile_t, _, options = inputs.tiles("delta")
-    kernels.delta_kernel[_count(num_queries, tile_t), rows * heads](
+    kernels.delta_kernel[(_count(num_queries, tile_t) * rows * heads,)](
         found.transpose(1, 2), given, deltas, *_strides(found.transpose(1, 2)), *_strides(given), *shape[:2],
         TILE_T=tile_t, **width, **options,
     )  # fmt: skip
     common = (*inputs.tensors, given, log_sums, deltas)
     strides = (*inputs.strides, *_strides(given))
     tile_t, tile_s, options = inputs.tiles("key")
-    kernels.key_kernel[_count(num_keys, tile_s), rows * heads](
+    kernels.key_kernel[(_count(num_keys, tile_s) * rows * heads,)](
         *common, dk, dv, *strides, *_strides(dk), *_strides(dv), scale, scaling, dropout, *shape,
         **kinds, TILE_T=tile_t, TILE_S=tile_s, **options,
     )  # fmt: skip
     tile_t, tile_s, options = inputs.tiles("query")
-    kernels.query_kernel[_count(num_queries, tile_t), rows * heads](
+    kernels.query_kernel[(_count(num_queries, tile_t) * rows * heads,)](
         *common, dq, *strides, *_strides(dq), scale, scaling, dropout, *shape,
         **kinds, TILE_T=tile_t, TILE_S=tile_s, **options,
     )  # fmt: skip
     if asks_bias:
         tile_t, tile_s, options = inputs.tiles("bias")
-        kernels.bias_kernel[_count(num_keys, tile_s), _count(num_queries, tile_t), len(bias) * heads](
+        kernels.bias_kernel[(_count(num_keys, tile_s) * _count(num_queries, tile_t) * len(bias) * heads,)](
             *common, db, *strides, scale, dropout, *shape, rows // len(bias),
             **kinds, TILE_T=tile_t, TILE_S=tile_s, **options,
         )  # fmt: skip

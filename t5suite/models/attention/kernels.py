@@ -1,6 +1,6 @@
 """Triton kernels of attention with a bias that all rows of a batch share: forward, and the gradients of all inputs.
 
-    forward_kernel[(tiles of queries, rows * heads)](query, key, value, bias, mask, seed, found, log_sums, ...)
+    forward_kernel[(rows * heads * tiles of queries,)](query, key, value, bias, mask, seed, found, log_sums, ...)
 
 Scores are products of queries and keys plus the bias; the softmax over keys is computed tile by tile with a running
 maximum (arXiv:2205.14135, algorithm 1), the backward pass computes the weights anew from the log of their sums
@@ -14,9 +14,11 @@ computes the scores a third time; 2 of 5 products more in exchange for B tensors
 Dropout draws from a counter: an element's number is a function of the seed, its row and head, and its place (Philox,
 `tl.rand`), the same in every kernel and whatever the tiles are.
 
-A query that sees no key gets zeros, and gives no gradient. Names: t a query, s a key, b a row, h a head, W the width of
-a head. Strides are counted in elements; the last one is 1. On a CPU the kernels run in Triton's interpreter
-(TRITON_INTERPRET=1 before triton is imported).
+Grids have one axis, with the tiles of a head next to each other: the others end at 65,535, which an evaluation's rows
+and heads may pass. A query that sees no key gets zeros, and gives no gradient. On a CPU the kernels run in Triton's
+interpreter (TRITON_INTERPRET=1 before triton is imported).
+
+Names: t a query, s a key, b a row, h a head, W the width of a head. Strides are counted in elements; the last one is 1.
 """
 
 import triton
@@ -82,9 +84,10 @@ def forward_kernel(
     TILE_T: tl.constexpr, TILE_S: tl.constexpr, TILE_W: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """What queries find, and the log of the sum of their weights (base 2; 0 where nothing is seen)."""
-    bh = tl.program_id(1)
+    tiles = tl.cdiv(T, TILE_T)
+    tile, bh = tl.program_id(0) % tiles, tl.program_id(0) // tiles
     b, h = (bh // H).to(tl.int64), (bh % H).to(tl.int64)
-    t, w = tl.program_id(0) * TILE_T + tl.arange(0, TILE_T), tl.arange(0, TILE_W)
+    t, w = tile * TILE_T + tl.arange(0, TILE_T), tl.arange(0, TILE_W)
     q_TW = _rows(query + b * q_b + h * q_h, t, q_t, T, w, WIDTH)
     key, value = key + b * k_b + h * k_h, value + b * v_b + h * v_h
     bias, mask = bias + b * bias_b + h * bias_h, mask + b * mask_b
@@ -93,7 +96,7 @@ def forward_kernel(
     found_TW = tl.zeros((TILE_T, TILE_W), tl.float32)
     end = S
     if CAUSAL:
-        end = tl.minimum(S, (tl.program_id(0) + 1) * TILE_T)
+        end = tl.minimum(S, (tile + 1) * TILE_T)
     for start in range(0, end, TILE_S):
         s = start + tl.arange(0, TILE_S)
         k_SW, v_SW = _rows(key, s, k_s, S, w, WIDTH), _rows(value, s, v_s, S, w, WIDTH)
@@ -123,9 +126,10 @@ def delta_kernel(
     WIDTH: tl.constexpr, TILE_T: tl.constexpr, TILE_W: tl.constexpr,
 ):  # fmt: skip
     """What each query's finding and its gradient have in common: the sum of their products."""
-    bh = tl.program_id(1)
+    tiles = tl.cdiv(T, TILE_T)
+    tile, bh = tl.program_id(0) % tiles, tl.program_id(0) // tiles
     b, h = (bh // H).to(tl.int64), (bh % H).to(tl.int64)
-    t, w = tl.program_id(0) * TILE_T + tl.arange(0, TILE_T), tl.arange(0, TILE_W)
+    t, w = tile * TILE_T + tl.arange(0, TILE_T), tl.arange(0, TILE_W)
     found_TW = _rows(found + b * f_b + h * f_h, t, f_t, T, w, WIDTH).to(tl.float32)
     g_TW = _rows(gradient + b * g_b + h * g_h, t, g_t, T, w, WIDTH).to(tl.float32)
     tl.store(deltas + bh.to(tl.int64) * T + t, tl.sum(found_TW * g_TW, 1), mask=t < T)
@@ -142,9 +146,10 @@ def key_kernel(
 ):  # fmt: skip
     """Gradients of a tile of keys and values, over all queries. Scores stand the other way round here, [s, t], so that
     they are operands of the next product as they are."""
-    bh = tl.program_id(1)
+    tiles = tl.cdiv(S, TILE_S)
+    tile, bh = tl.program_id(0) % tiles, tl.program_id(0) // tiles
     b, h = (bh // H).to(tl.int64), (bh % H).to(tl.int64)
-    s, w = tl.program_id(0) * TILE_S + tl.arange(0, TILE_S), tl.arange(0, TILE_W)
+    s, w = tile * TILE_S + tl.arange(0, TILE_S), tl.arange(0, TILE_W)
     k_SW = _rows(key + b * k_b + h * k_h, s, k_s, S, w, WIDTH)
     v_SW = _rows(value + b * v_b + h * v_h, s, v_s, S, w, WIDTH)
     query, gradient = query + b * q_b + h * q_h, gradient + b * g_b + h * g_h
@@ -152,7 +157,7 @@ def key_kernel(
     dk_SW, dv_SW = tl.zeros((TILE_S, TILE_W), tl.float32), tl.zeros((TILE_S, TILE_W), tl.float32)
     begin = 0
     if CAUSAL:
-        begin = tl.program_id(0) * TILE_S // TILE_T * TILE_T
+        begin = tile * TILE_S // TILE_T * TILE_T
     for start in range(begin, T, TILE_T):
         t = start + tl.arange(0, TILE_T)
         q_TW, g_TW = _rows(query, t, q_t, T, w, WIDTH), _rows(gradient, t, g_t, T, w, WIDTH)
@@ -183,9 +188,10 @@ def query_kernel(
     TILE_T: tl.constexpr, TILE_S: tl.constexpr, TILE_W: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradient of a tile of queries, over all keys."""
-    bh = tl.program_id(1)
+    tiles = tl.cdiv(T, TILE_T)
+    tile, bh = tl.program_id(0) % tiles, tl.program_id(0) // tiles
     b, h = (bh // H).to(tl.int64), (bh % H).to(tl.int64)
-    t, w = tl.program_id(0) * TILE_T + tl.arange(0, TILE_T), tl.arange(0, TILE_W)
+    t, w = tile * TILE_T + tl.arange(0, TILE_T), tl.arange(0, TILE_W)
     q_TW = _rows(query + b * q_b + h * q_h, t, q_t, T, w, WIDTH)
     g_TW = _rows(gradient + b * g_b + h * g_h, t, g_t, T, w, WIDTH)
     log_sum = tl.load(log_sums + bh.to(tl.int64) * T + t, mask=t < T, other=0.0)
@@ -195,7 +201,7 @@ def query_kernel(
     dq_TW = tl.zeros((TILE_T, TILE_W), tl.float32)
     end = S
     if CAUSAL:
-        end = tl.minimum(S, (tl.program_id(0) + 1) * TILE_T)
+        end = tl.minimum(S, (tile + 1) * TILE_T)
     for start in range(0, end, TILE_S):
         s = start + tl.arange(0, TILE_S)
         k_SW, v_SW = _rows(key, s, k_s, S, w, WIDTH), _rows(value, s, v_s, S, w, WIDTH)
@@ -221,13 +227,16 @@ def bias_kernel(
 ):  # fmt: skip
     """A tile of the bias's gradient: the gradient of its scores, added up over the rows that share the bias.
 
-    `num_rows`: the rows that share one; the third axis of the grid is (biases x heads)."""
-    group, h = (tl.program_id(2) // H).to(tl.int64), (tl.program_id(2) % H).to(tl.int64)
-    t, w = tl.program_id(1) * TILE_T + tl.arange(0, TILE_T), tl.arange(0, TILE_W)
-    s = tl.program_id(0) * TILE_S + tl.arange(0, TILE_S)
+    `num_rows`: the rows that share one; programs are biases x heads x tiles of queries x tiles of keys."""
+    tiles_T, tiles_S = tl.cdiv(T, TILE_T), tl.cdiv(S, TILE_S)
+    tile_s, tile_t = tl.program_id(0) % tiles_S, tl.program_id(0) // tiles_S % tiles_T
+    gh = tl.program_id(0) // (tiles_S * tiles_T)
+    group, h = (gh // H).to(tl.int64), (gh % H).to(tl.int64)
+    t, w = tile_t * TILE_T + tl.arange(0, TILE_T), tl.arange(0, TILE_W)
+    s = tile_s * TILE_S + tl.arange(0, TILE_S)
     bias_TS = _bias_of(bias + group * bias_b + h * bias_h, t[:, None], s[None, :], bias_t, T, S, HAS_BIAS)
     db_TS = tl.zeros((TILE_T, TILE_S), tl.float32)
-    first_pair_behind = tl.program_id(0) * TILE_S > tl.program_id(1) * TILE_T + TILE_T - 1
+    first_pair_behind = tile_s * TILE_S > tile_t * TILE_T + TILE_T - 1
     if not (CAUSAL and first_pair_behind):
         for row in range(0, num_rows):
             b = group * num_rows + row
