@@ -77,14 +77,15 @@ def last_of(loader, batches: int) -> dict:
     return batch
 
 
-def streaming(device: str, megabytes=6.0, batches=14) -> Work:
+def streaming(device: str, megabytes=6.0, batches=14, engine="sentencepiece") -> Work:
     """C2. Both go through the same documents, in an order of their own, and begin anew with every call."""
     corpus = Corpus(megabytes)
     source = open_source([str(corpus.file)])
-    encode = stream_encoder(corpus.tokenizer, [source])
+    encode = stream_encoder(corpus.tokenizer, [source], engine)
     settings = StreamSettings((LENGTH,), num_virtual_streams=8, buffer_size=BUFFER)
 
     def ours():
+        encode.encoder.forget()
         loader = StreamLoader([StreamCorpus(source)], encode, settings, corpus.collator, BATCH_SIZE)
         last = last_of(loader, batches)
         loader.close()
@@ -101,7 +102,16 @@ def streaming(device: str, megabytes=6.0, batches=14) -> Work:
     assert read > batches * BATCH_SIZE * LENGTH, f"{read} tokens do not last"
     same = encode(corpus.texts[:200]) == corpus.tokenized(corpus.texts[:200])
     assert same, "the engines give other ids"
-    return _work("text file -> batch on the fly", {"ours": ours, "HF stream, row by row": plain}, 0.17, batches, corpus)
+    contenders = {"ours": ours, "HF stream, row by row": plain}
+    return _work(f"text file -> batch ({engine})", contenders, 0.17, batches, corpus)
+
+
+def streaming_compiled(device: str) -> Work | None:
+    """C2 with ids by numba, as for more than 20 MB where it is installed."""
+    if not uses_numba():
+        print("C2b  numba is not installed")
+        return None
+    return streaming(device, engine="numba")
 
 
 def from_corpus(device: str, megabytes=6.0, batches=16, engine="numpy") -> Work:
@@ -153,7 +163,7 @@ def _work(name: str, contenders: dict, goal: float, batches: int, corpus: Corpus
     )
 
 
-WORKS = {"C2": streaming, "C3": from_corpus, "C3b": from_corpus_compiled}
+WORKS = {"C2": streaming, "C2b": streaming_compiled, "C3": from_corpus, "C3b": from_corpus_compiled}
 
 if __name__ == "__main__":
     run(__doc__, WORKS)
