@@ -29,6 +29,7 @@ if __name__ == "__main__":
 
 from t5suite.errors import ConfigError, run_command
 from t5suite.exit_notes import note_exit_code
+from t5suite.garbage import look_past_imports
 from t5suite.models.loading import describe
 from t5suite.run_settings import public_settings
 from t5suite.runs import default_output_dir, open_run, write_json
@@ -194,6 +195,5 @@ def score_checkpoints(plan, arguments, plug_ins) -> dict:
 
 
 if __name__ == "__main__":
-    gc.freeze()
-    gc.enable()
+    look_past_imports()
     sys.exit(note_exit_code(run_command(main)))

@@ -30,6 +30,7 @@ if __name__ == "__main__":
 
 from t5suite.errors import run_command
 from t5suite.exit_notes import note_exit_code
+from t5suite.garbage import look_past_imports
 from t5suite.models.loading import describe
 from t5suite.run_settings import public_settings
 from t5suite.runs import open_run
@@ -173,6 +174,5 @@ def show(settings, *arguments) -> dict:
 
 
 if __name__ == "__main__":
-    gc.freeze()
-    gc.enable()
+    look_past_imports()
     sys.exit(note_exit_code(run_command(main)))
