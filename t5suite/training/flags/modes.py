@@ -1,7 +1,9 @@
 """The flags of both scripts that say whether a run trains, and from where.
 
->>> EvaluationArguments(eval_only=True).resume           # fine-tuning's; pre-training's are RunArguments
-'auto'
+    >>> EvaluationArguments(eval_only=True).resume           # fine-tuning's; pre-training's are RunArguments
+    'auto'
+
+They stand once, in the same words for both.
 """
 
 from dataclasses import dataclass, field
