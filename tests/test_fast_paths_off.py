@@ -122,7 +122,11 @@ FAST_PATHS = {
 }
 
 # Flags of --torch_compile, which takes minutes on a CPU: where they are tested.
-COMPILED = {"join_products": "test_joined_products.py", "compile_cache": "test_compile_cache.py"}
+COMPILED = {
+    "join_products": "test_joined_products.py",
+    "compile_cache": "test_compile_cache.py",
+    "torch_compile_mode": "test_cuda_graphs.py",
+}
 
 
 class FastPathTest(parameterized.TestCase):
