@@ -109,7 +109,7 @@ class ShapesTest(parameterized.TestCase):
                     shapes.add(tuple(batch["input_ids"].shape + batch["labels"].shape))
         self.assertLessEqual(len(shapes), packed.num_shapes)
         self.assertLessEqual(packed.num_shapes, most)
-        self.assertIn(f"{packed.num_shapes} shape", logs.output[0])
+        self.assertIn(f"{packed.num_shapes} shape", "\n".join(logs.output))
 
     def test_the_log_tells_how_much_is_no_padding(self):
         arrays, order = examples(), shuffled_order(300, 0)
