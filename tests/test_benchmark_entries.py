@@ -28,8 +28,8 @@ from t5suite.tasks.formatters import pad_punctuation
 from t5suite.tasks.metrics import METRICS
 from t5suite.tasks.registry import Lengths, Task
 from t5suite.tracking.reports import build_results
+from t5suite.training.eval_results import Report
 from t5suite.training.eval_sets import make_eval_set
-from t5suite.training.evaluation import Report
 
 SQUAD_ROWS = "seq2seq/squad/validation.jsonl"
 ANSWERS = {"text": ["U.S. troops", "troops"], "answer_start": [0, 5]}

@@ -15,8 +15,8 @@ from t5suite.data.sources import DataOptions, load_split
 from t5suite.errors import ConfigError
 from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
 from t5suite.tasks.registry import Lengths, decode_ids, load_task
-from t5suite.training.eval_sets import make_eval_set
-from t5suite.training.evaluation import batches_by_length, choose_method
+from t5suite.training.eval_batches import batches_by_length
+from t5suite.training.eval_sets import choose_method, make_eval_set
 from t5suite.training.fine_tuning import make_collator, make_evaluator
 
 LENGTHS = Lengths(128, 32)

@@ -113,7 +113,7 @@ FAST_PATHS = {
     "quick_dropout": FastPath("False", "models.quick_dropout", among="--dropout_rate 0.1", tolerance=None),
     "candidate_trees": FastPath("False", "models.candidate_trees", among="--eval_method score"),
     "quick_decoding": FastPath("False", "models.greedy_decoding"),
-    "per_device_eval_batch_size": FastPath("2", "training.evaluation"),
+    "per_device_eval_batch_size": FastPath("2", "training.eval_batches"),
     "update_checks": FastPath("now", "training.updates.late_checks", on="late", tolerance=0),
     "quick_attention": FastPath("False", "models.attention.quick"),
     "quick_encoder": FastPath("False", "models.t5_encoder"),

@@ -9,7 +9,7 @@ from absl.testing import absltest, parameterized
 from t5suite.data.jsonl import file_sha256
 from t5suite.tasks.registry import load_task
 from t5suite.tracking.hints import changed_files, give_hints, hints_of, warn_of_changed_files
-from t5suite.training.evaluation import Report, Result
+from t5suite.training.eval_results import Report, Result
 
 
 def parts(predictions, rate, benchmark="mini", name="sentiment", method="generate", truncated=0):

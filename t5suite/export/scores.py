@@ -20,8 +20,9 @@ from t5suite.reporting.rereading import FILES, settings_by_place
 from t5suite.runs import MANIFEST, read_json
 from t5suite.tasks.registry import Lengths
 from t5suite.tasks.task_card import read_task_card
-from t5suite.training.eval_sets import load_eval_sets
-from t5suite.training.evaluation import EvalSet, batches_by_length, number_range
+from t5suite.training.eval_batches import batches_by_length
+from t5suite.training.eval_sets import EvalSet, load_eval_sets
+from t5suite.training.evaluation import number_range
 from t5suite.training.fine_tuning import plan_tasks
 
 BATCH_SIZE = 16

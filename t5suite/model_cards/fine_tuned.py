@@ -11,7 +11,8 @@ from t5suite.data.encodings import PromptEncoding, SegmentEncoding
 from t5suite.model_cards.facts import CardFacts, Scored
 from t5suite.model_cards.usage import own_class_lines, pipeline_tag, usage_lines
 from t5suite.model_cards.writing import write_card
-from t5suite.training.evaluation import EvalSet, Report
+from t5suite.training.eval_results import Report
+from t5suite.training.eval_sets import EvalSet
 
 LONGEST_ROW = 1000  # characters of a row that the command answers
 ROWS_LOOKED_AT = 100

@@ -11,7 +11,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from t5suite.training.evaluation import EvalSet, Report
+from t5suite.training.eval_results import Report
+from t5suite.training.eval_sets import EvalSet
 
 # More parts than this stand in results.json alone.
 MOST_SHOWN = 40

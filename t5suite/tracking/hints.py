@@ -10,7 +10,8 @@ from collections import Counter
 from pathlib import Path
 
 from t5suite.data.jsonl import file_sha256
-from t5suite.training.evaluation import EvalSet, Report, Result
+from t5suite.training.eval_results import Report, Result
+from t5suite.training.eval_sets import EvalSet
 
 logger = logging.getLogger(__name__)
 

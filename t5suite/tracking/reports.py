@@ -22,7 +22,8 @@ from t5suite.tracking.group_reports import group_scores, print_groups
 from t5suite.tracking.hints import give_hints, warn_of_changed_files
 from t5suite.tracking.plots import learning_curves
 from t5suite.tracking.points import average_title, format_points
-from t5suite.training.evaluation import EvalSet, Report, Result
+from t5suite.training.eval_results import Report, Result
+from t5suite.training.eval_sets import EvalSet
 
 logger = logging.getLogger(__name__)
 

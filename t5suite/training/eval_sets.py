@@ -6,21 +6,88 @@
 """
 
 import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from t5suite.data.encodings import SegmentEncoding, TextEncoding
-from t5suite.data.features import TokenArrays
+from t5suite.data.features import Ragged, TokenArrays
 from t5suite.data.sources import DataOptions, MissingSplit, load_split
 from t5suite.data.subsets import select_rows
 from t5suite.data.training_data import TrainingSet, tokenize_split
 from t5suite.errors import ConfigError
+from t5suite.tasks.formatters import Example
 from t5suite.tasks.registry import Lengths, Task, bind_compute_metrics
-from t5suite.training.evaluation import EvalSet, choose_method, tokenize_candidates
 
 logger = logging.getLogger(__name__)
 
 UNKNOWN_TARGET_TOKENS = 64
+
+
+@dataclass
+class EvalSet:
+    """One split of one task, ready to be evaluated.
+
+    Attributes:
+      name: what results call it, such as `mnli_matched`.
+      role: 'validation' or 'test'.
+      method: 'generate', 'score', 'classify' or, for running text and modules that write nothing, 'loss'.
+      encoding: how rows were made ids, and ids become answers; text to text without one.
+      compute_metrics: the lambda that `bind_compute_metrics` made.
+      candidates: per row, the texts to choose from, tokenized; only for `score`.
+      marks: what a table must say about it, such as 'subset'.
+      selected_by: the metric of the user's own that selects checkpoints; None for the task's.
+    """
+
+    name: str
+    task: Task
+    role: str
+    split: str
+    rows: list
+    examples: list[Example]
+    row_of_example: list[int]
+    features: TokenArrays
+    compute_metrics: Callable
+    method: str = "generate"
+    max_target_tokens: int = 16
+    candidates: "Candidates | None" = None
+    marks: list[str] = field(default_factory=list)
+    selects: bool = True
+    encoding: TextEncoding | None = None
+    selected_by: str | None = None
+
+    @property
+    def labelled(self) -> bool:
+        """Whether the rows say what is right."""
+        return bool(self.rows) and self.task.is_labelled(self.rows[0])
+
+    def optimised(self, metrics: dict[str, float]) -> float:
+        """The one number that selects checkpoints, more being better."""
+        if self.selected_by is None:
+            return self.task.optimised(metrics)
+        return metrics.get(self.selected_by, math.nan)
+
+
+@dataclass
+class Candidates:
+    """The candidate texts of every row, and their ids, one behind the other.
+
+    Attributes:
+      texts: per row, its candidates.
+      ids: all rows' candidates tokenized, with end-of-sequence.
+      starts: where each row's candidates begin in `ids`.
+    """
+
+    texts: list[list[str]]
+    ids: Ragged
+    starts: list[int]
+
+    def of_row(self, row: int) -> tuple[list[str], list]:
+        """A row's candidates, as texts and as ids."""
+        start = self.starts[row]
+        return self.texts[row], [self.ids[start + i] for i in range(len(self.texts[row]))]
 
 
 def evaluation_role(task: Task) -> str:
@@ -176,3 +243,36 @@ def _splits(task: Task, role: str, options: DataOptions, num_tasks: int) -> dict
             raise ConfigError(f"--{role}_file replaces one task's split; --dataset_name names several tasks")
         return {task.name: role}
     return task.splits(role)
+
+
+def choose_method(wanted: str, task: Task, alone: bool) -> str:
+    """`score` where the task has candidates; in a mixture, tasks without any fall back to `generate`.
+
+    Running text is neither written nor chosen: its method is `loss`.
+
+    Raises:
+      ConfigError: a single task without candidates was to be scored.
+    """
+    if task.entry.get("formatter") == "document":
+        return "loss"
+    if wanted == "generate" or task.has_candidates:
+        return wanted
+    if alone:
+        raise ConfigError(
+            f"--eval_method score: {task.benchmark}/{task.name} has no candidates to choose from; "
+            "use --eval_method generate"
+        )
+    return "generate"
+
+
+def tokenize_candidates(task: Task, rows: list, encoding: TextEncoding) -> Candidates:
+    """Every row's candidates as ids; rows that share their candidates (class labels) share the ids too."""
+    texts = [task.candidates(row) for row in rows]
+    places, unique, starts = {}, [], []
+    for row_texts in texts:
+        key = tuple(row_texts)
+        if key not in places:
+            places[key] = len(unique)
+            unique.extend(row_texts)
+        starts.append(places[key])
+    return Candidates(texts, Ragged.from_rows(encoding.answers(unique)), starts)

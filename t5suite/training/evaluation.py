@@ -16,11 +16,10 @@ the loss of targets that were scored or written comes of that, too (`t5suite.mod
 
 import logging
 import math
-import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import torch
@@ -29,13 +28,13 @@ from transformers import GenerationConfig
 
 from t5suite.data.collators import Seq2SeqCollator
 from t5suite.data.encodings import TextEncoding
-from t5suite.data.features import Ragged, TokenArrays
-from t5suite.errors import ConfigError
 from t5suite.models.answerer import begin_choosing, begin_generating
 from t5suite.models.answering import Answerer, answerer_for
-from t5suite.tasks.formatters import Example
 from t5suite.tasks.registry import Lengths, Task
 from t5suite.tasks.templates import OUTPUT, fill
+from t5suite.training.eval_batches import batches_by_length, batches_by_tokens, tell_speed
+from t5suite.training.eval_results import Report, Result, task_values
+from t5suite.training.eval_sets import EvalSet
 
 logger = logging.getLogger(__name__)
 
@@ -56,101 +55,6 @@ PLAIN_WRITING = {
 
 # What waits for the answers of a batch, which a GPU may still be at.
 Answers = Callable[[], list[dict]]
-
-
-@dataclass
-class EvalSet:
-    """One split of one task, ready to be evaluated.
-
-    Attributes:
-      name: what results call it, such as `mnli_matched`.
-      role: 'validation' or 'test'.
-      method: 'generate', 'score', 'classify' or, for running text and modules that write nothing, 'loss'.
-      encoding: how rows were made ids, and ids become answers; text to text without one.
-      compute_metrics: the lambda that `bind_compute_metrics` made.
-      candidates: per row, the texts to choose from, tokenized; only for `score`.
-      marks: what a table must say about it, such as 'subset'.
-      selected_by: the metric of the user's own that selects checkpoints; None for the task's.
-    """
-
-    name: str
-    task: Task
-    role: str
-    split: str
-    rows: list
-    examples: list[Example]
-    row_of_example: list[int]
-    features: TokenArrays
-    compute_metrics: Callable
-    method: str = "generate"
-    max_target_tokens: int = 16
-    candidates: "Candidates | None" = None
-    marks: list[str] = field(default_factory=list)
-    selects: bool = True
-    encoding: TextEncoding | None = None
-    selected_by: str | None = None
-
-    @property
-    def labelled(self) -> bool:
-        """Whether the rows say what is right."""
-        return bool(self.rows) and self.task.is_labelled(self.rows[0])
-
-    def optimised(self, metrics: dict[str, float]) -> float:
-        """The one number that selects checkpoints, more being better."""
-        if self.selected_by is None:
-            return self.task.optimised(metrics)
-        return metrics.get(self.selected_by, math.nan)
-
-
-@dataclass
-class Candidates:
-    """The candidate texts of every row, and their ids, one behind the other.
-
-    Attributes:
-      texts: per row, its candidates.
-      ids: all rows' candidates tokenized, with end-of-sequence.
-      starts: where each row's candidates begin in `ids`.
-    """
-
-    texts: list[list[str]]
-    ids: Ragged
-    starts: list[int]
-
-    def of_row(self, row: int) -> tuple[list[str], list]:
-        """A row's candidates, as texts and as ids."""
-        start = self.starts[row]
-        return self.texts[row], [self.ids[start + i] for i in range(len(self.texts[row]))]
-
-
-@dataclass
-class Result:
-    """What an evaluation of one split found."""
-
-    name: str
-    metrics: dict[str, float]
-    predictions: list[str]
-    num_rows: int
-    seconds: float
-    loss: float | None
-    truncated: int
-    method: str
-    marks: list[str]
-    labelled: bool
-    samples: list[dict] = field(default_factory=list)
-
-    @property
-    def scores(self) -> dict[str, float]:
-        """The metrics, and the rates that say what is behind them."""
-        return dict(self.metrics)
-
-
-@dataclass
-class Report:
-    """The results of all splits, and the number that selects checkpoints."""
-
-    results: dict[str, Result]
-    selection: float
-    by_task: dict[str, float]
 
 
 @dataclass
@@ -373,109 +277,3 @@ def number_range(task: Task) -> tuple[float, float]:
     """
     grid = [float(text) for text in task.candidates({}) or ()] if task.value_kind == "number" else []
     return (min(grid), max(grid)) if grid else (-math.inf, math.inf)
-
-
-def tokenize_candidates(task: Task, rows: list, encoding: TextEncoding) -> Candidates:
-    """Every row's candidates as ids; rows that share their candidates (class labels) share the ids too."""
-    texts = [task.candidates(row) for row in rows]
-    places, unique, starts = {}, [], []
-    for row_texts in texts:
-        key = tuple(row_texts)
-        if key not in places:
-            places[key] = len(unique)
-            unique.extend(row_texts)
-        starts.append(places[key])
-    return Candidates(texts, Ragged.from_rows(encoding.answers(unique)), starts)
-
-
-def batches_by_length(lengths, batch_size: int) -> list[list[int]]:
-    """Example numbers in batches of similar length, longest first, so that a lack of memory shows at once.
-
-    >>> batches_by_length([3, 9, 5], 2)
-    [[1, 2], [0]]
-    """
-    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
-    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
-
-
-def batch_tokens(asked_for: int | None, device: torch.device) -> int:
-    """Tokens of a batch, if not what was asked for: on a CPU as many as its caches hold (a T5 of width 256: 2,048
-    tokens take 2.0 s where 8,192 take 2.9 and 32,768 take 5.4), on a GPU as many as keep it busy.
-
-    >>> batch_tokens(None, torch.device("cpu"))
-    2048
-    """
-    return asked_for or (2048 if device.type == "cpu" else 32768)
-
-
-def batches_by_tokens(lengths, most_tokens: int) -> list[list[int]]:
-    """Example numbers in batches of so many tokens at most, padding counted, longest first; of one row at least.
-
-    >>> batches_by_tokens([3, 9, 5, 4], 10)
-    [[1], [2, 3], [0]]
-    """
-    batches = []
-    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if not batches or (len(batches[-1]) + 1) * lengths[batches[-1][0]] > most_tokens:
-            batches.append([])
-        batches[-1].append(i)
-    return batches
-
-
-def tell_speed(eval_set: EvalSet, batches: list[list[int]], seconds: float) -> None:
-    """One line on what took a second or more: rows and useful tokens a second, and the share of useful tokens."""
-    lengths = eval_set.features.input_ids.lengths
-    useful = int(lengths.sum())
-    read = sum(len(batch) * int(lengths[batch].max()) for batch in batches)
-    if useful and seconds >= 1:
-        logger.info(
-            "%s: %d rows in %.1f s (%.0f rows, %.0f tokens a second; %.0f%% of what was read is no padding)",
-            eval_set.name, len(eval_set.rows), seconds, len(eval_set.rows) / seconds, useful / seconds,
-            100 * useful / read,
-        )  # fmt: skip
-
-
-def choose_method(wanted: str, task: Task, alone: bool) -> str:
-    """`score` where the task has candidates; in a mixture, tasks without any fall back to `generate`.
-
-    Running text is neither written nor chosen: its method is `loss`.
-
-    Raises:
-      ConfigError: a single task without candidates was to be scored.
-    """
-    if task.entry.get("formatter") == "document":
-        return "loss"
-    if wanted == "generate" or task.has_candidates:
-        return wanted
-    if alone:
-        raise ConfigError(
-            f"--eval_method score: {task.benchmark}/{task.name} has no candidates to choose from; "
-            "use --eval_method generate"
-        )
-    return "generate"
-
-
-def task_values(eval_sets: list[EvalSet], results: dict[str, Result], selection_metric: str | None) -> dict[str, float]:
-    """Each task's one number, more being better; a task of several splits (MNLI) counts with their mean."""
-    values: dict[str, list[float]] = {}
-    for eval_set in eval_sets:
-        result = results[eval_set.name]
-        if not eval_set.selects or not result.labelled:
-            continue
-        if selection_metric == "loss" or set(result.metrics) == {"loss"}:
-            value = -result.loss if result.loss is not None else math.nan
-        elif result.metrics:
-            value = eval_set.optimised(result.metrics)
-        else:
-            continue
-        values.setdefault(eval_set.task.name, []).append(value)
-    return {name: sum(parts) / len(parts) for name, parts in values.items()}
-
-
-def selection_value(value: float) -> float:
-    """NaN counts as worst: the smallest number that JSON can hold.
-
-    >>> selection_value(float("nan")) < -1e300
-    True
-    """
-    return -sys.float_info.max if math.isnan(value) else value

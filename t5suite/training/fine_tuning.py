@@ -47,8 +47,10 @@ from t5suite.tasks.task_files import load_registry
 from t5suite.training.callbacks import BestPerTaskCallback, MetricsCallback, note_final
 from t5suite.training.cuda_graphs import batches_of_all_shapes, records_graphs
 from t5suite.training.cut_texts import warn_of_cut_texts
-from t5suite.training.eval_sets import load_eval_sets, selection_eval_sets, widen_for_training_targets
-from t5suite.training.evaluation import Decoding, EvalSet, Evaluator, Report, batch_tokens, task_values
+from t5suite.training.eval_batches import batch_tokens
+from t5suite.training.eval_results import Report, task_values
+from t5suite.training.eval_sets import EvalSet, load_eval_sets, selection_eval_sets, widen_for_training_targets
+from t5suite.training.evaluation import Decoding, Evaluator
 from t5suite.training.family_checks import GENERATION_FLAGS, QUICK_FLAGS, TAKE_APART, check_module, check_positions
 from t5suite.training.flags.rows import PackedRows
 from t5suite.training.flags.tracking import add_profile

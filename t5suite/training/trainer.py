@@ -25,7 +25,7 @@ from t5suite.models.fast_masks import note_padding, ready_masks, takes_ready_mas
 from t5suite.models.quick_dropout import quicken_dropout
 from t5suite.training.chunked_loss import ChunkedLoss
 from t5suite.training.cuda_graphs import GraphedSteps
-from t5suite.training.evaluation import selection_value
+from t5suite.training.eval_results import selection_value
 from t5suite.training.limits import limit_callbacks
 from t5suite.training.losses import TokenLoss
 from t5suite.training.monitoring.monitors import StepMonitor
