@@ -93,7 +93,7 @@ def summed_loss(trainer) -> tuple[float, int, int]:
     model = copy.deepcopy(trainer.model).eval()
     total, targets, places = 0.0, 0, 0
     for batch in trainer.get_train_dataloader():
-        batch = {name: value.to(model.device) for name, value in batch.items()}
+        batch = {name: value.to(model.device) for name, value in batch.items() if torch.is_tensor(value)}
         labels = batch.pop("labels")
         total += float(token_loss(model(**batch).logits, labels, num_items=1))
         targets, places = targets + int(labels.ne(-100).sum()), places + batch["input_ids"].numel()
