@@ -1,32 +1,10 @@
 """Two ranks whose updates are looked at one later do what they do when each is looked at before it is made."""
 
-import functools
-import json
-import os
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
-
 import late_ranks
 from absl.testing import absltest, parameterized
+from rank_reports import reports_of
 
 RELATIVE = 1e-5
-
-
-@functools.cache
-def reports() -> dict:
-    """`{scenario: [report by rank]}`."""
-    folder = Path(tempfile.mkdtemp())
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent.parent)}
-    command = [sys.executable, late_ranks.__file__, str(folder)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-4000:]
-    found = {}
-    for path in sorted(folder.glob("*.json")):
-        scenario, _, _rank = path.stem.rpartition("-")
-        found.setdefault(scenario, []).append(json.loads(path.read_text()))
-    return found
 
 
 def told(report: dict) -> list[dict]:
@@ -39,7 +17,7 @@ class LateRanksTest(parameterized.TestCase):
         """`(now, late)`; on either both ranks have come to the same."""
         found = []
         for checks in ("now", "late"):
-            first, second = reports()[f"{scenario}_{checks}"]
+            first, second = reports_of(late_ranks.__file__)[f"{scenario}_{checks}"]
             for report in (first, second):
                 self.assertNotIn("error", report, report.get("traceback"))
             for key in ("digest", "digests", "pieces", "skipped"):
@@ -85,11 +63,11 @@ class LateRanksTest(parameterized.TestCase):
             self.assertEqual(report["losses"], whole["losses"])
 
     def test_nothing_is_read_between_two_logs(self):
-        for report in reports()["reads_late"]:
+        for report in reports_of(late_ranks.__file__)["reads_late"]:
             self.assertEqual((report["read"], report["steps"]), ([], late_ranks.STEPS))
 
     def test_what_reads_is_noticed(self):
-        for report in reports()["reads_now"]:
+        for report in reports_of(late_ranks.__file__)["reads_now"]:
             self.assertGreaterEqual(report["read"].count("tolist"), late_ranks.STEPS - 2)
 
 

@@ -1,38 +1,16 @@
 """Failures on one of two ranks: both do the same about them, and their weights stay the same."""
 
-import functools
-import json
-import os
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
-
 import guard_ranks
 import guarded_trainer
 from absl.testing import absltest, parameterized
+from rank_reports import reports_of
 
 RELATIVE = 1e-5
 
 
-@functools.cache
-def reports() -> dict:
-    """`{scenario: [report by rank]}`."""
-    folder = Path(tempfile.mkdtemp())
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent.parent)}
-    command = [sys.executable, guard_ranks.__file__, str(folder)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-4000:]
-    found = {}
-    for path in sorted(folder.glob("*.json")):
-        scenario, _, _rank = path.stem.rpartition("-")
-        found.setdefault(scenario, []).append(json.loads(path.read_text()))
-    return found
-
-
 class RanksTest(parameterized.TestCase):
     def both(self, scenario):
-        first, second = reports()[scenario]
+        first, second = reports_of(guard_ranks.__file__)[scenario]
         for report in (first, second):
             self.assertNotIn("error", report, report.get("traceback"))
         self.assertEqual(first["digests"], second["digests"])
@@ -50,10 +28,10 @@ class RanksTest(parameterized.TestCase):
 
     def test_one_vote_says_everything_to_all_ranks(self):
         expected = {"loss": 2.5, "grad_norm": 0.5, "stop": True, "grew": False}
-        self.assertEqual(reports()["stop_on_one_rank"], [expected, expected])
+        self.assertEqual(reports_of(guard_ranks.__file__)["stop_on_one_rank"], [expected, expected])
 
     def test_a_flipped_bit_on_one_rank_stops_both_and_is_named(self):
-        for report in reports()["flipped_bit_on_one_rank"]:
+        for report in reports_of(guard_ranks.__file__)["flipped_bit_on_one_rank"]:
             self.assertEqual(report["error"], "NumericsError")
             self.assertRegex(report["message"], r"step 3: the weights of ranks 0 and 1 differ.*\(shared.weight\)")
 
@@ -74,14 +52,14 @@ class RanksTest(parameterized.TestCase):
         self.assertEqual((line["kind"], line["ranks"]), ("out_of_memory", [1]))
 
     def test_a_rank_that_fails_while_gradients_are_exchanged_says_what_to_do_and_the_other_does_not_hang(self):
-        first, second = reports()["memory_in_last_backward_at_once"]
+        first, second = reports_of(guard_ranks.__file__)["memory_in_last_backward_at_once"]
         self.assertEqual(second["error"], "ConfigError")
         self.assertRegex(second["message"], "out of memory on rank 1 in step 4")
         self.assertIn("--per_device_train_batch_size 2 --gradient_accumulation_steps 2", second["message"])
         self.assertIn("error", first)
 
     def test_an_allocator_that_really_fails_changes_no_update(self):
-        (report,) = reports()["real_memory"]
+        (report,) = reports_of(guard_ranks.__file__)["real_memory"]
         self.assertNotIn("error", report, report.get("message"))
         undisturbed = guarded_trainer.make(8, 1, optim="sgd", num_train_epochs=1)
         undisturbed.train()
