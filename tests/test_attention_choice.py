@@ -126,7 +126,11 @@ class SettlingTest(parameterized.TestCase):
         self.assertEqual(json.loads(json.dumps(run.manifest))["attention"]["kernel"], "flex_attention")
 
     def test_a_model_of_another_kind_is_let_alone(self):
-        settle_attention(SimpleNamespace(config=SimpleNamespace(model_type="bert")), "flex_attention", None, True, 20)
+        with mock.patch.object(attention, "set_attention") as changed:
+            settle_attention(
+                SimpleNamespace(config=SimpleNamespace(model_type="bert")), "flex_attention", None, True, 20
+            )
+        changed.assert_not_called()
 
     def test_cudnn_without_a_gpu_warns(self):
         given = SimpleNamespace(

@@ -18,7 +18,7 @@ from t5suite.models import greedy_decoding, transfers
 from t5suite.models.candidate_trees import batch_of, tree_of
 from t5suite.models.greedy_decoding import begin_writing
 from t5suite.models.t5_encoder import encoded, in_row_pieces
-from t5suite.models.transfers import LateNumbers
+from t5suite.models.transfers import LateCounts
 from t5suite.models.tree_decoding import edge_log_probs
 from t5suite.tasks.registry import load_task
 from t5suite.training.eval_sets import make_eval_set
@@ -65,7 +65,7 @@ class NothingIsLookedAtTest(parameterized.TestCase):
             mask = torch.ones_like(ids)
             states = in_row_pieces(lambda *pair: encoded(model, *pair), ids, mask, lengths, 48)
             self.assertEqual((states.device.type, tuple(states.shape)), ("meta", (6, 24, 32)))
-            with mock.patch.object(LateNumbers, "look", side_effect=[None, None, 6, 3, 3]) as look:
+            with mock.patch.object(LateCounts, "look", side_effect=[None, None, 6, 3, 3]) as look:
                 waiting = begin_writing(model, states, mask if padded else None, 0, 1, 6)
             self.assertEqual(look.call_count, 5)
             with self.assertRaises((DataDependentOutputException, RuntimeError)):
@@ -84,10 +84,10 @@ class NothingIsLookedAtTest(parameterized.TestCase):
 class LateTest(parameterized.TestCase):
     def test_numbers_come_as_late_as_said(self):
         for lag in (0, 1, 3):
-            numbers = LateNumbers(torch.device("cpu"), lag)
+            numbers = LateCounts(torch.device("cpu"), lag)
             told = [numbers.look(torch.tensor(n)) for n in range(6)]
             self.assertEqual(told, [None] * lag + list(range(6 - lag)))
-        self.assertEqual(LateNumbers(CUDA).lag, transfers.LAG)
+        self.assertEqual(LateCounts(CUDA).lag, transfers.LAG)
 
     @parameterized.product(kind=TYPES, lag=(1, 50))
     @torch.no_grad()

@@ -36,7 +36,9 @@ def takes_ready_masks(model) -> bool:
 def note_padding(batch: dict) -> dict:
     """The batch, and beside it whether no token of it is padding; asked of a mask that is still on the host."""
     mask = batch.get(MASK)
-    if not torch.is_tensor(mask) or mask.ndim != 2 or mask.device.type != "cpu" or SEGMENTS in batch:
+    if UNPADDED in batch or SEGMENTS in batch:
+        return batch
+    if not torch.is_tensor(mask) or mask.ndim != 2 or mask.device.type != "cpu":
         return batch
     return {**batch, UNPADDED: bool(mask.all())}
 

@@ -25,7 +25,7 @@ from t5suite.models.t5_decoder import (
     likeliest,
     projected,
 )
-from t5suite.models.transfers import LateNumbers, to_host
+from t5suite.models.transfers import LateCounts, to_host
 
 # On a GPU, rows that have ended are dropped when they leave this share or less: it takes kernels of its own.
 WORTH_DROPPING = 0.75
@@ -59,7 +59,7 @@ def begin_writing(
     """As `write_greedily`; what it returns waits for the answers. A GPU may still be writing them meanwhile.
 
     Args:
-      lag: how many tokens late it is seen that rows have ended; as the device is without it (`LateNumbers`).
+      lag: how many tokens late it is seen that rows have ended; as the device is without it (`LateCounts`).
     """
     model, device, num_rows = plain(model), hidden_BSD.device, len(hidden_BSD)
     written_BT = torch.full((num_rows, most_tokens), -1, device=device)
@@ -67,7 +67,7 @@ def begin_writing(
     active_A = torch.arange(num_rows, device=device)
     token_A = torch.full((num_rows,), start, device=device)
     ended_A = torch.zeros(num_rows, dtype=torch.bool, device=device)
-    rows, left = _Rows(model, Source.of(hidden_BSD, mask_BS, most_tokens), most_tokens), LateNumbers(device, lag)
+    rows, left = _Rows(model, Source.of(hidden_BSD, mask_BS, most_tokens), most_tokens), LateCounts(device, lag)
     for step in range(most_tokens):
         token_A, nll_A = likeliest(model, rows.read(token_A), tells_nll)
         written_BT[active_A, step] = token_A.masked_fill(ended_A, -1)

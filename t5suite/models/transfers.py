@@ -42,13 +42,13 @@ def to_host(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
     return wait
 
 
-class LateNumbers:
+class LateCounts:
     """A number that changes at every step, told a few steps late where the device works behind.
 
-    >>> numbers = LateNumbers(torch.device("cpu"))                     # here at once
+    >>> numbers = LateCounts(torch.device("cpu"))                     # here at once
     >>> numbers.look(torch.tensor(7))
     7
-    >>> numbers = LateNumbers(torch.device("cuda"))
+    >>> numbers = LateCounts(torch.device("cuda"))
     >>> [numbers.look(count) for count in counts]                      # of counts that are 7, 5, 3, ...
     [None, None, 7, 5, ...]
     """
