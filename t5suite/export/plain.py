@@ -19,6 +19,7 @@ from t5suite.errors import CheckpointError
 from t5suite.export.sentencepiece_files import spiece_of
 from t5suite.models.own_models import own_names
 from t5suite.models.weight_files import read_weights
+from t5suite.models.whole_weights import fitted
 from t5suite.runs import read_json, write_json
 from t5suite.training.checkpoints import recorded_weights, settle
 
@@ -83,16 +84,13 @@ def differing_weights(folder, model) -> list[str]:
     >>> differing_weights("exported", source.model)
     []
     """
-    stored, own = read_weights(folder), own_names(model) or model.state_dict()
-    aliases = {tensor.data_ptr(): name for name, tensor in own.items() if name in stored}
-    return [
-        name
-        for name, tensor in own.items()
-        if not _same_bits(tensor, stored.get(name, stored.get(aliases.get(tensor.data_ptr()))))
-    ]
+    stored, mismatch = fitted(model, read_weights(folder))
+    own = model.state_dict()
+    names = [name for name, tensor in stored.items() if not _same_bits(own[name], tensor)]
+    return names + [*mismatch.missing, *mismatch.unknown, *mismatch.reshaped]
 
 
 def _same_bits(tensor, other) -> bool:
-    if other is None or other.dtype != tensor.dtype or other.shape != tensor.shape:
+    if other.dtype != tensor.dtype or other.shape != tensor.shape:
         return False
     return torch.equal(tensor.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))

@@ -24,7 +24,8 @@ from t5suite.lookup import find
 from t5suite.models.adapters import is_adapter, merged
 from t5suite.models.configs import cannot_load, load_config
 from t5suite.models.families import family_of_model
-from t5suite.models.loading import WEIGHT_FILES, load_model, load_tokenizer
+from t5suite.models.loading import load_model, load_tokenizer
+from t5suite.models.weight_files import FOLDER_FILES
 from t5suite.models.own_classes import MODEL_CLASS, stored_settings
 from t5suite.training.checkpoints import MANIFEST_FILE, checkpoints, damage
 
@@ -128,7 +129,7 @@ def model_folder(name: str) -> Path:
         found = checkpoints(folder)
         if not found:
             raise ConfigError(
-                f"{FLAG} {name!r} holds no model: none of {', '.join(WEIGHT_FILES[:2])}, no adapter, no "
+                f"{FLAG} {name!r} holds no model: none of {', '.join(FOLDER_FILES[:2])}, no adapter, no "
                 "checkpoint-N and no shards of DeepSpeed's"
             )
         folder = found[-1]
@@ -165,7 +166,7 @@ def dtype_for(name: str) -> torch.dtype:
 
 
 def _has_weights(folder: Path) -> bool:
-    return is_adapter(folder) or any((folder / file).is_file() for file in WEIGHT_FILES)
+    return is_adapter(folder) or any((folder / file).is_file() for file in FOLDER_FILES)
 
 
 def _put_together(folder: Path, staging: Path) -> Path:

@@ -12,11 +12,13 @@ import logging
 import re
 
 import torch
+from transformers.conversion_mapping import get_model_conversion_mapping
 
 from t5suite.errors import ConfigError
 from t5suite.models.initialization import whole
 from t5suite.models.vocabulary import MULTIPLE
 from t5suite.models.weight_files import FLAG, read_weights
+from t5suite.models.whole_weights import fitted, listed
 
 logger = logging.getLogger(__name__)
 
@@ -39,14 +41,18 @@ def load_init_checkpoint(model, path, allow_missing: bool = False) -> dict:
         no weight in common.
     """
     weights = strip_prefixes(read_weights(path), model)
+    if get_model_conversion_mapping(model, add_legacy=False):  # saved by transformers under other names
+        weights, mismatch = fitted(model, weights)
+        if mismatch and not allow_missing:
+            raise ConfigError(f"{FLAG} {path}: {mismatch}; add --allow_missing_keys to go on without them")
     groups = tied_groups(model)
     known = {name for names in groups.values() for name in names}
     missing = [names[0] for names in groups.values() if not any(name in weights for name in names)]
     unexpected = sorted(name for name in weights.keys() - known if not _may_be_ignored(name, model))
     if len(missing) == len(groups):
         raise ConfigError(
-            f"{FLAG} {path}: none of its {len(weights)} weights is the model's: it has {_some(sorted(weights))}, "
-            f"the model {_some(sorted(known))}"
+            f"{FLAG} {path}: none of its {len(weights)} weights is the model's: it has {listed(sorted(weights), most=SHOWN)}, "
+            f"the model {listed(sorted(known), most=SHOWN)}"
         )
     _check_complete(path, missing, unexpected, allow_missing)
     pairs = _pairs(path, model, groups, weights)
@@ -89,9 +95,9 @@ def tied_groups(model) -> dict[int, list[str]]:
 def _check_complete(path, missing, unexpected, allow_missing) -> None:
     lacks = []
     if missing:
-        lacks.append(f"{len(missing)} weights of the model are not in it: {_some(missing)}")
+        lacks.append(f"{len(missing)} weights of the model are not in it: {listed(missing, most=SHOWN)}")
     if unexpected:
-        lacks.append(f"{len(unexpected)} of its weights are not the model's: {_some(unexpected)}")
+        lacks.append(f"{len(unexpected)} of its weights are not the model's: {listed(unexpected, most=SHOWN)}")
     if lacks and not allow_missing:
         raise ConfigError(f"{FLAG} {path}: {'; '.join(lacks)}; add --allow_missing_keys to go on without them")
     for lack in lacks:
@@ -123,7 +129,7 @@ def _pairs(path, model, groups, weights) -> list[tuple[str, torch.Tensor, torch.
             logger.warning("%s %s: %s has %d rows, the model %d", FLAG, path, present[0], len(value), shape[0])
         pairs.append((present[0], parameter, value))
     if wrong:
-        raise ConfigError(f"{FLAG} {path}: {len(wrong)} weights have another shape: {_some(wrong, '; ')}")
+        raise ConfigError(f"{FLAG} {path}: {len(wrong)} weights have another shape: {listed(wrong, '; ', SHOWN)}")
     return pairs
 
 
@@ -144,11 +150,6 @@ def _may_be_ignored(name: str, model) -> bool:
     if name in dict(model.named_buffers()):
         return True
     return any(re.search(pattern, name) for pattern in model._keys_to_ignore_on_load_unexpected or ())
-
-
-def _some(names, separator: str = ", ") -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return separator.join(names[:SHOWN]) + more
 
 
 def _size(shape) -> str:

@@ -13,7 +13,7 @@ import ast
 from pathlib import Path
 
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig, PreTrainedConfig
+from transformers import AutoConfig, GenerationConfig, PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
 
 from t5suite.errors import ConfigError
@@ -31,6 +31,12 @@ DROPOUT_FIELDS = (
     ("hidden_dropout", "attention_dropout"),
     ("dropout",),
     ("attention_dropout",),
+)
+# Keys of published configurations that transformers reads but does not keep under these names, and the suite's own.
+LEGACY_KEYS = (
+    *("torch_dtype", "_name_or_path", "auto_map", "num_labels", "task_specific_params", "tokenizer_class"),
+    *("rope_theta", "rope_scaling", "finetuning_task", "pruned_heads", "use_cache", "transformers_version"),
+    *("custom_attention", "model_class", "model_class_args", "model_family", "_attn_implementation"),
 )
 # A T5's settings that transformers derives from another one, where nothing is said of them.
 DERIVED = {
@@ -87,7 +93,36 @@ def _settings_of(name, revision, trust_remote_code, from_scratch) -> tuple[dict,
         settings, _ = PreTrainedConfig.get_config_dict(name, revision=revision)
     except (OSError, ValueError, KeyError, StrictDataclassError) as error:
         raise ConfigError(_unknown_config(name, error, from_scratch)) from None
+    if from_scratch and _is_bare(Path(name)):
+        _check_keys(name, settings, type(config))
     return settings, type(config)
+
+
+def _is_bare(path: Path) -> bool:
+    """Whether a path is a configuration of the user's own: no trained weights stand beside it."""
+    folder = path if path.is_dir() else path.parent
+    return path.exists() and not any(file.suffix in (".safetensors", ".bin") for file in folder.iterdir())
+
+
+def _check_keys(name: str, settings: dict, make: type, outer=None) -> None:
+    """Refuses settings that the class ignores: new weights would be of another model than the file says.
+
+    Args:
+      outer: the defaults that an outer configuration gives this one.
+    """
+    if not make.__module__.startswith("transformers."):
+        return
+    defaults = {**make().to_dict(), **(outer or {})}
+    known = {*defaults, *make.attribute_map, *GenerationConfig().to_dict(), *LEGACY_KEYS}
+    for key, value in settings.items():
+        if key not in known:
+            raise ConfigError(
+                f"--config_name {name}: a {make.__name__} has no setting {key!r}, and transformers would ignore it; "
+                f"{suggestion(key, defaults)}"
+            )
+        part = make.sub_configs.get(key)
+        if isinstance(value, dict) and part is not None and part is not AutoConfig:
+            _check_keys(f"{name}: {key}", value, part, defaults.get(key))
 
 
 def _settings_of_class(config_class: type, name: str | None, revision) -> tuple[dict, type]:

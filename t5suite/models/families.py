@@ -72,6 +72,29 @@ def family_of(config, asked_for: str | None = None) -> str:
     raise ConfigError(f"a model of type {config.model_type!r} is none of {', '.join(FAMILIES)}")
 
 
+def check_reads_text(config, family: str) -> None:
+    """Refuses model types of audio and images that transformers lists among language models.
+
+    >>> check_reads_text(AutoConfig.for_model("qwen2_audio"), "seq2seq")
+    ConfigError: models of type 'qwen2_audio' cannot be trained on text alone: Qwen2AudioForConditionalGeneration
+    takes no decoder_input_ids (an audio model)
+
+    Raises:
+      ConfigError: its forward does not take the family's batches, or it decodes what is no text.
+    """
+    kind = class_in(FAMILIES[family].auto_class, config)
+    taken = inspect.signature(kind.forward).parameters
+    needed = ("input_ids", "labels", "decoder_input_ids") if family == "seq2seq" else ("input_ids", "labels")
+    lacks = [name for name in needed if name not in taken]
+    medium = OTHER_MEDIA.get(config.model_type) or ("audio" if "audio" in getattr(kind, "input_modalities", ()) else "")
+    if lacks or config.model_type in OTHER_MEDIA:
+        why = f"{kind.__name__} takes no {', '.join(lacks)}" if lacks else f"{kind.__name__} belongs to an encoder"
+        raise ConfigError(
+            f"models of type {config.model_type!r} cannot be trained on text alone: {why}"
+            + (f" ({'an' if medium[0] in 'aeiou' else 'a'} {medium} model)" if medium else "")
+        )
+
+
 def _family_of_own(config, asked_for: str | None) -> str:
     """The family of a class of the user's own (`own_models`), which may be of no type that transformers knows."""
     asked_for = asked_for if asked_for not in (None, "auto") else getattr(config, "model_family", None)
@@ -141,4 +164,13 @@ FAMILIES = {
     "masked": Family(
         "encoder alone: BERT, RoFormer", AutoModelForMaskedLM, ("pad", "bos", "eos", "cls", "sep", "mask")
     ),
+}
+# Decoders of something else than text, by model type.
+OTHER_MEDIA = {
+    "moshi": "audio",
+    "moss_transcribe_diarize": "audio",
+    "musicgen": "music",
+    "musicgen_melody": "music",
+    "trocr": "vision",
+    "whisper": "audio",
 }

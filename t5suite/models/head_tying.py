@@ -45,17 +45,23 @@ def random_model(auto_class, config, **options):
 
 
 def trained_model(auto_class, name, config, **options):
-    """`auto_class.from_pretrained`, the output layer untied where the checkpoint has two different matrices."""
+    """`auto_class.from_pretrained`, the output layer untied where the checkpoint has two different matrices.
+
+    Returns:
+      the model, and what transformers found of its tensors (`output_loading_info`).
+    """
+    options["output_loading_info"] = True
     if not _is_untied_t5(config):
-        model = auto_class.from_pretrained(name, config=config, **options)
-        return mark_untied(model) if config.model_type in T5_TYPES and _has_own_head(model) else model
+        model, found = auto_class.from_pretrained(name, config=config, **options)
+        return (mark_untied(model) if config.model_type in T5_TYPES and _has_own_head(model) else model), found
     with _head_left_out(auto_class, config) as tied_config:
-        model, found = auto_class.from_pretrained(name, config=tied_config, output_loading_info=True, **options)
+        model, found = auto_class.from_pretrained(name, config=tied_config, **options)
     if HEAD in found["missing_keys"]:
         logger.warning("%s says that its output layer is not tied, but holds none: it is tied to the embeddings", name)
         model.lm_head.weight = model.shared.weight
-        return model
-    return mark_untied(model)
+        found["missing_keys"].discard(HEAD)
+        return model, found
+    return mark_untied(model), found
 
 
 def mark_untied(model):

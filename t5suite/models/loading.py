@@ -7,14 +7,17 @@ Weights are always float32, whatever the checkpoint holds: mixed precision then 
 bfloat16 checkpoint loaded as it is would train in pure bfloat16, whose 8 bits of mantissa lose small updates.
 """
 
+import contextlib
+import logging
 import pickle
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 from transformers import AutoTokenizer, T5Tokenizer
+from transformers.integrations import is_deepspeed_zero3_enabled
 
-from t5suite.errors import ConfigError
+from t5suite.errors import ConfigError, DataError
 from t5suite.models.adapters import adapter_of, inner_model, is_adapter, load_adapter
 from t5suite.models.attention.implementations import CHOICES, known_as
 from t5suite.models.attention.quick import quicken_attention
@@ -28,7 +31,7 @@ from t5suite.models.configs import (
     require,
 )
 from t5suite.models.custom_attention import custom_attention
-from t5suite.models.families import FAMILIES, family_of, model_class_for
+from t5suite.models.families import FAMILIES, check_reads_text, family_of, model_class_for
 from t5suite.models.head_tying import T5_TYPES, random_model, trained_model
 from t5suite.models.heads import HEAD_CLASS, draw_head_anew, give_head, head_for
 from t5suite.models.initialization import initialize
@@ -52,15 +55,10 @@ from t5suite.models.vocabulary import (
     set_generation_tokens,
     set_special_tokens,
 )
-from t5suite.models.weight_files import shards_of
+from t5suite.models.weight_files import FOLDER_FILES, shards_of
+from t5suite.models.whole_weights import check_loaded, check_saves_whole, found_in_files
 
 BUNDLED_MODEL = str(Path(__file__).parent.parent / "data" / "mini" / "model")
-WEIGHT_FILES = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-)
 
 
 def load_tokenizer(name: str | None, revision=None, trust_remote_code: bool = False, flag: str = "--tokenizer_name"):
@@ -78,13 +76,25 @@ def load_tokenizer(name: str | None, revision=None, trust_remote_code: bool = Fa
         return T5Tokenizer.from_pretrained(name)
     require(name, flag)
     try:
-        return AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
+        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError) as error:
         if is_adapter(name):
             raise ConfigError(
                 f"{flag}: the adapter {name!r} has no tokenizer; give its base's by --tokenizer_name"
             ) from None
         raise ConfigError(cannot_load("a tokenizer", name, flag, error)) from None
+    _check_not_empty(tokenizer, name, flag)
+    return tokenizer
+
+
+def _check_not_empty(tokenizer, name: str, flag: str) -> None:
+    """transformers 5.23 makes a tokenizer of special tokens alone where a folder has no vocabulary: all is `<unk>`."""
+    special = {*tokenizer.all_special_tokens, *(str(token) for token in tokenizer.added_tokens_decoder.values())}
+    if len(tokenizer.get_vocab().keys() - special) <= 1:  # "▁" is left of T5's
+        raise ConfigError(
+            f"{flag} {name}: there is no tokenizer in it (no vocabulary, special tokens alone); give the one that "
+            "belongs to the model by --tokenizer_name"
+        )
 
 
 def load_model(
@@ -198,11 +208,14 @@ def _load_whole_model(
         set_special_tokens(config, tokenizer, special_tokens, scratch)
         model = _random_weights(auto_class, config, options)
     else:
-        model = _trained_weights(auto_class, name, config, {**options, "revision": revision}, new_head)
+        model = _trained_weights(
+            auto_class, name, config, {**options, "revision": revision}, new_head, allow_missing_keys
+        )
         set_special_tokens(model.config, tokenizer, special_tokens, scratch)
         check_vocabulary(model, len(tokenizer) - num_new_tokens)
         grow_embeddings(model, len(tokenizer))
     set_generation_tokens(model)
+    check_saves_whole(model)
     if init_checkpoint is not None:
         load_init_checkpoint(model, init_checkpoint, allow_missing_keys)
     if config.model_type in T5_TYPES:
@@ -219,9 +232,11 @@ def _config_and_family(name, own, family, overrides, dropout_rate, revision, tru
     config = load_config(name, overrides, dropout_rate, revision, trust_remote_code, scratch, config_class)
     if own:
         mark_class(config, *own, family)
-    else:
-        check_no_class(config, name)
-    return config, family_of(config, family)
+        return config, family_of(config, family)
+    check_no_class(config, name)
+    family = family_of(config, family)
+    check_reads_text(config, family)
+    return config, family
 
 
 def _class_and_head(config, own, family, sentence_pairs: bool, tasks):
@@ -258,42 +273,60 @@ def _random_weights(auto_class, config, options):
             model = random_model(auto_class, config, **options)
     except ConfigError:
         raise
-    except (ValueError, ImportError) as error:
+    except (ValueError, ImportError, TypeError, AttributeError, LookupError, AssertionError) as error:
         raise ConfigError(f"cannot make a model of type {config.model_type!r}: {first_line(error)}") from None
     initialize(model)
     return model
 
 
-def _trained_weights(auto_class, name, config, options, new_head: bool):
+def _trained_weights(auto_class, name, config, options, new_head: bool, allow_missing: bool):
     folder = Path(name)
     if folder.is_dir():
         _check_weights_of(folder)
-    if new_head:
-        options = {**options, "ignore_mismatched_sizes": True}
+    # Tensors of another shape are reported with all else that is wrong, not by transformers' table alone.
+    options = {**options, "ignore_mismatched_sizes": True}
     try:
-        with custom_attention(auto_class, config, options["trust_remote_code"]):
-            model = trained_model(auto_class, name, config, **options)
+        with custom_attention(auto_class, config, options["trust_remote_code"]), _without_report():
+            model, found = trained_model(auto_class, name, config, **options)
     except ConfigError:
         raise
     except pickle.UnpicklingError:
         # torch's own message advises to switch the protection off.
-        raise ConfigError(
+        raise DataError(
             f"--model_name_or_path {name!r}: its weights are torn, or hold Python objects besides tensors, and reading "
             "those could run code; take a copy with model.safetensors"
         ) from None
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
-        raise ConfigError(cannot_load("a model", name, "--model_name_or_path", error)) from None
+        kind = DataError if isinstance(error, (RuntimeError, SafetensorError)) else ConfigError
+        raise kind(cannot_load("a model", name, "--model_name_or_path", error)) from None
+    if is_deepspeed_zero3_enabled():
+        found = found_in_files(model, name, options["revision"])
+        # transformers 5.23 notes every rule that it knows, legacy ones too, and would save by them.
+        vars(model).pop("_weight_conversions", None)
+    check_loaded(model, found, name, new_head, allow_missing)
     if new_head:
         draw_head_anew(model)
     return model
 
 
+@contextlib.contextmanager
+def _without_report():
+    """transformers' table of missing and unknown tensors is a warning; here they are an error (`check_loaded`)."""
+    source = logging.getLogger("transformers.modeling_utils")
+    is_other = lambda record: "LOAD REPORT" not in record.getMessage()
+    source.addFilter(is_other)
+    try:
+        yield
+    finally:
+        source.removeFilter(is_other)
+
+
 def _check_weights_of(folder: Path) -> None:
     """Refuses a folder without weights, and one whose index of shards leads out of it (transformers 5.23 follows)."""
-    found = [file for file in WEIGHT_FILES if (folder / file).is_file()]
+    found = [file for file in FOLDER_FILES if (folder / file).is_file()]
     if not found:
         raise ConfigError(
-            f"--model_name_or_path {str(folder)!r} holds no weights ({WEIGHT_FILES[0]}); add --from_scratch to start "
+            f"--model_name_or_path {str(folder)!r} holds no weights ({FOLDER_FILES[0]}); add --from_scratch to start "
             "from random ones"
         )
     for file in found:

@@ -98,10 +98,10 @@ class OneClass:
         return self.model_class._from_config(config, **options)
 
     def from_pretrained(self, name, config=None, trust_remote_code: bool = False, **options):
-        """Trained weights."""
-        model = self.model_class.from_pretrained(name, config=config, **options)
-        self._fill_buffers(model, config)
-        return model
+        """Trained weights; with `output_loading_info`, also what transformers found of them."""
+        loaded = self.model_class.from_pretrained(name, config=config, **options)
+        self._fill_buffers(loaded[0] if isinstance(loaded, tuple) else loaded, config)
+        return loaded
 
     def _fill_buffers(self, model, config) -> None:
         """Buffers that are not saved are what the class makes them: transformers 5.23 leaves them as memory was."""

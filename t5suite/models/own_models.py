@@ -32,7 +32,7 @@ from t5suite.models.heads import head_for
 from t5suite.models.module_answering import ModuleAnswerer
 from t5suite.models.own_classes import FLAG, MODEL_FAMILY, class_named, stored_settings
 from t5suite.models.vocabulary import rows_for
-from t5suite.models.weight_files import read_weights
+from t5suite.models.whole_weights import load_weights
 
 # What the collators make: a module is given those of them that its forward takes.
 COLLATED = ("input_ids", "attention_mask", "token_type_ids", "decoder_input_ids", "labels")
@@ -155,7 +155,7 @@ def load_module(
     config.model_class_args = _with_filled(model_class, spec, parameters, config)
     model = OwnModel(config, _made(model_class, spec, config.model_class_args))
     if folder is not None and not from_scratch:
-        _load_weights(model, folder)
+        load_weights(model, folder, "--model_name_or_path")
     return model.float()
 
 
@@ -213,27 +213,6 @@ def _made(model_class, spec: str, parameters: dict) -> nn.Module:
     if missing:
         raise ConfigError(f"{FLAG} {spec}: give --model_class_args {missing[0]}=...; it cannot be made without")
     return model_class(**parameters)
-
-
-def _load_weights(model: OwnModel, folder: str) -> None:
-    """All of a folder's weights, under the holder's names or the module's own.
-
-    Raises:
-      ConfigError: some are missing, are too many, or have another shape.
-    """
-    own = model.state_dict()
-    stored = {name if name in own else f"module.{name}": value for name, value in read_weights(folder).items()}
-    missing = sorted(own.keys() - stored.keys() - model.all_tied_weights_keys.keys())
-    extra = sorted(stored.keys() - own.keys())
-    shapes = [name for name in stored.keys() & own.keys() if stored[name].shape != own[name].shape]
-    wrong = ((missing, "lacks"), (extra, "has, and the module has not,"), (sorted(shapes), "has in another shape"))
-    for names, what in wrong:
-        if names:
-            raise ConfigError(
-                f"--model_name_or_path {folder} {what} {', '.join(names[:5])}: it is not of this {FLAG} with these "
-                "--model_class_args"
-            )
-    model.load_state_dict(stored, strict=False)
 
 
 # Parameters that a class may have and need not be given.

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 
 from t5suite.errors import ConfigError
@@ -33,8 +33,11 @@ WRAPPERS = ("model_state_dict", "state_dict", "model", "module")
 OTHER_FILES = ("optimizer", "scheduler", "training_args", "random_states", "rng_state", "scaler", "sampler")
 
 
-def read_weights(path) -> dict[str, torch.Tensor]:
+def read_weights(path, flag: str = FLAG) -> dict[str, torch.Tensor]:
     """Every tensor of a file or folder, on the CPU, under the name that it has there.
+
+    Args:
+      flag: what the user gave the path by, for errors.
 
     Raises:
       ConfigError: no such file, a folder without weights or with several files of them, a file that is torn, that
@@ -42,12 +45,26 @@ def read_weights(path) -> dict[str, torch.Tensor]:
     """
     path = Path(path)
     if not path.exists():
-        raise ConfigError(f"{FLAG} {path}: no such file or folder")
-    file = _file_in(path) if path.is_dir() else path
-    return _read_shards(file) if file.name.endswith(".index.json") else _read_file(file)
+        raise ConfigError(f"{flag} {path}: no such file or folder")
+    file = _file_in(path, flag) if path.is_dir() else path
+    return _read_shards(file, flag) if file.name.endswith(".index.json") else _read_file(file, flag)
 
 
-def _file_in(folder: Path) -> Path:
+def read_shapes(folder, flag: str = FLAG) -> dict[str, torch.Tensor]:
+    """What `read_weights` would read, as meta tensors: from headers, where the files have any."""
+    file = _file_in(Path(folder), flag)
+    shapes = {}
+    for part in {file.parent / name for name in shards_of(file, flag).values()} if file.suffix == ".json" else {file}:
+        if part.suffix != ".safetensors":
+            shapes |= {name: value.to("meta") for name, value in _read_file(part, flag).items()}
+            continue
+        with safe_open(part, framework="pt") as opened:
+            for name in list(opened.keys()):
+                shapes[name] = torch.empty(opened.get_slice(name).get_shape(), device="meta")
+    return shapes
+
+
+def _file_in(folder: Path, flag: str) -> Path:
     for name in FOLDER_FILES:
         if (folder / name).is_file():
             return folder / name
@@ -56,18 +73,18 @@ def _file_in(folder: Path) -> Path:
     if len(files) == 1:
         return files[0]
     found = f"several files of weights ({', '.join(f.name for f in files)})" if files else "no file of weights"
-    raise ConfigError(f"{FLAG} {folder}: {found}; give the file itself, or a folder with {FOLDER_FILES[0]}")
+    raise ConfigError(f"{flag} {folder}: {found}; give the file itself, or a folder with {FOLDER_FILES[0]}")
 
 
-def _read_shards(index: Path) -> dict[str, torch.Tensor]:
-    places = shards_of(index)
+def _read_shards(index: Path, flag: str) -> dict[str, torch.Tensor]:
+    places = shards_of(index, flag)
     weights = {}
     for name in sorted(set(places.values())):
         if not os.path.isfile(index.parent / name):
-            raise ConfigError(f"{FLAG} {index}: its shard {name} is missing")
-        weights.update(_read_file(index.parent / name))
+            raise ConfigError(f"{flag} {index}: its shard {name} is missing")
+        weights.update(_read_file(index.parent / name, flag))
     if absent := sorted(places.keys() - weights.keys()):
-        raise ConfigError(f"{FLAG} {index}: {len(absent)} weights are not in their shards ({', '.join(absent[:10])})")
+        raise ConfigError(f"{flag} {index}: {len(absent)} weights are not in their shards ({', '.join(absent[:10])})")
     return weights
 
 
@@ -92,10 +109,10 @@ def shards_of(index: Path, flag: str = FLAG) -> dict[str, str]:
     return places
 
 
-def _read_file(file: Path) -> dict[str, torch.Tensor]:
+def _read_file(file: Path, flag: str) -> dict[str, torch.Tensor]:
     if file.suffix != ".safetensors" and file.suffix not in TORCH_SUFFIXES:
         known = ", ".join((".safetensors", ".index.json", *TORCH_SUFFIXES))
-        raise ConfigError(f"{FLAG} {file}: a file of weights ends in one of {known}")
+        raise ConfigError(f"{flag} {file}: a file of weights ends in one of {known}")
     try:
         if file.suffix == ".safetensors":
             return load_file(file)
@@ -103,13 +120,13 @@ def _read_file(file: Path) -> dict[str, torch.Tensor]:
     except pickle.UnpicklingError as error:
         if _is_pickle(file):
             raise ConfigError(
-                f"{FLAG} {file}: it holds Python objects besides tensors, and reading those could run code; "
+                f"{flag} {file}: it holds Python objects besides tensors, and reading those could run code; "
                 "save the weights alone: torch.save(model.state_dict(), file)"
             ) from None
-        raise ConfigError(f"{FLAG} {file}: not a file of weights, or a torn one ({first_line(error)})") from None
+        raise ConfigError(f"{flag} {file}: not a file of weights, or a torn one ({first_line(error)})") from None
     except (SafetensorError, RuntimeError, EOFError, ValueError, zipfile.BadZipFile) as error:
-        raise ConfigError(f"{FLAG} {file}: not a file of weights, or a torn one ({first_line(error)})") from None
-    return _unwrap(content, file)
+        raise ConfigError(f"{flag} {file}: not a file of weights, or a torn one ({first_line(error)})") from None
+    return _unwrap(content, file, flag)
 
 
 def _is_pickle(file: Path) -> bool:
@@ -118,7 +135,7 @@ def _is_pickle(file: Path) -> bool:
         return zipfile.is_zipfile(file) or opened.read(1) == b"\x80"
 
 
-def _unwrap(content, file: Path) -> dict[str, torch.Tensor]:
+def _unwrap(content, file: Path, flag: str) -> dict[str, torch.Tensor]:
     """The innermost table of tensors: `{"model_state_dict": {...}, "step": 5}` -> `{...}`."""
     while isinstance(content, Mapping):
         inner = next((content[name] for name in WRAPPERS if isinstance(content.get(name), Mapping)), None)
@@ -126,11 +143,11 @@ def _unwrap(content, file: Path) -> dict[str, torch.Tensor]:
             break
         content = inner
     if not isinstance(content, Mapping) or not content:
-        raise ConfigError(f"{FLAG} {file}: it holds no table of weights but {type(content).__name__}")
+        raise ConfigError(f"{flag} {file}: it holds no table of weights but {type(content).__name__}")
     others = [str(name) for name, value in content.items() if not isinstance(value, torch.Tensor)]
     if others:
         raise ConfigError(
-            f"{FLAG} {file}: {len(others)} of its entries are no tensors ({', '.join(others[:10])}); "
+            f"{flag} {file}: {len(others)} of its entries are no tensors ({', '.join(others[:10])}); "
             f"weights are looked for at the top or in {', '.join(WRAPPERS)}"
         )
     return dict(content)

@@ -39,9 +39,9 @@ from t5suite.data.training_data import (
     tokenize_training_sets,
 )
 from t5suite.errors import ConfigError
-from t5suite.models.adapters import is_adapted, is_adapter, restore_adapter
 from t5suite.models.families import family_of_model
 from t5suite.models.own_models import OwnModel
+from t5suite.models.whole_weights import load_weights
 from t5suite.tasks.registry import Lengths, Task, load_task, resolve_names
 from t5suite.tasks.task_files import load_registry
 from t5suite.training.callbacks import BestPerTaskCallback, MetricsCallback, note_final
@@ -422,20 +422,13 @@ def evaluate_finally(trainer: SuiteTrainer, data: Data, best: BestPerTaskCallbac
 
 def evaluate_each_at_its_best(trainer: SuiteTrainer, eval_sets: list[EvalSet], best: BestPerTaskCallback) -> Report:
     """`--select per_task`: every task's splits are scored with the weights of that task's own best step."""
-    from safetensors.torch import load_model
-
     results = {}
     names = list(dict.fromkeys(eval_set.task.name for eval_set in eval_sets))
     final = {name: tensor.detach().clone() for name, tensor in trainer.model.state_dict().items()}
     for name in names:
         of_task = [eval_set for eval_set in eval_sets if eval_set.task.name == name]
-        weights = best.folder(name) / "model.safetensors"
-        is_adapted_best = is_adapted(trainer.model) and is_adapter(best.folder(name))
-        if name in best.best and (is_adapted_best or weights.is_file()):
-            if is_adapted_best:
-                restore_adapter(trainer.model, best.folder(name))
-            else:
-                load_model(trainer.model, weights, strict=False)
+        if name in best.best:
+            load_weights(trainer.accelerator.unwrap_model(trainer.model), best.folder(name), "--select per_task")
             for eval_set in of_task:
                 eval_set.marks.append(f"step {best.best[name]['step']}")
         else:

@@ -70,8 +70,8 @@ def tokenizer_and_model(
         model_args.trust_remote_code,
         flag="--tokenizer_name" if model_args.tokenizer_name else "--model_name_or_path",
     )
-    if model_args.allow_missing_keys and model_args.init_checkpoint is None:
-        logger.warning("--allow_missing_keys has no effect: there is no --init_checkpoint")
+    if model_args.allow_missing_keys and not (model_args.init_checkpoint or model_args.model_name_or_path):
+        logger.warning("--allow_missing_keys has no effect: no weights are loaded")
     added = 0 if model_args.num_sentinels is None else add_sentinels(tokenizer, model_args.num_sentinels)
     added += add_tokens(tokenizer, mode_tokens)
     words = add_words(tokenizer, parse_tokens(model_args.add_tokens))

@@ -73,7 +73,7 @@ class ModelArguments:
         },
     )
     allow_missing_keys: bool = field(
-        default=False, metadata={"help": "Take an --init_checkpoint that lacks weights, or has some too many."}
+        default=False, metadata={"help": "Take a model or --init_checkpoint that lacks tensors, or has some too many."}
     )
     num_sentinels: int | None = field(
         default=None, metadata={"help": "Give the tokenizer this many sentinels (T5 has 100), and the model rows."}

@@ -22,7 +22,8 @@ import torch
 from transformers.trainer_callback import ExportableState
 
 from t5suite.errors import CheckpointError
-from t5suite.models.adapters import is_adapted, restore_adapter, save_adapter
+from t5suite.models.adapters import is_adapted, save_adapter
+from t5suite.models.whole_weights import load_weights
 from t5suite.runs import read_json
 from t5suite.tasks.task_card import write_task_card
 from t5suite.training.checkpoints import (
@@ -46,7 +47,7 @@ from t5suite.training.processes.signals import stop_requests
 from t5suite.training.processes.weight_agreement import check_agreement, check_weights
 from t5suite.training.resuming.exact_resume import PROGRESS_FILE, RANK_FILE
 from t5suite.training.resuming.resets import write_position
-from t5suite.training.sharding.fsdp_state import load_weights, state_in_pieces, whole_state
+from t5suite.training.sharding.fsdp_state import state_in_pieces, whole_state
 
 logger = logging.getLogger(__name__)
 
@@ -187,13 +188,8 @@ class Checkpointing(HubUploads):
         self.lr_scheduler.load_state_dict(load_state(checkpoint, SCHEDULER))
 
     def _load_from_checkpoint(self, checkpoint, model=None) -> None:
-        """Weights; under FSDP each rank takes its pieces of the whole ones."""
-        if self.is_fsdp_enabled:
-            load_weights(self.model, checkpoint)
-        elif is_adapted(self.model):
-            restore_adapter(self.model, checkpoint)
-        else:
-            super()._load_from_checkpoint(checkpoint, model)
+        """All weights; under FSDP each rank takes its pieces of the whole ones."""
+        load_weights(self.accelerator.unwrap_model(self.model, keep_torch_compile=False), checkpoint)
 
     def _load_scaler(self, checkpoint) -> None:
         """From our file, where there is one."""
@@ -219,12 +215,10 @@ class Checkpointing(HubUploads):
         reason = self.ranks.together(damage, best)
         if reason:
             raise CheckpointError(f"the best checkpoint, {best}, is damaged: {reason}; no other has its weights")
-        if self.is_fsdp_enabled:
-            load_weights(self.model, best)
-        elif is_adapted(self.model) and not self.is_deepspeed_enabled:
-            restore_adapter(self.model, best)
-        else:
+        if self.is_deepspeed_enabled:
             super()._load_best_model()
+        else:
+            self._load_from_checkpoint(best)
 
 
 def _move_into_place(new: Path, folder: Path) -> None:

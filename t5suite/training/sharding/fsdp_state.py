@@ -9,11 +9,7 @@ parameter for Adam. A rank reads a checkpoint's file through the page cache and 
 """
 
 import torch
-from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.tensor import DTensor, distribute_tensor
-
-from t5suite.errors import CheckpointError
-from t5suite.models.weight_files import read_weights
 
 
 def whole_state(state, keep: bool):
@@ -49,18 +45,3 @@ def _like(value, parameter):
     # Without a source rank nothing is sent: each rank has the whole tensor and takes its piece.
     piece = distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
     return piece.to(parameter.to_local().device)
-
-
-def load_weights(model, folder) -> None:
-    """The whole weights in a folder into a model that is in pieces; every rank calls it.
-
-    Raises:
-      CheckpointError: they are another model's.
-    """
-    tied = {name for name in getattr(model, "all_tied_weights_keys", None) or {}}
-    options = StateDictOptions(full_state_dict=True, strict=False)
-    result = set_model_state_dict(model, read_weights(folder), options=options)
-    missing = [name for name in result.missing_keys if name not in tied]
-    if missing or result.unexpected_keys:
-        names = f"missing: {missing[:3]}; unknown: {result.unexpected_keys[:3]}"
-        raise CheckpointError(f"{folder}: its weights are not this model's ({names})")
