@@ -25,8 +25,8 @@ from t5suite.models.adapters import is_adapter, merged
 from t5suite.models.configs import cannot_load, load_config
 from t5suite.models.families import family_of_model
 from t5suite.models.loading import load_model, load_tokenizer
-from t5suite.models.weight_files import FOLDER_FILES
 from t5suite.models.own_classes import MODEL_CLASS, stored_settings
+from t5suite.models.weight_files import FOLDER_FILES
 from t5suite.training.checkpoints import MANIFEST_FILE, checkpoints, damage
 
 logger = logging.getLogger(__name__)

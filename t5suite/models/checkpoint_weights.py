@@ -51,8 +51,8 @@ def load_init_checkpoint(model, path, allow_missing: bool = False) -> dict:
     unexpected = sorted(name for name in weights.keys() - known if not _may_be_ignored(name, model))
     if len(missing) == len(groups):
         raise ConfigError(
-            f"{FLAG} {path}: none of its {len(weights)} weights is the model's: it has {listed(sorted(weights), most=SHOWN)}, "
-            f"the model {listed(sorted(known), most=SHOWN)}"
+            f"{FLAG} {path}: none of its {len(weights)} weights is the model's: it has "
+            f"{listed(sorted(weights), most=SHOWN)}, the model {listed(sorted(known), most=SHOWN)}"
         )
     _check_complete(path, missing, unexpected, allow_missing)
     pairs = _pairs(path, model, groups, weights)

@@ -10,6 +10,8 @@ follows from the changed one: `feed_forward_proj=gated-gelu` gates, `num_layers=
 """
 
 import ast
+import inspect
+import re
 from pathlib import Path
 
 from huggingface_hub.errors import StrictDataclassError
@@ -114,8 +116,9 @@ def _check_keys(name: str, settings: dict, make: type, outer=None) -> None:
         return
     defaults = {**make().to_dict(), **(outer or {})}
     known = {*defaults, *make.attribute_map, *GenerationConfig().to_dict(), *LEGACY_KEYS}
+    source = "".join(path.read_text() for path in Path(inspect.getfile(make)).parent.glob("*.py"))
     for key, value in settings.items():
-        if key not in known:
+        if key not in known and not re.search(rf"\bconfig\.{re.escape(key)}\b|[\"']{re.escape(key)}[\"']", source):
             raise ConfigError(
                 f"--config_name {name}: a {make.__name__} has no setting {key!r}, and transformers would ignore it; "
                 f"{suggestion(key, defaults)}"
@@ -237,6 +240,30 @@ def check_length(config, length: int, flag: str) -> None:
             f"{flag} {length}: a model of type {config.model_type!r} has positions for {positions - offset} tokens "
             f"(max_position_embeddings={positions}); lower {flag}, or give a model made from scratch "
             f"--config_overrides max_position_embeddings={length + offset}"
+        )
+
+
+def check_resumes(config, shortest: int) -> None:
+    """Refuses to train what transformers 5.23 changes while it runs, in no tensor: a resumed run would not be the same.
+
+    Args:
+      shortest: tokens of the shortest input.
+
+    Raises:
+      ConfigError: with the setting that avoids it.
+    """
+    blocks = getattr(config, "attention_type", None) == "block_sparse" and hasattr(config, "num_random_blocks")
+    attended = (5 + 2 * config.num_random_blocks) * config.block_size if blocks else -1
+    if shortest <= attended:
+        raise ConfigError(
+            f"models of type {config.model_type!r} change to full attention for good at the first batch of at most "
+            f"{attended} tokens (this data has {shortest}), and a resumed run would not have; give "
+            "--config_overrides attention_type=original_full"
+        )
+    if getattr(config, "moe_eval_capacity_token_fraction", 0) > 0:
+        raise ConfigError(
+            f"models of type {config.model_type!r} train with another expert capacity after an evaluation, and a "
+            "resumed run would not; give --config_overrides moe_eval_capacity_token_fraction=-1.0"
         )
 
 

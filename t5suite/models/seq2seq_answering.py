@@ -19,7 +19,9 @@ from functools import cached_property, partial
 
 import torch
 import torch.nn.functional as F
-from transformers.modeling_outputs import BaseModelOutput
+
+# With `router_logits` (None), which models of experts look for; to all others it is what their encoder gives.
+from transformers.modeling_outputs import MoeModelOutputWithPast as EncoderOutput
 
 from t5suite.data.collators import IGNORED, Seq2SeqCollator, shift_right
 from t5suite.models.answerer import Answerer, answers_of, places_of_best, scores_of_pairs
@@ -150,7 +152,7 @@ class Seq2SeqReading:
         if self.answerer.taken_apart:
             picked = slice(None) if len(rows) == len(self.mask_BS) else to_device(torch.tensor(rows), device)
             logits_BTV = self.answerer.model(
-                encoder_outputs=BaseModelOutput(last_hidden_state=self.hidden_BSD[picked]),
+                encoder_outputs=EncoderOutput(last_hidden_state=self.hidden_BSD[picked]),
                 attention_mask=self.mask_BS[picked],
                 decoder_input_ids=to_device(self.read_BT, device)[picked],
             ).logits
@@ -189,7 +191,7 @@ class Seq2SeqReading:
     def _generated(self, generation_config, synced: bool, options):
         answerer = self.answerer
         written = answerer.model.generate(
-            encoder_outputs=BaseModelOutput(last_hidden_state=self.hidden_BSD),
+            encoder_outputs=EncoderOutput(last_hidden_state=self.hidden_BSD),
             attention_mask=self.mask_BS,
             generation_config=generation_config,
             synced_gpus=synced,
@@ -266,7 +268,7 @@ class Seq2SeqReading:
             labels_PT = collator.pad([candidates[b][c] for b, c in chunk], IGNORED).to(mask_BS.device)
             rows_P = torch.tensor([b for b, _ in chunk], device=mask_BS.device)
             logits_PTV = self.answerer.model(
-                encoder_outputs=BaseModelOutput(last_hidden_state=self.hidden_BSD[rows_P]),
+                encoder_outputs=EncoderOutput(last_hidden_state=self.hidden_BSD[rows_P]),
                 attention_mask=mask_BS[rows_P],
                 decoder_input_ids=shift_right(labels_PT, collator.pad_token_id, collator.decoder_start_token_id),
             ).logits.float()

@@ -103,8 +103,8 @@ def fitted(model, stored: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tens
                 reshaped[name] = f"{name} (tied to {present[0]}, but stored with other values)"
     empty._adjust_missing_and_unexpected_keys(info)
     info.missing_keys -= reshaped.keys()
-    errors = [f"{name} (cannot be converted)" for name in info.conversion_errors]
-    return tensors, Mismatch(sorted(info.missing_keys), sorted(info.unexpected_keys), sorted(reshaped.values()) + errors)
+    wrong = [*reshaped.values(), *(f"{name} (cannot be converted)" for name in info.conversion_errors)]
+    return tensors, Mismatch(sorted(info.missing_keys), sorted(info.unexpected_keys), sorted(wrong))
 
 
 def check_loaded(model, found: dict, place: str, new_head: bool, allow_missing: bool = False) -> None:
@@ -137,7 +137,7 @@ def check_loaded(model, found: dict, place: str, new_head: bool, allow_missing: 
 
 
 def found_in_files(model, name: str, revision: str | None = None) -> dict:
-    """What `output_loading_info` leaves out under ZeRO-3 (5.23 looks for no unknown tensors there), from file headers."""
+    """`output_loading_info` from the files' headers: under ZeRO-3, transformers 5.23 looks for no unknown tensors."""
     folder = Path(name) if Path(name).is_dir() else Path(cached_file(name, "config.json", revision=revision)).parent
     _, mismatch = fitted(model, read_shapes(folder, "--model_name_or_path"))
     if mismatch.reshaped:
@@ -202,7 +202,7 @@ def _without_values(tensor, copies: dict):
 
 
 def _convert(empty, stored: dict, device: str):
-    """transformers' own conversion on loading (5.23), into a skeleton; tests/test_whole_weights.py tells of a change."""
+    """transformers 5.23's own conversion on loading, into a skeleton; tests/test_whole_weights.py tells of a change."""
     bars = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     settings = LoadStateDictConfig(device_map={"": device}, weight_mapping=get_model_conversion_mapping(empty))

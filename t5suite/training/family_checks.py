@@ -11,7 +11,7 @@ import numpy as np
 
 from t5suite.data.encodings import SegmentEncoding, TextEncoding
 from t5suite.errors import ConfigError
-from t5suite.models.configs import check_length
+from t5suite.models.configs import check_length, check_resumes
 from t5suite.models.families import family_of_model
 
 logger = logging.getLogger(__name__)
@@ -25,11 +25,14 @@ TAKE_APART = ("candidate_trees", "quick_decoding")
 
 
 def check_positions(model, data) -> None:
-    """Refuses examples that are longer than the model has positions for.
+    """Refuses examples that are longer than the model has positions for, or that it cannot be trained exactly on.
 
     Raises:
-      ConfigError: with the flag to lower.
+      ConfigError: with the flag to change.
     """
+    lengths = [int(features.input_ids.lengths.min()) for features in data.features if len(features)]
+    if lengths:
+        check_resumes(model.config, min(lengths))
     behind = family_of_model(model) == "causal"  # there the answer stands in the prompt's row
     sets = [(features, 0) for features in data.features]
     sets += [(eval_set.features, eval_set.max_target_tokens) for eval_set in [*data.scored, *data.selecting]]

@@ -16,7 +16,7 @@ from t5suite.data.objectives import OBJECTIVES, sentinel_ids
 from t5suite.data.objectives.vocabulary import mask_vocabulary, sentence_end_flags, word_start_flags
 from t5suite.data.pre_training_collator import T5DataCollator
 from t5suite.errors import ConfigError
-from t5suite.models.configs import check_length
+from t5suite.models.configs import check_length, check_resumes
 from t5suite.models.families import family_of_model
 
 # Settings by name that belong to every seq2seq objective, or to every masked one.
@@ -38,6 +38,7 @@ def make_collator(objective: str, tokenizer, model, *, inputs_length: int, seed:
     """
     check_family(objective, family_of_model(model))
     check_length(model.config, inputs_length, "--inputs_length")
+    check_resumes(model.config, inputs_length)
     given = {name: value for name, value in settings.items() if value is not None}
     if "collocations" in given and "collocations" in OBJECTIVES[objective].heeds:
         given["collocations"] = load_collocations(given["collocations"], tokenizer_fingerprint(tokenizer))

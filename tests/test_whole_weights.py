@@ -1,0 +1,271 @@
+"""Law 9: whatever loads weights loads all of them, or stops; and a tokenizer that is really there."""
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from absl.testing import absltest, parameterized
+from model_types import TYPES, configured
+from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    BertConfig,
+    BertForMaskedLM,
+    BertForPreTraining,
+    set_seed,
+)
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import revert_weight_conversion
+from transformers.modeling_utils import remove_tied_weights_from_state_dict
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
+
+from t5suite.errors import ConfigError, DataError
+from t5suite.models.configs import check_resumes, load_config
+from t5suite.models.families import check_reads_text
+from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
+from t5suite.models.whole_weights import fitted, load_weights, skeleton
+from t5suite.tasks.registry import load_task
+
+AUTO_CLASSES = {"seq2seq": AutoModelForSeq2SeqLM, "causal": AutoModelForCausalLM, "masked": AutoModelForMaskedLM}
+# transformers 5.23 renames, splits or merges tensors of these on saving.
+CONVERTED = ("t5gemma2", "gpt_neox", "mixtral", "olmoe", "granitemoe", "nomic_bert", "gte")
+ROUTER = "model.layers.0.mlp.gate.weight"
+
+
+def new_model(model_type: str, seed: int):
+    set_seed(seed)
+    return load_model(config_name=configured(model_type), tokenizer=load_tokenizer(None))
+
+
+def saved(model) -> Path:
+    folder = Path(tempfile.mkdtemp())
+    model.save_pretrained(folder)
+    return folder
+
+
+def values(model) -> dict:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def changed(folder: Path, change) -> Path:
+    """A copy of a folder with other tensors in its file."""
+    copy = Path(tempfile.mkdtemp()) / "copy"
+    shutil.copytree(folder, copy)
+    tensors = load_file(copy / "model.safetensors")
+    change(tensors)
+    save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
+    return copy
+
+
+def halved(tensors: dict, name: str) -> None:
+    tensors[name] = tensors[name][: len(tensors[name]) // 2].clone()
+
+
+class LoadWeightsTest(parameterized.TestCase):
+    def assert_equal(self, found: dict, expected: dict):
+        self.assertEqual(found.keys(), expected.keys())
+        for name, tensor in expected.items():
+            self.assertTrue(torch.equal(found[name], tensor), name)
+
+    @parameterized.parameters(*CONVERTED, "t5", "bart", "bert")
+    def test_every_tensor_of_a_saved_model_is_loaded_into_another(self, model_type):
+        source, target = new_model(model_type, 0), new_model(model_type, 1)
+        parameters = [id(parameter) for parameter in target.parameters()]
+        expected, folder = values(source), saved(source)
+        load_weights(target, folder)
+        self.assert_equal(target.state_dict(), expected)
+        self.assertEqual([id(parameter) for parameter in target.parameters()], parameters)  # the optimizer's
+        # What we save, plain transformers loads, under its published names.
+        self.assert_equal(type(source).from_pretrained(folder).state_dict(), expected)
+
+    def test_saved_names_are_the_published_ones(self):
+        names = load_file(saved(new_model("mixtral", 0)) / "model.safetensors").keys()
+        self.assertIn("model.layers.0.block_sparse_moe.experts.3.w1.weight", names)
+        self.assertIn("embed_out.weight", load_file(saved(new_model("gpt_neox", 0)) / "model.safetensors"))
+
+    @parameterized.parameters(
+        (lambda tensors: tensors.pop("embed_out.weight"), "missing (1): lm_head.weight"),
+        (lambda tensors: tensors.update(other=torch.ones(2)), "unknown (1): other"),
+        (lambda tensors: halved(tensors, "embed_out.weight"), "lm_head.weight (320x32, not 640x32)"),
+    )
+    def test_an_incomplete_file_stops_and_names_the_tensor(self, change, named):
+        source = new_model("gpt_neox", 0)
+        folder = changed(saved(source), change)
+        before = values(source)
+        with self.assertRaises(DataError) as raised:
+            load_weights(source, folder)
+        self.assertIn(named, str(raised.exception))
+        self.assertIn(str(folder), str(raised.exception))
+        self.assertEqual(raised.exception.exit_code, 65)
+        self.assert_equal(source.state_dict(), before)  # nothing was loaded in part
+        with self.assertRaises(DataError) as raised:
+            load_model(str(folder), tokenizer=load_tokenizer(None))
+        self.assertIn(named, str(raised.exception))
+
+    def test_tied_tensors_that_are_stored_with_other_values_are_refused(self):
+        model = new_model("t5", 0)
+        tensors = {**model.state_dict(), "lm_head.weight": model.shared.weight.detach() + 1}
+        _, mismatch = fitted(model, tensors)
+        self.assertIn("shared.weight", str(mismatch))
+        self.assertFalse(fitted(model, dict(model.state_dict()))[1])
+
+    def test_a_part_of_a_merged_tensor_cannot_be_left_out(self):
+        model = new_model("mixtral", 0)
+        folder = changed(saved(model), lambda t: t.pop("model.layers.1.block_sparse_moe.experts.2.w3.weight"))
+        with self.assertRaisesRegex(DataError, "experts"):
+            load_weights(model, folder)
+
+    def test_a_truncated_file_is_refused(self):
+        folder = saved(new_model("t5", 0))
+        content = (folder / "model.safetensors").read_bytes()
+        (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
+        with self.assertRaisesRegex(DataError, str(folder)):
+            load_model(str(folder), tokenizer=load_tokenizer(None))
+
+    def test_allow_missing_keys_loads_the_rest(self):
+        source = new_model("gpt_neox", 0)
+        folder = changed(saved(source), lambda tensors: tensors.pop("embed_out.weight"))
+        model = load_model(str(folder), tokenizer=load_tokenizer(None), allow_missing_keys=True)
+        self.assertTrue(torch.equal(model.gpt_neox.embed_in.weight, source.gpt_neox.embed_in.weight))
+
+    def test_heads_of_pre_training_may_be_left_over_and_a_new_head_may_be_missing(self):
+        config = BertConfig(
+            vocab_size=1152, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
+        )
+        published = saved(BertForPreTraining(config))  # with a pooler and a next-sentence head
+        tokenizer = load_tokenizer(None)
+        with self.assertLogs("t5suite.models.whole_weights", "WARNING") as logged:
+            load_model(str(published), tokenizer=tokenizer, family="masked")
+        self.assertIn("cls.seq_relationship.weight", logged.output[0])
+        tasks = [load_task("mini", "sentiment")]
+        load_model(str(saved(BertForMaskedLM(config))), tokenizer=tokenizer, family="masked", tasks=tasks)
+        broken = changed(published, lambda t: t.pop("bert.encoder.layer.0.output.dense.weight"))
+        with self.assertRaisesRegex(DataError, "bert.encoder.layer.0.output.dense.weight"):
+            load_model(str(broken), tokenizer=tokenizer, family="masked", tasks=tasks)
+
+    def test_a_skeleton_has_names_shapes_and_ties_without_memory(self):
+        model = new_model("t5", 0)
+        empty = skeleton(model)
+        self.assertEqual(
+            {n: t.shape for n, t in empty.state_dict().items()}, {n: t.shape for n, t in values(model).items()}
+        )
+        self.assertTrue(all(tensor.is_meta for tensor in empty.state_dict().values()))
+        self.assertIs(empty.lm_head.weight, empty.shared.weight)
+        self.assertFalse(model.shared.weight.is_meta)
+
+    def test_the_stock_trainer_still_loads_stale_weights(self):
+        """Tells when `Trainer` converts names itself, so that docs/footguns.md can say so."""
+        source, target = new_model("gpt_neox", 0), new_model("gpt_neox", 1)
+        found = target.load_state_dict(load_file(saved(source) / "model.safetensors"), strict=False)
+        self.assertEqual((found.missing_keys, found.unexpected_keys), (["lm_head.weight"], ["embed_out.weight"]))
+
+
+class RefusalTest(parameterized.TestCase):
+    @parameterized.parameters("t5", "bert", "gpt_neox")
+    def test_a_folder_without_a_tokenizer_is_refused_with_the_flag_that_cures_it(self, model_type):
+        folder = saved(new_model(model_type, 0))
+        with self.assertRaisesRegex(ConfigError, f"{folder}.*--tokenizer_name"):
+            load_tokenizer(str(folder), flag="--model_name_or_path")
+        self.assertGreater(len(load_tokenizer(BUNDLED_MODEL)), 600)
+
+    @parameterized.parameters(
+        ("qwen2_audio", "seq2seq", "audio"),
+        ("voxtral", "seq2seq", "audio"),
+        ("granite_speech", "seq2seq", "audio"),
+        ("whisper", "causal", "audio"),
+        ("trocr", "causal", "vision"),
+        ("musicgen", "causal", "music"),
+    )
+    def test_types_of_other_media_are_refused_by_name(self, model_type, family, medium):
+        with self.assertRaisesRegex(ConfigError, f"'{model_type}'.*{medium}"):
+            check_reads_text(AutoConfig.for_model(model_type), family)
+
+    @parameterized.parameters(
+        ("bert", {"sparse_attention": True}, "sparse_attention"),
+        ("bert", {"position_embedding_type": "rotary"}, "position_embedding_type"),
+        ("bert", {"num_hidden_layer": 2}, "did you mean num_hidden_layers"),
+        ("t5gemma", {"decoder": {**TYPES["t5gemma"]["decoder"], "sparse": 1}}, "'sparse'"),
+    )
+    def test_a_configuration_file_with_an_unknown_key_makes_no_weights(self, model_type, changes, named):
+        folder = configured(model_type, **changes)
+        for name in (folder, f"{folder}/config.json"):
+            with self.assertRaises(ConfigError) as raised:
+                load_config(name, from_scratch=True)
+            self.assertIn(named, str(raised.exception))
+
+    def test_configurations_of_named_models_pass_as_does_what_the_modeling_code_reads(self):
+        folder = saved(new_model("t5", 0))
+        settings = json.loads((folder / "config.json").read_text())
+        published = {**settings, "n_positions": 512, "output_past": True, "task_specific_params": {}}
+        (folder / "config.json").write_text(json.dumps(published))
+        self.assertEqual(load_config(str(folder), from_scratch=True).d_model, 32)
+        self.assertEqual(load_config(configured("qwen3_moe"), from_scratch=True).head_dim, 16)
+
+    def test_what_changes_as_it_runs_is_refused_before_training(self):
+        sparse = AutoConfig.for_model("big_bird", block_size=8, num_random_blocks=1)  # 56 tokens are attended to
+        with self.assertRaisesRegex(ConfigError, "attention_type=original_full"):
+            check_resumes(sparse, 56)
+        check_resumes(sparse, 57)
+        check_resumes(AutoConfig.for_model("big_bird", attention_type="original_full"), 1)
+        with self.assertRaisesRegex(ConfigError, "moe_eval_capacity_token_fraction=-1"):
+            check_resumes(AutoConfig.for_model("nllb-moe"), 1)
+
+
+# What transformers 5.23 itself cannot make of its default configuration, or of these settings.
+SETTINGS = {
+    "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
+    "hunyuan_v1_dense": {"head_dim": 64},
+    "hunyuan_v1_moe": {"head_dim": 64},
+    "ministral": {"head_dim": 64},
+    "nemotron": {"num_key_value_heads": 16},
+    "reformer": {"is_decoder": True},
+}
+
+
+@pytest.mark.slow
+class EveryTypeTest(absltest.TestCase):
+    def test_what_is_saved_is_loaded_tensor_by_tensor_or_the_type_is_refused(self):
+        whole, refused, stock_fails = [], [], []
+        for model_type in CONFIG_MAPPING_NAMES:
+            try:
+                config = CONFIG_MAPPING[model_type](**SETTINGS.get(model_type, {}))
+            except Exception:
+                continue
+            for family, auto_class in AUTO_CLASSES.items():
+                if type(config) not in auto_class._model_mapping:
+                    continue
+                try:
+                    check_reads_text(config, family)
+                except ConfigError:
+                    refused.append((model_type, family))
+                    continue
+                try:
+                    with torch.device("meta"):
+                        model = auto_class.from_config(config)
+                except Exception:
+                    stock_fails.append((model_type, family))
+                    continue
+                tensors = remove_tied_weights_from_state_dict(model.state_dict(), model)
+                for name in model._keys_to_ignore_on_save or ():
+                    tensors.pop(name, None)
+                published = revert_weight_conversion(model, tensors)
+                found, mismatch = fitted(model, published)
+                self.assertFalse(mismatch, f"{model_type}: {mismatch}")
+                own = model.state_dict()
+                self.assertEqual({n: t.shape for n, t in found.items()}, {n: own[n].shape for n in found}, model_type)
+                whole.append((model_type, bool(get_model_conversion_mapping(model, add_legacy=False))))
+        print(f"{len(whole)} types load whole, {sum(c for _, c in whole)} of them converted")
+        print(f"refused: {refused}\nfail in stock transformers: {stock_fails}")
+        self.assertGreater(len(whole), 230)
+        self.assertLess(len(stock_fails), 20)
+        self.assertFalse({name for name, _ in [*refused, *stock_fails]} & TYPES.keys())
+
+
+if __name__ == "__main__":
+    absltest.main()
