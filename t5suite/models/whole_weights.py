@@ -6,7 +6,7 @@ A saved folder has transformers' published tensor names, so that plain `from_pre
 text models that transformers 5.23 has, these are not the names of the module: `save_pretrained` renames, splits or
 merges tensors (`core_model_loading.revert_weight_conversion`), and only `from_pretrained` undoes it. The stock
 `Trainer` loads such a checkpoint by `load_state_dict(..., strict=False)`, which leaves the weights as they were
-(docs/stale_weights.md). Here the same rules are applied to a model in memory, and nothing is left out.
+(docs/footguns.md). Here the same rules are applied to a model in memory, and nothing is left out.
 """
 
 import copy
