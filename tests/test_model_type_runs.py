@@ -34,7 +34,7 @@ DATA = [
 ]  # fmt: skip
 SCRIPT = [str(Path(fine_tune_t5.__file__))]
 # A rate at which the last step is not the best.
-RATES = {"m2m_100": 0.05, "gpt_neox": 0.05, "gemma3_text": 0.05}
+RATES = {"m2m_100": 0.05, "gpt_neox": 0.05, "gemma3_text": 0.3}
 
 
 def train(folder: Path, model_type: str, *flags) -> dict:

@@ -229,6 +229,7 @@ SETTINGS = {
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 class EveryTypeTest(absltest.TestCase):
     def test_what_is_saved_is_loaded_tensor_by_tensor_or_the_type_is_refused(self):
         whole, refused, stock_fails = [], [], []
