@@ -3,6 +3,7 @@
 import itertools
 import math
 import os
+import tempfile
 from unittest import mock
 
 import optuna
@@ -23,6 +24,7 @@ from t5suite.launch.search import (
     trial_parameters,
 )
 from t5suite.launch.sweep_files import DISTRIBUTIONS, Parameter, SweepFile
+from t5suite.launch.trial_store import Search, TrialStore
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
@@ -128,6 +130,21 @@ class SamplersTest(parameterized.TestCase):
             trials.append(value)
             study.add_trial(create_trial(value=value, params=values, distributions=distributions))
         self.assertGreater(sorted(trials[-5:])[2], sorted(trials[:5])[2])
+
+    def test_where_less_is_better_proposals_go_down_and_the_higher_trial_is_stopped(self):
+        wanted = Search([parameter("uniform", min=0.0, max=1.0)], "bayes", goal="minimize", eta=2)
+        store = TrialStore(tempfile.mkdtemp(), wanted)
+        self.addCleanup(store.close)
+        values = []
+        for _ in range(15):
+            claim = store.claim(limit=18)
+            values.append(claim.parameters["x"])
+            store.end(claim, "complete", value=values[-1])
+        self.assertLess(max(values[-5:]), sorted(values[:5])[2], "the last five against the first, at random")
+        low, high, lowest = (store.claim(limit=18) for _ in range(3))
+        self.assertFalse(store.is_behind(low, 0, 2.0))
+        self.assertTrue(store.is_behind(high, 0, 3.0))
+        self.assertFalse(store.is_behind(lowest, 0, 1.0))
 
     def test_workers_do_not_propose_the_same(self):
         """Trials that still run are known to the sampler."""

@@ -5,9 +5,11 @@ many processes work on the sweep; a trial that fails, hangs or diverges does not
 """
 
 import contextlib
+import io
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -20,6 +22,7 @@ import pytest
 import yaml
 from absl.testing import absltest, parameterized
 
+from t5suite import cli
 from t5suite.run_lock import RunLock
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -179,6 +182,32 @@ class SearchesTest(SweepTest):
         self.assertEqual({value for _, value in worst["curve"]}, {None})
         self.assertAlmostEqual(good["value"], 90 - 20 / 9)
         self.assertEqual(self.summary()["best"], 1)
+
+    def test_where_less_is_better_a_value_the_target_and_the_best_are_the_lowest(self):
+        """Every trial logs its loss + 5, the loss, and the loss + 1."""
+        program = self.folder / "loss.py"
+        program.write_text(
+            "import json, os, pathlib, sys\n"
+            "folder = pathlib.Path(os.environ['T5SUITE_RUN_DIR']); folder.mkdir(parents=True)\n"
+            "loss = float(sys.argv[1].partition('=')[2])\n"
+            "lines = [json.dumps({'step': i, 'eval/loss': loss + more}) for i, more in enumerate((5, 0, 1))]\n"
+            "(folder / 'metrics.jsonl').write_text('\\n'.join([*lines, '']))\n"
+        )
+        content = sweep_file(
+            command=[sys.executable, str(program), "${args}"],
+            method="grid",
+            metric={"name": "eval/loss", "goal": "minimize", "target": 2.5},
+            parameters={"x": {"values": [3.0, 4.0, 2.0, 1.0]}, "seed": {"values": [1]}},
+        )
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+            cli.main(["sweep", self.write(content), "--sweep_dir", str(self.directory)])
+        summary = self.summary()
+        self.assertEqual([record["value"] for record in summary["trials"]], [3.0, 4.0, 2.0])
+        self.assertEqual(summary["best"], 2)
+        self.assertIn("best: trial 2", out.getvalue())
+        self.assertIn("best for file: x 2, mean 2.00", out.getvalue())
+        self.assertEqual(re.findall(r"(\d+) │ complete", out.getvalue()), ["2", "0", "1"])
 
     def test_a_grid_is_gone_through_once_and_in_order(self):
         parameters = {"learning_rate": {"values": [1e-2, 1e-3]}, "steps": {"min": 1, "max": 3}}
