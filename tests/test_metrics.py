@@ -184,6 +184,7 @@ class GroupedMetricsTest(parameterized.TestCase):
     @parameterized.parameters(
         ([1, 1, 0, 1], ["p", "p", "q", "q"], 50),
         ([1, 0, 1, 0], ["p", "q", "p", "q"], 100),
+        ([1, 1, 0, 0, 1, 1], ["p"] * 6, 100),
         ([-1, -1], ["p", "p"], 100),
         ([-1, 1], ["p", "p"], 0),
         ([0, 0, 1], ["p", "p", "q"], 100),

@@ -225,9 +225,9 @@ class AdamWRMSTest(parameterized.TestCase):
             parameter.sum().item()
 
 
-def adafactor_reference(p, g, state, rho, t):
+def adafactor_reference(p, g, state, rho, t, clip=1.0, decay=-0.8, beta1=None, least_rms=1e-3):
     """arXiv:1804.04235, algorithms 4 (matrices) and 5 (vectors) with its proposed settings, float64."""
-    beta2 = 1 - t**-0.8
+    beta2 = 1 - t**decay
     squared = g**2 + 1e-30
     if p.ndim == 2:
         state["R"] = beta2 * state.get("R", 0) + (1 - beta2) * squared.sum(1, keepdims=True)
@@ -236,17 +236,24 @@ def adafactor_reference(p, g, state, rho, t):
     else:
         second = state["V"] = beta2 * state.get("V", 0) + (1 - beta2) * squared
     update = g / np.sqrt(second)
-    update /= max(1.0, np.sqrt(np.mean(update**2)) / 1.0)
-    return p - max(1e-3, np.sqrt(np.mean(p**2))) * rho * update
+    update /= max(1.0, np.sqrt(np.mean(update**2)) / clip)
+    step = max(least_rms, np.sqrt(np.mean(p**2))) * rho * update
+    if beta1 is not None:
+        step = state["M"] = beta1 * state.get("M", 0) + (1 - beta1) * step
+    return p - step
 
 
 class AdafactorTest(parameterized.TestCase):
     @parameterized.parameters(
-        ({}, lambda t: 0.02),
-        ({"relative_step": True}, lambda t: min(1e-2, t**-0.5)),
-        ({"relative_step": True, "warmup_init": True}, lambda t: min(1e-6 * t, t**-0.5)),
+        ("", {}, lambda t: 0.02),
+        ("relative_step=True", {}, lambda t: min(1e-2, t**-0.5)),
+        ("relative_step=True,warmup_init=True", {}, lambda t: min(1e-6 * t, t**-0.5)),
+        ("clip_threshold=0.5", {"clip": 0.5}, lambda t: 0.02),
+        ("decay_rate=-0.5", {"decay": -0.5}, lambda t: 0.02),
+        ("beta1=0.9", {"beta1": 0.9}, lambda t: 0.02),
+        ("eps=(1e-30, 0.7)", {"least_rms": 0.7}, lambda t: 0.02),
     )
-    def test_it_equals_the_paper(self, optim_args, rho):
+    def test_it_equals_the_paper(self, optim_args, settings, rho):
         rng = np.random.default_rng(0)
         model = torch.nn.Linear(6, 4)
         optimizer = make_optimizer("adafactor", model, 0.02, optim_args)
@@ -256,10 +263,10 @@ class AdafactorTest(parameterized.TestCase):
             for i, parameter in enumerate(model.parameters()):
                 grad = rng.normal(size=values[i].shape) * 10.0**i
                 parameter.grad = torch.tensor(grad, dtype=torch.float32)
-                values[i] = adafactor_reference(values[i], grad, states[i], rho(t), t)
+                values[i] = adafactor_reference(values[i], grad, states[i], rho(t), t, **settings)
             optimizer.step()
         for parameter, value in zip(model.parameters(), values):
-            np.testing.assert_allclose(parameter.detach().numpy(), value, rtol=1e-5)
+            np.testing.assert_allclose(parameter.detach().numpy(), value, rtol=1e-5, atol=1e-7)
 
     def test_without_parameter_scaling_the_rate_is_the_step(self):
         model = torch.nn.Linear(1, 1, bias=False)

@@ -176,6 +176,37 @@ class NumbersTest(parameterized.TestCase):
         self.assertAlmostEqual(entry["majority"], 100 * most / len(targets))
         self.assertEqual((entry["published"], data["runs"][0]["size"]), (None, "small"))
 
+    def test_every_number_stands_under_its_heading(self):
+        interval = {"low": 58.0, "high": 62.5, "over": "seeds"}
+        shared = {"setting": "x", "n": 3, "mean": 60.25, "std": 1.5, "interval": interval, "size": "small"}
+        score = {**shared, "benchmark": "glue", "task": "rte", "metric": "accuracy", "majority": 52.75,
+                 "published": 69.9, "rows": 277}  # fmt: skip
+        rate = {**score, "metric": "invalid_rate", "mean": 4.0}
+        data = {**whole_report()[0], "scores": [score, rate], "averages": [{**shared, "suite": "glue", "published": 77.4}]}
+        text = markdown(data).splitlines()
+        head, row, suites, suite = (
+            [cell.strip() for cell in text[i + more].strip("|").split("|")]
+            for i in (text.index("## Scores") + 4, text.index("## Suite averages") + 2)
+            for more in (0, 2)
+        )
+        shown = {"runs": "3", "mean": "60.25", "sd": "1.50"}
+        self.assertEqual(dict(zip(head, row, strict=True)), {
+            "task": "rte", "metric": "accuracy", "setting": "x", **shown, "95 % interval": "58.00 to 62.50",
+            "over": "seeds", "majority": "52.75", "published T5 (test)": "69.90 (small)", "invalid %": "4.00",
+            "rows": "277",
+        })  # fmt: skip
+        self.assertEqual(dict(zip(suites, suite, strict=True)), {
+            "suite": "glue", "setting": "x", **shown, "95 % interval over seeds": "58.00 to 62.50",
+            "published T5 (test)": "77.40",
+        })  # fmt: skip
+        head, row = Page(html_page(data, [], {})).tables[SCORES]
+        found = {name: text.strip() for (name, _), (text, _) in zip(head, row, strict=True)}
+        self.assertEqual(found, {
+            "Task": "rte", "Metric": "accuracy", "Mean": "60.25", "SD": "1.50", "95 % interval": "58.00 to 62.50 seeds",
+            "0 to 100": "", "Majority": "52.75", "Published": "69.90 small", "Invalid %": "4.00", "Runs": "3",
+            "Rows": "277", "Setting": "x",
+        })  # fmt: skip
+
 
 SCORES = "Scores by task, in points (nll: nats per token)"
 
