@@ -36,6 +36,7 @@ from t5suite.models.initialization import expected_first_loss
 from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
 from t5suite.models.presets import NUM_PARAMETERS, PRESETS
 from t5suite.models.vocabulary import MODE_TOKENS, add_sentinels, add_tokens, rows_for
+from t5suite.optim.optimizers import make_optimizer
 from t5suite.training.flags.fine_tuning import ModelArguments
 from t5suite.training.from_arguments import tokenizer_and_model
 
@@ -237,6 +238,21 @@ class FamilyTest(parameterized.TestCase):
         self.assertEqual(model.dtype, torch.float32)
         delta = 0.65 if model_type in T5_TYPES else 0.1
         self.assertAlmostEqual(first_loss(model, family), math.log(model.config.vocab_size), delta=delta)
+
+    @parameterized.parameters("t5", "bert", "gpt2")
+    def test_a_bfloat16_checkpoint_is_trained_in_float32(self, model_type):
+        """Adam's first step is as large as its rate; bfloat16 keeps no change of a weight of 1 below 2**-9."""
+        place = folder()
+        tiny(MODEL_TYPES[model_type][1], model_type).to(torch.bfloat16).save_pretrained(place)
+        self.assertEqual(json.loads((place / "config.json").read_text())["dtype"], "bfloat16")
+        model = load_model(str(place), tokenizer=load_tokenizer(None))
+        before = {name: p.detach().double() for name, p in model.named_parameters()}
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        make_optimizer("adamw", model, 1e-5).step()
+        for name, parameter in model.named_parameters():
+            self.assertEqual(parameter.dtype, torch.float32, name)
+            torch.testing.assert_close(parameter.detach().double(), before[name] - 1e-5, rtol=0, atol=2e-7)
 
     def test_every_family_is_tried(self):
         self.assertEqual({family for family, _ in MODEL_TYPES.values()}, set(FAMILIES))
