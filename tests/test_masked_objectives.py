@@ -7,6 +7,7 @@ import numpy as np
 import tokenizers
 import transformers
 from absl.testing import absltest, parameterized
+from law_worker import tiny_model
 from scipy import stats
 
 from t5suite.data.collocations import Collocations
@@ -16,6 +17,8 @@ from t5suite.data.objectives.random_numbers import DatumRngs, random_keys
 from t5suite.data.objectives.vocabulary import MaskVocabulary, mask_vocabulary, word_start_flags
 from t5suite.data.objectives.word_masks import MASK_UNITS, choose_units, reached, unit_mask, unit_masks, unit_starts
 from t5suite.errors import ConfigError, DataError
+from t5suite.training.flags.pre_training import ObjectiveArguments
+from t5suite.training.from_arguments import pre_training_collators
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MINI_TOKENIZER = ROOT / "t5suite" / "data" / "mini" / "model"
@@ -360,6 +363,45 @@ class VocabularyTest(parameterized.TestCase):
         self.assertFalse(found.word_start_V[6])
         with self.assertRaisesRegex(ConfigError, "has no mask token.*add_special_tokens"):
             mask_vocabulary(transformers.AutoTokenizer.from_pretrained(MINI_TOKENIZER))
+
+
+class FlagsTest(parameterized.TestCase):
+    """Sixteen times "unbelievable the", of the pieces un ##believ ##able the; a quarter of the tokens is hidden."""
+
+    def labels(self, **flags):
+        tokenizer = bert_tokenizer()
+        size = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+        model = transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=len(tokenizer), **size))
+        flags = ObjectiveArguments(objective="masked_lm", inputs_length=66, noise_density=0.25, **flags)
+        found = []
+        for collate in pre_training_collators(flags, tokenizer, model, seed=0):
+            batch = collate([{"input_ids": [5, 6, 7, 8] * 16, "index": j} for j in range(8)])
+            found.append(batch["labels"][:, 1:-1].numpy().reshape(8, 16, 4))
+        return found
+
+    def test_words_are_hidden_whole_where_the_flags_say_so(self):
+        for labels in self.labels(mask_units="word"):
+            self.assertEqual({tuple(word) for word in labels[..., :3].reshape(-1, 3)}, {(5, 6, 7), (-100, -100, -100)})
+            self.assertEqual({int(count) for count in (labels != -100).sum(axis=(1, 2))}, {16})
+
+    def test_tokens_are_hidden_one_by_one_without_the_flag(self):
+        for labels in self.labels():
+            self.assertLen({tuple(word) for word in labels[..., :3].reshape(-1, 3)}, 8)
+
+    @parameterized.parameters((None, True), ("word", True), ("token", False))
+    def test_unit_denoising_hides_words_unless_the_flags_say_otherwise(self, units, whole):
+        """All words have two pieces, "▁the" and "n"."""
+        tokenizer = transformers.AutoTokenizer.from_pretrained(MINI_TOKENIZER)
+        flags = ObjectiveArguments(objective="unit_denoising", inputs_length=41, mask_units=units)
+        collate, _ = pre_training_collators(flags, tokenizer, tiny_model(tokenizer), seed=0)
+        first, second = tokenizer.convert_tokens_to_ids(["▁the", "n"])
+        text = [first, second] * (collate.tokens_length // 2)
+        labels = collate([{"input_ids": text, "index": j} for j in range(4)])["labels"]
+        self.assertEqual(bool((labels[:, :-1] == first).equal(labels[:, 1:] == second)), whole)
+
+    def test_noise_of_the_evaluation_is_that_of_no_training(self):
+        for_training, for_evaluation = self.labels(mask_units="word")
+        self.assertFalse(np.array_equal(for_training, for_evaluation))
 
 
 class DoctestTest(parameterized.TestCase):
