@@ -16,7 +16,7 @@ from pathlib import Path
 
 import guarded_trainer
 import torch
-from guarded_trainer import at_steps, incidents, limit_rows, losses, make
+from guarded_trainer import at_steps, given_in, incidents, limit_rows, losses, make
 
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.weight_agreement import weights_digest
@@ -34,6 +34,7 @@ def report(trainer) -> dict:
         "pieces": trainer.micro_batches.pieces,
         "incidents": incidents(trainer),
         "skipped": trainer.skipped_updates,
+        "given_in_3": given_in(trainer, 3),
     }
 
 

@@ -26,11 +26,18 @@ from t5suite.training.trainer import SuiteTrainer
 gc.freeze()
 
 
-class GuardedTrainer(SuiteTrainer):
-    """Keeps weights and optimizer as they are after every update."""
+class Watched:
+    """Rows that keep in mind which of them were asked for, micro-batch by micro-batch."""
 
-    def examples_of(self, step):
-        return [f"mini.train:{step}"]
+    def __init__(self, rows):
+        self.rows, self.given = rows, []
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitems__(self, indices):
+        self.given.append([f"mini.train:{index}" for index in indices])
+        return self.rows.__getitems__(indices)
 
 
 class Recorder(TrainerCallback):
@@ -79,12 +86,13 @@ def make(batch_size=8, accumulation=1, guard=None, **settings):
         seed=0,
         **given,
     )
-    trainer = GuardedTrainer(
+    trainer = SuiteTrainer(
         model=copy.deepcopy(model),
         args=args,
-        train_dataset=features,
+        train_dataset=Watched(features),
         epoch_order=shuffled_order(len(features), 0),
         collator=make_collator(model),
+        name_example="mini.train:{}".format,
         processing_class=tokenizer,
     )
     trainer.recorder = Recorder()
@@ -165,6 +173,12 @@ def limit_rows(trainer, rows, from_step=1, where="loss", first=False):
 def losses(trainer) -> list:
     """`(loss, gradient norm)` of every log."""
     return [(line["loss"], line["grad_norm"]) for line in trainer.state.log_history if "loss" in line]
+
+
+def given_in(trainer, step) -> list[str]:
+    """The examples that this rank was given for an update (1 is the first)."""
+    size = trainer.args.gradient_accumulation_steps
+    return sum(trainer.train_dataset.given[(step - 1) * size : step * size], [])
 
 
 def incidents(trainer) -> list[dict]:

@@ -9,7 +9,7 @@ from unittest import mock
 import guarded_trainer
 import torch
 from absl.testing import absltest, parameterized
-from guarded_trainer import at_steps, equal, incidents, limit_rows, losses, make
+from guarded_trainer import at_steps, equal, given_in, incidents, limit_rows, losses, make
 
 from t5suite.errors import ConfigError, NumericsError
 from t5suite.optim.optimizers import OPTIMIZERS
@@ -64,7 +64,8 @@ class NonFiniteTest(parameterized.TestCase):
         trainer.train()
         (line,) = incidents(trainer)
         self.assertEqual((line["step"], line["kind"], line["action"]), (2, "non_finite", "update skipped"))
-        self.assertEqual(line["examples"], ["mini.train:2"])
+        self.assertLen(line["examples"], 8)
+        self.assertEqual(line["examples"], given_in(trainer, 2))
         self.assertIsNone(line["loss"])
         self.assertIn("loss was", line["note"])
         self.assertEqual(trainer.skipped_updates, 1)
@@ -96,7 +97,7 @@ class NonFiniteTest(parameterized.TestCase):
         ) as caught:
             trainer.train()
         self.assertEqual(caught.exception.exit_code, 70)
-        self.assertIn("mini.train:4", str(caught.exception))
+        self.assertIn(f"Examples of the last: {', '.join(given_in(trainer, 4))} (", str(caught.exception))
         self.assertIn("--learning_rate", str(caught.exception))
         self.assertEqual(
             [line["action"] for line in incidents(trainer)], ["update skipped", "update skipped; the run stops"]
@@ -189,7 +190,7 @@ class SpikePolicyTest(parameterized.TestCase):
             trainer.train()
         (line,) = incidents(trainer)
         self.assertEqual((line["step"], line["kind"], line["action"]), (20, "spike", "none"))
-        self.assertEqual(line["examples"], ["mini.train:20"])
+        self.assertEqual(line["examples"], given_in(trainer, 20))
         self.assertGreater(line["loss"], line["limit"])
         self.assertIn("step 20: loss", logged.output[0])
 

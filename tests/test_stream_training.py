@@ -74,6 +74,10 @@ class ResumeTest(parameterized.TestCase):
         positions = [position for stream in json.loads(file.read_text())["streams"].values() for position in stream]
         self.assertTrue(any(position["epoch"] >= 1 and 0 < position["given"] < 7 for position in positions), positions)
 
+    @parameterized.parameters((1, "0 to 7"), (3, "16 to 23"), (10, "72 to 79"))
+    def test_an_update_has_the_same_data_whenever_it_is_asked_about(self, step, data):
+        self.assertEqual(self.whole.examples_of(step), [f"stream data {data}"])
+
     def test_the_epoch_is_a_share_of_the_run(self):
         self.assertEqual([line["epoch"] for line in self.history], [step / STEPS for step in range(1, STEPS + 1)])
 

@@ -64,7 +64,7 @@ class StreamPositionCallback(TrainerCallback):
 
     def __init__(self, loader: StreamLoader):
         self.loader = loader
-        self._ahead_of_steps = None
+        self.ahead_of_steps = 0
 
     def on_step_end(self, args, state, control, **kwargs):
         """The trainer counts the epoch from where it resumed, for a stream is one epoch; a whole run counts from 0."""
@@ -72,11 +72,11 @@ class StreamPositionCallback(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **kwargs):
         """Notes what has been given out."""
-        self._ahead_of_steps = self.loader.num_given - self._of_steps(args, state)
+        self.ahead_of_steps = self.loader.num_given - self._of_steps(args, state)
 
     def on_save(self, args, state, control, **kwargs):
         """The position in the checkpoint belongs to its step."""
-        assert self.loader.num_given - self._of_steps(args, state) == self._ahead_of_steps, "somebody reads ahead"
+        assert self.loader.num_given - self._of_steps(args, state) == self.ahead_of_steps, "somebody reads ahead"
 
     def on_train_end(self, args, state, control, **kwargs):
         """Ends the workers and says what was read."""
@@ -101,7 +101,8 @@ class StreamTraining:
         args.ignore_data_skip = True
         super().__init__(**kwargs)
         self.stream = stream
-        self.add_callback(StreamPositionCallback(stream))
+        self.stream_position = StreamPositionCallback(stream)
+        self.add_callback(self.stream_position)
 
     def get_train_dataloader(self) -> StreamLoader:
         """The stream, as it is: accelerate would read a batch ahead and count it as given out."""
@@ -115,8 +116,7 @@ class StreamTraining:
     def examples_of(self, step: int) -> list[str]:
         """The run-long numbers of the data of an update, from the first to the last."""
         size = self.update_size()
-        # While update n + 1 is made, its data have been given out and the counter still says n.
-        first = self.stream.num_given - (self.state.global_step - step + 2) * size
+        first = self.stream_position.ahead_of_steps + (step - 1) * size
         return [f"stream data {first} to {first + size - 1}"]
 
     def train(self, resume_from_checkpoint=None, **kwargs):
