@@ -178,7 +178,8 @@ def losses(trainer) -> list:
 def given_in(trainer, step) -> list[str]:
     """The examples that this rank was given for an update (1 is the first)."""
     size = trainer.args.gradient_accumulation_steps
-    return sum(trainer.train_dataset.given[(step - 1) * size : step * size], [])
+    given = trainer.train_dataset.given[(step - 1) * size : step * size]
+    return [name for micro_batch in given for name in micro_batch]
 
 
 def incidents(trainer) -> list[dict]:

@@ -126,7 +126,10 @@ class IntervalsTest(parameterized.TestCase):
         """8 right of 16: a resample has Binomial(16, 1/2) right ones; P(< 4) = 0.011, P(<= 4) = 0.038, P(<= 5) = 0.105."""
         right = [1] * 8 + [0] * 8
         statistic = statistic_of("accuracy", METRICS["accuracy"], Judged(right, [1] * 16), 2)
-        for found in (resampling.interval_over_rows(statistic), resampling.interval_over_values(np.multiply(right, 100))):
+        for found in (
+            resampling.interval_over_rows(statistic),
+            resampling.interval_over_values(np.multiply(right, 100)),
+        ):
             self.assertEqual((found["low"], found["high"]), (25.0, 75.0))
 
     def test_the_same_files_give_the_same_interval(self):

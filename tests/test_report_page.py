@@ -182,7 +182,11 @@ class NumbersTest(parameterized.TestCase):
         score = {**shared, "benchmark": "glue", "task": "rte", "metric": "accuracy", "majority": 52.75,
                  "published": 69.9, "rows": 277}  # fmt: skip
         rate = {**score, "metric": "invalid_rate", "mean": 4.0}
-        data = {**whole_report()[0], "scores": [score, rate], "averages": [{**shared, "suite": "glue", "published": 77.4}]}
+        data = {
+            **whole_report()[0],
+            "scores": [score, rate],
+            "averages": [{**shared, "suite": "glue", "published": 77.4}],
+        }
         text = markdown(data).splitlines()
         head, row, suites, suite = (
             [cell.strip() for cell in text[i + more].strip("|").split("|")]
