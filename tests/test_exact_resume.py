@@ -2,6 +2,7 @@
 
 import functools
 import json
+import os
 import tempfile
 from pathlib import Path
 from unittest import mock
@@ -12,7 +13,7 @@ from transformers import Seq2SeqTrainer
 import fine_tune_t5
 import pre_train_t5
 from t5suite.data.jsonl import read_jsonl
-from t5suite.errors import Preempted
+from t5suite.errors import CheckpointError, Preempted
 from t5suite.tracking.metric_lines import is_of_the_machine
 from t5suite.training.processes.signals import StopRequests
 from t5suite.training.trainer import SuiteTrainer
@@ -119,6 +120,23 @@ class ExactResumeTest(parameterized.TestCase):
                 run(name, directory, **stop_in_evaluation(step))
             self.assertTrue((directory / f"checkpoint-{step}").is_dir())
         self.assert_equals_the_whole_run(name, directory, run(name, directory))
+
+    def test_a_best_checkpoint_that_was_damaged_since_is_refused_by_name(self):
+        """At a rate of 0 the first of equal checkpoints is the best; one bit of its last weight is turned."""
+        directory = Path(tempfile.mkdtemp())
+
+        def turn_a_bit(trainer):
+            if trainer.state.global_step + 1 == 6:
+                with (directory / "checkpoint-2" / "model.safetensors").open("r+b") as file:
+                    file.seek(-1, os.SEEK_END)
+                    last = file.read()[0]
+                    file.seek(-1, os.SEEK_END)
+                    file.write(bytes([last ^ 1]))
+            return False
+
+        with self.assertRaisesRegex(CheckpointError, "checkpoint-2.*model.safetensors"):
+            run("stopping_early", directory, stop_requested=turn_a_bit)
+        self.assertFalse((directory / "model.safetensors").exists())
 
     def test_training_that_is_over_is_not_resumed(self):
         name, directory = "by_steps", Path(tempfile.mkdtemp()) / "run"
