@@ -15,9 +15,12 @@ from t5suite.data.sources import DataOptions, load_split
 from t5suite.errors import ConfigError
 from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
 from t5suite.tasks.registry import Lengths, decode_ids, load_task
+from t5suite.tracking.reports import build_results
 from t5suite.training.eval_batches import batches_by_length
-from t5suite.training.eval_sets import choose_method, make_eval_set
+from t5suite.training.eval_results import Report, Result, selection_value, task_values
+from t5suite.training.eval_sets import EvalSet, choose_method, make_eval_set
 from t5suite.training.fine_tuning import make_collator, make_evaluator
+from t5suite.training.trainer import report_metrics
 
 LENGTHS = Lengths(128, 32)
 RECORD_ROWS = [
@@ -142,8 +145,13 @@ class GenerationTest(parameterized.TestCase):
         self.assertEqual(sorted(itertools.chain(*batches)), list(range(5)))
         self.assertEqual([lengths[i] for i in itertools.chain(*batches)], sorted(lengths, reverse=True))
 
-    def test_the_loss_is_nats_per_target_token(self):
+    def test_the_loss_is_nats_per_target_token_without_dropout(self):
+        """Of a model in the middle of training, which it then goes on with."""
         evaluator, model, tokenizer = evaluator_and_model(batch_size=2)
+        dropouts = [module for module in model.modules() if isinstance(module, torch.nn.Dropout)]
+        self.assertNotEmpty(dropouts)
+        for dropout in dropouts:
+            dropout.p = 0.5
         task = load_task("mini", "similarity")
         eval_set = make_eval_set(
             "s", task, "validation", "validation", bundled_rows("mini", "similarity", 5), tokenizer, LENGTHS
@@ -154,7 +162,93 @@ class GenerationTest(parameterized.TestCase):
             with torch.no_grad():
                 out = model(input_ids=torch.tensor(eval_set.features[i]["input_ids"].tolist())[None], labels=labels)
             total, tokens = total + float(out.loss) * labels.numel(), tokens + labels.numel()
+        model.train()
         self.assertAlmostEqual(evaluator.evaluate(model, [eval_set]).results["s"].loss, total / tokens, places=5)
+        self.assertTrue(model.training)
+
+
+# A model's scores on GLUE: the tasks' own numbers are 50, 90, 86, 80, 80, 80, 70 and 64, whose mean is 75.
+GLUE_SCORES = {
+    "cola": {"matthews_correlation": 50.0},
+    "sst2": {"accuracy": 90.0},
+    "mrpc": {"f1": 88.0, "accuracy": 84.0},
+    "stsb": {"pearson": 70.0, "spearman": 90.0},
+    "qqp": {"f1": 70.0, "accuracy": 90.0},
+    "mnli_matched": {"accuracy": 60.0},
+    "mnli_mismatched": {"accuracy": 100.0},
+    "qnli": {"accuracy": 70.0},
+    "rte": {"accuracy": 64.0},
+}
+EIGHT = ["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
+
+
+def told(scores, losses=None):
+    """`(eval sets, results)` of splits with these scores."""
+    sets, results = [], {}
+    for name, metrics in scores.items():
+        task, role = load_task("glue", name.split("_")[0].split(".")[0]), "test" if ".test" in name else "validation"
+        sets.append(EvalSet(name, task, role, role, [], [], [], None, None))
+        loss = (losses or {}).get(name)
+        results[name] = Result(name, {**metrics, "invalid_rate": 1.0}, [], 0, 0.0, loss, 0, "generate", [], True)
+    return sets, results
+
+
+class AverageTest(parameterized.TestCase):
+    def averages(self, scores, published=True):
+        sets, results = told(scores)
+        return build_results(Report(results, 0.0, {}), "glue", EIGHT, sets, published)["averages"]
+
+    def test_the_glue_average_is_the_mean_over_eight_tasks_each_counting_once(self):
+        self.assertEqual(self.averages(GLUE_SCORES), {"glue": 75.0})
+        self.assertEqual(self.averages({**GLUE_SCORES, "rte.test": {"accuracy": 0.0}}), {"glue": 75.0})
+        self.assertEqual(self.averages(GLUE_SCORES, published=False), {"average": 75.0})
+
+    @parameterized.parameters(("rte", 536 / 7), ("mnli_matched", 520 / 7), ("mnli_mismatched", 520 / 7))
+    def test_an_average_that_lacks_a_task_or_a_half_does_not_bear_the_published_name(self, missing, mean):
+        scores = {name: metrics for name, metrics in GLUE_SCORES.items() if name != missing}
+        ((name, value),) = self.averages(scores).items()
+        self.assertEqual(name, "glue (7 of 8 tasks)")
+        self.assertAlmostEqual(value, mean)
+
+    def test_mnli_with_60_and_100_points_selects_and_is_logged_with_80(self):
+        """Of real answers: labels are such that 3 of 5 are right in one half, and all in the other."""
+        evaluator, model, tokenizer = evaluator_and_model()
+        task = load_task("glue", "mnli")
+        texts = [
+            {"premise": f"It was {word}.", "hypothesis": f"It is {word}."} for word in ("a", "bad", "so", "of", "e")
+        ]
+
+        def report(labels):
+            sets = [
+                make_eval_set(
+                    f"mnli_{half}", task, "validation", f"validation_{half}",
+                    datasets.Dataset.from_list([{**row, "label": i} for row, i in zip(texts, labels[half])]),
+                    tokenizer, LENGTHS, "score",
+                )
+                for half in ("matched", "mismatched")
+            ]  # fmt: skip
+            return evaluator.evaluate(model, sets)
+
+        answers = report({"matched": [0] * 5, "mismatched": [0] * 5}).results["mnli_matched"].predictions
+        right = [["entailment", "neutral", "contradiction"].index(answer) for answer in answers]
+        wrong = [(i + 1) % 3 for i in right]
+        found = report({"matched": [*right[:3], *wrong[3:]], "mismatched": right})
+        self.assertEqual((found.selection, found.by_task), (80.0, {"mnli": 80.0}))
+        logged = report_metrics(found)
+        self.assertEqual((logged["eval/accuracy"], logged["eval/average"]), (80.0, 80.0))
+        self.assertEqual(logged["eval/mnli_matched/accuracy"], 60.0)
+        self.assertEqual(logged["eval/mnli_mismatched/accuracy"], 100.0)
+
+    @parameterized.parameters(None, "loss")
+    def test_a_value_that_is_nan_is_selected_after_every_other(self, metric):
+        """Highest score first, or lowest loss."""
+        values = [math.nan, -100.0, 100.0] if metric is None else [math.nan, 1e9, 0.0]
+        chosen = []
+        for value in values:
+            sets, results = told({"cola": {"matthews_correlation": value}}, {"cola": value})
+            chosen.append(selection_value(task_values(sets, results, metric)["cola"]))
+        self.assertEqual(chosen, sorted(chosen))
+        self.assertLess(chosen[0], chosen[1])
 
 
 class ModelsTest(parameterized.TestCase):

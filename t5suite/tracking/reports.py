@@ -48,10 +48,13 @@ def build_results(
 
     Args:
       average_over: the tasks whose mean is the average; a task's own metrics, and MNLI's halves, are averaged first.
-      published: the average is the benchmark's published one and carries its name, if no task of it is missing.
+        Test splits count only where nothing else was scored.
+      published: the average is the benchmark's published one and carries its name, if no task or half is missing.
     """
     tasks = {name: dict(result.metrics) for name, result in report.results.items() if result.metrics}
-    values = _task_means(report, eval_sets)
+    values = _task_means(
+        report, [eval_set for eval_set in eval_sets if not eval_set.name.endswith(".test")] or eval_sets
+    )
     present = [values[name] for name in average_over if name in values]
     averages = {}
     if len(average_over) > 1 and present:
@@ -65,13 +68,14 @@ def build_results(
 
 
 def _task_means(report: Report, eval_sets: list[EvalSet]) -> dict[str, float]:
-    """Each task's one number (its `metric_to_optimize`), the mean over its splits."""
+    """Each task's one number (its `metric_to_optimize`), the mean over its splits; none where a split is missing."""
     of_task: dict[str, list[float]] = {}
+    num_splits = {eval_set.task.name: len(eval_set.task.splits(eval_set.role)) for eval_set in eval_sets}
     for eval_set in eval_sets:
         metrics = report.results[eval_set.name].metrics
         if any(name not in (*RATES, "loss") for name in metrics):
             of_task.setdefault(eval_set.task.name, []).append(eval_set.optimised(metrics))
-    return {name: sum(values) / len(values) for name, values in of_task.items()}
+    return {name: sum(values) / len(values) for name, values in of_task.items() if len(values) == num_splits[name]}
 
 
 def write_results(directory, results: dict) -> None:
