@@ -5,16 +5,22 @@ import io
 import json
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from absl.testing import absltest, parameterized
+from safetensors.torch import load_file
+from transformers import TrainerCallback
 
 import fine_tune_t5
 from t5suite.data.jsonl import read_jsonl, write_jsonl
 from t5suite.data.sources import DataOptions, load_split
+from t5suite.data.training_data import Subset
 from t5suite.errors import ConfigError, DataError, NumericsError
 from t5suite.fine_tuner import FineTuner
-from t5suite.tasks.registry import load_task
+from t5suite.models.loading import load_tokenizer
+from t5suite.tasks.registry import Lengths, load_task
+from t5suite.training.fine_tuning import load_data, plan_tasks
 
 SETTINGS = {
     "max_train_samples": 64,
@@ -103,8 +109,18 @@ class RunDirectoryTest(parameterized.TestCase):
         self.assertEqual(model.config.decoder_start_token_id, tokenizer.pad_token_id)
         self.assertIn("sentiment", (self.directory / "README.md").read_text())
 
-    def test_the_tracker_got_the_same_names(self):
-        self.assertNotEmpty(list((self.directory / "tensorboard").glob("events.*")))
+    def test_the_tracker_got_the_same_names_and_values(self):
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        events = EventAccumulator(str(self.directory / "tensorboard"), size_guidance={"scalars": 0}).Reload()
+        found = {(name, point.step): point.value for name in events.Tags()["scalars"] for point in events.Scalars(name)}
+        lines = read_jsonl(self.directory / "metrics.jsonl")
+        wanted = {(name, line["step"]): line[name] for line in lines for name in line}
+        wanted = {key: value for key, value in wanted.items() if "/" in key[0] and value is not None}
+        self.assertContainsSubset({"train/loss", "eval/sentiment/accuracy"}, {name for name, _ in wanted})
+        self.assertEqual(found.keys(), wanted.keys())
+        for key, value in wanted.items():
+            self.assertAlmostEqual(found[key], value, delta=1e-6 * abs(value), msg=key)
 
     def test_the_same_command_again_gives_the_results_without_training(self):
         before = {path: path.stat().st_mtime_ns for path in self.directory.rglob("*")}
@@ -155,21 +171,55 @@ class ModesTest(parameterized.TestCase):
         }
         self.assertContainsSubset(predictions, {"negative", "positive"})
 
-    def test_a_part_of_training_can_select_and_is_not_trained_on(self):
-        _, directory = run("--selection_split", "train[5%]")
-        data = json.loads((directory / "manifest.json").read_text())["data"]["sentiment.train"]
-        self.assertEqual(data["kept_for_selection"], round(0.05 * data["rows"]))
-        self.assertNotIn(
-            "marks",
-            [m for m in json.loads((directory / "manifest.json").read_text())["marks"].values() if "selected on" in m],
+    @parameterized.parameters((Subset(), 30), (Subset(limit=20), 20), (Subset(few_shot=4), 8))
+    def test_rows_that_select_are_not_trained_on(self, subset, trained):
+        path, tokenizer = rows_file("mini", "sentiment", "train", 40), load_tokenizer(None)
+        data = load_data(
+            plan_tasks("mini", "sentiment"), DataOptions(train_file=str(path)), tokenizer, Lengths(64, 8), trains=True,
+            evaluates=True, predicts=False, subset=replace(subset, selection_share=0.25),
+        )  # fmt: skip
+        texts = ["sentiment sentence: " + row["sentence"] for row in read_jsonl(path)]
+        everything = {tuple(tokenizer(text)["input_ids"]) for text in texts}
+        of_training, of_selection = (
+            {tuple(features[i]["input_ids"].tolist()) for i in range(len(features))}
+            for features in (data.features[0], data.selecting[0].features)
         )
+        self.assertEqual((len(everything), len(of_training), len(of_selection)), (40, trained, 10))
+        self.assertContainsSubset(of_training, everything - of_selection)
+        self.assertContainsSubset(of_selection, everything)
 
-    def test_per_task_selection_scores_each_task_at_its_own_best_step(self):
-        results, directory = run("--dataset_name", "sentiment,entailment", "--select", "per_task")
-        manifest = json.loads((directory / "manifest.json").read_text())
-        for task, best in manifest["best_per_task"].items():
-            self.assertAlmostEqual(results["tasks"][task]["accuracy"], best["value"])
-            self.assertIn(f"step {best['step']}", manifest["marks"][task])
+    def test_each_task_is_scored_at_its_own_best_step_and_one_checkpoint_serves_all(self):
+        """Weights trained on one task, then on the other, then spoilt; both tasks' losses say which is best."""
+        names, runs = ("sentiment", "entailment"), []
+        for name in names:
+            runs.append(run("--dataset_name", name, "--learning_rate", "1e-2", "--metric_for_best_model", "loss"))
+        trained = [load_file(directory / "model.safetensors") for _, directory in runs]
+        at_step = {2: trained[0], 4: trained[1], 6: {name: 3 * weight for name, weight in trained[0].items()}}
+
+        class Put(TrainerCallback):
+            def on_step_end(self, args, state, control, model=None, **kwargs):
+                if state.global_step in at_step:
+                    model.load_state_dict(at_step[state.global_step], strict=False)
+
+        settings = {
+            **SETTINGS, "max_steps": 6, "learning_rate": 0.0, "dataset_name": "sentiment,entailment",
+            "select": "per_task", "metric_for_best_model": "loss", "save_total_limit": 3,
+        }  # fmt: skip
+        tuner = FineTuner(**settings, output_dir=str(folder()), callbacks=[Put()])
+        results, directory = tuner.train(), Path(tuner.args.output_dir)
+        best = json.loads((directory / "manifest.json").read_text())["best_per_task"]
+        self.assertEqual({name: best[name]["step"] for name in names}, {"sentiment": 2, "entailment": 4})
+        for name, (alone, expected) in zip(names, runs, strict=True):
+            self.assertEqual(results["tasks"][name], alone["tasks"][name])
+            file = f"predictions/{name}.validation.jsonl"
+            self.assertEqual(read_jsonl(directory / file), read_jsonl(expected / file))
+        averages = {line["eval/average"]: line["step"] for line in tuner.history if "eval/average" in line}
+        self.assertLen(averages, 3)
+        chosen = directory / f"checkpoint-{averages[max(averages)]}" / "model.safetensors"
+        self.assertNotEqual(averages[max(averages)], 6)
+        self.assertEqual((directory / "model.safetensors").read_bytes(), chosen.read_bytes())
+        for name, weight in load_file(chosen).items():
+            self.assertTrue(weight.equal(tuner.model.state_dict()[name]), name)
 
     def test_few_shot_takes_so_many_rows_of_each_class(self):
         _, directory = run("--few_shot", "5", "--max_train_samples", "None")
@@ -188,8 +238,6 @@ class ModesTest(parameterized.TestCase):
         self.assertIn("--max_predict_samples has no effect", log.getvalue())
 
     def test_weights_stay_float32_under_bf16(self):
-        from safetensors.torch import load_file
-
         _, directory = run("--bf16")
         self.assertEqual({str(t.dtype) for t in load_file(directory / "model.safetensors").values()}, {"torch.float32"})
 
