@@ -15,6 +15,7 @@ from unittest import mock
 import datasets
 from absl.testing import absltest, parameterized
 
+import fine_tune_t5
 from t5suite import cli, constants
 from t5suite.commands import runs
 from t5suite.data import mirror as mirror_room
@@ -128,6 +129,21 @@ class StandInTest(parameterized.TestCase):
             [task.examples(row, split) for row in mirrored], [task.examples(row, split) for row in from_hub]
         )
         self.assertLen(from_hub, copies[split].rows)
+
+    def test_the_revision_that_is_asked_for_is_read(self):
+        def load_dataset(path, name, *, split, revision=None):
+            rows = [{**row, "sentence1": f"{revision} {row['sentence1']}"} for row in RTE[split]]
+            return datasets.Dataset.from_list(rows)
+
+        flags = ["--benchmark", "glue", "--dataset_name", "rte", "--data_revision", "v1"]
+        with mock.patch.object(datasets, "load_dataset", load_dataset):
+            self.command(*flags)
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                fine_tune_t5.main([*flags, "--dry_run", "--use_cpu", "--output_dir", str(self.directory / "run")])
+        for split in ("train", "validation", "test"):
+            for row in read_jsonl(self.directory / "glue" / "rte" / f"{split}.jsonl"):
+                self.assertStartsWith(row["sentence1"], "v1 ")
+        self.assertIn("rte sentence1: v1 ", out.getvalue())
 
     def test_record_entities_are_sorted_and_single(self):
         list(mirror([load_task("super_glue", "record")], self.directory))

@@ -11,9 +11,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
+import huggingface_hub
 import shared_data
 import torch
 from absl.testing import absltest, parameterized
+from safetensors.torch import load_file
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
@@ -27,6 +29,8 @@ from transformers import (
 
 from t5suite.data.objectives import sentinel_ids
 from t5suite.errors import ConfigError
+from t5suite.export.sources import load_source
+from t5suite.inference.loading import ModelSource, load_parts
 from t5suite.models import configs, families, initialization, presets, vocabulary
 from t5suite.models.attention.implementations import kernel_of
 from t5suite.models.configs import check_length, load_config
@@ -221,6 +225,54 @@ class ConfigTest(parameterized.TestCase):
 
     def test_t5_has_no_longest_sequence(self):
         check_length(T5Config(), 10**6, "--inputs_length")
+
+
+def by_training(revision):
+    return tokenizer_and_model(ModelArguments(model_name_or_path="lab/tiny", model_revision=revision))
+
+
+def by_predicting(revision):
+    return load_parts(ModelSource("lab/tiny", model_revision=revision))
+
+
+def by_exporting(revision):
+    source = load_source("lab/tiny", tempfile.mkdtemp(), revision=revision)
+    return source.tokenizer, source.model
+
+
+class RevisionTest(parameterized.TestCase):
+    """A hub's cache with two revisions of one model, whose weights, configurations, types and tokenizers differ."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.cache = Path(tempfile.mkdtemp())
+        repository = cls.cache / "models--lab--tiny"
+        (repository / "refs").mkdir(parents=True)
+        for number, (revision, dropout_rate) in enumerate((("main", 0.1), ("v1", 0.3))):
+            (repository / "refs" / revision).write_text(str(number) * 40)
+            folder, tokenizer = repository / "snapshots" / (str(number) * 40), load_tokenizer(None)
+            tokenizer.add_tokens([f"of-{revision}"])
+            set_seed(number)
+            load_model(tokenizer=tokenizer, config_overrides=TINY, dropout_rate=dropout_rate).save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
+            if revision == "v1":
+                settings = json.loads((folder / "config.json").read_text())
+                (folder / "config.json").write_text(json.dumps({**settings, "model_type": "mt5"}))
+
+    @parameterized.product(
+        load=[by_training, by_predicting, by_exporting],
+        told=[(None, "0", ("t5", 0.1), "main"), ("v1", "1", ("mt5", 0.3), "v1")],
+    )
+    def test_weights_configuration_and_tokenizer_are_of_the_revision_that_is_asked_for(self, load, told):
+        revision, commit, settings, name = told
+        constants = huggingface_hub.constants
+        with mock.patch.multiple(constants, HF_HUB_CACHE=str(self.cache), HF_HUB_OFFLINE=True):
+            tokenizer, model = load(revision)
+        weights = load_file(self.cache / "models--lab--tiny" / "snapshots" / (commit * 40) / "model.safetensors")
+        self.assertTrue(weights["shared.weight"].equal(model.shared.weight))
+        self.assertEqual((model.config.model_type, model.config.dropout_rate), settings)
+        self.assertEqual({"of-main", "of-v1"} & set(tokenizer.get_vocab()), {f"of-{name}"})
 
 
 class FamilyTest(parameterized.TestCase):

@@ -98,7 +98,8 @@ def fits_of(arguments, text: TextSettings):
     """Whether a text is short enough: only asked by tasks that show as many examples as fit."""
     if text.task is None or text.task.entry.get("formatter") not in FITTED_FORMATTERS:
         return None
-    return bind_fits(load_tokenizer(arguments.tokenizer_name or arguments.model_name_or_path), text.lengths)
+    name = arguments.tokenizer_name or arguments.model_name_or_path
+    return bind_fits(load_tokenizer(name, arguments.model_revision, arguments.trust_remote_code), text.lengths)
 
 
 def _predict_file(arguments, source: ModelSource, text: TextSettings, job: Job, make_predictor, ranks: Ranks) -> None:
