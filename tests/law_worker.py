@@ -46,7 +46,14 @@ def tiny_model(tokenizer, seed=0):
 
 
 def make_trainer(
-    batch_size, accumulation, label_smoothing=0.0, z_loss=0.0, epochs=2, max_grad_norm=1.0, schedule="constant"
+    batch_size,
+    accumulation,
+    label_smoothing=0.0,
+    z_loss=0.0,
+    epochs=2,
+    max_grad_norm=1.0,
+    schedule="constant",
+    loss_chunk_tokens=None,
 ) -> SuiteTrainer:
     """A trainer over 21 rows of differing length, three updates an epoch at an update size of 8."""
     tokenizer = load_tokenizer(None)
@@ -66,6 +73,7 @@ def make_trainer(
         logging_steps=1,
         label_smoothing_factor=label_smoothing,
         z_loss=z_loss,
+        loss_chunk_tokens=loss_chunk_tokens,
         eval_strategy="no",
         save_strategy="no",
         disable_tqdm=True,
@@ -109,6 +117,7 @@ def train_history(batch_size, accumulation, **settings) -> dict:
         "learning_rate": [line["learning_rate"] for line in lines],
         "weights": sum(float(p.detach().double().abs().sum()) for p in trainer.model.parameters()),
         "world_size": trainer.accelerator.num_processes,
+        "chunked": trainer.chunked is not None,
     }
 
 
@@ -140,6 +149,7 @@ def evaluations(batch_size=4) -> dict:
 def main(out):
     assert "mini" in DATASET_VALS
     report = {"train": train_history(4, 1), "train_accumulated": train_history(2, 2), "evaluate": evaluations()}
+    report["train_whole_logits"] = train_history(2, 2, loss_chunk_tokens=0)
     report["scheduled"] = train_history(2, 2, schedule="linear")
     args = SuiteTrainingArguments(use_cpu=True)
     report["changed"] = [changed_settings((args,)), args.world_size]

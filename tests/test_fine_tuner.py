@@ -99,8 +99,8 @@ class SameAsTheScriptTest(EqualFiles):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.script = script()
-        cls.tuner = tuner()
+        cls.script = script(dropout_rate=0.5)
+        cls.tuner = tuner(dropout_rate=0.5)
         cls.results = cls.tuner.train()
 
     def test_files_and_weights_are_the_scripts_to_the_byte(self):
@@ -130,13 +130,13 @@ class SameAsTheScriptTest(EqualFiles):
         self.assertEqual(self.tuner.predict(rows[0]["sentence"]), wrote[0])
 
     def test_a_finished_run_gives_results_and_weights(self):
-        again = tuner(output_dir=str(directory(self.tuner)))
+        again = tuner(output_dir=str(directory(self.tuner)), dropout_rate=0.5)
         self.assertNotEqual(again.predict_labels("A joy."), self.tuner.predict_labels("A joy."))
         self.assertEqual(again.train(), self.results)
         self.assertEqual(again.predict_labels("A joy."), self.tuner.predict_labels("A joy."))
         self.assertIsNone(again.trainer)
 
-    def test_a_saved_model_is_asked_at_once(self):
+    def test_a_saved_model_is_asked_at_once_and_the_trained_one_has_no_dropout_either(self):
         saved = self.tuner.save(folder())
         for other in (FineTuner(saved, use_cpu=True), FineTuner.load(saved, use_cpu=True)):
             self.assertEqual(other.predict("A joy.", num_beams=2), self.tuner.predict("A joy.", num_beams=2))

@@ -10,6 +10,8 @@ from t5suite.data.collators import Seq2SeqCollator
 from t5suite.training.losses import token_loss
 
 RELATIVE = 2e-6
+# `--loss_chunk_tokens`: the loss of some tokens after the other, and of the whole batch's logits.
+PATHS = (None, 0)
 
 
 @functools.cache
@@ -30,26 +32,29 @@ class LossLawTest(parameterized.TestCase):
             for a, b in zip(found[key], expected[key], strict=True):
                 self.assertLess(abs(a - b) / abs(b), relative, f"{key}: {found[key]} {expected[key]}")
 
-    @parameterized.parameters((4, 2), (2, 4), (1, 8))
-    def test_cutting_an_update_into_micro_batches_changes_nothing(self, batch_size, accumulation):
-        self.assert_same_course(one_rank(batch_size, accumulation), one_rank())
+    @parameterized.product(cut=[(4, 2), (2, 4), (1, 8)], loss_chunk_tokens=PATHS)
+    def test_cutting_an_update_into_micro_batches_changes_nothing(self, cut, loss_chunk_tokens):
+        expected = one_rank(loss_chunk_tokens=loss_chunk_tokens)
+        self.assertEqual(expected["chunked"], loss_chunk_tokens != 0)
+        self.assert_same_course(one_rank(*cut, loss_chunk_tokens=loss_chunk_tokens), expected)
 
-    @parameterized.parameters("train", "train_accumulated")
+    @parameterized.parameters("train", "train_accumulated", "train_whole_logits")
     def test_two_ranks_equal_one(self, key):
         found = two_ranks()[key]
-        self.assertEqual(found["world_size"], 2)
+        self.assertEqual((found["world_size"], found["chunked"]), (2, key != "train_whole_logits"))
         self.assert_same_course(found, one_rank())
 
-    @parameterized.parameters({"label_smoothing": 0.1}, {"z_loss": 1e-2})
-    def test_smoothing_and_z_loss_obey_the_law_too(self, **settings):
-        expected = one_rank(8, 1, **settings)
-        self.assert_same_course(one_rank(2, 4, **settings), expected)
+    @parameterized.product(settings=[{"label_smoothing": 0.1}, {"z_loss": 1e-2}], loss_chunk_tokens=PATHS)
+    def test_smoothing_and_z_loss_obey_the_law_too(self, settings, loss_chunk_tokens):
+        expected = one_rank(8, 1, **settings, loss_chunk_tokens=loss_chunk_tokens)
+        self.assert_same_course(one_rank(2, 4, **settings, loss_chunk_tokens=loss_chunk_tokens), expected)
         self.assertGreater(abs(expected["loss"][0] - one_rank()["loss"][0]), 1e-3)
 
     def test_an_epoch_ends_with_a_smaller_update_and_repeats_no_row(self):
         self.assertLen(one_rank()["loss"], 6)  # two epochs of 8 + 8 + 5 rows
 
-    def test_the_first_loss_is_the_mean_over_the_update_s_tokens(self):
+    @parameterized.parameters(*PATHS)
+    def test_the_first_loss_is_the_mean_over_the_update_s_tokens(self, loss_chunk_tokens):
         trainer = law_worker.make_trainer(8, 1)
         rows = [int(i) for i in trainer.epoch_order(0)[:8]]
         batch = trainer.data_collator([trainer.train_dataset[i] for i in rows])
@@ -58,7 +63,7 @@ class LossLawTest(parameterized.TestCase):
             logits = trainer.model(**batch).logits
         token_nll = torch.nn.functional.cross_entropy(logits.transpose(1, 2), labels, reduction="none")
         expected = float(token_nll.sum() / labels.ne(-100).sum())
-        self.assertAlmostEqual(one_rank()["loss"][0], expected, delta=1e-5)
+        self.assertAlmostEqual(one_rank(loss_chunk_tokens=loss_chunk_tokens)["loss"][0], expected, delta=1e-5)
 
     def test_a_schedule_steps_once_an_update_on_any_number_of_ranks(self):
         """accelerate steps a scheduler that it has prepared once a process; the trainer's must not be one."""
