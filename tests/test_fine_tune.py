@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import math
 import os
 import tempfile
 from dataclasses import replace
@@ -220,6 +221,19 @@ class ModesTest(parameterized.TestCase):
         self.assertEqual((directory / "model.safetensors").read_bytes(), chosen.read_bytes())
         for name, weight in load_file(chosen).items():
             self.assertTrue(weight.equal(tuner.model.state_dict()[name]), name)
+
+    def test_an_evaluation_that_gives_nan_is_never_chosen(self):
+        at_step = {2: math.nan, 4: -5.0, 6: math.nan}
+        odd = lambda predictions, targets: {"odd": at_step[tuner.trainer.state.global_step if tuner.trainer else 2]}
+        settings = {**SETTINGS, "max_steps": 6, "metric_for_best_model": "odd", "output_dir": str(folder())}
+        tuner = FineTuner(**settings, metrics=odd, quiet=True)
+        tuner.train()
+        directory = Path(tuner.args.output_dir)
+        files = [(place / "model.safetensors").read_bytes() for place in (directory, directory / "checkpoint-4")]
+        self.assertEqual(*files)
+        self.assertNotEqual(files[0], (directory / "checkpoint-6" / "model.safetensors").read_bytes())
+        best = json.loads((directory / "manifest.json").read_text())["best_per_task"]
+        self.assertEqual(best, {"sentiment": {"step": 4, "value": -5.0}})
 
     def test_few_shot_takes_so_many_rows_of_each_class(self):
         _, directory = run("--few_shot", "5", "--max_train_samples", "None")
