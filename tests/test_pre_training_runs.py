@@ -12,16 +12,21 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import torch
 from absl.testing import absltest, parameterized
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from shared_data import MISSING, SHARED_DATA
+from transformers import AutoTokenizer
 
 import pre_train_t5
 from t5suite.cli import main as t5suite
+from t5suite.data.collators import IGNORED
 from t5suite.data.jsonl import read_jsonl, write_jsonl
+from t5suite.data.language_model_collators import MaskedLMCollator
 from t5suite.data.objectives import OBJECTIVES
 from t5suite.data.text.documents import bundled_text, read_documents
+from t5suite.data.text.held_out import is_held_out
 from t5suite.errors import ConfigError
 from t5suite.training.flags.pre_training import PreTrainerArguments
 from t5suite.training.steps import prepare_process
@@ -95,22 +100,52 @@ class ObjectivesTest(parameterized.TestCase):
         self.assertBetween(results["pair_accuracy"], 20, 100)
         self.assertLess(losses(directory)[-1], losses(directory)[0] - 0.5)
 
-    @parameterized.parameters("word", "ngram", "span")
-    def test_units_are_masked_as_a_whole(self, units):
-        flags = ["--objective", "masked_lm", "--mask_units", units, "--train_file", text(), "--inputs_length", "48"]
-        results, _ = run("--max_steps", "2", *flags, family="masked")
-        self.assertGreater(results["nll"], 0)
+    def masked(self, *flags):
+        """`(tokens, which of them are hidden)` of every row of a short run, without [CLS] and [SEP]."""
+        batches, collate = [], MaskedLMCollator.__call__
 
-    def test_collocations_are_masked_as_a_whole(self):
+        def kept(collator, examples):
+            batches.append(collate(collator, examples))
+            return batches[-1]
+
+        with mock.patch.object(MaskedLMCollator, "__call__", kept):
+            run("--objective", "masked_lm", "--inputs_length", "256", "--max_steps", "2", *flags, family="masked")
+        ids, labels = (torch.cat([batch[name] for batch in batches if len(batch[name]) > 1])[:, 1:-1].numpy()
+                       for name in ("input_ids", "labels"))  # fmt: skip
+        return np.where(labels == IGNORED, ids, labels), labels != IGNORED
+
+    @parameterized.parameters("word", "ngram")
+    def test_no_word_is_masked_in_part(self, units):
+        tokens, hidden = self.masked("--mask_units", units, "--train_file", text())
+        pieces = AutoTokenizer.from_pretrained(tokenizer("wordpiece"))
+        goes_on = np.array([pieces.convert_ids_to_tokens(i).startswith("##") for i in range(len(pieces))])[tokens]
+        self.assertGreater((goes_on & hidden).sum(), 20)
+        np.testing.assert_array_equal(hidden[:, 1:][goes_on[:, 1:]], hidden[:, :-1][goes_on[:, 1:]])
+
+    def test_masked_spans_are_of_several_tokens(self):
+        _, hidden = self.masked("--mask_units", "span", "--train_file", text())
+        runs = hidden[:, 0].sum() + (hidden[:, 1:] & ~hidden[:, :-1]).sum()
+        self.assertBetween(hidden.sum() / runs, 2, 5)  # one by one: 1.2
+
+    def test_no_collocation_is_masked_in_part(self):
         corpus, table = (str(Path(tempfile.mkdtemp()) / name) for name in ("corpus", "collocations.jsonl"))
         build = ["corpus", "build", "--input", text(), "--output_dir", corpus, "--tokenizer_name"]
         t5suite([*build, tokenizer("wordpiece"), "--validation_fraction", "0.1"])
         t5suite(["corpus", "collocations", corpus, "--output_file", table, "--min_count", "5"])
-        flags = ["--objective", "masked_lm", "--train_corpus", corpus, "--inputs_length", "48", "--mask_units", "pmi"]
-        results, _ = run("--max_steps", "2", *flags, "--collocations", table, family="masked")
-        self.assertGreater(results["nll"], 0)
+        flags = ["--train_corpus", corpus, "--mask_units", "pmi"]
+        tokens, hidden = self.masked(*flags, "--collocations", table)
+        known = {tuple(line["ids"]) for line in read_jsonl(table)[1:]}
+        whole = 0
+        for row, mask in zip(tokens.tolist(), hidden.tolist()):
+            place = 0
+            while place < len(row):  # the longest that begins here
+                length = next((n for n in range(5, 1, -1) if tuple(row[place : place + n]) in known), 1)
+                self.assertLen(set(mask[place : place + length]), 1)
+                whole += length > 1 and mask[place]
+                place += length
+        self.assertGreater(whole, 20)
         with self.assertRaisesRegex(ValueError, "collocations"):
-            run("--max_steps", "2", *flags, family="masked")
+            self.masked(*flags)
 
     def test_packed_rows_give_the_losses_of_unpacked_ones(self):
         flags = ["--objective", "prefix_lm", "--train_file", text(), "--inputs_length", "32", "--max_steps", "4"]
@@ -201,9 +236,14 @@ class SourcesTest(parameterized.TestCase):
         self.assertEqual(losses(interrupted, "train/tokens_seen"), losses(whole, "train/tokens_seen"))
 
     def test_a_stream_scores_held_out_documents_alone(self):
-        results, directory = run(*self.flags, "--train_file", text(), "--streaming", "--validation_fraction", "0.1")
-        self.assertGreater(results["nll"], 0)
-        self.assertTrue(list(directory.glob("checkpoint-6/stream-rank-0.json")))
+        """What the untrained model says of them is what it says of a file that holds nothing else."""
+        files = [str(Path(tempfile.mkdtemp()) / name) for name in ("trained.jsonl", "held_out.jsonl")]
+        for path, wanted in zip(files, (False, True), strict=True):
+            write_jsonl(path, [line for line in read_jsonl(text()) if is_held_out(line["text"], 0.1) == wanted])
+        flags = [*self.flags, "--streaming", "--max_steps", "1", "--learning_rate", "0", "--max_eval_samples", "999"]
+        results, directory = run(*flags, "--train_file", text(), "--validation_fraction", "0.1")
+        self.assertEqual(results, run(*flags, "--train_file", files[0], "--validation_file", files[1])[0])
+        self.assertTrue(list(directory.glob("checkpoint-1/stream-rank-0.json")))
 
     @parameterized.parameters(([],), (["--streaming", "--num_virtual_streams", "4"],))
     @pytest.mark.slow
