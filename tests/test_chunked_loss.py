@@ -352,11 +352,19 @@ class TrainerTest(parameterized.TestCase):
         trainer.compute_loss_func = WatchedLoss(TokenLoss())
         self.assertIn("not the cross-entropy", hindrance(trainer))
 
-    def test_batch_metrics_are_given_logits(self):
-        trainer, seen = guarded_trainer.make(), []
-        trainer.measure(lambda outputs, batch: seen.append(token_logits(outputs).shape) or {"one": 1.0})
+    def test_batch_metrics_are_given_logits_of_every_token(self):
+        """Their cross-entropy is the loss that is logged."""
+
+        def measured(outputs, batch):
+            return {"nll": F.cross_entropy(token_logits(outputs).mT, batch["labels"], reduction="none")}
+
+        trainer = guarded_trainer.make(4, 2)
+        trainer.measure(measured)
         trainer.train()
-        self.assertNotEmpty(seen)
+        lines = [line for line in trainer.state.log_history if "loss" in line]
+        self.assertLen(lines, 6)
+        for line in lines:
+            self.assertAlmostEqual(line["nll"], line["loss"], delta=1e-5 * line["loss"])
 
     def test_a_flag_without_effect_is_told(self):
         trainer = guarded_trainer.make()

@@ -647,11 +647,6 @@ class Letters:
 
 
 class LambdasTest(parameterized.TestCase):
-    def test_both_are_lambdas_of_one_call(self):
-        task = load_task("glue", "sst2")
-        for function in (bind_tokenize(task, Letters(), Lengths(8, 8)), bind_compute_metrics(task, Letters(), [])):
-            self.assertEqual(function.__name__, "<lambda>")
-
     def test_rows_become_ids_and_long_ones_keep_their_end(self):
         tokenize = bind_tokenize(load_task("glue", "sst2"), Letters(), Lengths(source=6, target=4))
         found = tokenize({"sentence": ["a", "b"], "label": [0, 1]})
