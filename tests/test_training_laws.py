@@ -32,7 +32,7 @@ class LossLawTest(parameterized.TestCase):
             for a, b in zip(found[key], expected[key], strict=True):
                 self.assertLess(abs(a - b) / abs(b), relative, f"{key}: {found[key]} {expected[key]}")
 
-    @parameterized.product(cut=[(4, 2), (2, 4), (1, 8)], loss_chunk_tokens=PATHS)
+    @parameterized.product(cut=[(4, 2), (1, 8)], loss_chunk_tokens=PATHS)
     def test_cutting_an_update_into_micro_batches_changes_nothing(self, cut, loss_chunk_tokens):
         expected = one_rank(loss_chunk_tokens=loss_chunk_tokens)
         self.assertEqual(expected["chunked"], loss_chunk_tokens != 0)
