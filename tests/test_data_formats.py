@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import yaml
 from absl.testing import absltest, parameterized
 from shared_data import MISSING, SHARED_DATA
 
@@ -27,6 +28,9 @@ from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.registry import Lengths, Task
 from t5suite.tasks.templates import unfilled
 from t5suite.training.flags.data_formats import FORMATS, DataFormatArguments
+from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments
+from t5suite.training.flags.parser import parse_arguments
+from t5suite.training.own_plans import own_plan
 
 COLUMNS = {"text_columns": ("text",), "target_column": "label"}
 TEXTS = ["plain", 'a "quoted", cell', "two\nlines", "tab\there", "naïve ☃", "1,000", " spaces "]
@@ -224,6 +228,20 @@ class TasksTest(parameterized.TestCase):
             scores = task.score(rows, ["<good>", "bad"])
             self.assertEqual(scores["accuracy" if labels else "exact_match"], 50.0 if labels else 100.0)
         self.assertEqual(task.candidates(rows[0]), ["<bad>", "<good>"])
+
+    @parameterized.named_parameters(
+        ("as a shell passes it", r"Do\n: ", r"\\nabla\t__input__\d", r"\n__output__"),
+        ("as YAML has it", "Do\n: ", "\\\\nabla\t__input__\\d", "\n__output__"),
+    )
+    def test_a_line_break_in_a_prefix_or_template_is_one(self, prefix, reads, writes):
+        config = folder() / "run.yaml"
+        jsonl(config.parent / "rows.jsonl", [{"text": "x", "label": "good"}] * 40)
+        flags = {"data_format": "jsonl", "train_file": f"{config.parent}/rows.jsonl", "target_column": "label"}
+        flags |= {"text_column": "text", "prefix": prefix, "input_format": [reads], "output_format": [writes]}
+        config.write_text(yaml.safe_dump({**flags, "use_cpu": True}))
+        plan = own_plan(FineTuningArguments(*parse_arguments(FINE_TUNING_ARGUMENTS, [str(config)])))
+        example = plan.train[0].examples({"text": "x", "label": "good"})[0]
+        self.assertEqual(example, ("Do\n: \\nabla\tx\\d", "\ngood"))
 
     @parameterized.parameters(("<a>", "a"), ("<>", ""), ("<", "<"), ("a", "a"), ("<<a>>", "<a>"))
     def test_a_text_without_the_form_stays_as_it_is(self, text, inner):

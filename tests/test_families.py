@@ -22,6 +22,8 @@ from t5suite.models.heads import Head, head_for
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.models.vocabulary import ensure_padding
 from t5suite.tasks.registry import Lengths, load_task
+from t5suite.training.flags.fine_tuning import DataArguments
+from t5suite.training.from_arguments import encoding_by_flags
 from t5suite.training.losses import SquaredLoss, TokenLoss
 
 RELATIVE = 5e-6
@@ -225,6 +227,11 @@ class PromptsTest(parameterized.TestCase):
         with self.assertLogs("t5suite.models.family_encodings", "WARNING") as log:
             encoding_for(model, tokenizer, Lengths(64, 8), " => ")
         self.assertIn("was trained with '\\nanswer: '", log.output[0])
+
+    def test_a_separator_is_read_as_a_shell_passes_it(self):
+        tokenizer, model = family_worker.tokenizer_and_model("gpt2", load_task("mini", "entailment"))
+        flags = DataArguments(max_source_length=64, answer_separator=r"\n\t\\n" + "\n")
+        self.assertEqual(encoding_by_flags(model, tokenizer, flags).separator, "\n\t\\n\n")
 
 
 class CausalAnswersTest(parameterized.TestCase):

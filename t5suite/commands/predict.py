@@ -34,7 +34,7 @@ def _add_text_flags(group) -> None:
     add("--dataset_name", help="the task; needed where the model knows several")
     add("--task_file", help="YAML or Python file with tasks of your own")
     add("--max_source_length", type=int, help="longest input in tokens; default: as in training, else 512")
-    add("--answer_separator", help="between a decoder-only model's prompt and answer; default: as in training")
+    add("--answer_separator", help=r"between a decoder-only model's prompt and answer (\n works); default: training's")
 
 
 def _add_answer_flags(group) -> None:

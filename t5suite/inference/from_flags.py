@@ -24,12 +24,13 @@ from t5suite.inference.loading import (
 from t5suite.inference.outputs import ResumableOutput, StreamOutput
 from t5suite.inference.rows import RowSource
 from t5suite.inference.running import Job, predict_rows
-from t5suite.inference.texts import TextSettings, decoding_by_flags, given_labels, text_settings, unescaped
+from t5suite.inference.texts import TextSettings, decoding_by_flags, given_labels, text_settings
 from t5suite.models.configs import first_line
 from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.formatters import FITTED_FORMATTERS
 from t5suite.tasks.registry import bind_fits
 from t5suite.tasks.task_card import read_task_card
+from t5suite.tasks.templates import unescaped
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.signals import agree_to_stop, stop_requests
 from t5suite.training.steps import start_logging

@@ -191,10 +191,5 @@ def given_labels(labels: str, text: TextSettings) -> list[str]:
     return found
 
 
-def unescaped(separator: str | None) -> str | None:
-    r"""A separator as a shell passes it: `\n` is a line break."""
-    return None if separator is None else separator.replace("\\n", "\n").replace("\\t", "\t")
-
-
 # Settings of `Decoding` that choosing a label does not heed.
 WRITING_FLAGS = tuple(field.name for field in dataclasses.fields(Decoding) if field.name != "seed")

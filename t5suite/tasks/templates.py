@@ -10,10 +10,22 @@ The model writes the whole target; what metrics compare is what stands in the pl
 not have the form is no label, and free text is then compared as it stands.
 """
 
+import re
+
 from t5suite.errors import ConfigError
 from t5suite.tasks.targets import UNKNOWN_TARGET
 
 INPUT, OUTPUT = "__input__", "__output__"
+ESCAPES = {r"\n": "\n", r"\t": "\t", r"\\": "\\"}
+
+
+def unescaped(text: str | None) -> str | None:
+    r"""A text as a shell passes it: `\n` is a line break, `\t` a tab, `\\` one backslash; None stays None.
+
+    >>> unescaped(r"a\n__input__"), unescaped(r"\\nabla \d")
+    ('a\n__input__', '\\nabla \\d')
+    """
+    return None if text is None else re.sub(r"\\[nt\\]", lambda found: ESCAPES[found[0]], text)
 
 
 def check_template(text: str, place: str, where: str) -> str:

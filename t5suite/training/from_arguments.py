@@ -30,6 +30,7 @@ from t5suite.models.vocabulary import add_sentinels, add_tokens, ensure_padding
 from t5suite.run_settings import allowed_names
 from t5suite.tasks.registry import Lengths
 from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card
+from t5suite.tasks.templates import unescaped
 from t5suite.training.family_checks import warn_of_idle_family_flags
 from t5suite.training.fine_tuning import (
     Data,
@@ -143,10 +144,8 @@ def encoding_by_flags(model, tokenizer, data_args, changed: dict | None = None, 
     Args:
       folder: where the model is from: an adapter's separator stands in its `task.json`, not in its base.
     """
-    separator = data_args.answer_separator
-    if separator is not None:
-        separator = separator.replace("\\n", "\n").replace("\\t", "\t")  # as a shell passes them
-    elif is_adapter(folder):
+    separator = unescaped(data_args.answer_separator)
+    if separator is None and is_adapter(folder):
         card = read_task_card(folder)
         setattr(model.config, SEPARATOR, card.settings.get(SEPARATOR) if card else None)
     encoding = encoding_for(model, tokenizer, lengths_of(data_args), separator)

@@ -14,6 +14,7 @@ from t5suite.data.formats.data_formats import FORMAT_FLAGS, form_name, format_fo
 from t5suite.data.formats.from_settings import at_place, format_options, words_of
 from t5suite.data.formats.own_data import OWN_BENCHMARK, OwnData, Wishes, distinct_names, own_data
 from t5suite.errors import ConfigError
+from t5suite.tasks.templates import unescaped
 from t5suite.training.fine_tuning import Plan, choose_metric
 from t5suite.training.flags.parser import read_json_text
 from t5suite.training.flags.plug_ins import metric_functions, named_metrics
@@ -120,14 +121,14 @@ def _wishes(arguments, i: int, config: dict) -> Wishes:
     """What the flags say of data set `i`; its own settings go before flags for all."""
     formats, training = arguments.formats, arguments.training
     evaluates = not formats.no_eval and training.eval_strategy.value != "no"
-    input_format = at_place(formats.input_format, i)
+    input_format = unescaped(at_place(formats.input_format, i))
     if formats.prefix is not None:
-        input_format = f"{formats.prefix}{input_format or '__input__'}"
+        input_format = f"{unescaped(formats.prefix)}{input_format or '__input__'}"
     return Wishes(
         labels=_listed(config, "labels") or words_of(formats.labels, "--labels"),
         metrics=_listed(config, "metrics") or words_of(named_metrics(formats.metrics), "--metrics"),
         input_format=input_format,
-        output_format=at_place(formats.output_format, i),
+        output_format=unescaped(at_place(formats.output_format, i)),
         max_input_tokens=at_place(formats.max_input_tokens, i),
         max_output_tokens=at_place(formats.max_output_tokens, i),
         validation_share=formats.validation_split,

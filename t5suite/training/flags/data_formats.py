@@ -49,7 +49,11 @@ class DataFormatArguments:
     source_id: str = field(default="s", metadata={"help": "The language read of {'translation': {...}}."})
     target_id: str = field(default="t", metadata={"help": "The language to be written."})
     prefix: str | None = field(
-        default=None, metadata={"help": "What stands before every input: 'translate English to German: '."}
+        default=None,
+        metadata={
+            "help": "What stands before every input: 'translate English to German: '. Here and in the formats "
+            "\\n is a line break, \\t a tab, \\\\ a backslash."
+        },
     )
     labels: str | None = field(
         default=None, metadata={"help": "Label words by id, with commas: makes a task of classes of free text."}
@@ -93,7 +97,7 @@ class DataFormatArguments:
         default=None, metadata={"help": "How often each is drawn, as parts of the sum. Default: after --mixing."}
     )
     input_format: list[str] | None = field(
-        default=None, metadata={"help": "What stands around each one's inputs: 'question: __input__ answer:'."}
+        default=None, metadata={"help": "What stands around each one's inputs: 'question:\\n__input__'."}
     )
     output_format: list[str] | None = field(
         default=None, metadata={"help": "What stands around each one's targets: '__output__'."}

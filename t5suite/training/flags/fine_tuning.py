@@ -200,8 +200,8 @@ class DataArguments(RowArguments):
     answer_separator: str | None = field(
         default=None,
         metadata={
-            "help": "What stands between prompt and answer of a decoder-only model; \\n is a line break. Default: what "
-            "the model was trained with, else '\\nanswer: '."
+            "help": "What stands between prompt and answer of a decoder-only model; \\n is a line break, \\t a tab, "
+            "\\\\ a backslash. Default: what the model was trained with, else '\\nanswer: '."
         },
     )
     max_train_samples: int | None = field(default=None, metadata={"help": "At most this many training rows a task."})
