@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import types
 from pathlib import Path
 from unittest import mock
 
@@ -27,7 +28,8 @@ from t5suite.models.adapters import ADAPTERS, adapted
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.models.weight_files import read_weights
 from t5suite.tasks.registry import load_task
-from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
+from t5suite.training.flags.adapters import AdapterArguments, adapt_by_flags
+from t5suite.training.flags.fine_tuning import ModelArguments, SuiteTrainingArguments
 from t5suite.training.processes.signals import StopRequests
 from t5suite.training.trainer import SuiteTrainer
 
@@ -193,6 +195,19 @@ class RunTest(parameterized.TestCase):
         with self.assertRaisesRegex(ConfigError, message):
             run(new_folder(), "--model_name_or_path", base_folder(), *flags)
 
+    @parameterized.parameters(
+        ({"adapter": "prompt_tuning"}, "--adapter prompt_tuning: no virtual tokens under ZeRO-3"),
+        ({"adapter": "lora", "merge_adapter": True}, "--merge_adapter: not under ZeRO-3"),
+        ({"adapter": "lora"}, "no name brings this one back"),
+    )
+    def test_what_asks_for_whole_weights_is_refused_under_zero3(self, flags, message):
+        deepspeed = {"zero_optimization": {"stage": 3}}
+        training = types.SimpleNamespace(deepspeed=deepspeed, fsdp=None, gradient_checkpointing=False)
+        tokenizer = load_tokenizer(None)
+        given = types.SimpleNamespace(adapter=AdapterArguments(**flags), model=ModelArguments(), training=training)
+        with self.assertRaisesRegex(ConfigError, message):
+            adapt_by_flags(tiny_model(tokenizer), tokenizer, given, trains=True)
+
     @pytest.mark.slow
     def test_gradient_checkpointing_changes_nothing(self):
         plain, checkpointed = new_folder(), new_folder()
@@ -272,9 +287,16 @@ class RanksTest(parameterized.TestCase):
 
     @parameterized.product(kind=("lora", "prompt_tuning"), sharding=("ddp", "zero2"))
     def test_two_ranks_take_the_course_of_one_and_save_the_adapter_alone(self, kind, sharding):
+        self.check_course(kind, sharding)
+
+    @parameterized.parameters("lora", "ia3")
+    def test_a_base_model_in_pieces_takes_the_course_of_a_whole_one(self, kind):
+        self.check_course(kind, "zero3")
+
+    def check_course(self, kind, sharding):
         flags = [*flags_of(kind), "--logging_steps", "1"]
         alone, together = new_folder(), new_folder()
-        more = ["--deepspeed", "zero2"] if sharding == "zero2" else []
+        more = [] if sharding == "ddp" else ["--deepspeed", sharding]
         self.launch([sys.executable], alone, *flags)
         self.launch(RANKS, together, *flags, "--per_device_train_batch_size", "8", *more)
         for a, b in zip(self.losses(together), self.losses(alone), strict=True):
@@ -288,9 +310,9 @@ class RanksTest(parameterized.TestCase):
         results = json.loads((together / "results.json").read_text())
         self.assertEqual(found["tasks"], results["tasks"])
 
-    @parameterized.parameters("ddp", "zero2")
+    @parameterized.parameters("ddp", "zero2", "zero3")
     def test_ranks_go_on_exactly(self, sharding):
-        more = ["--deepspeed", "zero2"] if sharding == "zero2" else []
+        more = [] if sharding == "ddp" else ["--deepspeed", sharding]
         flags = [*flags_of("lora"), "--per_device_train_batch_size", "8", *more]
         expected, directory = new_folder(), new_folder()
         self.launch(RANKS, expected, *flags)

@@ -11,15 +11,14 @@ import logging
 import os
 from dataclasses import dataclass, field
 
-from transformers.integrations import is_deepspeed_zero3_enabled
-
 from t5suite.errors import ConfigError
-from t5suite.models.adapters import ADAPTERS, adapted, is_adapted, merged
+from t5suite.models.adapters import ADAPTERS, adapted, adapter_of, is_adapted, merged
 from t5suite.models.adapters.kinds import FLAGS, check_flags
 from t5suite.models.configs import load_config
 from t5suite.models.quantization import is_quantized
 from t5suite.optim.settings import parse_settings, read_value
 from t5suite.training.sharding.accelerate_settings import FSDP, is_set
+from t5suite.training.sharding.deepspeed_files import get_key
 
 logger = logging.getLogger(__name__)
 
@@ -110,16 +109,31 @@ def _check_beside(model, arguments, trains: bool) -> None:
                 "--load_in_8bit, --load_in_4bit: matrices in few bits cannot be trained; add --adapter lora"
             )
         return
-    in_pieces = "FSDP" if args.fsdp or is_set(FSDP) else "ZeRO-3" if is_deepspeed_zero3_enabled() else None
-    if in_pieces:
-        raise ConfigError(
-            f"adapters are trained by one process, under DDP or under ZeRO-1 or -2 (--deepspeed zero2), not {in_pieces}"
-        )
+    if args.fsdp or is_set(FSDP):
+        raise ConfigError("adapters are trained by one process, under DDP or ZeRO (--deepspeed zero2), not under FSDP")
+    if args.deepspeed and get_key(args.deepspeed, "zero_optimization.stage") == 3:
+        _check_in_pieces(model, flags, arguments.model)
     for flag in ("freeze", "freeze_regex", "unfreeze_regex"):
         if flags.adapter and getattr(arguments.model, flag, None):
             raise ConfigError(f"--{flag} has no effect beside --adapter: all of the model is frozen then")
     if flags.adapter == "prefix" and args.gradient_checkpointing:
         raise ConfigError("--adapter prefix: prefixes are a cache, which --gradient_checkpointing does without")
+
+
+def _check_in_pieces(model, flags, model_args) -> None:
+    """Under ZeRO-3 a weight is never whole on a rank: refuses what asks for more than the adapter's, put together."""
+    kind = flags.adapter or adapter_of(model)["adapter"]
+    if "num_virtual_tokens" in ADAPTERS[kind].flags:
+        raise ConfigError(
+            f"--adapter {kind}: no virtual tokens under ZeRO-3; give --deepspeed zero2, or --adapter lora"
+        )
+    if flags.merge_adapter:
+        raise ConfigError("--merge_adapter: not under ZeRO-3; merge the finished run with --eval_only --merge_adapter")
+    if flags.adapter and base_name(model, model_args) is None:
+        raise ConfigError(
+            f"--adapter {kind}: ZeRO-3 keeps the base model in pieces, and no name brings this one back (random or "
+            "changed weights); save it first and name it with --model_name_or_path"
+        )
 
 
 def base_name(model, model_args) -> str | None:
