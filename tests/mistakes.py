@@ -233,6 +233,14 @@ MISTAKES = {
             "`t5suite tasks` lists them all.",
         ),
         Mistake(
+            "A task of another benchmark",
+            "t5suite preview --benchmark mini --dataset_name cola --rows rows.jsonl",
+            "--dataset_name: cola is a task of glue, not of mini; give --benchmark glue",
+            ("--dataset_name", "cola", "--benchmark glue"),
+            "Without the flag the benchmark is `mini`, the bundled one.",
+            files={"rows.jsonl": ROW},
+        ),
+        Mistake(
             "A benchmark's name with a typo",
             "t5suite tasks --benchmark gleu",
             "--benchmark: unknown benchmark 'gleu'; did you mean glue?",
@@ -248,7 +256,7 @@ MISTAKES = {
         ),
         Mistake(
             "A task file with an unknown metric",
-            "t5suite tasks --task_file tasks.yaml",
+            "t5suite tasks --task_file tasks.yaml --dataset_name topics",
             "tasks.yaml:2: mine/topics: metric_names: unknown metric 'acuracy'; did you mean accuracy?",
             ("tasks.yaml:", "mine/topics", "'acuracy'", "did you mean accuracy"),
             "[Tasks](tasks.md) has every field of an entry, and the metrics.",
@@ -256,7 +264,7 @@ MISTAKES = {
         ),
         Mistake(
             "A task file that redefines a shipped task",
-            "t5suite tasks --task_file tasks.yaml",
+            "t5suite tasks --task_file tasks.yaml --benchmark glue --dataset_name rte",
             "tasks.yaml:2: glue/rte is a shipped task; give yours another name",
             ("tasks.yaml:2", "glue/rte", "another name"),
             "Else a score would not say which of the two it is of.",

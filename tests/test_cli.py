@@ -219,7 +219,8 @@ class PreviewTest(parameterized.TestCase):
         path = Path(tempfile.mkdtemp()) / "tasks.yaml"
         path.write_text(
             "mine:\n  topics: {prefix: 'topic: ', text_column_name: text, label_column_name: label,\n"
-            "    labels: ['no', 'yes'], metric_names: [accuracy], metric_to_optimize: accuracy}\n",
+            "    labels: ['no', 'yes'], metric_names: [accuracy], metric_to_optimize: accuracy}\n"
+            "  places: {prefix: 3}\n",
             encoding="utf-8",
         )
         flags = [*task_flags("mine", "topics"), "--task_file", str(path)]
@@ -228,6 +229,11 @@ class PreviewTest(parameterized.TestCase):
             json_lines("preview", *flags, "--rows", rows), [{"row": 0, "inputs": "topic: x", "targets": "yes"}]
         )
         self.assertEqual(json_lines("tasks", *flags)[0]["num_examples"], None)
+        out, _ = call("tasks", "--task_file", str(path))
+        self.assertRegex(out, rf"places +refused: {path}:4: mine/places: text_column_name")
+        lines = {line["dataset_name"]: line for line in json_lines("tasks", "--task_file", str(path))}
+        self.assertIn("mine/places", lines["places"]["refused"])
+        self.assertNotIn("refused", lines["topics"])
 
     def test_without_rows_the_first_of_the_source_are_shown(self):
         lines = json_lines("preview", *task_flags("mini", "sentiment"))

@@ -132,7 +132,7 @@ class TaskFilesTest(Folders):
         table = {names["benchmark"]: {names["task"]: entry}}
         for path in (self.write("tasks.yaml", table), self.write("tasks.py", f"DATASET_VALS = {table!r}\n")):
             with self.assertRaisesRegex(ConfigError, "cannot be part of a path|must be"):
-                load_registry(str(path))
+                load_task(names["benchmark"], names["task"], str(path))
 
     def test_a_task_without_harm_is_loaded(self):
         path = self.write("tasks.yaml", {"mine": {"$(touch x); rm 'y'": {**ENTRY, "splits": {"train": "train[:5%]"}}}})
@@ -141,10 +141,10 @@ class TaskFilesTest(Folders):
     def test_the_line_is_named(self):
         path = self.write("tasks.yaml", 'mine:\n  good: {}\n  "../x": {}\n')
         with self.assertRaisesRegex(ConfigError, "tasks.yaml:2: mine/good"):
-            load_registry(str(path))
+            load_task("mine", "good", str(path))
         path = self.write("tasks.yaml", 'mine:\n\n  "../x": {}\n')
         with self.assertRaisesRegex(ConfigError, "tasks.yaml:3: the task name '../x'"):
-            load_registry(str(path))
+            load_task("mine", "../x", str(path))
 
 
 class MirrorsTest(Folders):

@@ -317,6 +317,15 @@ class MixturesTest(parameterized.TestCase):
         with self.assertRaisesRegex(ConfigError, f"--dataset_name.*{reason}"):
             resolve_names("glue", text, DATASET_VALS, MIXTURES)
 
+    @parameterized.parameters(
+        ("rte", "rte is a task of glue, super_glue, not of mini; give --benchmark glue or super_glue"),
+        ("rte,cola", "rte is a task of glue, not of mini; give --benchmark glue"),
+        ("rte,sentiment", "rte is a task of glue, super_glue, not of mini"),
+    )
+    def test_a_task_of_another_benchmark_names_that(self, text, reason):
+        with self.assertRaisesRegex(ConfigError, f"--dataset_name: {reason}"):
+            resolve_names("mini", text, DATASET_VALS, MIXTURES)
+
 
 # The entries of a predecessor, as its file has them.
 OTHERS = {-1: "other"}
@@ -426,7 +435,22 @@ class TaskFileTest(parameterized.TestCase):
     def test_redefining_a_shipped_task_is_refused(self, kind):
         path = self.as_file({"sst2": PREDECESSOR["sst2"]}, kind, "glue")
         with self.assertRaisesRegex(ConfigError, "glue/sst2.*shipped"):
-            load_registry(path)
+            load_task("glue", "sst2", path)
+
+    def test_a_bad_entry_is_refused_when_it_is_used_and_blocks_no_other(self):
+        path = self.write("tasks.yaml", yaml.safe_dump({"mine": {"bad": entry(labels=3), "good": entry()}}))
+        self.assertEqual(load_task("mine", "good", path).parse("yes"), 1)
+        with self.assertRaisesRegex(ConfigError, "tasks.yaml:2: mine/bad: labels must be"):
+            load_task("mine", "bad", path)
+
+    def test_a_prefix_of_the_users_is_taken_as_it_stands_and_shipped_ones_end_in_a_colon(self):
+        path = self.write("tasks.yaml", yaml.safe_dump({"mine": {"t": entry(prefix=["your_prefix", "b:"])}}))
+        example = load_task("mine", "t", path).examples({"a": "x", "b": "y", "label": 0})[0]
+        self.assertEqual(example.inputs, "your_prefixx b:y")
+        for benchmark, tasks in DATASET_VALS.items():
+            for name, shipped in tasks.items():
+                prefixes = shipped["prefix"] if isinstance(shipped["prefix"], list) else [shipped["prefix"]]
+                self.assertTrue(all(p == "" or p.endswith(": ") for p in prefixes), f"{benchmark}/{name}")
 
     def test_labels_may_be_a_list_and_metrics_a_group(self):
         path = self.write(
@@ -475,7 +499,6 @@ class TaskFileTest(parameterized.TestCase):
         ("tasks.yaml", "", "hold"),
         ("tasks.yaml", "- a\n- b\n", "hold"),
         ("tasks.yaml", "mine: 3\n", "mine must be a table"),
-        ("tasks.yaml", "mine:\n  t: 3\n", "mine/t"),
         ("tasks.yaml", "mine:\n  t: {prefix: 'a\n", "yaml:"),
         ("tasks.yaml", "mine:\n  t: !!python/object/apply:os.getcwd []\n", "yaml:"),
         ("tasks.yml", "x: [", "yml:"),
@@ -518,8 +541,6 @@ BAD_ENTRIES = [
     ({"prefix": "t: "}, "prefix is one string but text_column_name is a list of 2"),
     ({"text_column_name": "a"}, "prefix is a list of 2 but text_column_name is one string"),
     ({"prefix": ["t: ", "b: ", "c: "]}, "prefix is a list of 3 but text_column_name is a list of 2"),
-    ({"prefix": ["t a:", "b: "]}, "prefix 't a:' must end in ': '"),
-    ({"prefix": ["t a: ", "b"]}, "prefix 'b' must end in ': '"),
     ({"prefix": 3}, "prefix must be a string or a list of strings"),
     ({"prefix": []}, "prefix must be a string or a list of strings"),
     ({"prefix": ["t: ", None]}, "prefix must be a string or a list of strings"),

@@ -49,13 +49,12 @@ def _tasks_to_mirror(benchmark: str, dataset_name: str, task_file: str | None) -
 
     registry = load_registry(task_file)
     entries = find(benchmark, registry, "benchmark", where="--benchmark")
+    names = entries if dataset_name == "all" else resolve_names(benchmark, dataset_name, registry, {})[0]
+    tasks = [load_task(benchmark, name, registry=registry) for name in names]
     if dataset_name == "all":
-        names = [name for name, entry in entries.items() if entry.get("hub_path")] or list(entries)
-    else:
-        names, _, _ = resolve_names(benchmark, dataset_name, registry, {})
-    owners = [entries[name].get("rows_of") or name for name in names]
-    wanted = dict.fromkeys(owner if owner in entries else name for owner, name in zip(owners, names, strict=True))
-    return [load_task(benchmark, name, task_file) for name in wanted]
+        tasks = [task for task in tasks if task.entry.get("hub_path")] or tasks
+    wanted = dict.fromkeys(task.rows_of if task.rows_of in entries else task.name for task in tasks)
+    return [load_task(benchmark, name, registry=registry) for name in wanted]
 
 
 def report_flags(parser) -> None:

@@ -17,6 +17,7 @@ def tasks_flags(parser) -> None:
 
 def show_tasks(arguments) -> None:
     """Lists the registry, or describes one task with an example."""
+    from t5suite.tasks.entries import Refused
     from t5suite.tasks.registry import load_task
     from t5suite.tasks.task_files import load_registry
 
@@ -28,8 +29,12 @@ def show_tasks(arguments) -> None:
         find(arguments.dataset_name, names, "task", where="--dataset_name")
     for benchmark, entries in registry.items():
         wanted = [name for name in entries if arguments.dataset_name in (None, name)]
-        tasks = [load_task(benchmark, name, arguments.task_file) for name in wanted]
+        refused = {name: entries[name] for name in wanted if isinstance(entries[name], Refused)}
+        shown = wanted if arguments.dataset_name else [name for name in wanted if name not in refused]
+        tasks = [load_task(benchmark, name, registry=registry) for name in shown]
         if arguments.json:
+            for name, reason in refused.items():
+                print_json({"benchmark": benchmark, "dataset_name": name, "refused": reason})
             for task in tasks:
                 example = {"example": _example_facts(task)} if arguments.dataset_name else {}
                 print_json({**_task_facts(task), **example})
@@ -38,6 +43,8 @@ def show_tasks(arguments) -> None:
                 _print_task(task)
         else:
             _print_task_list(benchmark, tasks)
+            for name, reason in refused.items():
+                print(f"  {name:<12}  refused: {reason}")
 
 
 def _task_facts(task) -> dict:

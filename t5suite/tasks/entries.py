@@ -76,8 +76,14 @@ FIELD_KINDS = {
 }
 
 
+class Refused(str):
+    """Why an entry of a task file cannot be used: it stands in the registry in the entry's place."""
+
+
 def check_entry(name: str, entry) -> None:
     """Raises a `ConfigError` that names the entry, the key and the reason if `entry` cannot work."""
+    if isinstance(entry, Refused):
+        raise ConfigError(str(entry))
     if not isinstance(entry, dict):
         raise ConfigError(f"{name}: an entry is a table of fields, not {type(entry).__name__}")
     for key in entry:
@@ -126,9 +132,6 @@ def _check_texts(name, entry):
             raise ConfigError(f"{name}: {key} must be a string or a list of strings, not {value!r}")
     if (entry.get("formatter") or "columns") in ("columns", "multirc", "record") and _size(prefixes) != _size(columns):
         raise ConfigError(f"{name}: prefix is {_size(prefixes)} but text_column_name is {_size(columns)}")
-    for prefix in [prefixes] if isinstance(prefixes, str) else prefixes:
-        if prefix and not prefix.endswith(": "):
-            raise ConfigError(f"{name}: prefix {prefix!r} must end in ': ' (or be empty)")
     if not isinstance(entry["label_column_name"], str):
         raise ConfigError(f"{name}: label_column_name must be a string, not {entry['label_column_name']!r}")
 

@@ -258,7 +258,7 @@ def load_task(benchmark: str, name: str, task_file: str | None = None, registry:
     """
     registry = load_registry(task_file) if registry is None else registry
     tasks = find(benchmark, registry, "benchmark", where="--benchmark")
-    entry = find(name, tasks, f"{benchmark} task", where="--dataset_name")
+    entry = _find_task(name, tasks, benchmark, registry)
     check_entry(f"{benchmark}/{name}", entry)
     return Task(benchmark, name, entry)
 
@@ -352,9 +352,25 @@ def resolve_names(benchmark: str, dataset_name: str, registry: dict, mixtures: d
         raise ConfigError("--dataset_name is empty; name a task, several with commas, or a mixture")
     choices = {**{name: name for name in mixtures.get(benchmark, {})}, **{name: name for name in tasks}}
     for name in names:
-        find(name, choices, f"{benchmark} task", where="--dataset_name")
+        _find_task(name, choices, benchmark, registry, beside=names)
         if names.count(name) > 1:
             raise ConfigError(f"--dataset_name names {name!r} twice")
         if name not in tasks:
             raise ConfigError(f"--dataset_name: the mixture {name!r} stands alone; it cannot be part of a comma list")
     return names, names, names
+
+
+def _find_task(name: str, table: dict, benchmark: str, registry: dict, beside: Sequence[str] = ()):
+    """`table[name]`, or a `ConfigError` that names the benchmarks that have the task (and, if any has, those beside it).
+
+    >>> _find_task("rte", DATASET_VALS["mini"], "mini", DATASET_VALS)
+    ConfigError: --dataset_name: rte is a task of glue, super_glue, not of mini; give --benchmark glue or super_glue
+    """
+    having = [other for other, tasks in registry.items() if name in tasks]
+    having = [other for other in having if all(task in registry[other] for task in beside)] or having
+    if name not in table and having:
+        raise ConfigError(
+            f"--dataset_name: {name} is a task of {', '.join(having)}, not of {benchmark}; give "
+            f"--benchmark {' or '.join(having)}"
+        )
+    return find(name, table, f"{benchmark} task", where="--dataset_name")

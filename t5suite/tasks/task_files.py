@@ -5,8 +5,9 @@
     ['glue', 'mine', 'mini', 'super_glue']
 
 A task file is `{benchmark: {task: entry}}` in YAML, or a Python file that defines `DATASET_VALS`; the Python file is
-run, so give only files that you trust. Redefining a shipped task is an error. Benchmarks, tasks and splits give folders
-and files their names, so none may leave the folder that it is put into (`t5suite.names`).
+run, so give only files that you trust. Benchmarks, tasks and splits give folders and files their names, so none may
+leave the folder that it is put into (`t5suite.names`). An entry that cannot work, or redefines a shipped task, does not
+stand in the way of the others: it is refused when it is used.
 """
 
 import runpy
@@ -15,15 +16,15 @@ from pathlib import Path
 from t5suite.constants import DATASET_VALS
 from t5suite.errors import ConfigError
 from t5suite.names import check_name
-from t5suite.tasks.entries import check_entry
+from t5suite.tasks.entries import Refused, check_entry
 from t5suite.yaml_files import YamlFile, read_yaml
 
 
 def load_registry(task_file: str | None = None) -> dict:
-    """`{benchmark: {task: entry}}`: the shipped tasks, and those of `task_file`.
+    """`{benchmark: {task: entry}}`: the shipped tasks, and those of `task_file`, `Refused` where they cannot work.
 
     Raises:
-      ConfigError: the file cannot be read, an entry is malformed, or a shipped task is redefined.
+      ConfigError: the file cannot be read, or is no table of tables.
     """
     registry = {benchmark: dict(tasks) for benchmark, tasks in DATASET_VALS.items()}
     if task_file is None:
@@ -35,14 +36,21 @@ def load_registry(task_file: str | None = None) -> dict:
         if not isinstance(tasks, dict):
             raise ConfigError(f"{place}: {benchmark} must be a table of tasks, not {tasks!r:.200}")
         for name, entry in tasks.items():
-            place = _place(task_file, lines, benchmark, name)
-            check_name(name, "task", place)
-            if name in DATASET_VALS.get(benchmark, {}):
-                raise ConfigError(f"{place}: {benchmark}/{name} is a shipped task; give yours another name")
-            check_entry(f"{place}: {benchmark}/{name}", entry)
-            _check_paths(f"{place}: {benchmark}/{name}", entry)
+            try:
+                _check_own(_place(task_file, lines, benchmark, name), benchmark, name, entry)
+            except ConfigError as error:
+                entry = Refused(error)
             registry.setdefault(benchmark, {})[name] = entry
     return registry
+
+
+def _check_own(place: str, benchmark: str, name, entry) -> None:
+    """Raises a `ConfigError` that names the place if an entry of the user's cannot work."""
+    check_name(name, "task", place)
+    if name in DATASET_VALS.get(benchmark, {}):
+        raise ConfigError(f"{place}: {benchmark}/{name} is a shipped task; give yours another name")
+    check_entry(f"{place}: {benchmark}/{name}", entry)
+    _check_paths(f"{place}: {benchmark}/{name}", entry)
 
 
 def _place(task_file, lines: dict, *keys) -> str:
