@@ -6,7 +6,7 @@
 An entry needs six fields, and a new task needs no others:
 
     prefix, text_column_name   a string each, or two lists of equal length: the input text is
-                               ' '.join(prefix_i + row[column_i]), each prefix ending in ': '
+                               ' '.join(prefix_i + row[column_i]), each prefix here ending in ': '
     label_column_name          the column that holds the label
     labels                     the target words by label id (a list, or {0: word, ...}); None for free text and numbers
     metric_names               names in `t5suite.tasks.metrics.METRICS`, printed in this order

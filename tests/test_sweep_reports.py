@@ -182,9 +182,23 @@ class TablesTest(parameterized.TestCase):
         row = next(line for line in out.splitlines() if line.strip().startswith("learning_rate 0.001"))
         self.assertEqual(row.split()[-1], "-")
 
-    def test_a_sweep_without_values_is_shown(self):
-        out = table(sweep_dir([trial(0, None, "running", learning_rate=1e-3)]))
-        self.assertIn("no trial has a value", out)
+    def test_settings_within_a_standard_deviation_of_the_best_are_equal(self):
+        trials, groups = grid()
+        for group, (mean, std) in zip(groups, [(51.67, 4.16), (50.0, 1.0), (51.56, 3.53), (52.0, 1.0)], strict=True):
+            group.update(mean=mean, std=std)
+        out = table(sweep_dir(trials, groups=groups))
+        first = "learning_rate 0.001, mean 51.67, standard deviation 4.16, n 3"
+        second = "learning_rate 0.0001, mean 51.56, standard deviation 3.53, n 3"
+        self.assertIn(f"equal for rte (within one standard deviation of the best): {first}; {second}\n", out)
+        self.assertIn("best for cola: learning_rate 0.0001, mean 52.00", out)
+        self.assertNotIn("no trial", out)
+
+    @parameterized.parameters(([None], True), ([64.0], True), ([64.0, 63.0], False))
+    def test_no_best_is_said_of_sweeps_of_which_no_trial_has_ended(self, values, none):
+        states = ("running", "complete")
+        trials = [trial(n, value, states[n], learning_rate=1e-3) for n, value in enumerate(values)]
+        out = table(sweep_dir(trials, best=None if none else 1))
+        self.assertEqual("no trial has come to its end with a value of eval/accuracy" in out, none)
 
     def test_text_of_the_user_is_no_markup(self):
         out = table(sweep_dir([trial(0, 1.0, text="[bold]x[/bold]"), trial(1, 2.0, text="[/red]")], best=1))

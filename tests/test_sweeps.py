@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import yaml
@@ -262,6 +263,12 @@ class FailuresTest(SweepTest):
         self.assertEqual([record["last_step"] for record in records], [2] * 5)
         self.assertIn("exit code 78: bad configuration", text)
         self.assertEqual(self.summary()["best"], 0)
+
+    def test_a_configuration_that_the_first_trial_refuses_ends_the_sweep(self):
+        parameters = {"exit_code": {"values": [78, 1]}, "fail_at": {"value": 1}}
+        text = self.sweep(self.write(sweep_file(method="grid", parameters=parameters)), code=78)
+        self.assertEqual([record["exit_code"] for record in self.summary()["trials"]], [78])
+        self.assertIn("trial 0 was refused", text)
 
     @pytest.mark.slow
     def test_when_the_first_trials_all_fail_the_sweep_ends_and_says_why(self):
@@ -551,6 +558,20 @@ class GridTest(SweepTest):
         )
 
     @parameterized.parameters(
+        ("rte,cola", [], ["--benchmark=glue"]),
+        ("rte,cb", ["--max_steps", "3"], ["--max_steps", "3", "--benchmark=super_glue"]),
+        ("rte", ["--benchmark=super_glue"], ["--benchmark=super_glue"]),
+        ("sentiment,entailment", [], []),
+        ("rte,cola", ["--task_file", "mine.yaml"], ["--task_file", "mine.yaml"]),
+    )
+    def test_tasks_bring_the_benchmark_that_has_them_all(self, tasks, flags, expected):
+        command = ["python", "fine_tune_t5.py"]
+        with mock.patch("t5suite.commands.sweep.run") as run:
+            cli.main(["sweep", "--seeds", "1,2", "--tasks", tasks, "--", *command, *flags])
+        self.assertEqual(run.call_args.args[0].content["command"], [*command, *expected, "${args}"])
+
+    @parameterized.parameters(
+        (["--tasks", "rte", "--", "python", "fine_tune_t5.py"], "rte: tasks of glue, super_glue; add --benchmark glue"),
         (["--grid", "learning_rate", "--", "x"], "write flag=value"),
         (["--seeds", "1,a", "--", "x"], "seeds are whole numbers"),
         (["--seeds", "1,1", "--", "x"], "1 stands there twice"),

@@ -12,8 +12,9 @@ import re
 from pathlib import Path
 
 from t5suite.commands.shared import add_json_flag, note, print_json
+from t5suite.constants import DATASET_VALS, MIXTURES
 from t5suite.errors import ConfigError
-from t5suite.launch.sweep_checks import check_sweep
+from t5suite.launch.sweep_checks import check_sweep, script_of
 from t5suite.launch.sweep_files import SweepFile, read_sweep
 from t5suite.names import MAX_NAME_BYTES
 from t5suite.shipped import shipped_folder
@@ -21,6 +22,8 @@ from t5suite.shipped import shipped_folder
 SWEEPS = "sweeps"
 SWEEP_FILE = "sweep.yaml"
 SAMPLERS = ("tpe", "gp")
+# Flags that say which tasks there are to choose from.
+NAMING_TASKS = {"benchmark", "task_file", "data_format", "data_class"}
 
 
 def sweep_flags(parser) -> None:
@@ -121,6 +124,7 @@ def _wanted(arguments) -> tuple[SweepFile, list[str]]:
         raise ConfigError("t5suite sweep: give a sweep file, or --grid, --seeds or --tasks; not both")
     words = arguments.words
     if of_a_grid:
+        words = [*words, *_benchmark_of(words, arguments)]
         content = grid_content(arguments.grid, arguments.seeds, arguments.tasks, words, arguments.metric)
         return _checked(SweepFile("--grid", content, {})), []
     if len(arguments.files) > 1:
@@ -128,6 +132,30 @@ def _wanted(arguments) -> tuple[SweepFile, list[str]]:
     if arguments.metric:
         raise ConfigError("--metric is for grids; a sweep file says `metric:` itself")
     return _checked(read_sweep(find_sweep(arguments.files[0]))), words
+
+
+def _benchmark_of(words: list[str], arguments) -> list[str]:
+    """`--benchmark` of `--tasks` where the command names none: the one that has them all; mini is the script's own.
+
+    Raises:
+      ConfigError: several have.
+    """
+    script = script_of(SweepFile("--grid", {"command": words}, {}))
+    given = {setting.removeprefix("--").partition("=")[0] for setting in arguments.grid}
+    given |= set(script.flags if script else ())
+    if not arguments.tasks or script is None or script.name != "fine_tune_t5" or given & NAMING_TASKS:
+        return []
+    tasks = [task.strip() for task in arguments.tasks.split(",")]
+    having = [
+        name for name, known in DATASET_VALS.items() if all(t in known or t in MIXTURES.get(name, {}) for t in tasks)
+    ]
+    if "mini" in having or not having:
+        return []
+    if len(having) > 1:
+        raise ConfigError(
+            f"--tasks {arguments.tasks}: tasks of {', '.join(having)}; add --benchmark {having[0]} behind --"
+        )
+    return [f"--benchmark={having[0]}"]
 
 
 def _checked(sweep: SweepFile) -> SweepFile:

@@ -63,14 +63,15 @@ def groups_of(records: list[dict]) -> list[dict]:
     return found
 
 
-def best_groups(groups: list[dict], goal: str) -> list[dict]:
-    """The best group of each task, in the order of the tasks."""
-    sign, best = 1 if goal == "maximize" else -1, {}
-    for group in groups:
-        known = best.get(group["task"])
-        if group["mean"] is not None and (known is None or sign * group["mean"] > sign * known["mean"]):
-            best[group["task"]] = group
-    return list(best.values())
+def best_groups(groups: list[dict], goal: str) -> list[list[dict]]:
+    """Of each task, in their order, the best group and those within its standard deviation, the best first."""
+    found: dict = {group["task"]: [] for group in groups}
+    sign = 1 if goal == "maximize" else -1
+    for group in sorted((g for g in groups if g["mean"] is not None), key=lambda g: -sign * g["mean"]):
+        equal = found[group["task"]]
+        if not equal or abs(equal[0]["mean"] - group["mean"]) <= (equal[0]["std"] or 0.0):
+            equal.append(group)
+    return [equal for equal in found.values() if equal]
 
 
 def shell_line(words: list[str]) -> str:

@@ -142,17 +142,34 @@ def print_results(summary: dict) -> None:
     if summary["groups"]:
         console.print(group_table(summary))
     metric, by_number = summary["metric"], {record["number"]: record for record in summary["trials"]}
-    best_of_tasks = best_groups(summary["groups"] or [], metric["goal"])
-    for group in best_of_tasks:
-        std = "" if group["std"] is None else f", standard deviation {group['std']:.2f}"
-        setting = f"{shown(flat(group['parameters']))}, " if group["parameters"] else ""
-        print(f"best for {group['task'] or summary['name']}: {setting}mean {group['mean']:.2f}{std}, n {group['n']}")
+    best_of_tasks = best_lines(summary["groups"] or [], metric["goal"], summary["name"])
+    print(*best_of_tasks, sep="\n", end="\n" * bool(best_of_tasks))
     best = by_number.get(summary["best"])
     if best is not None:
-        print(f"best: trial {best['number']}, {metric['name']} {cell_text(best['value'])} ({best['run_dir']})")
+        said = "best single trial" if best_of_tasks else "best: trial"
+        print(f"{said} {best['number']}, {metric['name']} {cell_text(best['value'])} ({best['run_dir']})")
         print(best["command"])
     elif not best_of_tasks:
         print("no trial came to its end with a value")
+
+
+def best_lines(groups: list[dict], goal: str, name: str) -> list[str]:
+    """A line a task: its best setting, or those that a standard deviation does not tell from it.
+
+    >>> best_lines(groups, "maximize", "grid-1")
+    ['best for rte: seed alone, mean 71.00, standard deviation 1.00, n 3']
+    """
+    lines = []
+    for equal in best_groups(groups, goal):
+        said = []
+        for group in equal:
+            setting = f"{shown(flat(group['parameters']))}, " if group["parameters"] else ""
+            std = "" if group["std"] is None else f", standard deviation {group['std']:.2f}"
+            said.append(f"{setting}mean {group['mean']:.2f}{std}, n {group['n']}")
+        task = equal[0]["task"] or name
+        equals = f"equal for {task} (within one standard deviation of the best): "
+        lines.append(equals + "; ".join(said) if len(said) > 1 else f"best for {task}: {said[0]}")
+    return lines
 
 
 def group_table(summary: dict):

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from t5suite.errors import EXIT_FINISHED, EXIT_NUMERICS, EXIT_PREEMPTED, ConfigError, Preempted
+from t5suite.errors import EXIT_BAD_CONFIGURATION, EXIT_FINISHED, EXIT_NUMERICS, EXIT_PREEMPTED, ConfigError, Preempted
 from t5suite.launch.curves import Curve, best_of
 from t5suite.launch.macros import command_words, needs_json_file
 from t5suite.launch.overrides import not_overridden, overridden
@@ -100,13 +100,14 @@ class Sweep:
             with self.store.locked():
                 self.facts = self._agree()
                 self.plan = replace(plan, words=self.facts["words"], name=self.facts["name"])
+                ended = [status.get("state") for _, _, status in self.store.statuses()]
         except BaseException:
             self.store.close()
             raise
         self.slots: list[Running | None] = [None] * workers
         self.curves: dict[int, Curve] = {}
         self.failures = 0
-        self.succeeded = False
+        self.succeeded = "complete" in ended or "pruned" in ended
         self.error: ConfigError | None = None
 
     def _agree(self) -> dict:
@@ -132,7 +133,7 @@ class Sweep:
 
         Raises:
           Preempted: a signal asked to stop; the trials have been stopped and can be gone on with.
-          ConfigError: the first trials all failed.
+          ConfigError: the first trials all failed, or one was refused (78) before any came to its end.
         """
         try:
             with _stop_requests() as asked:
@@ -315,11 +316,11 @@ class Sweep:
             claim, "failed", {**facts, "why": why, "diverged": diverged}, f"trial {claim.number}: failed, {why} ({log})"
         )
         self.failures += 1
-        if not self.succeeded and self.failures >= FIRST_FAILURES:
-            self.error = ConfigError(
-                f"the first {self.failures} trials failed, so it is hardly their parameters. The last one: {why}; "
-                f"{log} ends with:\n{_tail(log)}"
-            )
+        refused = facts["exit_code"] == EXIT_BAD_CONFIGURATION
+        if not self.succeeded and (refused or self.failures >= FIRST_FAILURES):
+            many = f"the first {self.failures} trials failed, so it is hardly their parameters. The last one"
+            said = f"trial {claim.number} was refused, and the others would be" if refused else many
+            self.error = ConfigError(f"{said}: {why}; {log} ends with:\n{_tail(log)}")
 
     def _finish(self, claim: Claim, state: str, facts: dict, said: str) -> None:
         if state == "pruned":

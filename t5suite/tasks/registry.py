@@ -361,7 +361,7 @@ def resolve_names(benchmark: str, dataset_name: str, registry: dict, mixtures: d
 
 
 def _find_task(name: str, table: dict, benchmark: str, registry: dict, beside: Sequence[str] = ()):
-    """`table[name]`, or a `ConfigError` that names the benchmarks that have the task (and, if any has, those beside it).
+    """`table[name]`, or a `ConfigError` that names the benchmarks that have the task, those beside it too if any has.
 
     >>> _find_task("rte", DATASET_VALS["mini"], "mini", DATASET_VALS)
     ConfigError: --dataset_name: rte is a task of glue, super_glue, not of mini; give --benchmark glue or super_glue

@@ -15,6 +15,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from t5suite.launch.sweep_tables import best_lines
 from t5suite.tracking.sweeps.importance import importances
 from t5suite.tracking.sweeps.plots import draw_plots, group_label, wrapped
 from t5suite.tracking.sweeps.records import Sweep, Trial, is_number
@@ -45,13 +46,13 @@ def print_sweep(sweep: Sweep) -> None:
         console.print(f"in all trials: {constant}")
     if sweep.groups:
         console.print(_groups_table(sweep))
+    lines = best_lines(sweep.groups, sweep.goal, sweep.name)
     best = sweep.best_trial()
-    if best is None:
-        console.print(f"no trial has a value of {sweep.metric} yet")
-        return
-    said = f"best: trial {best.number}, {sweep.metric} {shown(best.value)} ({best.run_dir})"
-    console.print(said, soft_wrap=True)
-    console.print(best.command, soft_wrap=True)
+    if best is not None:
+        said = "best single trial" if lines else "best: trial"
+        lines += [f"{said} {best.number}, {sweep.metric} {shown(best.value)} ({best.run_dir})", best.command]
+    for line in lines or [f"no trial has come to its end with a value of {sweep.metric} yet"]:
+        console.print(line, soft_wrap=True)
 
 
 def _trials_table(sweep: Sweep) -> Table:
