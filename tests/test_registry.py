@@ -9,11 +9,14 @@ import yaml
 from absl.testing import absltest, parameterized
 
 from t5suite import DATASET_VALS, MIXTURES, load_task
+from t5suite.data.encodings import TextEncoding
 from t5suite.errors import ConfigError, DataError
+from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.entries import REQUIRED_FIELDS, check_entry, metric_functions
 from t5suite.tasks.metrics import METRICS
 from t5suite.tasks.registry import (
     Lengths,
+    Task,
     bind_compute_metrics,
     bind_tokenize,
     decode_ids,
@@ -674,6 +677,24 @@ class LambdasTest(parameterized.TestCase):
         self.assertEqual(
             found, {"input_ids": [[*map(ord, "sst2 "), 1]] * 2, "labels": [[*map(ord, w), 1] for w in ("neg", "pos")]}
         )
+
+    @parameterized.parameters(
+        (9, [10, 304, 500, 10, 304, 500, 620, 1], [620, 10, 304, 500, 10, 304, 500, 1]),
+        (7, [10, 304, 500, 10, 304, 620, 1], [620, 10, 304, 500, 10, 500, 1]),
+        (4, [10, 304, 620, 1], [620, 10, 500, 1]),
+        (2, [620, 1], [500, 1]),
+    )
+    def test_a_sentinel_at_the_end_survives_cutting_as_in_seqio(self, length, inputs, targets):
+        """`value[: length - 2] + value[-1:] + [eos]` of both sides; ids of the bundled tokenizer."""
+        form = {"input_format": "__input__ <extra_id_0>", "output_format": "<extra_id_0> __output__"}
+        fields = {"prefix": "", "text_column_name": "a", "labels": None, "metric_names": [], "metric_to_optimize": None}
+        task, tokenizer = Task("mine", "t", entry(**fields, **form)), load_tokenizer(None)
+        row = {"a": ["a b a b"], "label": ["a b a b"]}
+        found = tokenize_rows(row, task=task, tokenizer=tokenizer, lengths=Lengths(length, length))
+        self.assertEqual(found, {"input_ids": [inputs], "labels": [targets]})
+        encoding = TextEncoding(tokenizer, Lengths(length, length)).for_task(task)
+        self.assertEqual(encoding.prompts(["a b a b <extra_id_0>"]), [inputs])
+        self.assertEqual(encoding.answers(["<extra_id_0> a b a b"]), [targets])
 
     def test_a_row_may_make_several_examples_or_none(self):
         wsc = {"text": ["a he", "b he"], "span1_text": ["A", "B"], "span2_text": ["he"] * 2, "span2_index": [1, 1]}

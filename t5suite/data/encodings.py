@@ -25,7 +25,7 @@ from t5suite.data.collators import IGNORED
 from t5suite.data.text.row_tokenizer import RowTokenizer
 from t5suite.errors import ConfigError
 from t5suite.tasks.formatters import as_list
-from t5suite.tasks.registry import Lengths, Task, decode_ids, tokenize_rows
+from t5suite.tasks.registry import Lengths, Task, cut_ids, decode_ids, tokenize_rows
 from t5suite.tasks.targets import INVALID_CLASS
 
 DEFAULT_SEPARATOR = "\nanswer: "
@@ -62,13 +62,13 @@ class TextEncoding:
         """Finished input texts as ids."""
         if not texts:
             return []
-        return self.tokenizer(list(texts), max_length=self.lengths.source, truncation=True)["input_ids"]
+        return cut_ids(self.tokenizer, self.lengths.source, self.lengths.kept, list(texts))
 
     def answers(self, texts: Sequence[str]) -> list[list[int]]:
         """Answers as ids, with end-of-sequence."""
         if not texts:
             return []
-        return self.tokenizer(text_target=list(texts), max_length=self.lengths.target, truncation=True)["input_ids"]
+        return cut_ids(self.tokenizer, self.lengths.target, self.lengths.kept, text_target=list(texts))
 
     def texts(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         """Written ids as texts: what stands before the first end-of-sequence token."""

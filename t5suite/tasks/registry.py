@@ -31,7 +31,7 @@ from t5suite.tasks.targets import (
     value_kind,
 )
 from t5suite.tasks.task_files import load_registry
-from t5suite.tasks.templates import OUTPUT, fill, filled, has_form, unfilled
+from t5suite.tasks.templates import OUTPUT, fill, filled, has_form, kept_tokens, unfilled
 
 # What a model may choose from, where that differs from row to row: formatter -> candidates of a row.
 ROW_CANDIDATES = {
@@ -41,10 +41,11 @@ ROW_CANDIDATES = {
 
 
 class Lengths(NamedTuple):
-    """The longest sequences kept, in tokens, end-of-sequence token included."""
+    """The longest sequences kept, in tokens, with end-of-sequence; of a cut one the `kept` tokens before that stay."""
 
     source: int
     target: int
+    kept: int = 0
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ class Task:
     def lengths(self, lengths: Lengths) -> Lengths:
         """The longest sequences kept: the task's own `max_input_tokens` and `max_output_tokens`, else those given."""
         own = Lengths(self.entry.get("max_input_tokens"), self.entry.get("max_output_tokens"))
-        return Lengths(own.source or lengths.source, own.target or lengths.target)
+        return Lengths(own.source or lengths.source, own.target or lengths.target, kept_tokens(self.entry))
 
     def is_labelled(self, row) -> bool:
         """Whether the row says what is right."""
@@ -282,7 +283,7 @@ def tokenize_rows(rows: dict[str, list], *, task: Task, tokenizer, lengths: Leng
     >>> tokenize_rows({"sentence": ["Good."], "label": [1]}, task=sst2, tokenizer=t5, lengths=Lengths(512, 16))
     {'input_ids': [[3, 7, 7, 17, 357, 7142, 10, 1804, 5, 1]], 'labels': [[1465, 1]]}
 
-    Longer sequences lose tokens on the right; the end-of-sequence token stays.
+    Longer sequences lose tokens on the right; the end-of-sequence token stays, and sentinels that end `input_format`.
     """
     count = len(next(iter(rows.values())))
     each = ({column: values[i] for column, values in rows.items()} for i in range(count))
@@ -304,9 +305,21 @@ def tokenize_examples(examples: Sequence[Example], tokenizer, lengths: Lengths) 
     inputs = [example.inputs for example in examples]
     targets = [example.targets for example in examples]
     return {
-        "input_ids": tokenizer(inputs, max_length=lengths.source, truncation=True)["input_ids"],
-        "labels": tokenizer(text_target=targets, max_length=lengths.target, truncation=True)["input_ids"],
+        "input_ids": cut_ids(tokenizer, lengths.source, lengths.kept, inputs),
+        "labels": cut_ids(tokenizer, lengths.target, lengths.kept, text_target=targets),
     }
+
+
+def cut_ids(tokenizer, max_length: int, kept: int, texts=None, **target) -> list:
+    """Texts, or `text_target`, as ids of at most `max_length`; a cut one keeps its `kept` last before end-of-sequence.
+
+    >>> cut_ids(t5, 4, 1, text_target=["<extra_id_0> cat sat on"])      # "<extra_id_0> cat on</s>"
+    [[32099, 1712, 30, 1]]
+    """
+    if not kept:
+        return tokenizer(texts, **target, max_length=max_length, truncation=True)["input_ids"]
+    rows, last = tokenizer(texts, **target, verbose=False)["input_ids"], min(kept + 1, max_length)
+    return [row if len(row) <= max_length else [*row[: max_length - last], *row[-last:]] for row in rows]
 
 
 def score_ids(prediction, *, task: Task, tokenizer, rows: Sequence, split: str = "validation") -> dict[str, float]:

@@ -70,6 +70,18 @@ def unfilled(text: str, entry) -> str:
     return text[len(before) : len(text) - len(after)]
 
 
+def kept_tokens(entry) -> int:
+    """How many last tokens both sides keep when they are cut: the sentinels at the end of `input_format`.
+
+    >>> kept_tokens({"input_format": "__input__ <extra_id_0>", "output_format": "<extra_id_0> __output__"})
+    1
+
+    So does seqio 0.0.20 in its `*_1_sentinel` tasks (`experimental.add_task_with_sentinels`), targets included.
+    """
+    ending = re.search(r"(\s*<extra_id_\d+>)*\s*$", entry.get("input_format") or "")
+    return ending[0].count("<")
+
+
 def has_form(text: str, entry) -> bool:
     """Whether a written text has what the output's template puts around it."""
     before, _, after = (entry.get("output_format") or OUTPUT).partition(OUTPUT)
