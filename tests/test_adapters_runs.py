@@ -126,6 +126,7 @@ class RunTest(parameterized.TestCase):
 
     @parameterized.parameters(("lora", 4), ("lora", 6))
     @pytest.mark.slow
+    @pytest.mark.resume
     def test_killed_in_an_evaluation_or_at_the_end(self, kind, step):
         self.check_resumed(kind, step)
 
@@ -265,6 +266,7 @@ class LawTest(parameterized.TestCase):
 
     @parameterized.product(kind=("lora", "ia3", "prompt_tuning", "prefix"), cut=((4, 2), (2, 4)))
     @pytest.mark.slow
+    @pytest.mark.law
     def test_cutting_an_update_of_any_kind(self, kind, cut):
         self.check(kind, cut)
 
@@ -273,6 +275,7 @@ RANKS = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2",
 
 
 @pytest.mark.slow
+@pytest.mark.ranks
 class RanksTest(parameterized.TestCase):
     def launch(self, launcher, directory, *flags):
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}

@@ -120,6 +120,7 @@ class KillTest(parameterized.TestCase):
         self.kill_at_every(5)
 
     @pytest.mark.slow
+    @pytest.mark.resume
     def test_killed_at_any_operation(self):
         self.kill_at_every(1)
 

@@ -272,6 +272,7 @@ class ResumeTest(parameterized.TestCase):
 
 class RanksTest(parameterized.TestCase):
     @pytest.mark.slow
+    @pytest.mark.ranks
     def test_two_ranks_see_what_one_sees(self):
         given = two_sets()
 

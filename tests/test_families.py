@@ -386,6 +386,7 @@ def two_ranks() -> dict:
 class RanksTest(parameterized.TestCase):
     @parameterized.parameters(*family_worker.LEARNERS)
     @slow
+    @pytest.mark.ranks
     def test_two_ranks_train_and_score_as_one(self, name, task_name):
         found, expected = two_ranks()[f"{name} {task_name}"], family_worker.train_history(name, 8, 1, task_name)
         for key in ("loss", "grad_norm"):

@@ -147,6 +147,7 @@ class EncoderRunTest(parameterized.TestCase):
 class ResumingTest(parameterized.TestCase):
     @parameterized.named_parameters(("causal", GPT2), ("encoder", BERT))
     @pytest.mark.slow
+    @pytest.mark.resume
     def test_a_run_that_goes_on_ends_with_the_same_bytes(self, model):
         _, whole = run(**model)
         _, other = run(f"--resume={whole / 'checkpoint-2'}", **model)

@@ -187,6 +187,7 @@ class TrainingTest(parameterized.TestCase):
             run("--freeze", "decoder", "--max_steps", "2", out=str(out))
 
     @pytest.mark.slow
+    @pytest.mark.ranks
     def test_two_ranks_with_frozen_parts_train_as_one(self):
         untied = FAST[1] + ",tie_word_embeddings=False"
         flags = [*FAST, "--config_overrides", untied, "--freeze", "encoder,embeddings", "--dropout_rate", "0"]

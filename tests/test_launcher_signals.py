@@ -130,6 +130,7 @@ class StandInTest(parameterized.TestCase):
 
 
 @pytest.mark.slow
+@pytest.mark.launcher
 class LaunchersTest(parameterized.TestCase):
     """The bare lines of both scripts, stopped by a signal to the process that was started, and to no other."""
 

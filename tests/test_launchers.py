@@ -43,6 +43,7 @@ class LaunchersTest(parameterized.TestCase):
             check_meeting_place(environ)
 
     @pytest.mark.slow
+    @pytest.mark.launcher
     def test_two_processes_write_every_row_once(self):
         torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
         flags = [*FLAGS, "--per_device_train_batch_size", "4", "--max_eval_samples", "17"]

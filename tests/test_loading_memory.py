@@ -36,6 +36,7 @@ def together(folder: str, count: int) -> list[dict]:
 
 
 @pytest.mark.slow
+@pytest.mark.ranks
 class LoadingMemoryTest(parameterized.TestCase):
     def test_two_ranks_hold_one_copy_of_a_checkpoint(self):
         if not Path("/proc/self/smaps_rollup").exists():

@@ -165,6 +165,7 @@ class LawTest(parameterized.TestCase):
         self.assert_same_course(found, law_worker.train_history(8, 1))
 
     @pytest.mark.slow
+    @pytest.mark.law
     def test_two_ranks_equal_one(self):
         found = law_worker.reported_by_two_ranks(packed_rows_worker.__file__)
         for key in ("plain", "accumulated"):

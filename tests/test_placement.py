@@ -283,6 +283,7 @@ class ScriptsTest(parameterized.TestCase):
         self.assertIn("placement", json.loads((folder / "spread" / "manifest.json").read_text())["model"])
 
     @pytest.mark.slow
+    @pytest.mark.resume
     def test_a_run_on_two_devices_goes_on_to_the_same_bits(self):
         folder = Path(tempfile.mkdtemp())
         flags = [*FAST, "--schedule=constant", "--device_map=balanced", "--max_memory=0=800KiB,1=800KiB"]

@@ -89,11 +89,13 @@ class LossLawTest(parameterized.TestCase):
 
     @parameterized.product(kind=list(plug_in_worker.PLUG_INS), sizes=[(4, 2), (2, 4)])
     @pytest.mark.slow
+    @pytest.mark.law
     def test_cutting_an_update_of_a_module_into_micro_batches_changes_nothing(self, kind, sizes):
         self.assert_same_course(one_rank(kind, *sizes), one_rank(kind))
 
     @parameterized.parameters(*plug_in_worker.PLUG_INS)
     @pytest.mark.slow
+    @pytest.mark.law
     def test_two_ranks_with_a_module_equal_one(self, kind):
         """The epoch's last update has 5 rows: one rank has four of them, the other one."""
         self.assert_same_course(two_ranks()[kind], one_rank(kind))
@@ -153,6 +155,7 @@ class ResumeTest(parameterized.TestCase):
 
     @parameterized.parameters(1, 2, 6)
     @pytest.mark.slow
+    @pytest.mark.resume
     def test_stopped_anywhere(self, step):
         self.assert_goes_on_from(step)
 

@@ -247,6 +247,7 @@ class SourcesTest(parameterized.TestCase):
 
     @parameterized.parameters(([],), (["--streaming", "--num_virtual_streams", "4"],))
     @pytest.mark.slow
+    @pytest.mark.ranks
     def test_ranks_change_no_step(self, source):
         """Two torchrun processes against one: the same losses at every step but for the order of sums."""
         flags = [*QUICK, *TINY["seq2seq"], *self.flags, "--train_file", text(), *source]

@@ -256,6 +256,7 @@ class ProcessesTest(parameterized.TestCase):
         return path.read_bytes()
 
     @parameterized.parameters(0.0, 0.4, 1.1)
+    @pytest.mark.resume
     def test_killed_and_started_again_it_writes_the_same_bytes(self, seconds):
         rows, path = rows_file(count=22), output_path()
         whole = self.whole(rows)

@@ -54,6 +54,7 @@ def run(argv, **given):
 
 
 @pytest.mark.slow
+@pytest.mark.launcher
 class LaunchersTest(parameterized.TestCase):
     def expected(self, rows, family="seq2seq"):
         path, flags = output_path(), FLAGS if family != "masked" else "--window 4 --batch_size 2"

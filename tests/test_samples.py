@@ -127,6 +127,7 @@ class VerdictTest(parameterized.TestCase):
 
 class RunsTest(parameterized.TestCase):
     @pytest.mark.slow
+    @pytest.mark.resume
     def test_a_run_killed_after_step_7_and_resumed_from_5_has_steps_samples_and_final_scores_once(self):
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

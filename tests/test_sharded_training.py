@@ -81,6 +81,7 @@ def alone() -> dict:
     }
 
 
+@pytest.mark.ranks
 class ShardedTest(parameterized.TestCase):
     def report(self, mode: str) -> dict:
         group = next(name for name, modes in GROUPS.items() if mode in modes)
@@ -181,6 +182,7 @@ def accelerated(name: str) -> list[str]:
     ]
 
 
+@pytest.mark.launcher
 class LaunchedTest(parameterized.TestCase):
     def launch(self, launcher, script, folder, *flags, code=0) -> str:
         done = subprocess.run(

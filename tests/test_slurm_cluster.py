@@ -90,6 +90,7 @@ def last_step(run: Path) -> int:
     return json.loads(lines[-1])["step"] if lines else 0
 
 
+@pytest.mark.launcher
 class ClusterTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()

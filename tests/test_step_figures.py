@@ -80,10 +80,12 @@ class StepFiguresTest(parameterized.TestCase):
         ("in pieces of the loss", "--per_device_train_batch_size 8 --loss_chunk_tokens 5"),
     )
     @pytest.mark.slow
+    @pytest.mark.law
     def test_so_they_are_however_they_are_computed(self, flags):
         self.check_tokens(logged(*flags.split()))
 
     @pytest.mark.slow
+    @pytest.mark.law
     def test_so_they_are_on_two_ranks(self):
         folder = Path(tempfile.mkdtemp()) / "run"
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
@@ -101,6 +103,7 @@ class StepFiguresTest(parameterized.TestCase):
         ("in pieces of the loss", "--loss_chunk_tokens 2"),
     )
     @pytest.mark.slow
+    @pytest.mark.law
     def test_so_they_are_however_a_row_is_computed(self, flags):
         self.check_operations(*flags.split())
 

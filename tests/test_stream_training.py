@@ -108,6 +108,7 @@ class ResumeTest(parameterized.TestCase):
 
 
 @pytest.mark.slow
+@pytest.mark.ranks
 class RanksTest(parameterized.TestCase):
     RELATIVE = 2e-6
 

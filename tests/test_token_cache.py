@@ -196,6 +196,7 @@ class RunsTest(parameterized.TestCase):
         self.assertEqual(self.tokenized(), 0)
 
     @pytest.mark.slow
+    @pytest.mark.ranks
     def test_of_two_ranks_and_two_runs_at_once_one_process_tokenizes(self):
         worker = Path(__file__).with_name("token_cache_worker.py")
         flags = [*self.flags, "--train_file", rows_file(self.folder, token_cache.FEWEST_ROWS)]

@@ -18,6 +18,7 @@ FLAGS = (
 
 
 @pytest.mark.slow
+@pytest.mark.launcher
 class TorchrunNodesTest(absltest.TestCase):
     def test_two_nodes_are_one_run(self):
         folder = Path(tempfile.mkdtemp())

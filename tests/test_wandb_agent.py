@@ -109,6 +109,7 @@ class SweepTest(absltest.TestCase):
 
 
 @pytest.mark.slow
+@pytest.mark.launcher
 class AgentTest(parameterized.TestCase):
     @parameterized.named_parameters(("one_process", None), ("two_ranks", TORCHRUN))
     def test_two_trials_are_two_runs_with_their_parameters_and_metric(self, command):
