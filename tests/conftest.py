@@ -17,13 +17,14 @@ if shutil.which("nvidia-smi") is None:
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
-def pytest_collection_finish():
-    """From here on garbage is looked for among what the tests themselves make."""
+def pytest_collection_finish(session):
+    """From here on garbage is looked for among what the tests themselves make; the time of a group of tests begins."""
     gc.freeze()
     gc.enable()
+    session.config.tests_end = time.monotonic() + float(os.environ.get("T5SUITE_TEST_SECONDS", "inf"))
 
 
-def pytest_runtest_setup():
+def pytest_runtest_setup(item):
     """`.ci/run` gives a group of slow tests a part of its time: none begins later."""
-    if time.time() > float(os.environ.get("T5SUITE_TESTS_END", "inf")):
+    if time.monotonic() > item.config.tests_end:
         pytest.skip("the time of its group in .ci/run is over")

@@ -199,7 +199,7 @@ class RunTest(parameterized.TestCase):
     @parameterized.parameters(
         ({"adapter": "prompt_tuning"}, "--adapter prompt_tuning: no virtual tokens under ZeRO-3"),
         ({"adapter": "lora", "merge_adapter": True}, "--merge_adapter: not under ZeRO-3"),
-        ({"adapter": "lora"}, "no name brings this one back"),
+        ({"adapter": "lora"}, "ZeRO-3 needs a saved base model"),
     )
     def test_what_asks_for_whole_weights_is_refused_under_zero3(self, flags, message):
         deepspeed = {"zero_optimization": {"stage": 3}}

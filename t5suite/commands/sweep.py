@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 from t5suite.commands.shared import add_json_flag, note, print_json
-from t5suite.constants import DATASET_VALS, MIXTURES
+from t5suite.constants import DATASET_VALS
 from t5suite.errors import ConfigError
 from t5suite.launch.sweep_checks import check_sweep, script_of
 from t5suite.launch.sweep_files import SweepFile, read_sweep
@@ -22,8 +22,6 @@ from t5suite.shipped import shipped_folder
 SWEEPS = "sweeps"
 SWEEP_FILE = "sweep.yaml"
 SAMPLERS = ("tpe", "gp")
-# Flags that say which tasks there are to choose from.
-NAMING_TASKS = {"benchmark", "task_file", "data_format", "data_class"}
 
 
 def sweep_flags(parser) -> None:
@@ -135,27 +133,18 @@ def _wanted(arguments) -> tuple[SweepFile, list[str]]:
 
 
 def _benchmark_of(words: list[str], arguments) -> list[str]:
-    """`--benchmark` of `--tasks` where the command names none: the one that has them all; mini is the script's own.
-
-    Raises:
-      ConfigError: several have.
-    """
-    script = script_of(SweepFile("--grid", {"command": words}, {}))
-    given = {setting.removeprefix("--").partition("=")[0] for setting in arguments.grid}
-    given |= set(script.flags if script else ())
-    if not arguments.tasks or script is None or script.name != "fine_tune_t5" or given & NAMING_TASKS:
+    """`--benchmark` of `--tasks` where nothing names it: the one that has them all; none for the bundled one's."""
+    script, tasks = script_of(SweepFile("--grid", {"command": words}, {})), (arguments.tasks or "").split(",")
+    given = {*(script.flags if script else ()), *(setting.partition("=")[0] for setting in arguments.grid)}
+    named = given & {"benchmark", "task_file", "data_format", "data_class"}
+    if named or script is None or script.name != "fine_tune_t5":
         return []
-    tasks = [task.strip() for task in arguments.tasks.split(",")]
-    having = [
-        name for name, known in DATASET_VALS.items() if all(t in known or t in MIXTURES.get(name, {}) for t in tasks)
-    ]
-    if "mini" in having or not having:
-        return []
-    if len(having) > 1:
+    having = [name for name, known in DATASET_VALS.items() if all(task.strip() in known for task in tasks)]
+    if len(having) > 1 and "mini" not in having:
         raise ConfigError(
             f"--tasks {arguments.tasks}: tasks of {', '.join(having)}; add --benchmark {having[0]} behind --"
         )
-    return [f"--benchmark={having[0]}"]
+    return [f"--benchmark={name}" for name in having if "mini" not in having]
 
 
 def _checked(sweep: SweepFile) -> SweepFile:

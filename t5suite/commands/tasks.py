@@ -30,7 +30,7 @@ def show_tasks(arguments) -> None:
     for benchmark, entries in registry.items():
         wanted = [name for name in entries if arguments.dataset_name in (None, name)]
         refused = {name: entries[name] for name in wanted if isinstance(entries[name], Refused)}
-        shown = wanted if arguments.dataset_name else [name for name in wanted if name not in refused]
+        shown = [name for name in wanted if arguments.dataset_name or name not in refused]
         tasks = [load_task(benchmark, name, registry=registry) for name in shown]
         if arguments.json:
             for name, reason in refused.items():

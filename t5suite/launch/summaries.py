@@ -66,8 +66,8 @@ def groups_of(records: list[dict]) -> list[dict]:
 def best_groups(groups: list[dict], goal: str) -> list[list[dict]]:
     """Of each task, in their order, the best group and those within its standard deviation, the best first."""
     found: dict = {group["task"]: [] for group in groups}
-    sign = 1 if goal == "maximize" else -1
-    for group in sorted((g for g in groups if g["mean"] is not None), key=lambda g: -sign * g["mean"]):
+    valued = [group for group in groups if group["mean"] is not None]
+    for group in sorted(valued, key=lambda group: group["mean"], reverse=goal == "maximize"):
         equal = found[group["task"]]
         if not equal or abs(equal[0]["mean"] - group["mean"]) <= (equal[0]["std"] or 0.0):
             equal.append(group)

@@ -143,7 +143,7 @@ def print_results(summary: dict) -> None:
         console.print(group_table(summary))
     metric, by_number = summary["metric"], {record["number"]: record for record in summary["trials"]}
     best_of_tasks = best_lines(summary["groups"] or [], metric["goal"], summary["name"])
-    print(*best_of_tasks, sep="\n", end="\n" * bool(best_of_tasks))
+    print("".join(f"{line}\n" for line in best_of_tasks), end="")
     best = by_number.get(summary["best"])
     if best is not None:
         said = "best single trial" if best_of_tasks else "best: trial"
@@ -156,8 +156,8 @@ def print_results(summary: dict) -> None:
 def best_lines(groups: list[dict], goal: str, name: str) -> list[str]:
     """A line a task: its best setting, or those that a standard deviation does not tell from it.
 
-    >>> best_lines(groups, "maximize", "grid-1")
-    ['best for rte: seed alone, mean 71.00, standard deviation 1.00, n 3']
+    >>> best_lines([{"parameters": {}, "task": "rte", "n": 3, "mean": 71.0, "std": 1.0}], "maximize", "grid-1")
+    ['best for rte: mean 71.00, standard deviation 1.00, n 3']
     """
     lines = []
     for equal in best_groups(groups, goal):
@@ -166,9 +166,8 @@ def best_lines(groups: list[dict], goal: str, name: str) -> list[str]:
             setting = f"{shown(flat(group['parameters']))}, " if group["parameters"] else ""
             std = "" if group["std"] is None else f", standard deviation {group['std']:.2f}"
             said.append(f"{setting}mean {group['mean']:.2f}{std}, n {group['n']}")
-        task = equal[0]["task"] or name
-        equals = f"equal for {task} (within one standard deviation of the best): "
-        lines.append(equals + "; ".join(said) if len(said) > 1 else f"best for {task}: {said[0]}")
+        what = "equal for {} (within one standard deviation of the best): " if len(said) > 1 else "best for {}: "
+        lines.append(what.format(equal[0]["task"] or name) + "; ".join(said))
     return lines
 
 

@@ -6,8 +6,7 @@
 
 A task file is `{benchmark: {task: entry}}` in YAML, or a Python file that defines `DATASET_VALS`; the Python file is
 run, so give only files that you trust. Benchmarks, tasks and splits give folders and files their names, so none may
-leave the folder that it is put into (`t5suite.names`). An entry that cannot work, or redefines a shipped task, does not
-stand in the way of the others: it is refused when it is used.
+leave its folder (`t5suite.names`). An entry that cannot work, or redefines a shipped task, is refused when it is used.
 """
 
 import runpy
@@ -37,20 +36,16 @@ def load_registry(task_file: str | None = None) -> dict:
             raise ConfigError(f"{place}: {benchmark} must be a table of tasks, not {tasks!r:.200}")
         for name, entry in tasks.items():
             try:
-                _check_own(_place(task_file, lines, benchmark, name), benchmark, name, entry)
+                place = _place(task_file, lines, benchmark, name)
+                check_name(name, "task", place)
+                if name in DATASET_VALS.get(benchmark, {}):
+                    raise ConfigError(f"{place}: {benchmark}/{name} is a shipped task; give yours another name")
+                check_entry(f"{place}: {benchmark}/{name}", entry)
+                _check_paths(f"{place}: {benchmark}/{name}", entry)
             except ConfigError as error:
                 entry = Refused(error)
             registry.setdefault(benchmark, {})[name] = entry
     return registry
-
-
-def _check_own(place: str, benchmark: str, name, entry) -> None:
-    """Raises a `ConfigError` that names the place if an entry of the user's cannot work."""
-    check_name(name, "task", place)
-    if name in DATASET_VALS.get(benchmark, {}):
-        raise ConfigError(f"{place}: {benchmark}/{name} is a shipped task; give yours another name")
-    check_entry(f"{place}: {benchmark}/{name}", entry)
-    _check_paths(f"{place}: {benchmark}/{name}", entry)
 
 
 def _place(task_file, lines: dict, *keys) -> str:

@@ -78,8 +78,7 @@ def kept_tokens(entry) -> int:
 
     So does seqio 0.0.20 in its `*_1_sentinel` tasks (`experimental.add_task_with_sentinels`), targets included.
     """
-    ending = re.search(r"(\s*<extra_id_\d+>)*\s*$", entry.get("input_format") or "")
-    return ending[0].count("<")
+    return re.search(r"(\s*<extra_id_\d+>)*\s*$", entry.get("input_format") or "")[0].count("<")
 
 
 def has_form(text: str, entry) -> bool:

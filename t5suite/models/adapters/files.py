@@ -152,11 +152,6 @@ def _save_base(model, folder) -> Path:
     if (place / "config.json").is_file():
         return place.absolute()
     plain, parameters = inner_model(model), model.t5suite_base.parameters
-    if any(hasattr(parameter, "ds_id") or hasattr(parameter, "placements") for parameter in parameters.values()):
-        raise ConfigError(
-            "--adapter: this base model has no name that brings it back (random weights, or changed ones), and in "
-            "pieces (ZeRO-3) it cannot be saved; save it first and name it with --model_name_or_path"
-        )
     shutil.rmtree(new, ignore_errors=True)
     tied = getattr(plain, "all_tied_weights_keys", None) or {}
     weights = {name: tensor.detach() for name, tensor in parameters.items() if tied.get(name) not in parameters}

@@ -124,16 +124,11 @@ def _check_in_pieces(model, flags, model_args) -> None:
     """Under ZeRO-3 a weight is never whole on a rank: refuses what asks for more than the adapter's, put together."""
     kind = flags.adapter or adapter_of(model)["adapter"]
     if "num_virtual_tokens" in ADAPTERS[kind].flags:
-        raise ConfigError(
-            f"--adapter {kind}: no virtual tokens under ZeRO-3; give --deepspeed zero2, or --adapter lora"
-        )
+        raise ConfigError(f"--adapter {kind}: no virtual tokens under ZeRO-3; take --deepspeed zero2 or --adapter lora")
     if flags.merge_adapter:
         raise ConfigError("--merge_adapter: not under ZeRO-3; merge the finished run with --eval_only --merge_adapter")
     if flags.adapter and base_name(model, model_args) is None:
-        raise ConfigError(
-            f"--adapter {kind}: ZeRO-3 keeps the base model in pieces, and no name brings this one back (random or "
-            "changed weights); save it first and name it with --model_name_or_path"
-        )
+        raise ConfigError(f"--adapter {kind}: ZeRO-3 needs a saved base model; save it, give --model_name_or_path")
 
 
 def base_name(model, model_args) -> str | None:

@@ -49,11 +49,7 @@ class DataFormatArguments:
     source_id: str = field(default="s", metadata={"help": "The language read of {'translation': {...}}."})
     target_id: str = field(default="t", metadata={"help": "The language to be written."})
     prefix: str | None = field(
-        default=None,
-        metadata={
-            "help": "What stands before every input: 'translate English to German: '. Here and in the formats "
-            "\\n is a line break, \\t a tab, \\\\ a backslash."
-        },
+        default=None, metadata={"help": r"What stands before every input: 'Translate: ' (\n, \t and \\ likewise)."}
     )
     labels: str | None = field(
         default=None, metadata={"help": "Label words by id, with commas: makes a task of classes of free text."}
@@ -97,10 +93,10 @@ class DataFormatArguments:
         default=None, metadata={"help": "How often each is drawn, as parts of the sum. Default: after --mixing."}
     )
     input_format: list[str] | None = field(
-        default=None, metadata={"help": "What stands around each one's inputs: 'question:\\n__input__'."}
+        default=None, metadata={"help": r"Around each one's inputs: 'Ask:\n__input__' (\n, \t and \\ are understood)."}
     )
     output_format: list[str] | None = field(
-        default=None, metadata={"help": "What stands around each one's targets: '__output__'."}
+        default=None, metadata={"help": "Likewise around each one's targets: '__output__'."}
     )
     max_input_tokens: list[int] | None = field(
         default=None, metadata={"help": "Longest input of each in tokens. Default: --max_source_length."}
