@@ -1,4 +1,4 @@
-"""Label scoring equals brute force; generation stops where it should; any encoder-decoder family works."""
+"""Label scoring equals brute force; generation stops where it should; averages and selection count every task once."""
 
 import itertools
 import math
@@ -8,9 +8,8 @@ import datasets
 import law_worker
 import torch
 from absl.testing import absltest, parameterized
-from transformers import AutoModelForSeq2SeqLM, BartConfig, set_seed
+from transformers import AutoModelForSeq2SeqLM, set_seed
 
-import fine_tune_t5
 from t5suite.data.sources import DataOptions, load_split
 from t5suite.errors import ConfigError
 from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
@@ -260,20 +259,6 @@ class ModelsTest(parameterized.TestCase):
         model.save_pretrained(folder)
         self.assertEqual(AutoModelForSeq2SeqLM.from_pretrained(folder, dtype="auto").dtype, torch.bfloat16)
         self.assertEqual(load_model(folder, tokenizer=tokenizer).dtype, torch.float32)
-
-    def test_another_family_trains_and_is_evaluated_both_ways(self):
-        folder = tempfile.mkdtemp()
-        BartConfig(
-            vocab_size=50, d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
-            decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16, max_position_embeddings=256,
-        ).save_pretrained(folder)  # fmt: skip
-        for method in ("generate", "score"):
-            results = fine_tune_t5.main([
-                "--config_name", folder, "--tokenizer_name", BUNDLED_MODEL, "--eval_method", method, "--use_cpu",
-                "--max_steps", "2", "--max_train_samples", "16", "--max_eval_samples", "6", "--disable_tqdm", "True",
-                "--output_dir", tempfile.mkdtemp() + "/run",
-            ])  # fmt: skip
-            self.assertFalse(math.isnan(results["tasks"]["sentiment"]["accuracy"]))
 
     def test_the_vocabulary_of_new_weights_fits_the_tokenizer(self):
         tokenizer = load_tokenizer(None)

@@ -30,6 +30,7 @@ from transformers import (
 from t5suite.data.objectives import sentinel_ids
 from t5suite.errors import ConfigError
 from t5suite.export.sources import load_source
+from t5suite.inference.from_flags import fits_of
 from t5suite.inference.loading import ModelSource, load_parts
 from t5suite.models import configs, families, initialization, presets, vocabulary
 from t5suite.models.attention.implementations import kernel_of
@@ -41,6 +42,7 @@ from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
 from t5suite.models.presets import NUM_PARAMETERS, PRESETS
 from t5suite.models.vocabulary import MODE_TOKENS, add_sentinels, add_tokens, rows_for
 from t5suite.optim.optimizers import make_optimizer
+from t5suite.tasks.registry import Lengths, load_task
 from t5suite.training.flags.fine_tuning import ModelArguments
 from t5suite.training.from_arguments import tokenizer_and_model
 
@@ -273,6 +275,16 @@ class RevisionTest(parameterized.TestCase):
         self.assertTrue(weights["shared.weight"].equal(model.shared.weight))
         self.assertEqual((model.config.model_type, model.config.dropout_rate), settings)
         self.assertEqual({"of-main", "of-v1"} & set(tokenizer.get_vocab()), {f"of-{name}"})
+
+    @parameterized.parameters((None, "of-main", "of-v1"), ("v1", "of-v1", "of-main"))
+    def test_whether_an_example_fits_is_told_by_the_tokenizer_of_that_revision(self, revision, one_token, several):
+        arguments = SimpleNamespace(
+            tokenizer_name=None, model_name_or_path="lab/tiny", model_revision=revision, trust_remote_code=False
+        )
+        text = SimpleNamespace(task=load_task("super_ni", "english"), lengths=Lengths(3, 8))
+        with mock.patch.multiple(huggingface_hub.constants, HF_HUB_CACHE=str(self.cache), HF_HUB_OFFLINE=True):
+            fits = fits_of(arguments, text)
+        self.assertEqual((fits(one_token), fits(several)), (True, False))
 
 
 class FamilyTest(parameterized.TestCase):
