@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from t5suite.errors import ConfigError
+from t5suite.files import whole_file
 from t5suite.names import check_name, refuse_links_out
 from t5suite.provenance import code_changes, git_commit, hardware, packages, versions
 from t5suite.run_settings import (
@@ -316,11 +317,10 @@ def read_json(path) -> dict:
 
 
 def write_json(path, value) -> None:
-    """Writes JSON through a temporary sibling, so that a reader never sees half a file; NaN is refused."""
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    """Writes JSON, wholly or not at all (`whole_file`); NaN is refused."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    with whole_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def _now() -> str:

@@ -1,20 +1,27 @@
 """Run directories, trackers and checkpoints: who owns a directory, what mirrors fail, which checkpoint is taken."""
 
+import contextlib
+import functools
+import io
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
+from contextlib import redirect_stderr
 from pathlib import Path
 from unittest import mock
 
 from absl.testing import absltest, parameterized
 
 import t5suite.tracking.trackers as trackers_module
+from t5suite.data.jsonl import write_jsonl
 from t5suite.errors import ConfigError, DataError, run_command
 from t5suite.run_settings import public_settings
-from t5suite.runs import default_output_dir, open_run
+from t5suite.runs import default_output_dir, open_run, write_json
 from t5suite.tracking.trackers import Trackers, tracker_names
+from t5suite.training.callbacks import StepLines
 from t5suite.training.checkpoints import checkpoint_to_resume, newest_checkpoint, resume_choice
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.steps import owned
@@ -157,6 +164,44 @@ class RunTest(parameterized.TestCase):
             self.assertEqual(
                 default_output_dir("glue", "rte", "google/t5-v1_1-small"), "runs/glue-rte-t5-v1_1-small-abc"
             )
+
+
+def full_disk(size=4096):
+    """No file of this process may grow beyond so many bytes inside the block."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    stack = contextlib.ExitStack()
+    stack.callback(resource.setrlimit, resource.RLIMIT_FSIZE, before)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    return stack
+
+
+class FilesTest(parameterized.TestCase):
+    @parameterized.parameters("a.json", "a.jsonl", "a.jsonl.gz", "metrics.jsonl")
+    def test_a_file_that_does_not_fit_is_named_with_its_bytes_and_others_are_as_they_were(self, name):
+        path, content = folder() / name, [os.urandom(64).hex() for _ in range(256)]
+        path.write_bytes(b"before")
+        if name == "metrics.jsonl":
+            write = functools.partial(StepLines(path.parent, name).add, {"step": 1, "notes": content})
+        else:
+            write = functools.partial(write_json if name == "a.json" else write_jsonl, path, content)
+        with full_disk(), redirect_stderr(io.StringIO()) as said:
+            self.assertEqual(run_command(lambda argv: write()), 74)
+        self.assertRegex(said.getvalue(), rf"error: {path}: .*\d bytes written, [\d,]+ bytes free")
+        self.assertEqual(os.listdir(path.parent), [name])
+        if name != "metrics.jsonl":
+            self.assertEqual(path.read_bytes(), b"before")
+
+    def test_a_file_is_on_the_disk_before_it_has_its_name_and_the_name_before_writing_ends(self):
+        path, calls = folder() / "a.json", []
+
+        def fsync(descriptor):
+            calls.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+
+        replace = mock.Mock(side_effect=lambda source, target: (calls.append("rename"), os.rename(source, target)))
+        with mock.patch.multiple(os, fsync=fsync, replace=replace):
+            write_json(path, {})
+        self.assertEqual(calls, [mock.ANY, "rename", path.parent.name])
+        self.assertTrue(calls[0].endswith("a.json"), calls)
 
 
 class CheckpointTest(parameterized.TestCase):

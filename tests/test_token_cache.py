@@ -78,7 +78,7 @@ class TokenCacheTest(parameterized.TestCase):
         with mock.patch("importlib.metadata.version", return_value="99"):
             self.assertNotEqual(token_cache.code_digest(), before)
 
-    @parameterized.parameters("torn", "missing", "not numpy's", "offsets of another")
+    @parameterized.parameters("torn", "missing", "not numpy's", "offsets of another", "zeroed", "no checksums")
     def test_what_is_damaged_is_made_anew(self, damage):
         self.cache.get("key", arrays)
         (place,) = [path for path in Path(self.folder).iterdir() if path.is_dir()]
@@ -89,10 +89,17 @@ class TokenCacheTest(parameterized.TestCase):
             values.unlink()
         elif damage == "not numpy's":
             values.write_bytes(b"")
+        elif damage == "zeroed":
+            whole = values.read_bytes()
+            values.write_bytes(whole[:-12] + bytes(12))
+        elif damage == "no checksums":
+            (place / "crc32.json").write_text("null")
         else:
             np.save(place / "input_ids.offsets.npy", np.array([0, 1, 2, 3]))
         self.assertIsNone(read_arrays(place))
-        self.assertEqual(content(self.cache.get("key", arrays)), content(arrays()))
+        with self.assertLogs("t5suite.data.token_cache", "WARNING") as said:
+            self.assertEqual(content(self.cache.get("key", arrays)), content(arrays()))
+        self.assertIn(str(place), said.output[0])
         self.assertEqual(content(self.cache.get("key", None)), content(arrays()))
 
     def test_a_write_that_fails_leaves_nothing(self):

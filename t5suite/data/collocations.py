@@ -10,7 +10,6 @@ Shape suffixes: P places of the text, K n-grams, N tokens of an n-gram, B rows, 
 """
 
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -234,12 +233,7 @@ def save_collocations(path, table: Collocations) -> None:
         {"ids": ids, "count": count, "pmi": pmi}
         for ids, count, pmi in zip(ngrams, table.counts_K.tolist(), table.pmi_K.tolist())
     )
-    unfinished = path.with_name(f".{os.getpid()}.{path.name}")
-    try:
-        write_jsonl(unfinished, _with_head({"collocations": len(table), "tokenizer": table.tokenizer}, rows))
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    write_jsonl(path, _with_head({"collocations": len(table), "tokenizer": table.tokenizer}, rows))
 
 
 def _with_head(head, rows):

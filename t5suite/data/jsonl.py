@@ -4,6 +4,7 @@
 {'sentence': 'It is good.', 'label': 1, 'idx': 0}
 """
 
+import contextlib
 import gzip
 import hashlib
 import json
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from t5suite.data.text.compressed import byte_lines
 from t5suite.errors import DataError
+from t5suite.files import whole_file
 
 # What a line must hold for half of a surrogate pair to come out of it.
 SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -81,11 +83,14 @@ def parse_line(line: bytes, whole_characters: bool = False):
 
 
 def write_jsonl(path, values: Iterable) -> int:
-    """Writes one JSON value a line (`.gz` at the end of the name: gzipped) and returns how many; NaN is refused."""
+    """Writes one JSON value a line (`.gz` at the end of the name: gzipped) and returns how many; NaN is refused.
+
+    The file is there with all lines or not at all (`whole_file`).
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     count = 0
-    with _opened_for_writing(path) as file:
+    with whole_file(path) as temporary, temporary.open("wb") as plain, _packed(plain, path) as file:
         for value in values:
             file.write(json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n")
             count += 1
@@ -121,10 +126,9 @@ def _refuse_constant(name: str):
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
-def _opened_for_writing(path: Path):
-    if path.suffix == ".gz":
-        return gzip.GzipFile(path, "wb", mtime=0)
-    return path.open("wb")
+def _packed(file, path: Path):
+    named = path.name.removesuffix(".gz")
+    return gzip.GzipFile(named, "wb", fileobj=file, mtime=0) if named != path.name else contextlib.nullcontext(file)
 
 
 def _name(types) -> str:

@@ -10,7 +10,6 @@ Rows are those that `load_split` would read from the hub, columns and order incl
 same examples. A file appears under its name only when it is whole.
 """
 
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -71,17 +70,6 @@ def mirror_split(task: Task, role: str, split: str, output_dir, revision, gzippe
     if present and not force:
         return MirroredSplit(task, split, present[0], "kept", None, official)
     rows = load_hub(task, role, split, DataOptions(data_revision=revision)).rows
-    count = write_whole(path, rows)
+    count = write_jsonl(path, rows)
     other.unlink(missing_ok=True)  # both forms of one split would be refused when they are read
     return MirroredSplit(task, split, path, "written", count, official)
-
-
-def write_whole(path: Path, rows: Iterable[dict]) -> int:
-    """`write_jsonl` into a temporary sibling that takes the file's name at the end; returns the number of rows."""
-    temporary = path.with_name(f".{os.getpid()}.partial.{path.name}")
-    try:
-        count = write_jsonl(temporary, rows)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return count

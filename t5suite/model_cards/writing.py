@@ -6,12 +6,12 @@
 The same run makes the same card, to the byte; it is written anew whenever the run comes to an end again.
 """
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from huggingface_hub import ModelCard
 
+from t5suite.files import whole_file
 from t5suite.model_cards import machine, sections
 from t5suite.model_cards.facts import CardFacts
 from t5suite.model_cards.metadata import card_data
@@ -29,10 +29,9 @@ ELSEWHERE = [
 def write_card(directory, facts: CardFacts) -> Path:
     """Writes the card through a temporary sibling, so that a reader never sees half of it."""
     path = Path(directory) / CARD
-    temporary = path.with_name(f".{CARD}.{os.getpid()}.tmp")
     pictures = [name for name in CURVES if (Path(directory) / name).is_file()]
-    temporary.write_text(card_text(facts, pictures), encoding="utf-8")
-    os.replace(temporary, path)
+    with whole_file(path) as temporary:
+        temporary.write_text(card_text(facts, pictures), encoding="utf-8")
     return path
 
 

@@ -9,12 +9,12 @@ which colour-blind readers tell apart, and every setting has a dash of its own b
 """
 
 import io
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from t5suite.files import whole_file
 from t5suite.reporting.panels import panels_of, shown_settings
 from t5suite.tasks.metrics import METRICS
 
@@ -212,9 +212,8 @@ def write_figures(rendered: dict[str, dict[str, bytes]], directory) -> list[Path
     for name, forms in rendered.items():
         for form in ("png", "svg"):
             path = directory / f"{name}.{form}"
-            temporary = directory / f".{name}.{form}.tmp"
-            temporary.write_bytes(forms[form])
-            os.replace(temporary, path)
+            with whole_file(path) as temporary:
+                temporary.write_bytes(forms[form])
             paths.append(path)
     return paths
 

@@ -10,11 +10,11 @@ an earlier report wrote and this one does not is removed; a folder with anything
 
 import contextlib
 import json
-import os
 from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.errors import ConfigError
+from t5suite.files import whole_file
 from t5suite.reporting.figures import Plot, render, write_figures
 from t5suite.reporting.html_page import html_page
 from t5suite.reporting.markdown import markdown
@@ -49,9 +49,8 @@ def write_report(data: dict, plots: list[Plot], directory, formats: list[str]) -
     paths = []
     for name in formats:
         path = directory / f"report.{name}"
-        temporary = directory / f".report.{name}.tmp"
-        temporary.write_text(WRITERS[name](data, plots, rendered), encoding="utf-8")
-        os.replace(temporary, path)
+        with whole_file(path) as temporary:
+            temporary.write_text(WRITERS[name](data, plots, rendered), encoding="utf-8")
         paths.append(path)
     removed = _remove(directory, [name for name in before if name not in names])
     write_json(directory / LIST, {"files": sorted(names)})

@@ -13,13 +13,13 @@ Formats: gluebenchmark.com and super.gluebenchmark.com, submission FAQ.
 
 import json
 import math
-import os
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from t5suite.errors import DataError
+from t5suite.files import whole_file
 from t5suite.tasks.metrics import wsc_verdict
 from t5suite.tasks.registry import Task
 from t5suite.tasks.targets import INVALID_CLASS, INVALID_NUMBER, is_number
@@ -97,9 +97,11 @@ def write_submission(output_dir, name: str, files: dict[str, bytes]) -> Path:
     directory = Path(output_dir)
     directory.mkdir(parents=True, exist_ok=True)
     for file, content in files.items():
-        _replace(directory / file, lambda path, content=content: path.write_bytes(content))
+        with whole_file(directory / file) as temporary:
+            temporary.write_bytes(content)
     archive = directory / f"{name}.zip"
-    _replace(archive, lambda path: _write_zip(path, files))
+    with whole_file(archive) as temporary:
+        _write_zip(temporary, files)
     return archive
 
 
@@ -221,15 +223,6 @@ def _write_zip(path: Path, files: dict[str, bytes]):
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for file, content in files.items():
             archive.writestr(zipfile.ZipInfo(file, _ZIP_DATE), content, zipfile.ZIP_DEFLATED)
-
-
-def _replace(path: Path, write: Callable[[Path], None]):
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        write(temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 # `tasks`: any one of them makes the file (WNLI as classes or in the pronoun form; WSC with either release of its rows).

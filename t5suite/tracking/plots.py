@@ -6,9 +6,9 @@ PosixPath('runs/pre_train-tiny/loss_curve.png')
 PosixPath('runs/glue-rte-t5-small/learning_curves.png')
 """
 
-import os
 from pathlib import Path
 
+from t5suite.files import whole_file
 from t5suite.tracking.metric_lines import thinned_lines
 
 LOSS_CURVE, LEARNING_CURVES = "loss_curve.png", "learning_curves.png"
@@ -121,7 +121,6 @@ def _saved(figure, path: Path) -> Path:
     """Writes through a temporary sibling, without a display and without global state."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    temporary = path.with_name(f".{path.name}.tmp")
-    FigureCanvasAgg(figure).print_png(str(temporary))
-    os.replace(temporary, path)
+    with whole_file(path) as temporary:
+        FigureCanvasAgg(figure).print_png(str(temporary))
     return path

@@ -14,6 +14,7 @@ import numpy as np
 from transformers import TrainerCallback
 
 from t5suite.data.jsonl import without_nan
+from t5suite.files import named_errors
 from t5suite.runs import METRICS
 
 logger = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ class StepLines:
 
     def add(self, line: dict) -> None:
         """Writes one line."""
-        with self.path.open("a", encoding="utf-8") as file:
+        with named_errors(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line, allow_nan=False) + "\n")
         self.num_lines += 1
 

@@ -8,11 +8,11 @@ there is nothing to draw. Colours are Okabe and Ito's, which colour-blind reader
 """
 
 import math
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 
+from t5suite.files import whole_file
 from t5suite.tracking.sweeps.records import Sweep, Trial, is_number
 
 FOLDER = "plots"
@@ -52,9 +52,8 @@ def draw_plots(sweep: Sweep, importances: dict[str, float]) -> list[Path]:
             path.unlink(missing_ok=True)
             continue
         folder.mkdir(exist_ok=True)
-        temporary = folder / f".{name}.tmp"
-        FigureCanvasAgg(figure).print_png(str(temporary))
-        os.replace(temporary, path)
+        with whole_file(path) as temporary:
+            FigureCanvasAgg(figure).print_png(str(temporary))
         paths.append(path)
     return paths
 

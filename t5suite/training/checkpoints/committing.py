@@ -26,6 +26,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from t5suite.errors import CheckpointError, UserError
+from t5suite.files import sync_file, sync_folder
 from t5suite.training.checkpoints.manifests import (
     Manifest,
     damage,
@@ -144,29 +145,13 @@ def _is_of_run(folder: Path, run_id: str) -> bool:
 def sync_files(folder: Path, names) -> None:
     """Brings files to the disk."""
     for name in names:
-        descriptor = os.open(folder / name, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_file(folder / name)
 
 
 def sync_folders(folder: Path) -> None:
     """Brings a folder and all folders in it to the disk: which files are there."""
     for place, _, _ in os.walk(folder, topdown=False):
         sync_folder(place)
-
-
-def sync_folder(folder) -> None:
-    """Brings one folder to the disk. Some network file systems cannot and need not."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
-    finally:
-        os.close(descriptor)
 
 
 def _as_checkpoint_error(error: Exception, output_dir: Path, step: int) -> Exception:

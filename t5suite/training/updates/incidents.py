@@ -12,9 +12,10 @@
 import datetime
 import json
 import math
-import os
 from collections.abc import Iterable
 from pathlib import Path
+
+from t5suite.files import named_errors, whole_file
 
 INCIDENTS_FILE = "incidents.jsonl"
 
@@ -43,7 +44,7 @@ class Incidents:
         line = {"step": step, "kind": kind, "action": action, **json_numbers(numbers), "examples": list(examples)}
         line["time"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as file:
+        with named_errors(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
 
     def drop_after(self, step: int) -> None:
@@ -51,10 +52,9 @@ class Incidents:
         if not self.is_main or not self.path.is_file():
             return
         kept = [line for line in read_incidents(self.path.parent) if line["step"] <= step]
-        temporary = self.path.with_suffix(".tmp")
         text = "".join(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in kept)
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, self.path)
+        with whole_file(self.path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
 
 
 def read_incidents(directory) -> list[dict]:

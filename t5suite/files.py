@@ -1,0 +1,74 @@
+"""Files that are there whole or not at all, and errors that say which file could not be written.
+
+>>> with whole_file("runs/x/README.md") as temporary:
+...     temporary.write_text(card, encoding="utf-8")
+"""
+
+import contextlib
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def whole_file(path) -> Iterator[Path]:
+    """A temporary sibling to write, which is brought to the disk and renamed at the end of the block.
+
+    If the block fails, the file is as it was and the sibling is gone.
+
+    Raises:
+      OSError: see `named_errors`.
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{os.uname().nodename}.{os.getpid()}.{path.name}")
+    try:
+        with named_errors(path, temporary):
+            yield temporary
+            sync_file(temporary)
+            os.replace(temporary, path)
+            sync_folder(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def named_errors(path, temporary=None) -> Iterator[None]:
+    """Has an OSError of the block name the file; one about a full disk says how many bytes came and are free.
+
+    >>> with named_errors("runs/x/metrics.jsonl"):
+    ...     file.write(line)
+    OSError: [Errno 28] No space left on device (8,192 bytes written, 0 bytes free): 'runs/x/metrics.jsonl'
+    """
+    path, written = Path(path), Path(temporary or path)
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None or Path(error.filename) == written:
+            error.filename = str(path)
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                size, free = written.stat().st_size if written.is_file() else 0, shutil.disk_usage(path.parent).free
+                error.strerror += f" ({size:,} bytes written, {free:,} bytes free)"
+        raise
+
+
+def sync_file(path) -> None:
+    """Brings a file to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(folder) -> None:
+    """Brings one folder to the disk: which files are there. Some network file systems cannot and need not."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
