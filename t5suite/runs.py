@@ -8,6 +8,7 @@ directory belongs to one configuration and one state of the data: another one is
 differs, unless `--allow_changed` names it.
 """
 
+import contextlib
 import datetime
 import hashlib
 import json
@@ -18,7 +19,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from t5suite.errors import ConfigError
+from t5suite.errors import ConfigError, DataError
 from t5suite.files import whole_file
 from t5suite.names import check_name, refuse_links_out
 from t5suite.provenance import code_changes, git_commit, hardware, packages, versions
@@ -178,7 +179,7 @@ def open_run(
     allowed = parse_allowed(allow_changed, settings)
     if (directory / MANIFEST).is_file():
         refuse_links_out(directory, "--output_dir")
-        manifest = read_manifest(directory)
+        manifest = _manifest_of(directory, settings, argv)
         if need_new:
             run_id = manifest["run_id"]
             raise ConfigError(f"--output_dir {directory} holds run {run_id}; --resume none needs a new --output_dir")
@@ -198,8 +199,12 @@ def open_run(
             run.note_software({"versions": versions(), "commit": git_commit()})
         return run
     _check_empty(directory)
-    manifest = {
-        "run_id": new_run_id(),
+    return Run(directory, _new_manifest(new_run_id(), settings, argv), is_main, allowed=allowed)
+
+
+def _new_manifest(run_id: str, settings: dict, argv) -> dict:
+    return {
+        "run_id": run_id,
         "status": "running",
         "fingerprint": settings_fingerprint(settings),
         "started": _now(),
@@ -211,7 +216,29 @@ def open_run(
         "packages": packages(),
         "hardware": hardware(),
     }
-    return Run(directory, manifest, is_main, allowed=allowed)
+
+
+def _manifest_of(directory: Path, settings: dict, argv) -> dict:
+    """The manifest; a damaged one is made anew where a checkpoint says that the run had these settings."""
+    try:
+        return read_manifest(directory)
+    except ConfigError as error:
+        for path in sorted(directory.glob("checkpoint-*/checkpoint.json"), key=os.path.getmtime, reverse=True):
+            with contextlib.suppress(DataError, KeyError, TypeError):  # the run's checkpoints are verified later on
+                told = read_json(path)
+                run_id, fingerprint = told["run_id"], told["details"]["settings"]
+                break
+        else:
+            raise
+        if fingerprint != settings_fingerprint(settings):
+            raise ConfigError(
+                f"{error}; or give the flags of run {run_id}, which wrote {path.parent}, and it is made anew"
+            ) from None
+        logger.warning(
+            "%s. It is made anew: %s is of these flags. That the data are those of before is not checked",
+            error, path.parent,
+        )  # fmt: skip
+        return _new_manifest(run_id, settings, argv)
 
 
 def _came_to_nothing(run: Run) -> bool:
@@ -240,8 +267,8 @@ def read_manifest(directory) -> dict:
     path = Path(directory) / MANIFEST
     try:
         manifest = read_json(path)
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} cannot be read ({error}); restore it, or give a new --output_dir") from None
+    except (OSError, DataError) as error:
+        raise ConfigError(f"{error}; restore it, or give a new --output_dir") from None
     for name, kind in MANIFEST_KINDS.items():
         found = manifest.get(name) if isinstance(manifest, dict) else None
         if found is None and name not in NEEDED:
@@ -311,9 +338,34 @@ def default_output_dir(benchmark: str, dataset_name: str, model: str | None, suf
     return str(Path("runs") / "-".join(parts))
 
 
-def read_json(path) -> dict:
-    """A JSON file's content."""
-    return json.loads(Path(path).read_text(encoding="utf-8"))
+def read_results(directory) -> dict:
+    """A run's `results.json`.
+
+    Raises:
+      DataError: it is not what a run writes.
+    """
+    path = Path(directory) / RESULTS
+    cure = "delete it, and the run's own command evaluates again"
+    try:
+        results = read_json(path)
+    except DataError as error:
+        raise DataError(f"{error}; {cure}") from None
+    if not isinstance(results, dict) or not all(isinstance(results.get(key), dict) for key in ("tasks", "averages")):
+        raise DataError(f"{path}: no run's results ('tasks' and 'averages' must be tables); {cure}")
+    return results
+
+
+def read_json(path):
+    """A JSON file's content.
+
+    Raises:
+      DataError: it is none; the message names the file.
+    """
+    content = Path(path).read_bytes()
+    try:
+        return json.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: " + (f"not JSON ({error})" if content else "the file is empty")) from None
 
 
 def write_json(path, value) -> None:

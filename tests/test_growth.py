@@ -11,6 +11,7 @@ from unittest import mock
 
 import numpy as np
 from absl.testing import absltest, parameterized
+from transformers import TrainerState
 
 from t5suite.data import permutations
 from t5suite.data.blocks import LARGEST_ARRAY, BlockDataset, BlockLayout, block_order
@@ -20,7 +21,7 @@ from t5suite.errors import ConfigError
 from t5suite.tracking import metric_lines
 from t5suite.tracking.metric_lines import MetricLines, thinned_lines
 from t5suite.training import callbacks
-from t5suite.training.callbacks import StepLines
+from t5suite.training.callbacks import MetricsCallback, StepLines
 from t5suite.training.pre_training.steps import epoch_blocks
 from tests import guarded_trainer
 
@@ -184,6 +185,28 @@ class TrimTest(parameterized.TestCase):
         with self.assertLogs("t5suite.training.callbacks", "WARNING"):
             self.assertEqual(lines.trim(9)["step"], 2)
         self.assertEqual(lines.num_lines, 2)
+
+    @parameterized.parameters(7, 400, None)
+    def test_lines_that_the_checkpoint_counted_but_the_file_has_lost_come_from_the_checkpoint(self, cut):
+        path, state = folder() / "metrics.jsonl", TrainerState()
+        before = MetricsCallback(path.parent, mock.Mock())
+        for step, logs in ((1, {"loss": 2.0}), (2, {"loss": 1.5}), (2, {"eval/average": 50.0})):
+            state.global_step, state.epoch = step, step / 8
+            state.log_history.append({**logs, "step": step, "epoch": step / 8})
+            before.on_log(None, state, None, logs)
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-cut] if cut and cut < len(whole) else b"")
+        again = MetricsCallback(path.parent, mock.Mock())
+        again.recall(before.remember())
+        with self.assertLogs("t5suite.training.callbacks", "WARNING") as said:
+            again.on_train_begin(None, state, None)
+        self.assertRegex(said.output[-1], "of steps 2 to 2" if cut == 7 else "of steps 1 to 2")
+
+        def untimed(text):
+            return [{**json.loads(line), "seconds": 0} for line in text.splitlines()]
+
+        self.assertEqual(untimed(path.read_bytes()), untimed(whole))
+        self.assertEqual(again.remember(), {"num_lines": 3})
 
     def test_without_a_file(self):
         self.assertIsNone(StepLines(folder(), "metrics.jsonl").trim(3))

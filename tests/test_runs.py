@@ -18,8 +18,12 @@ from absl.testing import absltest, parameterized
 import t5suite.tracking.trackers as trackers_module
 from t5suite.data.jsonl import write_jsonl
 from t5suite.errors import ConfigError, DataError, run_command
+from t5suite.reporting.evaluations import evaluations_of
+from t5suite.reporting.run_files import read_run
 from t5suite.run_settings import public_settings
 from t5suite.runs import default_output_dir, open_run, write_json
+from t5suite.tracking.reports import print_finished
+from t5suite.tracking.run_tables import read_runs
 from t5suite.tracking.trackers import Trackers, tracker_names
 from t5suite.training.callbacks import StepLines
 from t5suite.training.checkpoints import checkpoint_to_resume, newest_checkpoint, resume_choice
@@ -149,6 +153,38 @@ class RunTest(parameterized.TestCase):
         (directory / "manifest.json").write_text(text)
         with self.assertRaisesRegex(ConfigError, "manifest.json"):
             open_run(directory, {"seed": 1})
+
+    def test_a_damaged_manifest_is_made_anew_by_the_flags_that_a_checkpoint_is_of(self):
+        directory = folder() / "run"
+        run = open_run(directory, {"seed": 1})
+        run.update()
+        (directory / "checkpoint-4").mkdir()
+        write_json(directory / "checkpoint-4" / "checkpoint.json", run.checkpoint_details)
+        (directory / "manifest.json").write_text("")
+        with self.assertRaisesRegex(ConfigError, f"manifest.json: the file is empty.*flags of run {run.run_id}"):
+            open_run(directory, {"seed": 2})
+        with self.assertLogs("t5suite", "WARNING") as said:
+            again = open_run(directory, {"seed": 1})
+        self.assertIn("manifest.json", said.output[0])
+        self.assertEqual((again.run_id, again.resumed, again.finished), (run.run_id, True, False))
+        again.update()
+        self.assertEqual(open_run(directory, {"seed": 1}).run_id, run.run_id)
+
+    @parameterized.product(
+        text=("", "[" * 100_000, "null", '{"tasks": {}}'),
+        read=(
+            read_run,
+            evaluations_of,
+            lambda path: read_runs([path]),
+            lambda path: print_finished(open_run(path, {})),
+        ),
+    )
+    def test_results_that_are_none_are_named_with_what_to_do(self, text, read):
+        directory = folder() / "run"
+        open_run(directory, {}).update(status="finished")
+        (directory / "results.json").write_text(text)
+        with self.assertRaisesRegex(DataError, f"{directory}/results.json.*; delete it"):
+            read(directory)
 
     def test_secrets_stay_out_of_the_manifest(self):
         directory = folder() / "run"

@@ -37,6 +37,7 @@ from t5suite.data.text.readers import TextOptions
 from t5suite.data.text.sentences import split_sentences
 from t5suite.errors import ConfigError, DataError
 from t5suite.models.loading import load_tokenizer
+from t5suite.training.pre_training.text import tokenized_text
 
 TOKENIZER = load_tokenizer(None)
 WORDS = "the cook praised king at noon . guard saw a boat in store and left".split()
@@ -76,7 +77,7 @@ def files_of(directory):
     """Every file's bytes; of the manifest, all but how it was built."""
     found = {}
     for path in sorted(Path(directory).rglob("*")):
-        if path.is_file() and path.name != ".lock":
+        if path.is_file() and path.name not in (".lock", ".checked.json"):
             found[str(path.relative_to(directory))] = path.read_bytes()
     manifest = json.loads(found["corpus.json"])
     manifest.pop("build")
@@ -449,6 +450,21 @@ class OpenTest(parameterized.TestCase):
         TokenStore.open(self.store.directory)
         with self.assertRaisesRegex(DataError, f"{self.path}: the file has changed"):
             TokenStore.open(self.store.directory, check_hashes=True)
+
+    @parameterized.parameters(0, 10_000_000_000)
+    def test_a_file_whose_content_has_changed_is_refused_before_training(self, later):
+        self.path.write_bytes(bytes(self.path.stat().st_size))
+        os.utime(self.path, ns=(0, later))
+        with self.assertRaisesRegex(DataError, f"{self.path}: the file has changed"):
+            tokenized_text(TOKENIZER, folder(), TextOptions(), corpora=[self.store.directory])
+
+    def test_a_corpus_is_read_through_once_and_again_where_it_has_changed(self):
+        with mock.patch.object(token_store, "file_sha256", side_effect=AssertionError("read again")):
+            TokenStore.open(self.store.directory).check_once()
+        self.path.touch()
+        with mock.patch.object(token_store, "file_sha256", wraps=token_store.file_sha256) as read:
+            TokenStore.open(self.store.directory).check_once()
+        self.assertEqual([str(call.args[0]) for call in read.call_args_list], [str(self.path)])
 
     def test_a_damaged_shard_is_made_again(self):
         source, before = self.store.manifest["sources"][0]["name"], files_of(self.store.directory)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from t5suite.data.jsonl import read_jsonl
 from t5suite.errors import DataError, UserError
 from t5suite.reporting.rereading import RowsAgain, rows_again
-from t5suite.runs import RESULTS, read_json, read_manifest, tasks_named
+from t5suite.runs import RESULTS, read_manifest, read_results, tasks_named
 from t5suite.tasks.entries import check_entry, metric_functions
 from t5suite.tasks.postprocessors import POSTPROCESSORS, Judged
 from t5suite.tasks.registry import Task
@@ -66,7 +66,7 @@ def evaluations_of(directory, data_dir: str | None = None) -> list[Evaluation]:
     """
     directory = Path(directory)
     manifest = read_manifest(directory)
-    results = read_json(directory / RESULTS)["tasks"] if (directory / RESULTS).is_file() else {}
+    results = read_results(directory)["tasks"] if (directory / RESULTS).is_file() else {}
     found = []
     for name, scores in results.items():
         place = _place_of(name, manifest)

@@ -16,7 +16,7 @@ from pathlib import Path
 from t5suite.errors import DataError
 from t5suite.reporting.published import size_of_run
 from t5suite.reporting.rereading import HELD_OUT
-from t5suite.runs import MANIFEST, METRICS, RESULTS, read_json, read_manifest, tasks_named
+from t5suite.runs import MANIFEST, METRICS, RESULTS, read_manifest, read_results, tasks_named
 from t5suite.tracking.metric_lines import MetricLines
 
 # A curve of more points than this is shown by so many of them, evenly spaced, the last one included.
@@ -76,16 +76,7 @@ def read_run(directory, name: str | None = None) -> dict:
 
 
 def _results(directory: Path) -> dict | None:
-    path = directory / RESULTS
-    if not path.is_file():
-        return None
-    try:
-        results = read_json(path)
-        if not isinstance(results["tasks"], dict) or not isinstance(results["averages"], dict):
-            raise TypeError("'tasks' and 'averages' must be tables")
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError(f"{path}: no run's results ({type(error).__name__}: {error})") from None
-    return results
+    return read_results(directory) if (directory / RESULTS).is_file() else None
 
 
 def model_of(manifest: dict) -> dict:

@@ -16,7 +16,7 @@ from rich.table import Table
 from t5suite.data.formats.from_settings import rows_stay
 from t5suite.data.jsonl import without_nan, write_jsonl
 from t5suite.model_cards.fine_tuned import write_fine_tuned_card
-from t5suite.runs import RESULTS, read_json, write_json
+from t5suite.runs import RESULTS, read_results, write_json
 from t5suite.tracking.glossary import one_line
 from t5suite.tracking.group_reports import group_scores, print_groups
 from t5suite.tracking.hints import give_hints, warn_of_changed_files
@@ -36,7 +36,7 @@ def print_finished(run, is_main: bool = True) -> dict:
     """The results of a run that was finished before, shown again."""
     logger.info("run %s in %s was finished before; these are its results", run.run_id, run.directory)
     warn_of_changed_files(run)
-    return print_results(read_json(run.directory / RESULTS), str(run.directory), is_main)
+    return print_results(read_results(run.directory), str(run.directory), is_main)
 
 
 def build_results(

@@ -16,7 +16,7 @@ from rich.table import Table
 from t5suite.constants import DATASET_VALS, MIXTURES
 from t5suite.errors import DataError
 from t5suite.launch.results import task_figure
-from t5suite.runs import MANIFEST, RESULTS, read_json, tasks_named
+from t5suite.runs import MANIFEST, RESULTS, read_manifest, read_results, tasks_named
 from t5suite.tracking.glossary import one_line
 
 RATES = ("invalid_rate",)
@@ -45,9 +45,9 @@ def read_runs(directories) -> list[RunResults]:
         missing = [name for name in (MANIFEST, RESULTS) if not (directory / name).is_file()]
         if missing:
             raise DataError(f"{directory}: no finished run ({', '.join(missing)} missing)")
-        manifest = read_json(directory / MANIFEST)
+        manifest = read_manifest(directory)
         benchmark = tasks_named(manifest)[0] or "-"
-        runs.append(RunResults(directory, benchmark, read_json(directory / RESULTS), manifest))
+        runs.append(RunResults(directory, benchmark, read_results(directory), manifest))
     return runs
 
 

@@ -48,9 +48,13 @@ class StepLines:
         Nothing is written but the file's new end: a million lines take 0.2 s.
         """
         if not self.path.is_file():
+            self.num_lines = 0
             return None
+        counted = self.num_lines
         with self.path.open("r+b") as file:
-            self.num_lines, end = count_lines(file, self.num_lines)
+            self.num_lines, end = count_lines(file, counted)
+            if self.num_lines < counted:
+                logger.warning("%s: %d of the %d lines of before are left", self.path, self.num_lines, counted)
             last = None
             while end and last is None:
                 start = line_start(file, end)
@@ -102,22 +106,26 @@ class MetricsCallback(LinesCallback):
         self.begun = True
         if not state.is_world_process_zero:
             return
+        counted = self.lines.num_lines if self.lines.path.is_file() else 0
         last = self.lines.trim(state.global_step)
         self.seconds_before = last["seconds"] if last else 0.0
+        if counted > self.lines.num_lines:
+            self._restore(state.log_history[self.lines.num_lines - counted :])
         self.trackers.begin(state.global_step)
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         """Writes one line; names without a room get `train/`."""
         if not state.is_world_process_zero or not logs:
             return
-        self.write(
-            {
-                name if "/" in name else f"train/{name}": value
-                for name, value in logs.items()
-                if name not in ("epoch", "total_flos", "step") and isinstance(value, (int, float))
-            },
-            state,
-        )
+        self.write(_named(logs), state)
+
+    def _restore(self, logs: list[dict]) -> None:
+        """Writes lines again that a damaged file has lost, as far as the checkpoint has what was logged."""
+        for log in logs:
+            line = {"step": log["step"], "epoch": round(log["epoch"], 6), "seconds": self.seconds_before}
+            self.lines.add(line | without_nan(_named(log)))
+        steps = f", of steps {logs[0]['step']} to {logs[-1]['step']}," if logs else ""
+        logger.warning("%s: %d lines%s are written again from the checkpoint", self.lines.path, len(logs), steps)
 
     def on_final(self, metrics: dict, state) -> None:
         """The scores of the weights that the run ends with, in the room `final/`."""
@@ -146,6 +154,15 @@ def note_final(trainer, report, eval_sets) -> None:
             callback.on_final(trainer.metrics_of(report, "final"), trainer.state)
         elif hasattr(callback, "on_final"):
             callback.on_final(report, eval_sets, trainer.state)
+
+
+def _named(logs: dict) -> dict:
+    """What was logged, by the names that `metrics.jsonl` has."""
+    return {
+        name if "/" in name else f"train/{name}": value
+        for name, value in logs.items()
+        if name not in ("epoch", "total_flos", "step") and isinstance(value, (int, float))
+    }
 
 
 class BestPerTaskCallback(TrainerCallback):

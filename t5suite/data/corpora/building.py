@@ -147,7 +147,7 @@ def _begin(directory: Path, plan: CorpusPlan) -> None:
 
 def _reopen(directory: Path, plan: CorpusPlan) -> TokenStore:
     """The finished corpus, if it is of this plan and its sources are still the same."""
-    store = TokenStore.open(directory)
+    store = TokenStore.open(directory).check_once()
     _refuse_another(directory, store.manifest["plan"], plan.described())
     for source, built in zip(plan.sources, store.manifest["sources"], strict=True):
         same_time = source.mtime_ns == store.manifest["build"]["mtimes"][source.name]

@@ -73,7 +73,7 @@ def finish(build: Build, started: float) -> TokenStore | None:
             half_written = build.directory.glob("shard-*/.*")
             for path in [*sums, build.directory / BUILD, *half_written]:
                 path.unlink(missing_ok=True)
-    return TokenStore.open(build.directory)
+    return TokenStore.open(build.directory).check_once()
 
 
 @contextmanager

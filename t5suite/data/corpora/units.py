@@ -24,6 +24,8 @@ from t5suite.data.text.encoding import FAST, TextEncoder
 from t5suite.data.text.held_out import document_hash
 from t5suite.data.text.readers import Document
 from t5suite.data.text.sentences import split_sentences
+from t5suite.errors import DataError
+from t5suite.files import sync_file
 from t5suite.runs import read_json, write_json
 
 FACTS = "shard.json"
@@ -77,7 +79,10 @@ def finished_unit(job: UnitJob) -> dict | None:
     folder = Path(job.folder)
     if not (folder / FACTS).is_file():
         return None
-    facts = read_json(folder / FACTS)
+    try:
+        facts = read_json(folder / FACTS)
+    except DataError:  # half written: built again
+        return None
     if [facts["plan"], facts["held_out_below"], facts["limit"]] != [job.plan, f"{job.held_out_below:x}", job.limit]:
         return None
     sizes = {name: (folder / name).stat().st_size for name in facts["files"] if (folder / name).is_file()}
@@ -245,6 +250,7 @@ class _SplitWriter:
         facts = {}
         for temporary, name in self._temporaries:
             facts[name] = {"size": temporary.stat().st_size, "sha256": file_sha256(temporary)}
+            sync_file(temporary)
             os.replace(temporary, self._folder / name)
         return facts
 

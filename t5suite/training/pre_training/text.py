@@ -90,7 +90,7 @@ def tokenized_text(
             name = "train" if len(groups) == 1 else f"train-{number}"
             stores[name] = build_corpus(group, directory / name, tokenizer, validation_fraction=fraction, **shared)
     for number, folder in enumerate(corpora):
-        store = TokenStore.open(folder)
+        store = TokenStore.open(folder).check_once()
         store.check_tokenizer(tokenizer)
         stores["train" if len(corpora) == 1 else f"train-{number}"] = store
     validation = [_held_out(store, fraction) for store in stores.values()] if not validation_files else []
