@@ -16,6 +16,7 @@ SECRETS = {
     "WANDB_API_KEY": "5ec2e7a11c0ffee0ddba11ade1ec7ab1ef00d5e7",
     "HF_TOKEN": "hf_EnvironmentTokenOfNobodyAtAllXyzAbCd",
     "--hub_token": "hf_FlagTokenOfNobodyAtAllXyzAbCdEfGhIj",
+    "--run_tags": "hf_TagTokenOfNobodyAtAllXyzAbCdEfGhIjKl",
     "YAML, nested": "hf_NestedTokenOfNobodyAtAllXyzAbCdEfGh",
     "netrc": "ab1ef00d5e75ec2e7a11c0ffee0ddba11ade1ec7",
     "misspelled flag": "hf_MisspelledTokenOfNobodyAtAllXyzAbCd",
@@ -43,7 +44,7 @@ def _searched(context: Context, script: str, server, variables) -> dict[str, str
     config = context.directory / f"{script}.yaml"
     config.write_text(CONFIG.format(flag=SECRETS["--hub_token"], nested=SECRETS["YAML, nested"]))
     flags = context.flags(script, report_to="all")
-    given = [str(config), *flags, "--hub_token", SECRETS["--hub_token"]]
+    given = [str(config), *flags, "--hub_token", SECRETS["--hub_token"], "--run_tags", SECRETS["--run_tags"]]
     whole = context.victim(script, given, env=variables)
     others = {
         "dry run": context.victim(script, [*given, "--dry_run", "true"], env=variables),

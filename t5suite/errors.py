@@ -11,7 +11,7 @@ import signal
 import sys
 import traceback
 
-from t5suite.redaction import redacted
+from t5suite.redaction import printable, redacted
 
 EXIT_FINISHED = 0
 # What Python itself exits with after a traceback.
@@ -91,7 +91,7 @@ def run_command(main, argv=None) -> int:
     try:
         main(argv)
     except UserError as error:
-        print(redacted(f"error: {error}"), file=sys.stderr)
+        print(printable(redacted(f"error: {error}")), file=sys.stderr)
         return error.exit_code
     except Preempted as stop:
         print(f"stopped: {stop}", file=sys.stderr)
@@ -103,10 +103,10 @@ def run_command(main, argv=None) -> int:
         discard_output()
         return EXIT_FINISHED
     except OSError as error:
-        print(redacted(f"error: {os_error_text(error)}"), file=sys.stderr)
+        print(printable(redacted(f"error: {os_error_text(error)}")), file=sys.stderr)
         return EXIT_IO
     except Exception:
-        print(redacted(traceback.format_exc()), end="", file=sys.stderr)
+        print(printable(redacted(traceback.format_exc())), end="", file=sys.stderr)
         return EXIT_BUG
     return EXIT_FINISHED
 

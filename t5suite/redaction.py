@@ -28,6 +28,8 @@ SHAPES = re.compile(
     r"|\bAKIA[A-Z0-9]{16}\b"  # AWS
     r"|(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"  # the name and password of an address
 )
+# Control characters but tab and line feed, line ends and directions of Unicode's own, halves of surrogate pairs.
+STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def redacted(text: str) -> str:
@@ -37,15 +39,30 @@ def redacted(text: str) -> str:
     return SHAPES.sub(SHOWN, text)
 
 
-def redacted_value(value):
-    """A JSON value with every secret in it replaced: in texts, and whatever stands under a secret's name."""
+def redacted_value(value, by_name: bool = True):
+    """A JSON value with every secret in it replaced: in texts, and whatever stands under a secret's name.
+
+    Args:
+      by_name: False where names are of all kinds, such as a task's `label_token`: in texts alone.
+    """
     if isinstance(value, str):
         return redacted(value)
     if isinstance(value, dict):
-        return {name: _under(name, item) for name, item in value.items()}
+        hidden = [name for name, item in value.items() if by_name and isinstance(item, str) and is_secret_name(name)]
+        found = {redacted_value(name): redacted_value(item, by_name) for name, item in value.items()}
+        return found | {name: SHOWN for name in hidden if value[name]}
     if isinstance(value, (list, tuple)):
-        return [redacted_value(item) for item in value]
+        return [redacted_value(item, by_name) for item in value]
     return value
+
+
+def printable(text: str) -> str:
+    r"""Text for a terminal, a log or Markdown: what could steer a terminal or turn the direction is JSON's `\u001b`.
+
+    >>> printable("\x1b]0;owned\x07 a\tb")
+    '\\u001b]0;owned\\u0007 a\tb'
+    """
+    return STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def is_secret_name(name: str) -> bool:
@@ -64,19 +81,14 @@ def known_secrets() -> list[str]:
 
 
 class RedactingFormatter(logging.Formatter):
-    """Log lines without secrets, those in tracebacks and arguments included.
+    """Log lines without secrets and control characters, those in tracebacks and arguments included.
 
     >>> handler.setFormatter(RedactingFormatter("%(levelname)s %(name)s: %(message)s"))
     """
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
-        return redacted(super().format(record))
-
-
-def _under(name, value):
-    secret = is_secret_name(name) and isinstance(value, str) and value
-    return SHOWN if secret else redacted_value(value)
+        return printable(redacted(super().format(record)))
 
 
 @functools.cache

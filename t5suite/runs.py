@@ -23,6 +23,7 @@ from t5suite.errors import ConfigError, DataError
 from t5suite.files import whole_file
 from t5suite.names import check_name, refuse_links_out
 from t5suite.provenance import code_changes, git_commit, hardware, packages, versions
+from t5suite.redaction import redacted, redacted_value
 from t5suite.run_settings import (
     EXTENDABLE_SETTINGS,
     changed_between,
@@ -88,7 +89,7 @@ class Run:
 
     def update(self, **entries) -> None:
         """Adds entries to the manifest and writes it; the first call makes the directory."""
-        self.manifest.update(entries)
+        self.manifest.update(redacted_value(entries, by_name=False))
         if self.is_main:
             self.directory.mkdir(parents=True, exist_ok=True)
             write_json(self.directory / MANIFEST, self.manifest)
@@ -116,6 +117,7 @@ class Run:
         Raises:
           ConfigError: the data are not those that this run began with (`--allow_changed data` accepts them).
         """
+        described = redacted_value(described, by_name=False)
         there, here = data_identity(self.manifest.get("data", {})), data_identity(described)
         differing = [name for name in sorted({*there, *here}) if there.get(name) != here.get(name)]
         if there and differing:
@@ -209,7 +211,7 @@ def _new_manifest(run_id: str, settings: dict, argv) -> dict:
         "fingerprint": settings_fingerprint(settings),
         "started": _now(),
         "command": [sys.argv[0], *without_secrets(argv)],
-        "working_directory": os.getcwd(),
+        "working_directory": redacted(os.getcwd()),
         "settings": public_settings(settings),
         "versions": versions(),
         "commit": git_commit(),

@@ -142,13 +142,14 @@ class TextTest(parameterized.TestCase):
     def test_a_cached_model_is_the_hubs(self):
         self.assertEqual(hub_name("/c/models--google--mt5-small/snapshots/73fb5d/"), "google/mt5-small")
 
-    def test_no_secret_and_no_folder_of_the_machine_is_in_a_card(self):
-        command = ["fine_tune_t5.py", f"--note={TOKEN}", "--data_dir", "/home/ada/data"]
+    def test_no_secret_no_folder_of_the_machine_and_nothing_that_steers_a_terminal_is_in_a_card(self):
+        command = ["fine_tune_t5.py", f"--note={TOKEN}\x1b[2J\x9b", "--data_dir", "/home/ada/data"]
         settings = {"deepspeed": "/home/ada/zero.json"}
         text = card_text(facts(manifest={"command": command}, settings=settings, origin="/home/ada/rows.jsonl"))
         self.assertNotIn("/home", text)
         self.assertNotIn(TOKEN, text)
         self.assertIn(SHOWN, text)
+        self.assertNotRegex(text, "[\x1b\x9b]")
 
     def test_the_same_facts_make_the_same_bytes(self):
         self.assertEqual(card_text(facts(["rte", "cola"])), card_text(facts(["rte", "cola"])))

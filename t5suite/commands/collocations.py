@@ -5,7 +5,7 @@ t5suite corpus collocations corpus --output_file collocations.jsonl
 
 from pathlib import Path
 
-from t5suite.commands.shared import add_json_flag, print_json
+from t5suite.commands.shared import add_json_flag, print_json, show_text
 from t5suite.errors import ConfigError
 
 HELP = "find the collocations of a built corpus, for --mask_units pmi"
@@ -59,7 +59,7 @@ def collocations(arguments) -> None:
         return
     print(f"{len(table)} collocations of {len(tokens_P)} tokens in {arguments.output_file}")
     for row in strongest:
-        print(f"  {row['pmi']:6.2f}  {row['count']:7}  {row['text']}")
+        show_text(f"  {row['pmi']:6.2f}  {row['count']:7}  {row['text']}")
 
 
 def _row(tokenizer, ids, count, pmi) -> dict:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from t5suite.commands.collocations import EXAMPLE, HELP, collocation_flags, collocations
 from t5suite.commands.early_checks import check_place
-from t5suite.commands.shared import add_json_flag, note, print_json
+from t5suite.commands.shared import add_json_flag, note, print_json, show_text
 from t5suite.errors import ConfigError
 from t5suite.lookup import find
 
@@ -239,7 +239,7 @@ def _show_store(store, tokenizer, arguments) -> None:
         else:
             print(f"\nblock {example['block']} of {split}")
             for name, text in texts.items():
-                print(f"  {name:<8}  {text}")
+                show_text(f"  {name:<8}  {text}")
 
 
 def _print_corpus(store, as_json: bool, blocks: dict | None = None) -> None:

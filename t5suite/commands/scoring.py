@@ -11,6 +11,7 @@ from t5suite.commands.shared import (
     print_json,
     read_rows,
     role_of,
+    show_text,
 )
 from t5suite.errors import ConfigError, DataError
 
@@ -46,7 +47,7 @@ def preview(arguments) -> None:
             if arguments.json:
                 print_json({"row": i, "inputs": example.inputs, "targets": example.targets})
             else:
-                print(f"row {i}\n  inputs   {example.inputs}\n  targets  {example.targets}")
+                show_text(f"row {i}\n  inputs   {example.inputs}\n  targets  {example.targets}")
     if not any(examples[:limit]):
         note("no examples come of these rows")
 

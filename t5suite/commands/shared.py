@@ -9,6 +9,7 @@ import sys
 
 from t5suite.errors import DataError
 from t5suite.lookup import find
+from t5suite.redaction import printable
 
 ROLES = ("train", "validation", "test")
 
@@ -32,11 +33,17 @@ def add_data_dir_flag(parser) -> None:
 
 
 def print_json(value) -> None:
-    print(json.dumps(value, ensure_ascii=False, allow_nan=False))
+    """One line; what could steer a terminal is escaped, as JSON does by itself with half of it."""
+    show_text(json.dumps(value, ensure_ascii=False, allow_nan=False))
+
+
+def show_text(text: str, file=None) -> None:
+    """Prints text that may hold anything."""
+    print(printable(text), file=file)
 
 
 def note(message: str) -> None:
-    print(f"note: {message}", file=sys.stderr)
+    show_text(f"note: {message}", sys.stderr)
 
 
 def role_of(task, split: str) -> str:

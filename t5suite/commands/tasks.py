@@ -5,7 +5,7 @@ t5suite tasks --benchmark super_glue --dataset_name copa
 
 import json
 
-from t5suite.commands.shared import ROLES, add_json_flag, add_task_flags, print_json
+from t5suite.commands.shared import ROLES, add_json_flag, add_task_flags, print_json, show_text
 from t5suite.lookup import find
 
 
@@ -115,7 +115,7 @@ def _print_task(task) -> None:
     }
     print(f"{task.benchmark}/{task.name}")
     for name, value in lines.items():
-        print(f"  {name:<8}  {value}")
+        show_text(f"  {name:<8}  {value}")
 
 
 def example_row(task) -> dict:

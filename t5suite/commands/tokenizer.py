@@ -6,7 +6,7 @@ t5suite tokenizer train --type unigram --input articles.jsonl.gz --vocab_size 32
 import sys
 import time
 
-from t5suite.commands.shared import add_json_flag, note, print_json
+from t5suite.commands.shared import add_json_flag, note, print_json, show_text
 from t5suite.data.tokenizers.training import SETTINGS_OF, TRAINERS, TokenizerSettings, train_files
 from t5suite.errors import ConfigError
 
@@ -124,5 +124,5 @@ def _print_report(report: dict) -> None:
         "seconds": report["seconds"],
     }
     for name, value in lines.items():
-        print(f"{name:<8}  {value}")
+        show_text(f"{name:<8}  {value}")
     sys.stdout.flush()

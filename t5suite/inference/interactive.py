@@ -16,6 +16,7 @@ import sys
 from t5suite.errors import DataError
 from t5suite.inference.rows import Row
 from t5suite.inference.running import Job
+from t5suite.redaction import printable, redacted
 
 PROMPT = "input"
 
@@ -43,10 +44,10 @@ def converse(job: Job, predictor, read=None, write=print, as_json: bool = False)
         try:
             line = job.lines([job.request(row)], predictor)[0]
         except DataError as error:
-            print(f"error: {error}", file=sys.stderr)
+            print(printable(redacted(f"error: {error}")), file=sys.stderr)
             continue
         for text in [json.dumps(line, ensure_ascii=False)] if as_json else shown(line):
-            write(text)
+            write(printable(text))
         answered += 1
 
 

@@ -17,6 +17,7 @@ import os
 from pathlib import Path
 
 from t5suite.errors import ConfigError, DataError
+from t5suite.redaction import printable
 from t5suite.runs import read_json, write_json
 
 PROGRESS_SUFFIX = ".progress.json"
@@ -167,7 +168,7 @@ class StreamOutput:
 
     def append(self, lines: list[dict], rows: int, digest: str) -> None:
         """Writes the answers of a window."""
-        self.stream.write(b"".join(map(as_line, lines)).decode("utf-8"))
+        self.stream.write(printable(b"".join(map(as_line, lines)).decode("utf-8")))
         self.stream.flush()
 
     def finish(self, rows: int, digest: str) -> None:

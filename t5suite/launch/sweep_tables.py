@@ -11,6 +11,7 @@ import time
 from collections import Counter
 
 from t5suite.launch.summaries import best_groups, shown
+from t5suite.redaction import printable, redacted
 
 SECONDS_BETWEEN_TABLES = 1.0
 # Trials that the live table shows; the table at the end shows all.
@@ -33,10 +34,11 @@ class SweepView:
 
     def __enter__(self) -> "SweepView":
         if self.stream.isatty():
-            from rich.console import Console
             from rich.live import Live
 
-            self.live = Live(console=Console(file=self.stream), auto_refresh=False, transient=True)
+            from t5suite.terminal import Terminal
+
+            self.live = Live(console=Terminal(file=self.stream), auto_refresh=False, transient=True)
             self.live.start()
         return self
 
@@ -46,7 +48,7 @@ class SweepView:
 
     def say(self, text: str) -> None:
         """Tells an event."""
-        line = f"{time.strftime('%H:%M:%S')} {text}"
+        line = printable(redacted(f"{time.strftime('%H:%M:%S')} {text}"))
         if self.live is not None:
             from rich.text import Text
 
@@ -135,9 +137,9 @@ def cell_text(value) -> str:
 
 def print_results(summary: dict) -> None:
     """The results of a sweep: all trials, means over seeds where there are some, the best trial and its command."""
-    from rich.console import Console
+    from t5suite.terminal import Terminal
 
-    console = Console() if sys.stdout.isatty() else Console(width=FILE_WIDTH)
+    console = Terminal() if sys.stdout.isatty() else Terminal(width=FILE_WIDTH)
     console.print(table_of(summary))
     if summary["groups"]:
         console.print(group_table(summary))

@@ -15,7 +15,7 @@ from t5suite.files import whole_file
 from t5suite.model_cards import machine, sections
 from t5suite.model_cards.facts import CardFacts
 from t5suite.model_cards.metadata import card_data
-from t5suite.redaction import redacted
+from t5suite.redaction import printable, redacted
 
 CARD = "README.md"
 # Pictures that a run may leave beside its card, and what they show.
@@ -59,6 +59,6 @@ def card_text(facts: CardFacts, pictures: Sequence[str] = ()) -> str:
         *machine.machine(facts),
         *sections.limits(facts),
     ]  # fmt: skip
-    text = redacted(f"---\n{card_data(facts).to_yaml()}\n---\n\n" + "\n".join(lines))
+    text = printable(redacted(f"---\n{card_data(facts).to_yaml()}\n---\n\n" + "\n".join(lines)))
     ModelCard(text)  # reads back what it says, the index too
     return text

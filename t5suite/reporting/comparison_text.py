@@ -4,11 +4,12 @@
 """
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
+from t5suite.redaction import printable
 from t5suite.reporting.cells import NOTHING, points
 from t5suite.reporting.markdown import escaped, table
+from t5suite.terminal import Terminal
 
 WIDTH = 118
 DIRECTIONS = {"lost": "right in A, not in B", "gained": "right in B, not in A"}
@@ -22,7 +23,7 @@ def json_lines(found: dict) -> list[dict]:
 
 def print_comparison(found: dict, most_flips: int) -> None:
     """A table of scores, then the flips, at most so many each way and task."""
-    console = Console(width=None if Console().is_terminal else WIDTH, markup=False, emoji=False, highlight=False)
+    console = Terminal(width=None if Terminal().is_terminal else WIDTH, markup=False, emoji=False, highlight=False)
     console.print(f"A: {found['a']}\nB: {found['b']}")
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in HEADER:
@@ -102,7 +103,7 @@ def comparison_markdown(found: dict, most_flips: int) -> str:
         lines += table(["row", "input", "target", "A", "B"], rows)
         if len(flips) > most_flips:
             lines += [f"{len(flips) - most_flips} more.", ""]
-    return "\n".join(lines).rstrip() + "\n"
+    return printable("\n".join(lines).rstrip()) + "\n"
 
 
 HEADER = ["task", "metric", "A", "B", "B - A", "95 % interval", "p (bootstrap)", "p McNemar (A/B)", "rows"]

@@ -4,6 +4,7 @@
 # glue: rte, cola
 """
 
+from t5suite.redaction import printable
 from t5suite.reporting.cells import NOTHING, RATES, interval, points, short_number, significant
 
 
@@ -18,7 +19,7 @@ def markdown(data: dict, plots=()) -> str:
     for sweep in data["sweeps"]:
         lines += _sweep(sweep)
     lines += _speed(data) + _commands(data) + _method(data)
-    return "\n".join(lines).rstrip() + "\n"
+    return printable("\n".join(lines).rstrip()) + "\n"
 
 
 def summary(data: dict) -> str:

@@ -12,11 +12,11 @@ import math
 
 import numpy as np
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from transformers import Seq2SeqTrainingArguments
 
 from t5suite.redaction import redacted_value
+from t5suite.terminal import Terminal
 from t5suite.training.steps import update_size
 
 PAIRS = 3
@@ -40,7 +40,7 @@ def print_dry_run(settings: dict, changed: dict, data, tokenizer, lengths, args)
       changed: the settings that are not at their defaults.
       data: `fine_tuning.Data`.
     """
-    console = Console(width=118)
+    console = Terminal(width=118)
     print_settings(console, settings, changed)
     _print_pairs(console, data)
     figures = {"lengths": {}, "steps": None}

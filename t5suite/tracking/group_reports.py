@@ -8,9 +8,9 @@ them.
 """
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
+from t5suite.terminal import Terminal
 from t5suite.training.eval_results import Report
 from t5suite.training.eval_sets import EvalSet
 
@@ -31,7 +31,7 @@ def group_scores(report: Report, eval_sets: list[EvalSet]) -> dict:
 
 def print_groups(groups: dict, file=None) -> None:
     """A table of each task and column that has few enough values to be read."""
-    console = Console(file=file)
+    console = Terminal(file=file)
     for name, tables in groups.items():
         for column, scores in tables.items():
             if len(scores) > MOST_SHOWN:

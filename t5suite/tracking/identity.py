@@ -1,13 +1,16 @@
 """What a run is called, and where it belongs, in every tracker.
 
     >>> identity = Identity("glue-rte-t5-small", group="learning rates", tags=("rte", "small"))
-    >>> identity.described()["tags"]
+    >>> identity.described(Path("runs/a"), "4f2a")["tags"]
     ['rte', 'small']
 
 Trackers have words of their own for the same things: W&B and Trackio say project and group, Aim says experiment.
 """
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from t5suite.redaction import redacted_value
 
 PROJECT = "t5suite"
 AIM_REPO = "./aim_repo"
@@ -33,6 +36,7 @@ class Identity:
     experiment: str | None = None
     aim_repo: str = AIM_REPO
 
-    def described(self) -> dict:
-        """As JSON values."""
-        return {**asdict(self), "tags": list(self.tags)}
+    def described(self, directory: Path, run_id: str) -> dict:
+        """As JSON values without secrets: what every tracker is told of the run in a directory besides its settings."""
+        named = {"name": self.name or directory.name, "named": bool(self.name), "run_id": run_id}
+        return redacted_value({**asdict(self), **named})

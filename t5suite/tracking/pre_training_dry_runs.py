@@ -6,10 +6,10 @@
 
 import numpy as np
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from t5suite.data.text.documents import bundled_text, read_documents
+from t5suite.terminal import Terminal
 from t5suite.tracking.dry_runs import print_settings
 from t5suite.training.monitoring.progress import short_number
 from t5suite.training.monitoring.throughput import forward_flops
@@ -21,7 +21,7 @@ def print_dry_run(settings: dict, changed: dict, model, tokenizer, collator, arg
 
     Steps are None where passes over the text decide them: the text would have to be read.
     """
-    console = Console(width=118)
+    console = Terminal(width=118)
     print_settings(console, settings, changed)
     figures = {
         "parameters": sum(p.numel() for p in model.parameters()),

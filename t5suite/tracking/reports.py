@@ -10,13 +10,13 @@ import math
 from pathlib import Path
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from t5suite.data.formats.from_settings import rows_stay
 from t5suite.data.jsonl import without_nan, write_jsonl
 from t5suite.model_cards.fine_tuned import write_fine_tuned_card
 from t5suite.runs import RESULTS, read_results, write_json
+from t5suite.terminal import Terminal
 from t5suite.tracking.glossary import one_line
 from t5suite.tracking.group_reports import group_scores, print_groups
 from t5suite.tracking.hints import give_hints, warn_of_changed_files
@@ -151,7 +151,7 @@ def print_results(results: dict, title: str, is_main: bool = True) -> dict:
     table.add_column("metrics")
     for name, metrics in results["tasks"].items():
         table.add_row(name, "  ".join(f"{metric} {format_points(value)}" for metric, value in metrics.items()))
-    console = Console()
+    console = Terminal()
     if not results["tasks"]:
         print_lines(console, title, NO_SCORES)
         return results
@@ -173,12 +173,12 @@ def print_checkpoint_table(scores: dict[int, dict[str, float]], title: str) -> N
     for step, by_task in scores.items():
         cells = [format_points(by_task.get(task, math.nan)) + ("*" if best[task] == step else " ") for task in tasks]
         table.add_row(str(step), *cells)
-    Console().print(table)
+    Terminal().print(table)
 
 
 def print_table(report: Report, eval_sets: list[EvalSet], results: dict, title: str, file=None) -> None:
     """Task, split, rows, metrics, rates and seconds, as a table on the terminal (plain text elsewhere)."""
-    console = Console(file=file, width=None if (file is None and Console().is_terminal) else 118)
+    console = Terminal(file=file, width=None if (file is None and Terminal().is_terminal) else 118)
     if not eval_sets:
         print_lines(console, title, NO_SCORES)
         return
@@ -195,19 +195,19 @@ def print_table(report: Report, eval_sets: list[EvalSet], results: dict, title: 
     print_averages(console, results["averages"])
 
 
-def print_lines(console: Console, *lines: str) -> None:
+def print_lines(console: Terminal, *lines: str) -> None:
     """Lines as they stand: brackets in a path are no markup, and what is long is not broken."""
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def print_averages(console: Console, averages: dict[str, float]) -> None:
+def print_averages(console: Terminal, averages: dict[str, float]) -> None:
     """A line for each."""
     for name, value in averages.items():
         console.print(f"{average_title(name)}: {format_points(value)}", highlight=False)
 
 
-def print_meanings(console: Console, eval_sets: list[EvalSet], report: Report) -> None:
+def print_meanings(console: Terminal, eval_sets: list[EvalSet], report: Report) -> None:
     """A line below the table for what its columns and notes do not say by themselves."""
     results = [report.results[eval_set.name] for eval_set in eval_sets]
     columns = {

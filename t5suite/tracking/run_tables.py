@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from t5suite.constants import DATASET_VALS, MIXTURES
 from t5suite.errors import DataError
 from t5suite.launch.results import task_figure
 from t5suite.runs import MANIFEST, RESULTS, read_manifest, read_results, tasks_named
+from t5suite.terminal import Terminal
 from t5suite.tracking.glossary import one_line
 
 RATES = ("invalid_rate",)
@@ -91,7 +91,7 @@ def averages_of_runs(runs: list[RunResults]) -> dict[str, float]:
 
 def print_run_table(runs: list[RunResults]) -> None:
     """The rows and averages as a table on standard output."""
-    console = Console(width=None if Console().is_terminal else 118)
+    console = Terminal(width=None if Terminal().is_terminal else 118)
     rows = rows_of_runs(runs)
     names = {row["run"]: row["run"] for row in rows}
     if any(len(name) > LONGEST_RUN for name in names):

@@ -14,6 +14,7 @@ A step has its rows in the room of its evaluation: `samples/<task>`, and `final_
 import json
 from pathlib import Path
 
+from t5suite.redaction import printable
 from t5suite.tracking.metric_lines import MetricLines
 
 SAMPLES = "samples.jsonl"
@@ -84,9 +85,9 @@ def result_rows(results: dict) -> list[list]:
 
 def as_text(value: dict) -> str:
     """A JSON value as Markdown."""
-    return "```json\n" + json.dumps(value, indent=2, ensure_ascii=False) + "\n```"
+    return "```json\n" + printable(json.dumps(value, indent=2, ensure_ascii=False)) + "\n```"
 
 
 def _cell(value) -> str:
     text = "" if value is None else str(value)
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\r", " ").replace("\n", "<br>")
+    return printable(text.replace("\\", "\\\\").replace("|", "\\|").replace("\r", " ").replace("\n", "<br>"))

@@ -11,6 +11,7 @@ Samples, results, settings and the manifest are texts there (Markdown); a resume
 import os
 from pathlib import Path
 
+from t5suite.redaction import redacted_value
 from t5suite.runs import MANIFEST, METRICS, RESULTS, read_json
 from t5suite.tracking.event_files import EventFile, last_step
 from t5suite.tracking.identity import Identity
@@ -34,8 +35,7 @@ class TensorBoardTracker:
         assert tensorboard
         elsewhere = os.environ.get("TENSORBOARD_LOGGING_DIR")
         self._directory, self._last = directory, 0
-        self._about = {**identity.described(), "name": identity.name or directory.name, "run_id": run_id}
-        self._settings = settings
+        self._about, self._settings = identity.described(directory, run_id), redacted_value(settings)
         self._folder = Path(elsewhere) / f"{directory.name}-{run_id}" if elsewhere else directory / "tensorboard"
         self._events = None
 

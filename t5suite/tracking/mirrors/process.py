@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from t5suite.errors import EXIT_BAD_CONFIGURATION, EXIT_FINISHED, EXIT_IO
+from t5suite.redaction import printable, redacted
 from t5suite.runs import MANIFEST, METRICS, read_json
 from t5suite.tracking.metric_lines import MetricLines
 from t5suite.tracking.mirrors.aim import AimRun
@@ -68,7 +69,7 @@ def main(argv) -> int:
         with lock(folder):
             mirror(directory, name, Commands(), lambda **told: print(*told.values(), flush=True))
     except Exception as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(printable(redacted(f"error: {error}")), file=sys.stderr)
         return EXIT_IO
     return EXIT_FINISHED
 

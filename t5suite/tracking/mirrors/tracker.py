@@ -58,9 +58,8 @@ class MirrorTracker:
         if not self.wanted():
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        setup = {**identity.described(), "run_id": run_id, "config": redacted_value(settings)}
-        setup |= {"name": identity.name or self.directory.name, "named": bool(identity.name)}
-        write_json(self.folder / SETUP_FILE, setup)
+        setup = identity.described(self.directory, run_id)
+        write_json(self.folder / SETUP_FILE, {**setup, "config": redacted_value(settings)})
         self._process = self._start()
         self._listener = threading.Thread(target=self._listen, name=name, daemon=True)
         self._listener.start()

@@ -14,6 +14,7 @@ import threading
 from pathlib import Path
 
 from t5suite.errors import EXIT_FINISHED, EXIT_IO, EXIT_PREEMPTED
+from t5suite.redaction import printable, redacted
 from t5suite.runs import MANIFEST, METRICS, read_json
 from t5suite.tracking.identity import PROJECT
 from t5suite.tracking.metric_lines import MetricLines
@@ -118,6 +119,9 @@ class WandbRows:
 
 def start(wandb, directory: Path, setup: dict, offline: bool):
     """`wandb.init` with settings under which it asks nothing, prints nothing, and ends in bounded time."""
+    for name in ("PROJECT", "ENTITY", "NAME", "NOTES", "RUN_GROUP", "TAGS", "JOB_TYPE"):  # which wandb reads, too
+        if os.environ.get(f"WANDB_{name}"):
+            os.environ[f"WANDB_{name}"] = redacted(os.environ[f"WANDB_{name}"])
     settings = {
         "init_timeout": INIT_SECONDS,
         "finish_timeout": FINISH_SECONDS,
@@ -247,7 +251,7 @@ def _by_hand(directory: Path) -> int:
         with lock(directory / FOLDER):
             mirror(directory, Commands(), lambda **told: print(*told.values(), flush=True))
     except Exception as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(printable(redacted(f"error: {error}")), file=sys.stderr)
         return EXIT_IO
     return EXIT_FINISHED
 

@@ -12,10 +12,10 @@ import math
 from pathlib import Path
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from t5suite.launch.sweep_tables import best_lines
+from t5suite.terminal import Terminal
 from t5suite.tracking.sweeps.importance import importances
 from t5suite.tracking.sweeps.plots import draw_plots, group_label, wrapped
 from t5suite.tracking.sweeps.records import Sweep, Trial, is_number
@@ -36,7 +36,7 @@ def rows_of_sweep(sweep: Sweep) -> list[dict]:
 
 def print_sweep(sweep: Sweep) -> None:
     """The trials, the best of them with its command, and a grid's means."""
-    console = Console(width=None if Console().is_terminal else WIDTH, markup=False, emoji=False, highlight=False)
+    console = Terminal(width=None if Terminal().is_terminal else WIDTH, markup=False, emoji=False, highlight=False)
     console.print(_trials_table(sweep))
     for trial in sweep.trials:
         if trial.why:
