@@ -254,15 +254,18 @@ class SearchesTest(SweepTest):
 
 
 class FailuresTest(SweepTest):
-    def test_failed_trials_are_recorded_and_the_sweep_goes_on(self):
-        parameters = {"exit_code": {"values": [0, 1, 70, 78, -9]}, "fail_at": {"value": 3}}
+    def test_failed_trials_are_recorded_and_the_sweep_goes_on_and_resumes_with_those_that_others_killed(self):
+        parameters = {"exit_code": {"values": [0, 1, 70, 78, -9, 137]}, "fail_at": {"value": 3}, "steps": {"value": 3}}
         text = self.sweep(self.write(sweep_file(method="grid", parameters=parameters)))
         records = self.summary()["trials"]
-        self.assertEqual([record["state"] for record in records], ["complete"] + ["failed"] * 4)
-        self.assertEqual([record["exit_code"] for record in records], [0, 1, 70, 78, 247])
-        self.assertEqual([record["last_step"] for record in records], [2] * 5)
+        self.assertEqual([record["state"] for record in records], ["complete"] + ["failed"] * 4 + ["preempted"])
+        self.assertEqual([record["exit_code"] for record in records], [0, 1, 70, 78, 247, 137])
+        self.assertEqual([record["last_step"] for record in records], [2] * 6)
         self.assertIn("exit code 78: bad configuration", text)
         self.assertEqual(self.summary()["best"], 0)
+        self.sweep(self.file, "--resume")
+        starts = [[int(step) for step, *_ in self.starts(folder)] for folder in self.trials()]
+        self.assertEqual(starts, [[0]] * 5 + [[0, 2]])
 
     def test_a_configuration_that_the_first_trial_refuses_ends_the_sweep(self):
         parameters = {"exit_code": {"values": [78, 1]}, "fail_at": {"value": 1}}

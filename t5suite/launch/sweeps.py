@@ -45,6 +45,8 @@ MAX_STARTS = 20
 SECONDS_TO_END = 5.0
 SECONDS_BETWEEN_LOOKS = 0.1
 SECONDS_BETWEEN_CLAIMS = 2.0
+# Exit codes of a trial that somebody else ended: minus the signal, or 128 and the signal where a launcher tells of it.
+LOST = [sign for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP) for sign in (-number, 128 + number)]
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
 
@@ -294,6 +296,11 @@ class Sweep:
             self.write_summary()
         elif code == EXIT_FINISHED:
             self._finished(slot, facts, has_values=bool(points))
+        elif code in LOST and again:
+            # It stays this process's, which does not start it again: what killed it (the memory) may do so at once.
+            self.store.note(claim, **facts, state="preempted", process=None)
+            self._say(f"{name}: {describe_exit(code)} by others; --resume goes on with it ({self._log(claim.number)})")
+            self.write_summary()
         else:
             why = describe_exit(code) + ("" if again else f", {MAX_STARTS} times")
             self._failed(claim, facts, why, diverged=code == EXIT_NUMERICS)
