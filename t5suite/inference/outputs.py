@@ -17,6 +17,7 @@ import os
 from pathlib import Path
 
 from t5suite.errors import ConfigError, DataError
+from t5suite.files import named_errors
 from t5suite.redaction import printable
 from t5suite.runs import read_json, write_json
 
@@ -85,9 +86,10 @@ class ResumableOutput:
           digest: of the input up to there.
         """
         self._begin()
-        self._file.write(b"".join(map(as_line, lines)))
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        with named_errors(self.path):
+            self._file.write(b"".join(map(as_line, lines)))
+            self._file.flush()
+            os.fsync(self._file.fileno())
         self._write_progress(rows, digest, finished=False)
 
     def finish(self, rows: int, digest: str) -> None:

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 from t5suite.errors import ConfigError
+from t5suite.files import named_errors
 from t5suite.launch.sweep_plans import SweepPlan
 from t5suite.yaml_files import read_yaml
 
@@ -49,13 +50,14 @@ def _write_once(path: Path, plan: SweepPlan) -> None:
         return
     temporary = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.tmp")
     text = plan.text or yaml.safe_dump(plan.content, sort_keys=False, allow_unicode=True)
-    temporary.write_text(text, encoding="utf-8")
     try:
+        with named_errors(path, temporary):
+            temporary.write_text(text, encoding="utf-8")
         os.link(temporary, path)
     except FileExistsError:
         pass
     finally:
-        temporary.unlink()
+        temporary.unlink(missing_ok=True)
 
 
 def changes_between(there, here, path: str = "") -> list[str]:
