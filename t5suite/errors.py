@@ -120,8 +120,9 @@ def os_error_text(error: OSError) -> str:
     if error.errno is None or not error.strerror:
         return str(error) or type(error).__name__
     place = f"{os.fspath(error.filename)}: " if isinstance(error.filename, (str, os.PathLike)) else ""
+    wanted = f" ({error.bytes_wanted:,} bytes wanted)" if getattr(error, "bytes_wanted", None) else ""
     cure = CURES.get(errno.errorcode.get(error.errno, ""))
-    return f"{place}{error.strerror}" + (f"; {cure}" if cure else "")
+    return f"{place}{error.strerror}{wanted}" + (f"; {cure}" if cure else "")
 
 
 def discard_output() -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from t5suite.redaction import redacted
 
+# Neither status nor diff writes the checkout's index.
+GIT = ("git", "--no-optional-locks", "-c", "diff.autoRefreshIndex=false")
 # Of a diff, characters that are kept; of files that git does not know, how many are named.
 LARGEST_DIFF, MOST_FILES = 1_000_000, 100
 PACKAGES = (
@@ -44,7 +46,7 @@ def git_commit() -> dict | None:
     folder = Path(__file__).parent
 
     def git(*words):
-        done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=20)
+        done = subprocess.run([*GIT, "-C", str(folder), *words], capture_output=True, text=True, timeout=20)
         return done.stdout.strip() if done.returncode == 0 else None
 
     try:
@@ -65,7 +67,7 @@ def code_changes(folder=None) -> tuple[str, list[str]] | None:
     folder = folder if folder.is_dir() else folder.parent
 
     def git(*words):
-        command = ["git", "-C", str(folder), "-c", "core.quotepath=off", *words]
+        command = [*GIT, "-C", str(folder), "-c", "core.quotepath=off", *words]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=20)
         return done.stdout if done.returncode == 0 else None
 

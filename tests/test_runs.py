@@ -15,6 +15,7 @@ from unittest import mock
 
 from absl.testing import absltest, parameterized
 
+import fine_tune_t5
 import t5suite.tracking.trackers as trackers_module
 from t5suite.data.jsonl import write_jsonl
 from t5suite.errors import ConfigError, DataError, run_command
@@ -226,6 +227,18 @@ class FilesTest(parameterized.TestCase):
         self.assertEqual(os.listdir(path.parent), [name])
         if name != "metrics.jsonl":
             self.assertEqual(path.read_bytes(), b"before")
+
+    def test_a_final_model_that_does_not_fit_is_named_with_its_bytes_and_leaves_nothing(self):
+        directory = folder() / "run"
+        flags = (
+            "mini.yaml --max_steps 1 --eval_strategy no --save_strategy no --use_cpu --disable_tqdm True --report_to none "
+            "--max_train_samples 8 --max_eval_samples 4 --per_device_train_batch_size 4 "
+            "--config_overrides d_model=16,d_kv=8,d_ff=16,num_layers=1,num_heads=2"
+        ) + f" --output_dir {directory}"
+        with full_disk(40_000), redirect_stderr(io.StringIO()) as said:
+            self.assertEqual(run_command(fine_tune_t5.main, flags.split()), 74)
+        self.assertRegex(said.getvalue(), rf"error: {directory}/\S*model.safetensors: .*[\d,]+ bytes wanted")
+        self.assertEmpty([name for name in os.listdir(directory) if "model" in name])
 
     def test_a_file_is_on_the_disk_before_it_has_its_name_and_the_name_before_writing_ends(self):
         path, calls = folder() / "a.json", []

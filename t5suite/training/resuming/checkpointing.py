@@ -37,6 +37,7 @@ from t5suite.training.checkpoints import (
     restore_random_state,
     rotate,
     save_state,
+    settle,
     write_json,
 )
 from t5suite.training.checkpoints.committing import sync_files, sync_folder
@@ -164,7 +165,14 @@ class Checkpointing(HubUploads):
         folder = Path(output_dir or self.args.output_dir)
         new = folder / NEW_MODEL
         self.ranks.together(shutil.rmtree, new, ignore_errors=True)
-        self.save_model(str(new), _internal_call=True)
+        records = {}
+        try:
+            with recorded_weights(new, records):  # whose errors name file and bytes
+                self.save_model(str(new), _internal_call=True)
+            settle(records)
+        except BaseException:
+            shutil.rmtree(new, ignore_errors=True)
+            raise
         self.ranks.barrier()
         self.ranks.together(_move_into_place, new, folder)
 
