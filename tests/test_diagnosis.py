@@ -187,7 +187,10 @@ class CodeTest(absltest.TestCase):
 
     def test_the_diff_has_the_changes_without_secrets_and_names_unknown_files(self):
         root = self.checkout()
+        index = (root / ".git" / "index").read_bytes()
+        os.utime(root / "code.py", (1, 1))
         self.assertEqual(provenance.code_changes(root), ("", []))
+        self.assertEqual((root / ".git" / "index").read_bytes(), index, "the checkout's index was written")
         (root / "code.py").write_text(f"a = 2\ntoken = '{SECRET}'\n")
         (root / "new.py").write_text("b = 1\n")
         diff, untracked = provenance.code_changes(root)
