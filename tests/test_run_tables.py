@@ -15,6 +15,7 @@ def finished_run(benchmark, tasks, data=None, **more):
     directory = Path(tempfile.mkdtemp())
     (directory / "results.json").write_text(json.dumps({"tasks": tasks, "averages": {}}))
     manifest = {
+        "run_id": "4f2a",
         "settings": {"benchmark": benchmark},
         "data": data or {},
         "marks": {},

@@ -121,10 +121,8 @@ def read_arrays(place: Path) -> TokenArrays | None:
         if sums != {name: _crc32(place / name) for name in sums}:
             return None
         parts = {name.removesuffix(".npy"): _mapped(place / name) for name in sums}
-        return TokenArrays(**{
-            name: Ragged(parts[f"{name}.values"], parts[f"{name}.offsets"])
-            for name in COLUMNS if f"{name}.values" in parts
-        })  # fmt: skip
+        columns = [name for name in COLUMNS if f"{name}.values" in parts]
+        return TokenArrays(**{name: Ragged(parts[f"{name}.values"], parts[f"{name}.offsets"]) for name in columns})
     except (OSError, ValueError, TypeError, LookupError):
         return None
 

@@ -112,8 +112,7 @@ class TokenStore:
             size = sum(files[name]["size"] for name in unchecked) / 1e9
             logger.info("%s: comparing the SHA-256 of %d files (%.1f GB), once", self.directory, len(unchecked), size)
             with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-                for _ in pool.map(lambda name: _check_file(self.directory / name, files[name], True), unchecked):
-                    pass
+                list(pool.map(lambda name: _check_file(self.directory / name, files[name], True), unchecked))
             try:
                 write_json(note, changed_at)
             except OSError as error:
