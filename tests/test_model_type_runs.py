@@ -122,7 +122,12 @@ class ModelTypeTest(parameterized.TestCase):
         )
         flags = [*SETTINGS, "--use_cpu", "--disable_tqdm=True", f"--train_file={text}", "--inputs_length=48"]
         flags = [flag for flag in flags if "max_train_samples" not in flag]
-        flags += [f"--config_name={configured('t5gemma2')}", f"--tokenizer_name={BUNDLED_MODEL}", "--learning_rate=1.0", "--schedule=constant"]
+        flags += [
+            f"--config_name={configured('t5gemma2')}",
+            f"--tokenizer_name={BUNDLED_MODEL}",
+            "--learning_rate=1.0",
+            "--schedule=constant",
+        ]
         results = pre_train_t5.main([*flags, f"--output_dir={place / 'whole'}"])
         best = json.loads((place / "whole/checkpoint-8/trainer_state.json").read_text())["best_global_step"]
         self.assertLess(best, 8)
