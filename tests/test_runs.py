@@ -18,7 +18,7 @@ from absl.testing import absltest, parameterized
 import fine_tune_t5
 import t5suite.tracking.trackers as trackers_module
 from t5suite.data.jsonl import write_jsonl
-from t5suite.errors import ConfigError, DataError, run_command
+from t5suite.errors import CheckpointError, ConfigError, DataError, run_command
 from t5suite.reporting.evaluations import evaluations_of
 from t5suite.reporting.run_files import read_run
 from t5suite.run_settings import public_settings
@@ -27,7 +27,7 @@ from t5suite.tracking.reports import print_finished
 from t5suite.tracking.run_tables import read_runs
 from t5suite.tracking.trackers import Trackers, tracker_names
 from t5suite.training.callbacks import StepLines
-from t5suite.training.checkpoints import checkpoint_to_resume, newest_checkpoint, resume_choice
+from t5suite.training.checkpoints import find_checkpoint, resume_choice
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.steps import owned
 
@@ -254,20 +254,12 @@ class FilesTest(parameterized.TestCase):
 
 
 class CheckpointTest(parameterized.TestCase):
-    @parameterized.parameters(None, "trainer_state.json", "model.safetensors", "optimizer.pt", "scheduler.pt")
-    def test_the_newest_complete_checkpoint_is_taken(self, leave_out):
-        directory = folder()
-        older = checkpoint(directory, 9)
-        newer = checkpoint(directory, 10, leave_out)
-        self.assertEqual(newest_checkpoint(directory), older if leave_out else newer)
-
-    def test_a_run_without_checkpoints_starts_afresh(self):
-        self.assertIsNone(checkpoint_to_resume(folder(), "auto"))
-
-    def test_a_named_checkpoint_must_be_complete(self):
-        broken = checkpoint(folder(), 3, "optimizer.pt")
-        with self.assertRaisesRegex(ConfigError, "optimizer.pt is missing"):
-            checkpoint_to_resume(broken.parent, str(broken))
+    @parameterized.parameters("trainer_state.json", "model.safetensors", "optimizer.pt", "scheduler.pt")
+    def test_a_checkpoint_of_hugging_face_s_must_be_complete(self, leave_out):
+        with self.assertRaisesRegex(CheckpointError, leave_out):
+            find_checkpoint(folder(), str(checkpoint(folder(), 3, leave_out)))
+        whole = checkpoint(folder(), 3)
+        self.assertEqual(find_checkpoint(folder(), str(whole)), whole)
 
     @parameterized.parameters(
         ("auto", None, "auto"), ("auto", "True", "auto"), ("auto", "False", "none"), ("none", "x", "x")

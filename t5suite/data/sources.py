@@ -100,15 +100,6 @@ def load_split(task: Task, role: str, split: str, options: DataOptions) -> Loade
     return loaded._replace(rows=merge_references(loaded.rows, by, task.entry["label_column_name"]))
 
 
-def has_split(task: Task, role: str, split: str, options: DataOptions) -> bool:
-    """Whether the source has the split, without reading it (the hub is believed to have what the registry says)."""
-    source = source_name(task, role, options)
-    if source in ("mirror", "bundled"):
-        root = Path(options.data_dir) if source == "mirror" else BUNDLED_DIR.parent
-        return bool(_mirror_files(root, task, split))
-    return True
-
-
 def load_file(task: Task, role: str, split: str, options: DataOptions) -> LoadedSplit:
     """A split replaced by one JSONL file."""
     return _read_rows(task, role, Path(options.file_for(role)))

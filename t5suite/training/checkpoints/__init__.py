@@ -14,11 +14,9 @@ damaged ones aside, and `rotation` deletes old ones. `naming` has the names of a
 
 from t5suite.training.checkpoints.committing import commit_checkpoint
 from t5suite.training.checkpoints.finding import (
-    checkpoint_to_resume,
     find_checkpoint,
     missing_part,
     named_checkpoint,
-    newest_checkpoint,
     newest_verified,
     resume_choice,
 )
@@ -26,7 +24,6 @@ from t5suite.training.checkpoints.manifests import MANIFEST_FILE, Manifest, dama
 from t5suite.training.checkpoints.naming import STATE_FILE, checkpoint_folder, checkpoint_step, checkpoints
 from t5suite.training.checkpoints.quarantine import set_aside
 from t5suite.training.checkpoints.rotation import (
-    KeepEveryCallback,
     checkpoints_to_delete,
     clean_leftovers,
     rotate,
@@ -44,12 +41,10 @@ from t5suite.training.checkpoints.weights import recorded_weights
 __all__ = [
     "MANIFEST_FILE",
     "STATE_FILE",
-    "KeepEveryCallback",
     "Manifest",
     "Record",
     "checkpoint_folder",
     "checkpoint_step",
-    "checkpoint_to_resume",
     "checkpoints",
     "checkpoints_to_delete",
     "clean_leftovers",
@@ -59,7 +54,6 @@ __all__ = [
     "load_state",
     "missing_part",
     "named_checkpoint",
-    "newest_checkpoint",
     "newest_verified",
     "random_state",
     "read_manifest",

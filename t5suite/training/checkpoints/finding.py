@@ -145,16 +145,6 @@ def missing_part(path: Path) -> str | None:
     return next((name for name in ("optimizer.pt", "scheduler.pt") if not (path / name).is_file()), None)
 
 
-def newest_checkpoint(output_dir) -> Path | None:
-    """The newest complete checkpoint; incomplete ones that are passed over are named in a warning."""
-    for path in reversed(checkpoints(output_dir)):
-        missing = missing_part(path)
-        if missing is None:
-            return path
-        logger.warning("%s is not complete (%s is missing or broken); an earlier one is used", path, missing)
-    return None
-
-
 def resume_choice(resume: str, resume_from_checkpoint: str | None) -> str:
     """`--resume`, or Hugging Face's `--resume_from_checkpoint` where that was given instead.
 
@@ -164,24 +154,3 @@ def resume_choice(resume: str, resume_from_checkpoint: str | None) -> str:
     if resume_from_checkpoint is None:
         return resume
     return {"true": "auto", "false": "none"}.get(str(resume_from_checkpoint).lower(), str(resume_from_checkpoint))
-
-
-def checkpoint_to_resume(output_dir, resume: str) -> Path | None:
-    """`--resume`: 'auto', 'none' or a checkpoint's path -> the checkpoint, or None for a fresh start.
-
-    Raises:
-      ConfigError: the path is no complete checkpoint.
-    """
-    if resume == "none":
-        return None
-    if resume == "auto":
-        return newest_checkpoint(output_dir)
-    path = Path(resume)
-    if not path.is_dir():
-        raise ConfigError(
-            f"--resume {resume!r}: choose auto, none or the path of a checkpoint; there is no such folder"
-        )
-    missing = missing_part(path)
-    if missing:
-        raise ConfigError(f"--resume {resume}: not a complete checkpoint ({missing} is missing or broken)")
-    return path

@@ -11,8 +11,6 @@ import os
 import shutil
 from pathlib import Path
 
-from transformers import TrainerCallback
-
 from t5suite.training.checkpoints.manifests import damage
 from t5suite.training.checkpoints.naming import (
     DELETING,
@@ -102,19 +100,3 @@ def checkpoints_to_delete(output_dir, limit: int | None, keep_every: int | None 
     rotated = [path for path in found if keep_every is None or checkpoint_step(path) % keep_every]
     deletable = [path for path in rotated if path != found[-1] and (best is None or path.name != Path(best).name)]
     return deletable[: max(0, len(rotated) - limit)]
-
-
-class KeepEveryCallback(TrainerCallback):
-    """Rotates checkpoints in place of the trainer, which would delete those at multiples of `keep_every`, too."""
-
-    def __init__(self, limit: int | None, keep_every: int):
-        self.limit = limit
-        self.keep_every = keep_every
-
-    def on_save(self, args, state, control, **kwargs):
-        """Deletes what is too old, once the new checkpoint is there."""
-        if not state.is_world_process_zero:
-            return
-        best = state.best_model_checkpoint
-        for path in checkpoints_to_delete(args.output_dir, self.limit, self.keep_every, best):
-            shutil.rmtree(path, ignore_errors=True)
