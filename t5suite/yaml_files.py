@@ -1,4 +1,4 @@
-"""YAML files as plain data, with the line of whatever is wrong.
+"""YAML and JSON files as plain data, with the line of whatever is wrong.
 
     >>> read_yaml("tasks.yaml").content
     {'mine': {'topics': {'prefix': 'topic: ', 'labels': ['sport', 'news']}}}
@@ -7,17 +7,29 @@
 
 Only YAML's own types are made: a tag such as `!!python/object/apply:os.system` is an unknown one, and nothing is run.
 What PyYAML takes without a word is refused here: a key that stands twice (it keeps the last value), a value that holds
-itself, and anchors that unfold to more values than any configuration has ("billion laughs").
+itself, anchors that unfold to more values than any configuration has ("billion laughs"), and numbers that are not
+what they look like: `010` is 8 to YAML 1.1, `10:12` is 612.
 """
 
+import json
+import os
+import re
 from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.errors import ConfigError
 
+# What transformers reads of a model's folder beside weights and vocabulary; each file is one table.
+MODEL_FILES = "config generation_config tokenizer_config special_tokens_map adapter_config".split()
+GENERATION_NUMBERS = (
+    "max_length max_new_tokens min_length min_new_tokens num_beams num_return_sequences temperature top_k top_p "
+    "repetition_penalty length_penalty no_repeat_ngram_size pad_token_id bos_token_id eos_token_id "
+    "decoder_start_token_id"
+).split()
 MAX_VALUES = 100_000
 MAX_DIGITS = 1000
 INTEGER_TAG = "tag:yaml.org,2002:int"
+NUMBER_TAGS = (INTEGER_TAG, "tag:yaml.org,2002:float")
 
 
 class YamlFile(NamedTuple):
@@ -53,6 +65,71 @@ def read_yaml(path) -> YamlFile:
     except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:
         # How PyYAML 6.0.3 fails at `!!bool x`, `!!timestamp x` and 2001-99-99.
         raise ConfigError(f"{path}: a value is not what its tag or form says ({error})") from None
+
+
+def read_json_text(text: str | bytes, place) -> object:
+    """JSON as plain data.
+
+    Args:
+      place: where it stands, for messages; the file's path, if it is one.
+
+    Raises:
+      ConfigError: it is not JSON, or a name stands twice in one of its tables.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=unique)
+    except json.JSONDecodeError as error:
+        line = f":{error.lineno}" if isinstance(place, Path) or error.lineno > 1 else ""
+        raise ConfigError(f"{place}{line}: not JSON ({error.msg} at column {error.colno})") from None
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, ConfigError) and isinstance(place, Path):
+            _find_repeat(text, place)
+        raise ConfigError(f"{place}: {error}") from None
+
+
+def check_model_files(flag: str, name: str) -> None:
+    """Refuses small files of a model's folder (or a configuration alone) that transformers 5.23 falls over, or passes
+    over without a word: a broken `generation_config.json` is as good as none to it.
+
+    Raises:
+      ConfigError: not JSON, no table, or a setting of generation that is no number; names the file.
+    """
+    path = Path(name)
+    for file in [path] if path.suffix == ".json" else [path / f"{part}.json" for part in MODEL_FILES]:
+        if not os.path.isfile(file):  # unlike Path.is_file, it takes a name that is too long for one that is not there
+            continue
+        content = read_json_text(file.read_bytes(), file)
+        if not isinstance(content, dict):
+            raise ConfigError(f"{flag} {name}: {file} holds a {type(content).__name__}, not a table of settings")
+        for key in GENERATION_NUMBERS if file.name == "generation_config.json" else ():
+            found = content.get(key)
+            values = found if isinstance(found, list) and key == "eos_token_id" else [found]
+            if any(isinstance(value, bool) or not isinstance(value, (int, float, type(None))) for value in values):
+                raise ConfigError(f"{flag} {name}: {file}: {key} is {found!r:.60}, not a number")
+
+
+def unique(pairs: list[tuple]) -> dict:
+    """A table of JSON, for `object_pairs_hook`.
+
+    Raises:
+      ConfigError: a name stands there twice.
+    """
+    table, names = dict(pairs), [name for name, _ in pairs]
+    if len(table) < len(names):
+        twice = next(name for name in table if names.count(name) > 1)
+        raise ConfigError(f"{twice!r} stands there for the second time")
+    return table
+
+
+def _find_repeat(text: str | bytes, place) -> None:
+    """Says of a name that stands twice in a JSON file on which line: YAML's reader, which knows lines, reads it too."""
+    import yaml
+
+    try:
+        text = text.decode("utf-8-sig", "replace") if isinstance(text, bytes) else text
+        _check(place, yaml.compose(text.replace("\t", " "), yaml.SafeLoader), {})
+    except yaml.YAMLError:  # not all of JSON is YAML: the message has no line then
+        return
 
 
 def _text(path) -> str:
@@ -102,6 +179,12 @@ def _check(path, node, sizes: dict) -> int:
 def _check_scalar(place: str, node) -> None:
     if node.tag == INTEGER_TAG and len(node.value) > MAX_DIGITS:
         raise ConfigError(f"{place}: a number of {len(node.value)} digits")
+    is_odd = node.tag in NUMBER_TAGS and ":" in node.value
+    if node.style is None and (is_odd or re.fullmatch(r"[-+]?0[0-9_]+", node.value)):
+        raise ConfigError(
+            f"{place}: {node.value}: YAML reads a number with a leading 0 as octal, one with a colon in base 60; write "
+            f"a plain number, or quote it: '{node.value}'"
+        )
     try:
         node.value.encode("utf-8")
     except UnicodeEncodeError as error:

@@ -119,7 +119,7 @@ class DeepSpeedFilesTest(parameterized.TestCase):
     def test_a_broken_file_is_named_with_its_line(self):
         path = Path(tempfile.mkdtemp()) / "ds.json"
         path.write_text('{\n  "zero_optimization": {,\n}')
-        with self.assertRaisesRegex(ConfigError, r"ds\.json:2: no JSON"):
+        with self.assertRaisesRegex(ConfigError, r"ds\.json:2: not JSON"):
             read_deepspeed(path)
         path.write_text("[]")
         with self.assertRaisesRegex(ConfigError, "expected an object"):

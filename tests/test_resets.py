@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import pickle
 import sys
 import tempfile
 from pathlib import Path
@@ -10,18 +11,19 @@ from unittest import mock
 import law_worker
 import torch
 from absl.testing import absltest, parameterized
+from later_flags import later_wins
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 import fine_tune_t5
 from t5suite.data.jsonl import read_jsonl
 from t5suite.data.samplers import shifted_order, shuffled_order
-from t5suite.errors import ConfigError
+from t5suite.errors import CheckpointError, ConfigError
 from t5suite.runs import open_run
 from t5suite.training.checkpoints import commit_checkpoint, load_state
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.flags.parser import parse_arguments
 from t5suite.training.limits import MaxMinutesCallback
-from t5suite.training.resuming import stream_positions
+from t5suite.training.resuming import resets, stream_positions
 from t5suite.training.resuming.resets import (
     RESETS,
     Position,
@@ -65,7 +67,7 @@ def make_trainer(output_dir, *argv, max_steps=8, batch_size=8):
              "--optimizer", "adamw", "--schedule", "linear", "--save_total_limit", "9"]  # fmt: skip
     return SuiteTrainer(
         model=worker.model,
-        args=parse_arguments((SuiteTrainingArguments,), [*flags, *argv])[0],
+        args=parse_arguments((SuiteTrainingArguments,), later_wins([*flags, *argv]))[0],
         train_dataset=Watched(worker.train_dataset),
         epoch_order=worker.epoch_order,
         collator=worker.data_collator,
@@ -212,6 +214,13 @@ class ResetTest(parameterized.TestCase):
 
 
 class StartTest(parameterized.TestCase):
+    @parameterized.parameters(b"", b"torn", pickle.dumps(Path("/")))
+    def test_a_stock_checkpoint_with_more_than_tensors_is_refused_by_name(self, content):
+        checkpoint = folder()
+        (checkpoint / "optimizer.pt").write_bytes(content)
+        with self.assertRaisesRegex(CheckpointError, f"{checkpoint}/optimizer.pt is torn, or holds Python objects"):
+            resets._load(checkpoint, "optimizer")
+
     def checkpoint(self, run, step, position=None):
         def write(folder, records):
             for name in ("trainer_state.json", "optimizer.json"):
@@ -295,8 +304,8 @@ FLAGS = ["--dataset_name", "sentiment", "--max_train_samples", "64", "--max_eval
 class ScriptTest(parameterized.TestCase):
     def test_an_extended_run_equals_a_longer_one(self):
         whole, grown = folder() / "run", folder() / "run"
-        expected = fine_tune_t5.main([*FLAGS, "--max_steps", "6", "--output_dir", str(whole)])
-        fine_tune_t5.main([*FLAGS, "--max_steps", "4", "--output_dir", str(grown)])
+        expected = fine_tune_t5.main(later_wins([*FLAGS, "--max_steps", "6", "--output_dir", str(whole)]))
+        fine_tune_t5.main(later_wins([*FLAGS, "--max_steps", "4", "--output_dir", str(grown)]))
         longer = [*FLAGS, "--max_steps", "6", "--output_dir", str(grown)]
         with self.assertRaisesRegex(ConfigError, "max_steps 4 there, 6 here.*or --extend"):
             fine_tune_t5.main(longer)
@@ -307,7 +316,7 @@ class ScriptTest(parameterized.TestCase):
         self.assertEqual(manifest["changes"][0]["changed"], {"max_steps": [4, 6]})
         self.assertEqual(fine_tune_t5.main([*longer, "--extend"]), expected)  # finished; nothing is trained again
         with self.assertRaisesRegex(ConfigError, "--max_steps 5 is less than the 6"):
-            fine_tune_t5.main([*FLAGS, "--max_steps", "5", "--output_dir", str(grown), "--extend"])
+            fine_tune_t5.main(later_wins([*FLAGS, "--max_steps", "5", "--output_dir", str(grown), "--extend"]))
 
     def test_a_budget_ends_a_run_as_its_steps_would(self):
         directory = folder() / "run"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from t5suite.errors import ConfigError, DataError
 from t5suite.lookup import closest, find
+from t5suite.yaml_files import check_model_files
 
 STANDARD_INPUT = "-"
 # How many processes there are, by whoever started them.
@@ -81,6 +82,7 @@ def check_model(flag: str, name: str) -> None:
         if not any(path for pattern in OF_MODELS for path in Path(name).glob(pattern)):
             lacks = "no config.json, no weights, no checkpoint-N"
             raise ConfigError(f"{flag} {name}: no model in this folder: {lacks}{_models_below(name)}")
+        check_model_files(flag, name)
     elif os.path.exists(name):
         raise ConfigError(f"{flag} {name}: a file; name the folder that the model lies in")
     elif not may_be_of_the_hub(name):

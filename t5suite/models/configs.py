@@ -40,6 +40,8 @@ LEGACY_KEYS = (
     *("rope_theta", "rope_scaling", "finetuning_task", "pruned_heads", "use_cache", "transformers_version"),
     *("custom_attention", "model_class", "model_class_args", "model_family", "_attn_implementation"),
 )
+# By the least value that a size or number of that name can have.
+SIZES = {0: re.compile(r"^(n|num)_|_(size|dim|layers)$"), 1: re.compile(r"^d_|(_heads|hidden_size)$")}
 # A T5's settings that transformers derives from another one, where nothing is said of them.
 DERIVED = {
     "feed_forward_proj": ("dense_act_fn", "is_gated_act"),
@@ -147,6 +149,9 @@ def _changed(make: type, settings: dict, changes: dict, config):
     for key in changes:
         if not hasattr(config, key):
             raise ConfigError(f"--config_overrides: no setting {key!r}; {suggestion(key, config.to_dict())}")
+        for least, names in SIZES.items():
+            if names.search(key) and isinstance(changes[key], (int, float)) and changes[key] < least:
+                raise ConfigError(f"--config_overrides {key}={changes[key]}: must be at least {least}")
     changes = {make.attribute_map.get(key, key): value for key, value in changes.items()}
     derived = {name for key, names in DERIVED.items() if key in changes for name in names}
     if "num_layers" in changes and settings.get("num_decoder_layers") == settings.get("num_layers"):

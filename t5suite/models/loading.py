@@ -13,6 +13,7 @@ import pickle
 from pathlib import Path
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import AutoTokenizer, T5Tokenizer
 from transformers.integrations import is_deepspeed_zero3_enabled
@@ -77,7 +78,7 @@ def load_tokenizer(name: str | None, revision=None, trust_remote_code: bool = Fa
     require(name, flag)
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, StrictDataclassError) as error:
         if is_adapter(name):
             raise ConfigError(
                 f"{flag}: the adapter {name!r} has no tokenizer; give its base's by --tokenizer_name"
@@ -273,7 +274,7 @@ def _random_weights(auto_class, config, options):
             model = random_model(auto_class, config, **options)
     except ConfigError:
         raise
-    except (ValueError, ImportError, TypeError, AttributeError, LookupError, AssertionError) as error:
+    except (ValueError, ImportError, TypeError, AttributeError, LookupError, AssertionError, ArithmeticError) as error:
         raise ConfigError(f"cannot make a model of type {config.model_type!r}: {first_line(error)}") from None
     initialize(model)
     return model

@@ -63,8 +63,8 @@ def join_columns(row, prefixes, columns) -> str:
     parts = []
     for prefix, column in zip(as_list(prefixes), as_list(columns), strict=True):
         value = cell(row, column)
-        if value is None or isinstance(value, (list, dict)):
-            raise DataError(f"column {column!r} holds {value!r}, not a text")
+        if value is None or isinstance(value, (list, dict, bytes)):
+            raise DataError(f"column {column!r} holds {value!r:.200}, not a text")
         parts.append(prefix + str(value))
     return " ".join(parts)
 

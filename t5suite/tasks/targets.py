@@ -89,6 +89,8 @@ def label_text(row, entry) -> str:
         return TARGETS[entry.get("target") or "one_decimal"](_number(INVALID_NUMBER if label is None else label, entry))
     if isinstance(label, (list, tuple)):
         label = label[0] if len(label) else INVALID_CLASS
+    if isinstance(label, bytes):
+        raise DataError(f"column {entry['label_column_name']!r} holds {label!r:.200}, not a text")
     return UNKNOWN_TARGET if label in (INVALID_CLASS, None) else str(label)
 
 

@@ -16,9 +16,8 @@ from t5suite.data.formats.own_data import OWN_BENCHMARK, OwnData, Wishes, distin
 from t5suite.errors import ConfigError
 from t5suite.tasks.templates import unescaped
 from t5suite.training.fine_tuning import Plan, choose_metric
-from t5suite.training.flags.parser import read_json_text
 from t5suite.training.flags.plug_ins import metric_functions, named_metrics
-from t5suite.yaml_files import read_yaml
+from t5suite.yaml_files import read_json_text, read_yaml
 
 logger = logging.getLogger(__name__)
 

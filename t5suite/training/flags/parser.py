@@ -12,7 +12,6 @@ import argparse
 import datetime
 import difflib
 import json
-import math
 import os
 import sys
 import types
@@ -30,7 +29,7 @@ from t5suite.training.flags.bounds import check_bounds
 from t5suite.training.flags.sweep_words import flags_and_files, list_items, settings_text, table_text
 from t5suite.training.processes.launcher_flags import without_launcher_flags
 from t5suite.training.sharding.process_state import keeping_process_state
-from t5suite.yaml_files import read_yaml
+from t5suite.yaml_files import read_json_text, read_yaml
 
 # Flags that transformers 5 removed -> what serves instead.
 REMOVED_FLAGS = {
@@ -156,10 +155,7 @@ def _build(dataclass_type, values):
     except OSError as error:
         flags = [f"--{name} {value!r:.200}" for name, value in given.items() if str(value) == str(error.filename)]
         raise ConfigError(f"{flags[0] if flags else error.filename}: {error.strerror}") from None
-    except ArithmeticError as error:
-        flags = [f"--{name} {value}" for name, value in given.items() if value in (math.inf, -math.inf)]
-        raise ConfigError(f"{', '.join(flags)}: not a finite number ({error})") from None
-    except (ValueError, TypeError, LookupError, AttributeError, ImportError, RuntimeError) as error:
+    except (ArithmeticError, ValueError, TypeError, LookupError, AttributeError, ImportError, RuntimeError) as error:
         raise ConfigError(str(error) or type(error).__name__) from None
 
 
@@ -212,37 +208,15 @@ def _config_content(source: str) -> tuple[object, dict, str | Path]:
     return *read_yaml(path), path
 
 
-def read_json_text(text: str | bytes, place) -> object:
-    """JSON as plain data.
-
-    Raises:
-      ConfigError: it is not JSON, or a name stands twice in one of its tables.
-    """
-
-    def table(pairs: list[tuple]) -> dict:
-        names = [name for name, _ in pairs]
-        twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
-        if twice is not None:
-            raise ValueError(f"{twice!r} stands there for the second time")
-        return dict(pairs)
-
-    try:
-        return json.loads(text, object_pairs_hook=table)
-    except json.JSONDecodeError as error:
-        line = f":{error.lineno}" if isinstance(place, Path) else ""
-        raise ConfigError(f"{place}{line}: not JSON ({error.msg} at column {error.colno})") from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{place}: {error}") from None
-
-
 def _convert(parser, name, value, place):
     """A YAML value through the flag's own type, as if it had stood on the command line."""
     flag = f"--{name}"
     try:
-        given = parser.parse_args(_as_tokens(flag, value))
+        given = getattr(parser.parse_args(_as_tokens(flag, value)), name)
+        check_bounds({name: given})
     except ConfigError as error:
         raise ConfigError(f"{place}: {error}") from None
-    return getattr(given, name)
+    return given
 
 
 def _as_tokens(flag: str, value) -> list[str]:

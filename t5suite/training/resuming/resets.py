@@ -22,6 +22,7 @@ import dataclasses
 import logging
 import math
 import os
+import pickle
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import TrainerCallback, TrainerState
 from transformers.trainer_callback import ExportableState
 
-from t5suite.errors import ConfigError
+from t5suite.errors import CheckpointError, ConfigError
 from t5suite.lookup import suggestion
 from t5suite.optim.learning_rates import set_rates
 from t5suite.runs import read_json, write_json
@@ -372,7 +373,14 @@ def _load(checkpoint: Path, name: str):
     """An optimizer's or schedule's state, as tensors and plain data alone."""
     if (checkpoint / f"{name}.json").is_file():
         return load_state(checkpoint, name)
-    return torch.load(checkpoint / f"{name}.pt", map_location="cpu", weights_only=True)
+    try:
+        return torch.load(checkpoint / f"{name}.pt", map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, LookupError, ValueError, TypeError, AttributeError, RuntimeError, EOFError):
+        # torch's message advises to switch the protection off.
+        raise CheckpointError(
+            f"{checkpoint / name}.pt is torn, or holds Python objects besides tensors, and reading those could run "
+            "code; begin with fresh moments by --reset optimizer,schedule"
+        ) from None
 
 
 def _is_in(checkpoint: Path, output_dir) -> bool:

@@ -17,6 +17,7 @@ from pathlib import Path
 from t5suite.errors import ConfigError
 from t5suite.lookup import closest, suggestion
 from t5suite.shipped import shipped_file, shipped_folder
+from t5suite.yaml_files import read_json_text
 
 logger = logging.getLogger(__name__)
 
@@ -78,17 +79,13 @@ def _read(given: str) -> tuple[dict, str]:
         shipped = [*NAMES, *(file.name for file in sorted(shipped_folder(FOLDER).glob("*.json")))]
         raise ConfigError(f"--deepspeed {given:.200}: no such file or name; {suggestion(given, shipped)}")
     try:
-        return _parse(path.read_text(encoding="utf-8"), str(path)), path.name if path.parent.name == FOLDER else given
+        return _parse(path.read_text(encoding="utf-8"), path), path.name if path.parent.name == FOLDER else given
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--deepspeed {given}: cannot be read ({error})") from None
 
 
-def _parse(text: str, place: str) -> dict:
-    try:
-        config = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        where = f"{place}:{error.lineno}" if isinstance(error, json.JSONDecodeError) else place
-        raise ConfigError(f"{where}: no JSON ({error})") from None
+def _parse(text: str, place) -> dict:
+    config = read_json_text(text, place)
     if not isinstance(config, dict):
         raise ConfigError(f"{place}: expected an object of DeepSpeed's settings, found {type(config).__name__}")
     return config
