@@ -11,6 +11,7 @@ import law_worker
 import numpy as np
 import torch
 from absl.testing import absltest, parameterized
+from later_flags import later_wins
 from transformers import Trainer
 
 from t5suite.errors import ConfigError
@@ -72,7 +73,7 @@ def through_a_file(state):
 
 
 def arguments(*argv):
-    flags = ["--use_cpu", "--eval_strategy", "no", *argv]
+    flags = later_wins("--use_cpu --eval_strategy no".split(), argv)
     return parse_arguments((SuiteTrainingArguments,), flags)[0]
 
 
@@ -355,8 +356,8 @@ class SettingsTest(parameterized.TestCase):
         (["--optimizer", "adamw", "--optim_args", "eps"], "'eps' is not name=value"),
         (["--optimizer", "adamw", "--optim_args", "eps=1,eps=2"], "eps stands there twice"),
         (["--optimizer", "adamw", "--optim_args", "fused=3"], "fused=3: expected bool"),
-        (["--clip_grad_value", "-1"], "--clip_grad_value -1.0: must be above 0"),
-        (["--max_minutes", "0"], "--max_minutes 0.0: must be above 0"),
+        (["--clip_grad_value", "-1"], "--clip_grad_value -1: must be above 0"),
+        (["--max_minutes", "0"], "--max_minutes 0: must be above 0"),
     )
     def test_bad_settings_are_named(self, argv, message):
         with self.assertRaisesRegex(ConfigError, message):

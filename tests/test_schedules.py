@@ -11,6 +11,7 @@ from pathlib import Path
 import law_worker
 import torch
 from absl.testing import absltest, parameterized
+from later_flags import later_wins
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LinearLR, SequentialLR
 from transformers import get_scheduler
 
@@ -24,7 +25,6 @@ from t5suite.optim.schedules import SCHEDULES, has_warmup, make_multiplier, sche
 from t5suite.training.checkpoints import load_state
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.flags.parser import parse_arguments
-from t5suite.training.optimization import check_their_settings
 from t5suite.training.trainer import SuiteTrainer
 
 STEPS, WARMUP = 1000, 100
@@ -60,7 +60,7 @@ def rates(scheduler, count):
 
 
 def arguments(*argv):
-    return parse_arguments((SuiteTrainingArguments,), ["--use_cpu", "--eval_strategy", "no", *argv])[0]
+    return parse_arguments((SuiteTrainingArguments,), later_wins(["--use_cpu", "--eval_strategy", "no", *argv]))[0]
 
 
 class EveryScheduleTest(parameterized.TestCase):
@@ -235,12 +235,13 @@ class SettingsTest(parameterized.TestCase):
             arguments(*argv)
 
     @parameterized.parameters(
-        ("linear", "it has none; ours are behind --schedule"), ("cosine_with_min_lr", "did you mean min_lr")
+        ("linear", "min_lrr=1e-5", "linear .* has no setting 'min_lrr'; it has none"),
+        ("cosine_with_min_lr", "min_lrr=1e-5", "has no setting 'min_lrr'; did you mean min_lr"),
+        ("cosine_with_min_lr", "min_lr=low", "min_lr=low: expected float"),
     )
-    def test_settings_that_hugging_face_s_schedule_lacks_are_named(self, kind, message):
-        flags = ["--lr_scheduler_type", kind, "--lr_scheduler_kwargs", "min_lrr=1e-5"]
-        with self.assertRaisesRegex(ConfigError, f"{kind} .*has no setting 'min_lrr'; {message}"):
-            check_their_settings(arguments(*flags))
+    def test_settings_that_hugging_face_s_schedule_does_not_take_are_named(self, kind, settings, message):
+        with self.assertRaisesRegex(ConfigError, message):
+            arguments("--lr_scheduler_type", kind, "--lr_scheduler_kwargs", settings)
 
     def test_json_and_pairs_mean_the_same(self):
         forms = ('{"min_lr_rate": 0.1, "warmup_start": "5e-1"}', "min_lr_rate=0.1, warmup_start=5e-1")

@@ -57,12 +57,20 @@ def settings_for(function: Callable, given: str | Mapping | None, where: str) ->
     Raises:
       ConfigError: a name that the function does not have (with the closest), or a value of another type.
     """
-    known = setting_types(function)
+    return typed_settings(setting_types(function), function.__name__, given, where)
+
+
+def typed_settings(known: Mapping[str, object], owner: str, given: str | Mapping | None, where: str) -> dict:
+    """The settings given for `owner`, which has those of `known` (`{name: type}`), each in its own type.
+
+    Raises:
+      ConfigError: as `settings_for`.
+    """
     settings = {}
     for name, value in parse_settings(given, where).items():
         if name not in known:
             has = suggestion(name, known) if known else "it has none"
-            raise ConfigError(f"{where}: {function.__name__} has no setting {name!r}; {has}")
+            raise ConfigError(f"{where}: {owner} has no setting {name!r}; {has}")
         settings[name] = _typed(value, known[name], f"{where} {name}={value}")
     return settings
 

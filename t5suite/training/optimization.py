@@ -8,6 +8,7 @@ Only for `--optimizer` and `--schedule` of our own tables; for Hugging Face's na
 
 import inspect
 import logging
+import typing
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR
@@ -16,12 +17,12 @@ from transformers.trainer_utils import SchedulerType
 from transformers.training_args import OptimizerNames
 
 from t5suite.errors import ConfigError
-from t5suite.lookup import find, suggestion
+from t5suite.lookup import find
 from t5suite.optim.learning_rates import make_scheduler
-from t5suite.optim.libraries import check_library
+from t5suite.optim.libraries import check_library, check_their_args
 from t5suite.optim.optimizers import NEED_WHOLE_TENSORS, OPTIMIZERS, is_adam, make_optimizer
 from t5suite.optim.schedules import SCHEDULES, has_warmup, schedule_settings
-from t5suite.optim.settings import parse_settings, read_value, setting_types, settings_for
+from t5suite.optim.settings import parse_settings, read_value, setting_types, settings_for, typed_settings
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,9 @@ def resolve_names(args) -> None:
     if args.optimizer is not None:
         settings_for(OPTIMIZERS[args.optimizer], args.optim_args, "--optim_args")
     else:
-        check_library(getattr(args.optim, "value", args.optim))
+        theirs = getattr(args.optim, "value", args.optim)
+        check_library(theirs)
+        check_their_args(theirs, args.optim_args)
     given = args.lr_scheduler_kwargs
     if isinstance(given, str) and not given.lstrip().startswith("{"):
         pairs = parse_settings(given, "--lr_scheduler_kwargs")
@@ -64,6 +67,7 @@ def check_schedule(args) -> None:
     else:
         kind = SchedulerType(args.lr_scheduler_type)
         watches = kind in (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
+        check_their_settings(kind, args.lr_scheduler_kwargs)
         if watches:
             args.lr_scheduler_kwargs = {**WATCHING, **(args.lr_scheduler_kwargs or {})}
     if watches and args.eval_strategy.value == "no":
@@ -114,24 +118,18 @@ def build_scheduler(args, optimizer, num_training_steps: int) -> LambdaLR:
     return make_scheduler(optimizer, name, num_training_steps, args.get_warmup_steps(num_training_steps), settings)
 
 
-def check_their_settings(args) -> None:
+def check_their_settings(kind: SchedulerType, settings: dict | None) -> None:
     """Refuses settings that a schedule of Hugging Face's does not have.
 
     Raises:
-      ConfigError: with the closest names, where theirs would be a TypeError.
+      ConfigError: with the closest names, or a value of another type, where theirs would be a TypeError.
     """
-    kind = SchedulerType(args.lr_scheduler_type)
-    parameters = inspect.signature(TYPE_TO_SCHEDULER_FUNCTION[kind]).parameters.values()
-    if any(spec.kind is spec.VAR_KEYWORD for spec in parameters):
-        return
-    known = [spec.name for spec in parameters if spec.name not in GIVEN_BY_THE_TRAINER]
-    for name in args.lr_scheduler_kwargs or {}:
-        if name not in known:
-            has = suggestion(name, known) if known else "it has none"
-            raise ConfigError(
-                f"--lr_scheduler_kwargs: {kind.value} (--lr_scheduler_type) has no setting {name!r}; {has}; "
-                "ours are behind --schedule"
-            )
+    function = TYPE_TO_SCHEDULER_FUNCTION[kind]
+    parameters, hints = inspect.signature(function).parameters, typing.get_type_hints(function)
+    known = {name: hints.get(name, bool | float | str) for name in parameters if name not in GIVEN_BY_THE_TRAINER}
+    if not any(spec.kind is spec.VAR_KEYWORD for spec in parameters.values()):
+        owner = f"{kind.value} (--lr_scheduler_type; ours are behind --schedule)"
+        typed_settings(known, owner, settings, "--lr_scheduler_kwargs")
 
 
 def sets_its_own_rates(optimizer) -> bool:

@@ -36,7 +36,6 @@ from t5suite.training.optimization import (
     build_optimizer,
     build_scheduler,
     check_parallelism,
-    check_their_settings,
     sets_its_own_rates,
 )
 from t5suite.training.plug_ins.metrics import Measuring
@@ -285,7 +284,6 @@ class SuiteTrainer(
         num_training_steps -= self.schedule_start
         ours = self.args.schedule is not None or sets_its_own_rates(optimizer)
         if self.lr_scheduler is not None or not ours:
-            check_their_settings(self.args)
             return super().create_scheduler(num_training_steps, optimizer)
         self.lr_scheduler = build_scheduler(self.args, optimizer, num_training_steps)
         self._created_lr_scheduler = True
