@@ -432,8 +432,6 @@ class FlagsTest(parameterized.TestCase):
         ({"adapter": "loar"}, "--adapter: unknown adapter 'loar'; did you mean lora"),
         ({"adapter": "ia3", "lora_r": 4}, "--lora_r: ia3 .--adapter. has no such setting; lora, dora have"),
         ({"adapter": "lora", "num_virtual_tokens": 4}, "--num_virtual_tokens: lora .* prompt_tuning, prefix, p_tuning"),
-        ({"adapter": "lora", "lora_r": 0}, "--lora_r 0: must be at least 1"),
-        ({"adapter": "lora", "lora_dropout": 1.0}, "--lora_dropout 1.0"),
         ({"adapter": "prompt_tuning", "prompt_tuning_init": "words"}, "unknown initialisation 'words'"),
         ({"adapter": "prompt_tuning", "prompt_tuning_init": "text"}, "--prompt_tuning_init_text belong together"),
         ({"adapter": "prompt_tuning", "prompt_tuning_init_text": "x"}, "belong together"),

@@ -24,13 +24,11 @@ from transformers import (
     UMT5Config,
 )
 
-from t5suite.errors import ConfigError
 from t5suite.models import chunked_cross_entropy
 from t5suite.models.chunked_cross_entropy import LossSettings, summed_cross_entropy
 from t5suite.models.head_loss import accept_loss_labels, takes_loss_labels
 from t5suite.models.head_tying import random_model
 from t5suite.training.chunked_loss import hindrance
-from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.losses import IGNORED, TokenLoss, WatchedLoss, token_logits
 
 SIZES = dict(
@@ -372,10 +370,6 @@ class TrainerTest(parameterized.TestCase):
         with mock.patch.object(trainer.args, "fp16", True), self.assertLogs("t5suite", "WARNING") as logs:
             self.assertFalse(trainer.chunk_loss())
         self.assertIn("--loss_chunk_tokens 64 has no effect: gradients in float16", logs.output[0])
-
-    def test_a_number_below_none_is_refused(self):
-        with self.assertRaisesRegex(ConfigError, "--loss_chunk_tokens -1: must be at least 1, or 0"):
-            SuiteTrainingArguments(loss_chunk_tokens=-1)
 
 
 @contextlib.contextmanager

@@ -574,7 +574,6 @@ class ClassesTest(parameterized.TestCase):
 class FlagsTest(parameterized.TestCase):
     @parameterized.parameters(
         ({"data_class": ["Debug", "Debug"], "data_path": ["none"]}, "data_path has 1 values, but --data_class names 2"),
-        ({"data_class": ["Debug"], "max_input_tokens": [0]}, "max_input_tokens 0: must be at least 1"),
         ({"data_class": ["Debug"], "data_format": "csv"}, "two ways to name data"),
         ({"text_column": "x"}, "text_column x: it belongs to --data_format"),
         ({"data_class": ["Debug"], "prefix": "x"}, "prefix x: it belongs to --data_format"),

@@ -658,7 +658,7 @@ class FoundTest(FuzzTest):
         ("seed: 1\nseed: 2\n", "run.yaml:2: 'seed' stands there for the second time"),
         ("learning_rate: 1\nlearning-rate: 2\n", "run.yaml:2: 'learning-rate' gives --learning_rate for the second time"),
         ("accelerator_config: nope.json\n", "--accelerator_config 'nope.json': No such file"),
-        ("eval_strategy: steps\neval_steps: .inf\n", "--eval_steps inf: not a finite number"),
+        ("eval_strategy: steps\neval_steps: .inf\n", "run.yaml:2: --eval_steps inf: must be .* finite"),
         ("eval_only: []\n", "run.yaml:1: --eval_only: an empty list"),
         ("optim_args: {a: 2001-01-01}\n", "run.yaml:1: --optim_args: .* JSON has no form for"),
         ("x: &a [*a]\n", "run.yaml:1: the value holds itself"),

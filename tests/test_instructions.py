@@ -272,8 +272,6 @@ class FlagsTest(parameterized.TestCase):
         self.assertIs(InstructionArguments().applied(plan, seed=9), plan)
 
     @parameterized.parameters(
-        ({"num_pos_examples": -1}, "--num_pos_examples -1"),
-        ({"max_num_instances_per_eval_task": 0}, "--max_num_instances_per_eval_task 0"),
         ({"tk_instruct": True, "num_neg_examples": 1}, "--num_neg_examples"),
     )
     def test_flags_that_cannot_be_are_refused(self, flags, message):

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from test_freezing import model_of, run
 from transformers.integrations.neftune import activate_neftune
 
-from t5suite.errors import ConfigError, Preempted
+from t5suite.errors import Preempted
 from t5suite.training.neftune import NeftuneCallback, input_embeddings
 
 NOISE = ["--neftune_noise_alpha", "5", "--dropout_rate", "0"]
@@ -49,10 +49,6 @@ class NeftuneTest(parameterized.TestCase):
         plain = logits(model)
         activate_neftune(model, 5.0)
         self.assertTrue(torch.equal(logits(model), plain))
-
-    def test_an_alpha_that_is_none_is_refused(self):
-        with self.assertRaisesRegex(ConfigError, "--neftune_noise_alpha 0"):
-            NeftuneCallback(0)
 
     def test_the_flag_changes_training_and_a_resumed_run_equals_the_unbroken_one_to_the_bit(self):
         without, whole, broken = run("--dropout_rate", "0"), run(*NOISE), tempfile.mkdtemp()

@@ -115,8 +115,6 @@ def plan_tasks(
 
 def check_patience(patience: int, args) -> None:
     """Raises `ConfigError` where `--early_stopping_patience` waits for evaluations that do not come."""
-    if patience < 1:
-        raise ConfigError(f"--early_stopping_patience {patience}: must be at least 1 (evaluations)")
     if not args.load_best_model_at_end:
         why = "--eval_strategy no" if args.eval_strategy == "no" else "--load_best_model_at_end False"
         raise ConfigError(

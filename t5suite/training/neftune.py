@@ -13,20 +13,13 @@ from torch import nn
 from transformers import TrainerCallback
 from transformers.integrations.neftune import neftune_post_forward_hook
 
-from t5suite.errors import ConfigError
 from t5suite.models.adapters import inner_model
 
 
 class NeftuneCallback(TrainerCallback):
-    """Noise from the beginning of training to its end; drawn from torch's random numbers, which checkpoints keep.
-
-    Raises:
-      ConfigError: alpha is not above 0.
-    """
+    """Noise from the beginning of training to its end; drawn from torch's random numbers, which checkpoints keep."""
 
     def __init__(self, alpha: float):
-        if not alpha > 0:
-            raise ConfigError(f"--neftune_noise_alpha {alpha}: must be above 0 (5 to 15 in the paper)")
         self.alpha = alpha
         self.hooks = []
 

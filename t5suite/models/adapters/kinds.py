@@ -103,11 +103,6 @@ def check_flags(kind_name: str | None, given: dict, args: dict) -> None:
     by_text = given.get("prompt_tuning_init", "").lower() == "text"
     if by_text != ("prompt_tuning_init_text" in given):
         raise ConfigError("--prompt_tuning_init text and --prompt_tuning_init_text belong together: give both")
-    for flag in ("lora_r", "num_virtual_tokens"):
-        if given.get(flag, 1) < 1:
-            raise ConfigError(f"--{flag} {given[flag]}: must be at least 1")
-    if not 0 <= given.get("lora_dropout", 0) < 1:
-        raise ConfigError(f"--lora_dropout {given['lora_dropout']}: must be at least 0 and below 1")
 
 
 def adapter_config(kind_name: str, config, family: str, given: dict, args: dict | None = None):

@@ -144,6 +144,3 @@ class DataFormatArguments:
             if len(values) != count:
                 sets = f"--data_class names {count}" if self.data_class else "--data_format is one"
                 raise ConfigError(f"--{name} has {len(values)} values, but {sets}: one value for each data set")
-            for value in values if name.startswith("max_") else ():
-                if value < 1:
-                    raise ConfigError(f"--{name} {value}: must be at least 1 token")

@@ -10,6 +10,7 @@ theirs, the field stands here again with the reason in its help text. Every flag
 
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import torch
@@ -32,6 +33,7 @@ from t5suite.training.optimization import check_schedule, resolve_names
 from t5suite.training.processes.ranks import check_meeting_place
 from t5suite.training.resuming.resets import parse_reset
 from t5suite.training.sharding.settling import begin_sharding, settle_sharding
+from t5suite.yaml_files import check_model_files, read_json_text
 
 AttentionKernel = Literal["sdpa", "eager", "flash_attention_2", "flex_attention", "triton", "auto"]
 
@@ -142,6 +144,9 @@ class ModelArguments:
     trust_remote_code: bool = field(default=False, metadata={"help": "Run code that a hub repository brings along."})
 
     def __post_init__(self):
+        for flag in ("model_name_or_path", "config_name", "tokenizer_name"):
+            if getattr(self, flag):
+                check_model_files(f"--{flag}", getattr(self, flag))
         check_flags(self.device_map, self.max_memory, self.embedding_on_cpu)
         if self.model_class_args and not self.model_class:
             raise ConfigError("--model_class_args has no effect: there is no --model_class")
@@ -413,15 +418,6 @@ class SuiteTrainingArguments(TrackingArguments, CompileArguments, Seq2SeqTrainin
         self._reconcile_strategies()
         resolve_names(self)
         parse_reset(self.reset)
-        if self.keep_every is not None and self.keep_every < 1:
-            raise ConfigError(f"--keep_every {self.keep_every}: must be at least 1 step")
-        if self.loss_chunk_tokens is not None and self.loss_chunk_tokens < 0:
-            raise ConfigError(f"--loss_chunk_tokens {self.loss_chunk_tokens}: must be at least 1, or 0 for all at once")
-        if self.length_buckets is not None and self.length_buckets < 0:
-            raise ConfigError(f"--length_buckets {self.length_buckets}: must be at least 1, or 0 for none")
-        for flag in ("clip_grad_value", "max_minutes"):
-            if getattr(self, flag) is not None and not getattr(self, flag) > 0:
-                raise ConfigError(f"--{flag} {getattr(self, flag)}: must be above 0")
         # Every metric is turned into one number, more being better, under this name (`evaluation.selection_value`).
         self.selection_metric, self.metric_for_best_model = self.metric_for_best_model, "selection"
         if self.selection_metric:  # as it is logged, as Trainer writes it, or by its own name
@@ -433,6 +429,9 @@ class SuiteTrainingArguments(TrackingArguments, CompileArguments, Seq2SeqTrainin
             # Else transformers 5.23 takes torchrun's processes without a GPU for so many runs of one process each.
             self.use_cpu = True
         check_meeting_place()
+        for file in (self.fsdp_config, self.accelerator_config):
+            if isinstance(file, str) and os.path.isfile(file):
+                read_json_text(Path(file).read_bytes(), Path(file))
         settle_sharding(self)
         try:
             super().__post_init__()
@@ -447,8 +446,8 @@ class SuiteTrainingArguments(TrackingArguments, CompileArguments, Seq2SeqTrainin
     def _settle_eval_batches(self):
         """A batch size that is given counts rows, whatever the method."""
         given, tokens = self.per_device_eval_batch_size is not None, self.eval_batch_tokens
-        if tokens is not None and (tokens < 0 or (given and tokens > 0)):
-            why = f"--per_device_eval_batch_size {self.per_device_eval_batch_size} counts rows" if given else "below 0"
+        if tokens and given:
+            why = f"--per_device_eval_batch_size {self.per_device_eval_batch_size} counts rows"
             raise ConfigError(f"--eval_batch_tokens {tokens}: {why}; leave it out")
         self.evaluates_by_tokens = tokens != 0 and not given
         if not given:

@@ -39,11 +39,6 @@ class InstructionArguments:
     )
 
     def __post_init__(self):
-        for name in ("num_pos_examples", "num_neg_examples", "max_num_instances_per_task"):
-            if getattr(self, name) is not None and getattr(self, name) < 0:
-                raise ConfigError(f"--{name} {getattr(self, name)}: must not be below 0")
-        if self.max_num_instances_per_eval_task is not None and self.max_num_instances_per_eval_task < 1:
-            raise ConfigError(f"--max_num_instances_per_eval_task {self.max_num_instances_per_eval_task}: at least 1")
         forms = ("add_task_definition", "num_pos_examples", "num_neg_examples", "add_explanation", "add_task_name")
         idle = [name for name in forms if getattr(self, name) is not None]
         if self.tk_instruct and idle:

@@ -96,16 +96,12 @@ class TextArguments:
             raise ConfigError("--train_file and --train_corpus: give one of them")
         if self.streaming and self.train_corpus:
             raise ConfigError("--streaming with --train_corpus: a built corpus is tokenized already; leave one out")
-        if not 0 < self.validation_fraction < 1:
-            raise ConfigError(f"--validation_fraction {self.validation_fraction}: must lie between 0 and 1")
         num_corpora = len(self.train_corpus or self.train_file or ())
         if self.corpus_weights is not None and len(self.corpus_weights) != num_corpora:
             raise ConfigError(
                 f"--corpus_weights has {len(self.corpus_weights)} numbers for {num_corpora} --train_file or "
                 "--train_corpus: give one for each"
             )
-        if self.max_eval_samples is not None and self.max_eval_samples < 1:
-            raise ConfigError(f"--max_eval_samples {self.max_eval_samples}: must be at least 1")
 
     @property
     def bundled(self) -> bool:
@@ -182,8 +178,6 @@ class ObjectiveArguments:
 
     def __post_init__(self):
         find(self.objective, OBJECTIVES, "objective", where="--objective")
-        if self.inputs_length is not None and self.inputs_length < 4:
-            raise ConfigError(f"--inputs_length {self.inputs_length}: must be at least 4 tokens")
         if self.mode_tokens not in (None, "none") and len(self.modes) != 3:
             raise ConfigError(f"--mode_tokens {self.mode_tokens}: give three, such as {','.join(MODE_TOKENS)}, or none")
 

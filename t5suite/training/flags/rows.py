@@ -42,8 +42,6 @@ class RowArguments:
             value = getattr(self, name)
             if value is not None and not self.pack_rows:
                 raise ConfigError(f"--{name} {value} has no effect without --pack_rows")
-            if value is not None and value < 1:
-                raise ConfigError(f"--{name} {value}: must be at least 1 token")
 
     @property
     def rows(self) -> PackedRows | None:

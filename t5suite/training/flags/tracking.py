@@ -8,7 +8,6 @@ Nothing here changes what comes out of a run. `--report_to` and `--run_name` are
 
 from dataclasses import dataclass, field
 
-from t5suite.errors import ConfigError
 from t5suite.tracking.identity import AIM_REPO, Identity
 from t5suite.tracking.trackers import tracker_names
 from t5suite.training.monitoring.profiling import ProfileCallback, parse_steps
@@ -49,10 +48,8 @@ class TrackingArguments:
         """Called once the other settings are there.
 
         Raises:
-          ConfigError: an unknown tracker; a number or range that makes no sense.
+          ConfigError: an unknown tracker; a range that makes no sense.
         """
-        if self.num_samples < 0:
-            raise ConfigError(f"--num_samples {self.num_samples}: must be at least 0 (0: no samples)")
         if self.profile is not None:
             parse_steps(self.profile)
         tracker_names(self.trackers)
