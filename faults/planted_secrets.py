@@ -68,7 +68,7 @@ def _searched(context: Context, script: str, server, variables) -> dict[str, str
 
 def _refusal(context, script, given, whole: victims.Victim, variables) -> str | None:
     """A run that is refused since its settings differ names them; not the secret ones."""
-    refused = context.run(script, [*given, "--seed", "9"], directory=whole.directory, env=variables)
+    refused = context.run(script, [*given, "--weight_decay", "0.5"], directory=whole.directory, env=variables)
     return f"exit {refused.code}" if refused.code != 78 else _named(refused.output.encode())
 
 

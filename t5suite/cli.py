@@ -37,6 +37,8 @@ from t5suite.training.processes.launcher_flags import without_launcher_flags
 
 # With more flags than these, the usage line is a paragraph that nobody reads.
 MANY_FLAGS = 6
+# Flags that add up.
+REPEATABLE = ("--env", "--grid")
 
 
 class Command(NamedTuple):
@@ -220,12 +222,17 @@ def _with_underscores(token: str) -> str:
 
 
 def _check_flags(command: str, tokens: list[str], flags: list[str]) -> None:
-    for token in tokens:
-        flag = token.partition("=")[0]
+    given = {}
+    for i, token in enumerate(tokens):
+        flag, equals, value = token.partition("=")
         if flag.startswith("--") and flag != "--" and flag not in flags:
             near = closest(flag, flags)
             hint = f"did you mean {', '.join(near)}?" if near else f"it takes {', '.join(flags)}"
             raise ConfigError(f"t5suite {command}: unknown flag {flag}; {hint}")
+        if flag.startswith("--") and flag not in REPEATABLE:
+            value = value if equals else next((word for word in tokens[i + 1 : i + 2] if word[:2] != "--"), "")
+            if given.setdefault(flag, value) != value:
+                raise ConfigError(f"t5suite {command}: {flag} is given twice: {given[flag]} and {value}")
 
 
 COMMANDS = {

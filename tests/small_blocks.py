@@ -17,6 +17,12 @@ from t5suite.tasks.registry import load_task
 
 ROOT = Path(__file__).parent.parent
 BUNDLED = ROOT / "t5suite/data/mini/model"
+QUICK = (
+    "--use_cpu --disable_tqdm True --logging_steps 1 --per_device_train_batch_size 4 --bf16 False --max_eval_samples 8 "
+    "--warmup_steps 0"
+)
+QUICK_PRE = "--inputs_length 32"
+STEPS = "--max_steps 2 --eval_strategy steps --eval_steps 1"
 # The part of a page's steps that is trained.
 PART = 50
 NAMES = {
@@ -55,13 +61,13 @@ def small(command: str) -> str:
     if "train_t5.py" not in line and "tune_t5.py" not in line:
         return line
     line = re.sub(r"--(max_steps|eval_steps) (\d+)", _fewer, line)
-    flags = " $SMALL_PRE" if "pre_train_t5.py" in line else " $SMALL"
-    # What is not evaluated takes no flags of evaluation.
-    steps = " --max_steps 2" if "--no_eval" in line else " $STEPS"
-    flags += "" if "--max_steps" in line else steps
+    given, flags = (f"{QUICK} {QUICK_PRE}", " $SMALL_PRE") if "pre_train_t5.py" in line else (QUICK, " $SMALL")
     steps = re.search(r" --max_steps \d+", line)
-    if steps:
-        line, flags = line.replace(steps[0], "", 1), flags + steps[0]
+    # What is not evaluated takes no flags of evaluation.
+    more = steps[0] if steps else " --max_steps 2" if "--no_eval" in line else " $STEPS"
+    for name in re.findall(r"--(\w+)", f"{given} {STEPS if more == ' $STEPS' else '--max_steps'}"):
+        line = re.sub(rf" --{name}(?: [^-|&>\s]\S*)?(?=\s|$)", "", line)  # a flag is given once
+    flags += more
     return re.sub(r"(?= (\||&&|>) )|$", lambda _: flags, line, count=1)
 
 
@@ -87,14 +93,13 @@ def surroundings() -> tuple[str, dict[str, str]]:
     row |= {"paragraph": "Anna won.", "question": "Who won?", "answer": "Anna"}
     row |= {"idx": {"paragraph": 0, "question": 0, "answer": 0}}
     rows.write_text(json.dumps(row) + "\n", encoding="utf-8")
-    quick = "--use_cpu --disable_tqdm True --logging_steps 1 --per_device_train_batch_size 4 --bf16 False"
     settings = {
         "DATA": str(data),
         "ROWS": str(rows),
         "T5SUITE_DATA_DIR": str(data),
-        "SMALL": f"{quick} --max_eval_samples 8 --warmup_steps 0",
-        "SMALL_PRE": f"{quick} --max_eval_samples 8 --inputs_length 32 --warmup_steps 0",
-        "STEPS": "--max_steps 2 --eval_strategy steps --eval_steps 1",
+        "SMALL": QUICK,
+        "SMALL_PRE": f"{QUICK} {QUICK_PRE}",
+        "STEPS": STEPS,
         "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",

@@ -16,6 +16,7 @@ from unittest import mock
 import pytest
 import torch
 from absl.testing import absltest, parameterized
+from later_flags import later_wins
 from law_worker import LENGTHS, tiny_model, trainer_of
 from test_exact_resume import stop_in_evaluation, stop_in_step, untimed
 from transformers import set_seed
@@ -53,7 +54,7 @@ def base_folder() -> str:
 
 def run(directory, *argv, **patches):
     with mock.patch.multiple(SuiteTrainer, **patches) if patches else mock.patch.dict({}):
-        return fine_tune_t5.main([*FLAGS, *argv, "--output_dir", str(directory)])
+        return fine_tune_t5.main(later_wins([*FLAGS, *argv, "--output_dir", str(directory)]))
 
 
 def flags_of(kind):
@@ -279,7 +280,7 @@ RANKS = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2",
 class RanksTest(parameterized.TestCase):
     def launch(self, launcher, directory, *flags):
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-        command = [*launcher, str(ROOT / "fine_tune_t5.py"), *FLAGS, *flags, "--output_dir", str(directory)]
+        command = [*launcher, str(ROOT / "fine_tune_t5.py"), *later_wins(FLAGS, flags), "--output_dir", str(directory)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, cwd=ROOT)
         self.assertEqual(done.returncode, 0, (done.stdout + done.stderr)[-4000:])
         return done.stderr

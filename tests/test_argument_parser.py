@@ -2,11 +2,13 @@
 
 import os
 import tempfile
+import typing
 from unittest import mock
 
 from absl.testing import absltest, parameterized
 
 from t5suite.errors import ConfigError
+from t5suite.training.flags.bounds import BOUNDS
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS
 from t5suite.training.flags.parser import REMOVED_FLAGS, changed_settings, parse_arguments
 from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS
@@ -40,10 +42,14 @@ class ValuesTest(parameterized.TestCase):
         (["--no_load_best_model_at_end"], "load_best_model_at_end", False),
         (["--max_train_samples", "None"], "max_train_samples", None),
         (["--max_train_samples=None"], "max_train_samples", None),
-        (["--max_train_samples=None", "--max_train_samples=5"], "max_train_samples", 5),
+        (["--seed=7", "--local_rank=0", "--seed", "7", "--local_rank=1"], "seed", 7),
         (["--local_rank=0", "--seed", "7"], "seed", 7),
         (["--_wandb=x", "--seed", "7"], "seed", 7),
-        (["--lr_scheduler_kwargs", '{"num_cycles": 2}'], "lr_scheduler_kwargs", {"num_cycles": 2}),
+        (
+            ["--lr_scheduler_type=cosine", "--lr_scheduler_kwargs", '{"num_cycles": 2}'],
+            "lr_scheduler_kwargs",
+            {"num_cycles": 2},
+        ),
     )
     def test_the_command_line_is_understood(self, argv, name, expected):
         self.assertEqual(parse(*argv)[name], expected)
@@ -58,7 +64,7 @@ class ValuesTest(parameterized.TestCase):
         ("max_train_samples: None", "max_train_samples", None),
         ("dataset_name: cola,rte", "dataset_name", "cola,rte"),
         ("selection_split: train[5%]", "selection_split", "train[5%]"),
-        ("lr_scheduler_kwargs: {num_cycles: 2}", "lr_scheduler_kwargs", {"num_cycles": 2}),
+        ("lr_scheduler_type: cosine\nlr_scheduler_kwargs: {num_cycles: 2}", "lr_scheduler_kwargs", {"num_cycles": 2}),
         ("", "benchmark", "mini"),
     )
     def test_a_yaml_file_is_understood(self, text, name, expected):
@@ -93,6 +99,7 @@ class ValuesTest(parameterized.TestCase):
 DRAWN = {
     "learning_rate": 1e-05,
     "schedule": "cosine",
+    "optimizer": "adamw",
     "bf16": False,
     "eval_only": True,
     "load_best_model_at_end": False,
@@ -171,6 +178,40 @@ class SweepWordsTest(parameterized.TestCase):
             self.assertEqual(parse("--report_to", "none")["trackers"], [])
             self.assertEqual(parse_first(config_file("report_to: tensorboard"))["trackers"], ["tensorboard"])
         self.assertEqual(parse()["trackers"], [])
+
+
+def numbers(hint) -> bool:
+    """Whether a field takes numbers, alone or in a list."""
+    return bool(
+        {int, float} & {hint, *(kind for part in typing.get_args(hint) for kind in (part, *typing.get_args(part)))}
+    )
+
+
+class BoundsTest(parameterized.TestCase):
+    def test_every_number_of_both_scripts_has_a_bound_and_no_other_flag_has(self):
+        fields = {
+            name: typing.get_type_hints(kind)[name]
+            for kind in (*FINE_TUNING_ARGUMENTS, *PRE_TRAINING_ARGUMENTS)
+            for name, spec in kind.__dataclass_fields__.items()
+            if spec.init
+        }
+        bounded = [name for names in BOUNDS.values() for name in names.split()]
+        self.assertCountEqual(bounded, [name for name, hint in fields.items() if numbers(hint)])
+
+    @parameterized.parameters(
+        ("dropout_rate", "0", "1"), ("label_smoothing_factor", "1", "1.01"), ("train_fraction", "1", "0"),
+        ("validation_split", "0.5", "1"), ("max_grad_norm", "inf", "nan"), ("max_steps", "-1", "-2"),
+        ("warmup_steps", "0", "-0.1"), ("seed", "4294967295", "4294967296"), ("eval_batch_tokens", "0", "-1"),
+        ("save_total_limit", "1", "0"), ("generation_max_length", "2", "1"), ("mixing_limit", "0.5", "inf"),
+        ("max_input_tokens", "5", "0"), ("num_train_epochs", "0.001", "0"), ("block_size", "8", "7"),
+        ("learning_rate", "1e18", "inf"), ("dataloader_num_workers", "64", "10000"),
+    )  # fmt: skip
+    def test_the_ends_of_a_range_are_where_they_should_be(self, name, good, bad):
+        own = ["--data_format", "text", "--train_dir", "x"] if name in ("block_size", "validation_split") else []
+        own += ["--data_class", "Debug"] if name == "max_input_tokens" else []
+        parse(*own, f"--{name}={good}")
+        with self.assertRaisesRegex(ConfigError, f"--{name} {bad}: must be"):
+            parse(*own, f"--{name}={bad}")
 
 
 class ErrorsTest(parameterized.TestCase):

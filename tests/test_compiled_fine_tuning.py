@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from absl.testing import parameterized
+from later_flags import later_wins
 from torch._dynamo.utils import counters
 
 import fine_tune_t5
@@ -23,7 +24,7 @@ class CompiledTest(parameterized.TestCase):
         torch._dynamo.reset()
         counters.clear()
         folder = Path(tempfile.mkdtemp())
-        fine_tune_t5.main([*ARGV, *flags, "--output_dir", str(folder / "run")])
+        fine_tune_t5.main(later_wins([*ARGV, *flags, "--output_dir", str(folder / "run")]))
         lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
         return [line for line in lines if "train/loss" in line], counters["stats"]["unique_graphs"]
 

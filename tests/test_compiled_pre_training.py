@@ -9,6 +9,7 @@ import pytest
 import torch
 from absl.testing import parameterized
 from device_reads import reading
+from later_flags import later_wins
 from torch._dynamo.utils import counters
 
 import pre_train_t5
@@ -25,7 +26,7 @@ class CompiledPreTrainingTest(parameterized.TestCase):
         torch._dynamo.reset()
         counters.clear()
         folder = Path(tempfile.mkdtemp())
-        pre_train_t5.main([*ARGV, *flags, "--output_dir", str(folder / "run")])
+        pre_train_t5.main(later_wins([*ARGV, *flags, "--output_dir", str(folder / "run")]))
         lines = map(json.loads, (folder / "run" / "metrics.jsonl").read_text().splitlines())
         return [line for line in lines if "train/loss" in line]
 
@@ -61,7 +62,7 @@ class WaitsTest(parameterized.TestCase):
             mock.patch.object(PreTrainer, "training_step", noticing),
             reading(lambda name: found.append((at[0], name)) if 1 <= at[0] <= 4 else None),
         ):
-            pre_train_t5.main([*settings, *flags])
+            pre_train_t5.main(later_wins([*settings, *flags]))
         return found
 
     @parameterized.parameters("50", "0")

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from absl.testing import absltest, parameterized
+from later_flags import later_wins
 from test_data_formats import csv_file, folder, jsonl
 from transformers import T5ForConditionalGeneration
 
@@ -45,7 +46,7 @@ def flags(*names, without=()):
 
 def run(*argv, output_dir=None, without=()):
     directory = output_dir or Path(tempfile.mkdtemp()) / "run"
-    return fine_tune_t5.main([*flags(*argv, without=without), "--output_dir", str(directory)]), directory
+    return fine_tune_t5.main(later_wins([*flags(*argv, without=without), "--output_dir", str(directory)])), directory
 
 
 def reviews(count=60) -> list[dict]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from absl.testing import absltest, parameterized
+from later_flags import later_wins
 from shared_data import MISSING, SHARED_DATA
 from test_families import byte_tokenizer
 from tokenizers import processors
@@ -43,7 +44,7 @@ SETTINGS = {
 def run(*flags, output_dir=None, **settings):
     output_dir = output_dir or Path(tempfile.mkdtemp()) / "run"
     argv = [f"--{name}={value}" for name, value in {**SETTINGS, **settings}.items()]
-    return fine_tune_t5.main([*argv, *flags, f"--output_dir={output_dir}"]), Path(output_dir)
+    return fine_tune_t5.main(later_wins([*argv, *flags, f"--output_dir={output_dir}"])), Path(output_dir)
 
 
 def evaluated(folder, *flags):

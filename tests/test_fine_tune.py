@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from absl.testing import absltest, parameterized
+from later_flags import later_wins
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 
@@ -45,7 +46,7 @@ def folder():
 def run(*argv, output_dir=None, quick=True):
     output_dir = output_dir or folder()
     flags = [*QUICK, *argv] if quick else [*argv, "--disable_tqdm", "True", "--use_cpu"]
-    return fine_tune_t5.main([*flags, "--output_dir", str(output_dir)]), Path(output_dir)
+    return fine_tune_t5.main(later_wins([*flags, "--output_dir", str(output_dir)])), Path(output_dir)
 
 
 def rows_file(benchmark, name, split="validation", count=12, change=None):

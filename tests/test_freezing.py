@@ -12,6 +12,7 @@ from unittest import mock
 import pytest
 import torch
 from absl.testing import absltest, parameterized
+from later_flags import later_wins
 from safetensors.torch import load_file
 
 import fine_tune_t5
@@ -62,7 +63,7 @@ def run(*argv, out=None, **patches):
     # A request to stop is the process's own; here every run is to have its own.
     fresh = mock.patch("t5suite.training.resuming.checkpointing.stop_requests", StopRequests)
     with fresh, mock.patch.multiple(SuiteTrainer, **patches) if patches else mock.patch.dict({}):
-        fine_tune_t5.main([*FAST, *argv, "--output_dir", out])
+        fine_tune_t5.main(later_wins([*FAST, *argv, "--output_dir", out]))
     return Path(out)
 
 
@@ -193,7 +194,10 @@ class TrainingTest(parameterized.TestCase):
         flags = [*FAST, "--config_overrides", untied, "--freeze", "encoder,embeddings", "--dropout_rate", "0"]
         out = tempfile.mkdtemp()
         command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
-        command += [fine_tune_t5.__file__, *flags, "--per_device_train_batch_size", "8", "--output_dir", out]
+        command += [
+            fine_tune_t5.__file__,
+            *later_wins(flags, ["--per_device_train_batch_size", "8", "--output_dir", out]),
+        ]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400)
         self.assertEqual(done.returncode, 0, done.stderr[-3000:])

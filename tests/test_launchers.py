@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from absl.testing import absltest, parameterized
+from later_flags import later_wins
 
 from t5suite.errors import ConfigError
 from t5suite.training.processes.ranks import check_meeting_place
@@ -23,7 +24,14 @@ FLAGS = [
 def run(*launcher, flags=FLAGS):
     directory = Path(tempfile.mkdtemp()) / "run"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, *launcher, str(ROOT / "fine_tune_t5.py"), *flags, "--output_dir", str(directory)]
+    command = [
+        sys.executable,
+        *launcher,
+        str(ROOT / "fine_tune_t5.py"),
+        *later_wins(flags),
+        "--output_dir",
+        str(directory),
+    ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, cwd=directory.parent)
     assert done.returncode == 0, done.stderr[-3000:]
     return directory
@@ -46,7 +54,7 @@ class LaunchersTest(parameterized.TestCase):
     @pytest.mark.launcher
     def test_two_processes_write_every_row_once(self):
         torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
-        flags = [*FLAGS, "--per_device_train_batch_size", "4", "--max_eval_samples", "17"]
+        flags = later_wins(FLAGS, ["--per_device_train_batch_size", "4", "--max_eval_samples", "17"])
         alone, two = run(flags=[*flags, "--per_device_train_batch_size", "8"]), run(*torchrun, flags=flags)
         for name in (
             "results.json",

@@ -10,6 +10,7 @@ from unittest import mock
 import pytest
 import torch
 from absl.testing import absltest, parameterized
+from later_flags import later_wins
 
 import fine_tune_t5
 import pre_train_t5
@@ -174,7 +175,7 @@ class SummaryTest(parameterized.TestCase):
         flags = ["--config_overrides", "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2", "--use_cpu", "--dry_run",
                  "--per_device_train_batch_size", "2", "--print_summary", "--freeze", "encoder"]  # fmt: skip
         with contextlib.redirect_stdout(io.StringIO()) as printed:
-            script.main([*argv, *flags, "--output_dir", tempfile.mkdtemp()])
+            script.main(later_wins([*argv, *flags, "--output_dir", tempfile.mkdtemp()]))
         self.assertRegex(printed.getvalue(), r"encoder +[\d,]+ +frozen")
         self.assertRegex(printed.getvalue(), r"memory of one CPU in a step of 2 x \(32 -> \d+ tokens\), float32")
 

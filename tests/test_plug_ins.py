@@ -18,6 +18,7 @@ import plug_in_worker
 import pytest
 import torch
 from absl.testing import absltest, parameterized
+from later_flags import later_wins
 from law_worker import reported_by_two_ranks
 from safetensors.torch import load_file
 from safetensors.torch import load_model as load_weights
@@ -50,7 +51,7 @@ SMALL = """--max_train_samples 48 --max_eval_samples 10 --per_device_train_batch
 def run(directory, *flags, **patches):
     """What `results.json` holds."""
     with mock.patch.multiple(SuiteTrainer, **patches) if patches else contextlib.nullcontext():
-        return fine_tune_t5.main([*SMALL, "--output_dir", str(directory), *flags])
+        return fine_tune_t5.main(later_wins([*SMALL, "--output_dir", str(directory), *flags]))
 
 
 def new_folder() -> Path:
@@ -331,7 +332,7 @@ class CommandsTest(parameterized.TestCase):
         plain, changed = new_folder(), new_folder()
         pre_train_t5.main([*flags, "--output_dir", str(plain)])
         added = ["--batch_transform", "plug_in_modules:hide_words", "--callbacks", "plug_in_modules:CountSteps"]
-        pre_train_t5.main([*flags, *added, "--output_dir", str(changed)])
+        pre_train_t5.main(later_wins([*flags, *added, "--output_dir", str(changed)]))
         lines = [[line for line in untimed(path) if "train/loss" in line] for path in (plain, changed)]
         self.assertEqual([line["train/counted_steps"] for line in lines[1]], [1, 2, 3])
         self.assertNotEqual(lines[0][0]["train/loss"], lines[1][0]["train/loss"])

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from absl.testing import absltest, parameterized
 from accelerate import Accelerator
+from later_flags import later_wins
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 import pre_train_t5
@@ -39,7 +40,7 @@ def folder():
 
 def run(*argv, output_dir=None):
     output_dir = output_dir or folder() / "run"
-    return pre_train_t5.main([*QUICK, *argv, "--output_dir", str(output_dir)]), Path(output_dir)
+    return pre_train_t5.main(later_wins([*QUICK, *argv, "--output_dir", str(output_dir)])), Path(output_dir)
 
 
 def losses(directory, name="train/loss"):
@@ -277,10 +278,10 @@ class DocumentsTest(parameterized.TestCase):
 class FlagsTest(parameterized.TestCase):
     @parameterized.parameters(
         (["--validation_file", "v.txt"], "--validation_file v.txt needs a --train_file"),
-        (["--validation_fraction", "1"], "--validation_fraction 1.0"),
+        (["--validation_fraction", "1"], "--validation_fraction 1:"),
         (["--inputs_length", "2"], "--inputs_length 2"),
-        (["--noise_density", "1.5"], "noise_density is 1.5"),
-        (["--mean_span_length", "0.5"], "mean_span_length is 0.5"),
+        (["--noise_density", "1.5"], "--noise_density 1.5"),
+        (["--mean_span_length", "0.5"], "--mean_span_length 0.5"),
         (["--targets_length", "3"], "--targets_length 3"),
         (["--noise_density", "0.5", "--inputs_length", "2048"], "but the tokenizer has 100 sentinels"),
         (["--metric_for_best_model", "accuracy"], "--metric_for_best_model accuracy"),

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from absl.testing import absltest, parameterized
+from later_flags import later_wins
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from shared_data import MISSING, SHARED_DATA
@@ -69,7 +70,7 @@ def tiny(family):
 
 def run(*argv, family="seq2seq"):
     directory = Path(tempfile.mkdtemp()) / "run"
-    results = pre_train_t5.main([*QUICK, *tiny(family), *argv, "--output_dir", str(directory)])
+    results = pre_train_t5.main(later_wins([*QUICK, *tiny(family), *argv, "--output_dir", str(directory)]))
     return results["tasks"]["pre_train"], directory
 
 
@@ -229,7 +230,7 @@ class SourcesTest(parameterized.TestCase):
         shutil.copytree(whole, interrupted)
         shutil.rmtree(interrupted / "checkpoint-6")
         (interrupted / "results.json").unlink()
-        pre_train_t5.main([*QUICK, *tiny("seq2seq"), *flags, "--output_dir", str(interrupted)])
+        pre_train_t5.main(later_wins([*QUICK, *tiny("seq2seq"), *flags, "--output_dir", str(interrupted)]))
         self.assertEqual(losses(interrupted), losses(whole))
         for name in ("results.json", "model.safetensors"):
             self.assertEqual((interrupted / name).read_bytes(), (whole / name).read_bytes(), name)

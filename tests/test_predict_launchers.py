@@ -11,6 +11,7 @@ from unittest import mock
 
 import pytest
 from absl.testing import absltest, parameterized
+from later_flags import later_wins
 from test_predict_command import command, output_path, printed
 from tiny_predictor import model_folder, rows_file
 
@@ -146,7 +147,7 @@ class AdaptersTest(parameterized.TestCase):
         folder = Path(tempfile.mkdtemp()) / "run"
         given = f"--max_train_samples 32 --validation_file {rows_file(count=10)} --max_steps 3 --per_device_train_batch_size 8 --use_cpu "
         given += f"--disable_tqdm True --learning_rate 0.05 --model_name_or_path {model_folder()} --output_dir {folder}"
-        fine_tune_t5.main([*given.split(), *flags])
+        fine_tune_t5.main(later_wins([*given.split(), *flags]))
         return str(folder)
 
     @parameterized.parameters("", "--labels")

@@ -7,6 +7,7 @@ from unittest import mock
 
 import torch
 from absl.testing import absltest, parameterized
+from later_flags import later_wins
 
 import fine_tune_t5
 from t5suite.errors import ConfigError
@@ -52,7 +53,7 @@ class QuantizationTest(parameterized.TestCase):
             self.skipTest("bitsandbytes is not installed")
         out = tempfile.mkdtemp()
         argv = ["--model_name_or_path", base(), f"--load_in_{kind}", "--adapter", "lora", "--output_dir", out]
-        fine_tune_t5.main([*FAST, *argv])
+        fine_tune_t5.main(later_wins([*FAST, *argv]))
         self.assertTrue(is_adapter(out))
         model = load_adapter(out, tokenizer=load_tokenizer(base()))
         trained = [p for name, p in model.named_parameters() if "lora_B" in name]

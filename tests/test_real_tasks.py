@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from absl.testing import absltest, parameterized
+from later_flags import later_wins
 
 import fine_tune_t5
 from t5suite.constants import DATASET_VALS
@@ -28,7 +29,7 @@ EVALUATED = [("glue", "ax"), ("super_glue", "axb"), ("super_glue", "axg"), ("glu
 
 def run(*argv):
     directory = Path(tempfile.mkdtemp()) / "run"
-    results = fine_tune_t5.main([*SMALL, *argv, "--output_dir", str(directory)])
+    results = fine_tune_t5.main(later_wins([*SMALL, *argv, "--output_dir", str(directory)]))
     return results, directory
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import yaml
 from absl.testing import absltest, parameterized
+from later_flags import later_wins
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from shared_data import MISSING, SHARED_DATA
@@ -62,7 +63,7 @@ class RecipeTest(parameterized.TestCase):
                 self.skipTest(MISSING)
             data = ["--data_dir", str(SHARED_DATA)]
         with contextlib.redirect_stdout(io.StringIO()) as shown:
-            figures = fine_tune_t5.main([name, *tiny, *few, *data, "--output_dir", tempfile.mkdtemp()])
+            figures = fine_tune_t5.main(later_wins([name, *tiny, *few, *data, "--output_dir", tempfile.mkdtemp()]))
         self.assertIn("inputs:", shown.getvalue())
         settings = yaml.safe_load(shipped_file("recipes", name).read_text())
         # 20 rows are an epoch of one update

@@ -13,6 +13,7 @@ import pytest
 import sharded_worker
 import torch
 from absl.testing import absltest, parameterized
+from later_flags import later_wins
 from transformers import AutoModelForSeq2SeqLM
 
 from t5suite.models.weight_files import read_weights
@@ -186,7 +187,7 @@ def accelerated(name: str) -> list[str]:
 class LaunchedTest(parameterized.TestCase):
     def launch(self, launcher, script, folder, *flags, code=0) -> str:
         done = subprocess.run(
-            [*launcher, *script, str(folder), *flags],
+            [*launcher, *later_wins(script, str(folder), flags)],
             env=environment(),
             capture_output=True,
             text=True,

@@ -13,6 +13,7 @@ from absl.testing import absltest, parameterized
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 import test_throughput
+from later_flags import later_wins
 
 import fine_tune_t5
 from t5suite.data.jsonl import write_jsonl
@@ -42,7 +43,7 @@ def rows() -> tuple[str, list[tuple[int, int]]]:
 def logged(*flags) -> list[dict]:
     """The lines of the steps of an epoch over these rows."""
     folder = Path(tempfile.mkdtemp()) / "run"
-    fine_tune_t5.main([*ARGV, "--train_file", rows()[0], *flags, "--output_dir", str(folder)])
+    fine_tune_t5.main(later_wins([*ARGV, "--train_file", rows()[0], *flags, "--output_dir", str(folder)]))
     return lines_of(folder)
 
 

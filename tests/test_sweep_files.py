@@ -107,6 +107,7 @@ WRONG = [
     ("name: rte", "metrics: [{name: a}, {name: b}]", 1, "metrics cannot stand beside metric"),
     ("name: rte", "controller: {type: mine}", 1, "controller.type: 'mine' is none of local, cloud"),
     ("  - ${env}", "  - {a: 1}", 26, "command: {'a': 1} is no word"),
+    ("--eval_strategy=epoch", "--bf16=True", 20, "bf16: the command gives --bf16 too"),
 ]  # fmt: skip
 
 # The same, for what is no error.
@@ -119,7 +120,6 @@ NOTED = [
         "exponents of e: values from 1 to 1.0101; for values take log_uniform_values",
     ),
     ("--eval_strategy=epoch", "--x=${args}", 30, "a macro must be an item of its own"),
-    ("--eval_strategy=epoch", "--bf16=True", 20, "bf16: the command gives --bf16 too"),
 ]
 
 

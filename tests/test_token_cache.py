@@ -13,6 +13,7 @@ import datasets
 import numpy as np
 import pytest
 from absl.testing import parameterized
+from later_flags import later_wins
 from token_cache_worker import noting
 
 import fine_tune_t5
@@ -183,7 +184,7 @@ class RunsTest(parameterized.TestCase):
             mock.patch.object(token_cache, "FEWEST_ROWS", 2),
             mock.patch.object(training_data, "bind_encoding", noting(str(self.notes))),
         ):
-            fine_tune_t5.main([*self.flags, "--train_file", file, *flags, "--output_dir", f"{run}/run"])
+            fine_tune_t5.main(later_wins([*self.flags, "--train_file", file, *flags, "--output_dir", f"{run}/run"]))
         return len(self.notes.read_text().split())
 
     def test_a_second_run_tokenizes_only_what_has_changed(self):

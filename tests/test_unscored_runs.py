@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 from absl.testing import absltest, parameterized
+from later_flags import later_wins
 from test_data_formats_runs import COLUMNS, csv_reviews, flags
 
 import fine_tune_t5
@@ -21,7 +22,9 @@ def told(*argv, directory=None) -> tuple[str, str]:
     out, err = io.StringIO(), io.StringIO()
     directory = directory or Path(tempfile.mkdtemp()) / "run"
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        fine_tune_t5.main([*flags(*argv, without=QUIET), "--output_dir", str(directory), "--max_train_samples", "16"])
+        fine_tune_t5.main(
+            later_wins([*flags(*argv, without=QUIET), "--output_dir", str(directory), "--max_train_samples", "16"])
+        )
     return " ".join(out.getvalue().split()), err.getvalue()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from absl.testing import absltest, parameterized
+from later_flags import later_wins
 from safetensors.torch import load_file
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -26,7 +27,7 @@ def pre_trained(*flags) -> Path:
     folder = Path(tempfile.mkdtemp()) / "run"
     saving = "--max_steps 4 --save_steps 2 --eval_strategy no --per_device_train_batch_size 4".split()
     config = ["--config_overrides", TINY, "--tokenizer_name", str(bundled())]
-    pre_train_t5.main([*RUN, *saving, *config, *flags, "--output_dir", str(folder)])
+    pre_train_t5.main(later_wins([*RUN, *saving, *config, *flags, "--output_dir", str(folder)]))
     return folder
 
 

@@ -7,7 +7,6 @@
 """
 
 import json
-import shlex
 from collections.abc import Iterable, Mapping
 
 from t5suite.errors import ConfigError
@@ -42,6 +41,21 @@ def not_overridden(parameters: Mapping, words: Iterable[str]) -> dict:
     return {name: value for name, value in parameters.items() if name not in later}
 
 
+def command_without(command: Iterable, words: Iterable[str]) -> list[str]:
+    """A `command:` without the flags that the words give: a script refuses a flag that is given twice.
+
+    >>> command_without(["python", "fine_tune_t5.py", "--max_steps", 1500, "--bf16", "${args}"], ["--max_steps", "100"])
+    ['python', 'fine_tune_t5.py', '--bf16', '${args}']
+    """
+    later, kept, is_left_out = flags_in(words), [], False
+    for item in map(str, command):
+        if item.startswith(("--", "${")):
+            is_left_out = item[2:].partition("=")[0].replace("-", "_") in later
+        if not is_left_out:
+            kept.append(item)
+    return kept
+
+
 def check_overrides(parameters: Iterable[Parameter], words: Iterable[str]) -> None:
     """Refuses words that take away what is searched.
 
@@ -55,29 +69,6 @@ def check_overrides(parameters: Iterable[Parameter], words: Iterable[str]) -> No
                 f"--{parameter.path[0]} {later[parameter.path[0]]} behind --: the sweep searches {parameter.name}, so "
                 "that every trial would be the same in it; leave the flag out, or give the file one `value:` of it"
             )
-
-
-def settled(parameters: Mapping, command: str) -> tuple[dict, str]:
-    """`(parameters, command)` of a record in whose command a flag may stand twice: the last one is what counted.
-
-    >>> settled({"max_steps": 1500}, "python fine_tune_t5.py --max_steps=1500 --max_steps 100")
-    ({'max_steps': 100}, 'python fine_tune_t5.py --max_steps 100')
-    """
-    try:
-        words = shlex.split(command)
-    except ValueError:
-        return dict(parameters), command
-    given = {name: f"--{name}={value}" for name, value in parameters.items()}
-    twice = {name for name, word in given.items() if word in words and name in flags_in(_behind(words, word))}
-    if not twice:
-        return dict(parameters), command
-    for name in twice:
-        command = command.replace(f"{shlex.quote(given[name])} ", "", 1)
-    return {**parameters, **{name: flags_in(words)[name] for name in twice}}, command
-
-
-def _behind(words: list[str], word: str) -> list[str]:
-    return words[words.index(word) + 1 :]
 
 
 def _plain(values: list[str]):

@@ -167,7 +167,7 @@ def _check_flags(sweep: SweepFile, script: Script) -> list[Finding]:
         else:
             found += _check_values(sweep, parameter, known[name])
             if name in script.flags and script.places[name][0] == "command" and name in _given(sweep):
-                found.append(Finding(sweep.path, parameter.line, f"{name}: the command gives --{name} too", "note"))
+                found.append(Finding(sweep.path, parameter.line, f"{name}: the command gives --{name} too"))
         seen.add(name)
     return found
 

@@ -23,8 +23,8 @@ from pathlib import Path
 
 from t5suite.errors import EXIT_BAD_CONFIGURATION, EXIT_FINISHED, EXIT_NUMERICS, EXIT_PREEMPTED, ConfigError, Preempted
 from t5suite.launch.curves import Curve, best_of
-from t5suite.launch.macros import command_words, needs_json_file
-from t5suite.launch.overrides import not_overridden, overridden
+from t5suite.launch.macros import DEFAULT_COMMAND, command_words, needs_json_file
+from t5suite.launch.overrides import command_without, not_overridden, overridden
 from t5suite.launch.process_groups import leftovers, signal_group
 from t5suite.launch.results import result_of_run
 from t5suite.launch.summaries import shell_line, shown, summary_of
@@ -347,7 +347,8 @@ class Sweep:
         """A trial's command."""
         plan = self.plan
         left = not_overridden(parameters, plan.words)
-        return [*command_words(plan.command, left, plan.program, self._json_file(number)), *plan.words]
+        own = command_without(plan.command or DEFAULT_COMMAND, plan.words)
+        return [*command_words(own, left, plan.program, self._json_file(number)), *plan.words]
 
     def records(self) -> list[dict]:
         """All trials, as `sweep.json` tells them."""

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.errors import ConfigError, DataError
-from t5suite.launch.overrides import settled
 from t5suite.runs import read_json
 from t5suite.yaml_files import read_yaml
 
@@ -145,19 +144,17 @@ def _trial(entry: dict) -> Trial:
     if entry["state"] not in STATES:
         raise ValueError(f"trial {entry['number']}: state {entry['state']!r} is none of {', '.join(STATES)}")
     value = entry.get("value")
-    # Records of before flags behind `--` were taken into account have two values of some.
-    parameters, command = settled(entry["parameters"], str(entry.get("command") or ""))
     return Trial(
         number=int(entry["number"]),
         state=entry["state"],
-        parameters=flattened(parameters),
+        parameters=flattened(entry["parameters"]),
         value=float(value) if is_number(value) else None,
         last_step=entry.get("last_step"),
         curve=[(int(step), float(y)) for step, y in entry.get("curve") or [] if is_number(y)],
         seconds=entry.get("seconds"),
         exit_code=entry.get("exit_code"),
         run_dir=str(entry.get("run_dir") or ""),
-        command=command,
+        command=str(entry.get("command") or ""),
         why=str(entry.get("why") or ""),
     )
 

@@ -12,10 +12,12 @@ A sweep's `command:` may have `${args}` (`--k=v`), `${args_no_equals}` (`--k v`)
 
 import argparse
 import ast
+import functools
 import json
 import re
 
 from t5suite.errors import ConfigError
+from t5suite.yaml_files import unique
 
 ASSIGNMENT = re.compile(r"\+{0,2}([A-Za-z_][A-Za-z0-9_-]*)=")
 BOOLEAN_WORDS = ("yes", "true", "t", "y", "1", "no", "false", "f", "n", "0", "none")
@@ -27,9 +29,10 @@ def flags_and_files(argv: list[str], parser: argparse.ArgumentParser) -> tuple[l
     A word `name=value` is a flag where no flag before it takes it as its value, and only by a flag's name.
 
     Raises:
-      ConfigError: `--config` without a file.
+      ConfigError: `--config` without a file; a flag that is given twice, with different values.
     """
     files, flags, i = [], [], 0
+    given: dict[str, list[str]] = {}
     while i < len(argv):
         word, end = argv[i], i + 1
         if word.startswith("--config") and word[8:9] in ("", "="):
@@ -40,15 +43,26 @@ def flags_and_files(argv: list[str], parser: argparse.ArgumentParser) -> tuple[l
         elif word.startswith("-"):
             end += _num_values(word, argv[i + 1 :], parser)
             one_list = end == i + 2 and list_items(argv[i + 1]) is not None
+            _note(given, argv[i:end], parser)
             flags += [f"{word}={argv[i + 1]}"] if one_list else argv[i:end]
         elif assigned_flag(word, parser):
             flags.append(f"--{word.lstrip('+')}")
+            _note(given, flags[-1:], parser)
         elif word.startswith("{") or not flags:
             files.append(word)
         else:
             flags.append(word)
         i = end
     return files, flags
+
+
+def _note(given: dict[str, list[str]], words: list[str], parser) -> None:
+    """Remembers a flag's words by its name; argparse would let the last of two values win without a word."""
+    flag, equals, value = words[0].partition("=")
+    action = parser._option_string_actions.get(flag)
+    values = [value] if equals else words[1:] or [flag]
+    if action is not None and given.setdefault(action.dest, values) != values:
+        raise ConfigError(f"--{action.dest} is given twice: {' '.join(given[action.dest])} and {' '.join(values)}")
 
 
 def assigned_flag(word: str, parser) -> str | None:
@@ -102,11 +116,13 @@ def read_table(text: str) -> dict | None:
     """A table in JSON or as Python writes it; None for a text that does not begin as one."""
     if not text.lstrip().startswith("{"):
         return None
-    for read in (json.loads, ast.literal_eval):
+    for read in (functools.partial(json.loads, object_pairs_hook=unique), ast.literal_eval):
         try:
             table = read(text.strip())
             if isinstance(table, dict) and json.dumps(table):
                 return table
+        except ConfigError as error:
+            raise argparse.ArgumentTypeError(f"{text!r:.200}: {error}") from None
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             continue
     raise argparse.ArgumentTypeError(f'{text!r:.200} is no table: write {{"name": value, ...}}')

@@ -1,0 +1,20 @@
+"""A test's own flags over those that all tests of a file share: a command line gives each flag once.
+
+>>> later_wins(["run.yaml", "--seed", "1", "--bf16", "--seed=2"])
+['run.yaml', '--bf16', '--seed=2']
+"""
+
+
+def later_wins(*parts) -> list[str]:
+    """The words of all parts, in order; of a flag that is given twice, the last."""
+    groups = {}
+    for word in [str(word) for part in parts for word in ([part] if isinstance(part, str) else part)]:
+        if word.startswith("--"):
+            name = word.partition("=")[0].replace("-", "_")
+            groups.pop(name, None)
+            groups[name] = [word]
+        elif groups:
+            groups[next(reversed(groups))].append(word)
+        else:
+            groups[""] = [word]
+    return [word for group in groups.values() for word in group]
