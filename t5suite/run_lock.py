@@ -7,7 +7,8 @@
 
 The lock is the kernel's (`fcntl.lockf` on `<directory>/.lock`): it ends with its owner however that one dies, is not
 shared with forked workers, and works over NFS. The file says who the owner is. It stays behind, for to delete a file
-that others may be about to lock is a race.
+that others may be about to lock is a race; that of a run that was refused goes with its directory, so an owner looks
+whether the file that it has locked is still there.
 
 A trap of such locks: when the owner closes *any* descriptor of the file, the lock is gone. So nothing else in the
 process may open `.lock`.
@@ -69,6 +70,9 @@ class RunLock:
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         try:
             former = self._take()
+            if not self._is_there():
+                self._close()
+                return self.acquire(run_id)
             if former:
                 logger.info("%s: the former owner, %s, has ended", self.directory, describe_owner(former))
             self.record = owner_record(run_id)
@@ -79,6 +83,11 @@ class RunLock:
         self._key = key
         _owned[key] = os.getpid()
         return self
+
+    @property
+    def held(self) -> bool:
+        """Whether this object has the lock."""
+        return self._key is not None
 
     def note(self, run_id: str) -> None:
         """Adds the run's id, which is known only after its directory has been looked into."""
@@ -120,6 +129,13 @@ class RunLock:
                 raise ConfigError(_in_use(self.directory, owner))
             logger.info("waiting for the lock of this job before it was requeued: %s", describe_owner(owner))
             time.sleep(2.0)
+
+    def _is_there(self) -> bool:
+        """Whether the locked file is still the directory's: a refused run removes its own with the directory."""
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), os.stat(self.path))
+        except FileNotFoundError:
+            return False
 
     def _take_without_locks(self, error: OSError) -> dict | None:
         """What the record says must do: two processes that start in the same moment are not told apart."""

@@ -17,8 +17,11 @@ from unittest import mock
 from absl.testing import absltest, parameterized
 
 from t5suite import run_lock
-from t5suite.errors import ConfigError
+from t5suite.errors import ConfigError, NumericsError
 from t5suite.run_lock import LOCK_FILE, RunLock, describe_owner, owner_record, process_start
+from t5suite.runs import Run
+from t5suite.training.processes.ranks import Ranks
+from t5suite.training.steps import owned
 
 OWNER = """
 import sys, time
@@ -150,6 +153,19 @@ class RunLockTest(parameterized.TestCase):
             RunLock(directory).acquire()
         self.assertEqual(victim.read_text(), "precious")
 
+    def test_a_lock_file_that_went_with_its_directory_is_not_the_directory_s(self):
+        directory, take = folder(), RunLock._take
+
+        def too_late(lock):
+            if lock is late and not lock.path.with_name("once").exists():
+                lock.path.unlink()  # between opening and locking, a refused run removes its directory
+                lock.path.with_name("once").touch()
+            return take(lock)
+
+        late = RunLock(directory)
+        with mock.patch.object(RunLock, "_take", too_late), late.acquire():
+            self.assertEqual(os.fstat(late._descriptor).st_ino, (directory / LOCK_FILE).stat().st_ino)
+
     def test_the_run_s_id_can_be_added(self):
         directory = folder()
         with RunLock(directory).acquire() as lock:
@@ -183,6 +199,51 @@ class RunLockTest(parameterized.TestCase):
             requeued = {"SLURM_JOB_ID": "99", "SLURM_RESTART_COUNT": "1"}
             with mock.patch.dict(os.environ, requeued), RunLock(directory).acquire():
                 self.assertEqual(sleep.call_count, 1)
+
+
+class OwnedTest(parameterized.TestCase):
+    """A run that is refused in its directory."""
+
+    def refuse(self, directory, writes=(), error=ConfigError, resumed=False):
+        run = Run(directory, {"run_id": "1", "status": "running"}, resumed=resumed)
+        with self.assertRaises(error), owned(run, Ranks()):
+            for name in writes:
+                (directory / name).parent.mkdir(parents=True, exist_ok=True)
+                (directory / name).write_text("x")
+            raise error("no")
+
+    def test_it_leaves_nothing_of_what_it_made(self):
+        directory = folder()
+        self.refuse(directory, ["corpus/train/build.json", ".half.tmp"])
+        self.assertFalse(directory.parent.exists())
+        self.assertTrue(directory.parent.parent.is_dir())
+
+    def test_what_was_there_before_stays(self):
+        directory = folder()
+        (directory / ".git").mkdir(parents=True)
+        (directory.parent / "other").mkdir()
+        self.refuse(directory)
+        self.assertEqual(os.listdir(directory), [".git"])
+
+    @parameterized.parameters("metrics.jsonl", "checkpoint-2/x", "results.json", "corpus/train/corpus.json")
+    def test_what_is_worth_keeping_stays(self, name):
+        directory = folder()
+        self.refuse(directory, [name])
+        self.assertTrue((directory / name).is_file())
+        self.assertEqual(json.loads((directory / "manifest.json").read_text())["status"], "failed")
+
+    @parameterized.parameters({"error": NumericsError}, {"error": RuntimeError}, {"resumed": True})
+    def test_other_ends_leave_their_logs(self, **how):
+        directory = folder()
+        self.refuse(directory, **how)
+        self.assertTrue((directory / "logs" / "rank-0.log").is_file())
+
+    def test_a_directory_of_another_s_is_left_as_it_is(self):
+        directory = folder()
+        with owner_of(directory):
+            before = sorted(os.listdir(directory))
+            self.refuse(directory)
+            self.assertEqual(sorted(os.listdir(directory)), before)
 
 
 class WithoutLocksTest(parameterized.TestCase):

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -17,11 +18,12 @@ import torch
 from transformers import TrainerState, set_seed
 from transformers.utils import logging as transformers_logging
 
-from t5suite.errors import ConfigError, Preempted
+from t5suite.data.corpora.store import MANIFEST as CORPUS
+from t5suite.errors import CheckpointError, ConfigError, DataError, Preempted
 from t5suite.models.own_models import OwnModel, class_name
 from t5suite.redaction import RedactingFormatter
-from t5suite.run_lock import RunLock
-from t5suite.runs import MANIFEST, Run
+from t5suite.run_lock import LOCK_FILE, RunLock
+from t5suite.runs import MANIFEST, METRICS, RESULTS, Run
 from t5suite.training.checkpoints import STATE_FILE, clean_leftovers
 from t5suite.training.monitoring.chatter import hush
 from t5suite.training.monitoring.energy import metered
@@ -44,6 +46,11 @@ TRAINING_FLAGS = (
     "unfreeze_regex data_sampling_proportion neftune_noise_alpha profile batch_metrics callbacks push_to_hub "
     "peak_tflops loss_chunk_tokens pack_rows row_inputs_length row_targets_length"
 ).split()
+
+
+REFUSALS = (ConfigError, DataError, CheckpointError)
+# What another start could use: steps, scores, and text that is tokenized.
+WORTH_KEEPING = (METRICS, "checkpoint-*", RESULTS, f"**/{CORPUS}")
 
 
 def start_logging(is_main: bool, disable_tqdm: bool = False, verbose: bool = False, rank: int = 0) -> None:
@@ -159,17 +166,23 @@ def one_device_a_process(args) -> None:
 def owned(run: Run, ranks: Ranks):
     """While this run, and no other process, writes into its directory; how it ended is noted there.
 
-    Should a rank die meanwhile, the others do not wait for it for ever.
+    Should a rank die meanwhile, the others do not wait for it for ever. A new run that is refused leaves nothing.
 
     Raises:
       ConfigError: another process does.
     """
     lock = RunLock(run.directory)
-    ranks.together(_take, lock, run)
+    made = [folder for folder in (run.directory, *run.directory.parents) if not folder.exists()]
     try:
+        ranks.together(_take, lock, run)
         with logging_to(run.directory, ranks.rank), watching_ranks(ranks, stop_requests()):
             yield run
     except BaseException as error:
+        if ranks.is_main and not lock.held:
+            raise
+        if isinstance(error, REFUSALS) and ranks.world_size == 1 and _came_to_nothing(run):
+            _remove(run.directory, made)
+            raise
         stopped = isinstance(error, Preempted) or stop_requests().explains(error)
         status = "preempted" if stopped else "failed"
         # What comes after the end, such as an upload, does not undo it.
@@ -179,6 +192,23 @@ def owned(run: Run, ranks: Ranks):
         raise
     finally:
         lock.release()
+
+
+def _came_to_nothing(run: Run) -> bool:
+    return not run.resumed and not any(next(run.directory.glob(kind), None) for kind in WORTH_KEEPING)
+
+
+def _remove(directory: Path, made: list[Path]) -> None:
+    """Empties a directory of what a run has written, and removes it where the run `made` it, with those above it.
+
+    Several ranks write there, and none knows when the last of the others has ended: then it stays.
+    """
+    with contextlib.suppress(OSError):  # the refusal is what counts; a folder above may be somebody else's, too
+        for path in [*directory.iterdir()] * 2:  # a thread of a corpus's build may be writing its last file
+            if directory in made or path.name == LOCK_FILE or not path.name.startswith("."):  # or it was there before
+                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+        for folder in made:
+            folder.rmdir()
 
 
 def _take(lock: RunLock, run: Run) -> None:
