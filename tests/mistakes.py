@@ -117,6 +117,14 @@ MISTAKES = {
             "Each script's `--help` has its own flags.",
         ),
         Mistake(
+            "A flag that is given twice",
+            "fine_tune_t5.py --seed 1 --bf16 --seed 2",
+            "--seed is given twice: 1 and 2",
+            ("--seed", "twice", "1 and 2"),
+            "Leave one out. In a file the flag may stand as well: the command line overrides it. In a shell, "
+            "`${FLAGS/--seed 1/--seed 2}` changes one of `$FLAGS`.",
+        ),
+        Mistake(
             "A batch of nothing",
             "fine_tune_t5.py --per_device_train_batch_size 0",
             "--per_device_train_batch_size 0: must be at least 1 (examples)",

@@ -32,6 +32,94 @@ def named(entries):
     return [(re.sub(r"\W+", "_", entry.title), entry) for entry in entries]
 
 
+def parquet(**columns) -> bytes:
+    """A file of these columns."""
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.table(columns), found := io.BytesIO())
+    return found.getvalue()
+
+
+FINE, PRE = "fine_tune_t5.py", "pre_train_t5.py"
+T5 = '"model_type": "t5", "d_model": 64'
+# (command, exit code, what the message names, files); a file may be made by a function.
+BAD_INPUTS = [
+    # Numbers
+    (f"{FINE} --save_steps -3", 78, "--save_steps -3: must be above 0", {}),
+    (f"{FINE} --eval_steps 0", 78, "--eval_steps 0: must be above 0", {}),
+    (f"{FINE} --logging_steps -5", 78, "--logging_steps -5: must be above 0", {}),
+    (f"{FINE} --max_steps -5", 78, "--max_steps -5: must be at least 1, or -1", {}),
+    (f"{FINE} --max_steps 0", 78, "--max_steps 0: must be at least 1, or -1", {}),
+    (f"{FINE} --max_steps 99999999999999999999", 78, "--max_steps 99999999999999999999: .* below 2\\^63", {}),
+    (f"{FINE} --num_train_epochs 0", 78, "--num_train_epochs 0: must be above 0", {}),
+    (f"{FINE} --learning_rate inf", 78, "--learning_rate inf: must be .*finite", {}),
+    (f"{FINE} --learning_rate nan", 78, "--learning_rate nan: ", {}),
+    (f"{FINE} --learning_rate -0.001", 78, "--learning_rate -0.001: must be at least 0", {}),
+    (f"{FINE} --max_grad_norm nan", 78, "--max_grad_norm nan: ", {}),
+    (f"{FINE} --adam_beta2 1", 78, "--adam_beta2 1: must be at least 0 and below 1", {}),
+    (f"{FINE} --z_loss -1", 78, "--z_loss -1: ", {}),
+    (f"{FINE} --dataloader_num_workers 10000", 78, "--dataloader_num_workers 10000: .*at most", {}),
+    (f"{FINE} --seed 4294967296", 78, "--seed 4294967296: ", {}),
+    (f"{FINE} --ddp_timeout 0", 78, "--ddp_timeout 0: ", {}),
+    (f"{FINE} --train_fraction nan", 78, "--train_fraction nan: ", {}),
+    (f"{FINE} --adapter lora --lora_alpha 0", 78, "--lora_alpha 0: ", {}),
+    (f"{FINE} run.yaml", 78, "run.yaml:2: --max_steps -5: must be at least 1", {"run.yaml": "seed: 1\nmax_steps: -5\n"}),
+    (f"{FINE} run.yaml", 78, "run.yaml:1: --learning_rate inf: ", {"run.yaml": "learning_rate: .inf\n"}),
+    (f"{PRE} --corpus_weights 1 -1 --train_file a b", 78, "--corpus_weights -1: must be above 0", {}),
+    (f"{PRE} --mean_span_length 0.5", 78, "--mean_span_length 0.5: must be at least 1", {}),
+    # Flags, and names in files, that stand twice
+    (f"{FINE} --seed 1 --seed 2", 78, "--seed is given twice: 1 and 2", {}),
+    (f"{FINE} --seed=1 --seed 2", 78, "--seed is given twice: 1 and 2", {}),
+    (f"{FINE} --seed=1 ++seed=2", 78, "--seed is given twice: 1 and 2", {}),
+    (f"{FINE} --learning-rate 1 --learning_rate 2", 78, "--learning_rate is given twice: 1 and 2", {}),
+    (f"{FINE} --max_train_samples None --max_train_samples 5", 78, "twice: None and 5", {}),
+    (f"{FINE} --load_best_model_at_end --no_load_best_model_at_end", 78, "given twice: .* and --no_load_best", {}),
+    (f"{PRE} --train_file a b --train_file c", 78, "--train_file is given twice: a b and c", {}),
+    ("t5suite tasks --benchmark glue --benchmark mini", 78, "--benchmark is given twice: glue and mini", {}),
+    (f"{FINE} run.json", 78, "run.json:3: 'seed' .* second time", {"run.json": '{"seed": 1,\n "bf16": true,\n "seed": 2}'}),
+    (f"{FINE} run.yaml", 78, "run.yaml:2: 'seed' .* second time", {"run.yaml": "seed: 1\nseed: 2\n"}),
+    (f"{FINE} --deepspeed ds.json", 78, "ds.json:2: 'bf16' .*second", {"ds.json": '{"bf16": {},\n\t"bf16": {}}'}),
+    (f"{FINE} --fsdp true --fsdp_config f.json", 78, "f.json:1: 'a' .*second", {"f.json": '{"a": 1, "a": 2}'}),
+    (f"{FINE} --accelerator_config a.json", 78, "a.json:1: 'a' .*second", {"a.json": '{"a": 1, "a": 2}'}),
+    (f"""{FINE} --lr_scheduler_kwargs '{{"a": 1, "a": 2}}'""", 78, "--lr_scheduler_kwargs: .*'a' .*second", {}),
+    ("t5suite tasks --task_file t.yaml", 78, "t.yaml:3: 't' .*second", {"t.yaml": "mine:\n  t: {}\n  t: {}\n"}),
+    # Numbers that YAML reads otherwise
+    (f"{FINE} run.yaml", 78, "run.yaml:2: 010: .*octal.* quote it", {"run.yaml": "bf16: false\nseed: 010\n"}),
+    (f"{FINE} run.yaml", 78, "run.yaml:1: 08: ", {"run.yaml": "seed: 08\n"}),
+    (f"{FINE} run.yaml", 78, "run.yaml:1: 10:12: .*base 60", {"run.yaml": "profile: 10:12\n"}),
+    ("t5suite sweep s.yaml --count 1", 78, "s.yaml:1: 010: ", {"s.yaml": "parameters: {seed: {value: 010}}\n"}),
+    # Settings of optimizers and schedules
+    (f"{FINE} --optim_args foo=1", 78, "--optim_args: adamw_torch_fused .*'foo'; it has none", {}),
+    (f"{FINE} --optim sgd --optim_args momentumm=1", 78, "sgd .*'momentumm'; did you mean momentum", {}),
+    (f"{FINE} --optim sgd --optim_args momentum=x", 78, "--optim_args momentum=x: expected float", {}),
+    (f"{FINE} --optimizer adafactor --optim_args eps2=1", 78, "adafactor has no setting 'eps2'; did you mean eps", {}),
+    (f"{FINE} --lr_scheduler_type cosine_with_min_lr --lr_scheduler_kwargs min_lr=x", 78, "min_lr=x: expected float", {}),
+    # Models
+    (f"{FINE} --config_overrides num_layers=many", 78, "num_layers=many", {}),
+    (f"{FINE} --config_overrides num_layers=-1", 78, "num_layers=-1: must be at least 0", {}),
+    (f"{FINE} --config_overrides d_model=0", 78, "d_model=0: must be at least 1", {}),
+    (f"{FINE} --config_name c.json", 78, "c.json holds a list", {"c.json": "[]"}),
+    (f"{FINE} --config_name c.json", 78, "c.json:1: not JSON", {"c.json": "{"}),
+    (f"{FINE} --config_name c.json", 78, "c.json.*'num_layers' expected int", {"c.json": f'{{{T5}, "num_layers": "many"}}'}),
+    (f"{FINE} --model_name_or_path m", 78, "m/config.json holds a list", {"m/config.json": "[]"}),
+    (f"{FINE} --model_name_or_path m", 78, "'d_kv' expected int", {"m/config.json": f'{{{T5}, "d_kv": "wide"}}'}),
+    (f"{FINE} --model_name_or_path m", 78, "m/generation_config.json:1: not JSON", {"m/generation_config.json": "{"}),
+    (f"{FINE} --model_name_or_path m", 78, "num_beams is 'four'", {"m/generation_config.json": '{"num_beams": "four"}'}),
+    (f"{FINE} --tokenizer_name m", 78, "m/tokenizer_config.json holds a str", {"m/tokenizer_config.json": '"x"'}),
+    (f"{FINE} --model_name_or_path m", 78, "m/task.json is no task card", {"m/task.json": "{", "m/config.json": "{}"}),
+    ("t5suite predict --model_name_or_path m --input r", 78, "m/config.json holds", {"m/config.json": "[]", "r": "x\n"}),
+    # Rows
+    (f"{FINE} --data_format parquet --train_file a.parquet --validation_file a.parquet --text_column a --target_column b", 65,
+     "a.parquet row 1: column 'a' holds b'x'", {"a.parquet": lambda: parquet(a=[b"x"] * 32, b=["y"] * 32)}),
+    (f"{FINE} --data_format parquet --train_file a.parquet --validation_file a.parquet --text_column a --target_column b", 65,
+     "a.parquet row 1: column 'b' holds b'y'", {"a.parquet": lambda: parquet(a=["x"] * 32, b=[b"y"] * 32)}),
+    (f"{PRE} --train_file a.parquet", 65, "a.parquet:1: column 'text' holds b'x'",
+     {"a.parquet": lambda: parquet(text=[b"x"] * 32)}),
+    (f"{PRE} --train_file a.jsonl", 65, "a.jsonl:2: not JSON", {"a.jsonl": '{"text": "a"}\n{"text\n'}),
+]  # fmt: skip
+
+
 class TableTest(parameterized.TestCase):
     def test_there_are_thirty_of_different_names(self):
         titles = [entry.title for entry in ALL]
@@ -69,6 +157,11 @@ class MistakesTest(parameterized.TestCase):
     def test_it_is_answered_once_a_model_is_made(self, entry):
         self.check(entry)
 
+    @parameterized.parameters(*BAD_INPUTS)
+    def test_bad_input_is_refused_and_leaves_nothing(self, command, code, message, files):
+        made = {name: content() if callable(content) else content for name, content in files.items()}
+        self.check(Mistake("", command, re.compile(message), (), "", code, made))
+
     def check(self, entry: Mistake):
         for name, content in entry.files.items():
             path = self.folder / name
@@ -79,6 +172,7 @@ class MistakesTest(parameterized.TestCase):
                 stack.enter_context(PREPARATIONS[entry.needs](self))
             if entry.without:
                 stack.enter_context(mock.patch.dict(sys.modules, dict.fromkeys(parts_of(entry.without))))
+            before = tree(self.folder)
             code, text = in_a_shell(entry.command) if ">" in entry.command else in_process(entry.command)
         self.assertNotIn("Traceback", text)
         self.assertEqual(code, entry.code, text)
@@ -87,7 +181,16 @@ class MistakesTest(parameterized.TestCase):
             self.assertRegex(text, pattern_of(entry.message))
         else:
             self.assertLen(lines, 1, text)
-            self.assertRegex(lines[0], f"^error: {pattern_of(entry.message)}$")
+            pattern = (
+                entry.message if isinstance(entry.message, re.Pattern) else f"^error: {pattern_of(entry.message)}$"
+            )
+            self.assertRegex(lines[0], pattern)
+            self.assertEqual(tree(self.folder), before, "something is left behind")
+
+
+def tree(folder: Path) -> list[str]:
+    """All that lies there."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
 def parts_of(libraries) -> list[str]:
