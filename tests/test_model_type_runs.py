@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from absl.testing import absltest, parameterized
+from later_flags import later_wins
 from law_worker import trainer_of
 from model_types import TYPES, configured
 from safetensors.torch import load_file
@@ -42,7 +43,7 @@ def train(folder: Path, model_type: str, *flags) -> dict:
     config = folder.parent / "config"
     if not config.exists():
         shutil.copytree(configured(model_type), config)
-    flags = [*SETTINGS, *DATA, f"--config_name={config}", f"--learning_rate={rate}", *flags]
+    flags = later_wins(SETTINGS, DATA, [f"--config_name={config}", f"--learning_rate={rate}"], flags)
     return fine_tune_t5.main([*flags, f"--output_dir={folder}"])
 
 
@@ -109,7 +110,7 @@ class ModelTypeTest(parameterized.TestCase):
         results = train(place / "run", "t5gemma2", *flags)
         for task in ("sentiment", "entailment"):
             best = place / "run" / "best" / task
-            data = [*DATA, "--eval_method=score", f"--dataset_name={task}", "--eval_only"]
+            data = later_wins(DATA, ["--eval_method=score", f"--dataset_name={task}", "--eval_only"])
             alone = fine_tune_t5.main([*data, f"--model_name_or_path={best}", f"--output_dir={place / task}"])
             self.assertEqual(alone["tasks"][task], results["tasks"][task])
 
