@@ -164,7 +164,7 @@ class PlacesTest(parameterized.TestCase):
         with self.assertRaisesRegex(ConfigError, "no model in this folder"):
             check_model("--model_name_or_path", str(folder))
         (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text("")
+        (folder / name).write_text("{}")
         check_model("--model_name_or_path", str(folder))
 
     @parameterized.parameters(({}, True), ({"WORLD_SIZE": "1"}, True), ({"WORLD_SIZE": "2"}, False))
