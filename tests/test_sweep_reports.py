@@ -121,7 +121,7 @@ class RecordsTest(parameterized.TestCase):
         self.assertEqual(sweep.is_logarithmic("x"), expected)
 
     @parameterized.parameters(
-        ("{", "JSONDecodeError"),
+        ("{", "not JSON"),
         ("[]", "TypeError"),
         ('{"name": "a", "method": "grid", "metric": {"name": "m", "goal": "higher"}, "trials": []}', "higher"),
         ('{"name": "a", "method": "grid", "metric": {"name": "m", "goal": "maximize"}, "trials": [{}]}', "state"),
