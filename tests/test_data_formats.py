@@ -321,7 +321,7 @@ class TasksTest(parameterized.TestCase):
 
     def test_a_data_set_has_its_own_lengths(self):
         task, _ = self.task([{"text": "x", "label": "a"}], max_input_tokens=7)
-        self.assertEqual(task.lengths(Lengths(512, 64)), (7, 64))
+        self.assertEqual(task.lengths(Lengths(512, 64)), Lengths(7, 64))
 
 
 class HeldOutTest(parameterized.TestCase):
