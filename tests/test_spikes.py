@@ -34,7 +34,8 @@ class SpikeDetectorTest(parameterized.TestCase):
         self.assertEqual(detector.observe(2.0, 5.0).name, "grad_norm")
 
     def test_the_limit_is_six_standard_deviations_above_the_mean(self):
-        past = [random.Random(1).gauss(5.0, 1.0) for _ in range(40)]
+        rng = random.Random(1)
+        past = [rng.gauss(5.0, 1.0) for _ in range(40)]
         mean = sum(past) / 40
         limit = mean + 6 * math.sqrt(sum((x - mean) ** 2 for x in past) / 39)
         for value, expected in ((limit - 1e-6, False), (limit + 1e-6, True)):
