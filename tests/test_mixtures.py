@@ -2,13 +2,17 @@
 
 import collections
 import itertools
+import json
 import math
+import os
+import tempfile
 import tracemalloc
 from unittest import mock
 
 import numpy as np
 from absl.testing import absltest, parameterized
 
+from t5suite.data.features import Ragged, TokenArrays
 from t5suite.data.mixtures import MixtureDraws, draw_mixture, equal_rates, mixing_rates
 from t5suite.data.samplers import (
     GlobalBatchSampler,
@@ -17,8 +21,11 @@ from t5suite.data.samplers import (
     rank_share,
     shuffled_order,
 )
+from t5suite.data.sources import DataOptions
 from t5suite.data.subsets import few_shot_rows, select_rows, selection_share, split_for_selection
+from t5suite.data.training_data import Mixing, Schedule, Subset, load_training_sets, make_epoch_order
 from t5suite.errors import ConfigError, DataError
+from t5suite.tasks.registry import load_task
 
 GLUE = {
     "cola": 8551,
@@ -155,6 +162,64 @@ class DrawTest(parameterized.TestCase):
         finally:
             tracemalloc.stop()
         self.assertLess(peak, 5e6)
+
+
+class EpochOrderTest(parameterized.TestCase):
+    """Tasks of 100 and 400 examples; under a limit of 144 an epoch has 244 draws, 8 updates of 32."""
+
+    def order(self, mixing, **schedule):
+        one = lambda size: TokenArrays(Ragged.from_rows([[5, 1]] * size), Ragged.from_rows([[9, 1]] * size))
+        schedule = Schedule(**{"num_epochs": 1, "update_size": 32, "sampling": "random", **schedule})
+        return make_epoch_order([one(100), one(400)], ["a", "b"], mixing, schedule, seed=0)
+
+    @parameterized.parameters(
+        (Mixing(limit=144, temperature=2.0), {"a": 10.0, "b": 12.0}, 244),
+        (Mixing(temperature=2.0), {"a": 10.0, "b": 20.0}, 500),
+        (Mixing(), {"a": 100.0, "b": 400.0}, 500),
+        (Mixing(strategy="equal"), {"a": 1.0, "b": 1.0}, 500),
+    )
+    def test_tasks_are_drawn_at_the_rates_that_were_asked_for(self, mixing, rates, epoch_length):
+        order, found = self.order(mixing, num_epochs=40)
+        self.assertEqual(found, rates)
+        self.assertLen(order(0), epoch_length)
+        share = np.mean(np.concatenate([order(epoch) for epoch in range(40)]) < 100)
+        self.assertAlmostEqual(share, rates["a"] / sum(rates.values()), delta=0.02)
+
+    @parameterized.parameters(({"num_epochs": 2.5}, 3), ({"max_steps": 32}, 4), ({"max_steps": 33}, 5))
+    def test_there_are_draws_for_the_whole_run(self, schedule, epochs):
+        order, _ = self.order(Mixing(limit=144), **schedule)
+        self.assertEqual([len(order(epoch)) for epoch in range(epochs + 1)], [244] * epochs + [0])
+
+    def test_sequential_is_the_order_of_the_rows_in_every_epoch(self):
+        tokens = TokenArrays(Ragged.from_rows([[5] * n for n in (3, 9, 1, 7)]), Ragged.from_rows([[9]] * 4))
+        order, _ = make_epoch_order([tokens], ["a"], Mixing(), Schedule(3, 2, sampling="sequential"), seed=0)
+        self.assertEqual([order(epoch).tolist() for epoch in range(3)], [[0, 1, 2, 3]] * 3)
+
+
+class TrainingSetTest(parameterized.TestCase):
+    def load(self, **subset):
+        file = os.path.join(tempfile.mkdtemp(), "train.jsonl")
+        with open(file, "w") as lines:
+            for i in range(80):
+                print(
+                    json.dumps({"premise": "It rains.", "hypothesis": "It is wet.", "label": i % 3, "idx": i}),
+                    file=lines,
+                )
+        options = DataOptions(train_file=file)
+        (found,), _ = load_training_sets([load_task("mini", "entailment")], options, Subset(**subset), seed=0)
+        return found
+
+    def test_parts_of_parts_stay_parts(self):
+        """Of 80 rows a tenth is kept aside, a half of the others is drawn, and of those 3 of each class."""
+        aside = self.load(selection_share=0.1)
+        half = self.load(selection_share=0.1, fraction=0.5)
+        shots = self.load(selection_share=0.1, fraction=0.5, few_shot=3)
+        self.assertEqual([len(part.rows) for part in (aside, half, shots)], [72, 36, 9])
+        self.assertEqual(sorted(shots.rows["label"]), [0, 0, 0, 1, 1, 1, 2, 2, 2])
+        rows = [set(part.rows["idx"]) for part in (shots, half, aside)]
+        self.assertTrue(rows[0] < rows[1] < rows[2])
+        for part in (aside, half, shots):
+            self.assertEqual(set(part.selection_rows["idx"]), set(range(80)) - rows[2])
 
 
 class SubsetTest(parameterized.TestCase):
