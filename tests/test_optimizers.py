@@ -20,6 +20,7 @@ from t5suite.optim import adamw_rms, parameter_groups, settings
 from t5suite.optim.adamw_rms import AdamWRMS
 from t5suite.optim.optimizers import NEED_WHOLE_TENSORS, OPTIMIZERS, make_optimizer
 from t5suite.optim.parameter_groups import decay_groups, decay_names, hidden_matrices
+from t5suite.optim.settings import setting_types
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.flags.parser import parse_arguments
 from t5suite.training.limits import ClipGradValueCallback, limit_callbacks
@@ -149,6 +150,41 @@ class EveryOptimizerTest(parameterized.TestCase):
         for part in ("layer_norm", "relative_attention_bias"):
             self.assertFalse(any(part in parameter for parameter in decayed))
         self.assertIn("shared.weight", decayed)
+
+
+# A value of every setting that is not its default.
+OTHERS = {
+    "adamw": {"betas": "(0.5, 0.6)", "eps": "0.1", "weight_decay": "0.5"},
+    "adamw_rms": {"betas": "(0.5, 0.6)", "eps": "0.1", "weight_decay": "0.5", "min_rms": "2.0"},
+    "adafactor": {"eps": "(1e-30, 2.0)", "clip_threshold": "0.3", "decay_rate": "-0.3", "beta1": "0.5", "weight_decay": "0.5",
+                  "scale_parameter": "False", "relative_step": "True", "warmup_init": "True,relative_step=True"},
+    "muon": {"weight_decay": "0.5", "momentum": "0.5", "nesterov": "False", "ns_steps": "1", "adjust_lr_fn": "original",
+             "adamw_learning_rate": "0.1", "betas": "(0.5, 0.6)", "eps": "0.1"},
+}  # fmt: skip
+
+
+class EverySettingTest(parameterized.TestCase):
+    def trained(self, name, optim_args):
+        """A layer after three updates with random gradients."""
+        torch.manual_seed(0)
+        model = torch.nn.Linear(6, 4)
+        optimizer = make_optimizer(name, model, 0.02, optim_args)
+        for _ in range(3):
+            for parameter in model.parameters():
+                parameter.grad = torch.randn_like(parameter)
+            optimizer.step()
+        return weights(model)
+
+    @parameterized.parameters(*((name, setting) for name, settings in OTHERS.items() for setting in settings))
+    def test_a_setting_of_optim_args_changes_the_updates(self, name, setting):
+        given = self.trained(name, f"{setting}={OTHERS[name][setting]}")
+        self.assertGreater(float((given - self.trained(name, "")).abs().max()), 1e-5)
+        if setting == "warmup_init":
+            self.assertGreater(float((given - self.trained(name, "relative_step=True")).abs().max()), 1e-5)
+
+    def test_every_setting_is_tried(self):
+        settings = {name: setting_types(function).keys() - {"fused"} for name, function in OPTIMIZERS.items()}
+        self.assertEqual({name: set(others) for name, others in OTHERS.items()}, settings)
 
 
 def adamw_rms_reference(p, g, state, lr, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.0):
