@@ -85,14 +85,47 @@ class AnswersTest(parameterized.TestCase):
         ]
         self.assertEqual(first_of_two, all_rows)
 
-    def test_greedy_answers_are_those_of_transformers(self):
-        made = predictor()
-        batch = made.encoding.tokenizer(texts(), return_tensors="pt", padding=True)
-        ids = made.model.generate(
-            batch["input_ids"], attention_mask=batch["attention_mask"], max_new_tokens=6, do_sample=False, num_beams=1
-        )
+    @parameterized.parameters(
+        {},
+        {"num_beams": 3},
+        {"num_beams": 3, "length_penalty": -4.0},
+        {"num_beams": 3, "num_return_sequences": 2},
+        {"repetition_penalty": 1.7},
+        {"no_repeat_ngram_size": 1},
+        {"min_new_tokens": 6},
+    )
+    def test_answers_are_those_of_transformers_and_every_flag_changes_them(self, **flags):
+        made = Predictor(copy.deepcopy(predictor().model), predictor().encoding)
+        made.model.shared.weight.data[1] *= 2.5  # so that some answers end
+        batch = made.encoding.tokenizer(texts(12), return_tensors="pt", padding=True)
+        ids = made.model.generate(**batch, max_new_tokens=6, do_sample=False, **{"num_beams": 1, **flags})
         expected = decode_ids(ids[:, 1:].tolist(), made.encoding.tokenizer)
-        self.assertEqual([row[0].text for row in made.answers(texts(), Decoding(), 6)], expected)
+        answers = made.answers(texts(12), Decoding(**flags), 6)
+        self.assertEqual([answer.text for row in answers for answer in row], expected)
+        for name in flags:
+            fewer = {key: value for key, value in flags.items() if key != name} if len(flags) > 1 else {}
+            if name != "num_beams" or not fewer:
+                self.assertNotEqual(answers, made.answers(texts(12), Decoding(**fewer), 6), name)
+
+    @parameterized.parameters((1.0, 0, 1.0), (3.0, 0, 1.0), (1.0, 5, 1.0), (1.0, 0, 0.4), (3.0, 40, 0.7))
+    @torch.no_grad()
+    def test_the_first_token_is_drawn_as_numpy_draws_it(self, temperature, top_k, top_p):
+        made, flags = predictor(), {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        batch = made.encoding.tokenizer(texts(), return_tensors="pt", padding=True)
+        logits_BV = made.model(**batch, decoder_input_ids=torch.zeros(22, 1, dtype=torch.long)).logits[:, 0].double()
+        expected = []
+        for logits_V, uniform in zip(
+            logits_BV.numpy() / temperature, uniform_numbers(42, [(i, 0) for i in range(22)], 1)
+        ):
+            likeliest = np.argsort(-logits_V)[: top_k or None]
+            shares = np.exp(logits_V[likeliest]) / np.exp(logits_V[likeliest]).sum()
+            kept = np.sort(likeliest[np.cumsum(shares) - shares < top_p])
+            shares = np.exp(logits_V[kept]) / np.exp(logits_V[kept]).sum()
+            expected.append(int(kept[np.searchsorted(np.cumsum(shares), uniform[0], side="right")]))
+        found = made.answers(texts(), Decoding(do_sample=True, **flags), 1)
+        self.assertEqual(
+            [row[0].text for row in found], decode_ids([[token] for token in expected], made.encoding.tokenizer)
+        )
 
     def test_sampler_draws_from_the_distribution(self):
         shares = torch.tensor([0.5, 0.3, 0.15, 0.05, 0.0])
