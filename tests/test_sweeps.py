@@ -206,7 +206,7 @@ class SearchesTest(SweepTest):
         summary = self.summary()
         self.assertEqual([record["value"] for record in summary["trials"]], [3.0, 4.0, 2.0])
         self.assertEqual(summary["best"], 2)
-        self.assertIn("best: trial 2", out.getvalue())
+        self.assertRegex(out.getvalue(), r"best.* trial 2, eval/loss 2 ")
         self.assertIn("best for file: x 2, mean 2.00", out.getvalue())
         self.assertEqual(re.findall(r"(\d+) │ complete", out.getvalue()), ["2", "0", "1"])
 
