@@ -18,7 +18,7 @@ from t5suite.data.formats.data_formats import DATA_FORMATS, FORMAT_FLAGS, Format
 from t5suite.data.formats.dialogues import ANSWER_FORMS, ANSWERABILITY_FILES
 from t5suite.data.formats.files import check_benchmark_file, named_files, split_files
 from t5suite.data.formats.own_data import Wishes, distinct_names, own_data
-from t5suite.data.formats.proportions import draws, epoch_counts, proportional_order
+from t5suite.data.formats.proportions import draws, epoch_counts, grouped_in_updates, proportional_order
 from t5suite.data.formats.sources import held_out_rows
 from t5suite.data.formats.token_cuts import count_tokens, first_tokens, last_tokens, pieces
 from t5suite.data.jsonl import write_jsonl
@@ -368,6 +368,11 @@ class HeldOutTest(parameterized.TestCase):
 
 class ProportionsTest(parameterized.TestCase):
     """The predecessor's sampler only ever saw the first rows of a data set that it drew from seldom."""
+
+    def test_grouping_by_length_keeps_each_update_s_rows_in_every_epoch_the_longest_first(self):
+        orders = {0: np.array([0, 1, 2, 4, 3]), 1: np.array([4, 0, 2, 3, 1])}
+        grouped = grouped_in_updates(orders.__getitem__, lengths=[5, 9, 7, 9, 1], update_size=3)
+        self.assertEqual((grouped(0).tolist(), grouped(1).tolist()), ([1, 2, 0, 3, 4], [2, 0, 4, 3, 1]))
 
     @parameterized.parameters(([40, 60], [1, 3]), ([5, 95], [1, 1]), ([97, 3], [1, 99]), ([10, 20, 30], [3, 2, 1.5]))
     def test_every_row_comes_before_any_comes_again_and_all_come(self, sizes, proportions):

@@ -33,6 +33,7 @@ from t5suite.training.sharding.deepspeed_files import (
     read_deepspeed,
 )
 from t5suite.training.sharding.deepspeed_flags import agree, check_train_batch_size
+from t5suite.training.sharding.process_state import prepare_for_deepspeed
 from t5suite.training.sharding.settling import settle_sharding
 
 DEEPSPEED_FILES = sorted(path.name for path in shipped_folder("deepspeed_configs").glob("*.json"))
@@ -251,6 +252,21 @@ class RefusalsTest(parameterized.TestCase):
                 settle_sharding(Flags(deepspeed="zero2", **flags))
             with self.assertRaisesRegex(ConfigError, "--deepspeed_overrides .* there is no --deepspeed"):
                 settle_sharding(Flags(deepspeed_overrides="gradient_clipping=1"))
+
+    @parameterized.parameters(
+        ({}, {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}),
+        ({"MASTER_ADDR": "h"}, {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "h"}),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, {"RANK": "1", "WORLD_SIZE": "2"}),
+        ({"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"}, {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"}),
+        ({"LOCAL_RANK": "0", "WORLD_SIZE": "1"}, {"LOCAL_RANK": "0", "WORLD_SIZE": "1"}),
+    )
+    def test_only_a_process_without_a_launcher_becomes_a_group_of_its_own(self, given, expected):
+        with mock.patch.dict(os.environ, given, clear=True):
+            prepare_for_deepspeed()
+            found = {
+                name: value for name, value in os.environ.items() if name not in ("MASTER_PORT", "LOCAL_WORLD_SIZE")
+            }
+        self.assertEqual(found, expected)
 
     def test_a_checkpoint_of_another_kind_or_number_of_ranks_is_refused_with_what_to_do(self):
         folder = Path(tempfile.mkdtemp()) / "checkpoint-4"

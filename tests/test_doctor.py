@@ -48,9 +48,7 @@ from t5suite.commands.doctor_places import (
     reach,
 )
 from t5suite.commands.doctor_trackers import (
-    check_aim,
     check_other_trackers,
-    check_trackio,
     check_unsent,
     check_wandb,
     check_wandb_folders,
@@ -473,8 +471,6 @@ class PlacesTest(parameterized.TestCase):
 class TrackersTest(parameterized.TestCase):
     """Trackers beside W&B, and where they all write."""
 
-    checks = {"aim": check_aim, "trackio": check_trackio}
-
     def found(self, name, settings, environ=None, installed=True):
         environ = {} if environ is None else environ
         checkup = Checkup(environ=environ, settings=settings, output_dir=settings.get("output_dir", "runs"))
@@ -482,7 +478,7 @@ class TrackersTest(parameterized.TestCase):
             mock.patch("importlib.util.find_spec", lambda wanted: object() if installed else None),
             mock.patch("importlib.metadata.version", lambda wanted: "1.2.3"),
         ):
-            return only(self.checks[name](checkup))
+            return only(doctor_checks.CHECKS[name](checkup))
 
     @parameterized.product(name=("aim", "trackio"), asked=("none", "wandb", "{},wandb", ["{}"]))
     def test_a_missing_tracker_fails_where_it_is_asked_for(self, name, asked):

@@ -10,7 +10,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from unittest import mock
 
 from absl.testing import absltest, parameterized
 
@@ -102,6 +104,18 @@ class VersionTest(parameterized.TestCase):
         self.assertRegex(lines[0], r"^t5suite \d")
         self.assertStartsWith(lines[-1], "GPUs: ")
         self.assertEqual(answered_without_torch("t5suite/__main__.py", "--version").splitlines()[1:], lines[1:])
+
+    def test_a_needed_package_that_is_not_installed_is_said_and_an_optional_one_left_out(self):
+        def version(package):
+            if package in ("transformers", "aim"):
+                raise PackageNotFoundError(package)
+            return "9.9"
+
+        with mock.patch("importlib.metadata.version", version):
+            text = versions_text()
+        self.assertIn("\ntransformers is not installed\n", text)
+        self.assertIn("\ndeepspeed 9.9\n", text)
+        self.assertNotIn("aim", text)
 
     def assertStartsWith(self, text, start):
         self.assertTrue(text.startswith(start), text)

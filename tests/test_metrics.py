@@ -382,6 +382,10 @@ class TextMetricsTest(parameterized.TestCase):
         rows = list(zip(self.REFERENCES, self.OTHERS))
         self.assertAlmostEqual(METRICS[name](self.PREDICTIONS, rows), 100 * np.mean(best))
 
+    def test_rouge_lsum_finds_sentences_in_any_order_and_rouge_l_one_order_of_the_whole_text(self):
+        pair = ["a b . c d"], ["c d . a b"]
+        self.assertEqual((METRICS["rougeL"](*pair), METRICS["rougeLsum"](*pair)), (50.0, 100.0))
+
     def test_words_are_not_stemmed(self):
         self.assertEqual(METRICS["rouge1"](["cats running"], ["cat runs"]), 0.0)
 

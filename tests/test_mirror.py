@@ -23,6 +23,7 @@ from t5suite.data.jsonl import read_jsonl
 from t5suite.data.mirror import mirror
 from t5suite.data.sources import DataOptions, load_hub, load_split
 from t5suite.errors import ConfigError, DataError
+from t5suite.hub import hub_reachable
 from t5suite.tasks.registry import load_task
 
 RTE = {
@@ -204,6 +205,13 @@ class WithoutHubTest(parameterized.TestCase):
     def test_an_unknown_task_is_answered_with_the_closest(self):
         with self.assertRaisesRegex(ConfigError, "'rtee'; did you mean rte"):
             cli.main(["mirror", "--benchmark", "glue", "--dataset_name", "cola,rtee", "--output_dir", "x"])
+
+    @parameterized.parameters("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
+    def test_either_variable_for_no_network_is_enough_and_nothing_is_asked(self, name):
+        environment = {"HF_HUB_OFFLINE": "", "HF_DATASETS_OFFLINE": "", name: "1"}
+        with mock.patch.dict(os.environ, environment), mock.patch("urllib.request.urlopen") as asked:
+            self.assertFalse(hub_reachable.__wrapped__())
+        asked.assert_not_called()
 
     @parameterized.parameters({"offline": "1"}, {"offline": None})
     def test_without_a_network_the_answer_comes_at_once(self, offline):

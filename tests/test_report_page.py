@@ -136,6 +136,7 @@ class NumbersTest(parameterized.TestCase):
 
     def test_markdown_has_the_same_rounded_numbers(self):
         text = markdown(whole_report()[0])
+        self.assertIn("\n3 runs; 2 settings. ", text)
         for run in three_runs():
             for metric, value in results_of(run).items():
                 self.assertRegex(

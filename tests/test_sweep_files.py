@@ -97,6 +97,8 @@ WRONG = [
     ("goal: maximize", "goal: max", 6, "metric.goal: 'max' is none of minimize, maximize"),
     ("  goal: maximize\n", "", 4, "goal is missing, and W&B's default is minimize; of eval/accuracy more is better"),
     ("goal: maximize", "goal: maximize\n  target: 9e1", 7, "metric.target: '9e1' is text in YAML; write 9.0e+1"),
+    ("[true, false]", "[true, false]\n    probabilities: [0.5, 0.3, 0.2]", 22, "bf16: 3 probabilities of 2 values"),
+    ("  type: hyperband\n", "", 22, "early_terminate: type is missing"),
     ("type: hyperband", "type: median", 23, "early_terminate.type: 'median' is none of hyperband"),
     ("min_iter: 3", "min_iter: 0", 24, "early_terminate.min_iter: 0 is no whole number above 0"),
     ("min_iter: 3", "max_iter: 9", 22, "early_terminate: give min_iter, or max_iter and s"),
@@ -146,6 +148,9 @@ class SweepFilesTest(FilesTest):
 
     def test_nothing_is_found_in_a_good_file(self):
         self.assertEqual(self.findings(GOOD), [])
+
+    def test_a_variable_of_the_environment_may_be_part_of_a_word(self):
+        self.assertEqual(self.changed("--eval_strategy=epoch", "--run_name=${envvar:USER}-rte"), [])
 
     @parameterized.parameters(*WRONG)
     def test_what_is_wrong_is_said_with_its_line(self, old, new, line, said):

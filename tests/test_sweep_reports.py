@@ -18,7 +18,7 @@ from t5suite import cli
 from t5suite.errors import DataError
 from t5suite.reporting.report_data import trial_names
 from t5suite.tracking.sweeps.importance import importances
-from t5suite.tracking.sweeps.plots import PLOTS, draw_plots, label_of, running_best, shortened, wrapped
+from t5suite.tracking.sweeps.plots import PLOTS, draw_plots, label_of, panel_names, running_best, shortened, wrapped
 from t5suite.tracking.sweeps.records import flattened, read_sweep
 from t5suite.tracking.sweeps.reports import draw_sweep, print_sweep, rows_of_sweep
 
@@ -297,6 +297,11 @@ class ImportanceTest(parameterized.TestCase):
         self.assertEqual(next(iter(found)), "learning_rate")
         self.assertGreater(found["learning_rate"], 0.5)
         self.assertAlmostEqual(sum(found.values()), 1.0, places=6)
+
+    def test_where_not_all_parameters_can_be_shown_the_most_important_are(self):
+        sweep = read_sweep(sweep_dir([trial(n, 60.0 + n, a=n, b=n, c=n, d=n) for n in range(4)]))
+        self.assertEqual(panel_names(sweep, {"c": 0.9, "a": 0.1}, 3), ["c", "a", "b"])
+        self.assertEqual(panel_names(sweep, {}, 2), ["a", "b"])
 
     def test_it_is_the_same_every_time(self):
         sweep = read_sweep(sweep_dir(decided_by_the_rate(8)))

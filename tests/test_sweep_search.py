@@ -4,6 +4,7 @@ import itertools
 import math
 import os
 import tempfile
+from pathlib import Path
 from unittest import mock
 
 import optuna
@@ -23,6 +24,7 @@ from t5suite.launch.search import (
     searched,
     trial_parameters,
 )
+from t5suite.launch.summaries import shell_line
 from t5suite.launch.sweep_files import DISTRIBUTIONS, Parameter, SweepFile
 from t5suite.launch.trial_store import Search, TrialStore
 
@@ -51,6 +53,26 @@ def draw(parameters, count=60) -> list[dict]:
     distributions = searched(parameters)
     values = [propose([], "maximize", "random", "tpe", seed, distributions) for seed in range(count)]
     return [trial_parameters(parameters, found) for found in values]
+
+
+class CommandTest(parameterized.TestCase):
+    @parameterized.parameters(
+        (["python", "x y"], "ours", "python 'x y'"),
+        (["python", "x y"], "theirs", "PATH={}:$PATH python 'x y'"),
+        (["/usr/bin/env", "python", "x"], "theirs", "PATH={}:$PATH /usr/bin/env python x"),
+        (["/opt/python", "x"], "theirs", "/opt/python x"),
+        (["bash", "x"], "theirs", "bash x"),
+    )
+    def test_a_command_is_shown_with_our_programs_before_those_that_a_shell_would_find(self, words, first, expected):
+        place = Path(tempfile.mkdtemp())
+        for path in (place / "ours/python", place / "theirs/python", place / "theirs/bash"):
+            path.parent.mkdir(exist_ok=True)
+            path.touch(mode=0o755)
+        with (
+            mock.patch.dict(os.environ, PATH=str(place / first)),
+            mock.patch("t5suite.launch.summaries.own_programs", lambda: str(place / "ours")),
+        ):
+            self.assertEqual(shell_line(words), expected.format(place / "ours"))
 
 
 class DistributionsTest(parameterized.TestCase):

@@ -13,6 +13,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+import wandb
 from absl.testing import absltest, parameterized
 from test_trackers import RUN_ID, cut_after, folder, wandb_environment, write_line
 from wandb_server import WandbServer
@@ -22,8 +23,10 @@ from t5suite.runs import MANIFEST, METRICS, RESULTS, write_json
 from t5suite.tracking.identity import Identity
 from t5suite.tracking.mirrors import process as mirror
 from t5suite.tracking.mirrors import tracker as mirror_tracker
+from t5suite.tracking.mirrors.aim import plain
 from t5suite.tracking.mirrors.callback import CALLBACKS, GOING_ON, CallbackRun, Settings
 from t5suite.tracking.mirrors.telling import Commands, Told
+from t5suite.tracking.mirrors.wandb import start
 from t5suite.tracking.sample_lines import SAMPLES, markdown
 from t5suite.tracking.trackers import TRACKERS, Trackers, tracker_names
 
@@ -121,7 +124,15 @@ def wandb_rows(records) -> dict[int, dict]:
     }
 
 
-class WandbTest(absltest.TestCase):
+class WandbTest(parameterized.TestCase):
+    @parameterized.parameters((None, "of-the-variable"), ("of-the-flag", "of-the-flag"))
+    def test_the_project_is_the_flag_s_or_else_wandb_s_own_variable_s(self, flag, expected):
+        identity = Identity(project=flag) if flag else Identity()
+        setup = {**identity.described(), "name": "x", "run_id": RUN_ID, "config": {}}
+        with mock.patch("wandb.init") as init, wandb_environment(WANDB_PROJECT="of-the-variable"):
+            start(wandb, Path("x"), setup, offline=True)
+        self.assertEqual(init.call_args.kwargs["project"], expected)
+
     def test_offline_files_hold_everything_once(self):
         directory = folder()
         with patient(), wandb_environment(WANDB_MODE="offline"), self.assertLogs("t5suite", "INFO") as logs:
@@ -185,6 +196,13 @@ class RecordingRun:
 
 class MirrorTest(parameterized.TestCase):
     """The process of the other trackers, in this one."""
+
+    def test_aim_gets_numbers_as_numbers_and_lists_of_mixed_kinds_as_text(self):
+        found = plain(
+            {"seed": 3, "tasks": ["rte", 2], "sizes": [1, 2], "inner": {"rate": 0.5, "cap": None, "on": True}}
+        )
+        inner = {"rate": 0.5, "cap": None, "on": True}
+        self.assertEqual(found, {"seed": 3, "tasks": "['rte', 2]", "sizes": [1, 2], "inner": inner})
 
     def mirrored(self, directory, words: bytes) -> list:
         path = directory / "told.txt"

@@ -56,6 +56,14 @@ class KernelTest(parameterized.TestCase):
         found = with_gradients(attend, tensors, gradient)
         self.check(found, self.expected(tensors, mask, is_causal, gradient), 2e-6)
 
+    @parameterized.parameters((torch.float32, False, "ieee"), (torch.float32, True, "tf32"), (HALF, False, "tf32"))
+    def test_float32_is_multiplied_exactly_unless_torch_may_use_tf32(self, dtype, allowed, expected):
+        inputs = fused._Inputs.of(*(torch.zeros(1, 1, 2, 16, dtype=dtype) for _ in range(3)), None, None, None)
+        before = torch.backends.cuda.matmul.allow_tf32
+        self.addCleanup(setattr, torch.backends.cuda.matmul, "allow_tf32", before)
+        torch.backends.cuda.matmul.allow_tf32 = allowed
+        self.assertEqual(inputs.kinds(is_causal=False, dropout=0.0)["PRECISION"], expected)
+
     def test_half_precision_adds_up_in_float32(self):
         tensors, mask, is_causal, gradient = example(*CASES["encoder"], dtype=HALF)
         attend = lambda q, k, v, bias: fused.fused_attend(q, k, v, mask, bias, is_causal, 1.0)

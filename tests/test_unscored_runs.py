@@ -2,8 +2,10 @@
 
 import contextlib
 import io
+import re
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 from absl.testing import absltest, parameterized
 from later_flags import later_wins
@@ -11,7 +13,8 @@ from test_data_formats_runs import COLUMNS, csv_reviews, flags
 
 import fine_tune_t5
 from t5suite.tracking.points import average_title
-from t5suite.tracking.reports import NO_SCORES, print_results
+from t5suite.tracking.reports import NO_SCORES, print_results, print_table
+from t5suite.training.eval_results import Result
 
 NOTHING = "--eval_strategy no: nothing is evaluated"
 QUIET = ("eval_strategy", "eval_steps")
@@ -58,6 +61,20 @@ class UnscoredRunTest(parameterized.TestCase):
         self.assertNotIn("--max_eval_samples", err)
         self.assertNotIn("no scores", out)
         self.assertRegex(out, r" average mini: (\d|nan)")
+
+
+class TableTest(parameterized.TestCase):
+    def test_each_number_stands_below_its_name(self):
+        values = {"name": "rte", "metrics": {"accuracy": 70.0, "invalid_rate": 12.5}, "predictions": ["x"] * 8}
+        counts = {"num_rows": 9, "seconds": 3.5, "loss": None, "truncated": 2, "method": "generate"}
+        report = SimpleNamespace(results={"rte": Result(**values, **counts, marks=[], labelled=True)})
+        out = io.StringIO()
+        print_table(report, [SimpleNamespace(name="rte", split="test")], {"averages": {}}, "a run", file=out)
+        lines = [re.split(r"\s{2,}", line.strip()) for line in out.getvalue().splitlines() if line.strip()]
+        wanted = {"task": "rte", "split": "test", "n": "9", "metrics": "accuracy 70.00"}
+        self.assertEqual(
+            dict(zip(lines[1], lines[3])), {**wanted, "invalid %": "12.50", "cut off %": "25.00", "seconds": "3.5"}
+        )
 
 
 class AverageTest(parameterized.TestCase):
