@@ -34,7 +34,7 @@ from t5suite.training.sharding.deepspeed_files import (
 )
 from t5suite.training.sharding.deepspeed_flags import agree, check_train_batch_size
 from t5suite.training.sharding.process_state import prepare_for_deepspeed
-from t5suite.training.sharding.settling import settle_sharding
+from t5suite.training.sharding.settling import begin_sharding, settle_sharding
 
 DEEPSPEED_FILES = sorted(path.name for path in shipped_folder("deepspeed_configs").glob("*.json"))
 ACCELERATE_FILES = sorted(path.name for path in shipped_folder("accelerate_configs").glob("*.yaml"))
@@ -215,6 +215,20 @@ class FlagsTest(parameterized.TestCase):
             else:
                 with self.assertRaisesRegex(ConfigError, r"nvme_path is .*--deepspeed_overrides zero_optimization"):
                     agree(config, source, Flags())
+
+    @parameterized.parameters(1, 3)
+    def test_deepspeed_begins_before_the_model_on_any_number_of_ranks_unless_the_batch_is_wrong(self, world_size):
+        args = Flags(per_device_train_batch_size=4, deepspeed=config_of(train_batch_size=4 * world_size))
+        args.world_size, args.deepspeed_source, args.fsdp_plugin_args = world_size, "ds.json", None
+        with mock.patch("t5suite.training.sharding.settling.start_deepspeed") as start:
+            begin_sharding(args)
+            start.assert_called_once_with()
+            args.deepspeed = config_of(train_batch_size=32)
+            with self.assertRaisesRegex(ConfigError, f"train_batch_size is 32, .* are {4 * world_size}"):
+                begin_sharding(args)
+            args.deepspeed = None
+            begin_sharding(args)
+            start.assert_called_once_with()
 
     def test_the_whole_batch_is_what_flags_and_ranks_make(self):
         args = Flags(per_device_train_batch_size=4, gradient_accumulation_steps=2)

@@ -125,6 +125,18 @@ class RankLogTest(absltest.TestCase):
             self.assertEqual(text.count(words), 1, words)
         self.assertNotIn(SECRET, text)
 
+    def test_lines_between_two_runs_go_to_the_second_one_s_file(self):
+        first, second = folder(), folder()
+        listener = RankLog(0).attach()
+        self.addCleanup(listener.detach)
+        with logging_to(first):
+            pass
+        logging.getLogger("t5suite").warning("between")
+        with logging_to(second):
+            pass
+        self.assertEqual((first / "logs/rank-0.log").read_text(), "")
+        self.assertIn("between", (second / "logs/rank-0.log").read_text())
+
     def test_without_a_listener_there_is_one_for_as_long_as_the_run_goes(self):
         directory, log = folder(), logging.getLogger("t5suite")
         before = list(log.handlers)

@@ -21,7 +21,7 @@ from test_sharded_training import HAS_COMPILER, NEEDS_COMPILER, ROOT, environmen
 from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, set_seed
 
-from t5suite.cli import main
+from t5suite.cli import main, parse_arguments
 from t5suite.errors import CheckpointError, ConfigError
 from t5suite.export.exporting import Wanted, export_model
 from t5suite.export.folders import new_folder
@@ -311,6 +311,14 @@ class FolderTest(TestCase):
 
 
 class FlagsTest(TestCase):
+    def test_flags_arrive_under_their_own_names(self):
+        flags = {"model_name_or_path": "m", "output_dir": "o", "format": "onnx", "quantize": "int8", "data_dir": "d"}
+        flags |= {"tokenizer_name": "t", "model_revision": "r", "max_eval_samples": 3, "adapter_base": "a"}
+        words = [f"--{name}={value}" for name, value in flags.items()]
+        found = Wanted.of(parse_arguments(["export", *words, "--score", "--check", "--trust_remote_code"]))
+        self.assertEqual(found, Wanted(**flags, score=True, check=True, trust_remote_code=True))
+        self.assertEqual(Wanted.of(parse_arguments(["export", *words])), Wanted(**flags))
+
     @parameterized.parameters(
         ("--init_checkpoint w.pt", "give --model_name_or_path, or --init_checkpoint with --config_name"),
         ("--config_name mini", "--init_checkpoint and --config_name go together"),

@@ -3,11 +3,13 @@
 import contextlib
 import io
 import json
+import logging
 import math
 import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 from absl.testing import absltest, parameterized
 from later_flags import later_wins
@@ -22,7 +24,7 @@ from t5suite.errors import ConfigError, DataError, NumericsError
 from t5suite.fine_tuner import FineTuner
 from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.registry import Lengths, load_task
-from t5suite.training.fine_tuning import load_data, plan_tasks
+from t5suite.training.fine_tuning import load_data, plan_tasks, warn_of_idle_flags
 
 SETTINGS = {
     "max_train_samples": 64,
@@ -251,6 +253,19 @@ class ModesTest(parameterized.TestCase):
             run("--mixing", "equal", "--max_predict_samples", "3")
         self.assertIn("--mixing has no effect: there is one task", log.getvalue())
         self.assertIn("--max_predict_samples has no effect", log.getvalue())
+
+    @parameterized.parameters(
+        ({"mixing": "equal", "mixing_limit": 0}, 1, ["mixing", "mixing_limit"]),
+        ({"mixing": "equal", "mixing_limit": 0}, 2, []),
+        ({"max_predict_samples": 0, "test_file": None}, 2, ["max_predict_samples", "test_file"]),
+        ({"eval_method": "loss", "eval_loss": False}, 2, ["eval_loss"]),
+    )
+    def test_flags_that_were_given_are_idle_whatever_their_value(self, given, num_tasks, expected):
+        plan = SimpleNamespace(train=[None] * num_tasks, alone=num_tasks == 1)
+        with self.assertLogs("t5suite") as logs:
+            logging.getLogger("t5suite").info("there is something")
+            self.assertCountEqual(warn_of_idle_flags(given, plan, trains=True, predicts=False), expected)
+        self.assertLen(logs.output, 1 + len(expected))
 
     def test_weights_stay_float32_under_bf16(self):
         _, directory = run("--bf16")

@@ -202,6 +202,8 @@ class EmbeddingOnCpuTest(parameterized.TestCase):
     def test_the_hooked_model_trains_to_the_same_bits(self):
         whole, hooked = make_model(False), make_model(False)
         keep_embedding_on_cpu(hooked, CPU)
+        places = ("", "shared", "encoder.embed_tokens", "decoder.embed_tokens")
+        self.assertEqual(hooked.hf_device_map, dict.fromkeys(places, CPU))
         self.assertEqual(losses_of(hooked, CPU), losses_of(whole, CPU))
         for (name, expected), found in zip(whole.named_parameters(), hooked.parameters(), strict=True):
             self.assertTrue(torch.equal(expected, found), name)

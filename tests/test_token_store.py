@@ -106,6 +106,18 @@ class TokensTest(parameterized.TestCase):
         expected = TOKENIZER(lines, add_special_tokens=False)["input_ids"]
         self.assertEqual(documents(build(text_file(lines), validation_fraction=0).split("train")), expected)
 
+    @parameterized.parameters(True, False)
+    def test_nothing_is_held_out_of_the_text_where_validation_has_files_of_its_own(self, has_files):
+        lines = [f"{word} {number}" for number, word in enumerate(WORDS[:12])]
+        files = [text_file(["the cook", "at noon", "a boat"])] if has_files else []
+        given = {"train_files": [text_file(lines)], "validation_files": files, "validation_fraction": 0.5}
+        text = tokenized_text(TOKENIZER, folder(), TextOptions(), **given)
+        (train,), (validation,) = text.train, text.validation
+        held_out = sum(is_held_out(line, 0.5) for line in lines)
+        found = (train.num_documents, validation.num_documents)
+        self.assertEqual(found, (12, 3) if has_files else (12 - held_out, held_out))
+        self.assertGreater(held_out, 0)
+
     def test_slices_are_those_of_one_long_row(self):
         store = build(text_file(texts()))
         tokens = store.split("train")

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import re
 import tempfile
 from pathlib import Path
@@ -13,7 +14,7 @@ from test_data_formats_runs import COLUMNS, csv_reviews, flags
 
 import fine_tune_t5
 from t5suite.tracking.points import average_title
-from t5suite.tracking.reports import NO_SCORES, print_results, print_table
+from t5suite.tracking.reports import NO_SCORES, print_results, print_table, write_results
 from t5suite.training.eval_results import Result
 
 NOTHING = "--eval_strategy no: nothing is evaluated"
@@ -75,6 +76,15 @@ class TableTest(parameterized.TestCase):
         self.assertEqual(
             dict(zip(lines[1], lines[3])), {**wanted, "invalid %": "12.50", "cut off %": "25.00", "seconds": "3.5"}
         )
+
+    def test_what_is_not_a_number_is_null_in_the_results_and_named(self):
+        place, nan = Path(tempfile.mkdtemp()), float("nan")
+        tasks = {"stsb": {"pearson": nan, "spearman": 1.0}, "rte": {"accuracy": 50.0}}
+        write_results(place, {"tasks": tasks, "averages": {"glue": nan}})
+        found = json.loads((place / "results.json").read_text())
+        self.assertEqual(found["tasks"], {**tasks, "stsb": {"pearson": None, "spearman": 1.0}})
+        self.assertEqual(found["averages"], {"glue": None})
+        self.assertEqual([note.split()[0] for note in found["notes"]], ["tasks.stsb.pearson", "averages.glue"])
 
 
 class AverageTest(parameterized.TestCase):
