@@ -24,6 +24,7 @@ from t5suite.errors import ConfigError, DataError, NumericsError
 from t5suite.fine_tuner import FineTuner
 from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.registry import Lengths, load_task
+from t5suite.training.callbacks import BestPerTaskCallback
 from t5suite.training.fine_tuning import load_data, plan_tasks, warn_of_idle_flags
 
 SETTINGS = {
@@ -237,6 +238,15 @@ class ModesTest(parameterized.TestCase):
         self.assertNotEqual(files[0], (directory / "checkpoint-6" / "model.safetensors").read_bytes())
         best = json.loads((directory / "manifest.json").read_text())["best_per_task"]
         self.assertEqual(best, {"sentiment": {"step": 4, "value": -5.0}})
+
+    def test_each_task_s_best_weights_are_kept_apart_and_the_earliest_of_equals_stays(self):
+        saved, nan = [], float("nan")
+        callback = BestPerTaskCallback("run", saved.append)
+        for step, values in enumerate(({"a": 1.0, "b": nan}, {"a": 1.0, "b": -2.0}, {"a": 2.0, "b": -3.0})):
+            callback.report_of = lambda values=values: SimpleNamespace(by_task=values)
+            callback.on_evaluate(None, SimpleNamespace(global_step=step), None)
+        self.assertEqual(callback.best, {"a": {"step": 2, "value": 2.0}, "b": {"step": 1, "value": -2.0}})
+        self.assertEqual(saved, ["run/best/a", "run/best/b", "run/best/a"])
 
     def test_few_shot_takes_so_many_rows_of_each_class(self):
         _, directory = run("--few_shot", "5", "--max_train_samples", "None")

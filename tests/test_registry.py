@@ -570,6 +570,7 @@ BAD_ENTRIES = [
     ({"metric_names": [1]}, "metric_names must be a list of metric names"),
     ({"metric_names": ["bleu"]}, "metric_names: 'bleu' compares texts"),
     ({"metric_names": ["accuracy", "squad"]}, "metric_names: 'squad' compares texts"),
+    ({"metric_names": ["sacrebleu"]}, "metric_names: 'sacrebleu' compares texts"),
     ({"metric_to_optimize": "rouge1"}, "metric_to_optimize: 'rouge1' compares texts"),
     ({"metric_to_optimize": "acc"}, "metric_to_optimize: unknown metric 'acc'"),
     ({"metric_to_optimize": ["f1", "accuracy"]}, "metric_to_optimize must be one metric's name"),

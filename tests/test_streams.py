@@ -442,10 +442,12 @@ class TroubleTest(parameterized.TestCase):
 
     def test_closing_ends_the_workers(self):
         _, stream = self.stream_of(self.LINES, num_workers=2)
-        next(iter(stream))
+        batches = iter(stream)  # which a training loop still holds
+        next(batches)
         pids = stream.worker_pids()
         self.assertLen(pids, 2)
         stream.close()
+        self.assertIsNone(next(batches, None))
         self.assertEmpty([pid for pid in pids if _is_running(pid)])
 
     @pytest.mark.slow

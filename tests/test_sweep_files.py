@@ -69,6 +69,7 @@ WRONG = [
     ("learning_rate:", "seed:", 12, "seed: --seed takes whole numbers, and log_uniform_values gives others"),
     ("learning_rate:", "bf16_full_eval:", 12, "bf16_full_eval: --bf16_full_eval takes no numbers; give values"),
     ("  lr_scheduler_kwargs:", "  weight_decay:", 16, "weight_decay: --weight_decay takes no table"),
+    ("    parameters:\n      min", "    value: 1\n    parameters:\n      min", 16, "'value' cannot stand beside parameters"),
     ("[true, false]", "[true, perhaps]", 21, "bf16: 'perhaps' is not a boolean"),
     ("[true, false]", "[true, true]", 21, "bf16: True stands there twice"),
     ("[true, false]", "[]", 21, "bf16: values [] is no list with at least one item"),

@@ -156,6 +156,15 @@ class ModelTest(parameterized.TestCase):
         texts = [each.eval().generate(**batch, max_new_tokens=6).tolist() for each in (model, twin)]
         self.assertEqual(*texts)
 
+    def test_transformers_own_layers_generate_with_the_same_logits(self):
+        model, _ = pair(num_layers=1)
+        twin = copy.deepcopy(model)
+        set_attention(twin, "triton")
+        batch = {name: batch_of([6, 3])[name].to(DEVICE) for name in ("input_ids", "attention_mask")}
+        settings = {"max_new_tokens": 5, "use_cache": True, "return_dict_in_generate": True, "output_logits": True}
+        stock, ours = (each.to(DEVICE).eval().generate(**batch, **settings).logits for each in (model, twin))
+        torch.testing.assert_close(ours, stock, rtol=1e-4, atol=1e-5)
+
     @pytest.mark.slow
     def test_compiled_in_one_piece(self):
         model, twin = self.attending()
