@@ -193,7 +193,7 @@ class EvaluationTest(parameterized.TestCase):
         super().setUpClass()
         torch.manual_seed(0)
         cls.tokenizer = load_tokenizer(None)
-        cls.model = load_model(tokenizer=cls.tokenizer, config_overrides=TINY)
+        cls.model = load_model(tokenizer=cls.tokenizer, config_overrides=TINY, dropout_rate=0.3)
         cls.collator = make_collator(
             "span_corruption", cls.tokenizer, cls.model, inputs_length=32, seed=EVALUATION_SEED
         )
@@ -209,7 +209,8 @@ class EvaluationTest(parameterized.TestCase):
 
     def nll(self, collator, batch_size):
         evaluator = PreTrainingEvaluator(collator, batch_size, Accelerator(cpu=True))
-        report = evaluator.evaluate(self.model, [self.eval_set])
+        report = evaluator.evaluate(self.model.train(), [self.eval_set])  # in the midst of training, with dropout
+        self.assertTrue(self.model.training)
         self.assertEqual(report.results["pre_train"].num_rows, 13)
         self.assertEqual(report.selection, -report.results["pre_train"].loss)
         return report.results["pre_train"].metrics["nll"]
