@@ -8,23 +8,21 @@ Nothing of the source is changed: a damaged checkpoint is named, not set aside.
 """
 
 import logging
-import pickle
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoModelForSequenceClassification
 
 from t5suite.errors import CheckpointError, ConfigError
 from t5suite.export.zero_shards import shards_in, whole_weights
 from t5suite.lookup import find
 from t5suite.models.adapters import is_adapter, merged
-from t5suite.models.configs import cannot_load, load_config
+from t5suite.models.configs import load_config
 from t5suite.models.families import family_of_model
-from t5suite.models.loading import load_model, load_tokenizer
+from t5suite.models.loading import load_model, load_tokenizer, trained_weights
 from t5suite.models.own_classes import MODEL_CLASS, stored_settings
 from t5suite.models.weight_files import FOLDER_FILES
 from t5suite.training.checkpoints import MANIFEST_FILE, checkpoints, damage
@@ -185,10 +183,7 @@ def _put_together(folder: Path, staging: Path) -> Path:
 
 def _load(place: str, config, tokenizer, family, options):
     if family == "classification" or any(name.endswith(CLASSIFIER) for name in config.architectures or ()):
-        try:
-            return AutoModelForSequenceClassification.from_pretrained(place, dtype=torch.float32, **options)
-        except (OSError, ValueError, RuntimeError, SafetensorError, pickle.UnpicklingError) as error:
-            raise ConfigError(cannot_load("a classifier", place, FLAG, error)) from None
+        return trained_weights(AutoModelForSequenceClassification, place, config, {"dtype": torch.float32, **options})
     return load_model(place, tokenizer=tokenizer, family=family, **options)
 
 

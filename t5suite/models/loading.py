@@ -209,7 +209,7 @@ def _load_whole_model(
         set_special_tokens(config, tokenizer, special_tokens, scratch)
         model = _random_weights(auto_class, config, options)
     else:
-        model = _trained_weights(
+        model = trained_weights(
             auto_class, name, config, {**options, "revision": revision}, new_head, allow_missing_keys
         )
         set_special_tokens(model.config, tokenizer, special_tokens, scratch)
@@ -280,7 +280,12 @@ def _random_weights(auto_class, config, options):
     return model
 
 
-def _trained_weights(auto_class, name, config, options, new_head: bool, allow_missing: bool):
+def trained_weights(auto_class, name, config, options, new_head: bool = False, allow_missing: bool = False):
+    """`auto_class.from_pretrained(name, config, **options)`, whole.
+
+    Raises:
+      ConfigError: no such model. DataError: it is torn, or not whole (`whole_weights.check_loaded`).
+    """
     folder = Path(name)
     if folder.is_dir():
         _check_weights_of(folder)
