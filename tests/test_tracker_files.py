@@ -128,7 +128,7 @@ class WandbTest(parameterized.TestCase):
     @parameterized.parameters((None, "of-the-variable"), ("of-the-flag", "of-the-flag"))
     def test_the_project_is_the_flag_s_or_else_wandb_s_own_variable_s(self, flag, expected):
         identity = Identity(project=flag) if flag else Identity()
-        setup = {**identity.described(), "name": "x", "run_id": RUN_ID, "config": {}}
+        setup = {**identity.described(Path("x"), RUN_ID), "config": {}}
         with mock.patch("wandb.init") as init, wandb_environment(WANDB_PROJECT="of-the-variable"):
             start(wandb, Path("x"), setup, offline=True)
         self.assertEqual(init.call_args.kwargs["project"], expected)
