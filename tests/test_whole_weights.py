@@ -25,7 +25,10 @@ from transformers.core_model_loading import revert_weight_conversion
 from transformers.modeling_utils import remove_tied_weights_from_state_dict
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
 
-from t5suite.errors import ConfigError, DataError
+import fine_tune_t5
+from t5suite import cli
+from t5suite.errors import ConfigError, DataError, UserError
+from t5suite.fine_tuner import FineTuner
 from t5suite.models.configs import check_resumes, load_config
 from t5suite.models.families import check_reads_text
 from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
@@ -215,6 +218,70 @@ class RefusalTest(parameterized.TestCase):
         check_resumes(AutoConfig.for_model("big_bird", attention_type="original_full"), 1)
         with self.assertRaisesRegex(ConfigError, "moe_eval_capacity_token_fraction=-1"):
             check_resumes(AutoConfig.for_model("nllb-moe"), 1)
+
+
+def without_a_tokenizer(folder: Path) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json", "spiece.model"):
+        (folder / name).unlink(missing_ok=True)
+
+
+def truncated(folder: Path) -> None:
+    content = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
+
+
+def rewritten(change):
+    def damage(folder: Path) -> None:
+        tensors = load_file(folder / "model.safetensors")
+        change(tensors)
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+    return damage
+
+
+QUERY = "decoder.block.0.layer.0.SelfAttention.q.weight"
+DAMAGES = {
+    "no tokenizer": (without_a_tokenizer, 78, "--tokenizer_name"),
+    "one missing": (rewritten(lambda tensors: tensors.pop(QUERY)), 65, QUERY),
+    "one too many": (rewritten(lambda tensors: tensors.update(surplus=torch.ones(2))), 65, "surplus"),
+    "another shape": (rewritten(lambda tensors: halved(tensors, QUERY)), 65, QUERY),
+    "truncated": (truncated, 65, ""),
+}
+
+
+def fine_tune(folder: Path) -> None:
+    flags = f"--model_name_or_path={folder} --benchmark=mini --dataset_name=sentiment --max_steps=1 --use_cpu"
+    fine_tune_t5.main([*flags.split(), f"--output_dir={folder.parent / 'run'}"])
+
+
+def predict(folder: Path) -> None:
+    texts = folder.parent / "texts.txt"
+    texts.write_text("sentiment sentence: Good.\n")
+    cli.main(["predict", f"--model_name_or_path={folder}", f"--input={texts}", f"--output={folder.parent / 'out.txt'}"])
+
+
+def export(folder: Path) -> None:
+    cli.main(["export", f"--model_name_or_path={folder}", f"--output_dir={folder.parent / 'exported'}"])
+
+
+def tuner(folder: Path) -> None:
+    FineTuner(str(folder), "mini/sentiment", output_dir=str(folder.parent / "run"), use_cpu=True).train()
+
+
+class DoorsTest(parameterized.TestCase):
+    @parameterized.product(door=(fine_tune, predict, export, tuner), damage=sorted(DAMAGES))
+    def test_a_model_that_is_not_whole_is_refused_at_every_door(self, door, damage):
+        folder = Path(tempfile.mkdtemp()) / "model"
+        shutil.copytree(BUNDLED_MODEL, folder)
+        new_model("t5", 0).save_pretrained(folder)
+        change, code, named = DAMAGES[damage]
+        change(folder)
+        with self.assertRaises(UserError) as raised:
+            door(folder)
+        self.assertEqual(raised.exception.exit_code, code, raised.exception)
+        self.assertIn(named, str(raised.exception))
+        self.assertIn(str(folder), str(raised.exception))
+        self.assertEmpty([path for path in folder.parent.iterdir() if path.name in ("run", "out.txt", "exported")])
 
 
 # What transformers 5.23 itself cannot make of its default configuration, or of these settings.
