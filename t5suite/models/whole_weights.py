@@ -2,7 +2,7 @@
 
     >>> load_weights(model, "runs/rte/checkpoint-400")          # resume, best checkpoint, rollback, one task's best
 
-A saved folder has transformers' published tensor names, so that plain `from_pretrained` loads it. For 66 of the 276
+A saved folder has transformers' published tensor names, so that plain `from_pretrained` loads it. For 66 of the 255
 text models that transformers 5.23 has, these are not the names of the module: `save_pretrained` renames, splits or
 merges tensors (`core_model_loading.revert_weight_conversion`), and only `from_pretrained` undoes it. The stock
 `Trainer` loads such a checkpoint by `load_state_dict(..., strict=False)`, which leaves the weights as they were
