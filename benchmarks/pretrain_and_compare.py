@@ -18,6 +18,7 @@ from pathlib import Path
 
 from benchmarks import pretrained_vs_scratch
 from benchmarks.precisions import figures
+from t5suite.launch.overrides import command_without
 
 # v1.1's form: gated GELU and an output layer of its own.
 FORM = "feed_forward_proj=gated-gelu,tie_word_embeddings=False"
@@ -53,7 +54,7 @@ def steps_for(minutes: float, options) -> int:
     if noted.is_file():
         return json.loads(noted.read_text(encoding="utf-8"))["steps"]
     steps, folder = DEVICES[options.device]["trial_steps"], out / "trial"
-    flags = options.pre_training.split()
+    flags = command_without(options.pre_training.split(), TRIAL.split())
     pretrained_vs_scratch.run(
         "pre_train_t5.py", "--train_file", *options.text, "--tokenizer_name", options.tokenizer, *flags,
         "--config_overrides", options.model, *TRIAL.split(), "--max_steps", str(steps), "--logging_steps",

@@ -52,7 +52,7 @@ def files_of(directory):
     found = {
         str(path.relative_to(directory)): path.read_bytes()
         for path in sorted(Path(directory).rglob("*"))
-        if path.is_file() and path.name != ".lock"
+        if path.is_file() and path.name not in (".lock", ".checked.json")
     }
     manifest = json.loads(found["corpus.json"])
     manifest.pop("build")

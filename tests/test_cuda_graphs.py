@@ -208,7 +208,7 @@ class CopiesTest(parameterized.TestCase):
     def test_packed_batches_are_run_first_too(self):
         trainer = guarded_trainer.make()
         accept_packed_batches(trainer.model)
-        features, order = trainer.train_dataset, trainer.epoch_order
+        features, order = trainer.train_dataset.rows, trainer.epoch_order
         trainer.data_collator = with_packed_rows(trainer.data_collator, features, order, 8, 2)
         trainer.record_graphs(batches_of_all_shapes(trainer.data_collator, features))
         trainer.train()

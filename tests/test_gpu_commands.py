@@ -10,6 +10,7 @@ from unittest import mock
 from absl.testing import absltest, parameterized
 
 from benchmarks import precisions, pretrain_and_compare, pretrained_vs_scratch
+from t5suite.launch.overrides import command_without
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS
 from t5suite.training.flags.parser import parse_arguments
 from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS
@@ -54,13 +55,13 @@ class PrecisionsTest(parameterized.TestCase):
 class PretrainAndCompareTest(parameterized.TestCase):
     @parameterized.parameters(*pretrain_and_compare.DEVICES)
     def test_flags_of_both_scripts_are_taken(self, device):
-        settings = pretrain_and_compare.DEVICES[device]
+        settings, trial = pretrain_and_compare.DEVICES[device], pretrain_and_compare.TRIAL.split()
         on_cpu = lambda words: [word for word in words.split() if word not in ("--bf16", "--use_cpu")]
         with tempfile.TemporaryDirectory() as folder:
             shared = ["--config_overrides", settings["model"], "--output_dir", folder, "--use_cpu"]
             for arguments, words in (
                 (PRE_TRAINING_ARGUMENTS, settings["pre_training"]),
-                (PRE_TRAINING_ARGUMENTS, f"{settings['pre_training']} {pretrain_and_compare.TRIAL}"),
+                (PRE_TRAINING_ARGUMENTS, " ".join([*command_without(settings["pre_training"].split(), trial), *trial])),
                 (FINE_TUNING_ARGUMENTS, settings["fine_tuning"]),
             ):
                 parse_arguments(arguments, [*on_cpu(words), *shared], prog="x", description="")

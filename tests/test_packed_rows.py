@@ -229,8 +229,6 @@ class RefusalTest(parameterized.TestCase):
     def test_lengths_without_packing(self, name):
         with self.assertRaisesRegex(ConfigError, f"--{name} 64 has no effect without --pack_rows"):
             DataArguments(**{name: 64})
-        with self.assertRaisesRegex(ConfigError, f"--{name} 0: must be at least 1"):
-            DataArguments(pack_rows=True, **{name: 0})
 
     def test_examples_are_shuffled_unless_grouping_is_asked_for(self):
         self.assertEqual(sampling_for(self.args, packs=True), "random")

@@ -21,7 +21,7 @@ from t5suite.data.jsonl import write_jsonl
 from t5suite.data.mirror import mirror_split
 from t5suite.data.sources import DataOptions, LoadedSplit, load_split
 from t5suite.data.text.documents import read_documents
-from t5suite.errors import ConfigError, UserError
+from t5suite.errors import ConfigError, DataError, UserError
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.models.weight_files import read_weights
 from t5suite.names import MAX_NAME_BYTES, check_name, path_inside, refuse_links_out
@@ -298,7 +298,7 @@ class PayloadsTest(Folders):
         shutil.copytree(self.model, folder)
         (folder / "model.safetensors").unlink()
         (folder / "pytorch_model.bin").write_bytes(self.payload("zip"))
-        with self.assertRaisesRegex(ConfigError, "reading those could run code") as caught:
+        with self.assertRaisesRegex(DataError, "reading those could run code") as caught:
             load_model(str(folder), tokenizer=load_tokenizer(None))
         self.assertNotIn("weights_only", str(caught.exception))
 

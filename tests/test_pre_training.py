@@ -236,7 +236,7 @@ class EvaluationTest(parameterized.TestCase):
             evaluator = PreTrainingEvaluator(self.collator, batch_size, accelerator)
             with mock.patch.object(pre_training_evaluation, "gather_object", lambda found: found), torch.no_grad():
                 with mock.patch.object(self.model, "forward", wraps=self.model.forward) as forward:
-                    parts += evaluator._over_ranks(self.model, self.eval_set)[0]
+                    parts += evaluator._over_ranks(self.model.eval(), self.eval_set)[0]
                 calls.append(forward.call_count)
         self.assertCountEqual([index for index, _ in parts], range(13))
         self.assertLen(set(calls), 1, "the ranks must stay in step")

@@ -15,7 +15,6 @@ from report_runs import make_run
 
 from t5suite.data.formats import from_settings
 from t5suite.data.jsonl import write_jsonl
-from t5suite.launch import overrides
 from t5suite.reporting import confusion_svg, examples, panels, rereading
 from t5suite.reporting import report_data as report_data_module
 from t5suite.reporting.confusion_svg import confusion_picture
@@ -133,7 +132,7 @@ class ConfusionPictureTest(parameterized.TestCase):
 class DocstringTest(parameterized.TestCase):
     @parameterized.parameters(
         confusion_svg.in_words, examples.where, panels.unit_of, rereading._short, report_data_module.trial_names,
-        glossary.one_line, run_tables.named, plots.shown_scores, plots._label, overrides.settled,
+        glossary.one_line, run_tables.named, plots.shown_scores, plots._label,
         from_settings.rows_stay, from_settings.words_of,
     )  # fmt: skip
     def test_examples_hold(self, function):

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from absl.testing import absltest, parameterized
+from later_flags import later_wins
 from test_instructions import write_tasks
 
 from t5suite import cli
@@ -56,7 +57,7 @@ class PreviewTest(parameterized.TestCase):
     @parameterized.parameters((["--rows", "x.jsonl"], "--rows"), (["--dataset_name", "sentiment"], "super_ni"))
     def test_where_lists_mean_nothing_they_are_refused(self, flags, message):
         benchmark = "mini" if "sentiment" in flags else "super_ni"
-        given = ["--benchmark", benchmark, "--dataset_name", "english", "--task_lists", "mine", *flags]
+        given = later_wins("--benchmark", benchmark, "--dataset_name", "english", "--task_lists", "mine", flags)
         with self.assertRaisesRegex(ConfigError, message):
             self.shown(*given)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from absl.testing import absltest, parameterized
+from later_flags import later_wins
 
 from t5suite.constants import DATASET_VALS, MIXTURES
 from t5suite.launch.macros import command_words
@@ -95,7 +96,7 @@ class SweepFilesTest(parameterized.TestCase):
             argv = words(sweep, parameters)
             flags = argv[argv.index(script) + 1 :]
             self.assertEqual(argv[: len(argv) - len(flags)], ["/usr/bin/env", "accelerate", "launch", "-m", script])
-            given = parse_arguments(SCRIPTS[script], [*flags, "--use_cpu", "--bf16=False"])
+            given = parse_arguments(SCRIPTS[script], later_wins(flags, "--use_cpu", "--bf16=False"))
             values = {key: value for part in given for key, value in vars(part).items()}
             for key in set(parameters) & set(values) - {"bf16", "train_file"}:
                 self.assertEqual(getattr(values[key], "value", values[key]), parameters[key], key)
