@@ -17,6 +17,7 @@ from tiny_predictor import model_folder, rows_file
 
 import fine_tune_t5
 from t5suite import cli
+from t5suite.data.jsonl import read_jsonl
 from t5suite.errors import ConfigError
 from t5suite.inference.loading import ModelSource, check_accelerate_settings, join_processes
 from t5suite.training.processes.launcher_flags import without_launcher_flags
@@ -132,12 +133,16 @@ class OffloadTest(parameterized.TestCase):
     """`--device_map` with room for a part of the model, or for nothing: the rest is read from the disk."""
 
     @parameterized.product(family=["seq2seq", "causal", "masked"], room=["0KiB", "175KiB"])
-    def test_a_model_on_the_disk_writes_the_bytes_of_one_in_memory(self, family, room):
+    def test_a_model_on_the_disk_answers_as_one_in_memory(self, family, room):
         rows, path, whole = rows_file(count=6), output_path(), output_path()
         cli.main(command("--labels", output=whole, rows=rows, family=family))
         flags = f"--labels --device_map sequential --max_memory cpu={room}"
         cli.main(command(flags, output=path, rows=rows, family=family))
-        self.assertEqual(path.read_bytes(), whole.read_bytes())
+        for mine, other in zip(read_jsonl(path), read_jsonl(whole), strict=True):
+            # Weights in a mapped file are aligned otherwise, and some CPUs then add up in another order.
+            found, expected = mine.pop("probabilities"), other.pop("probabilities")
+            self.assertEqual((mine, found.keys()), (other, expected.keys()))
+            self.assertSequenceAlmostEqual(found.values(), expected.values(), delta=2e-6)
 
 
 class AdaptersTest(parameterized.TestCase):
