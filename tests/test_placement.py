@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from absl.testing import absltest, parameterized
+from later_flags import later_wins
 from twin_run import SOURCES_BS, TARGETS_BT, losses_of, make_model
 
 import fine_tune_t5
@@ -290,7 +291,7 @@ class ScriptsTest(parameterized.TestCase):
         folder = Path(tempfile.mkdtemp())
         flags = [*FAST, "--schedule=constant", "--device_map=balanced", "--max_memory=0=800KiB,1=800KiB"]
         for run, more in (("stopped", ["--max_steps=1"]), ("stopped", ["--extend"]), ("whole", [])):
-            done = twin("fine_tune_t5", *flags, *more, f"--output_dir={folder / run}")
+            done = twin("fine_tune_t5", *later_wins(flags, more), f"--output_dir={folder / run}")
             self.assertEqual(done.returncode, 0, done.stderr[-3000:])
         for name in ("model.safetensors", "optimizer.safetensors"):
             first, second = (folder / run / "checkpoint-2" / name for run in ("stopped", "whole"))
