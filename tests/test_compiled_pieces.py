@@ -11,6 +11,7 @@ import unittest
 from unittest import mock
 
 import numpy as np
+import pytest
 import regex
 import tokenizers
 from absl.testing import parameterized
@@ -127,6 +128,7 @@ class EqualIdsTest(Case):
         self.assert_equal_ids(engine, texts)
         self.assertLess(sum(map(len, self.asked)), 0.02 * sum(map(len, texts)))
 
+    @pytest.mark.slow
     def test_a_memory_that_is_full_forgets(self):
         engine, rng = self.engine_of("bundled"), random.Random(0)
         with mock.patch.multiple(compiled_pieces, WORDS_KEPT=64, IDS_KEPT=256):

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
 import numpy as np
+import pytest
 import torch
 from absl.testing import parameterized
 
@@ -122,6 +123,7 @@ class SameBitsTest(parameterized.TestCase):
             )
         np.testing.assert_array_equal(found, wanted)
 
+    @pytest.mark.slow
     def test_a_forked_child_makes_the_same(self):
         """As a DataLoader's workers on Linux do, once the parent has compiled and used it."""
         wanted = sides_of(blocks_of(4, 90), 8, range(4), compiled=True)

@@ -68,6 +68,7 @@ class ExamplesTest(parameterized.TestCase):
     def test_it_runs_with_a_few_steps(self, name):
         self.check(name, printed(name, steps=4))
 
+    @pytest.mark.slow
     def test_the_csv_example_runs_with_a_few_steps(self):
         self.check("classify_csv", printed("classify_csv", steps=4))
 

@@ -218,6 +218,7 @@ class T5Test(TestCase):
         with self.assertRaisesRegex(ConfigError, "--score: sentiment.validation: not the rows .* changed since"):
             eval_sets_of_run(source)
 
+    @pytest.mark.slow
     def test_a_model_without_a_run_or_rows_that_stay_is_told_what_to_give(self):
         with self.assertRaisesRegex(ConfigError, "--score: .* is no run.*--benchmark"):
             eval_sets_of_run(exported("tied T5")[0])

@@ -7,6 +7,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import pytest
 from absl.testing import absltest, parameterized
 
 from faults import report, traces
@@ -216,6 +217,8 @@ class ReportTest(absltest.TestCase):
         self.assertFalse(all_hold({}, "exact").passed)
 
 
+@pytest.mark.slow
+@pytest.mark.resume
 class QuickTest(parameterized.TestCase):
     @classmethod
     def setUpClass(cls):

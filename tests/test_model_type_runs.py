@@ -95,6 +95,7 @@ class ModelTypeTest(parameterized.TestCase):
 
     @parameterized.parameters(*sorted(TYPES.keys() - {"gpt_neox"}))
     @pytest.mark.slow
+    @pytest.mark.resume
     def test_the_same_of_every_type(self, model_type):
         self.check(model_type)
 
@@ -138,6 +139,7 @@ class ModelTypeTest(parameterized.TestCase):
         self.assert_equal(weights(place / "resumed/checkpoint-8"), weights(place / "whole/checkpoint-8"))
 
     @pytest.mark.slow
+    @pytest.mark.ranks
     def test_two_ranks_end_with_their_best_and_resume(self):
         place = Path(tempfile.mkdtemp())
         flags = [*SETTINGS, *DATA, f"--config_name={configured('t5gemma2')}", "--learning_rate=0.05"]
