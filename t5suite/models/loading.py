@@ -57,7 +57,7 @@ from t5suite.models.vocabulary import (
     set_special_tokens,
 )
 from t5suite.models.weight_files import FOLDER_FILES, shards_of
-from t5suite.models.whole_weights import check_loaded, check_saves_whole, found_in_files
+from t5suite.models.whole_weights import check_loaded, check_saves_whole, mismatch_of, mismatch_with_files
 
 BUNDLED_MODEL = str(Path(__file__).parent.parent / "data" / "mini" / "model")
 
@@ -305,11 +305,12 @@ def trained_weights(auto_class, name, config, options, new_head: bool = False, a
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         kind = DataError if isinstance(error, (RuntimeError, SafetensorError)) else ConfigError
         raise kind(cannot_load("a model", name, "--model_name_or_path", error)) from None
+    mismatch = mismatch_of(found)
     if is_deepspeed_zero3_enabled():
-        found = found_in_files(model, name, options["revision"])
+        mismatch = mismatch_with_files(model, name, options["revision"])
         # transformers 5.23 notes every rule that it knows, legacy ones too, and would save by them.
         vars(model).pop("_weight_conversions", None)
-    check_loaded(model, found, name, new_head, allow_missing)
+    check_loaded(model, mismatch, name, new_head, allow_missing)
     if new_head:
         draw_head_anew(model)
     return model

@@ -107,8 +107,14 @@ def fitted(model, stored: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tens
     return tensors, Mismatch(sorted(info.missing_keys), sorted(info.unexpected_keys), sorted(wrong))
 
 
-def check_loaded(model, found: dict, place: str, new_head: bool, allow_missing: bool = False) -> None:
-    """What `from_pretrained(..., output_loading_info=True)` found must be the whole model.
+def mismatch_of(found: dict) -> Mismatch:
+    """What `from_pretrained(..., output_loading_info=True)` tells of a model's tensors."""
+    shapes = [f"{name} ({_size(stored)}, not {_size(own)})" for name, stored, own in found["mismatched_keys"]]
+    return Mismatch(sorted(found["missing_keys"]), sorted(found["unexpected_keys"]), sorted(shapes))
+
+
+def check_loaded(model, mismatch: Mismatch, place: str, new_head: bool, allow_missing: bool = False) -> None:
+    """A model that was loaded must be whole.
 
     A new task head may be missing. The heads and poolers that the model type was pre-trained with may be left over
     (BERT's next sentence), and are named in the log.
@@ -116,8 +122,6 @@ def check_loaded(model, found: dict, place: str, new_head: bool, allow_missing: 
     Raises:
       DataError: it is not whole, and `allow_missing` is not set.
     """
-    shapes = [f"{name} ({_size(stored)}, not {_size(own)})" for name, stored, own in found["mismatched_keys"]]
-    mismatch = Mismatch(sorted(found["missing_keys"]), sorted(found["unexpected_keys"]), sorted(shapes))
     if new_head:
         prefix = f"{model.base_model_prefix}."
         mismatch = Mismatch(
@@ -136,13 +140,10 @@ def check_loaded(model, found: dict, place: str, new_head: bool, allow_missing: 
         raise DataError(f"--model_name_or_path {place} is not a whole {type(model).__name__}: {mismatch}; {cure}")
 
 
-def found_in_files(model, name: str, revision: str | None = None) -> dict:
-    """`output_loading_info` from the files' headers: under ZeRO-3, transformers 5.23 looks for no unknown tensors."""
+def mismatch_with_files(model, name: str, revision: str | None = None) -> Mismatch:
+    """As `mismatch_of`, from the files' headers: under ZeRO-3, transformers 5.23 looks for no unknown tensors."""
     folder = Path(name) if Path(name).is_dir() else Path(cached_file(name, "config.json", revision=revision)).parent
-    _, mismatch = fitted(model, read_shapes(folder, "--model_name_or_path"))
-    if mismatch.reshaped:
-        raise DataError(f"--model_name_or_path {name}: {mismatch}")
-    return {"missing_keys": mismatch.missing, "unexpected_keys": mismatch.unknown, "mismatched_keys": ()}
+    return fitted(model, read_shapes(folder, "--model_name_or_path"))[1]
 
 
 def check_saves_whole(model) -> None:
@@ -152,7 +153,7 @@ def check_saves_whole(model) -> None:
       ConfigError: transformers' conversion on saving and its conversion on loading do not fit together.
     """
     empty = skeleton(model)
-    if not get_model_conversion_mapping(empty, add_legacy=False):
+    if getattr(model, "is_quantized", False) or not get_model_conversion_mapping(empty, add_legacy=False):
         return
     try:
         published = revert_weight_conversion(empty, empty.state_dict())
