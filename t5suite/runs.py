@@ -227,8 +227,8 @@ def _manifest_of(directory: Path, settings: dict, argv) -> dict:
     except ConfigError as error:
         for path in sorted(directory.glob("checkpoint-*/checkpoint.json"), key=os.path.getmtime, reverse=True):
             with contextlib.suppress(DataError, KeyError, TypeError):  # the run's checkpoints are verified later on
-                told = read_json(path)
-                run_id, fingerprint = told["run_id"], told["details"]["settings"]
+                saved = read_json(path)
+                run_id, fingerprint = saved["run_id"], saved["details"]["settings"]
                 break
         else:
             raise

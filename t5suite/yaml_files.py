@@ -92,7 +92,7 @@ def check_model_files(flag: str, name: str) -> None:
     over without a word: a broken `generation_config.json` is as good as none to it.
 
     Raises:
-      ConfigError: not JSON, no table, or a setting of generation that is no number; names the file.
+      ConfigError: not JSON, no table, or a generation setting that is not a number; names the file.
     """
     path = Path(name)
     for file in [path] if path.suffix == ".json" else [path / f"{part}.json" for part in MODEL_FILES]:

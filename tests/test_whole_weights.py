@@ -197,7 +197,11 @@ class RefusalTest(parameterized.TestCase):
     )
     def test_a_configuration_file_with_an_unknown_key_makes_no_weights(self, model_type, changes, named):
         folder = configured(model_type, **changes)
-        for name in (folder, f"{folder}/config.json"):
+        other = Path(folder) / "weights_beside" / "other.json"
+        other.parent.mkdir()
+        other.write_text(Path(folder, "config.json").read_text())
+        (other.parent / "model.safetensors").write_bytes(b"")
+        for name in (folder, f"{folder}/config.json", str(other)):
             with self.assertRaises(ConfigError) as raised:
                 load_config(name, from_scratch=True)
             self.assertIn(named, str(raised.exception))

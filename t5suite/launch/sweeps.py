@@ -45,7 +45,7 @@ MAX_STARTS = 20
 SECONDS_TO_END = 5.0
 SECONDS_BETWEEN_LOOKS = 0.1
 SECONDS_BETWEEN_CLAIMS = 2.0
-# Exit codes of a trial that somebody else ended: minus the signal, or 128 and the signal where a launcher tells of it.
+# Exit codes of a trial that somebody else ended: minus the signal, or 128 and the signal where a launcher reports it.
 LOST = [sign for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP) for sign in (-number, 128 + number)]
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 

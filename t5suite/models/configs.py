@@ -103,7 +103,9 @@ def _settings_of(name, revision, trust_remote_code, from_scratch) -> tuple[dict,
 
 
 def _is_bare(path: Path) -> bool:
-    """Whether a path is a configuration of the user's own: no trained weights stand beside it."""
+    """Whether a path is a configuration of your own: a file of another name, or no trained weights beside it."""
+    if path.is_file() and path.name != "config.json":
+        return True
     folder = path if path.is_dir() else path.parent
     return path.exists() and not any(file.suffix in (".safetensors", ".bin") for file in folder.iterdir())
 

@@ -108,7 +108,7 @@ def fitted(model, stored: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tens
 
 
 def mismatch_of(found: dict) -> Mismatch:
-    """What `from_pretrained(..., output_loading_info=True)` tells of a model's tensors."""
+    """What `from_pretrained(..., output_loading_info=True)` reports of a model's tensors."""
     shapes = [f"{name} ({_size(stored)}, not {_size(own)})" for name, stored, own in found["mismatched_keys"]]
     return Mismatch(sorted(found["missing_keys"]), sorted(found["unexpected_keys"]), sorted(shapes))
 
@@ -203,7 +203,7 @@ def _without_values(tensor, copies: dict):
 
 
 def _convert(empty, stored: dict, device: str):
-    """transformers 5.23's own conversion on loading, into a skeleton; tests/test_whole_weights.py tells of a change."""
+    """transformers 5.23's own conversion on loading, into a skeleton; tests/test_whole_weights.py checks it."""
     bars = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     settings = LoadStateDictConfig(device_map={"": device}, weight_mapping=get_model_conversion_mapping(empty))

@@ -37,6 +37,6 @@ class Identity:
     aim_repo: str = AIM_REPO
 
     def described(self, directory: Path, run_id: str) -> dict:
-        """As JSON values without secrets: what every tracker is told of the run in a directory besides its settings."""
+        """As JSON values without secrets: what every tracker gets of the run in a directory besides its settings."""
         named = {"name": self.name or directory.name, "named": bool(self.name), "run_id": run_id}
         return redacted_value({**asdict(self), **named})

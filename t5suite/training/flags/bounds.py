@@ -17,7 +17,7 @@ LIMIT = 2**63
 
 
 def check_bounds(values: dict) -> None:
-    """Refuses numbers out of their flag's range, which BOUNDS tells; each item of a list. None is passed over.
+    """Refuses numbers out of their flag's range in BOUNDS; each item of a list. None is passed over.
 
     Raises:
       ConfigError: at the first one.
