@@ -259,9 +259,9 @@ class SourcesTest(parameterized.TestCase):
             (("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"), "4"),
         ):
             directory = Path(tempfile.mkdtemp()) / "run"
-            command = [sys.executable, *launcher, str(ROOT / "pre_train_t5.py"), *flags, "--output_dir", str(directory)]
+            given = later_wins(flags, ["--per_device_train_batch_size", batch, "--output_dir", str(directory)])
             done = subprocess.run(
-                [*command, "--per_device_train_batch_size", batch],
+                [sys.executable, *launcher, str(ROOT / "pre_train_t5.py"), *given],
                 env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=500,
             )  # fmt: skip
             self.assertEqual(done.returncode, 0, done.stderr[-3000:])
