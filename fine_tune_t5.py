@@ -27,12 +27,12 @@ if __name__ == "__main__":
     join_srun()
     gc.disable()  # nothing that is imported is garbage: looking for it took a fifth of the imports' time
 
-from t5suite.errors import ConfigError, run_command
-from t5suite.exit_notes import note_exit_code
-from t5suite.garbage import look_past_imports
+from t5suite.base.errors import ConfigError, run_command
+from t5suite.base.garbage import look_past_imports
 from t5suite.models.loading import describe
-from t5suite.run_settings import public_settings
-from t5suite.runs import default_output_dir, open_run, write_json
+from t5suite.runs.directory import default_output_dir, open_run, write_json
+from t5suite.runs.exit_codes import note_exit_code
+from t5suite.runs.settings import public_settings
 from t5suite.tracking import reports
 from t5suite.tracking.dry_runs import print_dry_run
 from t5suite.tracking.trackers import Trackers, tracker_names

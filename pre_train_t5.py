@@ -28,12 +28,12 @@ if __name__ == "__main__":
     join_srun()
     gc.disable()  # nothing that is imported is garbage: looking for it took a fifth of the imports' time
 
-from t5suite.errors import run_command
-from t5suite.exit_notes import note_exit_code
-from t5suite.garbage import look_past_imports
+from t5suite.base.errors import run_command
+from t5suite.base.garbage import look_past_imports
 from t5suite.models.loading import describe
-from t5suite.run_settings import public_settings
-from t5suite.runs import open_run
+from t5suite.runs.directory import open_run
+from t5suite.runs.exit_codes import note_exit_code
+from t5suite.runs.settings import public_settings
 from t5suite.tracking import reports
 from t5suite.tracking.pre_training_dry_runs import print_dry_run
 from t5suite.tracking.pre_training_reports import finish_run, results_of

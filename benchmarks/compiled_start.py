@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.harness import OURS, Goal, run
 from benchmarks.startup import ROOT, STEP
 from benchmarks.timing import processor_time, summary
-from t5suite.compile_cache import VARIABLE, folder_bytes
+from t5suite.training.compile_cache import VARIABLE, folder_bytes
 
 REPETITIONS = 3
 ANEW = "nothing kept"

@@ -34,7 +34,7 @@ from t5suite.data.pre_training_collator import T5DataCollator
 from t5suite.data.samplers import GlobalBatchSampler
 from t5suite.data.text.documents import bundled_text
 from t5suite.models.loading import load_model, load_tokenizer
-from t5suite.runs import read_json, write_json
+from t5suite.runs.directory import read_json, write_json
 from t5suite.training.checkpoints.manifests import Manifest, hash_file, read_manifest, write_manifest
 from t5suite.training.pre_training.steps import epoch_blocks
 from t5suite.training.processes.signals import catching_signals
@@ -174,7 +174,7 @@ def flags(output_dir: Path, max_steps: int) -> list[str]:
 def interrupted_run() -> Path:
     """A run that was stopped after its first step, its step then said to be 1,000,000, with as many lines."""
     import pre_train_t5
-    from t5suite.errors import Preempted
+    from t5suite.base.errors import Preempted
 
     folder = scratch() / "interrupted"
     with catching_signals() as stop, contextlib.suppress(Preempted), quiet():

@@ -28,7 +28,7 @@ from typing import NamedTuple
 import torch
 
 from benchmarks.timing import CLOCKS, interleaved, summary
-from t5suite import provenance
+from t5suite.base import provenance
 
 OURS = "ours"
 HEADER = f"{'':4} {'work':44} {'against':34} {'ours':>10} {'peer':>10} {'ratio':>7} {'quartiles':>15} {'goal':>6}"

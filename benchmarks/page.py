@@ -8,7 +8,7 @@ The table stands between two comments of the page, and says on what machine, wit
 import re
 from pathlib import Path
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 
 PACKAGES = ("python", "torch", "transformers", "tokenizers", "numpy")
 BEGIN, END = "<!-- {device}: what make bench found -->", "<!-- {device}: end -->"

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.launch.slurm import KINDS, OPTIONS, Settings, render
 
 # Notes the variable and the words that a step was given.

@@ -23,7 +23,7 @@ from faults.fork_server import ROOT, environment
 from faults.harness import Context, difference
 from faults.leftovers import history_difference
 from faults.victims import Victim
-from t5suite.runs import METRICS
+from t5suite.runs.directory import METRICS
 from t5suite.tracking.metric_lines import MetricLines, rows_by_step
 from t5suite.tracking.mirrors.tracker import children
 

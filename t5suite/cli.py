@@ -15,6 +15,8 @@ import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
+from t5suite.base.errors import ConfigError, discard_output, run_command
+from t5suite.base.lookup import closest, in_plain_words, suggestion
 from t5suite.commands import (
     completion,
     corpus,
@@ -30,9 +32,7 @@ from t5suite.commands import (
     tasks,
     tokenizer,
 )
-from t5suite.errors import ConfigError, discard_output, run_command
 from t5suite.launch.script_help import values_of
-from t5suite.lookup import closest, in_plain_words, suggestion
 from t5suite.training.processes.launcher_flags import without_launcher_flags
 
 # With more flags than these, the usage line is a paragraph that nobody reads.

@@ -18,14 +18,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import suggestion
 from t5suite.data.formats.memory_rows import as_rows
 from t5suite.data.jsonl import read_jsonl
-from t5suite.errors import ConfigError
-from t5suite.lookup import suggestion
 from t5suite.models.adapters import is_adapted, save_adapter
 from t5suite.models.freezing import freeze
 from t5suite.models.loading import describe
-from t5suite.runs import MANIFEST, METRICS, open_run
+from t5suite.runs.directory import MANIFEST, METRICS, open_run
 from t5suite.tasks.task_card import write_task_card
 from t5suite.tracking.hints import give_hints
 from t5suite.training import fine_tuning as steps

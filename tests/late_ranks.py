@@ -13,7 +13,7 @@ from device_reads import reading
 from guard_ranks import main, on_rank, report, train
 from guarded_trainer import at_steps, limit_rows, make
 
-from t5suite.errors import NumericsError, Preempted
+from t5suite.base.errors import NumericsError, Preempted
 from t5suite.training.processes.signals import StopRequests
 
 STEPS = 6

@@ -11,7 +11,7 @@ from unittest import mock
 
 import torch.distributed as dist
 
-from t5suite.errors import Preempted
+from t5suite.base.errors import Preempted
 from t5suite.training.processes import lifelines
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.signals import catch_signals

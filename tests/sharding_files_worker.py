@@ -18,7 +18,7 @@ from accelerate.utils.launch import (
 )
 from deepspeed.runtime.config import DeepSpeedConfig
 
-from t5suite.shipped import shipped_file, shipped_folder
+from t5suite.base.files import shipped_file, shipped_folder
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.flags.parser import changed_settings
 from t5suite.training.sharding import deepspeed_flags

@@ -5,7 +5,7 @@ import os
 import sys
 import time
 
-from t5suite.errors import run_command
+from t5suite.base.errors import run_command
 from t5suite.training.processes.signals import catch_signals, excusing_lost_ranks
 
 stop = catch_signals()

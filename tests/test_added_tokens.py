@@ -8,7 +8,7 @@ import torch
 from absl.testing import absltest, parameterized
 
 import fine_tune_t5
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.models.added_tokens import add_words, begin_at_mean, parse_tokens
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.training.flags.fine_tuning import ModelArguments

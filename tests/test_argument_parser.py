@@ -7,7 +7,7 @@ from unittest import mock
 
 from absl.testing import absltest, parameterized
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.training.flags.bounds import BOUNDS
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS
 from t5suite.training.flags.parser import REMOVED_FLAGS, changed_settings, parse_arguments

@@ -9,7 +9,7 @@ from unittest import mock
 import torch
 from absl.testing import parameterized
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.models.attention import choosing
 from t5suite.models.attention.choosing import Choice, Shapes, choose, wrong
 from t5suite.models.attention.implementations import KERNELS, Kernel, kernel_of

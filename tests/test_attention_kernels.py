@@ -8,7 +8,7 @@ import torch
 from absl.testing import parameterized
 from torch.nn.attention import flex_attention
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.models.attention.flex import flex_attend
 from t5suite.models.attention.implementations import set_attention, why_not
 from t5suite.models.fast_masks import note_padding, ready_masks

@@ -11,7 +11,7 @@ from absl.testing import absltest, parameterized
 from benchmarks import __main__ as bench
 from benchmarks import harness, page, timing
 from benchmarks.harness import Goal, Work
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 
 
 def ticking(seconds_of: dict) -> tuple[dict, list, mock.MagicMock]:

@@ -8,11 +8,11 @@ from unittest import mock
 import numpy as np
 from absl.testing import absltest, parameterized
 
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.data import block_layouts, blocks
 from t5suite.data.block_layouts import BlockLayout, apportion
 from t5suite.data.blocks import BlockDataset, Blocks, BlocksInOrder, MixedBlocks, block_order
 from t5suite.data.corpora.store import ShardedArray, TokenSequence
-from t5suite.errors import ConfigError, DataError
 
 
 def dataset(num_tokens, lengths, num_examples=None, seed=0, weights=()):

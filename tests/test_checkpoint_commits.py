@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from absl.testing import absltest, parameterized
 
-from t5suite.errors import CheckpointError, ConfigError
+from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.training.checkpoints import (
     checkpoints,
     checkpoints_to_delete,

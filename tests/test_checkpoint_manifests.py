@@ -13,7 +13,7 @@ from absl.testing import absltest, parameterized
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from t5suite.errors import CheckpointError
+from t5suite.base.errors import CheckpointError
 from t5suite.training.checkpoints import Manifest, Record, commit_checkpoint, damage, read_manifest, save_state, verify
 from t5suite.training.checkpoints.manifests import MANIFEST_FILE, check_name, hash_files, write_manifest
 

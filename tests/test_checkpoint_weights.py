@@ -11,7 +11,7 @@ from absl.testing import absltest, parameterized
 from safetensors.torch import save_file
 from transformers import BertConfig, BertForMaskedLM, set_seed
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.models.checkpoint_weights import load_init_checkpoint, strip_prefixes, tied_groups
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.training.flags.fine_tuning import ModelArguments

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torch import nn
 from transformers import T5Config, T5ForConditionalGeneration, modeling_utils
 
-from t5suite.errors import CheckpointError, ConfigError
+from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.optim.learning_rates import PlateauLR, make_scheduler
 from t5suite.optim.optimizers import OPTIMIZERS, make_optimizer
 from t5suite.optim.schedules import SCHEDULES

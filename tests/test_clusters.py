@@ -13,7 +13,7 @@ from pathlib import Path
 import yaml
 from absl.testing import absltest, parameterized
 
-from t5suite.errors import EXIT_BAD_CONFIGURATION, EXIT_BAD_DATA, EXIT_NUMERICS, EXIT_PREEMPTED
+from t5suite.base.errors import EXIT_BAD_CONFIGURATION, EXIT_BAD_DATA, EXIT_NUMERICS, EXIT_PREEMPTED
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS
 from t5suite.training.flags.parser import parse_arguments
 

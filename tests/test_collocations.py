@@ -11,6 +11,7 @@ import tempfile
 import numpy as np
 from absl.testing import absltest, parameterized
 
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.data import collocations
 from t5suite.data.collocations import (
     Collocations,
@@ -20,7 +21,6 @@ from t5suite.data.collocations import (
     pointwise_mutual_information,
     save_collocations,
 )
-from t5suite.errors import ConfigError, DataError
 
 SEPARATOR = 0
 

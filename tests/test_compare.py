@@ -13,7 +13,7 @@ from absl.testing import absltest, parameterized
 from report_runs import make_run
 
 from t5suite import cli
-from t5suite.errors import DataError
+from t5suite.base.errors import DataError
 from t5suite.reporting.comparison import compare_runs
 from t5suite.reporting.comparison_text import json_lines
 from t5suite.reporting.metric_sums import statistic_of

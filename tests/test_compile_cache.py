@@ -14,10 +14,10 @@ from accelerate.state import AcceleratorState
 
 from t5suite.commands.doctor_findings import OK, WARN, Checkup
 from t5suite.commands.doctor_places import check_compile_cache
-from t5suite.compile_cache import VARIABLE, compile_cache_folder, folder_bytes, keep_compiled
+from t5suite.training.compile_cache import VARIABLE, compile_cache_folder, folder_bytes, keep_compiled
 
 TWICE = """
-import torch, t5suite.compile_cache as cache
+import torch, t5suite.training.compile_cache as cache
 cache.keep_compiled({folder!r})
 torch.compile(lambda x: (x * 2).cos())(torch.ones(8))
 from torch._dynamo.utils import counters
@@ -54,7 +54,7 @@ class CompileCacheTest(parameterized.TestCase):
 
     def test_a_place_that_cannot_be_written_costs_a_warning(self):
         (self.folder / "file").write_text("")
-        with self.assertLogs("t5suite.compile_cache", "WARNING"):
+        with self.assertLogs("t5suite.training.compile_cache", "WARNING"):
             self.assertIsNone(keep_compiled(str(self.folder / "file" / "below")))
         self.assertNotIn(VARIABLE, os.environ)
 

@@ -16,6 +16,7 @@ import regex
 import tokenizers
 from absl.testing import parameterized
 
+from t5suite.base.errors import ConfigError
 from t5suite.data.encodings import PromptEncoding, TextEncoding, bind_encoding, with_row_tokenizer
 from t5suite.data.streams.encoding import stream_encoder
 from t5suite.data.streams.sources import FileSource
@@ -24,7 +25,6 @@ from t5suite.data.text.compiled_pieces import ALONE, CompiledEngine, why_not
 from t5suite.data.text.documents import bundled_text
 from t5suite.data.text.encoding import PROBES, make_text_encoder
 from t5suite.data.text.row_tokenizer import RowTokenizer
-from t5suite.errors import ConfigError
 from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.registry import Lengths, load_task
 from tests.shared_data import MISSING, SHARED_DATA, has, read_rows

@@ -14,10 +14,10 @@ import pytest
 import torch
 from absl.testing import parameterized
 
+from t5suite.base.errors import ConfigError
 from t5suite.data.blocks import Blocks
 from t5suite.data.objectives import DatumRngs, compiled_spans, denoisers, noise_counts
 from t5suite.data.pre_training_collator import T5DataCollator
-from t5suite.errors import ConfigError
 from t5suite.training.pre_training.collators import unheeded_settings
 
 SENTINELS = list(range(32099, 31999, -1))

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import zstandard
 from absl.testing import absltest, parameterized
 
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.text import compressed, held_out
 from t5suite.data.text import documents as corpora
 from t5suite.data.text import hub as hub_text
@@ -22,7 +23,6 @@ from t5suite.data.text.compressed import byte_lines
 from t5suite.data.text.documents import Tally, kept_documents, list_sources, read_documents
 from t5suite.data.text.held_out import document_hash, held_out_below, is_held_out
 from t5suite.data.text.readers import READERS, TextOptions, document_start, file_records
-from t5suite.errors import ConfigError, DataError
 
 TEXTS = ["one  two", "drei, vier: „fünf“\u2028 und mehr", "six"]
 PACKED = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}
@@ -252,7 +252,7 @@ class HubTest(parameterized.TestCase):
         (self.hub / "README.md").write_text(readme)
         for patch in (
             mock.patch.object(datasets.config, "HF_DATASETS_CACHE", folder()),
-            mock.patch("t5suite.hub.hub_reachable", return_value=True),
+            mock.patch("t5suite.base.hub.hub_reachable", return_value=True),
         ):
             patch.start()
             self.addCleanup(patch.stop)

@@ -14,10 +14,10 @@ from pathlib import Path
 from absl.testing import absltest, parameterized
 
 from t5suite import cli
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.commands.corpus import parse_shard
 from t5suite.data.corpora.store import TokenStore
 from t5suite.data.objectives import OBJECTIVES
-from t5suite.errors import ConfigError, DataError
 from t5suite.models.loading import BUNDLED_MODEL
 
 WORDS = "the cook praised king at noon . guard saw a boat in store and left".split()

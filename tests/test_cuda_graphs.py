@@ -13,12 +13,12 @@ from transformers import Seq2SeqTrainer
 
 import fine_tune_t5
 import pre_train_t5
+from t5suite.base.errors import ConfigError
 from t5suite.data.family_collators import COLLATORS
 from t5suite.data.features import Ragged, TokenArrays
 from t5suite.data.packed_rows import with_packed_rows
 from t5suite.data.samplers import shuffled_order
 from t5suite.data.shapes import with_few_shapes
-from t5suite.errors import ConfigError
 from t5suite.models.packed_t5 import accept_packed_batches
 from t5suite.training.cuda_graphs import MOST_GRAPHS, PASSES, batches_of_all_shapes, records_graphs
 

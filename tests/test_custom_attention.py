@@ -10,7 +10,7 @@ from transformers import T5ForConditionalGeneration
 from transformers.models.t5.modeling_t5 import T5Attention
 
 import fine_tune_t5
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.models.block_sparse import BlockSparseT5Attention, block_pattern
 from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
 

@@ -13,6 +13,7 @@ import yaml
 from absl.testing import absltest, parameterized
 from shared_data import MISSING, SHARED_DATA
 
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.formats.data_classes import DATA_CLASSES, class_form
 from t5suite.data.formats.data_formats import DATA_FORMATS, FORMAT_FLAGS, FormatOptions, form_name, format_form
 from t5suite.data.formats.dialogues import ANSWER_FORMS, ANSWERABILITY_FILES
@@ -23,7 +24,6 @@ from t5suite.data.formats.sources import held_out_rows
 from t5suite.data.formats.token_cuts import count_tokens, first_tokens, last_tokens, pieces
 from t5suite.data.jsonl import write_jsonl
 from t5suite.data.sources import DataOptions, load_split
-from t5suite.errors import ConfigError, DataError
 from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.registry import Lengths, Task
 from t5suite.tasks.templates import unfilled

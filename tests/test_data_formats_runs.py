@@ -19,8 +19,8 @@ from test_data_formats import csv_file, folder, jsonl
 from transformers import T5ForConditionalGeneration
 
 import fine_tune_t5
+from t5suite.base.errors import ConfigError, DataError, Preempted
 from t5suite.data.jsonl import read_jsonl
-from t5suite.errors import ConfigError, DataError, Preempted
 from t5suite.fine_tuner import FineTuner
 from t5suite.training.processes.signals import StopRequests
 from t5suite.training.trainer import SuiteTrainer

@@ -16,9 +16,9 @@ from absl.testing import absltest, parameterized
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
+from t5suite.base.files import shipped_folder
 from t5suite.optim.optimizers import NEED_WHOLE_TENSORS
-from t5suite.shipped import shipped_folder
 from t5suite.training.checkpoints.manifests import Manifest, write_manifest
 from t5suite.training.fine_tuning import add_callbacks
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments

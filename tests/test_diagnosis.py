@@ -18,9 +18,9 @@ from unittest import mock
 import torch
 from absl.testing import absltest, parameterized
 
-from t5suite import provenance
-from t5suite.errors import ConfigError
-from t5suite.runs import open_run
+from t5suite.base import provenance
+from t5suite.base.errors import ConfigError
+from t5suite.runs.directory import open_run
 from t5suite.training.monitoring import chatter, progress
 from t5suite.training.monitoring.profiling import ProfileCallback, narrow, parse_steps
 from t5suite.training.monitoring.progress import Progress, show_progress, shows_bars
@@ -218,9 +218,9 @@ class CodeTest(absltest.TestCase):
         run = open_run(directory, {"seed": 1})
         run.update()
         for diff in ("+a\n", "+a\n", "+b\n"):
-            with mock.patch("t5suite.runs.code_changes", lambda diff=diff: (diff, [])):
+            with mock.patch("t5suite.runs.directory.code_changes", lambda diff=diff: (diff, [])):
                 run.keep_code()
-        with mock.patch("t5suite.runs.code_changes", lambda: None):
+        with mock.patch("t5suite.runs.directory.code_changes", lambda: None):
             run.keep_code()
         kept = json.loads((directory / "manifest.json").read_text())["code_changes"]
         self.assertEqual([entry["file"] for entry in kept], ["diff.patch", "diff-2.patch"])

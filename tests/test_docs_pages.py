@@ -19,8 +19,8 @@ from docs.builders.coming_from_page import TABLES, systems
 from docs.builders.fenced_examples import fenced
 from docs.builders.site_hooks import on_page_markdown
 from docs.builders.text_formats_page import section
+from t5suite.base.files import FOLDERS, shipped_folder
 from t5suite.constants import DATASET_VALS
-from t5suite.shipped import FOLDERS, shipped_folder
 from t5suite.tasks.metrics import METRIC_ALIASES, METRICS
 
 ROOT = Path(__file__).parent.parent

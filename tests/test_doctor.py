@@ -19,6 +19,7 @@ import torch
 from absl.testing import absltest, parameterized
 
 from t5suite import cli
+from t5suite.base.errors import ConfigError
 from t5suite.commands import doctor_checks, doctor_launchers, doctor_machine, doctor_places
 from t5suite.commands.doctor_findings import FAIL, OK, WARN, Checkup, config_file, nearest_folder, settings_of
 from t5suite.commands.doctor_launchers import (
@@ -53,7 +54,6 @@ from t5suite.commands.doctor_trackers import (
     check_wandb,
     check_wandb_folders,
 )
-from t5suite.errors import ConfigError
 
 OWN_PROGRAMS = str(Path(sys.executable).parent)
 

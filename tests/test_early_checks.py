@@ -10,8 +10,8 @@ from pathlib import Path
 from absl.testing import absltest, parameterized
 
 from t5suite import cli
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.commands.early_checks import check_model, is_alone, may_be_of_the_hub
-from t5suite.errors import ConfigError, DataError
 from t5suite.tasks.registry import Lengths, load_task
 from t5suite.tasks.task_card import make_task_card, write_task_card
 
@@ -81,7 +81,7 @@ WITHOUT_TORCH = """
 import json, sys
 sys.modules["torch"] = None
 from t5suite import cli
-from t5suite.errors import UserError
+from t5suite.base.errors import UserError
 said = []
 for command in json.load(sys.stdin):
     try:

@@ -10,8 +10,8 @@ import torch
 from absl.testing import absltest, parameterized
 from transformers import AutoModelForSeq2SeqLM, set_seed
 
+from t5suite.base.errors import ConfigError
 from t5suite.data.sources import DataOptions, load_split
-from t5suite.errors import ConfigError
 from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
 from t5suite.tasks.registry import Lengths, decode_ids, load_task
 from t5suite.tracking.reports import build_results

@@ -21,8 +21,8 @@ from test_sharded_training import HAS_COMPILER, NEEDS_COMPILER, ROOT, environmen
 from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, set_seed
 
+from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.cli import main, parse_arguments
-from t5suite.errors import CheckpointError, ConfigError
 from t5suite.export.exporting import Wanted, export_model
 from t5suite.export.folders import new_folder
 from t5suite.export.plain import differing_weights

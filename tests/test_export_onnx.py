@@ -17,8 +17,8 @@ from transformers import BertConfig, BertForSequenceClassification, DistilBertCo
 from transformers import DistilBertForSequenceClassification as DistilBert
 
 import fine_tune_t5
+from t5suite.base.errors import CheckpointError, ConfigError, DataError
 from t5suite.data.jsonl import file_sha256
-from t5suite.errors import CheckpointError, ConfigError, DataError
 from t5suite.export.exporting import Wanted, export_model
 from t5suite.export.onnx_files import write_graphs
 from t5suite.export.onnx_packages import require_onnx
@@ -28,7 +28,7 @@ from t5suite.export.quantization import quantize
 from t5suite.export.scores import changes, eval_sets_for, eval_sets_of_run, score
 from t5suite.export.sources import Source, family_for_export
 from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
-from t5suite.runs import write_json
+from t5suite.runs.directory import write_json
 from t5suite.tasks.registry import Lengths, load_task
 from t5suite.tasks.task_card import make_task_card, write_task_card
 

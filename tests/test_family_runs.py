@@ -15,9 +15,9 @@ from tokenizers import processors
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedTokenizerFast
 
 import fine_tune_t5
+from t5suite.base.errors import ConfigError
 from t5suite.data.jsonl import read_jsonl, write_jsonl
 from t5suite.data.sources import DataOptions, load_split
-from t5suite.errors import ConfigError
 from t5suite.fine_tuner import FineTuner
 from t5suite.models.loading import BUNDLED_MODEL
 from t5suite.tasks.registry import load_task

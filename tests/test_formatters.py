@@ -10,7 +10,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from t5suite import DATASET_VALS, load_task
-from t5suite.errors import DataError
+from t5suite.base.errors import DataError
 
 IDX = {"paragraph": 3, "question": 5, "answer": 8}
 QUERY_IDX = {"passage": 1, "query": 2}

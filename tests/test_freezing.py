@@ -16,7 +16,7 @@ from later_flags import later_wins
 from safetensors.torch import load_file
 
 import fine_tune_t5
-from t5suite.errors import ConfigError, Preempted
+from t5suite.base.errors import ConfigError, Preempted
 from t5suite.models.freezing import freeze, part_table, stacks_of
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.training.processes.signals import StopRequests

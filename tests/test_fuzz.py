@@ -37,19 +37,19 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from write_guard import WriteGuard, tree
 
+from t5suite.base.errors import CheckpointError, ConfigError, DataError, UserError
 from t5suite.constants import DATASET_VALS
 from t5suite.data.corpora.store import FORMAT, VERSION, TokenStore
 from t5suite.data.jsonl import read_jsonl
 from t5suite.data.sources import DataOptions, load_split
 from t5suite.data.text.documents import Tally, read_documents
-from t5suite.errors import CheckpointError, ConfigError, DataError, UserError
 from t5suite.launch.macros import command_words
 from t5suite.launch.search import grid_of, propose, searched, trial_parameters
 from t5suite.launch.sweep_checks import check_sweep
 from t5suite.launch.sweep_files import DISTRIBUTIONS, read_sweep
 from t5suite.launch.sweep_plans import plan_of
 from t5suite.models.weight_files import read_weights
-from t5suite.runs import open_run
+from t5suite.runs.directory import open_run
 from t5suite.tasks.registry import load_task
 from t5suite.tasks.task_files import load_registry
 from t5suite.training.checkpoints.finding import find_checkpoint
@@ -596,7 +596,7 @@ class ManifestsTest(FuzzTest):
         run.mkdir(exist_ok=True)
         for changed in mutations(content, seed, 3):
             self.write("run/manifest.json", changed)
-            with mock.patch("t5suite.runs.git_commit", return_value=None):
+            with mock.patch("t5suite.runs.directory.git_commit", return_value=None):
                 self.outcome(open_run, run, {"seed": 1, "max_steps": 5}, [], True, need_new, extend, allowed)
 
     @fuzzed(0.02, inputs_a_draw=4)
@@ -686,7 +686,7 @@ class FoundTest(FuzzTest):
             b'{"run_id": "a", "settings": {}, "versions": []}',
         ):
             self.write("run/manifest.json", content)
-            with mock.patch("t5suite.runs.git_commit", return_value=None):
+            with mock.patch("t5suite.runs.directory.git_commit", return_value=None):
                 self.outcome(open_run, self.folder / "run", {"max_steps": 5}, extend=True)
 
 

@@ -13,11 +13,11 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from transformers import TrainerState
 
+from t5suite.base.errors import ConfigError
 from t5suite.data import permutations
 from t5suite.data.blocks import LARGEST_ARRAY, BlockDataset, BlockLayout, block_order
 from t5suite.data.permutations import PIECE, Permutation
 from t5suite.data.samplers import GlobalBatchSampler, shifted_order, shuffled_order
-from t5suite.errors import ConfigError
 from t5suite.tracking import metric_lines
 from t5suite.tracking.metric_lines import MetricLines, thinned_lines
 from t5suite.training import callbacks

@@ -15,7 +15,7 @@ from fake_hub import TOKEN, FakeHub
 from huggingface_hub import ModelCard
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.training import hub_uploads
 from t5suite.training.hub_uploads import HubUploads, UploadError, linked
 

@@ -12,11 +12,11 @@ from absl.testing import absltest, parameterized
 
 import fine_tune_t5
 from t5suite import load_task
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.constants import DATASET_VALS
 from t5suite.data.encodings import PromptEncoding
 from t5suite.data.sources import DataOptions, load_split
 from t5suite.data.super_ni import chosen_instances, read_instances
-from t5suite.errors import ConfigError, DataError
 from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.instructions import MIXED_ENCODINGS, drawn_reference, encoding_of, instruction_text
 from t5suite.tasks.metrics import METRICS

@@ -10,12 +10,12 @@ from absl.testing import absltest, parameterized
 from test_masked_objectives import CLS, PAD, SEP, TABLE, VOCABULARY, V, example_text
 from torch.utils.data import DataLoader
 
+from t5suite.base.errors import ConfigError
 from t5suite.data import language_model_collators
 from t5suite.data.language_model_collators import CausalLMCollator, MaskedLMCollator
 from t5suite.data.objectives import OBJECTIVES, causal
 from t5suite.data.objectives.causal import causal_lm, join_documents
 from t5suite.data.objectives.word_masks import MASK_UNITS
-from t5suite.errors import ConfigError
 from t5suite.training.losses import token_loss
 
 

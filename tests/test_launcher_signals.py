@@ -30,7 +30,7 @@ LAUNCHERS = {
 # A worker of each launcher, in the launcher's own words, which takes half a second to start.
 STAND_IN = """
 import os, sys, time
-from t5suite.errors import run_command
+from t5suite.base.errors import run_command
 from t5suite.training.processes.launchers import stop_with_launchers
 from t5suite.training.processes.signals import catch_signals
 

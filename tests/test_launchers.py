@@ -11,7 +11,7 @@ import pytest
 from absl.testing import absltest, parameterized
 from later_flags import later_wins
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.training.processes.ranks import check_meeting_place
 
 ROOT = Path(__file__).parent.parent

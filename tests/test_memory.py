@@ -16,8 +16,8 @@ import fine_tune_t5
 import pre_train_t5
 from benchmarks.memory import Case, measure, predict
 from t5suite import cli
+from t5suite.base.errors import ConfigError
 from t5suite.commands.summary import KNOWN, MODEL_FLAGS
-from t5suite.errors import ConfigError
 from t5suite.models.loading import load_model, load_model_shapes
 from t5suite.models.memory import OPTIMIZER_MEMORY, SHARDINGS, estimate
 from t5suite.models.memory_runs import LiveBytes, rehearse

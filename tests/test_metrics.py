@@ -16,7 +16,7 @@ import sklearn.metrics
 from absl.testing import absltest, parameterized
 
 from t5suite import load_task
-from t5suite.errors import ConfigError, DataError
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.tasks.evaluate_metrics import as_evaluate_metric
 from t5suite.tasks.metrics import (
     METRIC_ALIASES,

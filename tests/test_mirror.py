@@ -17,13 +17,13 @@ from absl.testing import absltest, parameterized
 
 import fine_tune_t5
 from t5suite import cli, constants
+from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.hub import hub_reachable
 from t5suite.commands import runs
 from t5suite.data import mirror as mirror_room
 from t5suite.data.jsonl import read_jsonl
 from t5suite.data.mirror import mirror
 from t5suite.data.sources import DataOptions, load_hub, load_split
-from t5suite.errors import ConfigError, DataError
-from t5suite.hub import hub_reachable
 from t5suite.tasks.registry import load_task
 
 RTE = {
@@ -98,7 +98,7 @@ class StandInTest(parameterized.TestCase):
         super().setUp()
         self.directory = Path(tempfile.mkdtemp())
         cache = mock.patch.object(datasets.config, "HF_DATASETS_CACHE", Path(tempfile.mkdtemp()))
-        reachable = mock.patch("t5suite.hub.hub_reachable", return_value=True)
+        reachable = mock.patch("t5suite.base.hub.hub_reachable", return_value=True)
         registry = {
             benchmark: {name: {**entry, "hub_path": str(self.hub)} for name, entry in tasks.items()}
             for benchmark, tasks in constants.DATASET_VALS.items()

@@ -18,7 +18,7 @@ from unittest import mock
 import pytest
 from absl.testing import absltest, parameterized
 
-from t5suite.errors import run_command
+from t5suite.base.errors import run_command
 from tests.mistakes import MISTAKES, PAGE, Mistake, page_with_table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -289,7 +289,7 @@ def torn(test):
 @contextlib.contextmanager
 def owner(test):
     """Another process that has taken `out`."""
-    code = "import sys; from t5suite.run_lock import RunLock; RunLock('out').acquire(); print('taken', flush=True); sys.stdin.read()"
+    code = "import sys; from t5suite.runs.lock import RunLock; RunLock('out').acquire(); print('taken', flush=True); sys.stdin.read()"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
         [sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -12,6 +12,7 @@ from unittest import mock
 import numpy as np
 from absl.testing import absltest, parameterized
 
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.features import Ragged, TokenArrays
 from t5suite.data.mixtures import MixtureDraws, draw_mixture, equal_rates, mixing_rates
 from t5suite.data.samplers import (
@@ -24,7 +25,6 @@ from t5suite.data.samplers import (
 from t5suite.data.sources import DataOptions
 from t5suite.data.subsets import few_shot_rows, select_rows, selection_share, split_for_selection
 from t5suite.data.training_data import Mixing, Schedule, Subset, load_training_sets, make_epoch_order
-from t5suite.errors import ConfigError, DataError
 from t5suite.tasks.registry import load_task
 
 GLUE = {

@@ -27,8 +27,8 @@ from transformers import (
     set_seed,
 )
 
+from t5suite.base.errors import ConfigError
 from t5suite.data.objectives import sentinel_ids
-from t5suite.errors import ConfigError
 from t5suite.export.sources import load_source
 from t5suite.inference.from_flags import fits_of
 from t5suite.inference.loading import ModelSource, load_parts

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from test_freezing import model_of, run
 from transformers.integrations.neftune import activate_neftune
 
-from t5suite.errors import Preempted
+from t5suite.base.errors import Preempted
 from t5suite.training.neftune import NeftuneCallback, input_embeddings
 
 NOISE = ["--neftune_noise_alpha", "5", "--dropout_rate", "0"]

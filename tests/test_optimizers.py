@@ -14,7 +14,7 @@ from absl.testing import absltest, parameterized
 from later_flags import later_wins
 from transformers import Trainer
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.models.loading import load_tokenizer
 from t5suite.optim import adamw_rms, parameter_groups, settings
 from t5suite.optim.adamw_rms import AdamWRMS

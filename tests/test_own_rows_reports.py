@@ -13,8 +13,8 @@ from types import SimpleNamespace
 from absl.testing import absltest, parameterized
 from report_runs import make_own_run
 
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.formats.from_settings import format_options, rows_stay, words_of
-from t5suite.errors import ConfigError, DataError
 from t5suite.reporting.comparison import compare_runs
 from t5suite.reporting.evaluations import evaluations_of
 from t5suite.reporting.html_page import html_page

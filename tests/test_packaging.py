@@ -18,17 +18,17 @@ import yaml
 from absl.testing import absltest, parameterized
 
 import t5suite
+from t5suite.base.errors import UserError
+from t5suite.base.files import FOLDERS, shipped_folder
 from t5suite.commands.sweep import run as run_sweep
 from t5suite.data.objectives.compiled_spans import uses_numba
 from t5suite.data.text.sentences import require_splitter
-from t5suite.errors import UserError
 from t5suite.export.onnx_packages import require_onnx
 from t5suite.export.zero_shards import _converter
 from t5suite.inference.loading import cut_into_pieces
 from t5suite.models.adapters.kinds import peft_library
 from t5suite.models.quantization import quantization_of
 from t5suite.optim.libraries import check_library
-from t5suite.shipped import FOLDERS, shipped_folder
 from t5suite.tracking.identity import Identity
 from t5suite.tracking.trackers import TRACKERS
 from t5suite.training.monitoring.energy import nvml_counters
@@ -298,7 +298,7 @@ class WheelTest(parameterized.TestCase):
                 home,
                 *run,
                 "-c",
-                f"from t5suite.shipped import shipped_folder as f; assert any(f({folder!r}).iterdir())",
+                f"from t5suite.base.files import shipped_folder as f; assert any(f({folder!r}).iterdir())",
             )
         self.call(
             home, *run, "-m", "fine_tune_t5", "mini.yaml", "--max_steps", "2", "--max_train_samples", "16",

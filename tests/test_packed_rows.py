@@ -17,11 +17,11 @@ from test_exact_resume import SHAPE, stop_in_evaluation, stop_in_step, untimed
 from transformers import BartConfig, BartForConditionalGeneration
 
 import fine_tune_t5
+from t5suite.base.errors import ConfigError, Preempted
 from t5suite.data.collators import IGNORED, Seq2SeqCollator, shift_right
 from t5suite.data.features import Ragged, TokenArrays
 from t5suite.data.packed_rows import PackedRowsCollator, choose_counts, choose_row_lengths, with_packed_rows
 from t5suite.data.samplers import GlobalBatchSampler, shuffled_order
-from t5suite.errors import ConfigError, Preempted
 from t5suite.models.adapters import adapted
 from t5suite.models.given_models import accept_packed_batches
 from t5suite.models.loading import load_tokenizer

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from absl.testing import absltest, parameterized
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, BartConfig, BartForConditionalGeneration
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.models import packed_t5
 from t5suite.models.packed_t5 import accept_packed_batches
 

@@ -16,16 +16,16 @@ import torch
 from absl.testing import absltest, parameterized
 from write_guard import ForbiddenAct, WriteGuard, tree
 
+from t5suite.base.errors import ConfigError, DataError, UserError
+from t5suite.base.names import MAX_NAME_BYTES, check_name, path_inside, refuse_links_out
 from t5suite.data.corpora.store import TokenStore
 from t5suite.data.jsonl import write_jsonl
 from t5suite.data.mirror import mirror_split
 from t5suite.data.sources import DataOptions, LoadedSplit, load_split
 from t5suite.data.text.documents import read_documents
-from t5suite.errors import ConfigError, DataError, UserError
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.models.weight_files import read_weights
-from t5suite.names import MAX_NAME_BYTES, check_name, path_inside, refuse_links_out
-from t5suite.runs import default_output_dir, new_run_id, open_run
+from t5suite.runs.directory import default_output_dir, new_run_id, open_run
 from t5suite.tasks.registry import load_task
 from t5suite.tasks.task_files import load_registry
 from t5suite.training.checkpoints.manifests import Manifest, damage, hash_file, write_manifest

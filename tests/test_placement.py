@@ -19,7 +19,7 @@ from later_flags import later_wins
 from twin_run import SOURCES_BS, TARGETS_BT, losses_of, make_model
 
 import fine_tune_t5
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.fine_tuner import FineTuner
 from t5suite.models.loading import load_model_shapes, load_tokenizer
 from t5suite.models.placement import (

@@ -11,7 +11,7 @@ import torch
 from absl.testing import absltest, parameterized
 from tiny_predictor import LENGTHS, mini_rows, model_folder, predictor, rows_file
 
-from t5suite.errors import ConfigError, DataError
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.inference.decoding import RowSampler, uniform_numbers
 from t5suite.inference.decoding_settings import Decoding
 from t5suite.inference.interactive import converse

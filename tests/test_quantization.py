@@ -10,7 +10,7 @@ from absl.testing import absltest, parameterized
 from later_flags import later_wins
 
 import fine_tune_t5
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.models.adapters import is_adapter, load_adapter
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.models.quantization import KINDS, is_quantized, quantization_of

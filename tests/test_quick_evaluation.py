@@ -13,8 +13,8 @@ from absl.testing import absltest, parameterized
 from test_evaluation import DPR_ROWS, LENGTHS, RECORD_ROWS, bundled_rows, evaluator_and_model
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, BartConfig, BartForConditionalGeneration, GenerationConfig
 
+from t5suite.base.errors import ConfigError
 from t5suite.data.collators import Seq2SeqCollator
-from t5suite.errors import ConfigError
 from t5suite.models import candidate_trees
 from t5suite.models.candidate_trees import batch_of, sums_of_paths, tree_of
 from t5suite.models.loading import load_tokenizer

@@ -8,7 +8,7 @@ from absl.testing import absltest, parameterized
 from shared_data import MISSING, has, read_rows
 
 from t5suite import load_task
-from t5suite.errors import DataError
+from t5suite.base.errors import DataError
 
 # benchmark/task/file -> rows, examples, SHA-256 (its beginning) of all the original's (inputs, targets), and the
 # original's scores where every row is labelled and each example's prediction is the NEXT example's target. wnli_simple

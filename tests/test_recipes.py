@@ -16,8 +16,8 @@ from shared_data import MISSING, SHARED_DATA
 
 import fine_tune_t5
 import pre_train_t5
+from t5suite.base.files import shipped_file, shipped_folder
 from t5suite.models.loading import BUNDLED_MODEL
-from t5suite.shipped import shipped_file, shipped_folder
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS
 from t5suite.training.flags.parser import parse_arguments
 from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS

@@ -13,12 +13,13 @@ from unittest import mock
 from absl.testing import absltest, parameterized
 from rich.table import Table
 
-from t5suite import cli, redaction
-from t5suite.errors import DataError, run_command
-from t5suite.redaction import SHOWN, RedactingFormatter, is_secret_name, printable, redacted, redacted_value
+from t5suite import cli
+from t5suite.base import redaction
+from t5suite.base.errors import DataError, run_command
+from t5suite.base.redaction import SHOWN, RedactingFormatter, is_secret_name, printable, redacted, redacted_value
+from t5suite.base.terminal import Terminal
 from t5suite.reporting import comparison_text
-from t5suite.runs import Run
-from t5suite.terminal import Terminal
+from t5suite.runs.directory import Run
 from t5suite.tracking.identity import Identity
 from t5suite.tracking.mirrors.tracker import MirrorTracker
 from t5suite.tracking.sample_lines import markdown_table

@@ -9,8 +9,8 @@ import yaml
 from absl.testing import absltest, parameterized
 
 from t5suite import DATASET_VALS, MIXTURES, load_task
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.encodings import TextEncoding
-from t5suite.errors import ConfigError, DataError
 from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.entries import REQUIRED_FIELDS, check_entry, metric_functions
 from t5suite.tasks.metrics import METRICS

@@ -11,7 +11,7 @@ from absl.testing import absltest, parameterized
 from report_runs import make_run
 
 from t5suite import cli
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 
 
 def command(*argv) -> str:

@@ -11,7 +11,7 @@ import scipy.stats
 from absl.testing import absltest, parameterized
 from report_runs import make_run
 
-from t5suite.errors import ConfigError, DataError
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.reporting import published, resampling
 from t5suite.reporting.baselines import confusion, majority
 from t5suite.reporting.evaluations import evaluations_of

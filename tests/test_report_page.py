@@ -21,7 +21,7 @@ from report_runs import make_pre_training_run, make_run
 from shared_data import MISSING, SHARED_DATA, has
 
 from t5suite import cli
-from t5suite.errors import ConfigError, DataError
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.reporting.figures import COLOURS, INK, Plot, colours_of, draw_panel, figures_of, render, with_file_names
 from t5suite.reporting.html_page import html_page
 from t5suite.reporting.html_parts import element, embedded_json

@@ -11,7 +11,7 @@ from later_flags import later_wins
 from test_instructions import write_tasks
 
 from t5suite import cli
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.training.checkpoints.finding import named_checkpoint
 
 

@@ -16,16 +16,16 @@ from unittest import mock
 
 from absl.testing import absltest, parameterized
 
-from t5suite import run_lock
-from t5suite.errors import ConfigError, NumericsError
-from t5suite.run_lock import LOCK_FILE, RunLock, describe_owner, owner_record, process_start
-from t5suite.runs import Run
+from t5suite.base.errors import ConfigError, NumericsError
+from t5suite.runs import lock as run_lock
+from t5suite.runs.directory import Run
+from t5suite.runs.lock import LOCK_FILE, RunLock, describe_owner, owner_record, process_start
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.steps import owned
 
 OWNER = """
 import sys, time
-from t5suite.run_lock import RunLock
+from t5suite.runs.lock import RunLock
 with RunLock(sys.argv[1]).acquire("their-run"):
     print("ready", flush=True)
     sys.stdin.readline()
@@ -74,14 +74,14 @@ class RunLockTest(parameterized.TestCase):
         with owner_of(directory) as owner:
             owner.send_signal(number)
             owner.wait()
-            with self.assertLogs("t5suite.run_lock", logging.INFO) as logs, RunLock(directory).acquire():
+            with self.assertLogs("t5suite.runs.lock", logging.INFO) as logs, RunLock(directory).acquire():
                 self.assertIn("the former owner, run their-run (", logs.output[0])
 
     def test_a_lock_that_was_given_back_is_taken_without_a_word(self):
         directory = folder()
         with owner_of(directory):
             pass
-        with self.assertNoLogs("t5suite.run_lock"), RunLock(directory).acquire():
+        with self.assertNoLogs("t5suite.runs.lock"), RunLock(directory).acquire():
             pass
 
     def test_the_same_process_is_refused_too_until_it_releases(self):
@@ -258,7 +258,7 @@ class WithoutLocksTest(parameterized.TestCase):
         self.directory.mkdir(parents=True, exist_ok=True)
         if record is not None:
             (self.directory / LOCK_FILE).write_text(json.dumps(record))
-        with self.assertLogs("t5suite.run_lock", logging.WARNING):
+        with self.assertLogs("t5suite.runs.lock", logging.WARNING):
             return RunLock(self.directory).acquire("ours")
 
     def test_a_live_owner_is_refused(self):

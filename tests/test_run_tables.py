@@ -7,7 +7,7 @@ from pathlib import Path
 
 from absl.testing import absltest, parameterized
 
-from t5suite.errors import DataError
+from t5suite.base.errors import DataError
 from t5suite.tracking.run_tables import averages_of_runs, read_runs, rows_of_runs
 
 

@@ -11,7 +11,7 @@ import torch
 from absl.testing import absltest, parameterized
 from guarded_trainer import at_steps, equal, given_in, incidents, limit_rows, losses, make
 
-from t5suite.errors import ConfigError, NumericsError
+from t5suite.base.errors import ConfigError, NumericsError
 from t5suite.optim.optimizers import OPTIMIZERS
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.updates.judging import shown

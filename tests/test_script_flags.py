@@ -5,7 +5,7 @@ import sys
 
 from absl.testing import absltest, parameterized
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.launch.script_flags import flag_table, flags_of, is_script, value_problem
 from t5suite.training.flags.parser import SuiteArgumentParser, parse_arguments
 from t5suite.training.flags.table import SCRIPTS, first_sentence, make_table

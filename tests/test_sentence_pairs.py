@@ -7,6 +7,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from scipy import stats
 
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.data import sentence_pairs as dataset_module
 from t5suite.data.language_model_collators import PAIR_LABELS, MaskedLMCollator
 from t5suite.data.objectives import datum_rng, sentence_pairs
@@ -19,7 +20,6 @@ from t5suite.data.objectives.sentence_pairs import (
 )
 from t5suite.data.objectives.vocabulary import MaskVocabulary
 from t5suite.data.sentence_pairs import SentenceDocuments, SentencePairDataset
-from t5suite.errors import ConfigError, DataError
 
 CLS, SEP = 1, 2
 

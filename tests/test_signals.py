@@ -12,7 +12,7 @@ from pathlib import Path
 
 from absl.testing import absltest, parameterized
 
-from t5suite.errors import ConfigError, Preempted
+from t5suite.base.errors import ConfigError, Preempted
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.signals import agree_to_stop, catching_signals
 

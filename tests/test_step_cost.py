@@ -10,7 +10,7 @@ from transformers import Seq2SeqTrainer
 from transformers.cache_utils import DynamicCache
 from transformers.trainer_utils import IntervalStrategy
 
-from t5suite.errors import ConfigError, NumericsError
+from t5suite.base.errors import ConfigError, NumericsError
 from t5suite.training.trainer import SuiteTrainer
 from t5suite.training.updates.incidents import read_incidents
 

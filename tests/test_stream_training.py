@@ -14,7 +14,7 @@ import stream_run
 from absl.testing import absltest, parameterized
 from transformers import TrainerCallback
 
-from t5suite.errors import ConfigError, DataError, Preempted
+from t5suite.base.errors import ConfigError, DataError, Preempted
 from t5suite.training.processes.signals import StopRequests
 from t5suite.training.resuming.stream_positions import load_position
 

@@ -22,6 +22,7 @@ import zstandard
 from absl.testing import absltest, parameterized
 from number_encoder import NumberEncoder
 
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.data import corpus_mixtures
 from t5suite.data.corpus_mixtures import CorpusMixture
 from t5suite.data.streams import sources as stream_sources
@@ -34,7 +35,6 @@ from t5suite.data.text.documents import bundled_text
 from t5suite.data.text.encoding import control_tokens
 from t5suite.data.text.held_out import is_held_out
 from t5suite.data.text.readers import TextOptions
-from t5suite.errors import ConfigError, DataError
 from t5suite.models.loading import load_tokenizer
 
 UPDATE = 16  # blocks of an update, over all ranks

@@ -6,7 +6,7 @@ from unittest import mock
 
 from absl.testing import absltest, parameterized
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.launch.macros import ARGUMENT_MACROS, DEFAULT_COMMAND, MACRO_NAMES, command_words, needs_json_file
 
 PARAMETERS = {

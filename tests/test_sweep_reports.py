@@ -15,7 +15,7 @@ from matplotlib.image import imread
 from report_runs import make_run
 
 from t5suite import cli
-from t5suite.errors import DataError
+from t5suite.base.errors import DataError
 from t5suite.reporting.report_data import trial_names
 from t5suite.tracking.sweeps.importance import importances
 from t5suite.tracking.sweeps.plots import PLOTS, draw_plots, label_of, panel_names, running_best, shortened, wrapped

@@ -12,7 +12,7 @@ import pytest
 from absl.testing import absltest, parameterized
 from optuna.trial import TrialState, create_trial
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.launch.devices import devices_of_workers, visible_devices
 from t5suite.launch.search import (
     WITHOUT_COUNTERPART,

@@ -24,7 +24,7 @@ import yaml
 from absl.testing import absltest, parameterized
 
 from t5suite import cli
-from t5suite.run_lock import RunLock
+from t5suite.runs.lock import RunLock
 
 ROOT = Path(__file__).resolve().parent.parent
 TRIAL = str(Path(__file__).resolve().parent / "sweep_trial.py")

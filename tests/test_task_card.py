@@ -7,8 +7,8 @@ from pathlib import Path
 from absl.testing import absltest, parameterized
 
 import fine_tune_t5
+from t5suite.base.errors import ConfigError
 from t5suite.constants import DATASET_VALS
-from t5suite.errors import ConfigError
 from t5suite.inference.texts import text_settings
 from t5suite.tasks.registry import Lengths, load_task
 from t5suite.tasks.task_card import TASK_CARD, make_task_card, read_task_card, write_task_card

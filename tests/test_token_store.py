@@ -22,6 +22,7 @@ from absl.testing import absltest, parameterized
 from shared_data import MISSING, SHARED_DATA, has
 from transformers import ByT5Tokenizer, T5Tokenizer
 
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.corpora import plans as corpus_plans
 from t5suite.data.corpora import store as token_store
 from t5suite.data.corpora import units as corpus_units
@@ -35,7 +36,6 @@ from t5suite.data.text.encoding import control_tokens, make_text_encoder
 from t5suite.data.text.held_out import document_hash, is_held_out
 from t5suite.data.text.readers import TextOptions
 from t5suite.data.text.sentences import split_sentences
-from t5suite.errors import ConfigError, DataError
 from t5suite.models.loading import load_tokenizer
 from t5suite.training.pre_training.text import tokenized_text
 
@@ -209,7 +209,7 @@ class TokensTest(parameterized.TestCase):
             pq.write_table(table.slice(start, 120), where / f"train-{start:05d}.parquet")
         (where / "a.parquet").unlink()
         cache = mock.patch.object(datasets.config, "HF_DATASETS_CACHE", folder())
-        with cache, mock.patch("t5suite.hub.hub_reachable", return_value=True):
+        with cache, mock.patch("t5suite.base.hub.hub_reachable", return_value=True):
             store = build(f"hub:{where}")
         self.assertLen(store.manifest["shards"], 3)
         self.assertEqual(documents(store.split("train")), plain)

@@ -18,8 +18,8 @@ from absl.testing import absltest, parameterized
 from test_trackers import RUN_ID, cut_after, folder, wandb_environment, write_line
 from wandb_server import WandbServer
 
-from t5suite.errors import ConfigError
-from t5suite.runs import MANIFEST, METRICS, RESULTS, write_json
+from t5suite.base.errors import ConfigError
+from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, write_json
 from t5suite.tracking.identity import Identity
 from t5suite.tracking.mirrors import process as mirror
 from t5suite.tracking.mirrors import tracker as mirror_tracker

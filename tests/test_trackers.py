@@ -16,7 +16,7 @@ import pytest
 from absl.testing import absltest, parameterized
 from wandb_server import API_KEY, BROKEN, REFUSED, WandbServer
 
-from t5suite.runs import METRICS
+from t5suite.runs.directory import METRICS
 from t5suite.tracking.event_files import last_step
 from t5suite.tracking.metric_lines import MetricLines, rows_by_step
 from t5suite.tracking.mirrors import telling as mirroring

@@ -15,8 +15,8 @@ from absl.testing import absltest, parameterized
 from process_trees import marked, wait_until_gone, with_mark
 from wandb_server import ENTITY, WandbServer
 
+from t5suite.base.files import shipped_folder
 from t5suite.launch.sweep_files import parameters_of, read_sweep
-from t5suite.shipped import shipped_folder
 
 ROOT = Path(__file__).parent.parent
 SWEEPS = shipped_folder("sweeps")

@@ -5,7 +5,7 @@ import random
 import torch
 from absl.testing import absltest, parameterized
 
-from t5suite.errors import NumericsError
+from t5suite.base.errors import NumericsError
 from t5suite.training.processes import weight_agreement
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.weight_agreement import (

@@ -27,7 +27,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_M
 
 import fine_tune_t5
 from t5suite import cli
-from t5suite.errors import ConfigError, DataError, UserError
+from t5suite.base.errors import ConfigError, DataError, UserError
 from t5suite.fine_tuner import FineTuner
 from t5suite.models.configs import check_resumes, load_config
 from t5suite.models.families import check_reads_text

@@ -7,7 +7,7 @@
 from pathlib import Path
 
 from docs.builders.markdown import MADE, code, table
-from t5suite.yaml_files import read_yaml
+from t5suite.base.yaml_files import read_yaml
 
 FOLDER = Path(__file__).parent / "coming_from"
 # The tables of a system, in the page's order: key of the file, title, head of its first column.

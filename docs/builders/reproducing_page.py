@@ -7,7 +7,7 @@
 from pathlib import Path
 
 from docs.builders.markdown import MADE, code, table
-from t5suite.shipped import shipped_folder
+from t5suite.base.files import shipped_folder
 
 
 def page() -> str:

@@ -5,8 +5,8 @@ t5suite corpus collocations corpus --output_file collocations.jsonl
 
 from pathlib import Path
 
+from t5suite.base.errors import ConfigError
 from t5suite.commands.shared import add_json_flag, print_json, show_text
-from t5suite.errors import ConfigError
 
 HELP = "find the collocations of a built corpus, for --mask_units pmi"
 EXAMPLE = "t5suite corpus collocations corpus --output_file collocations.jsonl"

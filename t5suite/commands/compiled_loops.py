@@ -9,7 +9,7 @@ import importlib.util
 import sys
 import time
 
-from t5suite.errors import EXIT_FINISHED
+from t5suite.base.errors import EXIT_FINISHED
 
 # Tokens of a corpus are stored in 16 bits where the vocabulary has room in them, else in 32; a stream's have 64.
 TOKEN_TYPES = ("uint16", "uint32", "int32", "int64")

@@ -8,9 +8,9 @@ they are one of a list (tasks, presets, objectives) or a file or folder.
 
 import argparse
 
+from t5suite.base.errors import ConfigError
 from t5suite.commands.script_completion import SCRIPTS, behind_launchers, script_parser
 from t5suite.constants import DATASET_VALS, MIXTURES
-from t5suite.errors import ConfigError
 
 SHELLS = ("bash", "zsh", "fish")
 # Values that name a file or a folder, by the flag.

@@ -10,9 +10,9 @@ command exits 78. The checks are those of `doctor_checks`, which is imported whe
 
 import sys
 
+from t5suite.base.errors import ConfigError
+from t5suite.base.redaction import redacted
 from t5suite.commands.shared import add_json_flag, print_json
-from t5suite.errors import ConfigError
-from t5suite.redaction import redacted
 
 COLOURS = {"ok": "32", "warn": "33", "fail": "31"}
 

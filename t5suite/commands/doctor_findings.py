@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from t5suite.errors import ConfigError
-from t5suite.shipped import shipped_file
-from t5suite.yaml_files import read_yaml
+from t5suite.base.errors import ConfigError
+from t5suite.base.files import shipped_file
+from t5suite.base.yaml_files import read_yaml
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 GIB = 2**30

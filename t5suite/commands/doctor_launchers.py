@@ -10,9 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from t5suite.base.errors import ConfigError, UserError
+from t5suite.base.yaml_files import read_yaml
 from t5suite.commands.doctor_findings import FAIL, OK, WARN, Checkup, Finding
-from t5suite.errors import ConfigError, UserError
-from t5suite.yaml_files import read_yaml
 
 LAUNCHERS = {"accelerate": "accelerate", "torchrun": "torch", "deepspeed": "deepspeed"}
 # What torchrun and its like tell each process; `python script.py` then waits for ranks that nobody starts.

@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 
 from t5suite.commands.doctor_findings import FAIL, GIB, OK, WARN, Checkup, Finding, nearest_folder, size
-from t5suite.compile_cache import compile_cache_folder, folder_bytes
+from t5suite.training.compile_cache import compile_cache_folder, folder_bytes
 
 # A checkpoint of t5-base with its optimizer is 3 GiB; two stand side by side while one replaces the other.
 LITTLE_DISK, TOO_LITTLE_DISK = 10 * GIB, GIB // 4

@@ -11,9 +11,9 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from t5suite.errors import ConfigError, DataError
-from t5suite.lookup import closest, find
-from t5suite.yaml_files import check_model_files
+from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.lookup import closest, find
+from t5suite.base.yaml_files import check_model_files
 
 STANDARD_INPUT = "-"
 # How many processes there are, by whoever started them.

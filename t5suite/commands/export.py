@@ -8,9 +8,9 @@ import contextlib
 import sys
 from pathlib import Path
 
+from t5suite.base.errors import ConfigError
 from t5suite.commands.early_checks import check_input_file, check_model, check_place
 from t5suite.commands.shared import add_data_dir_flag, add_json_flag, add_task_flags, note, print_json
-from t5suite.errors import ConfigError
 
 FORMATS = ("hf", "onnx")
 PRECISIONS = ("float32", "bfloat16", "float16")
@@ -77,7 +77,7 @@ def export(arguments) -> None:
 
 def check_flags(arguments) -> None:
     """Refuses flags that would have no effect."""
-    from t5suite.lookup import find
+    from t5suite.base.lookup import find
 
     _check_source(arguments)
     find(arguments.format, dict.fromkeys(FORMATS), "format", where="--format")

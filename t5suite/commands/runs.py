@@ -6,9 +6,9 @@ t5suite mirror --benchmark glue --dataset_name all --output_dir data
 import sys
 from pathlib import Path
 
+from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import find
 from t5suite.commands.shared import add_data_dir_flag, add_json_flag, note, print_json
-from t5suite.errors import ConfigError
-from t5suite.lookup import find
 
 DEFAULT_OUTPUT = "report"
 
@@ -140,7 +140,7 @@ def report_runs(directories, as_json: bool, need_finished: bool = True) -> None:
       DataError: a directory without a run, or (if `need_finished`) no run that is finished.
     """
     from t5suite.reporting.run_files import is_run
-    from t5suite.runs import RESULTS
+    from t5suite.runs.directory import RESULTS
     from t5suite.tracking.run_tables import averages_of_runs, print_run_table, read_runs, rows_of_runs
 
     unfinished = [d for d in directories if is_run(d) and not (Path(d) / RESULTS).is_file()]

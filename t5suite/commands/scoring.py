@@ -3,6 +3,7 @@
 t5suite preview --benchmark glue --dataset_name rte --rows rows.jsonl --json
 """
 
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.commands.shared import (
     add_data_dir_flag,
     add_json_flag,
@@ -13,7 +14,6 @@ from t5suite.commands.shared import (
     role_of,
     show_text,
 )
-from t5suite.errors import ConfigError, DataError
 
 
 def preview_flags(parser) -> None:

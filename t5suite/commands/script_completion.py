@@ -10,9 +10,9 @@ stands, they complete file names. zsh's `_python` does so by itself.
 
 import argparse
 
+from t5suite.base.files import shipped_folder
 from t5suite.launch.flag_themes import REST
 from t5suite.launch.script_help import flags_by_theme, values_of
-from t5suite.shipped import shipped_folder
 
 SCRIPTS = ("fine_tune_t5", "pre_train_t5")
 # Programs that a script's name may stand behind.

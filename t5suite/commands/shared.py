@@ -7,9 +7,9 @@ import json
 import os
 import sys
 
-from t5suite.errors import DataError
-from t5suite.lookup import find
-from t5suite.redaction import printable
+from t5suite.base.errors import DataError
+from t5suite.base.lookup import find
+from t5suite.base.redaction import printable
 
 ROLES = ("train", "validation", "test")
 

@@ -6,8 +6,8 @@ t5suite submit --benchmark glue --run_dir runs/glue-all-t5-base --output_dir sub
 import sys
 from pathlib import Path
 
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.commands.shared import add_data_dir_flag, add_json_flag, note, print_json
-from t5suite.errors import ConfigError, DataError
 
 
 def submit_flags(parser) -> None:

@@ -5,8 +5,8 @@ t5suite tasks --benchmark super_glue --dataset_name copa
 
 import json
 
+from t5suite.base.lookup import find
 from t5suite.commands.shared import ROLES, add_json_flag, add_task_flags, print_json, show_text
-from t5suite.lookup import find
 
 
 def tasks_flags(parser) -> None:

@@ -6,9 +6,9 @@ t5suite tokenizer train --type unigram --input articles.jsonl.gz --vocab_size 32
 import sys
 import time
 
+from t5suite.base.errors import ConfigError
 from t5suite.commands.shared import add_json_flag, note, print_json, show_text
 from t5suite.data.tokenizers.training import SETTINGS_OF, TRAINERS, TokenizerSettings, train_files
-from t5suite.errors import ConfigError
 
 
 def tokenizer_flags(parser) -> None:

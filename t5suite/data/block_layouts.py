@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from t5suite.errors import ConfigError, DataError
+from t5suite.base.errors import ConfigError, DataError
 
 # Blocks of several lengths are cut a piece at a time.
 PIECE = 512

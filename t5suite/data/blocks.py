@@ -22,10 +22,10 @@ from dataclasses import dataclass
 import numpy as np
 from torch.utils.data import Dataset
 
+from t5suite.base.errors import ConfigError
 from t5suite.data.block_layouts import BlockLayout
 from t5suite.data.corpus_mixtures import CorpusMixture
 from t5suite.data.permutations import Permutation
-from t5suite.errors import ConfigError
 
 # Up to so many blocks their order is an array (4 MB, 40 ms an epoch); above, it is computed block by block.
 LARGEST_ARRAY = 2**20

@@ -18,7 +18,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 
 # A corpus must come up at least so often in a chunk: with less, rounding could ask for a negative number of blocks.
 LEAST_BLOCKS_A_CHUNK = 2

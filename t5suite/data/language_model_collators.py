@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import find
 from t5suite.data.collators import IGNORED
 from t5suite.data.collocations import Collocations
 from t5suite.data.objectives.causal import causal_lm_batch
@@ -21,8 +23,6 @@ from t5suite.data.objectives.masked import masked_lm_batch
 from t5suite.data.objectives.random_numbers import DatumRngs
 from t5suite.data.objectives.vocabulary import MaskVocabulary
 from t5suite.data.objectives.word_masks import MASK_UNITS
-from t5suite.errors import ConfigError
-from t5suite.lookup import find
 
 PAIR_LABELS = {"next": "next_sentence_label", "order": "sentence_order_label"}
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch.utils.data import DataLoader
 
-from t5suite.worker_signals import ignore_in_worker, shielding_workers
+from t5suite.data.worker_signals import ignore_in_worker, shielding_workers
 
 
 class EpochDataLoader(DataLoader):

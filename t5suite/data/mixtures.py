@@ -9,7 +9,7 @@ temperature, or equal. Mixing is per example and every task repeats for as long 
 
 import numpy as np
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 
 MIXING_STRATEGIES = ("proportional", "equal")
 

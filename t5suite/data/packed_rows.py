@@ -22,12 +22,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from t5suite.base.errors import ConfigError
 from t5suite.data.collators import IGNORED, Seq2SeqCollator
 from t5suite.data.features import Picked, TokenArrays, TokenRows
 from t5suite.data.objectives import Ragged
 from t5suite.data.packing import lay_out, pack_examples
 from t5suite.data.shapes import MULTIPLE, choose_widths
-from t5suite.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ results that are too large (Black and Rogaway 2002, doi:10.1007/3-540-45760-7_9)
 
 import numpy as np
 
+from t5suite.base.errors import ConfigError
 from t5suite.data.mixing import mixed
-from t5suite.errors import ConfigError
 
 # Four make a Feistel network of random functions one that looks random from both sides (Luby and Rackoff 1988).
 NUM_ROUNDS = 4

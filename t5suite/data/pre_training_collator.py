@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import find
 from t5suite.data.blocks import Blocks
 from t5suite.data.collators import IGNORED
 from t5suite.data.objectives import OBJECTIVES, DatumRngs, Ragged
 from t5suite.data.objectives.compiled_spans import ENGINES, uses_numba
 from t5suite.data.packing import lay_out, pack_examples
-from t5suite.errors import ConfigError
-from t5suite.lookup import find
 
 # Loading numba takes 1.6 s and compiling 8 s, once on a machine; it saves 0.4 ms of a batch of 128 x 568.
 BATCHES_BEFORE_NUMBA = 1000

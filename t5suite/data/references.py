@@ -7,7 +7,7 @@
 A question is answered and scored once; training reads every row.
 """
 
-from t5suite.errors import DataError
+from t5suite.base.errors import DataError
 
 
 def merge_references(rows, by: str, column: str):

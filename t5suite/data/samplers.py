@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 
 
 class GlobalBatchSampler:

@@ -16,10 +16,10 @@ from itertools import pairwise
 import numpy as np
 from torch.utils.data import Dataset
 
+from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.lookup import find
 from t5suite.data.blocks import block_order
 from t5suite.data.objectives.sentence_pairs import next_sentence_pair, pair_inputs, pair_rng, sentence_order_pair
-from t5suite.errors import ConfigError, DataError
-from t5suite.lookup import find
 
 
 class SentenceDocuments:

@@ -17,9 +17,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from t5suite.base.errors import ConfigError
 from t5suite.data.collators import Seq2SeqCollator
 from t5suite.data.features import TokenArrays
-from t5suite.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 

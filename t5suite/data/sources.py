@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.hub import prepare_hub
 from t5suite.data.formats.rows import RowSource
 from t5suite.data.jsonl import file_sha256, numbered_lines
 from t5suite.data.references import merge_references
 from t5suite.data.super_ni import read_instances
-from t5suite.errors import ConfigError, DataError
-from t5suite.hub import prepare_hub
 from t5suite.tasks.registry import Task
 from t5suite.tasks.targets import value_at
 

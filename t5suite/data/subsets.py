@@ -10,7 +10,7 @@ import re
 
 import numpy as np
 
-from t5suite.errors import ConfigError, DataError
+from t5suite.base.errors import ConfigError, DataError
 
 _STREAMS = {"train": 1, "validation": 2, "test": 3, "few_shot": 4, "selection": 5}
 

@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.lookup import suggestion
 from t5suite.data.jsonl import file_sha256
-from t5suite.errors import ConfigError, DataError
-from t5suite.lookup import suggestion
 
 OFFICIAL_TEST_INSTANCES = 100
 

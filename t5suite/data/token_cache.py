@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from t5suite.data.features import COLUMNS, Ragged, TokenArrays
-from t5suite.runs import write_json
+from t5suite.runs.directory import write_json
 from t5suite.tasks.formatters import FORMATTERS
 
 logger = logging.getLogger(__name__)

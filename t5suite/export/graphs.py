@@ -30,8 +30,8 @@ import torch
 from transformers import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
-from t5suite.errors import ConfigError
-from t5suite.lookup import find
+from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import find
 
 # Rows, source, target and past tokens of the traced example: all different, none of them 0 or 1, which `torch.export`
 # takes for constants. The step with a cache reads one token, as generation does.

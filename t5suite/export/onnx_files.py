@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.export.graphs import Graph, graphs_of
 from t5suite.export.plain import cast, save_beside
 from t5suite.models.configs import first_line

@@ -6,7 +6,7 @@ ConfigError: --format onnx: No module named 'onnxscript'; pip install 't5suite[o
 
 import importlib
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 INSTALL = "pip install 't5suite[onnx]'"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from t5suite.errors import ConfigError, DataError
+from t5suite.base.errors import ConfigError, DataError
 
 INSTALL = "pip install 't5suite[onnx]'"
 ENCODER, FIRST, NEXT, WHOLE = "encoder_model", "decoder_model", "decoder_with_past_model", "model"

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from transformers import GenerationConfig
 
-from t5suite.errors import CheckpointError
+from t5suite.base.errors import CheckpointError
 from t5suite.export.onnx_runtime import OnnxModel
 
 # None of them is the length that was traced; beyond 128 tokens T5's distances share their last bucket.

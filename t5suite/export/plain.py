@@ -15,12 +15,12 @@ from pathlib import Path
 import torch
 from transformers import T5Tokenizer
 
-from t5suite.errors import CheckpointError
+from t5suite.base.errors import CheckpointError
 from t5suite.export.sentencepiece_files import spiece_of
 from t5suite.models.own_models import own_names
 from t5suite.models.weight_files import read_weights
 from t5suite.models.whole_weights import fitted
-from t5suite.runs import read_json, write_json
+from t5suite.runs.directory import read_json, write_json
 from t5suite.training.checkpoints import recorded_weights, settle
 
 # What says which task a model is for, and what it reads text by, beside what `save_pretrained` writes.

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.export.onnx_files import LARGEST_FILE
 from t5suite.export.onnx_packages import INSTALL
 

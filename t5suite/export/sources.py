@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from t5suite.errors import CheckpointError, ConfigError
+from t5suite.base.errors import CheckpointError, ConfigError
+from t5suite.base.lookup import find
 from t5suite.export.zero_shards import shards_in, whole_weights
-from t5suite.lookup import find
 from t5suite.models.adapters import is_adapter, merged
 from t5suite.models.configs import load_config
 from t5suite.models.families import family_of_model

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from t5suite.errors import CheckpointError, ConfigError
+from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.models.configs import first_line
 from t5suite.training.checkpoints import write_json, write_tensors
 

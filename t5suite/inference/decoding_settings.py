@@ -6,7 +6,7 @@ ConfigError: --num_return_sequences 4: needs as many --num_beams, or --do_sample
 
 from dataclasses import dataclass
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 
 
 @dataclass(frozen=True)

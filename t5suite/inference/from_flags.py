@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from t5suite.errors import ConfigError, Preempted
+from t5suite.base.errors import ConfigError, Preempted
 from t5suite.inference.interactive import converse
 from t5suite.inference.loading import (
     ModelSource,

@@ -13,10 +13,10 @@ import contextlib
 import json
 import sys
 
-from t5suite.errors import DataError
+from t5suite.base.errors import DataError
+from t5suite.base.redaction import printable, redacted
 from t5suite.inference.rows import Row
 from t5suite.inference.running import Job
-from t5suite.redaction import printable, redacted
 
 PROMPT = "input"
 

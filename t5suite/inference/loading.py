@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.inference.predictor import Predictor
 from t5suite.models.families import family_of_model
 from t5suite.models.family_encodings import encoding_for

@@ -16,10 +16,10 @@ import json
 import os
 from pathlib import Path
 
-from t5suite.errors import ConfigError, DataError
-from t5suite.files import named_errors
-from t5suite.redaction import printable
-from t5suite.runs import read_json, write_json
+from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.files import named_errors
+from t5suite.base.redaction import printable
+from t5suite.runs.directory import read_json, write_json
 
 PROGRESS_SUFFIX = ".progress.json"
 FORMAT = 1

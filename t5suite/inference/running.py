@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from t5suite.base.errors import DataError
 from t5suite.data.encodings import segments
-from t5suite.errors import DataError
 from t5suite.inference.decoding_settings import Decoding
 from t5suite.inference.rows import Row, RowSource, has_columns, input_text
 from t5suite.inference.texts import check_candidates

@@ -12,7 +12,7 @@ import dataclasses
 import logging
 from dataclasses import dataclass
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.inference.decoding_settings import Decoding
 from t5suite.tasks.registry import Lengths, Task, load_task
 from t5suite.tasks.task_card import TaskCard

@@ -9,7 +9,7 @@
 import os
 import re
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 
 
 def visible_devices() -> list[str]:

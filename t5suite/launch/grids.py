@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.launch.macros import ARGUMENT_MACROS, macro_name
 from t5suite.launch.summaries import SEED, TASK
 

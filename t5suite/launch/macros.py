@@ -13,8 +13,8 @@ import os
 import re
 from collections.abc import Mapping
 
-from t5suite.errors import ConfigError
-from t5suite.lookup import suggestion
+from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import suggestion
 
 DEFAULT_COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
 ENVIRONMENT_MACRO = re.compile(r"\$\{envvar:([A-Z0-9_]*)\}")

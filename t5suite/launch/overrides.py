@@ -9,7 +9,7 @@
 import json
 from collections.abc import Iterable, Mapping
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.launch.sweep_files import Parameter
 
 WORDS = {"true": True, "false": False, "none": None, "null": None}

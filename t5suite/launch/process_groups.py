@@ -11,7 +11,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from t5suite.run_lock import owner_record, process_start
+from t5suite.runs.lock import owner_record, process_start
 
 
 def identity(pid: int) -> dict:

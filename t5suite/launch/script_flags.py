@@ -13,7 +13,7 @@ import functools
 import json
 from pathlib import Path
 
-from t5suite.lookup import find
+from t5suite.base.lookup import find
 
 TABLE_FILE = Path(__file__).with_name("script_flags.json")
 TYPES = ("bool", "int", "float", "str", "dict")

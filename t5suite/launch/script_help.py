@@ -11,7 +11,7 @@ as the terminal; `--help_all` shows the others behind them.
 import shutil
 import textwrap
 
-from t5suite.errors import discard_output
+from t5suite.base.errors import discard_output
 from t5suite.launch.flag_themes import REST, THEMES, text_of, theme_of
 from t5suite.launch.script_flags import flags_of
 from t5suite.launch.versions import versions_text

@@ -25,7 +25,7 @@ import json
 import math
 from collections.abc import Iterable
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.launch.sweep_files import Finding, Parameter, SweepFile, parameters_of
 
 SAMPLERS = ("tpe", "gp")

@@ -15,9 +15,9 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
-from t5suite.errors import ConfigError
-from t5suite.lookup import find
-from t5suite.shipped import shipped_folder
+from t5suite.base.errors import ConfigError
+from t5suite.base.files import shipped_folder
+from t5suite.base.lookup import find
 
 FOLDER = "slurm"
 MARKER = "# [t5suite: {}]"

@@ -7,10 +7,10 @@ ConfigError: --sweep_dir runs/sweeps/rte holds a sweep already; go on with it by
 import os
 from pathlib import Path
 
-from t5suite.errors import ConfigError
-from t5suite.files import named_errors
+from t5suite.base.errors import ConfigError
+from t5suite.base.files import named_errors
+from t5suite.base.yaml_files import read_yaml
 from t5suite.launch.sweep_plans import SweepPlan
-from t5suite.yaml_files import read_yaml
 
 SWEEP_FILE = "sweep.yaml"
 

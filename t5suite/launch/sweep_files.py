@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from t5suite.errors import ConfigError
-from t5suite.lookup import suggestion
-from t5suite.yaml_files import read_yaml
+from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import suggestion
+from t5suite.base.yaml_files import read_yaml
 
 PARAMETER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 # What YAML 1.1 as PyYAML reads it takes for text: no dot, or no sign in the exponent.

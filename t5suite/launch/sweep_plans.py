@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.launch.overrides import check_overrides
 from t5suite.launch.search import rungs_of
 from t5suite.launch.sweep_files import SweepFile, parameters_of

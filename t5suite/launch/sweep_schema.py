@@ -8,6 +8,7 @@
 The rules are the schema of W&B's `sweeps` package (`config/schema.json`, 0.3.0): a closed table at the top, TOP_LEVEL.
 """
 
+from t5suite.base.lookup import suggestion
 from t5suite.launch.sweep_files import (
     Finding,
     SweepFile,
@@ -17,7 +18,6 @@ from t5suite.launch.sweep_files import (
     parameters_of,
     walk_parameters,
 )
-from t5suite.lookup import suggestion
 
 METHODS = ("grid", "random", "bayes", "custom")
 GOALS = ("minimize", "maximize")

@@ -10,8 +10,8 @@ import sys
 import time
 from collections import Counter
 
+from t5suite.base.redaction import printable, redacted
 from t5suite.launch.summaries import best_groups, shown
-from t5suite.redaction import printable, redacted
 
 SECONDS_BETWEEN_TABLES = 1.0
 # Trials that the live table shows; the table at the end shows all.
@@ -36,7 +36,7 @@ class SweepView:
         if self.stream.isatty():
             from rich.live import Live
 
-            from t5suite.terminal import Terminal
+            from t5suite.base.terminal import Terminal
 
             self.live = Live(console=Terminal(file=self.stream), auto_refresh=False, transient=True)
             self.live.start()
@@ -137,7 +137,7 @@ def cell_text(value) -> str:
 
 def print_results(summary: dict) -> None:
     """The results of a sweep: all trials, means over seeds where there are some, the best trial and its command."""
-    from t5suite.terminal import Terminal
+    from t5suite.base.terminal import Terminal
 
     console = Terminal() if sys.stdout.isatty() else Terminal(width=FILE_WIDTH)
     console.print(table_of(summary))

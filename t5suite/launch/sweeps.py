@@ -21,7 +21,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from t5suite.errors import EXIT_BAD_CONFIGURATION, EXIT_FINISHED, EXIT_NUMERICS, EXIT_PREEMPTED, ConfigError, Preempted
+from t5suite.base.errors import (
+    EXIT_BAD_CONFIGURATION,
+    EXIT_FINISHED,
+    EXIT_NUMERICS,
+    EXIT_PREEMPTED,
+    ConfigError,
+    Preempted,
+)
 from t5suite.launch.curves import Curve, best_of
 from t5suite.launch.macros import DEFAULT_COMMAND, command_words, needs_json_file
 from t5suite.launch.overrides import command_without, not_overridden, overridden
@@ -32,8 +39,8 @@ from t5suite.launch.sweep_directories import open_directory
 from t5suite.launch.sweep_plans import SweepPlan
 from t5suite.launch.trial_store import Claim, TrialStore
 from t5suite.launch.trials import GRACE, TrialProcess, describe_exit, trial_environment
-from t5suite.run_lock import RunLock
-from t5suite.runs import METRICS, write_json
+from t5suite.runs.directory import METRICS, write_json
+from t5suite.runs.lock import RunLock
 
 SUMMARY = "sweep.json"
 TRIALS = "trials"

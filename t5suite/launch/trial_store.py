@@ -22,10 +22,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.launch import search
 from t5suite.launch.sweep_files import Parameter
-from t5suite.run_lock import WITHOUT_LOCKS, RunLock
+from t5suite.runs.lock import WITHOUT_LOCKS, RunLock
 
 JOURNAL = "journal.log"
 STUDY = "sweep"

@@ -20,7 +20,7 @@ import sys
 import time
 from pathlib import Path
 
-from t5suite.errors import (
+from t5suite.base.errors import (
     EXIT_BAD_CONFIGURATION,
     EXIT_BAD_DATA,
     EXIT_FINISHED,

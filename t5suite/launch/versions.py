@@ -14,7 +14,7 @@ import re
 from pathlib import Path
 
 import t5suite
-from t5suite.provenance import PACKAGES, git_commit
+from t5suite.base.provenance import PACKAGES, git_commit
 
 # Shown where they are installed: what people leave out matters as little here as in a run without it.
 OPTIONAL = ("deepspeed", "peft", "bitsandbytes", "optuna", "wandb", "tensorboard", "trackio", "aim", "onnxruntime")

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from t5suite.runs import tasks_named
+from t5suite.runs.directory import tasks_named
 
 # Pre-training's scores that are no points, by name.
 NATS = ("nll", "nll_text", "unigram_nll", "unigram_nll_text", "loss")

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from huggingface_hub import ModelCard
 
-from t5suite.files import whole_file
+from t5suite.base.files import whole_file
+from t5suite.base.redaction import printable, redacted
 from t5suite.model_cards import machine, sections
 from t5suite.model_cards.facts import CardFacts
 from t5suite.model_cards.metadata import card_data
-from t5suite.redaction import printable, redacted
 
 CARD = "README.md"
 # Pictures that a run may leave beside its card, and what they show.

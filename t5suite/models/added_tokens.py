@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from transformers import AddedToken
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.models.initialization import whole
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ but scores are computed for all pairs, so that it saves no time or memory. It is
 import torch
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 
 
 class BlockSparseT5Attention(T5Attention):

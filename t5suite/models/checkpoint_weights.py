@@ -14,7 +14,7 @@ import re
 import torch
 from transformers.conversion_mapping import get_model_conversion_mapping
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.models.initialization import whole
 from t5suite.models.vocabulary import MULTIPLE
 from t5suite.models.weight_files import FLAG, read_weights

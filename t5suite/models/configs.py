@@ -18,9 +18,9 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
 
-from t5suite.errors import ConfigError
-from t5suite.hub import prepare_hub
-from t5suite.lookup import closest, suggestion
+from t5suite.base.errors import ConfigError
+from t5suite.base.hub import prepare_hub
+from t5suite.base.lookup import closest, suggestion
 from t5suite.models.head_tying import T5_TYPES, asked_for_tied
 from t5suite.models.presets import PRESETS
 

@@ -17,10 +17,9 @@ import re
 
 from torch import nn
 
-from t5suite.errors import ConfigError
-from t5suite.lookup import suggestion
+from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import load_object, suggestion
 from t5suite.models.families import class_in
-from t5suite.user_objects import load_object
 
 SETTING = "custom_attention"
 FIELDS = ("class", "modules", "parameters")

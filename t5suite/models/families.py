@@ -14,8 +14,8 @@ from transformers import (
     AutoModelForSeq2SeqLM,
 )
 
-from t5suite.errors import ConfigError
-from t5suite.lookup import find
+from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import find
 
 # The labels that the heads for pairs of sentences take: BERT's next sentence, ALBERT's sentence order.
 PAIR_LABELS = ("next_sentence_label", "sentence_order_label")

@@ -21,8 +21,8 @@ import re
 
 from torch import nn
 
-from t5suite.errors import ConfigError
-from t5suite.lookup import closest, suggestion
+from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import closest, suggestion
 from t5suite.models.families import family_of_model
 
 logger = logging.getLogger(__name__)

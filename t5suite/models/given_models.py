@@ -10,7 +10,7 @@ import logging
 import torch
 from transformers import PreTrainedModel
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.models.adapters import is_adapted
 from t5suite.models.adapters.making import fingerprint
 from t5suite.models.families import FAMILIES, family_of_model

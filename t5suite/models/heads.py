@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.models.families import class_in
 
 logger = logging.getLogger(__name__)

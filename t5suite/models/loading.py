@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from transformers import AutoTokenizer, T5Tokenizer
 from transformers.integrations import is_deepspeed_zero3_enabled
 
-from t5suite.errors import ConfigError, DataError
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.models.adapters import adapter_of, inner_model, is_adapter, load_adapter
 from t5suite.models.attention.implementations import CHOICES, known_as
 from t5suite.models.attention.quick import quicken_attention

@@ -20,8 +20,8 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import nn
 
-from t5suite.errors import ConfigError
-from t5suite.lookup import find
+from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import find
 from t5suite.models.memory_runs import MemoryRun, rehearse
 
 FORWARD_AND_BACKWARD, OPTIMIZER_STEP = "forward and backward", "optimizer step"

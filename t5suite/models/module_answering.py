@@ -12,8 +12,8 @@ import inspect
 
 import torch
 
+from t5suite.base.errors import ConfigError
 from t5suite.data.collators import IGNORED
-from t5suite.errors import ConfigError
 from t5suite.models.answering import Answerer
 from t5suite.models.own_classes import FLAG
 

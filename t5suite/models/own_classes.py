@@ -18,8 +18,8 @@ from torch import nn
 from transformers import CONFIG_MAPPING, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
-from t5suite.errors import ConfigError
-from t5suite.user_objects import load_object
+from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import load_object
 
 logger = logging.getLogger(__name__)
 

@@ -24,10 +24,10 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import suggestion
 from t5suite.data.collators import IGNORED
 from t5suite.data.module_batches import MODULE_LABELS
-from t5suite.errors import ConfigError
-from t5suite.lookup import suggestion
 from t5suite.models.heads import head_for
 from t5suite.models.module_answering import ModuleAnswerer
 from t5suite.models.own_classes import FLAG, MODEL_FAMILY, class_named, stored_settings

@@ -18,7 +18,7 @@ Shapes: B rows, S source tokens, T target tokens.
 
 import torch
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.models.attention.implementations import takes_booleans
 from t5suite.models.head_tying import T5_TYPES
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ import importlib.util
 
 import torch
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 
 KINDS = ("8bit", "4bit")
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from transformers import AddedToken
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from transformers.modeling_utils import LoadStateDictConfig
 from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
-from t5suite.errors import ConfigError, DataError
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.models.adapters import is_adapted, restore_adapter
 from t5suite.models.families import class_in
 from t5suite.models.weight_files import read_shapes, read_weights

@@ -9,7 +9,7 @@ The trainer would say so only when it makes the optimizer: after the data are re
 
 import importlib.util
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.optim.settings import typed_settings
 
 

@@ -12,7 +12,7 @@ parts. Embeddings, head, norms and relative-bias tables are AdamW's.
 
 import torch
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 
 
 class MuonWithAdamW(torch.optim.Optimizer):

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from transformers.optimization import Adafactor
 
-from t5suite.errors import ConfigError
-from t5suite.lookup import find
+from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import find
 from t5suite.optim.adamw_rms import AdamWRMS
 from t5suite.optim.muon import MuonWithAdamW
 from t5suite.optim.parameter_groups import decay_groups, hidden_matrices, trained_parameters

@@ -16,8 +16,8 @@ import inspect
 import math
 from functools import partial
 
-from t5suite.errors import ConfigError
-from t5suite.lookup import find
+from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import find
 from t5suite.optim.settings import parse_settings, read_value, setting_types, settings_for
 
 T5_TIMESCALE = 10_000

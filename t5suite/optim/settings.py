@@ -13,8 +13,8 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 
-from t5suite.errors import ConfigError
-from t5suite.lookup import suggestion
+from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import suggestion
 
 
 def parse_settings(given: str | Mapping | None, where: str) -> dict:

@@ -11,7 +11,7 @@ differently, nothing is compared.
 
 from pathlib import Path
 
-from t5suite.errors import DataError
+from t5suite.base.errors import DataError
 from t5suite.reporting.evaluations import Evaluation, evaluations_of
 from t5suite.reporting.examples import shortened, verdict_of
 from t5suite.reporting.metric_sums import statistic_of

@@ -6,10 +6,10 @@
 from rich import box
 from rich.table import Table
 
-from t5suite.redaction import printable
+from t5suite.base.redaction import printable
+from t5suite.base.terminal import Terminal
 from t5suite.reporting.cells import NOTHING, points
 from t5suite.reporting.markdown import escaped, table
-from t5suite.terminal import Terminal
 
 WIDTH = 118
 DIRECTIONS = {"lost": "right in A, not in B", "gained": "right in B, not in A"}

@@ -15,10 +15,10 @@ import math
 from pathlib import Path
 from typing import NamedTuple
 
+from t5suite.base.errors import DataError, UserError
 from t5suite.data.jsonl import read_jsonl
-from t5suite.errors import DataError, UserError
 from t5suite.reporting.rereading import RowsAgain, rows_again
-from t5suite.runs import RESULTS, read_manifest, read_results, tasks_named
+from t5suite.runs.directory import RESULTS, read_manifest, read_results, tasks_named
 from t5suite.tasks.entries import check_entry, metric_functions
 from t5suite.tasks.postprocessors import POSTPROCESSORS, Judged
 from t5suite.tasks.registry import Task

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from t5suite.files import whole_file
+from t5suite.base.files import whole_file
 from t5suite.reporting.panels import panels_of, shown_settings
 from t5suite.tasks.metrics import METRICS
 

@@ -4,8 +4,8 @@
 ['html', 'md']
 """
 
-from t5suite.errors import ConfigError
-from t5suite.lookup import find
+from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import find
 
 FORMATS = ("html", "md", "json")
 

@@ -4,7 +4,7 @@
 # glue: rte, cola
 """
 
-from t5suite.redaction import printable
+from t5suite.base.redaction import printable
 from t5suite.reporting.cells import NOTHING, RATES, interval, points, short_number, significant
 
 

@@ -12,9 +12,9 @@ import json
 import re
 from pathlib import Path
 
+from t5suite.base.lookup import find
 from t5suite.constants import MIXTURES
-from t5suite.lookup import find
-from t5suite.runs import read_json
+from t5suite.runs.directory import read_json
 
 SIZES = ("small", "base", "large", "3B", "11B")
 

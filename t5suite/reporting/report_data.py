@@ -14,7 +14,7 @@ import statistics
 from pathlib import Path
 
 from t5suite import __version__
-from t5suite.errors import UserError
+from t5suite.base.errors import UserError
 from t5suite.reporting import resampling
 from t5suite.reporting.baselines import confusion, majority
 from t5suite.reporting.evaluations import Evaluation, evaluations_of

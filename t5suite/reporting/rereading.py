@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from t5suite.base.errors import UserError
 from t5suite.data.formats.from_settings import PLACES, format_source
 from t5suite.data.sources import DataOptions, LoadedSplit, load_split
 from t5suite.data.subsets import select_rows
-from t5suite.errors import UserError
 from t5suite.tasks.registry import Task
 
 FILES = ("train_file", "validation_file", "test_file")

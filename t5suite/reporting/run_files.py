@@ -13,10 +13,10 @@ import shlex
 import statistics
 from pathlib import Path
 
-from t5suite.errors import DataError
+from t5suite.base.errors import DataError
 from t5suite.reporting.published import size_of_run
 from t5suite.reporting.rereading import HELD_OUT
-from t5suite.runs import MANIFEST, METRICS, RESULTS, read_manifest, read_results, tasks_named
+from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, read_manifest, read_results, tasks_named
 from t5suite.tracking.metric_lines import MetricLines
 
 # A curve of more points than this is shown by so many of them, evenly spaced, the last one included.

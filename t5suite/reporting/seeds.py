@@ -9,7 +9,7 @@ seed; the task is told apart in the tables, so it is no part of a setting's name
 
 import json
 
-from t5suite.run_settings import is_decisive
+from t5suite.runs.settings import is_decisive
 
 # What may differ between seeds of one setting, and what a table's task column says.
 SEEDS = frozenset(("seed", "data_seed"))

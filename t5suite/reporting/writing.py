@@ -13,12 +13,12 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
-from t5suite.errors import ConfigError
-from t5suite.files import whole_file
+from t5suite.base.errors import ConfigError
+from t5suite.base.files import whole_file
 from t5suite.reporting.figures import Plot, render, write_figures
 from t5suite.reporting.html_page import html_page
 from t5suite.reporting.markdown import markdown
-from t5suite.runs import read_json, write_json
+from t5suite.runs.directory import read_json, write_json
 
 PLOTS_FOLDER = "plots"
 LIST = ".report_files.json"

@@ -5,8 +5,8 @@
 ConfigError: mine/topics: prefix is one string but text_column_name is a list of 2
 """
 
-from t5suite.errors import ConfigError
-from t5suite.lookup import find, suggestion
+from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import find, suggestion
 from t5suite.tasks.formatters import FORMATTERS
 from t5suite.tasks.metrics import METRIC_ALIASES, METRIC_GROUPS, METRICS, TEXT_METRICS
 from t5suite.tasks.postprocessors import POSTPROCESSORS

@@ -11,7 +11,7 @@ Nothing is fetched: the functions are those of `t5suite.tasks.metrics`, and scor
 import datasets
 import evaluate
 
-from t5suite.lookup import find
+from t5suite.base.lookup import find
 from t5suite.tasks.metrics import METRIC_ALIASES, METRICS, TEXT_METRICS
 
 NUMBER_METRICS = {"pearson", "spearman"}

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from t5suite.errors import DataError
+from t5suite.base.errors import DataError
 from t5suite.tasks.instructions import drawn_reference, instruction_text
 from t5suite.tasks.pronouns import mark_wnli_pronoun, mark_wsc_pronoun
 from t5suite.tasks.targets import UNKNOWN_TARGET, is_labelled, label_text, value_at

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from t5suite.errors import DataError
+from t5suite.base.errors import DataError
 
 # Streams of random numbers, so that the reference of a row and its encoding are drawn independently.
 _REFERENCE, _ENCODING = 1, 2

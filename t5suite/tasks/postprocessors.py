@@ -11,7 +11,7 @@ Every function takes `(task, rows, row_of_example, predictions)`, one prediction
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from t5suite.errors import DataError
+from t5suite.base.errors import DataError
 from t5suite.tasks.formatters import pad_punctuation
 from t5suite.tasks.metrics import wsc_verdict
 from t5suite.tasks.targets import label_id, label_of, value_at

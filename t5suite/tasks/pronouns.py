@@ -11,7 +11,7 @@ the published scores were measured on.
 
 import re
 
-from t5suite.errors import DataError
+from t5suite.base.errors import DataError
 
 WNLI_PRONOUNS = frozenset({"he", "she", "they", "it", "her", "his", "their", "them", "him"})
 ARTICLES = ("a", "an", "the")

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.lookup import find
 from t5suite.benchmark_entries.metric_groups import METRIC_GROUPS
-from t5suite.errors import ConfigError, DataError
-from t5suite.lookup import find
 from t5suite.tasks.entries import check_entry, metric_functions
 from t5suite.tasks.formatters import FITTED_FORMATTERS, FORMATTER_COLUMNS, FORMATTERS, Example, as_list, cell
 from t5suite.tasks.metrics import METRIC_ALIASES, invalid_rate

@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from t5suite.errors import DataError
-from t5suite.files import whole_file
+from t5suite.base.errors import DataError
+from t5suite.base.files import whole_file
 from t5suite.tasks.metrics import wsc_verdict
 from t5suite.tasks.registry import Task
 from t5suite.tasks.targets import INVALID_CLASS, INVALID_NUMBER, is_number

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from t5suite.errors import DataError
+from t5suite.base.errors import DataError
 
 UNKNOWN_TARGET = "<unk>"
 INVALID_CLASS = -1

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from t5suite.errors import ConfigError
-from t5suite.lookup import find
-from t5suite.runs import write_json
+from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import find
+from t5suite.runs.directory import write_json
 from t5suite.tasks.entries import check_entry
 from t5suite.tasks.registry import Lengths, Task
 from t5suite.tasks.targets import label_words

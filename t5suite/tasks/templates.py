@@ -12,7 +12,7 @@ not have the form is no label, and free text is then compared as it stands.
 
 import re
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.tasks.targets import UNKNOWN_TARGET
 
 INPUT, OUTPUT = "__input__", "__output__"

@@ -15,8 +15,8 @@ from rich import box
 from rich.table import Table
 from transformers import Seq2SeqTrainingArguments
 
-from t5suite.redaction import redacted_value
-from t5suite.terminal import Terminal
+from t5suite.base.redaction import redacted_value
+from t5suite.base.terminal import Terminal
 from t5suite.training.steps import update_size
 
 PAIRS = 3

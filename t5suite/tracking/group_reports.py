@@ -10,7 +10,7 @@ them.
 from rich import box
 from rich.table import Table
 
-from t5suite.terminal import Terminal
+from t5suite.base.terminal import Terminal
 from t5suite.training.eval_results import Report
 from t5suite.training.eval_sets import EvalSet
 

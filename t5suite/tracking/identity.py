@@ -10,7 +10,7 @@ Trackers have words of their own for the same things: W&B and Trackio say projec
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from t5suite.redaction import redacted_value
+from t5suite.base.redaction import redacted_value
 
 PROJECT = "t5suite"
 AIM_REPO = "./aim_repo"

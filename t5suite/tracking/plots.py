@@ -8,7 +8,7 @@ PosixPath('runs/glue-rte-t5-small/learning_curves.png')
 
 from pathlib import Path
 
-from t5suite.files import whole_file
+from t5suite.base.files import whole_file
 from t5suite.tracking.metric_lines import thinned_lines
 
 LOSS_CURVE, LEARNING_CURVES = "loss_curve.png", "learning_curves.png"

@@ -8,8 +8,8 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
+from t5suite.base.terminal import Terminal
 from t5suite.data.text.documents import bundled_text, read_documents
-from t5suite.terminal import Terminal
 from t5suite.tracking.dry_runs import print_settings
 from t5suite.training.monitoring.progress import short_number
 from t5suite.training.monitoring.throughput import forward_flops

@@ -12,11 +12,11 @@ from pathlib import Path
 from rich import box
 from rich.table import Table
 
+from t5suite.base.terminal import Terminal
 from t5suite.data.formats.from_settings import rows_stay
 from t5suite.data.jsonl import without_nan, write_jsonl
 from t5suite.model_cards.fine_tuned import write_fine_tuned_card
-from t5suite.runs import RESULTS, read_results, write_json
-from t5suite.terminal import Terminal
+from t5suite.runs.directory import RESULTS, read_results, write_json
 from t5suite.tracking.glossary import one_line
 from t5suite.tracking.group_reports import group_scores, print_groups
 from t5suite.tracking.hints import give_hints, warn_of_changed_files

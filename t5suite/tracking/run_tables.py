@@ -12,11 +12,11 @@ from typing import NamedTuple
 from rich import box
 from rich.table import Table
 
+from t5suite.base.errors import DataError
+from t5suite.base.terminal import Terminal
 from t5suite.constants import DATASET_VALS, MIXTURES
-from t5suite.errors import DataError
 from t5suite.launch.results import task_figure
-from t5suite.runs import MANIFEST, RESULTS, read_manifest, read_results, tasks_named
-from t5suite.terminal import Terminal
+from t5suite.runs.directory import MANIFEST, RESULTS, read_manifest, read_results, tasks_named
 from t5suite.tracking.glossary import one_line
 
 RATES = ("invalid_rate",)

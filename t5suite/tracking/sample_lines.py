@@ -14,7 +14,7 @@ A step has its rows in the room of its evaluation: `samples/<task>`, and `final_
 import json
 from pathlib import Path
 
-from t5suite.redaction import printable
+from t5suite.base.redaction import printable
 from t5suite.tracking.metric_lines import MetricLines
 
 SAMPLES = "samples.jsonl"

@@ -11,8 +11,8 @@ Samples, results, settings and the manifest are texts there (Markdown); a resume
 import os
 from pathlib import Path
 
-from t5suite.redaction import redacted_value
-from t5suite.runs import MANIFEST, METRICS, RESULTS, read_json
+from t5suite.base.redaction import redacted_value
+from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, read_json
 from t5suite.tracking.event_files import EventFile, last_step
 from t5suite.tracking.identity import Identity
 from t5suite.tracking.metric_lines import MetricLines, metrics_of

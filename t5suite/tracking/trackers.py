@@ -13,8 +13,8 @@ import logging
 from functools import partial
 from pathlib import Path
 
-from t5suite.errors import EXIT_FINISHED
-from t5suite.lookup import find
+from t5suite.base.errors import EXIT_FINISHED
+from t5suite.base.lookup import find
 from t5suite.tracking.identity import Identity
 from t5suite.tracking.mirrors.callback import CALLBACKS
 from t5suite.tracking.mirrors.tracker import MirrorTracker

@@ -12,7 +12,7 @@ import logging
 
 import torch
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.models.attention.choosing import Choice, Shapes, choose
 from t5suite.models.attention.implementations import KERNELS, PLAIN, kernel_of, set_attention, why_not
 from t5suite.models.cached_prompts import plain

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 from transformers import TrainerCallback
 
+from t5suite.base.files import named_errors
 from t5suite.data.jsonl import without_nan
-from t5suite.files import named_errors
-from t5suite.runs import METRICS
+from t5suite.runs.directory import METRICS
 
 logger = logging.getLogger(__name__)
 

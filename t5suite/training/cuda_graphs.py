@@ -23,9 +23,9 @@ from collections.abc import Callable, Iterable
 import torch
 from transformers import TrainerCallback
 
+from t5suite.base.errors import ConfigError
 from t5suite.data.collators import Seq2SeqCollator
 from t5suite.data.features import TokenArrays
-from t5suite.errors import ConfigError
 from t5suite.training.updates.micro_batches import is_out_of_memory, random_state, restore_random_state
 
 logger = logging.getLogger(__name__)

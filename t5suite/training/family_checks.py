@@ -9,8 +9,8 @@ import logging
 
 import numpy as np
 
+from t5suite.base.errors import ConfigError
 from t5suite.data.encodings import SegmentEncoding, TextEncoding
-from t5suite.errors import ConfigError
 from t5suite.models.configs import check_length, check_resumes
 from t5suite.models.families import family_of_model
 

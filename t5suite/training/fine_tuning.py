@@ -18,6 +18,7 @@ import torch
 from tqdm.auto import tqdm
 from transformers import EarlyStoppingCallback
 
+from t5suite.base.errors import ConfigError
 from t5suite.constants import MIXTURES
 from t5suite.data.collators import Seq2SeqCollator
 from t5suite.data.encodings import TextEncoding
@@ -38,7 +39,6 @@ from t5suite.data.training_data import (
     make_epoch_order,
     tokenize_training_sets,
 )
-from t5suite.errors import ConfigError
 from t5suite.models.families import family_of_model
 from t5suite.models.own_models import OwnModel
 from t5suite.models.whole_weights import load_weights

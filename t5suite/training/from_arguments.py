@@ -9,6 +9,7 @@ import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from t5suite.base.errors import ChangedDataError, ConfigError
 from t5suite.constants import DATASET_VALS
 from t5suite.data.encodings import with_row_tokenizer
 from t5suite.data.formats.files import check_benchmark_file
@@ -16,7 +17,6 @@ from t5suite.data.sources import DataOptions
 from t5suite.data.subsets import selection_share
 from t5suite.data.text.readers import TextOptions
 from t5suite.data.training_data import Mixing, Subset
-from t5suite.errors import ChangedDataError, ConfigError
 from t5suite.models.adapters import is_adapter
 from t5suite.models.added_tokens import add_words, begin_at_mean, parse_tokens
 from t5suite.models.attention.quick import slow_attention
@@ -27,7 +27,7 @@ from t5suite.models.loading import load_model, load_model_shapes, load_tokenizer
 from t5suite.models.placement import check_alone, place_model
 from t5suite.models.quantization import quantization_of
 from t5suite.models.vocabulary import add_sentinels, add_tokens, ensure_padding
-from t5suite.run_settings import allowed_names
+from t5suite.runs.settings import allowed_names
 from t5suite.tasks.registry import Lengths
 from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card
 from t5suite.tasks.templates import unescaped

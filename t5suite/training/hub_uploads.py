@@ -19,9 +19,9 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalToken
 from transformers.trainer_utils import HubStrategy
 from transformers.utils import PushInProgress
 
-from t5suite.errors import EXIT_IO, ConfigError, UserError
-from t5suite.hub import hub_reachable
-from t5suite.redaction import redacted
+from t5suite.base.errors import EXIT_IO, ConfigError, UserError
+from t5suite.base.hub import hub_reachable
+from t5suite.base.redaction import redacted
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import torch
 from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.optim.learning_rates import PlateauLR
 
 logger = logging.getLogger(__name__)

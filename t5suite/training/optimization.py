@@ -16,8 +16,8 @@ from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
 from transformers.trainer_utils import SchedulerType
 from transformers.training_args import OptimizerNames
 
-from t5suite.errors import ConfigError
-from t5suite.lookup import find
+from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import find
 from t5suite.optim.learning_rates import make_scheduler
 from t5suite.optim.libraries import check_library, check_their_args
 from t5suite.optim.optimizers import NEED_WHOLE_TENSORS, OPTIMIZERS, is_adam, make_optimizer

@@ -6,7 +6,7 @@ ConfigError: --pack_rows needs an encoder-decoder of type t5, mt5, umt5, not 'gp
 
 import logging
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.models.cached_prompts import plain
 from t5suite.models.custom_attention import SETTING
 from t5suite.models.head_tying import T5_TYPES

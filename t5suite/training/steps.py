@@ -18,12 +18,12 @@ import torch
 from transformers import TrainerState, set_seed
 from transformers.utils import logging as transformers_logging
 
+from t5suite.base.errors import CheckpointError, ConfigError, DataError, Preempted
+from t5suite.base.redaction import RedactingFormatter
 from t5suite.data.corpora.store import MANIFEST as CORPUS
-from t5suite.errors import CheckpointError, ConfigError, DataError, Preempted
 from t5suite.models.own_models import OwnModel, class_name
-from t5suite.redaction import RedactingFormatter
-from t5suite.run_lock import LOCK_FILE, RunLock
-from t5suite.runs import MANIFEST, METRICS, RESULTS, Run
+from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, Run
+from t5suite.runs.lock import LOCK_FILE, RunLock
 from t5suite.training.checkpoints import STATE_FILE, clean_leftovers
 from t5suite.training.monitoring.chatter import hush
 from t5suite.training.monitoring.energy import metered

@@ -17,13 +17,13 @@ from accelerate.utils import send_to_device
 from torch.utils.data import DataLoader
 from transformers import Seq2SeqTrainer
 
-from t5suite.compile_cache import keep_compiled
+from t5suite.base.errors import ConfigError
 from t5suite.data.loading import EpochDataLoader
 from t5suite.data.samplers import GlobalBatchSampler, shifted_order
-from t5suite.errors import ConfigError
 from t5suite.models.fast_masks import note_padding, ready_masks, takes_ready_masks
 from t5suite.models.quick_dropout import quicken_dropout
 from t5suite.training.chunked_loss import ChunkedLoss
+from t5suite.training.compile_cache import keep_compiled
 from t5suite.training.cuda_graphs import GraphedSteps
 from t5suite.training.eval_results import selection_value
 from t5suite.training.limits import limit_callbacks

@@ -22,7 +22,7 @@ from accelerate.state import AcceleratorState, PartialState
 from transformers.trainer_callback import ProgressCallback
 from transformers.utils import logging as transformers_logging
 
-from t5suite.errors import Preempted
+from t5suite.base.errors import Preempted
 from t5suite.training.checkpoints.states import random_state, restore_random_state
 from t5suite.training.monitoring.chatter import LOGGERS, is_news
 from t5suite.training.monitoring.progress import somebody_watches

@@ -11,14 +11,14 @@ import logging
 import os
 from typing import Any
 
+from t5suite.base.errors import ConfigError
 from t5suite.constants import DATASET_VALS
-from t5suite.errors import ConfigError
 from t5suite.models.freezing import freeze
 from t5suite.models.given_models import described_object, is_plain_module, made_ready
 from t5suite.models.loading import describe, load_tokenizer
 from t5suite.models.quantization import is_quantized
-from t5suite.run_settings import EXTENDABLE_SETTINGS, public_settings
-from t5suite.runs import default_output_dir
+from t5suite.runs.directory import default_output_dir
+from t5suite.runs.settings import EXTENDABLE_SETTINGS, public_settings
 from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card
 from t5suite.tracking import reports
 from t5suite.tracking.trackers import Trackers, tracker_names

@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from t5suite.base.errors import ChangedDataError, ConfigError, DataError
 from t5suite.data.corpora.finishing import BUILD, LOCK, Build, finish, locked, num_read
 from t5suite.data.corpora.plans import CorpusPlan, CorpusSettings, make_plan
 from t5suite.data.corpora.store import MANIFEST, TokenStore
@@ -29,8 +30,7 @@ from t5suite.data.jsonl import file_sha256
 from t5suite.data.text.documents import Tally, kept_documents
 from t5suite.data.text.encoding import BYTES_FOR_NUMBA, make_text_encoder
 from t5suite.data.text.readers import TextOptions
-from t5suite.errors import ChangedDataError, ConfigError, DataError
-from t5suite.runs import read_json, write_json
+from t5suite.runs.directory import read_json, write_json
 
 DOCUMENTS_LOOKED_AT = 64
 

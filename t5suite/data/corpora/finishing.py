@@ -14,15 +14,15 @@ from pathlib import Path
 
 import numpy as np
 
+from t5suite.base.errors import DataError
+from t5suite.base.provenance import versions
 from t5suite.data.corpora.plans import CorpusPlan
 from t5suite.data.corpora.store import FORMAT, MANIFEST, SPLITS, VERSION, TokenStore, token_dtype
 from t5suite.data.corpora.units import FACTS, UnitJob, build_unit, finished_unit
 from t5suite.data.text.documents import Tally, refuse_no_documents
 from t5suite.data.text.encoding import TextEncoder
 from t5suite.data.text.held_out import held_out_below
-from t5suite.errors import DataError
-from t5suite.provenance import versions
-from t5suite.runs import read_json, write_json
+from t5suite.runs.directory import read_json, write_json
 
 BUILD = "build.json"
 LOCK = ".lock"

@@ -33,10 +33,10 @@ from pathlib import Path
 
 import numpy as np
 
+from t5suite.base.errors import ConfigError, DataError, os_error_text
+from t5suite.base.names import check_name
 from t5suite.data.jsonl import file_sha256
-from t5suite.errors import ConfigError, DataError, os_error_text
-from t5suite.names import check_name
-from t5suite.runs import read_json, write_json
+from t5suite.runs.directory import read_json, write_json
 
 logger = logging.getLogger(__name__)
 

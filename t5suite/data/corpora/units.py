@@ -16,6 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
+from t5suite.base.errors import DataError
+from t5suite.base.files import sync_file
 from t5suite.data.corpora.plans import CorpusSettings, Piece
 from t5suite.data.corpora.store import SPLITS, token_dtype
 from t5suite.data.jsonl import file_sha256
@@ -24,9 +26,7 @@ from t5suite.data.text.encoding import FAST, TextEncoder
 from t5suite.data.text.held_out import document_hash
 from t5suite.data.text.readers import Document
 from t5suite.data.text.sentences import split_sentences
-from t5suite.errors import DataError
-from t5suite.files import sync_file
-from t5suite.runs import read_json, write_json
+from t5suite.runs.directory import read_json, write_json
 
 FACTS = "shard.json"
 DOCUMENTS_AT_ONCE = 1000

@@ -16,9 +16,9 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
 
+from t5suite.base.errors import DataError
 from t5suite.data.corpora.units import UnitJob, build_unit
 from t5suite.data.text.encoding import TextEncoder
-from t5suite.errors import DataError
 
 _encoder = None
 

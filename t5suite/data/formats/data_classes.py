@@ -13,6 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import find, suggestion
+from t5suite.base.names import check_name
 from t5suite.constants import DATASET_VALS
 from t5suite.data.formats.data_formats import ALPACA_COLUMNS, ALPACA_ENTRY
 from t5suite.data.formats.dialogues import ANSWERABILITY_FILES, CHIT_CHAT_FILES, DialogueSettings, dialogue_rows
@@ -22,9 +25,6 @@ from t5suite.data.formats.own_data import Form
 from t5suite.data.formats.rows import Columns
 from t5suite.data.formats.sources import FileRows, HubRows
 from t5suite.data.formats.user_classes import user_rows
-from t5suite.errors import ConfigError
-from t5suite.lookup import find, suggestion
-from t5suite.names import check_name
 
 # Settings that every data set may have, besides its own.
 SHARED_SETTINGS = ("name", "labels", "metrics")

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import find
 from t5suite.data.formats.files import named_files, split_files
 from t5suite.data.formats.memory_rows import MemoryRows
 from t5suite.data.formats.own_data import Form
@@ -19,8 +21,6 @@ from t5suite.data.formats.running_text import TextRows
 from t5suite.data.formats.sources import FileRows, HubRows, hub_label_words
 from t5suite.data.text.compressed import without_compression
 from t5suite.data.text.readers import TextOptions
-from t5suite.errors import ConfigError
-from t5suite.lookup import find
 
 HUB = "hub"
 ALPACA_ENTRY = {

@@ -13,11 +13,11 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
+from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.lookup import find
 from t5suite.data.formats.rows import Rows, files_fingerprint, hashed_files
 from t5suite.data.formats.tables import table_rows
 from t5suite.data.formats.token_cuts import first_tokens, last_tokens
-from t5suite.errors import ConfigError, DataError
-from t5suite.lookup import find
 
 logger = logging.getLogger(__name__)
 

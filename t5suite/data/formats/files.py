@@ -10,8 +10,8 @@ follow each other in the order of their names. A folder that names no split hold
 import glob
 from pathlib import Path
 
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.text.compressed import without_compression
-from t5suite.errors import ConfigError, DataError
 
 # What `--data_format` a file's name tells.
 FORMATS_BY_SUFFIX = {

@@ -11,11 +11,11 @@ A run's manifest holds such settings, so that its rows can be read again without
 
 from collections.abc import Mapping, Sequence
 
+from t5suite.base.errors import ConfigError
 from t5suite.data.formats.data_formats import FormatOptions, format_form
 from t5suite.data.formats.own_data import DEFAULT_VALIDATION_SHARE
 from t5suite.data.formats.rows import RowSource
 from t5suite.data.formats.sources import HeldOutRows
-from t5suite.errors import ConfigError
 
 NOTHING = ("none", "None", "-")
 # The flags of which one names the files, folder or data set.

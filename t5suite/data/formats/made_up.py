@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from t5suite.base.errors import ConfigError
 from t5suite.data.formats.rows import Rows, rows_fingerprint
-from t5suite.errors import ConfigError
 
 _STREAMS = {"train": 0, "validation": 1, "test": 2}
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from t5suite.base.errors import DataError
 from t5suite.data.formats.rows import Columns, Rows, rows_fingerprint
 from t5suite.data.formats.sources import check_columns
-from t5suite.errors import DataError
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ import logging
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from t5suite.base.errors import ConfigError
+from t5suite.base.names import check_name
 from t5suite.data.formats.rows import Columns, RowSource
 from t5suite.data.formats.sources import HeldOutRows
-from t5suite.errors import ConfigError
-from t5suite.names import check_name
 from t5suite.tasks.entries import check_entry
 from t5suite.tasks.registry import Task
 from t5suite.tasks.templates import INPUT, OUTPUT, check_template

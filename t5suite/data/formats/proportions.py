@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 
 _PASSES, _EPOCHS = 2, 3
 

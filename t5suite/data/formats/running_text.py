@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from t5suite.base.errors import DataError
 from t5suite.data.formats.rows import Rows, files_fingerprint, hashed_files
 from t5suite.data.formats.token_cuts import count_tokens, pieces
 from t5suite.data.text.readers import BadLine, TextOptions, file_records
-from t5suite.errors import DataError
 
 
 @dataclass(frozen=True)

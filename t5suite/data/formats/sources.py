@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
+from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.hub import prepare_hub
+from t5suite.base.lookup import suggestion
 from t5suite.data.formats.files import SPLIT_NAMES
 from t5suite.data.formats.rows import Columns, Rows, RowSource, files_fingerprint, hashed_files
 from t5suite.data.formats.tables import table_rows
-from t5suite.errors import ConfigError, DataError
-from t5suite.hub import prepare_hub
-from t5suite.lookup import suggestion
 from t5suite.tasks.targets import value_at
 
 logger = logging.getLogger(__name__)

@@ -12,10 +12,10 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from t5suite.base.errors import DataError
 from t5suite.data.jsonl import numbered_lines, parse_line
 from t5suite.data.text.compressed import all_bytes, byte_lines
 from t5suite.data.text.readers import parquet_file
-from t5suite.errors import DataError
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 LONGEST_CELL = 1 << 30

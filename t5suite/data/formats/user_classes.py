@@ -16,9 +16,9 @@
 from dataclasses import dataclass
 from typing import Any
 
+from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.lookup import load_object
 from t5suite.data.formats.rows import Rows, rows_fingerprint
-from t5suite.errors import ConfigError, DataError
-from t5suite.user_objects import load_object
 
 ROLES = ("train", "validation", "test")
 

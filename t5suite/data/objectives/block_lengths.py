@@ -10,9 +10,9 @@ lengths do not depend on. All lengths are in tokens, EOS included in inputs and 
 import math
 from dataclasses import dataclass
 
+from t5suite.base.errors import ConfigError
 from t5suite.data.objectives.denoisers import prefix_bounds
 from t5suite.data.objectives.spans import check_density, corrupted_lengths, noise_counts, span_lengths
-from t5suite.errors import ConfigError
 
 NUM_DEVIATIONS = 4  # i.i.d. noise: more than this above the mean comes once in 30,000 rows, and is cut back
 

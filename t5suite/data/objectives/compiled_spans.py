@@ -16,10 +16,10 @@ import logging
 
 import numpy as np
 
+from t5suite.base.errors import ConfigError
 from t5suite.data.compiled_loops import announce_compilation
 from t5suite.data.objectives.corruption import check_sentinels
 from t5suite.data.objectives.spans import num_draws
-from t5suite.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ import re
 
 import numpy as np
 
+from t5suite.base.errors import ConfigError
 from t5suite.data.objectives.ragged import Ragged
 from t5suite.data.objectives.runs import Runs
-from t5suite.errors import ConfigError
 
 
 def corrupt(tokens, mask, sentinel_ids, eos_id=None):

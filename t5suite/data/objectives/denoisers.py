@@ -20,13 +20,13 @@ Shape suffixes: B rows, L tokens of a block.
 
 import numpy as np
 
+from t5suite.base.errors import ConfigError
 from t5suite.data.objectives import compiled_spans
 from t5suite.data.objectives.corruption import corrupt_ragged, ended, keep
 from t5suite.data.objectives.even_spans import corrupt_evenly
 from t5suite.data.objectives.ragged import Ragged
 from t5suite.data.objectives.random_numbers import below, bernoulli, random_keys
 from t5suite.data.objectives.spans import check_density, noise_counts, noise_masks, span_edges
-from t5suite.errors import ConfigError
 
 RANDOM_TOKEN_RATE = 0.1  # BERT-style: of the noise tokens, those that another token replaces
 

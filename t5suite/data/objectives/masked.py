@@ -10,10 +10,10 @@ Shape suffixes: B rows, L tokens of a row.
 
 import numpy as np
 
+from t5suite.base.errors import ConfigError
 from t5suite.data.objectives.ragged import Ragged
 from t5suite.data.objectives.random_numbers import below, bernoulli, random_keys
 from t5suite.data.objectives.word_masks import MASK_UNITS, check_ids, choose_units, unit_starts
-from t5suite.errors import ConfigError
 
 IGNORED = -100  # what torch's cross-entropy passes over
 MASKED, RANDOM = 0.8, 0.1  # shares of the chosen tokens; the rest stays as it is (arXiv:1810.04805 sec. 3.1)

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.objectives.random_numbers import datum_rng
-from t5suite.errors import ConfigError, DataError
 
 IN_ORDER, OTHER = 0, 1  # Hugging Face's next_sentence_label and sentence_order_label
 

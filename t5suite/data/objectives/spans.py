@@ -12,8 +12,8 @@ import math
 
 import numpy as np
 
+from t5suite.base.errors import ConfigError
 from t5suite.data.objectives.random_numbers import below, random_keys
-from t5suite.errors import ConfigError
 
 
 def span_lengths(inputs_length, noise_density=0.15, mean_span_length=3.0):

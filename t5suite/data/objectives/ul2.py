@@ -8,9 +8,9 @@ Shape suffixes: B rows, L tokens of a block.
 
 from dataclasses import dataclass, replace
 
+from t5suite.base.errors import ConfigError
 from t5suite.data.objectives.block_lengths import prefix_lm_block, span_corruption_block
 from t5suite.data.objectives.denoisers import prefix_lm, span_corruption
-from t5suite.errors import ConfigError
 
 MODES = ("R", "S", "X")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 
 
 @dataclass(frozen=True, eq=False)

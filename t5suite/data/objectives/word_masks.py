@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.lookup import find
 from t5suite.data.objectives.random_numbers import bernoulli, random_keys
-from t5suite.errors import ConfigError, DataError
-from t5suite.lookup import find
 
 MAX_NGRAM = 3  # words, ALBERT's
 MAX_SPAN = 10  # words, SpanBERT's

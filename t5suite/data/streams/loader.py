@@ -26,13 +26,13 @@ from functools import partial
 import torch
 from torch.utils.data import DataLoader
 
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.streams.sources import Share, open_source
 from t5suite.data.streams.states import VERSION, check_same, merge_states
 from t5suite.data.streams.virtual import NO_COUNTS, Block, StreamCorpus, StreamSettings, VirtualStream
 from t5suite.data.streams.workers import BLOCKS_A_MESSAGE, BlockMessages, Message, check_shares
 from t5suite.data.text.held_out import is_held_out
-from t5suite.errors import ConfigError, DataError
-from t5suite.worker_signals import ignore_in_worker, shielding_workers
+from t5suite.data.worker_signals import ignore_in_worker, shielding_workers
 
 __all__ = ["StreamCorpus", "StreamLoader", "StreamSettings", "merge_states", "open_source", "take_validation"]
 

@@ -30,12 +30,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.lookup import suggestion
 from t5suite.data.text.compressed import is_compressed
 from t5suite.data.text.documents import list_sources, place_of
 from t5suite.data.text.hub import is_hub_name, open_stream
 from t5suite.data.text.readers import BadLine, TextOptions, document_start, file_records, record_of_value, text_suffix
-from t5suite.errors import ConfigError, DataError
-from t5suite.lookup import suggestion
 
 ROWS_AT_ONCE = 64
 # Groups of files may differ that much in size before fewer groups are made: the smaller one is read more often.

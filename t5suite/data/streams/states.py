@@ -6,7 +6,7 @@ A state is `{"version", "num_given", "data", "streams"}`: `num_given` counts the
 is what they depend on (`StreamLoader.describe`), and `streams` has each virtual stream's position in each corpus.
 """
 
-from t5suite.errors import ChangedDataError, ConfigError
+from t5suite.base.errors import ChangedDataError, ConfigError
 
 VERSION = 1
 

@@ -21,10 +21,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.corpus_mixtures import CorpusMixture
 from t5suite.data.streams.sources import Share
 from t5suite.data.text.held_out import document_hash, held_out_below
-from t5suite.errors import ConfigError, DataError
 
 # Texts given to the tokenizer at once: many enough for its batched path, few enough that little is read ahead.
 CHARACTERS_AT_ONCE = 1 << 16

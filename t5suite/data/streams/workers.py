@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from torch.utils.data import IterableDataset, get_worker_info
 
+from t5suite.base.errors import ConfigError, UserError
 from t5suite.data.streams.virtual import Block
-from t5suite.errors import ConfigError, UserError
 
 BLOCKS_A_MESSAGE = 16
 

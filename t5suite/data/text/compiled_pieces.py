@@ -29,8 +29,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from t5suite.base.errors import ConfigError
 from t5suite.data.compiled_loops import announce_compilation
-from t5suite.errors import ConfigError
 
 INSTALL = "pip install 't5suite[speed]'"
 WORDS_KEPT = 1 << 18  # places for words; half of them are used

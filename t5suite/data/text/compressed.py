@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from t5suite.errors import DataError
+from t5suite.base.errors import DataError
 
 COMPRESSIONS = (".gz", ".zst")
 CHUNK_BYTES = 1 << 20

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.text.compressed import without_compression
 from t5suite.data.text.hub import HubName, hub_records, is_hub_name, open_stream
 from t5suite.data.text.readers import READERS, BadLine, Document, TextOptions, file_records, lines_before, text_suffix
-from t5suite.errors import ConfigError, DataError
 
 logger = logging.getLogger(__name__)
 

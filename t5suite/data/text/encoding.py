@@ -29,9 +29,9 @@ from pathlib import Path
 
 import numpy as np
 
+from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import find
 from t5suite.data.text import compiled_pieces
-from t5suite.errors import ConfigError
-from t5suite.lookup import find
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ over change the sides. A larger fraction holds out the same documents and more.
 import hashlib
 import math
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 
 NUM_HASHES = 2**64
 

@@ -10,10 +10,10 @@ Nothing is downloaded beforehand: `datasets` streams the data set's files. Its p
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.hub import prepare_hub
+from t5suite.base.lookup import suggestion
 from t5suite.data.text.readers import BadLine, Document, TextOptions, record_of_value
-from t5suite.errors import ConfigError, DataError
-from t5suite.hub import prepare_hub
-from t5suite.lookup import suggestion
 
 PREFIX = "hub:"
 

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from t5suite.base.errors import DataError
+from t5suite.base.lookup import find, suggestion
 from t5suite.data.text.compressed import COMPRESSIONS, all_bytes, byte_lines, is_compressed, without_compression
-from t5suite.errors import DataError
-from t5suite.lookup import find, suggestion
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 ROWS_AT_ONCE = 1024

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import find
 from t5suite.data.text.compiled_pieces import INSTALL, CompiledEngine, installed, why_not
-from t5suite.errors import ConfigError
-from t5suite.lookup import find
 
 logger = logging.getLogger(__name__)
 

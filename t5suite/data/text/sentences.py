@@ -9,7 +9,7 @@ second; syntok 1.4.4: 99.1% and 98.1% at 1.6 MB, punkt trained on 1.5 MB of news
 expression: 98.3% and 96.5%.
 """
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 
 
 def split_sentences(text: str, language: str = "en") -> list[str]:

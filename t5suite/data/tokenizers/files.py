@@ -13,7 +13,7 @@ import os
 import shutil
 from pathlib import Path
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 
 T5_TOKENS = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
 BERT_TOKENS = {

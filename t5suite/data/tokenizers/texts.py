@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.text.documents import Tally, read_documents
 from t5suite.data.text.held_out import document_hash, held_out_below
-from t5suite.errors import ConfigError, DataError
 
 MOST_HELD_OUT = 1000
 NUM_FIRST = 100

@@ -17,9 +17,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.lookup import find
 from t5suite.data.tokenizers.files import BERT_TOKENS, GPT_TOKENS, T5_TOKENS, fast_tokenizer_files, t5_tokenizer_files
-from t5suite.errors import ConfigError, DataError
-from t5suite.lookup import find
 
 Texts = Callable[[], Iterator[str]]
 

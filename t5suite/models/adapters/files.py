@@ -18,7 +18,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.models.adapters.kinds import peft_library
 from t5suite.models.adapters.making import NAME, fingerprint, inner_model, kind_of, wrap
 

@@ -10,8 +10,8 @@ refused by name.
 import dataclasses
 from dataclasses import dataclass, field
 
-from t5suite.errors import ConfigError
-from t5suite.lookup import find, suggestion
+from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import find, suggestion
 
 # Every flag that one kind or another heeds -> the field of PEFT's configuration.
 FLAGS = {

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.models.adapters.kinds import ADAPTERS, adapter_config, peft_library
 from t5suite.models.families import family_of_model
 

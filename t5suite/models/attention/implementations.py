@@ -18,8 +18,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from t5suite.errors import ConfigError
-from t5suite.lookup import suggestion
+from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import suggestion
 from t5suite.models.attention.flex import flex_attend
 
 PLAIN = "sdpa"

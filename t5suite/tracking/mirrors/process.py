@@ -9,9 +9,9 @@ better are asked. One that a run goes on to after a restart is the same run over
 import sys
 from pathlib import Path
 
-from t5suite.errors import EXIT_BAD_CONFIGURATION, EXIT_FINISHED, EXIT_IO
-from t5suite.redaction import printable, redacted
-from t5suite.runs import MANIFEST, METRICS, read_json
+from t5suite.base.errors import EXIT_BAD_CONFIGURATION, EXIT_FINISHED, EXIT_IO
+from t5suite.base.redaction import printable, redacted
+from t5suite.runs.directory import MANIFEST, METRICS, read_json
 from t5suite.tracking.metric_lines import MetricLines
 from t5suite.tracking.mirrors.aim import AimRun
 from t5suite.tracking.mirrors.callback import CALLBACKS, CallbackRun

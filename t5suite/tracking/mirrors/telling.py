@@ -21,8 +21,8 @@ import time
 import traceback
 from pathlib import Path
 
-from t5suite.errors import EXIT_PREEMPTED
-from t5suite.runs import MANIFEST, RESULTS, read_json, write_json
+from t5suite.base.errors import EXIT_PREEMPTED
+from t5suite.runs.directory import MANIFEST, RESULTS, read_json, write_json
 from t5suite.tracking.metric_lines import PIECE, MetricLines, rows_by_step
 
 SETUP_FILE, TOLD_FILE, LOCK_FILE, OUTPUT_FILE = "mirror.json", "told.json", "mirror.lock", "mirror.log"

@@ -21,9 +21,9 @@ import threading
 from pathlib import Path
 
 import t5suite
-from t5suite.errors import EXIT_PREEMPTED
-from t5suite.redaction import redacted_value
-from t5suite.runs import write_json
+from t5suite.base.errors import EXIT_PREEMPTED
+from t5suite.base.redaction import redacted_value
+from t5suite.runs.directory import write_json
 from t5suite.tracking.identity import Identity
 from t5suite.tracking.mirrors.telling import OUTPUT_FILE, SETUP_FILE
 

@@ -13,9 +13,9 @@ import sys
 import threading
 from pathlib import Path
 
-from t5suite.errors import EXIT_FINISHED, EXIT_IO, EXIT_PREEMPTED
-from t5suite.redaction import printable, redacted
-from t5suite.runs import MANIFEST, METRICS, read_json
+from t5suite.base.errors import EXIT_FINISHED, EXIT_IO, EXIT_PREEMPTED
+from t5suite.base.redaction import printable, redacted
+from t5suite.runs.directory import MANIFEST, METRICS, read_json
 from t5suite.tracking.identity import PROJECT
 from t5suite.tracking.metric_lines import MetricLines
 from t5suite.tracking.mirrors.telling import Commands, Told, leave, lock, outcome_of, send_rows, serve, setup_of

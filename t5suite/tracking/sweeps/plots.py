@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from t5suite.files import whole_file
+from t5suite.base.files import whole_file
 from t5suite.tracking.sweeps.records import Sweep, Trial, is_number
 
 FOLDER = "plots"

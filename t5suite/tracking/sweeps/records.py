@@ -12,9 +12,9 @@ import math
 from pathlib import Path
 from typing import NamedTuple
 
-from t5suite.errors import ConfigError, DataError
-from t5suite.runs import read_json
-from t5suite.yaml_files import read_yaml
+from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.yaml_files import read_yaml
+from t5suite.runs.directory import read_json
 
 SWEEP_FILE, SWEEP_CONFIG = "sweep.json", "sweep.yaml"
 GOALS = ("maximize", "minimize")

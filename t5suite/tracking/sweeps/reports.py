@@ -14,8 +14,8 @@ from pathlib import Path
 from rich import box
 from rich.table import Table
 
+from t5suite.base.terminal import Terminal
 from t5suite.launch.sweep_tables import best_lines
-from t5suite.terminal import Terminal
 from t5suite.tracking.sweeps.importance import importances
 from t5suite.tracking.sweeps.plots import draw_plots, group_label, wrapped
 from t5suite.tracking.sweeps.records import Sweep, Trial, is_number

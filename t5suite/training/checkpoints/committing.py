@@ -25,8 +25,8 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from t5suite.errors import CheckpointError, UserError
-from t5suite.files import sync_file, sync_folder
+from t5suite.base.errors import CheckpointError, UserError
+from t5suite.base.files import sync_file, sync_folder
 from t5suite.training.checkpoints.manifests import (
     Manifest,
     damage,

@@ -11,7 +11,7 @@ import json
 import logging
 from pathlib import Path
 
-from t5suite.errors import CheckpointError, ConfigError
+from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.training.checkpoints.manifests import MANIFEST_FILE, damage, read_manifest
 from t5suite.training.checkpoints.naming import STATE_FILE, checkpoints, damaged_checkpoints, is_numbered
 from t5suite.training.checkpoints.quarantine import set_aside

@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 
-from t5suite.errors import CheckpointError
+from t5suite.base.errors import CheckpointError
 from t5suite.training.checkpoints.tensors import PIECE, Record, write_json
 
 logger = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 
-from t5suite.errors import CheckpointError, ConfigError
+from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.training.checkpoints.tensors import Pending, Record, write_json, write_tensors
 
 MOST_NESTED = 100

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import torch
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 
 PIECE = 8 << 20  # bytes that are written and hashed at a time
 MOST_WAITING = 16  # pieces copied from a GPU, that is, that may wait for their hash

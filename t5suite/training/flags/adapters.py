@@ -11,7 +11,7 @@ import logging
 import os
 from dataclasses import dataclass, field
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.models.adapters import ADAPTERS, adapted, adapter_of, is_adapted, merged
 from t5suite.models.adapters.kinds import FLAGS, check_flags
 from t5suite.models.configs import load_config

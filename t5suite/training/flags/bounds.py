@@ -10,7 +10,7 @@ end-of-sequence token alone.
 import math
 import os
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 
 # No count is as large, for it would not fit into the libraries' integers.
 LIMIT = 2**63

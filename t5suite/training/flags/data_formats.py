@@ -10,7 +10,7 @@ each, under the names of IBM/dolomite-engine (Apache-2.0).
 from dataclasses import dataclass, field
 from typing import Literal
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.training.flags.plug_ins import named_metrics
 
 FORMATS = ("jsonl", "csv", "tsv", "parquet", "translation", "alpaca", "text", "hub")

@@ -17,7 +17,8 @@ import torch
 from transformers import Seq2SeqTrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
+from t5suite.base.yaml_files import check_model_files, read_json_text
 from t5suite.models.placement import check_flags
 from t5suite.optim.schedules import SCHEDULES
 from t5suite.training.flags.adapters import AdapterArguments
@@ -33,7 +34,6 @@ from t5suite.training.optimization import check_schedule, resolve_names
 from t5suite.training.processes.ranks import check_meeting_place
 from t5suite.training.resuming.resets import parse_reset
 from t5suite.training.sharding.settling import begin_sharding, settle_sharding
-from t5suite.yaml_files import check_model_files, read_json_text
 
 AttentionKernel = Literal["sdpa", "eager", "flash_attention_2", "flex_attention", "triton", "auto"]
 

@@ -11,7 +11,7 @@ tell the whole form; what is not keeps the entry's own value.
 
 from dataclasses import dataclass, field, fields, replace
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 
 
 @dataclass

@@ -8,7 +8,7 @@ No weights are loaded for it: the model's configuration says all shapes, and a t
 import logging
 from pathlib import Path
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.models.configs import load_config
 from t5suite.training.flags.adapters import adapt_by_flags
 from t5suite.training.from_arguments import pre_training_collators, tokenizer_and_model

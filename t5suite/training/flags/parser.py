@@ -20,16 +20,16 @@ from pathlib import Path
 
 from transformers import HfArgumentParser
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
+from t5suite.base.files import shipped_folder
+from t5suite.base.lookup import in_plain_words, suggestion
+from t5suite.base.yaml_files import read_json_text, read_yaml
 from t5suite.launch.script_flags import is_script
 from t5suite.launch.script_help import answer
-from t5suite.lookup import in_plain_words, suggestion
-from t5suite.shipped import shipped_folder
 from t5suite.training.flags.bounds import check_bounds
 from t5suite.training.flags.sweep_words import flags_and_files, list_items, settings_text, table_text
 from t5suite.training.processes.launcher_flags import without_launcher_flags
 from t5suite.training.sharding.process_state import keeping_process_state
-from t5suite.yaml_files import read_json_text, read_yaml
 
 # Flags that transformers 5 removed -> what serves instead.
 REMOVED_FLAGS = {

@@ -10,9 +10,9 @@ from typing import Literal
 
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
+from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import find
 from t5suite.data.objectives import OBJECTIVES
-from t5suite.errors import ConfigError
-from t5suite.lookup import find
 from t5suite.models.vocabulary import MODE_TOKENS
 from t5suite.training.flags.fine_tuning import ModelArguments, SuiteTrainingArguments
 from t5suite.training.flags.modes import ModeArguments

@@ -9,7 +9,7 @@ True
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 
 
 class PackedRows(NamedTuple):

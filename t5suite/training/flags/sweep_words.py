@@ -16,8 +16,8 @@ import functools
 import json
 import re
 
-from t5suite.errors import ConfigError
-from t5suite.yaml_files import unique
+from t5suite.base.errors import ConfigError
+from t5suite.base.yaml_files import unique
 
 ASSIGNMENT = re.compile(r"\+{0,2}([A-Za-z_][A-Za-z0-9_-]*)=")
 BOOLEAN_WORDS = ("yes", "true", "t", "y", "1", "no", "false", "f", "n", "0", "none")

@@ -19,8 +19,8 @@ from pathlib import Path
 import torch
 from transformers import TrainerCallback
 
-from t5suite.errors import ConfigError
-from t5suite.runs import write_json
+from t5suite.base.errors import ConfigError
+from t5suite.runs.directory import write_json
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import torch
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.training.plug_ins.functions import PlugIns
 
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from transformers import TrainerCallback
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 
 
 class PlugIns(NamedTuple):

@@ -24,10 +24,10 @@ from collections.abc import Callable
 
 import torch
 
+from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import suggestion
 from t5suite.data.collators import IGNORED
 from t5suite.data.module_batches import as_module_sees
-from t5suite.errors import ConfigError
-from t5suite.lookup import suggestion
 
 # What the trainer logs by itself.
 TAKEN = ("loss", "grad_norm", "learning_rate", "epoch", "step", "total_flos", "skipped_updates")

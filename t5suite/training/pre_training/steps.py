@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 from tqdm.auto import tqdm
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.models.own_models import OwnModel
-from t5suite.runs import sweep_run_id
+from t5suite.runs.directory import sweep_run_id
 from t5suite.training.callbacks import MetricsCallback
 from t5suite.training.cuda_graphs import records_graphs
 from t5suite.training.family_checks import QUICK_FLAGS

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from torch.utils.data import Dataset, Subset
 
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.blocks import BlockDataset, BlockLayout, BlocksInOrder, MixedBlocks, spread
 from t5suite.data.corpora.building import build_corpus
 from t5suite.data.corpora.store import TokenStore
@@ -26,7 +27,6 @@ from t5suite.data.streams.loader import StreamCorpus, StreamLoader, StreamSettin
 from t5suite.data.text.documents import bundled_text
 from t5suite.data.text.encoding import make_text_encoder
 from t5suite.data.text.readers import TextOptions
-from t5suite.errors import ConfigError, DataError
 from t5suite.training.pre_training.evaluation import HeldOut
 
 logger = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 
-from t5suite.errors import EXIT_IO, EXIT_PREEMPTED, Preempted
+from t5suite.base.errors import EXIT_IO, EXIT_PREEMPTED, Preempted
 from t5suite.training.processes.signals import SET_UP, StopRequests
 
 logger = logging.getLogger(__name__)

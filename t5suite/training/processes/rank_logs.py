@@ -11,7 +11,7 @@ import logging
 import os
 from pathlib import Path
 
-from t5suite.redaction import RedactingFormatter
+from t5suite.base.redaction import RedactingFormatter
 
 FOLDER = "logs"
 # Loggers that may not pass their records on to the root.

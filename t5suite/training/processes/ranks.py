@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 
 
 def check_meeting_place(environ: Mapping[str, str] = os.environ) -> None:

@@ -7,7 +7,7 @@
     ...         if agree_to_stop(ranks, stop):
     ...             save(f"checkpoint-{step}")
     ...             raise stop.preempted(step, f"checkpoint-{step}")
-    t5suite.errors.Preempted: SIGTERM: stopped after step 7; the same command goes on from checkpoint-7
+    t5suite.base.errors.Preempted: SIGTERM: stopped after step 7; the same command goes on from checkpoint-7
 
 The first signal sets a flag, the second changes nothing, the third ends the process at once with 128 + its number. What
 the first one does depends on the phase:
@@ -34,9 +34,9 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from t5suite.errors import EXIT_PREEMPTED, Preempted
-from t5suite.exit_notes import note_exit_code
-from t5suite.worker_signals import STOP_SIGNALS
+from t5suite.base.errors import EXIT_PREEMPTED, Preempted
+from t5suite.data.worker_signals import STOP_SIGNALS
+from t5suite.runs.exit_codes import note_exit_code
 
 # The third signal is that of somebody who cannot wait.
 FATAL_COUNT = 3
@@ -321,7 +321,7 @@ def agree_to_stop(ranks, stop: StopRequests) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Forked children have the handlers that were there before; those of a DataLoader: `t5suite.worker_signals`.
+# Forked children have the handlers that were there before; those of a DataLoader: `t5suite.data.worker_signals`.
 
 _forks = threading.local()
 

@@ -19,7 +19,7 @@ import re
 import sys
 from collections.abc import Mapping
 
-from t5suite.errors import EXIT_BAD_CONFIGURATION, ConfigError
+from t5suite.base.errors import EXIT_BAD_CONFIGURATION, ConfigError
 
 SWITCH = "T5SUITE_SLURM_RANKS"
 # What agents, sweeps and launchers set for what they start.

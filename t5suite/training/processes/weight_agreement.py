@@ -13,7 +13,7 @@ from collections import Counter
 
 import torch
 
-from t5suite.errors import NumericsError
+from t5suite.base.errors import NumericsError
 from t5suite.training.processes.ranks import Ranks
 
 # Elements that are summed at once, weighted by their place, in temporaries of 8 bytes each: on a CPU what its cache

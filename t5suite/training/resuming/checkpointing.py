@@ -21,10 +21,10 @@ from pathlib import Path
 import torch
 from transformers.trainer_callback import ExportableState
 
-from t5suite.errors import CheckpointError
+from t5suite.base.errors import CheckpointError
 from t5suite.models.adapters import is_adapted, save_adapter
 from t5suite.models.whole_weights import load_weights
-from t5suite.runs import read_json
+from t5suite.runs.directory import read_json
 from t5suite.tasks.task_card import write_task_card
 from t5suite.training.checkpoints import (
     STATE_FILE,

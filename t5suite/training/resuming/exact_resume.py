@@ -14,8 +14,8 @@ from pathlib import Path
 
 from transformers import TrainerCallback
 
-from t5suite.errors import Preempted
-from t5suite.runs import read_json
+from t5suite.base.errors import Preempted
+from t5suite.runs.directory import read_json
 from t5suite.training.processes.signals import agree_to_stop
 
 logger = logging.getLogger(__name__)

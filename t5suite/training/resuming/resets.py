@@ -33,10 +33,10 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import TrainerCallback, TrainerState
 from transformers.trainer_callback import ExportableState
 
-from t5suite.errors import CheckpointError, ConfigError
-from t5suite.lookup import suggestion
+from t5suite.base.errors import CheckpointError, ConfigError
+from t5suite.base.lookup import suggestion
 from t5suite.optim.learning_rates import set_rates
-from t5suite.runs import read_json, write_json
+from t5suite.runs.directory import read_json, write_json
 from t5suite.training.checkpoints import (
     MANIFEST_FILE,
     STATE_FILE,

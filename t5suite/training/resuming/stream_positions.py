@@ -15,10 +15,10 @@ from pathlib import Path
 
 from transformers import TrainerCallback
 
+from t5suite.base.errors import ChangedDataError, ConfigError
 from t5suite.data.streams.loader import StreamLoader, merge_states
-from t5suite.errors import ChangedDataError, ConfigError
-from t5suite.run_settings import allowed_names
-from t5suite.runs import write_json
+from t5suite.runs.directory import write_json
+from t5suite.runs.settings import allowed_names
 from t5suite.training.pre_training.steps import PreTrainer
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ A value that the launcher also writes when nobody asked for it ("no", 1) says no
 
 import os
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.training.sharding.deepspeed_files import read_deepspeed
 from t5suite.training.sharding.deepspeed_flags import is_given
 

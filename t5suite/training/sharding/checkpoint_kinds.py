@@ -9,7 +9,7 @@ DeepSpeed keeps a rank's moments and master weights in files of that rank, which
 
 from pathlib import Path
 
-from t5suite.errors import CheckpointError, ConfigError
+from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.training.checkpoints.manifests import read_manifest
 
 

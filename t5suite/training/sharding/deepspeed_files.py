@@ -14,10 +14,10 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-from t5suite.errors import ConfigError
-from t5suite.lookup import closest, suggestion
-from t5suite.shipped import shipped_file, shipped_folder
-from t5suite.yaml_files import read_json_text
+from t5suite.base.errors import ConfigError
+from t5suite.base.files import shipped_file, shipped_folder
+from t5suite.base.lookup import closest, suggestion
+from t5suite.base.yaml_files import read_json_text
 
 logger = logging.getLogger(__name__)
 

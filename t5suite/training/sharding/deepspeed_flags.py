@@ -14,7 +14,7 @@ its own default of no clipping, without a word.
 import logging
 import os
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.training.sharding.deepspeed_files import get_key, set_key
 
 logger = logging.getLogger(__name__)

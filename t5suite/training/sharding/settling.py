@@ -6,7 +6,7 @@
 
 import os
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.training.sharding.accelerate_settings import (
     DEEPSPEED,
     adopt_accelerate_settings,

@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable
 from pathlib import Path
 
-from t5suite.files import named_errors, whole_file
+from t5suite.base.files import named_errors, whole_file
 
 INCIDENTS_FILE = "incidents.jsonl"
 

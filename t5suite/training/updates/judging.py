@@ -10,7 +10,7 @@ import math
 
 import torch
 
-from t5suite.errors import NumericsError
+from t5suite.base.errors import NumericsError
 from t5suite.training.checkpoints import load_state, newest_verified
 from t5suite.training.resuming.resets import load_moments
 from t5suite.training.updates.incidents import Incidents

@@ -10,7 +10,7 @@ updates and judge them alike, at the same place.
 
 import torch
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.training.updates.late_checks import LateNumbers, hindrance
 
 

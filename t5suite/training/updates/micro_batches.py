@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 

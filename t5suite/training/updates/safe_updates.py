@@ -27,7 +27,7 @@ import math
 import torch
 from transformers import TrainerCallback
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.updates.judging import Judging
 from t5suite.training.updates.late_judging import LateJudging

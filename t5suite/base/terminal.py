@@ -6,7 +6,7 @@
 
 from rich.console import Console
 
-from t5suite.redaction import printable, redacted
+from t5suite.base.redaction import printable, redacted
 
 
 class Terminal(Console):

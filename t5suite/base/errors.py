@@ -11,7 +11,7 @@ import signal
 import sys
 import traceback
 
-from t5suite.redaction import printable, redacted
+from t5suite.base.redaction import printable, redacted
 
 EXIT_FINISHED = 0
 # What Python itself exits with after a traceback.

@@ -1,7 +1,9 @@
-"""Files that are there whole or not at all, and errors that say which file could not be written.
+"""Files that are written whole or not at all, errors that name the file, and the files that come with the suite.
 
 >>> with whole_file("runs/x/README.md") as temporary:
 ...     temporary.write_text(card, encoding="utf-8")
+>>> shipped_file("recipes", "mini.yaml")
+PosixPath('/home/me/t5suite/recipes/mini.yaml')
 """
 
 import contextlib
@@ -10,6 +12,9 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+
+# In a checkout they stand at its root, in the wheel inside of the package.
+FOLDERS = ("accelerate_configs", "clusters", "deepspeed_configs", "recipes", "slurm", "sweeps")
 
 
 @contextlib.contextmanager
@@ -72,3 +77,16 @@ def sync_folder(folder) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+def shipped_folder(folder: str) -> Path:
+    """The folder inside the installed package, or else at the root of the checkout."""
+    package = Path(__file__).parent.parent
+    installed = package / folder
+    return installed if installed.is_dir() else package.parent / folder
+
+
+def shipped_file(folder: str, name: str) -> Path | None:
+    """The file of that name, or None."""
+    path = shipped_folder(folder) / name
+    return path if path.is_file() else None

@@ -11,7 +11,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from t5suite.redaction import redacted
+from t5suite.base.redaction import redacted
 
 # Neither status nor diff writes the checkout's index.
 GIT = ("git", "--no-optional-locks", "-c", "diff.autoRefreshIndex=false")

@@ -19,12 +19,12 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from t5suite.errors import ConfigError, DataError
-from t5suite.files import whole_file
-from t5suite.names import check_name, refuse_links_out
-from t5suite.provenance import code_changes, git_commit, hardware, packages, versions
-from t5suite.redaction import redacted, redacted_value
-from t5suite.run_settings import (
+from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.files import whole_file
+from t5suite.base.names import check_name, refuse_links_out
+from t5suite.base.provenance import code_changes, git_commit, hardware, packages, versions
+from t5suite.base.redaction import redacted, redacted_value
+from t5suite.runs.settings import (
     EXTENDABLE_SETTINGS,
     changed_between,
     check_longer,

@@ -10,9 +10,9 @@ import enum
 import hashlib
 import json
 
-from t5suite.errors import ConfigError
-from t5suite.lookup import suggestion
-from t5suite.redaction import SHOWN, is_secret_name, redacted, redacted_value
+from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import suggestion
+from t5suite.base.redaction import SHOWN, is_secret_name, redacted, redacted_value
 
 # Settings that say where and how loudly a run goes on, but not what comes out of it.
 OPERATIONAL_SETTINGS = frozenset(

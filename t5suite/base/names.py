@@ -12,7 +12,7 @@ is joined to.
 import os
 from pathlib import Path
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 
 # Files are called `<task>.<split>.jsonl.gz`, and file systems take 255 bytes.
 MAX_NAME_BYTES = 100

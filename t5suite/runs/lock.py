@@ -3,7 +3,7 @@
     >>> with RunLock("runs/rte").acquire(run_id="3fa94c10"):
     ...     train()
     >>> RunLock("runs/rte").acquire()      # meanwhile, in another process
-    t5suite.errors.ConfigError: --output_dir runs/rte is in use by run 3fa94c10 (node7, process 4242, since ...) ...
+    ConfigError: --output_dir runs/rte is in use by run 3fa94c10 (node7, process 4242, since ...) ...
 
 The lock is the kernel's (`fcntl.lockf` on `<directory>/.lock`): it ends with its owner however that one dies, is not
 shared with forked workers, and works over NFS. The file says who the owner is. It stays behind, for to delete a file
@@ -25,7 +25,7 @@ import socket
 import time
 from pathlib import Path
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 

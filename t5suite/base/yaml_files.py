@@ -17,7 +17,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 
 # What transformers reads of a model's folder beside weights and vocabulary; each file is one table.
 MODEL_FILES = "config generation_config tokenizer_config special_tokens_map adapter_config".split()

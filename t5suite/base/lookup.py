@@ -1,10 +1,12 @@
 """A name in a table, or an error with the closest names."""
 
 import difflib
+import importlib
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
-from t5suite.errors import ConfigError
+from t5suite.base.errors import ConfigError
 
 
 def closest(name: str, names: Iterable[str], count: int = 3) -> list[str]:
@@ -58,3 +60,31 @@ def find(name: str, table: Mapping, what: str, where: str = ""):
 
 # What a flag of a kind takes, in argparse's names.
 NUMBERS = {"int": "a whole number, such as 100", "float": "a number, such as 0.001"}
+
+
+def load_object(spec: str, where: str) -> Any:
+    """What `module:Name` names, found as `import` finds the module, which runs it: for names that the user gave.
+
+    >>> load_object("collections:OrderedDict", "--data_class")
+    <class 'collections.OrderedDict'>
+
+    Args:
+      where: the flag or setting that named it, for errors.
+
+    Raises:
+      ConfigError: there is no such module, or nothing of that name in it.
+    """
+    module_name, _, name = spec.partition(":")
+    if not (module_name and name):
+        raise ConfigError(f"{where} {spec}: must be module:Name")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and not module_name.startswith(error.name):
+            raise
+        raise ConfigError(f"{where} {spec}: no module {module_name!r}; add its folder to PYTHONPATH") from None
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        names = [other for other in vars(module) if not other.startswith("_")]
+        raise ConfigError(f"{where} {spec}: {module_name} has no {name!r}; {suggestion(name, names)}") from None
