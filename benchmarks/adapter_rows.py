@@ -17,12 +17,12 @@ import random
 import re
 from pathlib import Path
 
-from t5suite.data.mini import FOLDER
-from t5suite.data.mini.documents import documents
-from t5suite.data.mini.drawing import between, pick, pick_weighted
-from t5suite.data.mini.entailment_rows import entailment
-from t5suite.data.mini.sentiment_rows import sentiment
-from t5suite.data.mini.similarity_rows import similarity
+from tools.mini_benchmark import FOLDER
+from tools.mini_benchmark.documents import documents
+from tools.mini_benchmark.drawing import between, pick, pick_weighted
+from tools.mini_benchmark.entailment_rows import entailment
+from tools.mini_benchmark.sentiment_rows import sentiment
+from tools.mini_benchmark.similarity_rows import similarity
 
 NUM_ROWS = {"train": 96_000, "val": 600}
 INFERENCES = ["it is right", "no one can say", "it is wrong"]

@@ -8,8 +8,8 @@ import itertools
 import json
 from pathlib import Path
 
-from t5suite.data.mini import documents as bundled
 from t5suite.models.loading import load_tokenizer
+from tools.mini_benchmark import documents as bundled
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 DOCUMENT_CHARACTERS = 3000  # about what a page of C4 has

@@ -15,13 +15,13 @@ from transformers import AutoTokenizer, T5Tokenizer
 
 from t5suite import cli
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.mini.documents import documents
 from t5suite.data.text.encoding import make_text_encoder
 from t5suite.data.tokenizers import training as tokenizer_training
 from t5suite.data.tokenizers.files import write_folder
 from t5suite.data.tokenizers.report import measure
 from t5suite.data.tokenizers.texts import TrainingTexts
 from t5suite.data.tokenizers.training import LONGEST_LINE, UNKNOWN_MARK, TokenizerSettings, train_files
+from tools.mini_benchmark.documents import documents
 
 TEXT = documents("validation")[:60] + ["Größe naïve café, 12 & 3.5 (zebra) “fin”"] * 3
 SIZES = {"unigram": 360, "wordpiece": 300, "bpe": 400}

@@ -7,8 +7,8 @@
 For each label the words have nearly the same frequencies, so that a bag of words does little better than guessing.
 """
 
-from t5suite.data.mini.drawing import article, chance, pick, pick_two, pick_weighted, sentence
-from t5suite.data.mini.words import DEALS, KINDS, PEOPLE, PLACES, REASONS, TIMES, TRAITS, VERBS
+from tools.mini_benchmark.drawing import article, chance, pick, pick_two, pick_weighted, sentence
+from tools.mini_benchmark.words import DEALS, KINDS, PEOPLE, PLACES, REASONS, TIMES, TRAITS, VERBS
 
 ENTAILMENT, NEUTRAL, CONTRADICTION = 0, 1, 2
 

@@ -11,8 +11,8 @@ a document of the other.
 
 import random
 
-from t5suite.data.mini import articles, stories
-from t5suite.data.mini.drawing import pick_weighted
+from tools.mini_benchmark import articles, stories
+from tools.mini_benchmark.drawing import pick_weighted
 
 SEED = 2026
 NUM_CHARACTERS = {"train": 1_500_000, "validation": 75_000}

@@ -3,8 +3,8 @@
     >>> rows("sentiment")["train"][0]
     {'sentence': 'On the whole, the garden was not perfect.', 'label': 0, 'idx': 0}
 
-    python -m t5suite.data.mini.grammar --check     do the bundled files equal what the grammar writes?
-    python -m t5suite.data.mini.grammar --write     write them anew
+    python -m tools.mini_benchmark.grammar --check     do the bundled files equal what the grammar writes?
+    python -m tools.mini_benchmark.grammar --write     write them anew
 
 What a row means never follows from which words it has, only from how they are put together:
 
@@ -22,11 +22,12 @@ import random
 import sys
 from pathlib import Path
 
-from t5suite.data.mini.documents import NUM_CHARACTERS, documents
-from t5suite.data.mini.drawing import shuffled
-from t5suite.data.mini.entailment_rows import CONTRADICTION, ENTAILMENT, NEUTRAL, entailment
-from t5suite.data.mini.sentiment_rows import sentiment
-from t5suite.data.mini.similarity_rows import similarity
+from tools.mini_benchmark import FOLDER
+from tools.mini_benchmark.documents import NUM_CHARACTERS, documents
+from tools.mini_benchmark.drawing import shuffled
+from tools.mini_benchmark.entailment_rows import CONTRADICTION, ENTAILMENT, NEUTRAL, entailment
+from tools.mini_benchmark.sentiment_rows import sentiment
+from tools.mini_benchmark.similarity_rows import similarity
 
 SEED = 2026
 NUM_ROWS = {"train": 8000, "validation": 400, "test": 200}
@@ -95,7 +96,7 @@ def read_text(path: Path):
 def main(argv=None) -> int:
     """`--check` exits with 1 where a bundled file differs from the grammar; `--write` mends that."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", type=Path, default=Path(__file__).parent, help="where the files lie")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the files lie")
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--check", action="store_true", help="compare the files with the grammar")
     action.add_argument("--write", action="store_true", help="write the files")

@@ -1,7 +1,9 @@
-"""The bundled benchmark `mini`: three small tasks, a text and a tiny model, for a lab with no network.
+"""What the bundled benchmark `mini` is made by: three small tasks, a text and a tiny model, for a lab with no network.
 
 >>> (FOLDER / "sentiment" / "train.jsonl.gz").exists()
 True
+
+`FOLDER` has the files that the package ships and `t5suite.data` reads:
 
 sentiment/ entailment/ similarity/   {train,validation,test}.jsonl.gz: the rows of `sentiment_rows` and its like
 text/                                {train,validation}.txt.gz, one document a line, for pre-training: `documents`
@@ -12,5 +14,5 @@ model/                               configuration and tokenizer of a tiny T5, w
 
 from pathlib import Path
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parents[2] / "t5suite" / "data" / "mini"
 MODEL_FOLDER = FOLDER / "model"

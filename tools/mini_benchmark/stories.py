@@ -10,8 +10,8 @@ what one that knows single words cannot. All words are pieces of the bundled tok
 
 from dataclasses import dataclass, field
 
-from t5suite.data.mini.drawing import article, between, chance, listed, pick, pick_two, sentence, shuffled, some
-from t5suite.data.mini.words import KINDS, PEOPLE, PLACES, TRAITS
+from tools.mini_benchmark.drawing import article, between, chance, listed, pick, pick_two, sentence, shuffled, some
+from tools.mini_benchmark.words import KINDS, PEOPLE, PLACES, TRAITS
 
 ROLES = [usual for usual, _ in PEOPLE]
 WHERE = [usual for usual, _ in PLACES] + ["in the garden", "near the pool", "in the lobby", "on the stage"]

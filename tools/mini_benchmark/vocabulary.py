@@ -3,7 +3,7 @@
     >>> AutoTokenizer.from_pretrained(MODEL_FOLDER).tokenize("sentiment sentence: The soup was not bad.")
     ['▁sentiment', '▁sentence', ':', '▁The', '▁soup', '▁was', '▁not', '▁bad', '.']
 
-    python -m t5suite.data.mini.vocabulary --write
+    python -m tools.mini_benchmark.vocabulary --write
 
 A unigram model (arXiv:1804.10959) is trained by sentencepiece on the benchmark's own text, on one thread, so that
 the same version of the library writes the same pieces. Every printable ASCII character is a piece too: free English
@@ -17,7 +17,7 @@ import string
 import sys
 from pathlib import Path
 
-from t5suite.data.mini import MODEL_FOLDER, grammar
+from tools.mini_benchmark import MODEL_FOLDER, grammar
 
 PREFIXES = ["sentiment sentence:", "entailment premise:", "hypothesis:", "similarity sentence1:", "sentence2:"]
 LABELS = ["negative", "positive", "entailment", "neutral", "contradiction"]

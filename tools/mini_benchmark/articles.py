@@ -10,7 +10,7 @@ tokenizer.
 
 import itertools
 
-from t5suite.data.mini.drawing import (
+from tools.mini_benchmark.drawing import (
     article,
     between,
     chance,
@@ -22,9 +22,9 @@ from t5suite.data.mini.drawing import (
     shuffled,
     some,
 )
-from t5suite.data.mini.sentiment_rows import sentiment
-from t5suite.data.mini.stories import ROLES, WHERE, pronouns_of
-from t5suite.data.mini.words import BAD, GOOD, KINDS, TRAITS
+from tools.mini_benchmark.sentiment_rows import sentiment
+from tools.mini_benchmark.stories import ROLES, WHERE, pronouns_of
+from tools.mini_benchmark.words import BAD, GOOD, KINDS, TRAITS
 
 HOUSES = ["hotel", "inn", "shop", "house", "store"]
 ROOMS = ["garden", "pool", "lobby", "room", "bed", "view", "menu", "breakfast", "stage", "concert"]

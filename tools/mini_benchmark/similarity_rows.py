@@ -9,8 +9,8 @@
 How many words two sentences share says nothing about how many roles agree.
 """
 
-from t5suite.data.mini.drawing import chance, pick_two, sentence, shuffled
-from t5suite.data.mini.words import PEOPLE, VERBS
+from tools.mini_benchmark.drawing import chance, pick_two, sentence, shuffled
+from tools.mini_benchmark.words import PEOPLE, VERBS
 
 # One concept a line, in two words. Every phrase of a role begins alike, so that function words tell nothing.
 ROLES = {

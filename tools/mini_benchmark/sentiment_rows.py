@@ -6,8 +6,8 @@
 For each label the words have nearly the same frequencies, so that a bag of words does little better than guessing.
 """
 
-from t5suite.data.mini.drawing import chance, pick, pick_two, sentence
-from t5suite.data.mini.words import BAD, DEGREES, GOOD, JUDGES, NEGATIONS, OPENERS, THINGS
+from tools.mini_benchmark.drawing import chance, pick, pick_two, sentence
+from tools.mini_benchmark.words import BAD, DEGREES, GOOD, JUDGES, NEGATIONS, OPENERS, THINGS
 
 # Below a half, so that the words alone say a little: without that hint a small model takes ten times as long to learn.
 NEGATED = 0.3
