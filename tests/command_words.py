@@ -19,7 +19,7 @@ from t5suite.optim.optimizers import OPTIMIZERS
 from t5suite.optim.schedules import SCHEDULES
 
 ROOT = Path(__file__).parent.parent
-SCRIPTS = json.loads((ROOT / "t5suite/launch/script_flags.json").read_text())["scripts"]
+SCRIPTS = json.loads((ROOT / "t5suite/base/script_flags.json").read_text())["scripts"]
 SUB_COMMANDS = _parser().flags_of
 OPERATORS = {"|", "||", "&&", ";", ">", ">>", "<", "&"}
 # Folders of the checkout: what a page names in them must be there.

@@ -6,7 +6,7 @@ import sys
 from absl.testing import absltest, parameterized
 
 from t5suite.base.errors import ConfigError
-from t5suite.launch.script_flags import flag_table, flags_of, is_script, value_problem
+from t5suite.base.script_flags import flag_table, flags_of, is_script, value_problem
 from t5suite.training.flags.parser import SuiteArgumentParser, parse_arguments
 from t5suite.training.flags.table import SCRIPTS, first_sentence, make_table
 
@@ -54,7 +54,7 @@ class TableTest(parameterized.TestCase):
             flags_of("pretrain.py")
 
     def test_it_is_read_without_torch(self):
-        code = "import sys; from t5suite.launch.script_flags import flags_of; flags_of('fine_tune_t5'); assert 'torch' not in sys.modules"
+        code = "import sys; from t5suite.base.script_flags import flags_of; flags_of('fine_tune_t5'); assert 'torch' not in sys.modules"
         subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
     @parameterized.parameters(

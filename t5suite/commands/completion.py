@@ -91,8 +91,8 @@ def closed_values() -> dict[str, list[str]]:
     >>> closed_values()["dataset_name"][:3]
     ['all', 'ax', 'axb']
     """
+    from t5suite.base.script_flags import flag_table
     from t5suite.commands.export import FORMATS
-    from t5suite.launch.script_flags import flag_table
     from t5suite.launch.slurm import KINDS
     from t5suite.models.presets import PRESETS
 

@@ -3,7 +3,7 @@
     source <(t5suite completion bash --script fine_tune_t5)
     python fine_tune_t5.py --optimi<TAB> ada<TAB>                # --optimizer adafactor
 
-A parser is made from the table of flags (`t5suite.launch.script_flags`), so that no torch is loaded, and shtab makes
+A parser is made from the table of flags (`t5suite.base.script_flags`), so that no torch is loaded, and shtab makes
 the script of it. In bash the launchers' own completion begins anew at the script's name; where no script of ours
 stands, they complete file names. zsh's `_python` does so by itself.
 """

@@ -12,8 +12,8 @@ import shutil
 import textwrap
 
 from t5suite.base.errors import discard_output
+from t5suite.base.script_flags import flags_of
 from t5suite.launch.flag_themes import REST, THEMES, text_of, theme_of
-from t5suite.launch.script_flags import flags_of
 from t5suite.launch.versions import versions_text
 
 QUESTIONS = ("-h", "--help", "--help_all", "--help-all", "--version")

@@ -23,8 +23,8 @@ from transformers import HfArgumentParser
 from t5suite.base.errors import ConfigError
 from t5suite.base.files import shipped_folder
 from t5suite.base.lookup import in_plain_words, suggestion
+from t5suite.base.script_flags import is_script
 from t5suite.base.yaml_files import read_json_text, read_yaml
-from t5suite.launch.script_flags import is_script
 from t5suite.launch.script_help import answer
 from t5suite.training.flags.bounds import check_bounds
 from t5suite.training.flags.sweep_words import flags_and_files, list_items, settings_text, table_text

@@ -1,4 +1,4 @@
-"""Writes the table of all flags that programs without torch read (`t5suite.launch.script_flags`).
+"""Writes the table of all flags that programs without torch read (`t5suite.base.script_flags`).
 
     python -m t5suite.training.flags.table          # after a change of the argument dataclasses or of transformers
 
@@ -12,7 +12,7 @@ import re
 import types
 import typing
 
-from t5suite.launch.script_flags import TABLE_FILE
+from t5suite.base.script_flags import TABLE_FILE
 from t5suite.optim.optimizers import OPTIMIZERS
 from t5suite.optim.schedules import SCHEDULES
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS
