@@ -19,20 +19,18 @@ if __name__ == "__main__":
 
     # Before the imports that take seconds: from here on a request to stop ends the process with 75.
     # A launcher that dies takes this process along in the same way. Tasks of one srun are ranks of one run.
-    from t5suite.training.processes.launchers import stop_with_launchers
+    from t5suite.training.processes.launchers import join_srun, stop_with_launchers
     from t5suite.training.processes.signals import catch_signals
-    from t5suite.training.processes.slurm_ranks import join_srun
 
     catch_signals()
     stop_with_launchers()
     join_srun()
     gc.disable()  # nothing that is imported is garbage: looking for it took a fifth of the imports' time
 
-from t5suite.base.errors import run_command
+from t5suite.base.errors import note_exit_code, run_command
 from t5suite.base.garbage import look_past_imports
 from t5suite.models.loading import describe
 from t5suite.runs.directory import open_run
-from t5suite.runs.exit_codes import note_exit_code
 from t5suite.runs.settings import public_settings
 from t5suite.tracking import reports
 from t5suite.tracking.pre_training_dry_runs import print_dry_run

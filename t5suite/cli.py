@@ -33,7 +33,7 @@ from t5suite.commands import (
     tokenizer,
 )
 from t5suite.launch.script_help import values_of
-from t5suite.training.processes.launcher_flags import without_launcher_flags
+from t5suite.training.processes.launchers import without_launcher_flags
 
 # With more flags than these, the usage line is a paragraph that nobody reads.
 MANY_FLAGS = 6

@@ -19,7 +19,7 @@ import torch
 from guarded_trainer import at_steps, given_in, incidents, limit_rows, losses, make
 
 from t5suite.training.processes.ranks import Ranks
-from t5suite.training.processes.weight_agreement import weights_digest
+from t5suite.training.processes.weight_check import weights_digest
 from t5suite.training.updates.votes import UpdateVote
 
 SECONDS = 60
@@ -40,7 +40,7 @@ def report(trainer) -> dict:
 
 def weights_digest_of(weights):
     """The digest of a recorder's weights."""
-    from t5suite.training.processes.weight_agreement import digest_tensors
+    from t5suite.training.processes.weight_check import digest_tensors
 
     return digest_tensors(list(weights.values()))
 

@@ -21,8 +21,8 @@ from deepspeed.runtime.config import DeepSpeedConfig
 from t5suite.base.files import shipped_file, shipped_folder
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.flags.parser import changed_settings
-from t5suite.training.sharding import deepspeed_flags
-from t5suite.training.sharding.deepspeed_files import NAMES
+from t5suite.training.sharding import deepspeed
+from t5suite.training.sharding.deepspeed import NAMES
 
 
 def make_arguments(**settings) -> SuiteTrainingArguments:
@@ -35,7 +35,7 @@ def deepspeed_file(name: str) -> dict:
     if name.endswith("nvme"):
         overrides = ",".join(f"zero_optimization.offload_{part}.nvme_path={scratch}" for part in ("optimizer", "param"))
     sizes = {"per_device_train_batch_size": 5, "gradient_accumulation_steps": 2, "max_grad_norm": 0.75, "bf16": True}
-    with mock.patch.object(deepspeed_flags, "check_async_io"):
+    with mock.patch.object(deepspeed, "check_async_io"):
         args = make_arguments(deepspeed=name, deepspeed_overrides=overrides, **sizes)
         state = dict(PartialState._shared_state)
         changed = changed_settings([args])
@@ -93,7 +93,7 @@ def main():
     argparse.ArgumentParser(description=__doc__).parse_args()
     names = sorted(path.name for path in shipped_folder("accelerate_configs").glob("*.yaml"))
     # DeepSpeed's communication would be built first on a machine that has not done so, which takes minutes.
-    with mock.patch("t5suite.training.sharding.settling.start_deepspeed"):
+    with mock.patch("t5suite.training.sharding.settings.start_deepspeed"):
         found = {name: deepspeed_file(name) for name in NAMES}
         found |= {name: accelerate_file(name) for name in names}
     print(json.dumps(found))

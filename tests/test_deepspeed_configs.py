@@ -23,18 +23,23 @@ from t5suite.training.checkpoints.manifests import Manifest, write_manifest
 from t5suite.training.fine_tuning import add_callbacks
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.optimization import check_parallelism
-from t5suite.training.sharding.accelerate_settings import adopt_accelerate_settings, deepspeed_of_environment
 from t5suite.training.sharding.checkpoint_kinds import check_kind
-from t5suite.training.sharding.deepspeed_files import (
+from t5suite.training.sharding.deepspeed import (
     NAMES,
     TOP_KEYS,
+    agree,
     check_keys,
+    check_train_batch_size,
     get_key,
     read_deepspeed,
 )
-from t5suite.training.sharding.deepspeed_flags import agree, check_train_batch_size
 from t5suite.training.sharding.process_state import prepare_for_deepspeed
-from t5suite.training.sharding.settling import begin_sharding, settle_sharding
+from t5suite.training.sharding.settings import (
+    adopt_accelerate_settings,
+    begin_sharding,
+    deepspeed_of_environment,
+    resolve_sharding,
+)
 
 DEEPSPEED_FILES = sorted(path.name for path in shipped_folder("deepspeed_configs").glob("*.json"))
 ACCELERATE_FILES = sorted(path.name for path in shipped_folder("accelerate_configs").glob("*.yaml"))
@@ -210,7 +215,7 @@ class FlagsTest(parameterized.TestCase):
             overrides = ",".join(f"{OFFLOAD.format(part)}={json.dumps(place)}" for part, place in pairs)
             config, source = read_deepspeed("zero3_nvme", overrides)
             if right:
-                with mock.patch("t5suite.training.sharding.deepspeed_flags.check_async_io"):
+                with mock.patch("t5suite.training.sharding.deepspeed.check_async_io"):
                     agree(config, source, Flags())
             else:
                 with self.assertRaisesRegex(ConfigError, r"nvme_path is .*--deepspeed_overrides zero_optimization"):
@@ -220,7 +225,7 @@ class FlagsTest(parameterized.TestCase):
     def test_deepspeed_begins_before_the_model_on_any_number_of_ranks_unless_the_batch_is_wrong(self, world_size):
         args = Flags(per_device_train_batch_size=4, deepspeed=config_of(train_batch_size=4 * world_size))
         args.world_size, args.deepspeed_source, args.fsdp_plugin_args = world_size, "ds.json", None
-        with mock.patch("t5suite.training.sharding.settling.start_deepspeed") as start:
+        with mock.patch("t5suite.training.sharding.settings.start_deepspeed") as start:
             begin_sharding(args)
             start.assert_called_once_with()
             args.deepspeed = config_of(train_batch_size=32)
@@ -261,11 +266,11 @@ class RefusalsTest(parameterized.TestCase):
     @parameterized.parameters({"clip_grad_value": 1.0}, {"fsdp": True})
     def test_flags_that_deepspeed_excludes_are_refused_by_both_names(self, **flags):
         (flag,) = flags
-        with mock.patch("t5suite.training.sharding.settling.prepare_for_deepspeed"):
+        with mock.patch("t5suite.training.sharding.settings.prepare_for_deepspeed"):
             with self.assertRaisesRegex(ConfigError, rf"--{flag} .*zero_stage2_config\.json"):
-                settle_sharding(Flags(deepspeed="zero2", **flags))
+                resolve_sharding(Flags(deepspeed="zero2", **flags))
             with self.assertRaisesRegex(ConfigError, "--deepspeed_overrides .* there is no --deepspeed"):
-                settle_sharding(Flags(deepspeed_overrides="gradient_clipping=1"))
+                resolve_sharding(Flags(deepspeed_overrides="gradient_clipping=1"))
 
     @parameterized.parameters(
         ({}, {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}),

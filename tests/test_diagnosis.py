@@ -24,7 +24,7 @@ from t5suite.runs.directory import open_run
 from t5suite.training.monitoring import chatter, progress
 from t5suite.training.monitoring.profiling import ProfileCallback, narrow, parse_steps
 from t5suite.training.monitoring.progress import Progress, show_progress, shows_bars
-from t5suite.training.processes.rank_logs import RankLog, attached, logging_to
+from t5suite.training.processes.ranks import RankLog, attached, logging_to
 
 SECRET = "hf_" + "a1B2" * 8
 

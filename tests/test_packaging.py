@@ -32,7 +32,7 @@ from t5suite.optim.libraries import check_library
 from t5suite.tracking.identity import Identity
 from t5suite.tracking.trackers import TRACKERS
 from t5suite.training.monitoring.energy import nvml_counters
-from t5suite.training.sharding.deepspeed_files import closed_sections
+from t5suite.training.sharding.deepspeed import closed_sections
 
 ROOT = Path(__file__).parent.parent
 SETUP = tomllib.loads((ROOT / "pyproject.toml").read_text())

@@ -17,7 +17,7 @@ from absl.testing import absltest, parameterized
 from write_guard import ForbiddenAct, WriteGuard, tree
 
 from t5suite.base.errors import ConfigError, DataError, UserError
-from t5suite.base.names import MAX_NAME_BYTES, check_name, path_inside, refuse_links_out
+from t5suite.base.lookup import MAX_NAME_BYTES, check_name, path_inside, refuse_links_out
 from t5suite.data.corpora.store import TokenStore
 from t5suite.data.jsonl import write_jsonl
 from t5suite.data.mirror import mirror_split

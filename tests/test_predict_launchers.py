@@ -20,7 +20,7 @@ from t5suite import cli
 from t5suite.base.errors import ConfigError
 from t5suite.data.jsonl import read_jsonl
 from t5suite.inference.loading import ModelSource, check_accelerate_settings, join_processes
-from t5suite.training.processes.launcher_flags import without_launcher_flags
+from t5suite.training.processes.launchers import without_launcher_flags
 
 ROOT = Path(__file__).parent.parent
 SCRIPTS = Path(sys.executable).parent

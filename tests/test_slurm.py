@@ -16,11 +16,10 @@ from unittest import mock
 from absl.testing import absltest, parameterized
 
 from t5suite import cli
-from t5suite.base.errors import ConfigError
+from t5suite.base.errors import ConfigError, note_exit_code, noted_codes
 from t5suite.launch import slurm
 from t5suite.launch.requeueing import Job, decide, job_id_of, read_job
-from t5suite.runs.exit_codes import note_exit_code, noted_codes
-from t5suite.training.processes.slurm_ranks import first_host, join_srun, ranks_of_srun, tasks_per_node
+from t5suite.training.processes.launchers import first_host, join_srun, ranks_of_srun, tasks_per_node
 
 ROOT = Path(__file__).parent.parent
 WORDS = {
@@ -410,7 +409,7 @@ class ExitNotesTest(parameterized.TestCase):
         path.touch()
         for code in (0, 75):
             done = self.noting(
-                path, f"import sys; from t5suite.runs.exit_codes import note_exit_code as n; sys.exit(n({code}))"
+                path, f"import sys; from t5suite.base.errors import note_exit_code as n; sys.exit(n({code}))"
             )
             self.assertEqual(done.returncode, code, done.stderr)
         self.assertEqual(noted_codes(str(path)), [0, 75])
@@ -430,7 +429,7 @@ class ExitNotesTest(parameterized.TestCase):
 
     def test_no_file_is_made_where_there_is_none(self):
         path = Path(tempfile.mkdtemp()) / "codes"
-        self.noting(path, "from t5suite.runs.exit_codes import note_exit_code; note_exit_code(75)")
+        self.noting(path, "from t5suite.base.errors import note_exit_code; note_exit_code(75)")
         self.assertFalse(path.exists())
         self.assertEqual(noted_codes(str(path)), [])
         self.assertEqual(note_exit_code(65), 65)

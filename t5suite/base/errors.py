@@ -2,14 +2,19 @@
 
     >>> raise DataError("train.jsonl:12: label 7 is not in 0..1 (negative, positive)")
 
-A command shows the message without a traceback and exits with the error's code (`run_command`).
+A command shows the message without a traceback and exits with the error's code (`run_command`). torchrun, accelerate
+and deepspeed end with 1 whatever their workers ended with, so a batch script names a file in T5SUITE_EXIT_CODES and
+asks afterwards (`noted_codes`): were the workers stopped (75: the job goes on when it is started again), or is
+something wrong that will be wrong again (65, 78)?
 """
 
+import contextlib
 import errno
 import os
 import signal
 import sys
 import traceback
+from pathlib import Path
 
 from t5suite.base.redaction import printable, redacted
 
@@ -128,3 +133,31 @@ def os_error_text(error: OSError) -> str:
 def discard_output() -> None:
     """The reader has gone (`t5suite tasks | head -1`): what is still buffered must not fail at the program's end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+VARIABLE = "T5SUITE_EXIT_CODES"
+
+
+def note_exit_code(code: int) -> int:
+    """Adds the code to the file that the environment names, if it is there, and returns it.
+
+    A worker on another node does not find the file; those beside the batch script are enough, for ranks end alike.
+    """
+    path = os.environ.get(VARIABLE)
+    if path:
+        with contextlib.suppress(OSError):
+            file = os.open(path, os.O_WRONLY | os.O_APPEND)
+            try:
+                os.write(file, f"{code}\n".encode())
+            finally:
+                os.close(file)
+    return code
+
+
+def noted_codes(path: str | None) -> list[int]:
+    """The codes in the file, in the order in which workers ended; none where there is no file."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").split() if path else []
+    except OSError:
+        return []
+    return [int(line) for line in lines if line.isdecimal()]

@@ -85,8 +85,8 @@ def predict(arguments) -> None:
         task = _checked_task(arguments)
         if not arguments.interactive:
             _check_files(arguments, task)
+    from t5suite.training.processes.launchers import join_srun
     from t5suite.training.processes.signals import catching_signals
-    from t5suite.training.processes.slurm_ranks import join_srun
 
     join_srun()
     with contextlib.nullcontext() if arguments.interactive else catching_signals():

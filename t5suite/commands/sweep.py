@@ -13,7 +13,7 @@ from pathlib import Path
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.files import shipped_folder
-from t5suite.base.names import MAX_NAME_BYTES
+from t5suite.base.lookup import MAX_NAME_BYTES
 from t5suite.commands.shared import add_json_flag, note, print_json
 from t5suite.constants import DATASET_VALS
 from t5suite.launch.sweep_checks import check_sweep, script_of

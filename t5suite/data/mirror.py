@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError
-from t5suite.base.names import path_inside
+from t5suite.base.lookup import path_inside
 from t5suite.data.jsonl import write_jsonl
 from t5suite.data.sources import DataOptions, load_hub
 from t5suite.tasks.registry import Task

@@ -28,9 +28,9 @@ from t5suite.models.placement import check_alone, place_model
 from t5suite.models.vocabulary import ensure_padding
 from t5suite.tasks.registry import Lengths
 from t5suite.training.processes.ranks import Ranks, check_meeting_place
-from t5suite.training.sharding.accelerate_settings import DEEPSPEED, FSDP, PRECISION, is_set
-from t5suite.training.sharding.deepspeed_files import read_deepspeed
+from t5suite.training.sharding.deepspeed import read_deepspeed
 from t5suite.training.sharding.process_state import prepare_for_deepspeed, start_deepspeed
+from t5suite.training.sharding.settings import DEEPSPEED, FSDP, PRECISION, is_set
 
 logger = logging.getLogger(__name__)
 

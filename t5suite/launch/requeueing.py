@@ -14,8 +14,7 @@ import subprocess
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from t5suite.base.errors import EXIT_FINISHED, EXIT_PREEMPTED, ConfigError
-from t5suite.runs.exit_codes import VARIABLE, noted_codes
+from t5suite.base.errors import EXIT_FINISHED, EXIT_PREEMPTED, VARIABLE, ConfigError, noted_codes
 
 MAX_REQUEUES = 50
 # 128 + SIGTERM: a program that knows no better way to stop.

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.files import whole_file
-from t5suite.base.names import check_name, refuse_links_out
+from t5suite.base.lookup import check_name, refuse_links_out
 from t5suite.base.provenance import code_changes, git_commit, hardware, packages, versions
 from t5suite.base.redaction import redacted, redacted_value
 from t5suite.runs.settings import (

@@ -6,14 +6,14 @@
 
 A task file is `{benchmark: {task: entry}}` in YAML, or a Python file that defines `DATASET_VALS`; the Python file is
 run, so give only files that you trust. Benchmarks, tasks and splits give folders and files their names, so none may
-leave its folder (`t5suite.base.names`). An entry that cannot work, or redefines a shipped task, is refused when used.
+leave its folder (`t5suite.base.lookup`). An entry that cannot work, or redefines a shipped task, is refused when used.
 """
 
 import runpy
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError
-from t5suite.base.names import check_name
+from t5suite.base.lookup import check_name
 from t5suite.base.yaml_files import YamlFile, read_yaml
 from t5suite.constants import DATASET_VALS
 from t5suite.tasks.entries import Refused, check_entry

@@ -29,9 +29,8 @@ from t5suite.training.monitoring.chatter import hush
 from t5suite.training.monitoring.energy import metered
 from t5suite.training.monitoring.progress import settle_bars
 from t5suite.training.plug_ins.functions import NO_PLUG_INS, PlugIns
-from t5suite.training.processes.lifelines import watching_ranks
-from t5suite.training.processes.rank_logs import RankLog, attached, logging_to
-from t5suite.training.processes.ranks import Ranks
+from t5suite.training.processes.lost_ranks import watching_ranks
+from t5suite.training.processes.ranks import RankLog, Ranks, attached, logging_to
 from t5suite.training.processes.signals import stop_requests
 
 logger = logging.getLogger(__name__)

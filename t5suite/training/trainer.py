@@ -39,12 +39,12 @@ from t5suite.training.optimization import (
     sets_its_own_rates,
 )
 from t5suite.training.plug_ins.metrics import Measuring
-from t5suite.training.processes.weight_agreement import holds_parts
+from t5suite.training.processes.weight_check import holds_parts
 from t5suite.training.resuming.checkpointing import Checkpointing
 from t5suite.training.resuming.exact_resume import ExactResume
 from t5suite.training.resuming.resets import Position, examples_before
-from t5suite.training.sharding.accelerate_settings import FSDP, is_set
 from t5suite.training.sharding.process_state import making_accelerator, shared_embeddings_together
+from t5suite.training.sharding.settings import FSDP, is_set
 from t5suite.training.updates.kept_parts import QuickSteps
 from t5suite.training.updates.safe_updates import SafeUpdates
 

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError
-from t5suite.base.lookup import find, suggestion
-from t5suite.base.names import check_name
+from t5suite.base.lookup import check_name, find, suggestion
 from t5suite.constants import DATASET_VALS
 from t5suite.data.formats.data_formats import ALPACA_COLUMNS, ALPACA_ENTRY
 from t5suite.data.formats.dialogues import ANSWERABILITY_FILES, CHIT_CHAT_FILES, DialogueSettings, dialogue_rows

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError
-from t5suite.base.names import check_name
+from t5suite.base.lookup import check_name
 from t5suite.data.formats.rows import Columns, RowSource
 from t5suite.data.formats.sources import HeldOutRows
 from t5suite.tasks.entries import check_entry

@@ -17,8 +17,8 @@ from t5suite.models.adapters.kinds import FLAGS, check_flags
 from t5suite.models.configs import load_config
 from t5suite.models.quantization import is_quantized
 from t5suite.optim.settings import parse_settings, read_value
-from t5suite.training.sharding.accelerate_settings import FSDP, is_set
-from t5suite.training.sharding.deepspeed_files import get_key
+from t5suite.training.sharding.deepspeed import get_key
+from t5suite.training.sharding.settings import FSDP, is_set
 
 logger = logging.getLogger(__name__)
 

@@ -33,7 +33,7 @@ from t5suite.training.flags.tracking import TrackingArguments
 from t5suite.training.optimization import check_schedule, resolve_names
 from t5suite.training.processes.ranks import check_meeting_place
 from t5suite.training.resuming.resets import parse_reset
-from t5suite.training.sharding.settling import begin_sharding, settle_sharding
+from t5suite.training.sharding.settings import begin_sharding, resolve_sharding
 
 AttentionKernel = Literal["sdpa", "eager", "flash_attention_2", "flex_attention", "triton", "auto"]
 
@@ -432,7 +432,7 @@ class SuiteTrainingArguments(TrackingArguments, CompileArguments, Seq2SeqTrainin
         for file in (self.fsdp_config, self.accelerator_config):
             if isinstance(file, str) and os.path.isfile(file):
                 read_json_text(Path(file).read_bytes(), Path(file))
-        settle_sharding(self)
+        resolve_sharding(self)
         try:
             super().__post_init__()
         except (ValueError, ImportError) as error:

@@ -28,7 +28,7 @@ from t5suite.base.yaml_files import read_json_text, read_yaml
 from t5suite.launch.script_help import answer
 from t5suite.training.flags.bounds import check_bounds
 from t5suite.training.flags.sweep_words import flags_and_files, list_items, settings_text, table_text
-from t5suite.training.processes.launcher_flags import without_launcher_flags
+from t5suite.training.processes.launchers import without_launcher_flags
 from t5suite.training.sharding.process_state import keeping_process_state
 
 # Flags that transformers 5 removed -> what serves instead.

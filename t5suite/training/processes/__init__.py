@@ -1,1 +1,1 @@
-"""The ranks of a run as processes: what they agree on, their signals, their losses."""
+"""The processes of a run: ranks that agree, launchers, signals, lost ranks, weights that differ."""

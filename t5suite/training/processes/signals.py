@@ -34,9 +34,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from t5suite.base.errors import EXIT_PREEMPTED, Preempted
+from t5suite.base.errors import EXIT_PREEMPTED, Preempted, note_exit_code
 from t5suite.data.worker_signals import STOP_SIGNALS
-from t5suite.runs.exit_codes import note_exit_code
 
 # The third signal is that of somebody who cannot wait.
 FATAL_COUNT = 3

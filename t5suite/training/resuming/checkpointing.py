@@ -45,7 +45,7 @@ from t5suite.training.checkpoints.manifests import files_below
 from t5suite.training.hub_uploads import HubUploads
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.signals import stop_requests
-from t5suite.training.processes.weight_agreement import check_agreement, check_weights
+from t5suite.training.processes.weight_check import check_agreement, check_weights
 from t5suite.training.resuming.exact_resume import PROGRESS_FILE, RANK_FILE
 from t5suite.training.resuming.resets import write_position
 from t5suite.training.sharding.fsdp_state import state_in_pieces, whole_state

@@ -70,7 +70,7 @@ class Watcher:
         self.lines = dict(lines)
         self.stop = stop
         self._wake, self._woken = socket.socketpair()
-        self._thread = threading.Thread(target=self._watch, name="lifelines", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="lost ranks", daemon=True)
         _open.add(self)
 
     def start(self) -> None:

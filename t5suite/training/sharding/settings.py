@@ -1,9 +1,7 @@
-"""What `accelerate launch` and `accelerate config` said, as our flags would say it.
+"""The flags of sharded training, made consistent before and after Hugging Face's training arguments look at them.
 
-    >>> os.environ["ACCELERATE_MIXED_PRECISION"] = "bf16"
-    >>> adopt_accelerate_settings(args)
-    >>> args.bf16
-    True
+    >>> resolve_sharding(args)      # before: one DeepSpeed configuration or None, whoever gave it
+    >>> begin_sharding(args)        # after: ranks are known
 
 `accelerate launch` passes its configuration file and its flags on in variables of the environment. The stock trainer
 takes some of them in silence (the precision becomes a default that no flag shows), passes over others (accumulation)
@@ -14,8 +12,64 @@ A value that the launcher also writes when nobody asked for it ("no", 1) says no
 import os
 
 from t5suite.base.errors import ConfigError
-from t5suite.training.sharding.deepspeed_files import read_deepspeed
-from t5suite.training.sharding.deepspeed_flags import is_given
+from t5suite.training.sharding.deepspeed import (
+    agree,
+    check_keys,
+    check_train_batch_size,
+    is_given,
+    parse_overrides,
+    read_deepspeed,
+    set_key,
+)
+from t5suite.training.sharding.process_state import prepare_for_deepspeed, start_deepspeed
+
+
+def resolve_sharding(args) -> None:
+    """`--deepspeed` becomes the configuration itself, wherever it came from; flags take over what it alone says.
+
+    Raises:
+      ConfigError: two sources contradict each other; both are named.
+    """
+    if str(args.fsdp).lower() in ("true", "false", ""):
+        args.fsdp = str(args.fsdp).lower() == "true" or None
+    adopt_accelerate_settings(args)
+    if args.use_cpu:
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # which DeepSpeed reads when it is imported
+    if args.deepspeed or is_set(DEEPSPEED):
+        prepare_for_deepspeed()
+    found = deepspeed_of_environment(args.deepspeed)
+    if found:
+        config, source = found
+        for path, value in parse_overrides(args.deepspeed_overrides).items() if args.deepspeed_overrides else ():
+            set_key(config, path, value)
+        check_keys(config, source)
+    elif args.deepspeed:
+        config, source = read_deepspeed(args.deepspeed, args.deepspeed_overrides)
+    elif args.deepspeed_overrides:
+        raise ConfigError(f"--deepspeed_overrides {args.deepspeed_overrides}: there is no --deepspeed to change")
+    else:
+        return
+    if args.fsdp:
+        raise ConfigError(f"--fsdp and {source} exclude each other; leave one of them out")
+    if args.clip_grad_value is not None:
+        raise ConfigError(f"--clip_grad_value has no hold on DeepSpeed's gradients ({source}); use --max_grad_norm")
+    agree(config, source, args)
+    args.deepspeed, args.deepspeed_overrides, args.deepspeed_source = config, None, source
+
+
+def begin_sharding(args) -> None:
+    """DeepSpeed learns of the ranks before a model is made.
+
+    Raises:
+      ConfigError: the file's whole batch is another than the flags'; or FSDP's first version is asked for.
+    """
+    if (args.fsdp_plugin_args or {}).get("fsdp_version", 2) != 2:
+        raise ConfigError("--fsdp_config: only version 2 is supported (FSDP2); leave its version out")
+    if not args.deepspeed:
+        return
+    check_train_batch_size(args.deepspeed, args.deepspeed_source, args)
+    start_deepspeed()
+
 
 PRECISION = "ACCELERATE_MIXED_PRECISION"
 ACCUMULATION = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"

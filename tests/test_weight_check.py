@@ -6,9 +6,9 @@ import torch
 from absl.testing import absltest, parameterized
 
 from t5suite.base.errors import NumericsError
-from t5suite.training.processes import weight_agreement
+from t5suite.training.processes import weight_check
 from t5suite.training.processes.ranks import Ranks
-from t5suite.training.processes.weight_agreement import (
+from t5suite.training.processes.weight_check import (
     check_agreement,
     check_weights,
     digest_tensors,
@@ -29,10 +29,10 @@ def reference_digest(values):
     """By the definition, with Python's integers."""
     total = 0
     for tensor in values:
-        bits = tensor.contiguous().view(-1).view(weight_agreement.BITS[tensor.element_size()]).tolist()
-        for start in range(0, len(bits), weight_agreement.CPU_CHUNK):
-            part = sum(b * (2 * i + 1) for i, b in enumerate(bits[start : start + weight_agreement.CPU_CHUNK]))
-            total = (total * weight_agreement.FACTOR + part) % (1 << 64)
+        bits = tensor.contiguous().view(-1).view(weight_check.BITS[tensor.element_size()]).tolist()
+        for start in range(0, len(bits), weight_check.CPU_CHUNK):
+            part = sum(b * (2 * i + 1) for i, b in enumerate(bits[start : start + weight_check.CPU_CHUNK]))
+            total = (total * weight_check.FACTOR + part) % (1 << 64)
     return total - (1 << 64) if total >= 1 << 63 else total
 
 
@@ -49,7 +49,7 @@ class DigestTest(parameterized.TestCase):
         self.assertEqual(digest_tensors(tensors(dtype)), reference_digest(tensors(dtype)))
 
     def test_tensors_longer_than_a_chunk(self):
-        long = [torch.randn(weight_agreement.CPU_CHUNK + 5)]
+        long = [torch.randn(weight_check.CPU_CHUNK + 5)]
         self.assertEqual(digest_tensors(long), reference_digest(long))
 
     @parameterized.parameters(*TYPES)

@@ -1,4 +1,4 @@
-"""Three ranks of which one ends somehow: prints `{mode: [[exit codes], seconds]}`, for tests/test_lifelines.py."""
+"""Three ranks of which one ends somehow: prints `{mode: [[exit codes], seconds]}`, for tests/test_lost_ranks.py."""
 
 import contextlib
 import json
@@ -12,7 +12,7 @@ from unittest import mock
 import torch.distributed as dist
 
 from t5suite.base.errors import Preempted
-from t5suite.training.processes import lifelines
+from t5suite.training.processes import lost_ranks
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.signals import catch_signals
 
@@ -86,15 +86,15 @@ MODES = (*MODES, stops_as_agreed, all_are_done, cannot_be_reached)
 
 def live(rank, port, mode, number):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="3")
-    lifelines.GRACE_SECONDS = GRACE
+    lost_ranks.GRACE_SECONDS = GRACE
     stop = catch_signals()
     dist.init_process_group("gloo")
-    deaf = mock.patch.object(lifelines, "_call", side_effect=ConnectionRefusedError("refused"))
-    lifelines.CONNECT_SECONDS = 1.0 if mode is cannot_be_reached else 20.0
+    deaf = mock.patch.object(lost_ranks, "_call", side_effect=ConnectionRefusedError("refused"))
+    lost_ranks.CONNECT_SECONDS = 1.0 if mode is cannot_be_reached else 20.0
     with contextlib.ExitStack() as stack:
         if mode is cannot_be_reached:
             stack.enter_context(deaf)
-        stack.enter_context(lifelines.watching_ranks(Ranks.of_process(), stop))
+        stack.enter_context(lost_ranks.watching_ranks(Ranks.of_process(), stop))
         mode(rank, number, stop)
 
 

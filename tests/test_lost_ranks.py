@@ -11,7 +11,7 @@ from pathlib import Path
 
 from absl.testing import absltest, parameterized
 
-from t5suite.training.processes import lifelines
+from t5suite.training.processes import lost_ranks
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.signals import StopRequests
 
@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 def three_ranks(number) -> dict:
     """What became of three ranks of which this one ended, by the way in which it did."""
     environment = {**os.environ, "PYTHONPATH": str(HERE.parent), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    command = [sys.executable, str(HERE / "lifeline_ranks.py"), str(number)]
+    command = [sys.executable, str(HERE / "lost_rank_modes.py"), str(number)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -56,31 +56,31 @@ class LifelinesTest(parameterized.TestCase):
         self.assert_ends("cannot_be_reached", 0, 0, 0)
 
     def test_a_lone_rank_watches_nobody(self):
-        with lifelines.watching_ranks(Ranks(), StopRequests()):
-            self.assertFalse(lifelines._open)
+        with lost_ranks.watching_ranks(Ranks(), StopRequests()):
+            self.assertFalse(lost_ranks._open)
 
     def test_rank_0_tells_the_others_at_once(self):
         ours, theirs = zip(*(socket.socketpair() for _ in range(2)), strict=True)
-        watcher = lifelines.Watcher(dict(enumerate(ours, 1)), StopRequests())
+        watcher = lost_ranks.Watcher(dict(enumerate(ours, 1)), StopRequests())
         watcher.start()
         theirs[0].close()
         theirs[1].settimeout(10.0)
-        self.assertEqual(theirs[1].recv(1), lifelines.LOST)
+        self.assertEqual(theirs[1].recv(1), lost_ranks.LOST)
         watcher.close(orderly=False)
         self.assertEqual(theirs[1].recv(1), b"")
         theirs[1].close()
 
     def test_a_stranger_is_no_rank(self):
-        listener = lifelines._listen("127.0.0.1")
+        listener = lost_ranks._listen("127.0.0.1")
         address = listener.getsockname()
         with listener, socket.create_connection(address) as silent, socket.create_connection(address) as stranger:
             stranger.sendall(b"guess 1\n")
             silent.shutdown(socket.SHUT_WR)
-            ours = lifelines._call(address, "token", 1)
-            theirs = lifelines._accept(listener, "token", 2)
+            ours = lost_ranks._call(address, "token", 1)
+            theirs = lost_ranks._accept(listener, "token", 2)
         self.assertEqual(list(theirs), [1])
-        ours[0].sendall(lifelines.FAREWELL)
-        self.assertEqual(lifelines._receive(theirs[1]), lifelines.FAREWELL)
+        ours[0].sendall(lost_ranks.FAREWELL)
+        self.assertEqual(lost_ranks._receive(theirs[1]), lost_ranks.FAREWELL)
         for line in (ours[0], theirs[1]):
             line.close()
 
