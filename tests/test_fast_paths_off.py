@@ -114,7 +114,6 @@ FAST_PATHS = {
     "candidate_trees": FastPath("False", "models.candidate_trees", among="--eval_method score"),
     "quick_decoding": FastPath("False", "models.greedy_decoding"),
     "per_device_eval_batch_size": FastPath("2", "training.eval_batches"),
-    "update_checks": FastPath("now", "training.updates.late_checks", on="late", tolerance=0),
     "quick_attention": FastPath("False", "models.attention.quick"),
     "quick_encoder": FastPath("False", "models.t5_encoder"),
     "loss_chunk_tokens": FastPath("0", "training.chunked_loss", on="16"),
@@ -125,7 +124,6 @@ FAST_PATHS = {
 COMPILED = {
     "join_products": "test_joined_products.py",
     "compile_cache": "test_compile_cache.py",
-    "torch_compile_mode": "test_cuda_graphs.py",
 }
 
 

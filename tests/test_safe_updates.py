@@ -10,6 +10,7 @@ import guarded_trainer
 import torch
 from absl.testing import absltest, parameterized
 from guarded_trainer import at_steps, equal, given_in, incidents, limit_rows, losses, make
+from transformers.cache_utils import DynamicCache
 
 from t5suite.base.errors import ConfigError, NumericsError
 from t5suite.optim.optimizers import OPTIMIZERS
@@ -377,6 +378,19 @@ class VoteTest(parameterized.TestCase):
     def test_few_ids_are_shown(self):
         self.assertEqual(shown([]), "not known")
         self.assertEqual(shown(list(range(10)), most=2), "0, 1 and 8 more")
+
+
+class KeysAndValuesTest(absltest.TestCase):
+    def test_training_keeps_no_keys_and_values_and_generation_after_it_does(self):
+        made, update = [], DynamicCache.update
+        with mock.patch.object(
+            DynamicCache, "update", lambda *args, **kwargs: made.append(1) or update(*args, **kwargs)
+        ):
+            trainer = make()
+            trainer.train()
+            self.assertEmpty(made)
+            trainer.model.generate(torch.tensor([[5, 6, 1]]), max_new_tokens=3)
+        self.assertNotEmpty(made)
 
 
 if __name__ == "__main__":

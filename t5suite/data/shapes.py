@@ -5,10 +5,10 @@
     >>> collator = with_few_shapes(collator, features, order, batch_size=32, most=8)
     INFO batches have 8 shapes, 32 rows of 32 to 256 tokens; 84% of their input tokens are no padding
 
-`torch.compile` makes a graph of a shape, on a GPU in half a minute, and CUDA graphs are recorded anew for each. Left to
-their own lengths, batches have hundreds. The widths are those with the least padding over the batches of the first
-epoch; the largest takes the longest example, so that a later epoch has no other. A batch of fewer rows, at an epoch's
-end, is filled up with rows that count for nothing. The loss is the same (law 1): it is summed over real targets.
+`torch.compile` makes a graph of a shape, on a GPU in half a minute. Left to their own lengths, batches have hundreds.
+The widths are those with the least padding over the batches of the first epoch; the largest takes the longest example,
+so that a later epoch has no other. A batch of fewer rows, at an epoch's end, is filled up with rows that count for
+nothing. The loss is the same (law 1): it is summed over real targets.
 """
 
 import logging

@@ -92,7 +92,6 @@ THEMES = {
         "max_minutes": None,
         "max_skipped_updates": None,
         "loss_spikes": None,
-        "update_checks": None,
     },
     "evaluation, selection and modes": {
         "eval_method": None,
@@ -149,7 +148,7 @@ THEMES = {
         "quick_attention": None,
         "cudnn_attention": None,
         "torch_compile": "Compile the model: minutes at the start, faster steps.",
-        "torch_compile_mode": "How: reduce-overhead records CUDA graphs of a few shapes (max-autotune, too).",
+        "torch_compile_mode": "How: default, or max-autotune-no-cudagraphs.",
         "compile_cache": None,
         "join_products": None,
         "length_buckets": None,

@@ -41,20 +41,8 @@ class AdamWRMS(torch.optim.Optimizer):
     def __init__(
         self, params, lr=1e-2, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.0, min_rms=1e-3, fused: bool | None = None
     ):
-        self.found_inf = None
         defaults = {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay, "min_rms": min_rms}
         super().__init__(params, {**defaults, "fused": fused})
-
-    @property
-    def skips_on_device(self) -> bool:
-        """Whether a step can be left out by `found_inf`, a tensor that is 1 there, which nobody need read."""
-        groups = self.param_groups
-        return all(g["fused"] is not False and all(map(takes_fused, g["params"])) for g in groups)
-
-    def count_back(self) -> None:
-        """One step less: the last one was left out on the device, where the steps are not counted."""
-        for state in self.state.values():
-            state["step"] -= 1
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -86,14 +74,11 @@ class AdamWRMS(torch.optim.Optimizer):
         moments = [[state[name] for state in states] for name in MOMENTS]
         settings = (steps, scales, group["betas"], group["eps"])
         if fused:
-            fused_update(parameters, grads, *moments, *settings, self.found_inf)
+            fused_update(parameters, grads, *moments, *settings)
         else:
             foreach_update(parameters, grads, *moments, *settings)
         if group["weight_decay"]:
-            kept = 1 - group["lr"] * group["weight_decay"]
-            if self.found_inf is not None:
-                kept = torch.where(self.found_inf.bool(), 1.0, kept)
-            torch._foreach_mul_(parameters, kept)
+            torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
 
     def _state(self, parameter) -> dict:
         state = self.state[parameter]
@@ -121,7 +106,7 @@ def takes_fused(parameter: torch.Tensor) -> bool:
     return whole and parameter.dtype == torch.float32 and parameter.device.type in FUSED_DEVICES
 
 
-def fused_update(parameters, grads, exp_avgs, exp_avg_sqs, steps, scales, betas, eps, found_inf=None) -> None:
+def fused_update(parameters, grads, exp_avgs, exp_avg_sqs, steps, scales, betas, eps) -> None:
     """A tensor at a time through torch's fused Adam kernel, `scales` being learning rates that stay on the device.
 
     Its denominator is `sqrt(v) / sqrt(1 - beta2^t) + eps'`, so eps' = eps / sqrt(1 - beta2^t) makes it ours.
@@ -137,7 +122,7 @@ def fused_update(parameters, grads, exp_avgs, exp_avg_sqs, steps, scales, betas,
             their_eps = eps / (1 - beta2**step) ** 0.5
         torch._fused_adamw_(
             [parameter], [grad], [exp_avg], [exp_avg_sq], [], [counter], lr=scale, beta1=beta1, beta2=beta2,
-            weight_decay=0.0, eps=their_eps, amsgrad=False, maximize=False, found_inf=found_inf,
+            weight_decay=0.0, eps=their_eps, amsgrad=False, maximize=False,
         )  # fmt: skip
 
 

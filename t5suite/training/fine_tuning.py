@@ -45,7 +45,6 @@ from t5suite.models.whole_weights import load_weights
 from t5suite.tasks.registry import Lengths, Task, load_task, resolve_names
 from t5suite.tasks.task_files import load_registry
 from t5suite.training.callbacks import BestPerTaskCallback, MetricsCallback, note_final
-from t5suite.training.cuda_graphs import batches_of_all_shapes, records_graphs
 from t5suite.training.cut_texts import warn_of_cut_texts
 from t5suite.training.eval_batches import batch_tokens
 from t5suite.training.eval_results import Report, task_values
@@ -302,7 +301,6 @@ def make_trainer(
     if rows is not None:
         check_packable(model, args, plug_ins)
     shaped = shaped_collator(collator, features, order, args, rows)
-    graphs = features is not None and records_graphs(args, shaped.num_shapes)
     transformed = with_transform(collator, plug_ins)
     trained = with_transform(shaped, plug_ins)
     if plug_ins.transforms_evaluation and family_of_model(model) == "causal":
@@ -325,8 +323,6 @@ def make_trainer(
     )
     if args.torch_compile:
         compile_each_shape(trainer, shaped.num_shapes)
-    if graphs:
-        trainer.record_graphs(batches_of_all_shapes(shaped, features, trainer.data_collator))
     evaluates = transformed if plug_ins.transforms_evaluation else collator
     show_progress = trainer.is_world_process_zero() and shows_bars(args)
     trainer.evaluator = make_evaluator(evaluates, tokenizer, args, trainer.accelerator, show_progress)

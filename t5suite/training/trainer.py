@@ -24,7 +24,6 @@ from t5suite.models.fast_masks import note_padding, ready_masks, takes_ready_mas
 from t5suite.models.quick_dropout import quicken_dropout
 from t5suite.training.chunked_loss import ChunkedLoss
 from t5suite.training.compile_cache import keep_compiled
-from t5suite.training.cuda_graphs import GraphedSteps
 from t5suite.training.eval_results import selection_value
 from t5suite.training.limits import limit_callbacks
 from t5suite.training.losses import TokenLoss
@@ -45,13 +44,14 @@ from t5suite.training.resuming.exact_resume import ExactResume
 from t5suite.training.resuming.resets import Position, examples_before
 from t5suite.training.sharding.process_state import making_accelerator, shared_embeddings_together
 from t5suite.training.sharding.settings import FSDP, is_set
-from t5suite.training.updates.kept_parts import QuickSteps
 from t5suite.training.updates.safe_updates import SafeUpdates
 
 logger = logging.getLogger(__name__)
 
 # Logs that the trainer's state holds, in memory and in `trainer_state.json`.
 MOST_LOGS = 1000
+# What `torch.compile` calls the ways that record CUDA graphs.
+GRAPH_MODES = ("reduce-overhead", "max-autotune")
 
 
 class ReadyMasks:
@@ -76,8 +76,6 @@ class SuiteTrainer(
     Checkpointing,
     ChunkedLoss,
     ReadyMasks,
-    GraphedSteps,
-    QuickSteps,
     Seq2SeqTrainer,
 ):
     """A `Seq2SeqTrainer` that weighs every target token equally, scores every row once, and survives.
@@ -106,6 +104,11 @@ class SuiteTrainer(
         **kwargs,
     ):
         args = kwargs["args"]
+        if args.torch_compile and args.device.type == "cuda" and args.torch_compile_mode in GRAPH_MODES:
+            raise ConfigError(
+                f"--torch_compile_mode {args.torch_compile_mode} records CUDA graphs, whose memory does not outlive a "
+                "micro-batch; choose default or max-autotune-no-cudagraphs"
+            )
         tokens = TokenLoss(label_smoothing=args.label_smoothing_factor, z_loss=getattr(args, "z_loss", 0.0))
         super().__init__(
             data_collator=collator,
@@ -120,7 +123,6 @@ class SuiteTrainer(
 
             join_products((args.bf16 or args.fp16) and getattr(args, "join_products", True))
         self.chunk_loss()
-        self._counted_parameters = None
         # Our labels stand below the token that predicts them, in every family: each of them counts. Left alone,
         # transformers 5.23 would not count the first one of a causal model's row.
         self._loss_shifts_labels = False
@@ -239,16 +241,6 @@ class SuiteTrainer(
         self.monitor.count(self.model, inputs)
         return super().training_step(model, inputs, num_items_in_batch)
 
-    def floating_point_ops(self, inputs) -> int:
-        """transformers' estimate, which counts all parameters anew for every micro-batch; here they are counted once
-        (a deep model's 280 tensors took 4% of a step that is all host work)."""
-        tokens = inputs.get(getattr(self.model, "main_input_name", "input_ids"))
-        if tokens is None or not hasattr(self.model, "num_parameters"):
-            return 0
-        if self._counted_parameters is None:
-            self._counted_parameters = self.model.num_parameters(exclude_embeddings=True)
-        return 6 * tokens.numel() * self._counted_parameters
-
     def stop_requested(self) -> bool:
         """Whether this process was asked to stop; ranks vote on it in every update."""
         return self.stop.requested
@@ -321,7 +313,7 @@ def heed_use_cache(model, use_cache: bool) -> None:
     """Gives every part of a model the trainer's `--use_cache`.
 
     transformers 5.23 gives it to the model alone: T5's decoder, which has a copy of the configuration, would keep keys
-    and values of every layer while it trains (`test_training_keeps_no_keys_and_values`). Decoding asks for them itself.
+    and values of every layer while it trains (tests/test_safe_updates.py). Decoding asks for them itself.
     """
     for module in model.modules():
         if hasattr(getattr(module, "config", None), "use_cache"):

@@ -370,12 +370,6 @@ class SuiteTrainingArguments(TrackingArguments, CompileArguments, Seq2SeqTrainin
         default="log",
         metadata={"help": "Updates far out of the ordinary: note them, skip them, or go back to the last checkpoint."},
     )
-    update_checks: Literal["auto", "now", "late"] = field(
-        default="auto",
-        metadata={
-            "help": "Look at an update before it is made, or (auto: on a GPU) one later, which waits for nothing."
-        },
-    )
     restore_callback_states_from_checkpoint: bool = field(
         default=True, metadata={"help": "A resumed run knows how long early stopping has waited, and the like."}
     )

@@ -17,7 +17,6 @@ from t5suite.base.errors import ConfigError
 from t5suite.models.own_models import OwnModel
 from t5suite.runs.directory import sweep_run_id
 from t5suite.training.callbacks import MetricsCallback
-from t5suite.training.cuda_graphs import records_graphs
 from t5suite.training.family_checks import QUICK_FLAGS
 from t5suite.training.flags.tracking import add_profile
 from t5suite.training.losses import PAIR_LABELS, WatchedLoss
@@ -184,14 +183,11 @@ def make_trainer(
         "processing_class": tokenizer,
         "peak_tflops": peak_tflops,
     }
-    graphs = records_graphs(args, 0 if getattr(train_collator, "pack", False) else 1)
     if stream is not None:
         trainer = StreamPreTrainer(stream=stream, **settings)
     else:
         order = epoch_blocks(examples.blocks_an_epoch) if examples.train is not None else None
         trainer = PreTrainer(train_dataset=examples.train, epoch_order=order, **settings)
-    if graphs:
-        trainer.record_graphs([])  # of the one shape, in the first steps
     show_progress = trainer.is_world_process_zero() and shows_bars(args)
     bars = (lambda turns, name: tqdm(turns, desc=f"evaluating {name}", leave=False)) if show_progress else None
     add_plug_in_callbacks(trainer, callbacks)

@@ -2,7 +2,7 @@
 
     WARNING step 41: the loss was nan, the gradient norm nan; update skipped (1 in a row)
 
-`safe_updates` and, one update later, `late_judging` come here with what the update came to over all ranks.
+`safe_updates` comes here with what the update came to over all ranks.
 """
 
 import logging
@@ -101,8 +101,7 @@ class Judging:
         self.skipped_updates += 1
         self.in_a_row += 1
         if self.accelerator.distributed_type.value != "DEEPSPEED":
-            if self._late is None:
-                model.zero_grad(set_to_none=True)
+            model.zero_grad(set_to_none=True)
             ours = True
         else:
             ours = self._skipped_by_deepspeed()

@@ -16,9 +16,6 @@ gradient norm are looked at, one vote a step over all ranks:
   update; `rollback` puts weights and moments back to the newest checkpoint and goes on with the data behind the spike
   (arXiv:2204.02311 section 5.1);
 * out of memory (`micro_batches`): the update is computed in smaller pieces.
-
-On a GPU all that is looked at one update later (`late_judging`), where the device can leave a step out by itself: the
-same updates are skipped and the same incidents told, one update later, and the host waits for nothing between two logs.
 """  # noqa: E501
 
 import functools
@@ -30,13 +27,12 @@ from transformers import TrainerCallback
 from t5suite.base.errors import ConfigError
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.updates.judging import Judging
-from t5suite.training.updates.late_judging import LateJudging
 from t5suite.training.updates.micro_batches import MicroBatches, can_put_off, putting_off_exchange
 from t5suite.training.updates.spikes import POLICIES
 from t5suite.training.updates.votes import UpdateVote
 
 
-class SafeUpdates(LateJudging, Judging):
+class SafeUpdates(Judging):
     """A mixin that stands before a `transformers.Trainer`, which says more by `examples_of` and `stop_requested`.
 
     Attributes:
@@ -131,9 +127,6 @@ class SafeUpdates(LateJudging, Judging):
           NumericsError: too many updates in a row were skipped, or weights rolled back.
         """
         step = self.state.global_step + 1
-        if self._late is not None:
-            self.settle_late(step)
-            return
         grew = self.micro_batches.failure is not None
         totals = UpdateVote(self.ranks).take(self._update_loss, self._grad_norm, self.stop_requested(), grew)
         self.stop_agreed |= totals.stop
@@ -151,7 +144,6 @@ class SafeUpdates(LateJudging, Judging):
 
         To the trainer's sums a broken update has added nothing, and its means are over all updates.
         """
-        self.judge_late()
         for name, span in (("loss", "since_log"), ("train_loss", "run")):
             updates, broken = self.counted[span]
             if name in logs and broken:
@@ -194,7 +186,6 @@ class UpdateCallback(TrainerCallback):
     def on_train_begin(self, args, state, control, **kwargs):
         """Incidents behind the step that the run goes on from will happen again."""
         self.trainer.incidents.drop_after(state.global_step)
-        self.trainer.choose_checks(kwargs.get("optimizer"))
 
     def on_step_begin(self, args, state, control, **kwargs):
         """An update begins."""
