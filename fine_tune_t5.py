@@ -29,10 +29,11 @@ if __name__ == "__main__":
 from t5suite.base.errors import ConfigError, note_exit_code, run_command
 from t5suite.base.garbage import look_past_imports
 from t5suite.models.loading import describe
+from t5suite.reports import finishing as reports
+from t5suite.reports.dry_runs import print_dry_run
+from t5suite.reports.tables import print_checkpoint_table
 from t5suite.runs.directory import default_output_dir, open_run, write_json
 from t5suite.runs.settings import public_settings
-from t5suite.tracking import reports
-from t5suite.tracking.dry_runs import print_dry_run
 from t5suite.tracking.trackers import Trackers, tracker_names
 from t5suite.training import fine_tuning as steps
 from t5suite.training import steps as shared
@@ -188,7 +189,7 @@ def score_checkpoints(plan, arguments, plug_ins) -> dict:
         full[str(checkpoint_step(folder))] = reports.without_nan(results)
     if args.process_index == 0:
         write_json(f"{args.output_dir}/eval_checkpoints.json", full)
-        reports.print_checkpoint_table(scores, f"checkpoints of {args.output_dir}")
+        print_checkpoint_table(scores, f"checkpoints of {args.output_dir}")
     return full
 
 

@@ -30,11 +30,11 @@ if __name__ == "__main__":
 from t5suite.base.errors import note_exit_code, run_command
 from t5suite.base.garbage import look_past_imports
 from t5suite.models.loading import describe
+from t5suite.reports import finishing as reports
+from t5suite.reports.dry_runs import print_pre_training_dry_run
+from t5suite.reports.finishing import finish_pre_training, results_of
 from t5suite.runs.directory import open_run
 from t5suite.runs.settings import public_settings
-from t5suite.tracking import reports
-from t5suite.tracking.pre_training_dry_runs import print_dry_run
-from t5suite.tracking.pre_training_reports import finish_run, results_of
 from t5suite.tracking.trackers import Trackers, tracker_names
 from t5suite.training import steps as shared
 from t5suite.training.attention import settle_attention
@@ -153,7 +153,9 @@ def pre_train(run, settings, resume, trains, plug_ins, *arguments) -> dict:
         results = results_of(report, unigram_entropies(eval_collator, examples.held_out))
         if is_main:
             title = shared.model_title(model, model_args.model_name_or_path, model_args.from_scratch)
-            finish_run(run, trainer, tokenizer, report, results, title, objective_args.objective, is_model=trains)
+            finish_pre_training(
+                run, trainer, tokenizer, report, results, title, objective_args.objective, is_model=trains
+            )
     trainer.accelerator.wait_for_everyone()
 
     # 10. Model and card to the hub, with --push_to_hub.
@@ -168,7 +170,7 @@ def show(settings, *arguments) -> dict:
     pairs = objective_args.sentence_pairs is not None
     tokenizer, model = tokenizer_and_model(model_args, objective_args.modes, pairs, without_weights=True)
     collator, _ = pre_training_collators(objective_args, tokenizer, model, args.seed)
-    return print_dry_run(settings, changed_settings(arguments), model, tokenizer, collator, args)
+    return print_pre_training_dry_run(settings, changed_settings(arguments), model, tokenizer, collator, args)
 
 
 if __name__ == "__main__":

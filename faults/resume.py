@@ -184,7 +184,9 @@ def r8_finished(context: Context) -> Outcome:
     if not context.quick:
         target = "t5suite.training.fine_tuning:evaluate_finally"
         found["killed in its last evaluation"] = _killed_at_call(context, "fine_tune_t5", target)
-        found["killed in its results"] = _killed_at_call(context, "fine_tune_t5", "t5suite.tracking.reports:finish_run")
+        found["killed in its results"] = _killed_at_call(
+            context, "fine_tune_t5", "t5suite.reports.finishing:finish_run"
+        )
         found["pre-training killed in its results"] = _killed_at_call(
             context, "pre_train_t5", "pre_train_t5:finish_run"
         )

@@ -25,9 +25,9 @@ from t5suite.data.jsonl import read_jsonl
 from t5suite.models.adapters import is_adapted, save_adapter
 from t5suite.models.freezing import freeze
 from t5suite.models.loading import describe
+from t5suite.reports.finishing import give_hints
 from t5suite.runs.directory import MANIFEST, METRICS, open_run
 from t5suite.tasks.task_card import write_task_card
-from t5suite.tracking.hints import give_hints
 from t5suite.training import fine_tuning as steps
 from t5suite.training import steps as shared
 from t5suite.training.checkpoints import resume_choice

@@ -23,11 +23,11 @@ from t5suite.data.references import merge_references
 from t5suite.data.sources import DataOptions, load_split
 from t5suite.launch.results import task_figure
 from t5suite.models.loading import load_tokenizer
+from t5suite.reports.finishing import build_results
 from t5suite.tasks.entries import check_entry, metric_functions
 from t5suite.tasks.formatters import pad_punctuation
 from t5suite.tasks.metrics import METRICS
 from t5suite.tasks.registry import Lengths, Task
-from t5suite.tracking.reports import build_results
 from t5suite.training.eval_results import Report
 from t5suite.training.eval_sets import make_eval_set
 

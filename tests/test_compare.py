@@ -14,10 +14,8 @@ from report_runs import make_run
 
 from t5suite import cli
 from t5suite.base.errors import DataError
-from t5suite.reporting.comparison import compare_runs
-from t5suite.reporting.comparison_text import json_lines
-from t5suite.reporting.metric_sums import statistic_of
-from t5suite.reporting.paired import mcnemar, paired_bootstrap
+from t5suite.reports.compare import compare_runs, json_lines
+from t5suite.reports.intervals import mcnemar, paired_bootstrap, statistic_of
 from t5suite.tasks.metrics import METRICS
 from t5suite.tasks.postprocessors import Judged
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from absl.testing import absltest, parameterized
 
-from t5suite.model_cards.machine import energy_text
+from t5suite.reports.cards import energy_text
 from t5suite.training.monitoring.energy import Counter, Meter, metered, rapl_counters
 
 

@@ -13,8 +13,8 @@ from transformers import AutoModelForSeq2SeqLM, set_seed
 from t5suite.base.errors import ConfigError
 from t5suite.data.sources import DataOptions, load_split
 from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
+from t5suite.reports.finishing import build_results
 from t5suite.tasks.registry import Lengths, decode_ids, load_task
-from t5suite.tracking.reports import build_results
 from t5suite.training.eval_batches import batches_by_length
 from t5suite.training.eval_results import Report, Result, selection_value, task_values
 from t5suite.training.eval_sets import EvalSet, choose_method, make_eval_set

@@ -22,7 +22,7 @@ import pre_train_t5
 from t5suite.data import token_cache
 from t5suite.data.jsonl import read_jsonl, write_jsonl
 from t5suite.data.sources import BUNDLED_DIR
-from t5suite.tracking import reports
+from t5suite.reports import finishing as reports
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "performance.md"

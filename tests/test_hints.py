@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from absl.testing import absltest, parameterized
 
 from t5suite.data.jsonl import file_sha256
+from t5suite.reports.finishing import changed_files, give_hints, hints_of, warn_of_changed_files
 from t5suite.tasks.registry import load_task
-from t5suite.tracking.hints import changed_files, give_hints, hints_of, warn_of_changed_files
 from t5suite.training.eval_results import Report, Result
 
 
@@ -59,7 +59,7 @@ class HintsTest(parameterized.TestCase):
         settings = {"model_name_or_path": "google/t5-v1_1-small", "from_scratch": False}
         manifest = {"settings": settings, "training": {"steps": 7}}
         run = SimpleNamespace(manifest=manifest, directory=Path(tempfile.mkdtemp()))
-        with self.assertLogs("t5suite.tracking.hints", "WARNING") as logs:
+        with self.assertLogs("t5suite.reports.finishing", "WARNING") as logs:
             give_hints(*parts(["a"], 100.0), run)
         self.assertIn("too short (7 updates);", logs.output[0])
         self.assertIn("never trained on text-to-text", logs.output[0])
@@ -78,7 +78,7 @@ class ChangedFilesTest(absltest.TestCase):
         self.assertEqual(changed_files(manifest), [str(path)])
         self.assertEqual(changed_files({**manifest, "data": {"rows.train": {"fingerprint": "rows:1"}}}), [])
         self.assertEqual(changed_files({}), [])
-        with self.assertLogs("t5suite.tracking.hints", "WARNING") as logs:
+        with self.assertLogs("t5suite.reports.finishing", "WARNING") as logs:
             warn_of_changed_files(SimpleNamespace(manifest=manifest))
         self.assertIn("rows.csv changed since", logs.output[0])
 

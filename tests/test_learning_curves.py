@@ -7,9 +7,9 @@ from unittest import mock
 
 from absl.testing import absltest, parameterized
 
-from t5suite.model_cards.facts import CardFacts
-from t5suite.model_cards.writing import write_card
-from t5suite.tracking import plots
+from t5suite.reports import plots
+from t5suite.reports.card_facts import CardFacts
+from t5suite.reports.cards import write_card
 
 ONE_TASK = [
     {"step": 5, "train/loss": 3.0, "train/learning_rate": 1e-3},

@@ -20,14 +20,12 @@ import fine_tune_t5
 import pre_train_t5
 from t5suite.base.redaction import SHOWN
 from t5suite.constants import DATASET_VALS
-from t5suite.model_cards.facts import CardFacts, Scored
-from t5suite.model_cards.markdown import block, code, table
-from t5suite.model_cards.pre_trained import hub_corpora
-from t5suite.model_cards.public_names import hub_name, without_folders
-from t5suite.model_cards.sections import shown_settings, template
-from t5suite.model_cards.writing import card_text
+from t5suite.reports.card_facts import CardFacts, Scored, hub_name, without_folders
+from t5suite.reports.card_usage import hub_corpora
+from t5suite.reports.cards import card_text, shown_settings, template
+from t5suite.reports.markdown import block, code, table
+from t5suite.reports.tables import format_points
 from t5suite.tasks.registry import load_task
-from t5suite.tracking.points import format_points
 
 TOKEN = "hf_TokenOfNobodyAtAllForThisTestOnly"
 SETTINGS = {

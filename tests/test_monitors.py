@@ -15,7 +15,7 @@ from absl.testing import absltest, parameterized
 from transformers import T5Config, T5ForConditionalGeneration
 from transformers.utils import ModelOutput
 
-from t5suite.tracking import plots
+from t5suite.reports import plots
 from t5suite.training.losses import PAIR_LABELS, TokenLoss, WatchedLoss
 from t5suite.training.monitoring import monitors, progress
 from t5suite.training.monitoring.monitors import StepMonitor, weight_norm

@@ -15,11 +15,11 @@ from report_runs import make_own_run
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.formats.from_settings import format_options, rows_stay, words_of
-from t5suite.reporting.comparison import compare_runs
-from t5suite.reporting.evaluations import evaluations_of
-from t5suite.reporting.html_page import html_page
-from t5suite.reporting.report_data import report_data
-from t5suite.tracking.reports import prediction_lines
+from t5suite.reports.compare import compare_runs
+from t5suite.reports.evaluations import evaluations_of
+from t5suite.reports.finishing import prediction_lines
+from t5suite.reports.page import html_page
+from t5suite.reports.results import report_data
 
 WORDS = "soup stew bread cake pie".split()
 
@@ -146,7 +146,7 @@ class TextsTest(parameterized.TestCase):
         rows = [{"text": row["input"], "label": int(row["output"] == "good")} for row in reviews(9)]
         (place / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         from t5suite.data.sources import DataOptions, load_split
-        from t5suite.reporting.rereading import rows_again
+        from t5suite.reports.evaluations import rows_again
         from t5suite.tasks.registry import load_task
 
         task = load_task("mini", "sentiment")
@@ -162,7 +162,7 @@ class TextsTest(parameterized.TestCase):
         path = written(folder(), "csv")
         run = make_own_run(folder() / "a", "reviews", data_format="csv", train_file=str(path))
         code = (
-            f"import sys, t5suite.reporting.report_data as r; d = r.report_data([{str(run)!r}]); "
+            f"import sys, t5suite.reports.results as r; d = r.report_data([{str(run)!r}]); "
             "assert d['examples'][0]['examples'][0]['inputs'] and 'torch' not in sys.modules"
         )
         subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -18,7 +18,7 @@ from t5suite.base import redaction
 from t5suite.base.errors import DataError, run_command
 from t5suite.base.redaction import SHOWN, RedactingFormatter, is_secret_name, printable, redacted, redacted_value
 from t5suite.base.terminal import Terminal
-from t5suite.reporting import comparison_text
+from t5suite.reports import compare as comparison_text
 from t5suite.runs.directory import Run
 from t5suite.tracking.identity import Identity
 from t5suite.tracking.mirrors.tracker import MirrorTracker

@@ -38,7 +38,7 @@ class FilesTest(parameterized.TestCase):
         self.out = Path(tempfile.mkdtemp()) / "out"
         # Which files there are is what counts here; drawing them takes seconds.
         drawn = dict.fromkeys(("png", "svg", "inline"), b'<svg viewBox="0 0 1 1"></svg>')
-        self.enter_context(mock.patch("t5suite.reporting.writing.render", lambda plot: drawn))
+        self.enter_context(mock.patch("t5suite.reports.page.render", lambda plot: drawn))
 
     def test_a_later_report_takes_the_place_of_an_earlier_one(self):
         command(*two_runs(), "--output", self.out, "--format", "html,md")
@@ -71,7 +71,7 @@ class FilesTest(parameterized.TestCase):
 
     def test_a_report_that_was_cut_off_can_be_written_again(self):
         cut_off = {"html": mock.Mock(side_effect=KeyboardInterrupt)}
-        with mock.patch.dict("t5suite.reporting.writing.WRITERS", cut_off), contextlib.suppress(KeyboardInterrupt):
+        with mock.patch.dict("t5suite.reports.page.WRITERS", cut_off), contextlib.suppress(KeyboardInterrupt):
             command(*two_runs(), "--output", self.out)
         self.assertIn("plots/confusion-s2-sentiment.png", bytes_in(self.out))
         command(two_runs()[0], "--output", self.out, "--format", "html")

@@ -12,14 +12,12 @@ from absl.testing import absltest, parameterized
 from report_runs import make_run
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.reporting import published, resampling
-from t5suite.reporting.baselines import confusion, majority
-from t5suite.reporting.evaluations import evaluations_of
-from t5suite.reporting.examples import chosen_examples, examples_of
-from t5suite.reporting.metric_sums import SUMS, statistic_of, units_of
-from t5suite.reporting.report_data import named, report_data
-from t5suite.reporting.run_files import curves_of, is_speed, thinned
-from t5suite.reporting.seeds import settings_of
+from t5suite.reports import intervals as resampling
+from t5suite.reports import run_facts as published
+from t5suite.reports.evaluations import chosen_examples, confusion, evaluations_of, examples_of, majority
+from t5suite.reports.intervals import SUMS, statistic_of, units_of
+from t5suite.reports.results import named, report_data
+from t5suite.reports.run_facts import curves_of, is_speed, settings_of, thinned
 from t5suite.tasks.metrics import METRICS
 from t5suite.tasks.postprocessors import Judged
 

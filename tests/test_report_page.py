@@ -22,13 +22,10 @@ from shared_data import MISSING, SHARED_DATA, has
 
 from t5suite import cli
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.reporting.figures import COLOURS, INK, Plot, colours_of, draw_panel, figures_of, render, with_file_names
-from t5suite.reporting.html_page import html_page
-from t5suite.reporting.html_parts import element, embedded_json
-from t5suite.reporting.inline_svg import inline
-from t5suite.reporting.markdown import escaped, markdown
-from t5suite.reporting.panels import panels_of, shown_settings
-from t5suite.reporting.report_data import report_data
+from t5suite.reports.markdown import escaped, markdown
+from t5suite.reports.page import element, embedded_json, html_page, inline
+from t5suite.reports.plots import COLOURS, INK, Plot, colours_of, draw_panel, figures_of, render, with_file_names
+from t5suite.reports.results import panels_of, report_data, shown_settings
 
 EVIL = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>&amp;\u2028\x1b[2J'\""
 
@@ -436,7 +433,7 @@ class CommandTest(parameterized.TestCase):
 
     def test_it_needs_no_torch(self):
         code = (
-            "import sys, t5suite.reporting.report_data as r, t5suite.reporting.writing, t5suite.reporting.comparison; "
+            "import sys, t5suite.reports.results as r, t5suite.reports.page, t5suite.reports.compare; "
             f"r.report_data([{str(three_runs()[0])!r}]); assert 'torch' not in sys.modules"
         )
         subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -15,15 +15,17 @@ from report_runs import make_run
 
 from t5suite.data.formats import from_settings
 from t5suite.data.jsonl import write_jsonl
-from t5suite.reporting import confusion_svg, examples, panels, rereading
-from t5suite.reporting import report_data as report_data_module
-from t5suite.reporting.confusion_svg import confusion_picture
-from t5suite.reporting.html_page import html_page
-from t5suite.reporting.panels import panels_of, unit_of
-from t5suite.reporting.report_data import report_data
-from t5suite.tracking import glossary, plots, run_tables
-from t5suite.tracking.glossary import explained
-from t5suite.tracking.run_tables import print_run_table, read_runs
+from t5suite.reports import evaluations as examples
+from t5suite.reports import evaluations as rereading
+from t5suite.reports import page as confusion_svg
+from t5suite.reports import plots
+from t5suite.reports import results as panels
+from t5suite.reports import results as report_data_module
+from t5suite.reports import tables as glossary
+from t5suite.reports import tables as run_tables
+from t5suite.reports.page import confusion_picture, html_page
+from t5suite.reports.results import panels_of, report_data, unit_of
+from t5suite.reports.tables import explained, print_run_table, read_runs
 
 ROOT = Path(__file__).resolve().parent.parent
 

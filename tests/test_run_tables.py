@@ -8,7 +8,7 @@ from pathlib import Path
 from absl.testing import absltest, parameterized
 
 from t5suite.base.errors import DataError
-from t5suite.tracking.run_tables import averages_of_runs, read_runs, rows_of_runs
+from t5suite.reports.tables import averages_of_runs, read_runs, rows_of_runs
 
 
 def finished_run(benchmark, tasks, data=None, **more):
@@ -62,7 +62,7 @@ class RunTablesTest(parameterized.TestCase):
     def test_it_needs_no_torch(self):
         import subprocess
 
-        code = "import sys, t5suite.tracking.run_tables; assert 'torch' not in sys.modules"
+        code = "import sys, t5suite.reports.tables; assert 'torch' not in sys.modules"
         subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 

@@ -19,12 +19,12 @@ import fine_tune_t5
 import t5suite.tracking.trackers as trackers_module
 from t5suite.base.errors import CheckpointError, ConfigError, DataError, run_command
 from t5suite.data.jsonl import write_jsonl
-from t5suite.reporting.evaluations import evaluations_of
-from t5suite.reporting.run_files import read_run
+from t5suite.reports.evaluations import evaluations_of
+from t5suite.reports.finishing import print_finished
+from t5suite.reports.run_facts import read_run
+from t5suite.reports.tables import read_runs
 from t5suite.runs.directory import default_output_dir, open_run, write_json
 from t5suite.runs.settings import public_settings
-from t5suite.tracking.reports import print_finished
-from t5suite.tracking.run_tables import read_runs
 from t5suite.tracking.trackers import Trackers, tracker_names
 from t5suite.training.callbacks import StepLines
 from t5suite.training.checkpoints import find_checkpoint, resume_choice

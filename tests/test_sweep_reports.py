@@ -16,11 +16,9 @@ from report_runs import make_run
 
 from t5suite import cli
 from t5suite.base.errors import DataError
-from t5suite.reporting.report_data import trial_names
-from t5suite.tracking.sweeps.importance import importances
-from t5suite.tracking.sweeps.plots import PLOTS, draw_plots, label_of, panel_names, running_best, shortened, wrapped
-from t5suite.tracking.sweeps.records import flattened, read_sweep
-from t5suite.tracking.sweeps.reports import draw_sweep, print_sweep, rows_of_sweep
+from t5suite.reports.results import trial_names
+from t5suite.reports.sweep_plots import PLOTS, draw_plots, draw_sweep, label_of, panel_names, running_best
+from t5suite.reports.sweeps import flattened, importances, print_sweep, read_sweep, rows_of_sweep, shortened, wrapped
 
 
 def trial(number, value, state="complete", **parameters):
@@ -86,7 +84,7 @@ def report(*argv):
 
 def table(*argv):
     """What is printed, without the pictures."""
-    with mock.patch("t5suite.tracking.sweeps.reports.draw_sweep", lambda sweep: ([], None)):
+    with mock.patch("t5suite.reports.sweep_plots.draw_sweep", lambda sweep: ([], None)):
         return report(*argv)[0]
 
 

@@ -13,8 +13,8 @@ from later_flags import later_wins
 from test_data_formats_runs import COLUMNS, csv_reviews, flags
 
 import fine_tune_t5
-from t5suite.tracking.points import average_title
-from t5suite.tracking.reports import NO_SCORES, print_results, print_table, write_results
+from t5suite.reports.finishing import write_results
+from t5suite.reports.tables import NO_SCORES, average_title, print_results, print_table
 from t5suite.training.eval_results import Result
 
 NOTHING = "--eval_strategy no: nothing is evaluated"

@@ -82,9 +82,9 @@ def report(arguments) -> None:
     Raises:
       ConfigError: an unknown format or size, an --output that holds other files.
     """
-    from t5suite.reporting.published import check_size
-    from t5suite.reporting.writing import files_of_report
-    from t5suite.tracking.sweeps.records import is_sweep
+    from t5suite.reports.page import files_of_report
+    from t5suite.reports.run_facts import check_size
+    from t5suite.reports.sweeps import is_sweep
 
     formats, size = _formats(arguments), check_size(arguments.size)
     if arguments.max_examples < 0:
@@ -103,7 +103,7 @@ def report(arguments) -> None:
 
 def _formats(arguments) -> list[str]:
     """The files that are wanted; with `--json` alone there are none."""
-    from t5suite.reporting.formats import parse_formats
+    from t5suite.reports.page import parse_formats
 
     formats = parse_formats(arguments.format)
     return [] if arguments.json and arguments.output is None else formats
@@ -111,11 +111,12 @@ def _formats(arguments) -> list[str]:
 
 def _write_files(arguments, sweeps: list, runs: list, formats: list[str], size: str | None) -> None:
     """The report's files, of runs and of the sweeps' trials."""
-    from t5suite.reporting.figures import figures_of
-    from t5suite.reporting.report_data import report_data
-    from t5suite.reporting.run_files import is_run
-    from t5suite.reporting.sweep_data import sweep_report, trial_directories
-    from t5suite.reporting.writing import PLOTS_FOLDER, write_report
+    from t5suite.reports.page import PLOTS_FOLDER, write_report
+    from t5suite.reports.plots import figures_of
+    from t5suite.reports.results import report_data
+    from t5suite.reports.run_facts import is_run
+    from t5suite.reports.sweep_plots import sweep_report
+    from t5suite.reports.sweeps import trial_directories
 
     found = [sweep_report(directory) for directory in sweeps]
     parts = [data for data, _ in found]
@@ -139,9 +140,9 @@ def report_runs(directories, as_json: bool, need_finished: bool = True) -> None:
     Raises:
       DataError: a directory without a run, or (if `need_finished`) no run that is finished.
     """
-    from t5suite.reporting.run_files import is_run
+    from t5suite.reports.run_facts import is_run
+    from t5suite.reports.tables import averages_of_runs, print_run_table, read_runs, rows_of_runs
     from t5suite.runs.directory import RESULTS
-    from t5suite.tracking.run_tables import averages_of_runs, print_run_table, read_runs, rows_of_runs
 
     unfinished = [d for d in directories if is_run(d) and not (Path(d) / RESULTS).is_file()]
     finished = [d for d in directories if d not in unfinished]
@@ -161,8 +162,8 @@ def report_runs(directories, as_json: bool, need_finished: bool = True) -> None:
 
 def report_sweeps(directories, as_json: bool) -> None:
     """Each sweep's trials as a table, or as JSON lines, and its pictures beside it."""
-    from t5suite.tracking.sweeps.records import read_sweep
-    from t5suite.tracking.sweeps.reports import draw_sweep, print_sweep, rows_of_sweep
+    from t5suite.reports.sweep_plots import draw_sweep
+    from t5suite.reports.sweeps import print_sweep, read_sweep, rows_of_sweep
 
     for sweep in map(read_sweep, directories):
         if as_json:
@@ -195,8 +196,7 @@ def compare(arguments) -> None:
       ConfigError: a negative --max_flips.
       DataError: directories without predictions, or of different rows.
     """
-    from t5suite.reporting.comparison import compare_runs
-    from t5suite.reporting.comparison_text import comparison_markdown, json_lines, print_comparison
+    from t5suite.reports.compare import compare_runs, comparison_markdown, json_lines, print_comparison
 
     if arguments.max_flips < 0:
         raise ConfigError(f"--max_flips {arguments.max_flips}: must be at least 0")

@@ -16,7 +16,7 @@ from t5suite.data.formats.from_settings import format_source, rows_stay
 from t5suite.data.sources import DataOptions
 from t5suite.export.onnx_runtime import OnnxModel
 from t5suite.models.family_encodings import encoding_for
-from t5suite.reporting.rereading import FILES, settings_by_place
+from t5suite.reports.evaluations import FILES, settings_by_place
 from t5suite.runs.directory import MANIFEST, read_json
 from t5suite.tasks.registry import Lengths
 from t5suite.tasks.task_card import read_task_card

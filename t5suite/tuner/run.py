@@ -17,10 +17,10 @@ from t5suite.models.freezing import freeze
 from t5suite.models.given_models import described_object, is_plain_module, made_ready
 from t5suite.models.loading import describe, load_tokenizer
 from t5suite.models.quantization import is_quantized
+from t5suite.reports import finishing as reports
 from t5suite.runs.directory import default_output_dir
 from t5suite.runs.settings import EXTENDABLE_SETTINGS, public_settings
 from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card
-from t5suite.tracking import reports
 from t5suite.tracking.trackers import Trackers, tracker_names
 from t5suite.training import fine_tuning as steps
 from t5suite.training import steps as shared

@@ -1,16 +1,24 @@
-"""The parts of a card below its metadata, each a list of lines; one that has nothing to say is empty.
+"""A run's `README.md`: its model card, by huggingface_hub's `ModelCard`.
 
->>> scores(facts)[:4]
-['## Scores', '', '| name | split | rows | metric | value | in |', '|---|---|---|---|---|---|']
+    >>> write_card("runs/glue-rte-t5-small", facts)
+    PosixPath('runs/glue-rte-t5-small/README.md')
+
+The same run makes the same card, to the byte; it is written anew whenever the run comes to an end again.
 """
 
 import math
+import platform
 import shlex
+from collections.abc import Sequence
+from pathlib import Path
 
-from t5suite.model_cards.facts import CardFacts, Scored
-from t5suite.model_cards.markdown import block, cell, code, shortened, table
-from t5suite.model_cards.public_names import hub_name, without_folders
-from t5suite.tracking.points import average_title, format_points
+from huggingface_hub import ModelCard
+
+from t5suite.base.files import whole_file
+from t5suite.base.redaction import printable, redacted
+from t5suite.reports.card_facts import CardFacts, Scored, card_data, hub_name, without_folders
+from t5suite.reports.markdown import block, cell, code, shortened, table
+from t5suite.reports.tables import average_title, format_points
 
 SHOWN_LABELS = 12
 FIGURES = 4  # of numbers that are no points, behind the point
@@ -225,3 +233,106 @@ SHOWN_SETTINGS = (
     "adapter lora_r lora_alpha lora_dropout target_modules num_virtual_tokens prompt_tuning_init load_in_8bit "
     "load_in_4bit few_shot train_fraction max_train_samples eval_method seed"
 ).split()
+
+
+def machine(facts: CardFacts) -> list[str]:
+    """Hardware, seconds, energy and versions, as a table."""
+    manifest = facts.manifest
+    hardware, trained = manifest.get("hardware", {}), manifest.get("training", {})
+    scoring = sum(seconds for seconds in manifest.get("seconds", {}).values() if seconds)
+    rows = [
+        ["processor", f"{hardware.get('cores', '?')} cores, {hardware.get('platform', platform.system())}"],
+        ["accelerators", ", ".join(hardware.get("gpus", [])) or "none"],
+        ["processes", processes(facts.settings)],
+        ["seconds of training", seconds_text(manifest)],
+        ["seconds of scoring", f"{scoring:.1f}" if scoring else ""],
+        ["energy of training", energy_text(trained.get("energy"))],
+        *[[name, version] for name, version in manifest["versions"].items() if version],
+        ["commit", commit_text(manifest.get("commit"))],
+    ]
+    return ["## Machine", "", *table(["", ""], [row for row in rows if row[1]]), ""]
+
+
+def processes(settings: dict) -> str:
+    """How many processes shared an update, where the settings say so.
+
+    >>> processes({"update_size": 32, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 2})
+    '2'
+    """
+    each = (settings.get("per_device_train_batch_size") or 0) * (settings.get("gradient_accumulation_steps") or 1)
+    whole = settings.get("update_size") or 0
+    return str(whole // each) if each and whole % each == 0 and whole >= each else ""
+
+
+def seconds_text(manifest: dict) -> str:
+    """How long training took; of a run in several parts, which one is meant."""
+    trained = manifest.get("training", {})
+    if trained.get("train_runtime") is None:
+        return ""
+    begun = trained.get("from_step")
+    return f"{trained['train_runtime']:.1f}" + (f" (since update {begun:,}, where it went on)" if begun else "")
+
+
+def energy_text(energy: dict | None) -> str:
+    """What counters of the devices counted; never an estimate."""
+    if not energy or energy.get("joules") is None:
+        return "not measured" + (f" ({energy['why']})" if energy and energy.get("why") else "")
+    joules, seconds = energy["joules"], energy["seconds"]
+    return (
+        f"{joules / 3600:.2f} Wh ({joules:,.0f} J), measured over {seconds:,.0f} s of training: "
+        f"{', '.join(energy['of'])}" + (f"; {energy['why']}" if energy.get("why") else "")
+    )
+
+
+def commit_text(commit: dict | None) -> str:
+    """The code's commit, and whether it was changed."""
+    if not commit or not commit.get("commit"):
+        return ""
+    return commit["commit"][:12] + (", with changes" if commit.get("changed") else "")
+
+
+CARD = "README.md"
+# Pictures that a run may leave beside its card, and what they show.
+CURVES = {"loss_curve.png": "loss over the updates", "learning_curves.png": "losses and scores over the updates"}
+ELSEWHERE = [
+    "In the run's directory `metrics.jsonl` has losses and scores over the updates, `manifest.json` every setting,",
+    "version and hash of the data.",
+]
+
+
+def write_card(directory, facts: CardFacts) -> Path:
+    """Writes the card through a temporary sibling, so that a reader never sees half of it."""
+    path = Path(directory) / CARD
+    pictures = [name for name in CURVES if (Path(directory) / name).is_file()]
+    with whole_file(path) as temporary:
+        temporary.write_text(card_text(facts, pictures), encoding="utf-8")
+    return path
+
+
+def card_text(facts: CardFacts, pictures: Sequence[str] = ()) -> str:
+    """The card: metadata and sections, without secrets.
+
+    Args:
+      pictures: names in `CURVES` of the files beside it.
+
+    Raises:
+      ValueError: the metadata are not what the hub reads, which is an error of ours.
+    """
+    curves = [line for name in pictures for line in (f"![{CURVES[name]}]({name})", "")]
+    lines = [
+        f"# {facts.title}", "",
+        *summary(facts),
+        *usage(facts),
+        *text_formats(facts),
+        *scores(facts),
+        *data(facts),
+        *training(facts),
+        *curves,
+        *ELSEWHERE, "",
+        *command(facts),
+        *machine(facts),
+        *limits(facts),
+    ]  # fmt: skip
+    text = printable(redacted(f"---\n{card_data(facts).to_yaml()}\n---\n\n" + "\n".join(lines)))
+    ModelCard(text)  # reads back what it says, the index too
+    return text

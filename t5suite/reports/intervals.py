@@ -1,15 +1,21 @@
-"""Metrics as functions of sums over rows, so that thousands of resamples cost a matrix product.
+"""Bootstrap intervals, and tests of two systems on the same rows.
 
 >>> statistic = statistic_of("accuracy", accuracy, judged, num_classes=2)
 >>> statistic.value()                                     # all rows once: the metric itself
 66.66666666666667
 >>> statistic.resampled(np.array([[1, 1, 1], [3, 0, 0]]))  # how often each unit is drawn, one line a resample
 array([ 66.66666667, 100.        ])
+>>> interval_over_values([61.0, 63.0, 66.0])["low"], mcnemar(only_a=3, only_b=12)
+(61.0, 0.03515625)
 
 A unit is what is drawn with replacement: a row, or all rows of a group (MultiRC's questions) where the metric has
 groups, for their rows do not vary alone. Most metrics are a function of sums over units (accuracy: right ones; F1: true
 and false positives and false negatives; Pearson: moments); rank correlations and corpus-level text metrics are computed
 anew on every resample. A statistic whose value is not the metric's own is never used: `statistic_of` checks.
+
+Percentile bootstrap (Efron and Tibshirani 1993, chapters 13 and 15; of two systems: Koehn 2004, aclanthology.org/
+W04-3250), 95 %, from a generator of a fixed seed. McNemar's exact test asks whether the rows that only one of the two
+has right fall evenly (Fagerland et al. 2013, doi:10.1186/1471-2288-13-91).
 """
 
 import math
@@ -202,3 +208,126 @@ SUMS = {
     "instruction_rouge_l": _mean,
     "instruction_exact_match": _mean,
 }
+LEVEL = 0.95
+SEED = 0
+RESAMPLES = 10_000
+# Metrics that are computed anew on every resample have fewer of them: Spearman, and those of texts (BLEU, chrF).
+RESAMPLES_DIRECT, RESAMPLES_TEXTS = 500, 100
+MOST_CELLS = 4_000_000
+
+
+def interval_over_rows(statistic: Statistic) -> dict | None:
+    """`{"low", "high", "resamples", "units"}` of a metric; None with fewer than two units.
+
+    Resamples in which the metric is no number are left out; where half of them are none, neither is the interval.
+    """
+    if statistic.num_units < 2:
+        return None
+    values = resampled_values([statistic])[0]
+    return _interval(values, statistic.num_units)
+
+
+def interval_over_values(values) -> dict | None:
+    """The interval of the mean of some runs' scores; None for fewer than two, or where one is no number."""
+    values = np.array([math.nan if value is None else value for value in values], dtype=float)
+    if len(values) < 2 or not np.isfinite(values).all():
+        return None
+    drawn = np.random.default_rng(SEED).integers(len(values), size=(RESAMPLES, len(values)))
+    return _interval(values[drawn].mean(axis=1), len(values))
+
+
+def _interval(values: np.ndarray, units: int) -> dict | None:
+    finite = values[np.isfinite(values)]
+    if len(finite) < max(2, len(values) / 2):
+        return None
+    low, high = np.quantile(finite, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return {"low": float(low), "high": float(high), "resamples": len(values), "units": units}
+
+
+def resampled_values(statistics: list[Statistic]) -> list[np.ndarray]:
+    """Each statistic's values over the same resamples of their units (which they share).
+
+    Units that add the same to every sum are drawn together, by how many there are of them: the same distribution, and
+    a right answer is like any other.
+    """
+    rng = np.random.default_rng(SEED)
+    if any(statistic.units is None for statistic in statistics):
+        size = RESAMPLES_TEXTS if any(statistic.slow for statistic in statistics) else RESAMPLES_DIRECT
+        counts = rng.multinomial(*_even(statistics[0].num_units), size=size)
+        return [statistic.resampled(counts) for statistic in statistics]
+    together = np.hstack([statistic.units for statistic in statistics])
+    kinds, how_many = np.unique(together, axis=0, return_counts=True)
+    shares, total = how_many / how_many.sum(), int(how_many.sum())
+    widths = np.cumsum([statistic.units.shape[1] for statistic in statistics])[:-1]
+    parts: list[list] = [[] for _ in statistics]
+    for size in _chunks(RESAMPLES, len(kinds)):
+        sums = rng.multinomial(total, shares, size=size) @ kinds
+        for part, statistic, own in zip(parts, statistics, np.split(sums, widths, axis=1)):
+            part.append(statistic.combine(own))
+    return [np.concatenate(part) for part in parts]
+
+
+def _even(count: int) -> tuple[int, np.ndarray]:
+    return count, np.full(count, 1 / count)
+
+
+def _chunks(resamples: int, width: int):
+    """Sizes that add up to `resamples`, each small enough for memory."""
+    most = max(1, MOST_CELLS // max(1, width))
+    while resamples > 0:
+        yield min(most, resamples)
+        resamples -= most
+
+
+def paired_bootstrap(a: Statistic, b: Statistic) -> dict | None:
+    """The difference b - a in points with its interval and p; None with fewer than two units, or where it is no number.
+
+    The two are over the same units, in the same order.
+    """
+    if a.num_units != b.num_units:
+        raise AssertionError(f"{a.num_units} and {b.num_units} units: the two are not over the same rows")
+    difference = b.value() - a.value()
+    if a.num_units < 2 or not math.isfinite(difference):
+        return None
+    of_a, of_b = resampled_values([a, b])
+    drawn = of_b - of_a
+    drawn = drawn[np.isfinite(drawn)]
+    if len(drawn) < len(of_a) / 2:
+        return None
+    # Sums over the same rows in another order differ in their last bits, which are no difference.
+    drawn[np.abs(drawn) < 1e-9] = 0.0
+    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    below, above = int((drawn <= 0).sum()), int((drawn >= 0).sum())
+    p = min(1.0, 2 * (1 + min(below, above)) / (1 + len(drawn)))
+    return {
+        "difference": float(difference),
+        "low": float(low),
+        "high": float(high),
+        "p": float(p),
+        "resamples": len(of_a),
+        "units": a.num_units,
+    }
+
+
+def mcnemar(only_a: int, only_b: int) -> float:
+    """Two-sided p that rows which one of the two has right belong to either with the same chance.
+
+    >>> mcnemar(0, 0), mcnemar(5, 0)
+    (1.0, 0.0625)
+    """
+    from scipy.stats import binomtest
+
+    if only_a + only_b == 0:
+        return 1.0
+    return float(binomtest(only_a, only_a + only_b, 0.5).pvalue)
+
+
+def right_units(statistic: Statistic) -> np.ndarray | None:
+    """Whether each unit is right, for metrics that are a share of right ones; None for others.
+
+    A unit of several rows (accuracy over MultiRC's questions) is no single right or wrong.
+    """
+    if statistic.units is None or statistic.units.shape[1] != 2 or not (statistic.units[:, 1] == 1).all():
+        return None
+    values = statistic.units[:, 0]
+    return values == 1 if np.isin(values, (0, 1)).all() else None

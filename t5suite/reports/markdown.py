@@ -1,11 +1,61 @@
-"""The report data as Markdown: what a repository or a message shows.
+"""Markdown: the report for a repository or a message, and the few forms that cards are made of.
 
 >>> print(markdown(data).splitlines()[0])
 # glue: rte, cola
+>>> table(["task", "points"], [["rte", "71.10"]])
+['| task | points |', '|---|---|', '| rte | 71.10 |']
 """
 
+import re
+from collections.abc import Iterable, Sequence
+
 from t5suite.base.redaction import printable
-from t5suite.reporting.cells import NOTHING, RATES, interval, points, short_number, significant
+from t5suite.reports.tables import NOTHING, RATES, interval, points, short_number, significant
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence]) -> list[str]:
+    """The lines of a table; bars and line ends in cells do not end them."""
+    rule = f"|{'---|' * len(head)}"
+    above, *below = [f"| {' | '.join(map(cell, line))} |" for line in [head, *rows]]
+    return [above, rule, *below]
+
+
+def cell(value) -> str:
+    """A table's cell.
+
+    >>> cell("a | b\\nc")
+    'a \\\\| b c'
+    """
+    return re.sub(r"\s+", " ", str(value)).strip().replace("|", "\\|")
+
+
+def code(text: str) -> str:
+    """Text in a line, as it stands.
+
+    >>> code("a `b` c")
+    '`` a `b` c ``'
+    """
+    text = re.sub(r"\s+", " ", text).strip()
+    if "`" not in text:
+        return f"`{text}`"
+    fence = "`" * (1 + max(map(len, re.findall("`+", text))))
+    return f"{fence} {text} {fence}"
+
+
+def block(language: str, lines: Iterable[str]) -> list[str]:
+    """A block of code, behind a fence that its lines do not end."""
+    lines = list(lines)
+    fence = "`" * max(3, 1 + max((len(run) for line in lines for run in re.findall("`+", line)), default=0))
+    return [fence + language, *lines, fence]
+
+
+def shortened(text: str, most: int = 160) -> str:
+    """The beginning of a long text.
+
+    >>> shortened("It rains.", 5)
+    'It ra…'
+    """
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def markdown(data: dict, plots=()) -> str:
@@ -50,7 +100,7 @@ def escaped(text) -> str:
     return " ".join(text.split())
 
 
-def table(header: list[str], rows: list[list]) -> list[str]:
+def escaped_table(header: list[str], rows: list[list]) -> list[str]:
     """A Markdown table; the first column is text, the others are numbers where they look like it."""
     cells = [[escaped(cell) for cell in row] for row in rows]
     right = [at > 0 and all(_is_number(row[at]) for row in rows) for at in range(len(header))]
@@ -80,7 +130,7 @@ def _scores(data: dict) -> list[str]:
             (entry["interval"] or {}).get("over", NOTHING), points(entry["majority"]), published, points(rate),
             entry["rows"] or NOTHING,
         ])  # fmt: skip
-    return ["## Scores", "", "Points, 0 to 100 (nll: nats per token).", "", *table(header, rows)]
+    return ["## Scores", "", "Points, 0 to 100 (nll: nats per token).", "", *escaped_table(header, rows)]
 
 
 def _averages(data: dict) -> list[str]:
@@ -92,7 +142,7 @@ def _averages(data: dict) -> list[str]:
         for e in data["averages"]
     ]  # fmt: skip
     header = ["suite", "setting", "runs", "mean", "sd", "95 % interval over seeds", "published T5 (test)"]
-    return ["## Suite averages", "", *table(header, rows)]
+    return ["## Suite averages", "", *escaped_table(header, rows)]
 
 
 def _runs(data: dict) -> list[str]:
@@ -106,7 +156,7 @@ def _runs(data: dict) -> list[str]:
             rows.append([run["name"], run["dataset_name"] or "–", run["status"], "–", "–", run["seed"] or "–"])
     if not rows:
         return []
-    return ["## Runs", "", *table(["run", "task", "metric", "score", "95 % interval over rows", "seed"], rows)]
+    return ["## Runs", "", *escaped_table(["run", "task", "metric", "score", "95 % interval over rows", "seed"], rows)]
 
 
 def _curves(plots) -> list[str]:
@@ -120,7 +170,7 @@ def _confusions(data: dict) -> list[str]:
     for matrix in data["confusions"]:
         lines += [f"### {escaped(matrix['task'])}, {escaped(matrix['run'])}", ""]
         rows = [[label, *counts] for label, counts in zip(matrix["labels"], matrix["counts"])]
-        lines += table(["label \\ answer", *matrix["answers"]], rows)
+        lines += escaped_table(["label \\ answer", *matrix["answers"]], rows)
     return lines
 
 
@@ -133,10 +183,10 @@ def _sweep(sweep: dict) -> list[str]:
          trial["last_step"] or "–"]
         for trial in sweep["trials"]
     ]  # fmt: skip
-    lines += table(header, rows)
+    lines += escaped_table(header, rows)
     if sweep["importances"]:
         shares = [[name, f"{100 * share:.0f} %"] for name, share in sweep["importances"].items()]
-        lines += table(["parameter", "share of the variance (fANOVA)"], shares)
+        lines += escaped_table(["parameter", "share of the variance (fANOVA)"], shares)
     if sweep["command"]:
         lines += ["The best trial's command:", "", "```", sweep["command"], "```", ""]
     return lines
@@ -155,7 +205,11 @@ def _speed(data: dict) -> list[str]:
          *(significant((run["speed"].get(name) or {}).get("median")) for name in names)]
         for run in data["runs"]
     ]  # fmt: skip
-    return ["## Speed and memory", "", *table(["run", "parameters", *(n.removeprefix("train/") for n in names)], rows)]
+    return [
+        "## Speed and memory",
+        "",
+        *escaped_table(["run", "parameters", *(n.removeprefix("train/") for n in names)], rows),
+    ]
 
 
 def _commands(data: dict) -> list[str]:

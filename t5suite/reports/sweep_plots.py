@@ -8,12 +8,24 @@ there is nothing to draw. Colours are Okabe and Ito's, which colour-blind reader
 """
 
 import math
-import re
 from collections.abc import Callable
 from pathlib import Path
 
+from matplotlib.figure import Figure
+
 from t5suite.base.files import whole_file
-from t5suite.tracking.sweeps.records import Sweep, Trial, is_number
+from t5suite.reports.plots import Plot
+from t5suite.reports.sweeps import (
+    Sweep,
+    Trial,
+    group_label,
+    importances,
+    is_number,
+    read_sweep,
+    shortened,
+    sweep_data,
+    wrapped,
+)
 
 FOLDER = "plots"
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#8C8C8C"
@@ -31,7 +43,6 @@ MOST_PANELS, MOST_AXES = 9, 8
 MOST_GROUPS = 24
 # Over five parameters of which one decides, fANOVA named it in 7 of 10 samples of 13 trials, in 10 of 10 of 24.
 MANY_TRIALS = 24
-LONGEST_LABEL = 28
 
 
 def draw_plots(sweep: Sweep, importances: dict[str, float]) -> list[Path]:
@@ -72,33 +83,9 @@ def label_of(metric: str) -> str:
     return f"{metric} (points)" if leaf in METRICS or leaf == "average" else metric
 
 
-def shortened(text, limit: int = LONGEST_LABEL) -> str:
-    """A label that leaves room for others.
-
-    >>> shortened("learning_rate 0.001, optimizer adafactor, schedule linear", 24)
-    'learning_rate 0.001, ...'
-    """
-    text = str(text)
-    return text if len(text) <= limit else text[: limit - 3] + "..."
-
-
 def literal(text: str) -> str:
     """A label in which dollars are dollars, and do not set what stands between them as a formula."""
     return text.replace("$", r"\$")
-
-
-def wrapped(text, width: int = 14) -> str:
-    """A name over several lines, broken behind its underscores, slashes and dots where it has any.
-
-    >>> wrapped("per_device_train_batch_size").split("\\n")
-    ['per_device_', 'train_batch_', 'size']
-    """
-    lines = [""]
-    for part in re.split(r"(?<=[_/. ])", shortened(text, 4 * width)):
-        if lines[-1] and len(lines[-1]) + len(part) > width:
-            lines.append("")
-        lines[-1] += part
-    return "\n".join(lines)
 
 
 def running_best(sweep: Sweep) -> list[tuple[int, float]]:
@@ -305,17 +292,6 @@ def draw_groups(figure, sweep: Sweep, importances) -> bool | None:
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
 
 
-def group_label(parameters: dict) -> str:
-    """A setting of a grid in one line.
-
-    >>> group_label({"learning_rate": 0.001, "optimizer": "adafactor"})
-    'learning_rate 0.001, optimizer adafactor'
-    """
-    return ", ".join(
-        f"{name} {value:g}" if is_number(value) else f"{name} {value}" for name, value in parameters.items()
-    )
-
-
 def _shades(figure, axes, sweep: Sweep, trials: list[Trial]):
     """Value -> colour, with the bar that explains it; better ones are darker."""
     from matplotlib import colormaps
@@ -383,3 +359,47 @@ PLOTS = {
     "importance": draw_importance,
     "groups": draw_groups,
 }
+TITLES = {
+    "objective": "Every trial and the best so far",
+    "learning_curves": "Learning curves of the trials",
+    "parameters": "Score over each parameter",
+    "parallel_coordinates": "Parallel coordinates",
+    "importance": "Parameter importance",
+    "groups": "Means over seeds",
+}
+
+
+def sweep_report(directory) -> tuple[dict, list[Plot]]:
+    """`(the sweep's part of the report data, its plots)`.
+
+    Raises:
+      DataError: no sweep there, or no trial of it yet.
+    """
+    sweep = read_sweep(directory)
+    try:
+        shares, lack = importances(sweep), ""
+    except ImportError:
+        shares, lack = {}, "parameter importance needs Optuna: python -m pip install 't5suite[sweeps]'"
+    return sweep_data(sweep, shares, lack), sweep_plots(sweep, shares)
+
+
+def sweep_plots(sweep: Sweep, shares: dict[str, float]) -> list[Plot]:
+    """The plots that the sweep has data for."""
+    plots = []
+    for name, draw in PLOTS.items():
+        if draw(Figure(figsize=(INCHES, 5.5), layout="constrained"), sweep, shares) is False:
+            continue
+        drawn = lambda figure, legend, draw=draw: draw(figure, sweep, shares)
+        title = f"{sweep.name}: {TITLES.get(name, name)}"
+        safe = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in sweep.name)
+        plots.append(Plot(f"sweep-{safe}-{name}", title, drawn, (INCHES, 5.5), "sweeps", ink=False))
+    return plots
+
+
+def draw_sweep(sweep: Sweep) -> tuple[list[Path], str | None]:
+    """`(the pictures written beside the sweep, why one is missing)`."""
+    try:
+        shares, lack = importances(sweep), None
+    except ImportError:
+        shares, lack = {}, "importance.png needs Optuna: python -m pip install 't5suite[sweeps]'"
+    return draw_plots(sweep, shares), lack

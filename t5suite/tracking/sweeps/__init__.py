@@ -1,1 +1,0 @@
-"""What is told of a sweep: its trials' records, plots, the importance of its parameters."""
