@@ -37,7 +37,6 @@ from t5suite.runs.settings import public_settings
 from t5suite.tracking.trackers import Trackers, tracker_names
 from t5suite.training import fine_tuning as steps
 from t5suite.training import steps as shared
-from t5suite.training.attention import settle_attention
 from t5suite.training.checkpoints import checkpoint_step, checkpoints, resume_choice
 from t5suite.training.flags.adapters import adapt_by_flags, write_merged
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments
@@ -115,8 +114,6 @@ def fine_tune(run, plan, settings, changed, resume, trains, arguments, plug_ins)
     tokenizer, model = tokenizer_and_model(model_args, tasks=plan.tasks)
     model = adapt_by_flags(model, tokenizer, arguments, trains)
     place_by_flags(model, model_args, args, trains)
-    length = arguments.data.max_source_length
-    settle_attention(model, model_args.attn_implementation, args, trains, length, run)
     shared.check_precision(args.fp16, model.config.model_type)
     logger.info("%(class)s, %(parameters)d parameters", describe(model))
 

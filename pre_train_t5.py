@@ -37,7 +37,6 @@ from t5suite.runs.directory import open_run
 from t5suite.runs.settings import public_settings
 from t5suite.tracking.trackers import Trackers, tracker_names
 from t5suite.training import steps as shared
-from t5suite.training.attention import settle_attention
 from t5suite.training.callbacks import note_final
 from t5suite.training.checkpoints import resume_choice
 from t5suite.training.flags.memory import print_pre_training_summary
@@ -109,8 +108,6 @@ def pre_train(run, settings, resume, trains, plug_ins, *arguments) -> dict:
     pairs = objective_args.sentence_pairs is not None
     tokenizer, model = tokenizer_and_model(model_args, objective_args.modes, pairs)
     place_by_flags(model, model_args, args, trains)
-    length = objective_args.row_inputs_length or objective_args.inputs_length
-    settle_attention(model, model_args.attn_implementation, args, trains, length, run, objective_args.pack)
     shared.check_precision(args.fp16, model.config.model_type)
     logger.info("%(class)s, %(parameters)d parameters", describe(model))
 

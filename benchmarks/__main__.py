@@ -25,7 +25,6 @@ MODULES = {
     "optimizers": "an update of AdamW with RMS scaling (C9)",
     "loss": "output layer and loss (L)",
     "host_cost": "what a step costs beside its arithmetic (C8)",
-    "attention": "attention with T5's bias (H2; H2b: bias and mask once a stack)",
     "step": "a step of pre-training and of fine-tuning (H1, H4; on a CPU a trial)",
     "growth": "what must not grow with the corpus and the run (G)",
     "startup": "from the start of a process to its answer (S)",

@@ -1,9 +1,7 @@
-"""Imported first: `t5suite` sets how OpenMP's threads wait, which works only before torch is loaded. Without a GPU,
-Triton's kernels are interpreted, which must be said before triton is imported."""
+"""Imported first: `t5suite` sets how OpenMP's threads wait, which works only before torch is loaded."""
 
 import gc
 import os
-import shutil
 import time
 
 import pytest
@@ -13,8 +11,6 @@ import t5suite
 assert t5suite
 # Nothing that is imported is garbage: looking for it takes a fifth of the imports' time, and of every short run's.
 gc.disable()
-if shutil.which("nvidia-smi") is None:
-    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 def pytest_collection_finish(session):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from absl.testing import parameterized
-from test_fast_masks import batch_of, tiny
+from test_attention import batch_of, tiny
 
 from t5suite.models.fast_masks import note_padding, ready_masks
 from t5suite.training.losses import TokenLoss

@@ -9,6 +9,7 @@ from unittest import mock
 import numpy as np
 import torch
 from absl.testing import absltest, parameterized
+from t5suite.models.t5_encoder import encoded, in_row_pieces
 from test_evaluation import LENGTHS, bundled_rows, evaluator_and_model
 from test_quick_evaluation import CANDIDATES, TYPES, greedy, reading, tiny, written
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
@@ -17,7 +18,6 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM
 from t5suite.models import greedy_decoding, transfers
 from t5suite.models.candidate_trees import batch_of, tree_of
 from t5suite.models.greedy_decoding import begin_writing
-from t5suite.models.t5_encoder import encoded, in_row_pieces
 from t5suite.models.transfers import LateCounts
 from t5suite.models.tree_decoding import edge_log_probs
 from t5suite.tasks.registry import load_task

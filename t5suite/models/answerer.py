@@ -21,9 +21,7 @@ class Answerer(ABC):
       trees: whether candidates are read as one tree, where the model can (`tree_decoding`).
       quick: whether greedy answers are written without transformers' `generate`, where the model can
         (`greedy_decoding`).
-      quick_encoder: whether the encoder is taken apart, too, where it can be (`t5_encoder`). The three change nothing
-        but the time that it takes.
-      encoder_tokens: how many tokens an encoder taken by itself reads at once; None: all of a reading's.
+        The two change nothing but the time that it takes.
       tells_nll: whether the nats of greedy answers will be asked for.
     """
 
@@ -32,8 +30,7 @@ class Answerer(ABC):
         self.tokenizer = tokenizer
         self.collator = collator
         self.device = device
-        self.trees = self.quick = self.quick_encoder = self.tells_nll = True
-        self.encoder_tokens = None
+        self.trees = self.quick = self.tells_nll = True
 
     def is_quick(self, method: str) -> bool:
         """Whether `score` or `generate` goes its quick way with this model."""

@@ -14,7 +14,6 @@ the decoder's on it. Numbers stay the same to the bit (`tests/test_fast_masks.py
 
 import torch
 
-from t5suite.models.attention.implementations import takes_booleans
 from t5suite.models.cached_prompts import plain
 from t5suite.models.head_tying import T5_TYPES
 
@@ -23,11 +22,11 @@ UNPADDED = "is_unpadded"
 
 
 def takes_ready_masks(model) -> bool:
-    """Whether a model is transformers' own T5 with a kernel that takes booleans; eager adds them to its scores, a class
+    """Whether a model is transformers' own T5 with sdpa, which takes booleans; eager adds them to its scores, a class
     of the user's may read the mask itself, and learned prompts get a mask of their own in front."""
     config = getattr(model, "config", None)
     known = getattr(config, "model_type", None) in T5_TYPES and getattr(config, "is_encoder_decoder", False)
-    if not known or not takes_booleans(config._attn_implementation):
+    if not known or config._attn_implementation != "sdpa":
         return False
     prompted = any(adapter.is_prompt_learning for adapter in (getattr(model, "peft_config", None) or {}).values())
     return type(plain(model)).__module__.startswith("transformers.models.") and not prompted

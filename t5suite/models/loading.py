@@ -20,8 +20,6 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.models.adapters import adapter_of, inner_model, is_adapter, load_adapter
-from t5suite.models.attention.implementations import CHOICES, known_as
-from t5suite.models.attention.quick import quicken_attention
 from t5suite.models.checkpoint_weights import load_init_checkpoint
 from t5suite.models.configs import (
     cannot_load,
@@ -49,6 +47,7 @@ from t5suite.models.own_models import class_name, load_module
 from t5suite.models.packed_t5 import accept_packed_batches
 from t5suite.models.placement import by_device
 from t5suite.models.quantization import quantization_options
+from t5suite.models.quick_attention import quicken_attention
 from t5suite.models.vocabulary import (
     fit_config,
     grow_embeddings,
@@ -342,20 +341,14 @@ def _check_weights_of(folder: Path) -> None:
 
 
 def _attention_options(config, attn_implementation: str | None) -> dict:
-    """transformers 5.23 reads T5's bias out of bounds in flex attention for batches of two or more: ours is another."""
+    """transformers 5.23 reads T5's bias out of bounds in flex attention for batches of two or more."""
     if attn_implementation is None:
         return {}
-    if config.model_type not in T5_TYPES:
-        if attn_implementation in ("auto", "triton"):
-            raise ConfigError(f"--attn_implementation {attn_implementation} is for T5, not for {config.model_type!r}")
-        return {"attn_implementation": attn_implementation}
-    if attn_implementation == "auto":  # chosen once the device and the lengths are known (`attention.choosing`)
-        return {}
-    if attn_implementation not in CHOICES:
+    if config.model_type in T5_TYPES and attn_implementation not in ("sdpa", "eager"):
         raise ConfigError(
-            f"--attn_implementation {attn_implementation}: T5's position bias is right with {', '.join(CHOICES)} only"
+            f"--attn_implementation {attn_implementation}: T5's position bias is right with sdpa and eager only"
         )
-    return {"attn_implementation": known_as(attn_implementation)}
+    return {"attn_implementation": attn_implementation}
 
 
 def check_vocabulary(model, num_pieces: int) -> None:

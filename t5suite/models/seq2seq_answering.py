@@ -30,7 +30,6 @@ from t5suite.models.cached_prompts import plain
 from t5suite.models.candidate_trees import CandidateTree, TreeBatch, batch_of, sums_of_paths, tree_of
 from t5suite.models.greedy_decoding import begin_writing
 from t5suite.models.t5_decoder import takes_apart
-from t5suite.models.t5_encoder import encoded, in_row_pieces, takes_encoder_apart
 from t5suite.models.transfers import to_device, to_host
 from t5suite.models.tree_decoding import MOST_NODES, best_of_trees, edge_log_probs
 
@@ -55,14 +54,6 @@ class Seq2SeqAnswerer(Answerer):
     def chooses(self) -> bool:
         """Whether the best candidate is found without all scores."""
         return self.is_quick("score") and can_choose(plain(self.model))
-
-    @cached_property
-    def encodes(self):
-        """`(ids, mask or None) -> states`: the encoder taken apart, or the model's own."""
-        if self.quick_encoder and takes_encoder_apart(self.model):
-            return partial(encoded, self.model)
-        encoder = plain(self.model).encoder
-        return lambda ids, mask: encoder(input_ids=ids, attention_mask=mask).last_hidden_state
 
     def is_quick(self, method: str) -> bool:
         """Whether candidates are read as trees (`score`), or greedy answers written without `generate`."""
@@ -131,8 +122,8 @@ class Seq2SeqReading:
         """What the encoder says of the batch."""
         if not self.answerer.taken_apart:
             return self._outputs.encoder_last_hidden_state
-        most_tokens = self.answerer.encoder_tokens or self.ids_BS.numel()
-        return in_row_pieces(self.answerer.encodes, self.ids_BS, self.mask_BS, self.lengths_B, most_tokens)
+        encoder = plain(self.answerer.model).encoder
+        return encoder(input_ids=self.ids_BS, attention_mask=self.hiding_BS).last_hidden_state
 
     @property
     def hiding_BS(self) -> torch.Tensor | None:

@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from t5suite.models.attention.quick import stock_class
 from t5suite.models.cached_prompts import plain
+from t5suite.models.quick_attention import stock_class
 
 
 def takes_apart(model) -> bool:

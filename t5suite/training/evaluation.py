@@ -63,8 +63,7 @@ class Decoding:
 
     Attributes:
       synced: weights lie in pieces on several ranks, which make the same number of forward passes therefore.
-      trees, quick, quick_encoder: the quick ways of scoring, of greedy writing and of reading are taken, where the
-        model can.
+      trees, quick: the quick ways of scoring and of greedy writing are taken, where the model can.
       loss: the loss of the targets is told, too, where it takes a pass of its own (the choice by loss has it anyway).
       batch_tokens: tokens of a batch of the quick ways, padding and answers counted; None: a number of rows.
     """
@@ -74,7 +73,6 @@ class Decoding:
     synced: bool = False
     trees: bool = True
     quick: bool = True
-    quick_encoder: bool = True
     loss: bool = True
     batch_tokens: int | None = None
 
@@ -124,7 +122,6 @@ class Evaluator:
         }[eval_set.method]
         answerer = answerer_for(model, self.tokenizer, collator=self.collator, device=self.accelerator.device)
         answerer.trees, answerer.quick = self.decoding.trees, self.decoding.quick
-        answerer.quick_encoder, answerer.encoder_tokens = self.decoding.quick_encoder, self.decoding.batch_tokens
         answerer.tells_nll = self._tells_loss(eval_set)
         batches = self._batches(eval_set, answerer)
         found = self._over_ranks(eval_set, batches, lambda positions: answer(answerer, eval_set, positions))

@@ -19,9 +19,7 @@ logger = logging.getLogger(__name__)
 # Flags that only generation heeds.
 GENERATION_FLAGS = ("generation_num_beams", "generation_max_length")
 # Flags of the quick ways to evaluate, which only encoders with a decoder have.
-QUICK_FLAGS = ("candidate_trees", "quick_decoding", "quick_encoder", "eval_batch_tokens")
-# Those of which one at least takes a model apart.
-TAKE_APART = ("candidate_trees", "quick_decoding")
+QUICK_FLAGS = ("candidate_trees", "quick_decoding", "eval_batch_tokens")
 
 
 def check_positions(model, data) -> None:

@@ -50,7 +50,7 @@ from t5suite.training.eval_batches import batch_tokens
 from t5suite.training.eval_results import Report, task_values
 from t5suite.training.eval_sets import EvalSet, load_eval_sets, selection_eval_sets, widen_for_training_targets
 from t5suite.training.evaluation import Decoding, Evaluator
-from t5suite.training.family_checks import GENERATION_FLAGS, QUICK_FLAGS, TAKE_APART, check_module, check_positions
+from t5suite.training.family_checks import GENERATION_FLAGS, QUICK_FLAGS, check_module, check_positions
 from t5suite.training.flags.rows import PackedRows
 from t5suite.training.flags.tracking import add_profile
 from t5suite.training.losses import ModuleLoss, SquaredLoss
@@ -231,7 +231,6 @@ def make_evaluator(collator, tokenizer, args, accelerator, show_progress: bool) 
         synced=synced,
         trees=args.candidate_trees,
         quick=args.quick_decoding,
-        quick_encoder=args.quick_encoder,
         loss=args.eval_loss,
         batch_tokens=batch_tokens(args.eval_batch_tokens, accelerator.device) if args.evaluates_by_tokens else None,
     )
@@ -256,7 +255,6 @@ def warn_of_idle_flags(changed: dict, plan: Plan, trains: bool, predicts: bool) 
         (changed.get("eval_method") == "loss", (*QUICK_FLAGS, "eval_loss"), "the loss is all that is evaluated"),
         (changed.get("eval_method") == "score" and plan.alone, ("quick_decoding",), "nothing is written"),
         (changed.get("eval_method") != "score", ("candidate_trees",), "nothing is scored"),
-        (not any(changed.get(name, True) for name in TAKE_APART), ("quick_encoder",), "the model runs in one piece"),
         (True, ("predict_with_generate", "sortish_sampler"), "evaluation always writes or scores whole answers"),
         (True, ("eval_accumulation_steps", "batch_eval_metrics", "prediction_loss_only"), "evaluation is our own"),
     ]

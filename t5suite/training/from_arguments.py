@@ -19,13 +19,13 @@ from t5suite.data.text.readers import TextOptions
 from t5suite.data.training_data import Mixing, Subset
 from t5suite.models.adapters import is_adapter
 from t5suite.models.added_tokens import add_words, begin_at_mean, parse_tokens
-from t5suite.models.attention.quick import slow_attention
 from t5suite.models.families import family_of_model
 from t5suite.models.family_encodings import SEPARATOR, encoding_for
 from t5suite.models.freezing import freeze
 from t5suite.models.loading import load_model, load_model_shapes, load_tokenizer
 from t5suite.models.placement import check_alone, place_model
 from t5suite.models.quantization import quantization_of
+from t5suite.models.quick_attention import slow_attention
 from t5suite.models.vocabulary import add_sentinels, add_tokens, ensure_padding
 from t5suite.runs.settings import allowed_names
 from t5suite.tasks.registry import Lengths

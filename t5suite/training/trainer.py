@@ -21,7 +21,6 @@ from t5suite.base.errors import ConfigError
 from t5suite.data.loading import EpochDataLoader
 from t5suite.data.samplers import GlobalBatchSampler, shifted_order
 from t5suite.models.fast_masks import note_padding, ready_masks, takes_ready_masks
-from t5suite.models.quick_dropout import quicken_dropout
 from t5suite.training.chunked_loss import ChunkedLoss
 from t5suite.training.compile_cache import keep_compiled
 from t5suite.training.eval_results import selection_value
@@ -119,9 +118,6 @@ class SuiteTrainer(
         heed_use_cache(self.model, args.use_cache)
         if args.torch_compile:
             keep_compiled(getattr(args, "compile_cache", None))
-            from t5suite.models.joined_products import join_products  # with it comes torch's compiler
-
-            join_products((args.bf16 or args.fp16) and getattr(args, "join_products", True))
         self.chunk_loss()
         # Our labels stand below the token that predicts them, in every family: each of them counts. Left alone,
         # transformers 5.23 would not count the first one of a causal model's row.
@@ -144,10 +140,6 @@ class SuiteTrainer(
         self.monitor = monitor or StepMonitor(peak, self.summed, keeps_count=False, device=args.device)
         self.add_callback(self.monitor)
         show_progress(self, shows_bars(args))
-        if getattr(args, "quick_dropout", False) and args.device.type == "cpu":
-            quicken_dropout(self.model)
-        elif not getattr(args, "quick_dropout", True) and args.device.type != "cpu":
-            logger.warning("--quick_dropout False has no effect: dropout is quickened on CPUs alone")
         if args.neftune_noise_alpha is not None:
             self.neftune_noise_alpha = None  # theirs misses T5's embeddings
             self.add_callback(NeftuneCallback(args.neftune_noise_alpha))

@@ -24,7 +24,6 @@ from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card
 from t5suite.tracking.trackers import Trackers, tracker_names
 from t5suite.training import fine_tuning as steps
 from t5suite.training import steps as shared
-from t5suite.training.attention import settle_attention
 from t5suite.training.flags.adapters import adapt_by_flags, write_merged
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments
 from t5suite.training.flags.parser import changed_settings, parse_arguments
@@ -190,8 +189,6 @@ class TunerRun:
 
     def _train(self, run, settings: dict, resume: str) -> dict:
         """The script's steps 5 to 8."""
-        length = self.data_args.max_source_length
-        settle_attention(self.model, self.model_args.attn_implementation, self.args, True, length, run)
         shared.check_precision(self.args.fp16, self.model.config.model_type)
         steps.warn_of_idle_flags(changed_settings(self.arguments), self.plan, True, predicts=self.args.do_predict)
         data = self._load(self.arguments, trains=True)

@@ -18,7 +18,3 @@ class CompileArguments:
             "one. Default: $TORCHINDUCTOR_CACHE_DIR, else $XDG_CACHE_HOME/t5suite/compiled."
         },
     )
-    join_products: bool = field(
-        default=True,
-        metadata={"help": "--torch_compile with --bf16: linear layers that read the same input are one product."},
-    )

@@ -35,7 +35,7 @@ from t5suite.training.processes.ranks import check_meeting_place
 from t5suite.training.resuming.resets import parse_reset
 from t5suite.training.sharding.settings import begin_sharding, resolve_sharding
 
-AttentionKernel = Literal["sdpa", "eager", "flash_attention_2", "flex_attention", "triton", "auto"]
+AttentionKernel = Literal["sdpa", "eager", "flash_attention_2", "flex_attention"]
 
 
 @dataclass
@@ -86,10 +86,7 @@ class ModelArguments:
     )
     attn_implementation: AttentionKernel | None = field(
         default=None,
-        metadata={
-            "help": "Attention kernels; default: sdpa where the model has it, else eager. For a T5 on a GPU also "
-            "flex_attention and triton, which keep its position bias apart from masks, and auto: the fastest, timed."
-        },
+        metadata={"help": "Attention kernels; default: sdpa where the model has it, else eager. A T5 has these two."},
     )
     quick_attention: bool = field(
         default=True,
@@ -288,10 +285,6 @@ class SuiteTrainingArguments(TrackingArguments, CompileArguments, Seq2SeqTrainin
         default=True,
         metadata={"help": "A T5's greedy answers come without transformers' generate; the same texts, sooner."},
     )
-    quick_encoder: bool = field(
-        default=True,
-        metadata={"help": "A T5's encoder is taken apart for evaluation; the same numbers but for rounding, sooner."},
-    )
     eval_loss: bool = field(
         default=True,
         metadata={"help": "Tell an evaluation's loss, also where it takes a pass of its own and selects nothing."},
@@ -383,10 +376,6 @@ class SuiteTrainingArguments(TrackingArguments, CompileArguments, Seq2SeqTrainin
             "help": "Pad training batches to at most this many shapes. Default: 8 with --torch_compile, which compiles "
             "each; else 0, as long as each batch's longest."
         },
-    )
-    quick_dropout: bool = field(
-        default=True,
-        metadata={"help": "On CPUs, draw dropout's masks from 16 random bits an element, a fifth of torch's cost."},
     )
     cudnn_attention: bool = field(
         default=False,
