@@ -9,7 +9,6 @@ from unittest import mock
 import numpy as np
 import torch
 from absl.testing import absltest, parameterized
-from t5suite.models.t5_encoder import encoded, in_row_pieces
 from test_evaluation import LENGTHS, bundled_rows, evaluator_and_model
 from test_quick_evaluation import CANDIDATES, TYPES, greedy, reading, tiny, written
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
@@ -61,9 +60,8 @@ class NothingIsLookedAtTest(parameterized.TestCase):
         with without_numbers():
             model = far_model(model_type)
             ids = torch.ones(6, 24, dtype=torch.long, device=FAR)
-            lengths = np.array([24, 20, 9, 9, 8, 1]) if padded else np.full(6, 24)
             mask = torch.ones_like(ids)
-            states = in_row_pieces(lambda *pair: encoded(model, *pair), ids, mask, lengths, 48)
+            states = model.encoder(ids, attention_mask=mask[:, None, None, :].bool() if padded else None)[0]
             self.assertEqual((states.device.type, tuple(states.shape)), ("meta", (6, 24, 32)))
             with mock.patch.object(LateCounts, "look", side_effect=[None, None, 6, 3, 3]) as look:
                 waiting = begin_writing(model, states, mask if padded else None, 0, 1, 6)

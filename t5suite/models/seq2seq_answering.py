@@ -122,8 +122,10 @@ class Seq2SeqReading:
         """What the encoder says of the batch."""
         if not self.answerer.taken_apart:
             return self._outputs.encoder_last_hidden_state
-        encoder = plain(self.answerer.model).encoder
-        return encoder(input_ids=self.ids_BS, attention_mask=self.hiding_BS).last_hidden_state
+        encoder, mask = plain(self.answerer.model).encoder, self.hiding_BS
+        if mask is not None and encoder.config._attn_implementation == "sdpa":
+            mask = mask[:, None, None, :].bool()  # the stack takes it as it is, and looks at no value on the device
+        return encoder(input_ids=self.ids_BS, attention_mask=mask).last_hidden_state
 
     @property
     def hiding_BS(self) -> torch.Tensor | None:
