@@ -25,7 +25,6 @@ $(RUNNABLE): pyproject.toml constraints.txt | $(BIN)/python
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing into $(VENV), with what tests and documentation need: some minutes."
 	$(PIP) -e ".[dev]"
-	$(BIN)/python -m t5suite.commands.compiled_loops
 	touch $@
 
 install: $(INSTALLED)  ## make .venv and install the suite into it, with all that tests and documentation need

@@ -27,7 +27,6 @@ from benchmarks.texts import documents, t5_tokenizer
 from t5suite.data.blocks import BlockDataset, BlockLayout
 from t5suite.data.corpora.building import build_corpus
 from t5suite.data.objectives import sentinel_ids
-from t5suite.data.objectives.compiled_spans import uses_numba
 from t5suite.data.pre_training_collator import T5DataCollator
 from t5suite.data.samplers import GlobalBatchSampler
 from t5suite.data.streams.encoding import stream_encoder
@@ -43,7 +42,7 @@ disable_progress_bars()
 class Corpus:
     """Documents in a file, and what both sides need beside them; the folder goes with it."""
 
-    def __init__(self, megabytes: float, engine: str = "numpy"):
+    def __init__(self, megabytes: float):
         self.folder = Path(tempfile.mkdtemp())
         self.end = weakref.finalize(self, shutil.rmtree, self.folder)
         self.tokenizer, self.texts = t5_tokenizer(), documents(megabytes)
@@ -51,7 +50,7 @@ class Corpus:
         self.file.write_text("".join(json.dumps({"text": text}) + "\n" for text in self.texts), encoding="utf-8")
         self.rng = np.random.default_rng(0)
         sentinels = sentinel_ids(self.tokenizer)
-        self.collator = T5DataCollator(sentinel_ids=sentinels, eos_token_id=EOS, noise_engine=engine)
+        self.collator = T5DataCollator(sentinel_ids=sentinels, eos_token_id=EOS)
 
     def tokenized(self, texts):
         """As the peers do it."""
@@ -77,15 +76,14 @@ def last_of(loader, batches: int) -> dict:
     return batch
 
 
-def streaming(device: str, megabytes=6.0, batches=14, engine="sentencepiece") -> Work:
+def streaming(device: str, megabytes=6.0, batches=14) -> Work:
     """C2. Both go through the same documents, in an order of their own, and begin anew with every call."""
     corpus = Corpus(megabytes)
     source = open_source([str(corpus.file)])
-    encode = stream_encoder(corpus.tokenizer, [source], engine)
+    encode = stream_encoder(corpus.tokenizer, [source])
     settings = StreamSettings((LENGTH,), num_virtual_streams=8, buffer_size=BUFFER)
 
     def ours():
-        encode.encoder.forget()
         loader = StreamLoader([StreamCorpus(source)], encode, settings, corpus.collator, BATCH_SIZE)
         last = last_of(loader, batches)
         loader.close()
@@ -103,20 +101,12 @@ def streaming(device: str, megabytes=6.0, batches=14, engine="sentencepiece") ->
     same = encode(corpus.texts[:200]) == corpus.tokenized(corpus.texts[:200])
     assert same, "the engines give other ids"
     contenders = {"ours": ours, "HF stream, row by row": plain}
-    return _work(f"text file -> batch ({engine})", contenders, 0.17, batches, corpus)
+    return _work("text file -> batch", contenders, 0.17, batches, corpus)
 
 
-def streaming_compiled(device: str) -> Work | None:
-    """C2 with ids by numba, as for more than 20 MB where it is installed."""
-    if not uses_numba():
-        print("C2b  numba is not installed")
-        return None
-    return streaming(device, engine="numba")
-
-
-def from_corpus(device: str, megabytes=6.0, batches=16, engine="numpy") -> Work:
+def from_corpus(device: str, megabytes=6.0, batches=16) -> Work:
     """C3. The Arrow file holds the very blocks of the memory map."""
-    corpus = Corpus(megabytes, engine)
+    corpus = Corpus(megabytes)
     store = build_corpus([str(corpus.file)], corpus.folder / "corpus", corpus.tokenizer, validation_fraction=0.0)
     tokens = store.split("train")
     layout = BlockLayout(len(tokens), (LENGTH,))
@@ -138,15 +128,7 @@ def from_corpus(device: str, megabytes=6.0, batches=16, engine="numpy") -> Work:
         dataset[j]["input_ids"].tobytes() for j in range(layout.num_blocks)
     )
     contenders = {"ours": ours, "Arrow, DataLoader, row by row": plain}
-    return _work(f"tokens -> batch, {engine}", contenders, 0.04, batches, corpus)
-
-
-def from_corpus_compiled(device: str) -> Work | None:
-    """C3 with the noise made by numba, as in long runs where it is installed."""
-    if not uses_numba():
-        print("C3b  numba is not installed")
-        return None
-    return from_corpus(device, engine="numba")
+    return _work("tokens -> batch", contenders, 0.04, batches, corpus)
 
 
 def _work(name: str, contenders: dict, goal: float, batches: int, corpus: Corpus) -> Work:
@@ -163,7 +145,7 @@ def _work(name: str, contenders: dict, goal: float, batches: int, corpus: Corpus
     )
 
 
-WORKS = {"C2": streaming, "C2b": streaming_compiled, "C3": from_corpus, "C3b": from_corpus_compiled}
+WORKS = {"C2": streaming, "C3": from_corpus}
 
 if __name__ == "__main__":
     run(__doc__, WORKS)

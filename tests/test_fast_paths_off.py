@@ -6,7 +6,6 @@ and which of our functions were called, so that a row whose flag does nothing fa
 
 import cProfile
 import functools
-import importlib.util
 import itertools
 import re
 import tempfile
@@ -105,8 +104,7 @@ def both(flag: str, path: FastPath) -> tuple[Run, Run]:
 
 # Every flag of docs/performance.md, "Switching it off", but for those of COMPILED.
 FAST_PATHS = {
-    "noise_engine": FastPath("numpy", "data.objectives.compiled_spans", "pre_train", on="numba", tolerance=0),
-    "tokenizer_engine": FastPath("tokenizers", "data.text.compiled_pieces", "pre_train", on="numba", tolerance=0),
+    "tokenizer_engine": FastPath("tokenizers", "data.text.sentence_pieces", "pre_train", tolerance=0),
     "train_sampling_strategy": FastPath("random", "data.samplers", tolerance=None),
     "length_buckets": FastPath("0", "data.shapes", on="2"),
     "token_cache": FastPath("none", "data.token_cache", on=tempfile.mkdtemp(), tolerance=0),
@@ -141,8 +139,6 @@ class FastPathTest(parameterized.TestCase):
     @parameterized.parameters(*FAST_PATHS)
     def test_a_run_without_it_takes_another_way_to_the_same_numbers(self, flag):
         path = FAST_PATHS[flag]
-        if path.on == "numba" and importlib.util.find_spec("numba") is None:
-            self.skipTest("numba is not installed")
         with mock.patch.object(token_cache, "FEWEST_ROWS", 1 if flag == "token_cache" else token_cache.FEWEST_ROWS):
             on, off = both(flag, path)
         self.assertIn(f"t5suite.{path.code}", {module for module, _ in on.calls ^ off.calls})

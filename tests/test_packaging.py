@@ -21,7 +21,6 @@ import t5suite
 from t5suite.base.errors import UserError
 from t5suite.base.files import FOLDERS, shipped_folder
 from t5suite.commands.sweep import run as run_sweep
-from t5suite.data.objectives.compiled_spans import uses_numba
 from t5suite.data.text.sentences import require_splitter
 from t5suite.export.onnx_packages import require_onnx
 from t5suite.export.zero_shards import _converter
@@ -208,7 +207,6 @@ OPTIONAL = {
     "onnxruntime": ("onnx", require_onnx),
     "sentencex": ("sentences", require_splitter),
     "pynvml": ("energy", counters),
-    "numba": ("speed", lambda: uses_numba("numba")),
 }
 NOT_LIBRARIES = ("dev", "docs")
 

@@ -64,9 +64,8 @@ def _build_flags(parser) -> None:
     working = parser.add_argument_group("work")
     working.add_argument("--num_workers", type=int, default=1, help="processes (default: 1)")
     working.add_argument(
-        "--tokenizer_engine", choices=("auto", "numba", "sentencepiece", "tokenizers"), default="auto",
-        help="what encodes, with the same ids; auto: SentencePiece where it is equal, or numba, twice as fast, from "
-        "20 MB of text on where it is installed",
+        "--tokenizer_engine", choices=("auto", "sentencepiece", "tokenizers"), default="auto",
+        help="what encodes, with the same ids; auto: SentencePiece where it is equal",
     )  # fmt: skip
     working.add_argument("--shard", metavar="I/N", help="this job's share of the work, I from 0 to N - 1")
     working.add_argument(

@@ -23,7 +23,6 @@ import numpy as np
 
 from t5suite.base.errors import ConfigError
 from t5suite.data.collators import IGNORED
-from t5suite.data.text.row_tokenizer import RowTokenizer
 from t5suite.tasks.formatters import as_list
 from t5suite.tasks.registry import Lengths, Task, cut_ids, decode_ids, tokenize_rows
 from t5suite.tasks.targets import INVALID_CLASS
@@ -39,8 +38,6 @@ class TextEncoding:
     lengths: Lengths
     # How a model that reads so can be evaluated; None where its family says so.
     methods: tuple[str, ...] | None = field(default=None, kw_only=True)
-    # The tokenizer of many rows (`data.text.row_tokenizer`), of the same ids; None for the tokenizer itself.
-    row_tokenizer: object = field(default=None, kw_only=True, repr=False, compare=False)
 
     key = ""
 
@@ -55,8 +52,7 @@ class TextEncoding:
 
     def rows(self, rows: dict[str, list], task: Task, split: str) -> dict[str, list]:
         """`input_ids` and `labels`, one of each per example."""
-        tokenizer = self.row_tokenizer or self.tokenizer
-        return tokenize_rows(rows, task=task, tokenizer=tokenizer, lengths=self.lengths, split=split)
+        return tokenize_rows(rows, task=task, tokenizer=self.tokenizer, lengths=self.lengths, split=split)
 
     def prompts(self, texts: Sequence[str]) -> list[list[int]]:
         """Finished input texts as ids."""
@@ -73,18 +69,6 @@ class TextEncoding:
     def texts(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         """Written ids as texts: what stands before the first end-of-sequence token."""
         return decode_ids(sequences, self.tokenizer)
-
-
-def with_row_tokenizer(encoding: TextEncoding, engine: str = "auto") -> TextEncoding:
-    """The encoding with what tokenizes many rows; one of another family's model has the tokenizer alone.
-
-    Raises ConfigError for `numba` where that cannot be used.
-    """
-    if type(encoding) is not TextEncoding:
-        if engine == "numba":
-            raise ConfigError("--tokenizer_engine numba is for encoder-decoder models; leave the flag out")
-        return encoding
-    return replace(encoding, row_tokenizer=RowTokenizer(encoding.tokenizer, engine))
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,7 @@ from t5suite.base.lookup import find
 from t5suite.data.blocks import Blocks
 from t5suite.data.collators import IGNORED
 from t5suite.data.objectives import OBJECTIVES, DatumRngs, Ragged
-from t5suite.data.objectives.compiled_spans import ENGINES, uses_numba
 from t5suite.data.packing import lay_out, pack_examples
-
-# Loading numba takes 1.6 s and compiling 8 s, once on a machine; it saves 0.4 ms of a batch of 128 x 568.
-BATCHES_BEFORE_NUMBA = 1000
 
 
 @dataclass(kw_only=True)
@@ -52,8 +48,6 @@ class T5DataCollator:
       replacement_ids: what `bert_style` draws its random tokens from.
       mask_units, collocations, word_start_V: what `unit_denoising` hides as a whole (`word_masks.unit_masks`).
       sentence_end_V: where `sentence_deshuffling` cuts.
-      noise_engine: `numpy`; `numba`, one compiled pass for span corruption, of the same bits; or `auto`: numba where it
-        is installed, from the batch on where that has paid for loading it.
 
     Attributes:
       tokens_lengths: raw tokens of a block, for each denoiser; `tokens_length` where there is only one.
@@ -81,7 +75,6 @@ class T5DataCollator:
     seed: int = 0
     decoder_start_token_id: int = 0
     pad_token_id: int = 0
-    noise_engine: str = "auto"
     pack: bool = False
     row_inputs_length: int | None = None
     row_targets_length: int | None = None
@@ -106,9 +99,6 @@ class T5DataCollator:
         self._blocks = [self._block_of(objective, denoiser) for denoiser in range(len(self.weights))]
         self.tokens_lengths = [block.tokens_length for block in self._blocks]
         self._set_lengths()
-        find(self.noise_engine, ENGINES, "engine", where="--noise_engine")
-        self._num_batches = 0
-        self._compiled = self.noise_engine == "numba" and uses_numba(self.noise_engine)
         keep_freed_memory()
 
     def _settings_of(self, denoiser):
@@ -197,14 +187,7 @@ class T5DataCollator:
 
     def _corrupt_rows(self, tokens_BL, indices, denoiser):
         settings = self._settings_of(denoiser)
-        rngs = DatumRngs(self.seed, indices, self._is_compiled())
-        return OBJECTIVES[self.objective].batch(tokens_BL, rngs, **settings)
-
-    def _is_compiled(self):
-        self._num_batches += 1
-        if self._num_batches == BATCHES_BEFORE_NUMBA and self.noise_engine == "auto":
-            self._compiled = uses_numba()
-        return self._compiled
+        return OBJECTIVES[self.objective].batch(tokens_BL, DatumRngs(self.seed, indices), **settings)
 
     def _check_block(self, index, denoiser, length):
         if not 0 <= denoiser < len(self._blocks):

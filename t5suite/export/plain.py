@@ -16,7 +16,7 @@ import torch
 from transformers import T5Tokenizer
 
 from t5suite.base.errors import CheckpointError
-from t5suite.export.sentencepiece_files import spiece_of
+from t5suite.data.text.sentence_pieces import spiece_of
 from t5suite.models.own_models import own_names
 from t5suite.models.weight_files import read_weights
 from t5suite.models.whole_weights import fitted

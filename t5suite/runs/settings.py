@@ -23,7 +23,7 @@ OPERATIONAL_SETTINGS = frozenset(
     dataloader_num_workers dataloader_pin_memory dataloader_persistent_workers
     dataloader_prefetch_factor push_to_hub hub_model_id hub_strategy hub_token hub_private_repo hub_always_push
     hub_revision eval_checkpoints data_dir local_rank ddp_timeout logging_nan_inf_filter trust_checkpoint allow_changed
-    max_skipped_updates noise_engine tokenizer_engine token_cache compile_cache""".split()
+    max_skipped_updates tokenizer_engine token_cache compile_cache""".split()
 )
 # How an update's examples are laid out over devices and micro-batches, and weights over devices. Law 1 makes the same
 # updates of it, up to the order of a sum, as long as their number (`update_size`, which stands beside the flags) is the

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from t5suite.base.errors import ChangedDataError, ConfigError
 from t5suite.constants import DATASET_VALS
-from t5suite.data.encodings import with_row_tokenizer
 from t5suite.data.formats.files import check_benchmark_file
 from t5suite.data.sources import DataOptions
 from t5suite.data.subsets import selection_share
@@ -150,7 +149,7 @@ def encoding_by_flags(model, tokenizer, data_args, changed: dict | None = None, 
         setattr(model.config, SEPARATOR, card.settings.get(SEPARATOR) if card else None)
     encoding = encoding_for(model, tokenizer, lengths_of(data_args), separator)
     warn_of_idle_family_flags(changed or {}, encoding)
-    return with_row_tokenizer(encoding, data_args.tokenizer_engine)
+    return encoding
 
 
 def plan_for(arguments, rows=None, own_metrics: bool = False) -> Plan:

@@ -13,10 +13,8 @@ source's SHA-256. `t5suite.data.corpora.store` says what it has in the end.
 """
 
 import concurrent.futures
-import itertools
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,12 +25,9 @@ from t5suite.data.corpora.store import MANIFEST, TokenStore
 from t5suite.data.corpora.units import build_unit, finished_unit
 from t5suite.data.corpora.workers import run_jobs
 from t5suite.data.jsonl import file_sha256
-from t5suite.data.text.documents import Tally, kept_documents
-from t5suite.data.text.encoding import BYTES_FOR_NUMBA, make_text_encoder
+from t5suite.data.text.encoding import make_text_encoder
 from t5suite.data.text.readers import TextOptions
 from t5suite.runs.directory import read_json, write_json
-
-DOCUMENTS_LOOKED_AT = 64
 
 
 class Progress(NamedTuple):
@@ -96,9 +91,7 @@ def build_corpus(
     directory.mkdir(parents=True, exist_ok=True)
     with locked(directory / LOCK):
         _begin(directory, plan)
-    sample = _first_documents(plan) if tokenizer_engine == "auto" and plan.num_bytes >= BYTES_FOR_NUMBA else ()
-    encoder = make_text_encoder(tokenizer, tokenizer_engine, plan.num_bytes, sample)
-    build = Build(directory, plan, encoder, num_workers)
+    build = Build(directory, plan, make_text_encoder(tokenizer, tokenizer_engine), num_workers)
     started = time.perf_counter()
     _build_units(build, shard or (0, 1), progress, started)
     return finish(build, started)
@@ -112,14 +105,6 @@ def check_work(num_workers: int, shard, max_documents) -> None:
         raise ConfigError(f"--shard {shard[0]}/{shard[1]}: must be i/n with i from 0 to n - 1, such as 0/{shard[1]}")
     if shard is not None and max_documents is not None:
         raise ConfigError("--max_documents counts from the first document on, which --shard cannot: give one of them")
-
-
-def _first_documents(plan: CorpusPlan) -> list[str]:
-    """Some of the text, by which the engine is chosen; bad lines are the build's affair."""
-    options = replace(plan.settings.text_options(), bad_lines="skip")
-    piece = plan.units[0][0]
-    documents = kept_documents(plan.sources[piece.source].name, options, Tally(), piece.start, piece.end)
-    return [document.text for document in itertools.islice(documents, DOCUMENTS_LOOKED_AT)]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

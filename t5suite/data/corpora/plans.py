@@ -104,11 +104,6 @@ class CorpusPlan:
             "num_units": len(self.units),
         }
 
-    @property
-    def num_bytes(self) -> float:
-        """About the bytes of text; without end where a source is the hub's."""
-        return sum(math.inf if source.size is None else _unpacked_size(source) for source in self.sources)
-
     def fingerprint(self) -> str:
         """SHA-256 of `described`."""
         return hashlib.sha256(json.dumps(self.described(), sort_keys=True).encode()).hexdigest()

@@ -21,12 +21,10 @@ Shape suffixes: B rows, L tokens of a block.
 import numpy as np
 
 from t5suite.base.errors import ConfigError
-from t5suite.data.objectives import compiled_spans
 from t5suite.data.objectives.corruption import corrupt_ragged, ended, keep
-from t5suite.data.objectives.even_spans import corrupt_evenly
 from t5suite.data.objectives.ragged import Ragged
 from t5suite.data.objectives.random_numbers import below, bernoulli, random_keys
-from t5suite.data.objectives.spans import check_density, noise_counts, noise_masks, span_edges
+from t5suite.data.objectives.spans import check_density, noise_masks
 
 RANDOM_TOKEN_RATE = 0.1  # BERT-style: of the noise tokens, those that another token replaces
 
@@ -46,16 +44,8 @@ def span_corruption(
     Source: arXiv:1910.10683 sec. 3.1.4; `random_roll`: see `noise_mask`.
     """
     tokens_BL = np.asarray(tokens_BL)
-    noise = noise_density, mean_span_length
-    counts, sides = noise_counts(tokens_BL.shape[1], *noise), None
-    if random_roll or counts[1] == 0:
-        mask_BL = noise_masks(*tokens_BL.shape, *noise, rng, random_roll)
-        return corrupt_ragged(tokens_BL, mask_BL, sentinel_ids, eos_id)
-    if getattr(rng, "compiled", False) and rng.num_drawn == 0:
-        sides = compiled_spans.corrupt(tokens_BL, rng.seed, rng.indices, counts, sentinel_ids, eos_id)
-    if sides is None:
-        sides = corrupt_evenly(tokens_BL, *span_edges(*tokens_BL.shape, *noise, rng), sentinel_ids, eos_id)
-    return tuple(Ragged.of(side_BT) for side_BT in sides)
+    mask_BL = noise_masks(*tokens_BL.shape, noise_density, mean_span_length, rng, random_roll)
+    return corrupt_ragged(tokens_BL, mask_BL, sentinel_ids, eos_id)
 
 
 def iid_denoising(tokens_BL, rng, sentinel_ids, eos_id=None, noise_density=0.15, targets_length=None):

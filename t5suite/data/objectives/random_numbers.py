@@ -61,15 +61,13 @@ class DatumRngs:
 
     A row's words are those of a SplitMix64 of its own (`mixing`), which begins at a number that seed and index decide:
     `mixed(mixed(seed + GAMMA) + index * GAMMA)`, another one for every index. (By chance, two or three pairs of 10**9
-    data share a part of 45 words each.) 4 ns a word; a Philox, whose key was set row after row, took 30. `compiled`
-    says that an objective may make its rows in one pass of numba's, of the same draws (`compiled_spans`). Raises
+    data share a part of 45 words each.) 4 ns a word; a Philox, whose key was set row after row, took 30. Raises
     ValueError as `datum_rng` does.
     """
 
-    def __init__(self, seed, indices, compiled=False):
+    def __init__(self, seed, indices):
         self.seed = int(seed)
         self.indices = _as_words(self.seed, indices)
-        self.compiled = compiled
         self.num_drawn = 0
 
     def __len__(self):

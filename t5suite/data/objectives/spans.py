@@ -121,39 +121,21 @@ def noise_masks(batch, length, noise_density, mean_span_length, rng, random_roll
     `rng` is one Generator for all rows (row by row, it gives what `noise_mask` would), a sequence of one Generator
     per row, or a `DatumRngs`. See `random_edges`.
     """
-    num_spans = noise_counts(length, noise_density, mean_span_length)[1]
+    num_noise, num_spans = noise_counts(length, noise_density, mean_span_length)
     if num_spans == 0:
         return np.zeros((batch, length), dtype=bool)
-    edges, shift_B1 = _edges_and_roll(batch, length, noise_density, mean_span_length, rng, random_roll)
+    totals = length - num_noise, num_noise
+    counts = [num_draws(total - 1, num_spans - 1) for total in totals]
+    keys_BD = random_keys(batch, sum(counts) + bool(random_roll), rng)
+    keys = keys_BD[:, : counts[0]], keys_BD[:, counts[0] : sum(counts)]
+    edges = [random_edges(part_BD, total, num_spans, rng) for part_BD, total in zip(keys, totals)]
     is_noise = np.tile([False, True], batch * num_spans)
     lengths_BK2 = np.stack([np.diff(edges_BE, axis=1) for edges_BE in edges], axis=2)
     mask_BL = np.repeat(is_noise, lengths_BK2.reshape(-1)).reshape(batch, length)
     if not random_roll:
         return mask_BL
+    shift_B1 = below(keys_BD[:, sum(counts) :], length)
     return np.take_along_axis(mask_BL, (np.arange(length) - shift_B1) % length, axis=1)
-
-
-def span_edges(batch, length, noise_density, mean_span_length, rng):
-    """The same chance as in `noise_masks` without masks: where the runs of clean tokens and those of noise end.
-
-    >>> from t5suite.data.objectives.random_numbers import datum_rng
-    >>> [edges.tolist() for edges in span_edges(1, 12, 0.25, 1.5, datum_rng(0, 0))]       # 1 and 8 clean; 1 and 2 noise
-    [[[0, 1, 9]], [[0, 1, 3]]]
-
-    Returns `(clean, noise)`, both [batch, spans + 1]; the number of spans must not be 0 (`noise_counts`).
-    """
-    return _edges_and_roll(batch, length, noise_density, mean_span_length, rng, False)[0]
-
-
-def _edges_and_roll(batch, length, noise_density, mean_span_length, rng, random_roll):
-    """Edges of the clean and of the noise runs, both [B, E], and how far each row is to be rolled [B, 1]."""
-    num_noise, num_spans = noise_counts(length, noise_density, mean_span_length)
-    totals = length - num_noise, num_noise
-    counts = [num_draws(total - 1, num_spans - 1) for total in totals]
-    keys_BD = random_keys(batch, sum(counts) + bool(random_roll), rng)
-    keys = keys_BD[:, : counts[0]], keys_BD[:, counts[0] : sum(counts)]
-    edges = tuple(random_edges(part_BD, total, num_spans, rng) for part_BD, total in zip(keys, totals))
-    return edges, below(keys_BD[:, sum(counts) :], length)
 
 
 def random_edges(keys_BD, num_tokens, num_runs, rng):

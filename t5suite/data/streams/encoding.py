@@ -8,16 +8,13 @@
 """
 
 import logging
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
-
-import numpy as np
+from itertools import islice
 
 from t5suite.data.corpora.store import tokenizer_fingerprint
-from t5suite.data.streams.sources import FileSource, Share
-from t5suite.data.text.encoding import FAST, TextEncoder, make_text_encoder
+from t5suite.data.streams.sources import Share
+from t5suite.data.text.encoding import TextEncoder, make_text_encoder
 
 logger = logging.getLogger(__name__)
 
@@ -35,14 +32,9 @@ class StreamEncoder:
     def __call__(self, texts: Sequence[str]) -> list[list[int]]:
         return self.encoder.encode(texts)
 
-    def flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """`(ids, offsets)` of `TextEncoder.encode_flat`."""
-        return self.encoder.encode_flat(texts)
 
-
-# What changes a text's ids, however rarely: a resumed run must not go on with another. Numba's are the tokenizer's.
+# What changes a text's ids, however rarely: a resumed run must not go on with another.
 WAYS = {
-    "numba": "tokenizers-2",
     "sentencepiece": "sentencepiece-3",
     "tokenizers": "tokenizers-2",
     "transformers": "transformers",
@@ -56,13 +48,10 @@ def stream_encoder(tokenizer, sources: Sequence, engine: str = "auto") -> Stream
     a run would make its data depend on when it happened.
     """
     samples = [_first_documents(source) for source in sources]
-    num_bytes = sum(sum(source.sizes) if isinstance(source, FileSource) else math.inf for source in sources)
-    encoder = make_text_encoder(tokenizer, engine, num_bytes, list(chain.from_iterable(samples)))
+    encoder = make_text_encoder(tokenizer, engine)
     for source, texts in zip(sources, samples, strict=True):
-        if encoder.engine in FAST and encoder.encode(texts) != encoder.reference(texts):
-            logger.warning(
-                "%r: the ids of %s differ from the tokenizer's, which is slower and is used", source, encoder.engine
-            )
+        if encoder.engine == "sentencepiece" and encoder.encode(texts) != encoder.reference(texts):
+            logger.warning("%r: SentencePiece's ids differ from the tokenizer's, which is slower and is used", source)
             encoder = encoder.by_reference()
     return StreamEncoder(encoder, f"{WAYS[encoder.engine]} {tokenizer_fingerprint(tokenizer)[:16]}")
 

@@ -10,12 +10,10 @@ A document that happens to hold `</s>`, `<pad>` or `<extra_id_0>` must not end a
 transformers 5.23 `split_special_tokens=True` is no help for T5: the control tokens are pieces of the unigram model too,
 with the best score of all, so the search for the best pieces finds `</s>` again. Here the pieces are renamed.
 
-Three engines give the ids. The tokenizer's own (`tokenizers`) is the reference. SentencePiece's encoder, which T5
-itself used, is 7 to 11 times faster on the same `spiece.model` (`sentence_pieces` says what it takes to agree on all
-text). One compiled by numba, where that is installed, is 20 times faster and follows the reference step by step
-(`compiled_pieces`); to load it takes a second. Either is taken where it agrees with the reference on PROBES. Whoever
-encodes a corpus goes on comparing (`TextEncoder.reference`) and falls back where they ever differ.
-`--tokenizer_engine` chooses one.
+Two engines give the ids. The tokenizer's own (`tokenizers`) is the reference. SentencePiece's encoder, which T5 itself
+used, is 7 to 11 times faster (`sentence_pieces` says what it takes to agree on all text, and makes the `spiece.model`
+that transformers 5 does not save). It is taken where it agrees with the reference on PROBES. Whoever encodes a corpus
+goes on comparing (`TextEncoder.reference`) and falls back where they ever differ. `--tokenizer_engine` chooses one.
 """
 
 import functools
@@ -31,14 +29,11 @@ import numpy as np
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find
-from t5suite.data.text import compiled_pieces
+from t5suite.data.text.sentence_pieces import SentencePieceEngine, spiece_of
 
 logger = logging.getLogger(__name__)
 
-ENGINES = dict.fromkeys(("auto", "numba", "sentencepiece", "tokenizers"))
-FAST = ("numba", "sentencepiece")
-BYTES_FOR_NUMBA = 2 * 10**7  # from here on it saves the second that it takes to load
-MOST_LEFT = 0.1  # of a sample's bytes, which the compiled engine leaves to the reference
+ENGINES = dict.fromkeys(("auto", "sentencepiece", "tokenizers"))
 SENTENCEPIECE_FILES = ("spiece.model", "sentencepiece.model", "tokenizer.model")
 SENTINEL = re.compile(r"\u2581?<extra_id_\d+>")
 
@@ -66,7 +61,6 @@ class TextEncoder:
       sentencepiece_model: the bytes of an equal SentencePiece model; None where there is none.
       control_ids: ids that no text should give; only a tokenizer written in Python may still give some.
       vocabulary_size: the largest id + 1.
-      compiled: whether numba encodes.
     """
 
     backend: str | None
@@ -76,21 +70,22 @@ class TextEncoder:
     unk_id: int | None
     eos_id: int | None
     vocabulary_size: int
-    compiled: bool = False
     _engines: dict = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def engine(self) -> str:
-        """'numba', 'sentencepiece', 'tokenizers' or 'transformers': what `encode` uses."""
-        if self.compiled or self.sentencepiece_model is not None:
-            return "numba" if self.compiled else "sentencepiece"
+        """'sentencepiece', 'tokenizers' or 'transformers': what `encode` uses."""
+        if self.sentencepiece_model is not None:
+            return "sentencepiece"
         return "transformers" if self.backend is None else "tokenizers"
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of every text, without special tokens, by the fastest engine."""
-        if self.engine not in FAST:
+        if self.sentencepiece_model is None:
             return self.reference(texts)
-        return self._engine(self.engine).encode(texts)
+        if "sentencepiece" not in self._engines:
+            self._engines["sentencepiece"] = SentencePieceEngine(self.sentencepiece_model, self.reference)
+        return self._engines["sentencepiece"].encode(texts)
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """The same as `(ids [N], offsets [T + 1])`; text i has the ids from offsets[i] to offsets[i + 1].
@@ -98,8 +93,6 @@ class TextEncoder:
         >>> encoder.encode_flat(["The end.", "It's"])
         (array([ 37, 414,   5,  94,  31,   7], dtype=int32), array([0, 3, 6]))
         """
-        if self.compiled:
-            return self._engine("numba").encode_flat(texts)
         rows = self.encode(texts)
         offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)]).astype(np.int64)
         return np.fromiter(itertools.chain.from_iterable(rows), dtype=np.int32, count=int(offsets[-1])), offsets
@@ -109,53 +102,27 @@ class TextEncoder:
         if self.backend is None:
             found = self.python_tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True)
             return found["input_ids"]
-        encodings = self._engine("tokenizers").encode_batch_fast(list(texts), add_special_tokens=False)
+        if "tokenizers" not in self._engines:
+            self._engines["tokenizers"] = tokenizer_of(self.backend)
+        encodings = self._engines["tokenizers"].encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
     def by_reference(self) -> "TextEncoder":
         """The encoder without a fast engine."""
-        return replace(self, sentencepiece_model=None, compiled=False, _engines={})
-
-    def forget(self) -> None:
-        """Has the compiled engine forget the words that it has seen."""
-        if self.compiled:
-            self._engine("numba").forget()
-
-    def share_left(self, texts: Sequence[str]) -> float:
-        """The share of the texts' bytes that the compiled engine leaves to the reference."""
-        return self._engine("numba").share_left(texts)
-
-    def _engine(self, name: str):
-        if name not in self._engines:
-            self._engines[name] = self._make_engine(name)
-        return self._engines[name]
-
-    def _make_engine(self, name: str):
-        if name == "sentencepiece":
-            from t5suite.data.text.sentence_pieces import SentencePieceEngine
-
-            return SentencePieceEngine(self.sentencepiece_model, self.reference)
-        if name == "numba":
-            from t5suite.data.text.compiled_pieces import CompiledEngine
-
-            return CompiledEngine(self.backend, self.reference)
-        return tokenizer_of(self.backend)
+        return replace(self, sentencepiece_model=None, _engines={})
 
     def __getstate__(self):
         return {**self.__dict__, "_engines": {}}
 
 
-def make_text_encoder(tokenizer, engine: str = "auto", num_bytes: float = 0, sample: Sequence[str] = ()) -> TextEncoder:
-    """The encoder of a Hugging Face tokenizer, by a fast engine where that is equal on PROBES and on a sample.
+def make_text_encoder(tokenizer, engine: str = "auto") -> TextEncoder:
+    """The encoder of a Hugging Face tokenizer, by SentencePiece where that is equal on PROBES.
 
     Args:
-      engine: `auto`; `tokenizers`, the tokenizer itself; or `numba` or `sentencepiece`, which must be equal then.
-      num_bytes: about how much text there is; with less than BYTES_FOR_NUMBA, `auto` does not load numba.
-      sample: some of the text; where much of it is the reference's in any case, `auto` does not take numba.
+      engine: `auto`; `tokenizers`, the tokenizer itself; or `sentencepiece`, which must be equal then.
 
     Raises:
-      ConfigError: `numba` or `sentencepiece` where it is not installed, the tokenizer is of another form or has other
-        ids; no engine of that name.
+      ConfigError: `sentencepiece` where the tokenizer is of another form or has other ids; no engine of that name.
     """
     find(engine, ENGINES, "engine", where="--tokenizer_engine")
     backend = getattr(tokenizer, "backend_tokenizer", None)
@@ -170,40 +137,22 @@ def make_text_encoder(tokenizer, engine: str = "auto", num_bytes: float = 0, sam
         eos_id=tokenizer.eos_token_id,
         vocabulary_size=max(vocabulary.values()) + 1,
     )
-    if engine == "auto" and num_bytes >= BYTES_FOR_NUMBA and compiled_pieces.installed():
-        fast, _ = _by_numba(encoder, tokenizer)
-        if fast is not None and fast.share_left(sample) <= MOST_LEFT:
-            return fast
-    makers = {"auto": _by_sentencepiece, "numba": _by_numba, "sentencepiece": _by_sentencepiece}
-    fast, problem = makers[engine](encoder, tokenizer) if engine in makers else (None, None)
-    if fast is None and engine in FAST:
+    if engine == "tokenizers":
+        return encoder
+    fast, problem = _by_sentencepiece(encoder, tokenizer)
+    if fast is None and engine == "sentencepiece":
         raise ConfigError(f"--tokenizer_engine {engine}: {problem}; leave the flag out, or give tokenizers")
     return fast or encoder
-
-
-def _by_numba(encoder: TextEncoder, tokenizer) -> tuple[TextEncoder | None, str | None]:
-    """The encoder with the compiled engine, or why there is none."""
-    if not compiled_pieces.installed():
-        return None, f"numba is not installed; {compiled_pieces.INSTALL}"
-    if encoder.backend is None:
-        return None, f"{tokenizer.name_or_path} is written in Python"
-    if reason := compiled_pieces.why_not(json.loads(encoder.backend)):
-        return None, f"{tokenizer.name_or_path or 'the tokenizer'} is not of T5's form: {reason}"
-    fast = replace(encoder, compiled=True, _engines={})
-    try:
-        equal = fast.encode(PROBES) == encoder.reference(PROBES)
-    except (ImportError, RuntimeError) as error:  # for a NumPy newer than it knows; where nothing can be kept
-        logger.warning("numba cannot be used (%s): it does not encode text", error)
-        return None, f"numba cannot be used ({error})"
-    return (fast, None) if equal else (None, "numba's ids are not those of the tokenizer")
 
 
 def _by_sentencepiece(encoder: TextEncoder, tokenizer) -> tuple[TextEncoder | None, str | None]:
     """The encoder with SentencePiece's engine, or why there is none."""
     model_file = _sentencepiece_file(tokenizer)
-    if encoder.backend is None or model_file is None:
-        return None, f"{tokenizer.name_or_path} has no {SENTENCEPIECE_FILES[0]}"
-    fast = replace(encoder, sentencepiece_model=model_file.read_bytes(), _engines={})
+    content = model_file.read_bytes() if model_file else spiece_of(tokenizer)
+    if encoder.backend is None or content is None:
+        return None, f"{tokenizer.name_or_path} has no {SENTENCEPIECE_FILES[0]}, and is not of T5's form"
+    model_file = model_file or "the spiece.model made of tokenizer.json"
+    fast = replace(encoder, sentencepiece_model=content, _engines={})
     try:
         equal = fast.encode(PROBES) == encoder.reference(PROBES)
     except RuntimeError as error:  # SentencePiece's word for a file that is no model

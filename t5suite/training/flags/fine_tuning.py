@@ -184,14 +184,6 @@ class DataArguments(RowArguments):
         default=512, metadata={"help": "Longest input in tokens; more is cut off on the right."}
     )
     max_target_length: int = field(default=512, metadata={"help": "Longest target in tokens."})
-    tokenizer_engine: Literal["auto", "numba", "tokenizers"] = field(
-        default="auto",
-        metadata={
-            "help": "What turns a T5's rows into ids, the same either way: auto takes numba after two million "
-            "characters, where it is installed (pip install 't5suite[speed]'; it compiles for some seconds, once on a "
-            "machine)."
-        },
-    )
     token_cache: str | None = field(
         default=None,
         metadata={

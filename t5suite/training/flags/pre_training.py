@@ -76,12 +76,11 @@ class TextArguments:
     bad_lines: Literal["error", "skip"] = field(
         default="error", metadata={"help": "A line that cannot be read ends the run, or is counted and left out."}
     )
-    tokenizer_engine: Literal["auto", "numba", "sentencepiece", "tokenizers"] = field(
+    tokenizer_engine: Literal["auto", "sentencepiece", "tokenizers"] = field(
         default="auto",
         metadata={
             "help": "What turns text into ids, the same either way: auto takes SentencePiece's encoder, seven times "
-            "as fast, where its ids are the tokenizer's, or, from 20 MB of text on, numba's, 20 times as fast, where "
-            "it is installed (pip install 't5suite[speed]'; it compiles for some seconds, once on a machine)."
+            "as fast, where its ids are the tokenizer's."
         },
     )
     validation_fraction: float = field(
@@ -157,13 +156,6 @@ class ObjectiveArguments:
         default=None,
         metadata={
             "help": "What stands between documents. Default: eos for causal_lm and full_lm, else none, as in T5."
-        },
-    )
-    noise_engine: Literal["auto", "numpy", "numba"] = field(
-        default="auto",
-        metadata={
-            "help": "What makes the noise of span corruption, the same either way: auto takes numba in long runs "
-            "where it is installed (pip install 't5suite[speed]')."
         },
     )
     pack: bool = field(

@@ -21,9 +21,8 @@ from t5suite.models.families import family_of_model
 
 # Settings by name that belong to every seq2seq objective, or to every masked one.
 PACKING = ("pack", "row_inputs_length", "row_targets_length")
-SHAPED = ("targets_length", "noise_engine", *PACKING)
+SHAPED = ("targets_length", *PACKING)
 # Objectives whose noise a compiled pass can make.
-COMPILED = ("span_corruption", "ul2")
 
 
 def make_collator(objective: str, tokenizer, model, *, inputs_length: int, seed: int, **settings):
@@ -106,8 +105,6 @@ def unheeded_settings(objective: str, names) -> list[str]:
     """
     entry = OBJECTIVES[objective]
     of_family = {"seq2seq": SHAPED, "masked": ("sentence_pairs", "sentence_language"), "causal": ()}[entry.family]
-    if objective not in COMPILED:
-        of_family = [name for name in of_family if name != "noise_engine"]
     return [name for name in names if name not in (*entry.heeds, *of_family)]
 
 

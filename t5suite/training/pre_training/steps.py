@@ -51,7 +51,7 @@ BUILD_FLAGS = ("bad_lines", "document_separator", "tokenizer_engine")
 STREAM_FLAGS = ("shuffle_buffer_size", "num_virtual_streams")
 OBJECTIVE_FLAGS = (
     "targets_length noise_density mean_span_length random_roll mode_tokens mask_units collocations sentence_pairs "
-    "sentence_language noise_engine pack row_inputs_length row_targets_length"
+    "sentence_language pack row_inputs_length row_targets_length"
 ).split()
 
 
@@ -75,7 +75,6 @@ def warn_of_idle_flags(changed: dict, trains: bool, objective: str) -> list[str]
         (not has_lines, ("text_unit",), "no file is .txt"),
         (not changed.get("streaming"), STREAM_FLAGS, "the text is no stream"),
         (True, unheeded, f"--objective {objective} does not heed it"),
-        ("random_roll" in changed, ("noise_engine",), "NumPy alone makes rolled masks"),
         (not changed.get("pack"), ("row_inputs_length", "row_targets_length"), "rows are not packed (--pack)"),
         ("sentence_pairs" not in changed, ("sentence_language",), "there are no --sentence_pairs"),
         (True, ("sortish_sampler",), "blocks are equally long"),
