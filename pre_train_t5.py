@@ -36,6 +36,7 @@ from t5suite.reports.finishing import finish_pre_training, results_of
 from t5suite.runs.directory import open_run
 from t5suite.runs.settings import public_settings
 from t5suite.tracking.trackers import Trackers, tracker_names
+from t5suite.training import pre_training as steps
 from t5suite.training import steps as shared
 from t5suite.training.callbacks import note_final
 from t5suite.training.checkpoints import resume_choice
@@ -51,9 +52,8 @@ from t5suite.training.from_arguments import (
     start_of,
     tokenizer_and_model,
 )
-from t5suite.training.plug_ins.batches import with_transform
-from t5suite.training.pre_training import steps
-from t5suite.training.pre_training.evaluation import unigram_entropies
+from t5suite.training.plug_ins import with_transform
+from t5suite.training.pre_training_evaluation import unigram_entropies
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.signals import excusing_lost_ranks
 from t5suite.training.resuming.resets import going_on

@@ -36,7 +36,7 @@ from t5suite.data.text.documents import bundled_text
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.runs.directory import read_json, write_json
 from t5suite.training.checkpoints.manifests import Manifest, hash_file, read_manifest, write_manifest
-from t5suite.training.pre_training.steps import epoch_blocks
+from t5suite.training.pre_training import epoch_blocks
 from t5suite.training.processes.signals import catching_signals
 from t5suite.training.trainer import EpochDataLoader
 

@@ -32,7 +32,7 @@ from t5suite.data.samplers import GlobalBatchSampler
 from t5suite.data.streams.encoding import stream_encoder
 from t5suite.data.streams.loader import StreamCorpus, StreamLoader, StreamSettings
 from t5suite.data.streams.sources import open_source
-from t5suite.training.pre_training.steps import epoch_blocks
+from t5suite.training.pre_training import epoch_blocks
 from t5suite.training.trainer import EpochDataLoader
 
 BATCH_SIZE, LENGTH, BUFFER = 128, 568, 256

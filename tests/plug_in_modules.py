@@ -6,7 +6,7 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel, T5ForConditionalGeneration, TrainerCallback
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
-from t5suite.training.plug_ins.batches import row_generators
+from t5suite.training.plug_ins import row_generators
 
 
 class Pooled(nn.Module):

@@ -22,7 +22,7 @@ from t5suite.tracking import metric_lines
 from t5suite.tracking.metric_lines import MetricLines, thinned_lines
 from t5suite.training import callbacks
 from t5suite.training.callbacks import MetricsCallback, StepLines
-from t5suite.training.pre_training.steps import epoch_blocks
+from t5suite.training.pre_training import epoch_blocks
 from tests import guarded_trainer
 
 HUGE = 10**13

@@ -22,7 +22,7 @@ from t5suite.data.sources import DataOptions, load_split
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.optim.schedules import make_multiplier
 from t5suite.tasks.registry import load_task
-from t5suite.training.pre_training.collators import make_collator
+from t5suite.training.pre_training import make_collator
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "coverage.md"

@@ -16,12 +16,12 @@ from transformers import T5Config, T5ForConditionalGeneration
 from transformers.utils import ModelOutput
 
 from t5suite.reports import plots
+from t5suite.training import pre_training_evaluation
 from t5suite.training.losses import PAIR_LABELS, TokenLoss, WatchedLoss
 from t5suite.training.monitoring import monitors, progress
 from t5suite.training.monitoring.monitors import StepMonitor, weight_norm
 from t5suite.training.monitoring.throughput import forward_flops
-from t5suite.training.pre_training import evaluation as pre_training_evaluation
-from t5suite.training.pre_training.evaluation import HeldOut, unigram_entropies
+from t5suite.training.pre_training_evaluation import HeldOut, unigram_entropies
 
 
 def tiny_t5():

@@ -21,9 +21,9 @@ from t5suite.optim.adamw_rms import AdamWRMS
 from t5suite.optim.optimizers import NEED_WHOLE_TENSORS, OPTIMIZERS, make_optimizer
 from t5suite.optim.parameter_groups import decay_groups, decay_names, hidden_matrices
 from t5suite.optim.settings import setting_types
+from t5suite.training.callbacks import ClipGradValueCallback, limit_callbacks
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.flags.parser import parse_arguments
-from t5suite.training.limits import ClipGradValueCallback, limit_callbacks
 from t5suite.training.optimization import build_optimizer, check_parallelism
 
 RATES = {"adamw": 1e-2, "adamw_rms": 3e-2, "adafactor": 3e-2, "muon": 1e-2}

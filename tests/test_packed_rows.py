@@ -26,10 +26,10 @@ from t5suite.models.adapters import adapted
 from t5suite.models.given_models import accept_packed_batches
 from t5suite.models.loading import load_tokenizer
 from t5suite.models.own_models import hold_module
+from t5suite.training.checks import check_packable, sampling_for
 from t5suite.training.flags.fine_tuning import DataArguments, SuiteTrainingArguments
 from t5suite.training.losses import token_loss
-from t5suite.training.packing_checks import check_packable, sampling_for
-from t5suite.training.plug_ins.functions import NO_PLUG_INS, PlugIns
+from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns
 from t5suite.training.processes.signals import StopRequests
 from t5suite.training.trainer import SuiteTrainer
 
@@ -234,7 +234,7 @@ class RefusalTest(parameterized.TestCase):
         self.assertEqual(sampling_for(self.args, packs=True), "random")
         self.assertEqual(sampling_for(self.args, packs=False), "group_by_length")
         self.args.flags_given = frozenset({"train_sampling_strategy"})
-        with self.assertLogs("t5suite.training.packing_checks", "WARNING"):
+        with self.assertLogs("t5suite.training.checks", "WARNING"):
             self.assertEqual(sampling_for(self.args, packs=True), "group_by_length")
 
 

@@ -29,7 +29,7 @@ from t5suite.runs.directory import default_output_dir, new_run_id, open_run
 from t5suite.tasks.registry import load_task
 from t5suite.tasks.task_files import load_registry
 from t5suite.training.checkpoints.manifests import Manifest, damage, hash_file, write_manifest
-from t5suite.training.pre_training.steps import pre_training_output_dir
+from t5suite.training.pre_training import pre_training_output_dir
 
 OUTWARD = ("../x", "..", ".", "/etc/x", "a/b", "a\\b", "", " ", "a\0b", "a\nb", ".hidden", "x" * 300, "é" * 60)
 LITERAL = (

@@ -37,9 +37,7 @@ from t5suite.tasks.registry import load_task
 from t5suite.tracking.metric_lines import is_of_the_machine
 from t5suite.training.checkpoints import damage
 from t5suite.training.losses import ModuleLoss
-from t5suite.training.plug_ins.batches import TransformedCollator, row_generators
-from t5suite.training.plug_ins.functions import PlugIns
-from t5suite.training.plug_ins.metrics import Measuring, weighted
+from t5suite.training.plug_ins import Measuring, PlugIns, TransformedCollator, row_generators, weighted
 from t5suite.training.processes.signals import StopRequests
 from t5suite.training.trainer import SuiteTrainer
 
@@ -190,7 +188,7 @@ class ResumeTest(parameterized.TestCase):
 
     def test_another_plug_in_of_the_same_name_is_another_run(self):
         _, folder = whole()
-        changed = mock.patch("t5suite.training.plug_ins.functions.file_digest", lambda path: "f" * 64)
+        changed = mock.patch("t5suite.training.plug_ins.file_digest", lambda path: "f" * 64)
         with changed, self.assertRaisesRegex(ConfigError, "plug_ins"):
             run(folder, *RESUMED)
 

@@ -22,11 +22,10 @@ from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.jsonl import read_jsonl
 from t5suite.data.text.documents import bundled_text, read_documents
 from t5suite.models.loading import load_model, load_tokenizer
+from t5suite.training import pre_training, pre_training_evaluation
 from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS, reconcile
-from t5suite.training.pre_training import evaluation as pre_training_evaluation
-from t5suite.training.pre_training import steps as pre_training
-from t5suite.training.pre_training.collators import make_collator
-from t5suite.training.pre_training.evaluation import EVALUATION_SEED, HeldOut, PreTrainingEvaluator
+from t5suite.training.pre_training import make_collator
+from t5suite.training.pre_training_evaluation import EVALUATION_SEED, HeldOut, PreTrainingEvaluator
 
 TINY = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
 QUICK = ["--config_overrides", TINY, "--disable_tqdm", "True", "--use_cpu", "--logging_steps", "1"]

@@ -19,10 +19,10 @@ from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.data.jsonl import read_jsonl
 from t5suite.data.samplers import shifted_order, shuffled_order
 from t5suite.runs.directory import open_run
+from t5suite.training.callbacks import MaxMinutesCallback
 from t5suite.training.checkpoints import commit_checkpoint, load_state
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.flags.parser import parse_arguments
-from t5suite.training.limits import MaxMinutesCallback
 from t5suite.training.resuming import resets, stream_positions
 from t5suite.training.resuming.resets import (
     RESETS,

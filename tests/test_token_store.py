@@ -37,7 +37,7 @@ from t5suite.data.text.held_out import document_hash, is_held_out
 from t5suite.data.text.readers import TextOptions
 from t5suite.data.text.sentences import split_sentences
 from t5suite.models.loading import load_tokenizer
-from t5suite.training.pre_training.text import tokenized_text
+from t5suite.training.pre_training_data import tokenized_text
 
 TOKENIZER = load_tokenizer(None)
 WORDS = "the cook praised king at noon . guard saw a boat in store and left".split()

@@ -223,7 +223,7 @@ def _note_idle(arguments, defaults: dict, why: str) -> None:
 
 def _show_store(store, tokenizer, arguments) -> None:
     from t5suite.data.corpora.report import describe_blocks, sample_blocks
-    from t5suite.training.pre_training.collators import seq2seq_collator
+    from t5suite.training.pre_training import seq2seq_collator
 
     collator = seq2seq_collator(arguments.objective, tokenizer, arguments.inputs_length)
     _print_corpus(store, arguments.json, {arguments.objective: describe_blocks(store, collator)})

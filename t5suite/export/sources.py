@@ -23,7 +23,7 @@ from t5suite.models.adapters import is_adapter, merged
 from t5suite.models.configs import load_config
 from t5suite.models.families import family_of_model
 from t5suite.models.loading import load_model, load_tokenizer, trained_weights
-from t5suite.models.own_classes import MODEL_CLASS, stored_settings
+from t5suite.models.own_models import MODEL_CLASS, stored_settings
 from t5suite.models.weight_files import FOLDER_FILES
 from t5suite.training.checkpoints import MANIFEST_FILE, checkpoints, damage
 

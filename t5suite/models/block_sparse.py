@@ -10,7 +10,7 @@
 
 BigBird's pattern without its random blocks (arXiv:2007.14062, section 2). The pattern is a mask: what is seen is exact,
 but scores are computed for all pairs, so that it saves no time or memory. It is the worked example of
-`t5suite.models.custom_attention`, and shows what a pattern costs in quality. Shapes: B rows, S source tokens.
+`t5suite.models.own_models`, and shows what a pattern costs in quality. Shapes: B rows, S source tokens.
 """
 
 import torch

@@ -29,21 +29,22 @@ from t5suite.models.configs import (
     parse_overrides,
     require,
 )
-from t5suite.models.custom_attention import custom_attention
 from t5suite.models.families import FAMILIES, check_reads_text, family_of, model_class_for
 from t5suite.models.head_tying import T5_TYPES, random_model, trained_model
 from t5suite.models.heads import HEAD_CLASS, draw_head_anew, give_head, head_for
 from t5suite.models.initialization import initialize
-from t5suite.models.own_classes import (
+from t5suite.models.own_models import (
     OneClass,
     check_class_given,
     check_no_class,
+    class_name,
     class_named,
+    custom_attention,
     is_transformers_class,
+    load_module,
     mark_class,
     unknown_config_class,
 )
-from t5suite.models.own_models import class_name, load_module
 from t5suite.models.packed_t5 import accept_packed_batches
 from t5suite.models.placement import by_device
 from t5suite.models.quantization import quantization_options

@@ -15,7 +15,8 @@ import torch
 from t5suite.base.errors import ConfigError
 from t5suite.data.collators import IGNORED
 from t5suite.models.answering import Answerer
-from t5suite.models.own_classes import FLAG
+
+FLAG = "--model_class"
 
 
 def module_loss(outputs) -> torch.Tensor:

@@ -19,7 +19,7 @@ from t5suite.reports.tables import RATES, print_groups, print_results, print_tab
 from t5suite.runs.directory import RESULTS, read_results, write_json
 from t5suite.training.eval_results import Report, Result
 from t5suite.training.eval_sets import EvalSet
-from t5suite.training.pre_training.evaluation import NAME, HeldOut
+from t5suite.training.pre_training_evaluation import NAME, HeldOut
 
 logger = logging.getLogger(__name__)
 # Percent of answers that are no label: with so many, the score says nothing of what was learnt.

@@ -14,7 +14,7 @@ import logging
 from t5suite.models.chunked_cross_entropy import LossSettings
 from t5suite.models.head_loss import accept_loss_labels, takes_loss_labels
 from t5suite.training.losses import TokenLoss, WatchedLoss
-from t5suite.training.plug_ins.metrics import MeasuredLoss
+from t5suite.training.plug_ins import MeasuredLoss
 
 logger = logging.getLogger(__name__)
 

@@ -45,20 +45,25 @@ from t5suite.models.whole_weights import load_weights
 from t5suite.tasks.registry import Lengths, Task, load_task, resolve_names
 from t5suite.tasks.task_files import load_registry
 from t5suite.training.callbacks import BestPerTaskCallback, MetricsCallback, note_final
-from t5suite.training.cut_texts import warn_of_cut_texts
+from t5suite.training.checks import (
+    GENERATION_FLAGS,
+    QUICK_FLAGS,
+    check_module,
+    check_packable,
+    check_positions,
+    sampling_for,
+    warn_of_cut_texts,
+)
 from t5suite.training.eval_batches import batch_tokens
 from t5suite.training.eval_results import Report, task_values
 from t5suite.training.eval_sets import EvalSet, load_eval_sets, selection_eval_sets, widen_for_training_targets
 from t5suite.training.evaluation import Decoding, Evaluator
-from t5suite.training.family_checks import GENERATION_FLAGS, QUICK_FLAGS, check_module, check_positions
 from t5suite.training.flags.rows import PackedRows
 from t5suite.training.flags.tracking import add_profile
 from t5suite.training.losses import ModuleLoss, SquaredLoss
 from t5suite.training.monitoring.progress import shows_bars
 from t5suite.training.monitoring.samples import SampleCallback
-from t5suite.training.packing_checks import check_packable, sampling_for
-from t5suite.training.plug_ins.batches import with_transform
-from t5suite.training.plug_ins.functions import NO_PLUG_INS, PlugIns, add_plug_in_callbacks
+from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns, add_plug_in_callbacks, with_transform
 from t5suite.training.steps import TRAINING_FLAGS, update_size
 from t5suite.training.trainer import SuiteTrainer
 
@@ -102,7 +107,7 @@ def plan_tasks(
 
     Args:
       metric: the metric that selects checkpoints instead of the task's own, for a single task ('loss': any run).
-      own_metrics: there are metrics of the user's own, which `metric` may name (`plug_ins.metrics.add_metrics` looks).
+      own_metrics: there are metrics of the user's own, which `metric` may name (`plug_ins.add_metrics` looks).
     """
     registry = load_registry(task_file)
     train, evaluate, average = resolve_names(benchmark, dataset_name, registry, MIXTURES)

@@ -30,7 +30,7 @@ from t5suite.runs.settings import allowed_names
 from t5suite.tasks.registry import Lengths
 from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card
 from t5suite.tasks.templates import unescaped
-from t5suite.training.family_checks import warn_of_idle_family_flags
+from t5suite.training.checks import warn_of_idle_family_flags
 from t5suite.training.fine_tuning import (
     Data,
     Plan,
@@ -41,12 +41,10 @@ from t5suite.training.fine_tuning import (
 from t5suite.training.flags.plug_ins import metric_functions, module_settings, plug_ins_of
 from t5suite.training.monitoring.throughput import peak_flops
 from t5suite.training.own_plans import own_plan, settle_no_eval
-from t5suite.training.plug_ins.functions import NO_PLUG_INS, PlugIns
-from t5suite.training.plug_ins.metrics import add_metrics
-from t5suite.training.pre_training.collators import make_collator
-from t5suite.training.pre_training.evaluation import EVALUATION_SEED
-from t5suite.training.pre_training.steps import control_ids
-from t5suite.training.pre_training.text import Examples, block_data, pair_data, stream_data, tokenized_text
+from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns, add_metrics
+from t5suite.training.pre_training import control_ids, make_collator
+from t5suite.training.pre_training_data import Examples, block_data, pair_data, stream_data, tokenized_text
+from t5suite.training.pre_training_evaluation import EVALUATION_SEED
 from t5suite.training.resuming.resets import Start, choose_start
 
 logger = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ from t5suite.training.checkpoints import STATE_FILE, clean_leftovers
 from t5suite.training.monitoring.chatter import hush
 from t5suite.training.monitoring.energy import metered
 from t5suite.training.monitoring.progress import settle_bars
-from t5suite.training.plug_ins.functions import NO_PLUG_INS, PlugIns
+from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns
 from t5suite.training.processes.lost_ranks import watching_ranks
 from t5suite.training.processes.ranks import RankLog, Ranks, attached, logging_to
 from t5suite.training.processes.signals import stop_requests

@@ -21,10 +21,10 @@ from t5suite.base.errors import ConfigError
 from t5suite.data.loading import EpochDataLoader
 from t5suite.data.samplers import GlobalBatchSampler, shifted_order
 from t5suite.models.fast_masks import note_padding, ready_masks, takes_ready_masks
+from t5suite.training.callbacks import limit_callbacks
 from t5suite.training.chunked_loss import ChunkedLoss
 from t5suite.training.compile_cache import keep_compiled
 from t5suite.training.eval_results import selection_value
-from t5suite.training.limits import limit_callbacks
 from t5suite.training.losses import TokenLoss
 from t5suite.training.monitoring.monitors import StepMonitor
 from t5suite.training.monitoring.progress import show_progress, shows_bars
@@ -36,7 +36,7 @@ from t5suite.training.optimization import (
     check_parallelism,
     sets_its_own_rates,
 )
-from t5suite.training.plug_ins.metrics import Measuring
+from t5suite.training.plug_ins import Measuring
 from t5suite.training.processes.weight_check import holds_parts
 from t5suite.training.resuming.checkpointing import Checkpointing
 from t5suite.training.resuming.exact_resume import ExactResume

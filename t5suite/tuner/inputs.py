@@ -19,7 +19,7 @@ from t5suite.data.formats.files import FORMATS_BY_SUFFIX, SPLIT_NAMES
 from t5suite.data.formats.memory_rows import as_rows
 from t5suite.data.text.compressed import without_compression
 from t5suite.models.presets import PRESETS
-from t5suite.training.plug_ins.functions import PlugIns, check_callbacks
+from t5suite.training.plug_ins import PlugIns, check_callbacks
 
 SCRIPT = "fine_tune_t5"
 

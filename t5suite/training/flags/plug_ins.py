@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import load_object
-from t5suite.models.own_classes import class_named, is_transformers_class
+from t5suite.models.own_models import class_named, is_transformers_class
 from t5suite.optim.settings import parse_settings, read_value
-from t5suite.training.plug_ins.functions import PlugIns, check_callbacks
+from t5suite.training.plug_ins import PlugIns, check_callbacks
 
 
 @dataclass

@@ -19,7 +19,7 @@ from t5suite.base.errors import ChangedDataError, ConfigError
 from t5suite.data.streams.loader import StreamLoader, merge_states
 from t5suite.runs.directory import write_json
 from t5suite.runs.settings import allowed_names
-from t5suite.training.pre_training.steps import PreTrainer
+from t5suite.training.pre_training import PreTrainer
 
 logger = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from t5suite.data.streams.loader import StreamCorpus, StreamLoader, StreamSettin
 from t5suite.data.text.documents import bundled_text
 from t5suite.data.text.encoding import make_text_encoder
 from t5suite.data.text.readers import TextOptions
-from t5suite.training.pre_training.evaluation import HeldOut
+from t5suite.training.pre_training_evaluation import HeldOut
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,403 @@
+"""Functions and callbacks of the user's own that take part in a run.
+
+    def hide_words(batch):                                      # my_data.py
+        ids_BS = batch["input_ids"].clone()
+        for row, generator in enumerate(row_generators(batch, seed=0)):
+            hidden_S = torch.rand(ids_BS.shape[1], generator=generator) < 0.1
+            ids_BS[row, hidden_S & (ids_BS[row] > 1)] = 2
+        return {**batch, "input_ids": ids_BS}
+
+    def length_match(predictions, targets):                     # my_metrics.py
+        right = sum(len(a.split()) == len(b.split()) for a, b in zip(predictions, targets))
+        return {"length_match": 100 * right / len(targets)}
+
+    python fine_tune_t5.py --batch_transform my_data:hide_words --metrics my_metrics:length_match
+
+| what | is given | gives |
+|---|---|---|
+| `batch_transform` | a collated batch `{name: tensor}` | the batch that the model is trained on |
+| `batch_metrics` | the model's outputs, the batch | `{name: tensor}`, logged as `train/<name>` |
+| `metrics` | predictions, targets (texts), and `rows=` where asked for | `{name: points}`, more being better |
+| `callbacks` | | instances of transformers' `TrainerCallback` |
+
+A batch has `input_ids` and `attention_mask` [B, S], `labels` [B, T] with -100 where nothing is to be learned, and for
+encoder-decoders `decoder_input_ids` [B, T]. A `batch_transform` must be a function of the batch alone, row by row: then
+neither a restart nor the cut into micro-batches and ranks changes what an update learns. Random numbers come from
+`row_generators`; drawing from the global ones is refused, for a resumed run would draw others.
+
+What `batch_metrics` gives is averaged over the whole update that is logged, over micro-batches and ranks: a tensor of
+the labels' shape over the labels that count (not -100), one of [B] over rows, a single number over micro-batches, each
+by its number of labels. It is called without gradients, and in updates that are logged only.
+
+A module is found as `import` finds it, and importing it runs it: only what the user names is imported, nothing that a
+checkpoint says. Shapes: B rows, S source and T target tokens.
+"""
+
+import hashlib
+import inspect
+import math
+import random
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from transformers import TrainerCallback
+
+from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import suggestion
+from t5suite.data.collators import IGNORED
+from t5suite.data.module_batches import as_module_sees
+
+# What is given
+
+
+class PlugIns(NamedTuple):
+    """What the user adds to a run; nothing by default.
+
+    Attributes:
+      batch_transform: see `TransformedCollator`.
+      transforms_evaluation: whether evaluation's batches go through `batch_transform`, too.
+      batch_metrics, metrics: see `MeasuredLoss` and `add_metrics`.
+      callbacks: added behind the suite's own; `remember() -> dict` and `recall(dict)` carry state over a restart.
+      model_class: what `--model_class` names, only to be written down.
+    """
+
+    batch_transform: Callable | None = None
+    transforms_evaluation: bool = False
+    batch_metrics: Callable | None = None
+    metrics: tuple[Callable, ...] = ()
+    callbacks: tuple[TrainerCallback, ...] = ()
+    model_class: type | None = None
+
+    @property
+    def described(self) -> dict[str, list[dict]]:
+        """What the manifest says of them, by subject: names, and the SHA-256 of the files that they stand in.
+
+        >>> PlugIns(batch_transform=shorter).described
+        {'batch_transform': [{'name': 'my_data:shorter', 'sha256': '9f86...'}]}
+        """
+        found = {
+            "batch_transform": [self.batch_transform],
+            "batch_metrics": [self.batch_metrics],
+            "metrics": self.metrics,
+            "callbacks": self.callbacks,
+            "model_class": [self.model_class],
+        }
+        kept = {subject: [part for part in parts if part is not None] for subject, parts in found.items()}
+        return {subject: [describe_object(part) for part in parts] for subject, parts in kept.items() if parts}
+
+
+def describe_object(thing) -> dict[str, str | None]:
+    """A function, class or instance by name, and the SHA-256 of its file; None where it stands in none (a notebook).
+
+    >>> describe_object(collections.OrderedDict)["name"]
+    'collections:OrderedDict'
+    """
+    named = thing if hasattr(thing, "__qualname__") else type(thing)
+    try:
+        digest = file_digest(inspect.getsourcefile(named))
+    except (TypeError, OSError):
+        digest = None
+    return {"name": f"{named.__module__}:{named.__qualname__}", "sha256": digest}
+
+
+def file_digest(path) -> str:
+    """A file's SHA-256."""
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()
+
+
+def check_callbacks(callbacks, places: list[str] | None = None) -> tuple[TrainerCallback, ...]:
+    """Callbacks, each an instance of `TrainerCallback`; classes are called without arguments.
+
+    Args:
+      places: where each was named, for errors.
+
+    Raises:
+      ConfigError: one is none, or two have one class, whose states a checkpoint could not tell apart.
+    """
+    made = []
+    for i, given in enumerate(callbacks):
+        place = places[i] if places else f"callbacks[{i}]"
+        if isinstance(given, type):
+            try:
+                given = given()
+            except TypeError as error:
+                raise ConfigError(f"{place}: it must be made without arguments ({error})") from None
+        if not isinstance(given, TrainerCallback):
+            raise ConfigError(f"{place}: a {type(given).__name__}, which is no transformers.TrainerCallback")
+        if type(given).__name__ in [type(other).__name__ for other in made]:
+            raise ConfigError(f"{place}: there are two callbacks of class {type(given).__name__}")
+        made.append(given)
+    return tuple(made)
+
+
+def add_plug_in_callbacks(trainer, callbacks) -> None:
+    """Adds them to a trainer, behind its own.
+
+    Raises:
+      ConfigError: one has the name of a callback of the suite that a checkpoint remembers.
+    """
+    taken = {type(part).__name__ for part in trainer.callback_handler.callbacks if hasattr(part, "remember")}
+    for callback in check_callbacks(callbacks):
+        if type(callback).__name__ in taken:
+            raise ConfigError(f"--callbacks: {type(callback).__name__} is the suite's own; give the class another name")
+        trainer.add_callback(callback)
+
+
+NO_PLUG_INS = PlugIns()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Batches
+
+
+class TransformedCollator:
+    """A collator whose batches go through `transform`; everything else of it is the collator's.
+
+    Raises:
+      ConfigError: what comes back is no batch of the same rows, or random numbers were drawn.
+    """
+
+    def __init__(self, collator, transform: Callable[[dict], Mapping], where: str = "--batch_transform"):
+        self.collator = collator
+        self.transform = transform
+        self.where = where
+
+    def __getattr__(self, name):
+        if name in ("collator", "transform", "where"):  # not there yet while a worker unpickles
+            raise AttributeError(name)
+        return getattr(self.collator, name)
+
+    def __call__(self, features):
+        batch = self.collator(features)
+        rows = _rows_of(batch)
+        before = _random_state()
+        made = self.transform(batch)
+        if not isinstance(made, Mapping) or not made:
+            raise ConfigError(f"{self.where}: it gave {made!r:.80}, not a batch {{name: tensor}}")
+        if _random_state() != before:
+            raise ConfigError(
+                f"{self.where}: it draws from global random numbers, which a resumed run cannot repeat; "
+                "draw from row_generators(batch, seed) of t5suite.training.plug_ins"
+            )
+        if _rows_of(made) != rows:
+            raise ConfigError(f"{self.where}: it made {_rows_of(made)} rows of {rows}; it must keep the batch's rows")
+        return dict(made)
+
+
+def with_transform(collator, plug_ins: PlugIns):
+    """The collator whose batches are trained on."""
+    return TransformedCollator(collator, plug_ins.batch_transform) if plug_ins.batch_transform else collator
+
+
+def row_generators(batch: Mapping, seed: int = 0) -> list[torch.Generator]:
+    """One random generator a row, seeded by the row's own ids and `seed`: the same in every batch, rank and run.
+
+    >>> first, second = row_generators({"input_ids": ids_BS, "attention_mask": mask_BS}, seed=3)
+    >>> torch.rand(2, generator=first)
+    tensor([0.6410, 0.2214])
+    """
+    ids_BS = batch["input_ids"]
+    mask_BS = batch.get("attention_mask")
+    generators = []
+    for row in range(len(ids_BS)):
+        ids = ids_BS[row] if mask_BS is None else ids_BS[row][mask_BS[row].bool()]
+        digest = hashlib.sha256(f"{seed} {ids.tolist()}".encode()).digest()
+        generators.append(torch.Generator().manual_seed(int.from_bytes(digest[:8], "little")))
+    return generators
+
+
+def _rows_of(batch: Mapping) -> int | None:
+    """The rows that all tensors of a batch have; None where they differ."""
+    found = {len(value) for value in batch.values() if torch.is_tensor(value) and value.ndim}
+    return found.pop() if len(found) == 1 else None
+
+
+def _random_state() -> tuple:
+    numpy_state = np.random.get_state(legacy=False)["state"]
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), numpy_state["key"].tobytes(), numpy_state["pos"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Metrics
+
+
+# What the trainer logs by itself.
+TAKEN = ("loss", "grad_norm", "learning_rate", "epoch", "step", "total_flos", "skipped_updates")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# While training
+
+
+class MeasuredLoss:
+    """A loss that also calls `batch_metrics`.
+
+    Attributes:
+      watching: whether the update is one that will be logged.
+      batch: of the next call.
+      counts: `{name: [sum, weight]}` of the update so far; None before its first batch. Replaced, never changed: an
+        update that runs again after a lack of memory goes back to an older one.
+    """
+
+    def __init__(self, loss, batch_metrics: Callable):
+        self.loss = loss
+        self.batch_metrics = batch_metrics
+        self.watching = False
+        self.batch = None
+        self.counts = None
+
+    def __call__(self, outputs, labels, num_items_in_batch=None) -> torch.Tensor:
+        loss = self.loss(outputs, labels, num_items_in_batch=num_items_in_batch)
+        if self.watching:
+            with torch.no_grad():
+                found = weighted(self.batch_metrics(outputs, self.batch), labels)
+            before = self.counts or {}
+            self.counts = {name: pair + before.get(name, 0.0) for name, pair in found.items()}
+        return loss
+
+
+def weighted(values, labels) -> dict[str, torch.Tensor]:
+    """What `batch_metrics` gave as `{name: [sum, weight]}`.
+
+    >>> weighted({"length": torch.tensor([3.0, 5.0])}, torch.tensor([[7, -100], [8, 9]]))
+    {'length': tensor([8., 2.])}
+
+    Raises:
+      ConfigError: it gave no table of numbers, or a name that the trainer logs.
+    """
+    if not isinstance(values, dict):
+        raise ConfigError(f"--batch_metrics: it gave {values!r:.80}, not {{name: tensor}}")
+    kept = labels.ne(IGNORED)
+    rows_kept = kept.reshape(len(kept), -1).any(dim=1)
+    found = {}
+    for name, value in values.items():
+        if name in TAKEN:
+            raise ConfigError(f"--batch_metrics: {name!r} is logged by the trainer; give it another name")
+        value = torch.as_tensor(value, device=labels.device).detach().double()
+        if value.shape == labels.shape:
+            weights = kept
+        elif value.shape == rows_kept.shape:
+            weights = rows_kept
+        elif value.ndim == 0:
+            value, weights = value.reshape(1), kept.sum().reshape(1)
+        else:
+            raise ConfigError(
+                f"--batch_metrics: {name!r} has shape {tuple(value.shape)}; it may be a number, one a row "
+                f"[{len(labels)}], or one a label {list(labels.shape)}"
+            )
+        # A padded row's number may be none (0/0): it does not count.
+        total = torch.where(weights > 0, value * weights, 0.0).sum()
+        found[name] = torch.stack([total, weights.sum().double()])
+    return found
+
+
+class Measuring:
+    """A mixin that stands before a `transformers.Trainer`: logs what `batch_metrics` finds."""
+
+    def measure(self, batch_metrics: Callable) -> None:
+        """From now on the updates that are logged are measured."""
+        self.compute_loss_func = MeasuredLoss(self.compute_loss_func, batch_metrics)
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        """Keeps the batch, out of which the trainer takes the labels."""
+        if isinstance(self.compute_loss_func, MeasuredLoss):
+            self.compute_loss_func.batch = as_module_sees(inputs)
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+    def begin_update(self) -> None:
+        """Before the first micro-batch of an update."""
+        loss = self.compute_loss_func
+        if isinstance(loss, MeasuredLoss):
+            step, interval = self.state.global_step + 1, max(int(self.state.logging_steps or 1), 1)
+            by_steps = self.args.logging_strategy == "steps"
+            loss.watching = not by_steps or step % interval == 0 or (step == 1 and self.args.logging_first_step)
+            loss.counts = None
+        super().begin_update()
+
+    def log(self, logs: dict, start_time: float | None = None) -> None:
+        """Adds the means over the last update."""
+        loss = self.compute_loss_func
+        if "loss" in logs and isinstance(loss, MeasuredLoss) and loss.counts:
+            for name in sorted(loss.counts):
+                total, weight = self.ranks.sum(loss.counts[name].tolist())
+                logs[name] = total / weight if weight else math.nan
+            loss.counts = None
+        super().log(logs, start_time)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# When evaluating
+
+
+def add_metrics(data, functions, wanted: str | None = None) -> None:
+    """Binds `metrics` functions to every labelled set of `data`; tries them out on the targets first.
+
+    Args:
+      wanted: the metric that selects checkpoints, by `--metric_for_best_model`; None or the tasks' own names leave it
+        to the tasks.
+
+    Raises:
+      ConfigError: a function gives no points, or none is called `wanted`.
+    """
+    wanted = wanted and wanted.removeprefix("eval_").removeprefix("eval/")
+    sets = {id(part): part for part in [*data.scored, *data.selecting] if part.labelled and part.method != "loss"}
+    for eval_set in sets.values():
+        points = [bound_metrics(function, eval_set) for function in functions]
+        names = [name for function in points for name in function([e.targets for e in eval_set.examples])]
+        eval_set.compute_metrics = _joined(eval_set.compute_metrics, points)
+        if wanted in names:
+            eval_set.selected_by = wanted
+        elif wanted not in (None, "loss", "average", "selection"):
+            _check_own(eval_set.task, wanted, names)
+
+
+def _check_own(task, wanted: str, names: list[str]) -> None:
+    try:
+        task.with_metric_to_optimize(wanted)
+    except ConfigError:
+        known = [*names, *task.entry["metric_names"], "loss", "average"]
+        raise ConfigError(f"--metric_for_best_model: no metric {wanted!r}; {suggestion(wanted, known)}") from None
+
+
+def _joined(own: Callable, functions: list[Callable]) -> Callable:
+    def compute(prediction):
+        metrics = own(prediction)
+        for function in functions:
+            found = function(prediction.predictions)
+            twice = sorted(set(found) & set(metrics))
+            if twice:
+                raise ConfigError(f"--metrics: there are two metrics {twice[0]!r}; give one of them another name")
+            metrics = {**metrics, **found}
+        return metrics
+
+    return compute
+
+
+def bound_metrics(function: Callable, eval_set) -> Callable:
+    """Predictions of a set's examples -> the function's points, checked."""
+    targets = [example.targets for example in eval_set.examples]
+    rows = {"rows": [eval_set.rows[row] for row in eval_set.row_of_example]} if _takes_rows(function) else {}
+    name = getattr(function, "__name__", type(function).__name__)
+
+    def points(predictions) -> dict[str, float]:
+        found = function(list(predictions), list(targets), **rows)
+        if not isinstance(found, dict):
+            raise ConfigError(f"--metrics {name}: it gave {found!r:.80}, not {{name: points}}")
+        for metric, value in found.items():
+            if "/" in metric or metric == "loss":
+                raise ConfigError(f"--metrics {name}: {metric!r} cannot be a metric's name")
+            if not isinstance(value, (int, float)):
+                raise ConfigError(f"--metrics {name}: {metric} is {value!r:.80}, not a number")
+        return {metric: float(value) for metric, value in found.items()}
+
+    return points
+
+
+def _takes_rows(function) -> bool:
+    try:
+        return "rows" in inspect.signature(function).parameters
+    except ValueError:
+        return False
