@@ -16,7 +16,7 @@ import collections
 import json
 
 from t5suite import load_task
-from t5suite.data.sources import DataOptions, load_split
+from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.training.flags.instructions import with_instruction
 
 

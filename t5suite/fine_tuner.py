@@ -20,8 +20,8 @@ from typing import Any
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
-from t5suite.data.formats.memory_rows import as_rows
-from t5suite.data.jsonl import read_jsonl
+from t5suite.data.rows.jsonl import read_jsonl
+from t5suite.data.rows.own_rows import as_rows
 from t5suite.models.adapters import is_adapted, save_adapter
 from t5suite.models.freezing import freeze
 from t5suite.models.loading import describe

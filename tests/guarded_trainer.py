@@ -11,8 +11,8 @@ import torch
 from transformers import TrainerCallback
 
 from t5suite.data.features import TokenArrays
+from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.data.samplers import shuffled_order
-from t5suite.data.sources import DataOptions, load_split
 from t5suite.data.training_data import tokenize_split
 from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.registry import load_task

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 import fine_tune_t5
-from t5suite.data.jsonl import read_jsonl
+from t5suite.data.rows.jsonl import read_jsonl
 
 COMMON = """--dataset_name entailment --max_train_samples 21 --max_eval_samples 13 --num_train_epochs 2 --optim sgd
     --learning_rate 0.05 --train_sampling_strategy random --logging_steps 1 --use_cpu --disable_tqdm True

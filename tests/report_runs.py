@@ -7,11 +7,10 @@ import json
 import random
 from pathlib import Path
 
-from t5suite.data.formats.from_settings import format_source
-from t5suite.data.formats.own_data import OWN_BENCHMARK, Wishes, own_entry
-from t5suite.data.jsonl import without_nan, write_jsonl
-from t5suite.data.sources import DataOptions, load_split
-from t5suite.data.subsets import select_rows
+from t5suite.data.rows.formats import OWN_BENCHMARK, Wishes, format_source, own_entry
+from t5suite.data.rows.jsonl import without_nan, write_jsonl
+from t5suite.data.rows.sources import DataOptions, load_split
+from t5suite.data.rows.subsets import select_rows
 from t5suite.tasks.registry import Task, load_task
 
 SETTINGS = {

@@ -23,7 +23,7 @@ from transformers import set_seed
 
 import fine_tune_t5
 from t5suite.base.errors import ConfigError, Preempted
-from t5suite.data.sources import DataOptions, load_split
+from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.data.training_data import tokenize_split
 from t5suite.models.adapters import ADAPTERS, adapted
 from t5suite.models.loading import load_model, load_tokenizer

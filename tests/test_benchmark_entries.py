@@ -19,8 +19,7 @@ from absl.testing import absltest, parameterized
 import fine_tune_t5
 from t5suite import DATASET_VALS, load_task
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.references import merge_references
-from t5suite.data.sources import DataOptions, load_split
+from t5suite.data.rows.sources import DataOptions, load_split, merge_references
 from t5suite.launch.results import task_figure
 from t5suite.models.loading import load_tokenizer
 from t5suite.reports.finishing import build_results

@@ -16,7 +16,7 @@ from t5suite import cli
 from t5suite.base.errors import EXIT_BAD_CONFIGURATION, EXIT_BAD_DATA, EXIT_FINISHED, ConfigError, DataError
 from t5suite.commands import tasks
 from t5suite.constants import DATASET_VALS
-from t5suite.data.jsonl import read_jsonl, write_jsonl
+from t5suite.data.rows.jsonl import read_jsonl, write_jsonl
 from t5suite.tasks.registry import load_task
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"

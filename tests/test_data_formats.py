@@ -13,18 +13,26 @@ import yaml
 from absl.testing import absltest, parameterized
 from shared_data import MISSING, SHARED_DATA
 
+from examples.own_rows.multidoc2dial import ANSWERS, Answerability, ChitChat
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.formats.data_classes import DATA_CLASSES, class_form
-from t5suite.data.formats.data_formats import DATA_FORMATS, FORMAT_FLAGS, FormatOptions, form_name, format_form
-from t5suite.data.formats.dialogues import ANSWER_FORMS, ANSWERABILITY_FILES
-from t5suite.data.formats.files import check_benchmark_file, named_files, split_files
-from t5suite.data.formats.own_data import Wishes, distinct_names, own_data
-from t5suite.data.formats.proportions import draws, epoch_counts, grouped_in_updates, proportional_order
-from t5suite.data.formats.sources import held_out_rows
-from t5suite.data.formats.token_cuts import count_tokens, first_tokens, last_tokens, pieces
-from t5suite.data.jsonl import write_jsonl
-from t5suite.data.sources import DataOptions, load_split
-from t5suite.models.loading import load_tokenizer
+from t5suite.data.mixtures import draws, epoch_counts, grouped_in_updates, proportional_order
+from t5suite.data.rows.data_classes import DATA_CLASSES, class_form
+from t5suite.data.rows.files import check_benchmark_file, named_files, split_files
+from t5suite.data.rows.formats import (
+    DATA_FORMATS,
+    FORMAT_FLAGS,
+    FormatOptions,
+    Wishes,
+    distinct_names,
+    form_name,
+    format_form,
+    own_data,
+)
+from t5suite.data.rows.jsonl import write_jsonl
+from t5suite.data.rows.running_text import count_tokens, pieces
+from t5suite.data.rows.sources import DataOptions, load_split
+from t5suite.data.rows.subsets import held_out_rows
+from t5suite.models.loading import BUNDLED_MODEL, load_tokenizer
 from t5suite.tasks.registry import Lengths, Task
 from t5suite.tasks.templates import unfilled
 from t5suite.training.flags.data_formats import FORMATS, DataFormatArguments
@@ -430,14 +438,6 @@ class TokenCutsTest(parameterized.TestCase):
         self.assertEqual("".join(found), self.TEXT)
         self.assertLessEqual(max(count_tokens(piece, self.tokenizer) for piece in found), max(count, 2))
 
-    def test_the_first_and_the_last_tokens_are_the_texts_two_ends(self):
-        for count in (1, 6, 20):
-            self.assertTrue(self.TEXT.startswith(first_tokens(self.TEXT, count, self.tokenizer)))
-            self.assertTrue(self.TEXT.endswith(last_tokens(self.TEXT, count, self.tokenizer)))
-        self.assertEqual(first_tokens(self.TEXT, 9999, self.tokenizer), self.TEXT)
-        self.assertEqual(last_tokens(self.TEXT, 9999, self.tokenizer), self.TEXT)
-        self.assertEqual(first_tokens(self.TEXT, 0, self.tokenizer), "")
-
     def test_running_text_loses_nothing_and_fills_blocks(self):
         documents = [f"Document {i}. " + "It goes on and on. " * (i % 7) for i in range(30)]
         path = write(folder() / "a.txt", "\n".join(documents) + "\n\n")
@@ -477,44 +477,44 @@ class ClassesTest(parameterized.TestCase):
             "response": "Online.", "neg_subtype": "none", "last_speaker": "user", "type": "positive",
             "evidence_20_50": "Renew online."}  # fmt: skip
 
-    def dialogues(self, turns, config=None, name="MultiDoc2DialAnswerability", file=None, max_input_tokens=None):
+    def dialogues(self, turns, config=None, form=Answerability):
         root = folder()
-        write(root / (file or ANSWERABILITY_FILES["train"]), json.dumps(turns))
-        form = class_form(name, str(root), config or {}, max_input_tokens=max_input_tokens)
-        return read(form, tokenizer=load_tokenizer(None)).rows
+        write(root / form.FILES["train"], json.dumps(turns))
+        made = class_form(f"examples.own_rows.multidoc2dial:{form.__name__}", str(root), config or {})
+        data = own_data("dialogues", made, Wishes(evaluates=False))
+        self.assertEqual(
+            list(data.task.score([{"input": "a", "output": "b"}], ["b"])), ["rouge1", "rouge2", "rougeLsum"]
+        )
+        return data.source.read("train").rows
 
     def test_what_was_said_last_is_never_cut_off(self):
-        tokenizer = load_tokenizer(None)
-        rows = self.dialogues([self.TURN], {"max_document_length": 20}, max_input_tokens=40)
-        self.assertTrue(rows[0]["input"].endswith("How do I renew?"))
-        self.assertTrue(rows[0]["input"].startswith("Renew online."))
-        self.assertLessEqual(len(tokenizer(rows[0]["input"])["input_ids"]), 41)
+        config = {"max_document_length": 20, "max_input_tokens": 40, "tokenizer": BUNDLED_MODEL}
+        (row,) = self.dialogues([self.TURN], config)
+        self.assertTrue(row["input"].endswith("How do I renew?"))
+        self.assertTrue(row["input"].startswith("Renew online."))
+        self.assertLessEqual(len(load_tokenizer(None)(row["input"])["input_ids"]), 41)
 
-    def test_answer_forms(self):
+    def test_answers_of_dialogues(self):
         expected = {"no_evidence": "Online.", "response_evidence": "response: Online.; evidence: Renew online.",
                     "evidence_response": "evidence: Renew online.; response: Online."}  # fmt: skip
-        self.assertEqual(set(expected), set(ANSWER_FORMS))
+        self.assertEqual(set(expected), set(ANSWERS))
         for form, output in expected.items():
             self.assertEqual(self.dialogues([self.TURN], {"dataset_type": form})[0]["output"], output)
         negative = {**self.TURN, "type": "negative"}
         for combine, evidence in ((False, "unanswerable"), (True, "NA")):
             config = {"dataset_type": "evidence_response", "combine_no_evidence": combine}
             self.assertIn(f"evidence: {evidence};", self.dialogues([negative], config)[0]["output"])
+        rows = self.dialogues([{**self.TURN, "last_speaker": "agent"}], {"dataset_type": "evidence_response"}, ChitChat)
+        self.assertEqual(rows[0]["output"], "evidence: chit-chat; response: Online.")
 
     def test_original_negatives_and_the_agents_own_turns_are_left_out_unless_wanted(self):
         turns = [self.TURN, {**self.TURN, "neg_subtype": "Original"}, {**self.TURN, "last_speaker": "agent"}]
         self.assertLen(self.dialogues(turns), 1)
         self.assertLen(self.dialogues(turns, {"filter_allowed": False}), 3)
 
-    @parameterized.parameters("MultiDoc2DialChitChat", "DineshChitChatDataset")
-    def test_chit_chat(self, name):
-        rows = self.dialogues([{**self.TURN, "last_speaker": "agent"}], {"dataset_type": "evidence_response"}, name,
-                              "chitchat_subdocs_train.json")  # fmt: skip
-        self.assertEqual(rows[0]["output"], "evidence: chit-chat; response: Online.")
-
     def test_a_turn_that_lacks_something_is_named(self):
         turn = {key: value for key, value in self.TURN.items() if key != "document"}
-        with self.assertRaisesRegex(DataError, r"json entry 1: 'document' holds None"):
+        with self.assertRaisesRegex(DataError, r"json entry 1: no text 'document'"):
             self.dialogues([self.TURN, turn])
 
     def test_made_up_rows_have_exactly_the_shape_asked_for(self):

@@ -20,7 +20,7 @@ from transformers import T5ForConditionalGeneration
 
 import fine_tune_t5
 from t5suite.base.errors import ConfigError, DataError, Preempted
-from t5suite.data.jsonl import read_jsonl
+from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.fine_tuner import FineTuner
 from t5suite.training.processes.signals import StopRequests
 from t5suite.training.trainer import SuiteTrainer

@@ -11,7 +11,7 @@ from absl.testing import absltest, parameterized
 from transformers import AutoModelForSeq2SeqLM, set_seed
 
 from t5suite.base.errors import ConfigError
-from t5suite.data.sources import DataOptions, load_split
+from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
 from t5suite.reports.finishing import build_results
 from t5suite.tasks.registry import Lengths, decode_ids, load_task

@@ -13,7 +13,7 @@ from transformers import Seq2SeqTrainer
 import fine_tune_t5
 import pre_train_t5
 from t5suite.base.errors import CheckpointError, Preempted
-from t5suite.data.jsonl import read_jsonl
+from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.tracking.metric_lines import is_of_the_machine
 from t5suite.training.processes.signals import StopRequests
 from t5suite.training.trainer import SuiteTrainer

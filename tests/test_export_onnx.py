@@ -18,7 +18,7 @@ from transformers import DistilBertForSequenceClassification as DistilBert
 
 import fine_tune_t5
 from t5suite.base.errors import CheckpointError, ConfigError, DataError
-from t5suite.data.jsonl import file_sha256
+from t5suite.data.rows.jsonl import file_sha256
 from t5suite.export.exporting import Wanted, export_model
 from t5suite.export.onnx_files import write_graphs
 from t5suite.export.onnx_packages import require_onnx

@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 import fine_tune_t5
 from t5suite.base.errors import ConfigError
-from t5suite.data.jsonl import read_jsonl, write_jsonl
-from t5suite.data.sources import DataOptions, load_split
+from t5suite.data.rows.jsonl import read_jsonl, write_jsonl
+from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.fine_tuner import FineTuner
 from t5suite.models.loading import BUNDLED_MODEL
 from t5suite.tasks.registry import load_task

@@ -19,8 +19,8 @@ from absl.testing import absltest, parameterized
 import fine_tune_t5
 import pre_train_t5
 from t5suite.data import token_cache
-from t5suite.data.jsonl import read_jsonl, write_jsonl
-from t5suite.data.sources import BUNDLED_DIR
+from t5suite.data.rows.jsonl import read_jsonl, write_jsonl
+from t5suite.data.rows.sources import BUNDLED_DIR
 from t5suite.reports import finishing as reports
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -32,8 +32,8 @@ from transformers.utils import logging as transformers_logging
 import fine_tune_t5
 import t5suite
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.formats.memory_rows import as_rows
-from t5suite.data.jsonl import read_jsonl, write_jsonl
+from t5suite.data.rows.jsonl import read_jsonl, write_jsonl
+from t5suite.data.rows.own_rows import as_rows
 from t5suite.fine_tuner import FineTuner
 from t5suite.runs.directory import write_json
 from t5suite.tasks.registry import Lengths, load_task

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from absl.testing import absltest, parameterized
 
-from t5suite.data.jsonl import file_sha256
+from t5suite.data.rows.jsonl import file_sha256
 from t5suite.reports.finishing import changed_files, give_hints, hints_of, warn_of_changed_files
 from t5suite.tasks.registry import load_task
 from t5suite.training.eval_results import Report, Result

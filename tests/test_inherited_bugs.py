@@ -18,7 +18,7 @@ import fine_tune_t5
 import pre_train_t5
 from t5suite.data.collators import IGNORED, Seq2SeqCollator
 from t5suite.data.objectives import span_lengths
-from t5suite.data.sources import DataOptions, load_split
+from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.optim.schedules import make_multiplier
 from t5suite.tasks.registry import load_task

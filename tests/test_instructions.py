@@ -15,8 +15,8 @@ from t5suite import load_task
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.constants import DATASET_VALS
 from t5suite.data.encodings import PromptEncoding
-from t5suite.data.sources import DataOptions, load_split
-from t5suite.data.super_ni import chosen_instances, read_instances
+from t5suite.data.rows.sources import DataOptions, load_split
+from t5suite.data.rows.super_ni import chosen_instances, read_instances
 from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.instructions import MIXED_ENCODINGS, drawn_reference, encoding_of, instruction_text
 from t5suite.tasks.metrics import METRICS

@@ -20,10 +20,9 @@ from t5suite import cli, constants
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.hub import hub_reachable
 from t5suite.commands import runs
-from t5suite.data import mirror as mirror_room
-from t5suite.data.jsonl import read_jsonl
-from t5suite.data.mirror import mirror
-from t5suite.data.sources import DataOptions, load_hub, load_split
+from t5suite.data.rows import sources
+from t5suite.data.rows.jsonl import read_jsonl
+from t5suite.data.rows.sources import DataOptions, load_hub, load_split, mirror
 from t5suite.tasks.registry import load_task
 
 RTE = {
@@ -171,7 +170,7 @@ class StandInTest(parameterized.TestCase):
             raise OSError("the connection is gone")
 
         rows = mock.Mock(rows=broken())
-        with mock.patch.object(mirror_room, "load_hub", return_value=rows), self.assertRaises(OSError):
+        with mock.patch.object(sources, "load_hub", return_value=rows), self.assertRaises(OSError):
             list(mirror([load_task("glue", "rte")], self.directory))
         self.assertEmpty(os.listdir(self.directory / "glue" / "rte"))
 

@@ -11,7 +11,7 @@ import pytest
 from absl.testing import absltest, parameterized
 
 import fine_tune_t5
-from t5suite.data.jsonl import numbered_lines, write_jsonl
+from t5suite.data.rows.jsonl import numbered_lines, write_jsonl
 
 DATA = Path(__file__).parent.parent.parent / "shared" / "data"
 ROWS = 64

@@ -14,7 +14,7 @@ from absl.testing import absltest, parameterized
 from report_runs import make_own_run
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.formats.from_settings import format_options, rows_stay, words_of
+from t5suite.data.rows.formats import format_options, rows_stay, words_of
 from t5suite.reports.compare import compare_runs
 from t5suite.reports.evaluations import evaluations_of
 from t5suite.reports.finishing import prediction_lines
@@ -145,7 +145,7 @@ class TextsTest(parameterized.TestCase):
         place = folder()
         rows = [{"text": row["input"], "label": int(row["output"] == "good")} for row in reviews(9)]
         (place / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        from t5suite.data.sources import DataOptions, load_split
+        from t5suite.data.rows.sources import DataOptions, load_split
         from t5suite.reports.evaluations import rows_again
         from t5suite.tasks.registry import load_task
 

@@ -19,9 +19,8 @@ from write_guard import ForbiddenAct, WriteGuard, tree
 from t5suite.base.errors import ConfigError, DataError, UserError
 from t5suite.base.lookup import MAX_NAME_BYTES, check_name, path_inside, refuse_links_out
 from t5suite.data.corpora.store import TokenStore
-from t5suite.data.jsonl import write_jsonl
-from t5suite.data.mirror import mirror_split
-from t5suite.data.sources import DataOptions, LoadedSplit, load_split
+from t5suite.data.rows.jsonl import write_jsonl
+from t5suite.data.rows.sources import DataOptions, LoadedSplit, load_split, mirror_split
 from t5suite.data.text.documents import read_documents
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.models.weight_files import read_weights
@@ -151,7 +150,7 @@ class MirrorsTest(Folders):
     def mirror(self):
         task = load_task("glue", "rte")
         rows = [{"sentence1": "a", "sentence2": "b", "label": 0}]
-        with mock.patch("t5suite.data.mirror.load_hub", return_value=LoadedSplit(rows, "", "", 0)):
+        with mock.patch("t5suite.data.rows.sources.load_hub", return_value=LoadedSplit(rows, "", "", 0)):
             return mirror_split(task, "train", "train", self.folder, None, gzipped=False, force=True)
 
     def test_a_mirror_is_not_written_through_a_link(self):

@@ -28,10 +28,10 @@ import pre_train_t5
 from t5suite import cli
 from t5suite.base.errors import ConfigError, Preempted
 from t5suite.data.collators import Seq2SeqCollator
-from t5suite.data.jsonl import read_jsonl, write_jsonl
 from t5suite.data.module_batches import ModuleCollator
-from t5suite.data.sources import DataOptions, load_split
-from t5suite.data.subsets import select_rows
+from t5suite.data.rows.jsonl import read_jsonl, write_jsonl
+from t5suite.data.rows.sources import DataOptions, load_split
+from t5suite.data.rows.subsets import select_rows
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.tasks.registry import load_task
 from t5suite.tracking.metric_lines import is_of_the_machine

@@ -24,9 +24,9 @@ import pre_train_t5
 from t5suite.base.errors import ConfigError
 from t5suite.cli import main as t5suite
 from t5suite.data.collators import IGNORED
-from t5suite.data.jsonl import read_jsonl, write_jsonl
 from t5suite.data.language_model_collators import MaskedLMCollator
 from t5suite.data.objectives import OBJECTIVES
+from t5suite.data.rows.jsonl import read_jsonl, write_jsonl
 from t5suite.data.text.documents import bundled_text, read_documents
 from t5suite.data.text.held_out import is_held_out
 from t5suite.training.flags.pre_training import PreTrainerArguments

@@ -20,7 +20,7 @@ from tiny_predictor import mini_rows, model_folder, rows_file
 import fine_tune_t5
 from t5suite import cli
 from t5suite.base.errors import ConfigError, DataError, Preempted
-from t5suite.data.sources import DataOptions, load_split
+from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.fine_tuner import FineTuner
 from t5suite.inference.from_flags import fits_of, said_of
 from t5suite.inference.rows import Row

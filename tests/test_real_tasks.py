@@ -11,7 +11,7 @@ from later_flags import later_wins
 
 import fine_tune_t5
 from t5suite.constants import DATASET_VALS
-from t5suite.data.jsonl import read_jsonl
+from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.tasks.entries import metric_functions
 from t5suite.tasks.registry import load_task
 

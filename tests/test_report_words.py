@@ -13,8 +13,8 @@ from pathlib import Path
 from absl.testing import absltest, parameterized
 from report_runs import make_run
 
-from t5suite.data.formats import from_settings
-from t5suite.data.jsonl import write_jsonl
+from t5suite.data.rows import formats
+from t5suite.data.rows.jsonl import write_jsonl
 from t5suite.reports import evaluations as examples
 from t5suite.reports import evaluations as rereading
 from t5suite.reports import page as confusion_svg
@@ -135,7 +135,7 @@ class DocstringTest(parameterized.TestCase):
     @parameterized.parameters(
         confusion_svg.in_words, examples.where, panels.unit_of, rereading._short, report_data_module.trial_names,
         glossary.one_line, run_tables.named, plots.shown_scores, plots._label,
-        from_settings.rows_stay, from_settings.words_of,
+        formats.rows_stay, formats.words_of,
     )  # fmt: skip
     def test_examples_hold(self, function):
         for test in doctest.DocTestFinder().find(function, globs=vars(sys.modules[function.__module__])):

@@ -18,7 +18,7 @@ from absl.testing import absltest, parameterized
 import fine_tune_t5
 import t5suite.tracking.trackers as trackers_module
 from t5suite.base.errors import CheckpointError, ConfigError, DataError, run_command
-from t5suite.data.jsonl import write_jsonl
+from t5suite.data.rows.jsonl import write_jsonl
 from t5suite.reports.evaluations import evaluations_of
 from t5suite.reports.finishing import print_finished
 from t5suite.reports.run_facts import read_run

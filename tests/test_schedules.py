@@ -18,7 +18,7 @@ from transformers import get_scheduler
 sys.path.insert(0, str(Path(__file__).parent.parent))
 import fine_tune_t5
 from t5suite.base.errors import ConfigError
-from t5suite.data.jsonl import read_jsonl
+from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.optim import schedules
 from t5suite.optim.learning_rates import make_scheduler
 from t5suite.optim.schedules import SCHEDULES, has_warmup, make_multiplier, schedule_settings

@@ -16,8 +16,8 @@ import test_throughput
 from later_flags import later_wins
 
 import fine_tune_t5
-from t5suite.data.jsonl import write_jsonl
-from t5suite.data.sources import DataOptions, load_split
+from t5suite.data.rows.jsonl import write_jsonl
+from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.tasks.registry import load_task
 

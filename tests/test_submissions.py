@@ -15,7 +15,7 @@ from absl.testing import absltest, parameterized
 from t5suite import cli, constants
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.constants import DATASET_VALS, MIXTURES
-from t5suite.data.jsonl import write_jsonl
+from t5suite.data.rows.jsonl import write_jsonl
 from t5suite.tasks import submissions
 from t5suite.tasks.metrics import wsc_verdict
 from t5suite.tasks.registry import load_task

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from t5suite.data.jsonl import write_jsonl
-from t5suite.data.sources import DataOptions, load_split
+from t5suite.data.rows.jsonl import write_jsonl
+from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.inference.loading import ModelSource, load_predictor
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.tasks.registry import Lengths, load_task

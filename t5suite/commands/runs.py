@@ -27,7 +27,7 @@ def mirror_flags(parser) -> None:
 
 def run_mirror(arguments) -> None:
     """Downloads a benchmark for machines without a network."""
-    from t5suite.data.mirror import mirror
+    from t5suite.data.rows.sources import mirror
 
     tasks = _tasks_to_mirror(arguments.benchmark, arguments.dataset_name, arguments.task_file)
     for copy in mirror(tasks, arguments.output_dir, arguments.data_revision, arguments.gzip, arguments.force):

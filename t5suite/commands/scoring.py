@@ -65,7 +65,7 @@ def _with_lists(task, arguments):
 
 def _source_examples(task, split: str | None, data_dir: str | None, limit: int) -> list[list]:
     """The examples of a split's first rows, from --data_dir, the bundled data or the hub."""
-    from t5suite.data.sources import DataOptions, load_split
+    from t5suite.data.rows.sources import DataOptions, load_split
 
     available = [role for role in ("validation", "test", "train") if task.splits(role)]
     role = role_of(task, split or available[0])
@@ -91,7 +91,7 @@ def score_flags(parser) -> None:
 
 def score(arguments) -> None:
     """Prints the metrics of predictions, in points."""
-    from t5suite.data.jsonl import without_nan
+    from t5suite.data.rows.jsonl import without_nan
     from t5suite.tasks.registry import load_task
 
     task = load_task(arguments.benchmark, arguments.dataset_name, arguments.task_file)
@@ -135,7 +135,7 @@ def _check_labels(task, path: str, numbers: list[int], rows: list[dict]) -> None
 
 
 def _read_predictions(path: str) -> list[str]:
-    from t5suite.data.jsonl import numbered_lines
+    from t5suite.data.rows.jsonl import numbered_lines
 
     texts = []
     for number, line in numbered_lines(path, (str, dict)):

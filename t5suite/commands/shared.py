@@ -58,7 +58,7 @@ def role_of(task, split: str) -> str:
 
 def read_rows(task, path: str, role: str) -> tuple[list[int], list[dict], list[list]]:
     """`(line numbers, rows, examples of each row)` of a file of rows; a bad one is named by file and line."""
-    from t5suite.data.jsonl import numbered_lines
+    from t5suite.data.rows.jsonl import numbered_lines
 
     numbers, rows, examples = [], [], []
     for number, row in numbered_lines(path):

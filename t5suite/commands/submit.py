@@ -88,7 +88,7 @@ def _prediction_files(boards, folders: list[Path], allow_missing: bool) -> dict:
 
 def _submitted(task, split: str, path: Path, data_dir: str | None) -> list:
     """A predictions file as `submissions.Prediction`s, with the rows' candidates where the task is judged by them."""
-    from t5suite.data.jsonl import numbered_lines
+    from t5suite.data.rows.jsonl import numbered_lines
     from t5suite.tasks.submissions import Prediction
 
     predictions = []
@@ -107,7 +107,7 @@ def _submitted(task, split: str, path: Path, data_dir: str | None) -> list:
 
 def _with_candidates(task, split: str, predictions: list, data_dir: str | None) -> list:
     """WSC's predictions with the candidate of the row that has the same `idx`."""
-    from t5suite.data.sources import DataOptions, load_split
+    from t5suite.data.rows.sources import DataOptions, load_split
 
     rows = load_split(task, "test", split, DataOptions(data_dir=data_dir)).rows
     candidates = {row.get("idx", i): task.target_text(row) for i, row in enumerate(rows)}

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.jsonl import numbered_lines, write_jsonl
+from t5suite.data.rows.jsonl import numbered_lines, write_jsonl
 
 NONE = -1
 # Of all collocations, how many have 2, 3, 4 and 5 tokens: the measure is not comparable between lengths (the paper's).

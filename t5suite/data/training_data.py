@@ -18,11 +18,10 @@ import numpy as np
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.encodings import TextEncoding, bind_encoding
 from t5suite.data.features import TokenArrays
-from t5suite.data.formats.proportions import grouped_in_updates, proportional_order
-from t5suite.data.mixtures import draw_mixture, equal_rates, mixing_rates
+from t5suite.data.mixtures import draw_mixture, equal_rates, grouped_in_updates, mixing_rates, proportional_order
+from t5suite.data.rows.sources import DataOptions, LoadedSplit, MissingSplit, load_split
+from t5suite.data.rows.subsets import few_shot_rows, select_rows, split_for_selection
 from t5suite.data.samplers import length_grouped_order, mixture_order, shuffled_order
-from t5suite.data.sources import DataOptions, LoadedSplit, MissingSplit, load_split
-from t5suite.data.subsets import few_shot_rows, select_rows, split_for_selection
 from t5suite.data.token_cache import TokenCache
 from t5suite.tasks.registry import Lengths, Task
 from t5suite.tasks.targets import label_id

@@ -10,7 +10,7 @@ from importlib.metadata import version
 
 from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.base.provenance import versions
-from t5suite.data.jsonl import without_nan
+from t5suite.data.rows.jsonl import without_nan
 from t5suite.export.folders import CARD, new_folder, sizes_of
 from t5suite.export.plain import differing_weights, save_plain
 from t5suite.export.sources import Source, dtype_for, load_bare_weights, load_source

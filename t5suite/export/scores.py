@@ -12,8 +12,8 @@ flags: the score of float32 files is that of the model. Scores are points, from 
 from types import SimpleNamespace
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.formats.from_settings import format_source, rows_stay
-from t5suite.data.sources import DataOptions
+from t5suite.data.rows.formats import format_source, rows_stay
+from t5suite.data.rows.sources import DataOptions
 from t5suite.export.onnx_runtime import OnnxModel
 from t5suite.models.family_encodings import encoding_for
 from t5suite.reports.evaluations import FILES, settings_by_place

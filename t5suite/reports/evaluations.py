@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.base.errors import DataError, UserError
-from t5suite.data.formats.from_settings import PLACES, format_source
-from t5suite.data.jsonl import read_jsonl
-from t5suite.data.sources import DataOptions, LoadedSplit, load_split
-from t5suite.data.subsets import select_rows
+from t5suite.data.rows.formats import PLACES, format_source
+from t5suite.data.rows.jsonl import read_jsonl
+from t5suite.data.rows.sources import DataOptions, LoadedSplit, load_split
+from t5suite.data.rows.subsets import select_rows
 from t5suite.runs.directory import RESULTS, read_manifest, read_results, tasks_named
 from t5suite.tasks.entries import check_entry, metric_functions
 from t5suite.tasks.postprocessors import POSTPROCESSORS, Judged

@@ -10,8 +10,8 @@ import math
 from collections import Counter
 from pathlib import Path
 
-from t5suite.data.formats.from_settings import rows_stay
-from t5suite.data.jsonl import file_sha256, without_nan, write_jsonl
+from t5suite.data.rows.formats import rows_stay
+from t5suite.data.rows.jsonl import file_sha256, without_nan, write_jsonl
 from t5suite.models.families import family_of_model
 from t5suite.reports.card_usage import write_fine_tuned_card, write_pre_trained_card
 from t5suite.reports.plots import learning_curves, loss_curve

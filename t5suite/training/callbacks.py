@@ -19,7 +19,7 @@ from transformers.trainer_callback import ExportableState
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.files import named_errors
-from t5suite.data.jsonl import without_nan
+from t5suite.data.rows.jsonl import without_nan
 from t5suite.optim.learning_rates import PlateauLR
 from t5suite.runs.directory import METRICS
 

@@ -24,11 +24,11 @@ from t5suite.data.collators import Seq2SeqCollator
 from t5suite.data.encodings import TextEncoding
 from t5suite.data.family_collators import COLLATORS
 from t5suite.data.features import TokenArrays
-from t5suite.data.formats.rows import RowSource
 from t5suite.data.module_batches import ModuleCollator
 from t5suite.data.packed_rows import with_packed_rows
+from t5suite.data.rows.own_rows import RowSource
+from t5suite.data.rows.sources import DataOptions
 from t5suite.data.shapes import with_few_shapes
-from t5suite.data.sources import DataOptions
 from t5suite.data.token_cache import TokenCache
 from t5suite.data.training_data import (
     Mixing,

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from t5suite.base.errors import ChangedDataError, ConfigError
 from t5suite.constants import DATASET_VALS
-from t5suite.data.formats.files import check_benchmark_file
-from t5suite.data.sources import DataOptions
-from t5suite.data.subsets import selection_share
+from t5suite.data.rows.files import check_benchmark_file
+from t5suite.data.rows.sources import DataOptions
+from t5suite.data.rows.subsets import selection_share
 from t5suite.data.text.readers import TextOptions
 from t5suite.data.training_data import Mixing, Subset
 from t5suite.models.adapters import is_adapter

@@ -11,10 +11,20 @@ from pathlib import Path
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.yaml_files import read_json_text, read_yaml
-from t5suite.data.formats.data_classes import class_form, class_name
-from t5suite.data.formats.data_formats import FORMAT_FLAGS, form_name, format_form
-from t5suite.data.formats.from_settings import at_place, format_options, words_of
-from t5suite.data.formats.own_data import OWN_BENCHMARK, OwnData, Wishes, distinct_names, own_data
+from t5suite.data.rows.data_classes import class_form, class_name
+from t5suite.data.rows.formats import (
+    FORMAT_FLAGS,
+    OWN_BENCHMARK,
+    OwnData,
+    Wishes,
+    at_place,
+    distinct_names,
+    form_name,
+    format_form,
+    format_options,
+    own_data,
+    words_of,
+)
 from t5suite.tasks.templates import unescaped
 from t5suite.training.fine_tuning import Plan, choose_metric
 from t5suite.training.flags.plug_ins import metric_functions, named_metrics

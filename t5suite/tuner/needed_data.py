@@ -7,7 +7,7 @@ FineTuner('runs/topics', 'topics.csv', text_column='text', target_column='label'
 
 from pathlib import Path
 
-from t5suite.data.formats.from_settings import PLACES
+from t5suite.data.rows.formats import PLACES
 from t5suite.runs.directory import MANIFEST, read_json
 from t5suite.tasks.task_card import TaskCard
 

@@ -24,7 +24,7 @@ from t5suite.data.corpora.plans import CorpusPlan, CorpusSettings, make_plan
 from t5suite.data.corpora.store import MANIFEST, TokenStore
 from t5suite.data.corpora.units import build_unit, finished_unit
 from t5suite.data.corpora.workers import run_jobs
-from t5suite.data.jsonl import file_sha256
+from t5suite.data.rows.jsonl import file_sha256
 from t5suite.data.text.encoding import make_text_encoder
 from t5suite.data.text.readers import TextOptions
 from t5suite.runs.directory import read_json, write_json

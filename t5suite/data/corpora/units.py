@@ -20,7 +20,7 @@ from t5suite.base.errors import DataError
 from t5suite.base.files import sync_file
 from t5suite.data.corpora.plans import CorpusSettings, Piece
 from t5suite.data.corpora.store import SPLITS, token_dtype
-from t5suite.data.jsonl import file_sha256
+from t5suite.data.rows.jsonl import file_sha256
 from t5suite.data.text.documents import Tally, kept_documents, place_of
 from t5suite.data.text.encoding import TextEncoder
 from t5suite.data.text.held_out import document_hash

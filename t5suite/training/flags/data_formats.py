@@ -81,8 +81,8 @@ class DataFormatArguments:
     data_class: list[str] | None = field(
         default=None,
         metadata={
-            "help": "Data sets: JSONLines, SST2, Alpaca, MultiDoc2DialAnswerability, MultiDoc2DialChitChat, Debug, or "
-            "module:Class of your own. This and the lists below have one value for each data set."
+            "help": "Data sets: JSONLines, SST2, Alpaca, Debug, or module:Class of your own. This and the lists below "
+            "have one value for each data set."
         },
     )
     data_path: list[str] | None = field(default=None, metadata={"help": "The folder of each; none for no folder."})

@@ -8,17 +8,17 @@ writes one. Columns, labels and texts are checked when a split is loaded, and er
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.hub import prepare_hub
-from t5suite.data.formats.rows import RowSource
-from t5suite.data.jsonl import file_sha256, numbered_lines
-from t5suite.data.references import merge_references
-from t5suite.data.super_ni import read_instances
+from t5suite.base.lookup import path_inside
+from t5suite.data.rows.jsonl import file_sha256, numbered_lines, write_jsonl
+from t5suite.data.rows.own_rows import RowSource
+from t5suite.data.rows.super_ni import read_instances
 from t5suite.tasks.registry import Task
 from t5suite.tasks.targets import value_at
 
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 _NOTHING = object()
 
-BUNDLED_DIR = Path(__file__).parent / "mini"
+BUNDLED_DIR = Path(__file__).parents[1] / "mini"
 BUNDLED_BENCHMARK = "mini"
 
 
@@ -106,7 +106,7 @@ def load_file(task: Task, role: str, split: str, options: DataOptions) -> Loaded
 
 
 def load_own(task: Task, role: str, split: str, options: DataOptions) -> LoadedSplit:
-    """A split of the user's own rows (`t5suite.data.formats`)."""
+    """A split of the user's own rows (`t5suite.data.rows.own_rows`)."""
     found = options.own[task.name].read(role, options.tokenizer)
     empty = check_rows(task, role, found.rows, lambda i: found.places[i])
     files = found.files if len(found.files) > 1 else {}
@@ -276,6 +276,99 @@ def _one_mirror_file(root: Path, task: Task, split: str) -> Path:
         there = sorted(path.name for path in folder.glob("[!.]*.jsonl*"))
         raise MissingSplit(f"no {folder / split}.jsonl or .jsonl.gz (there: {', '.join(there) or 'nothing'})")
     return files[0]
+
+
+def merge_references(rows, by: str, column: str):
+    """Rows of one question with several answers -> one row with all of them; training reads every row instead.
+
+    >>> rows = datasets.Dataset.from_list([{"id": "q1", "output": "Bob"}, {"id": "q1", "output": "the man"}])
+    >>> merge_references(rows, "id", "output").to_list()
+    [{'id': 'q1', 'output': ['Bob', 'the man']}]
+
+    A `datasets.Dataset` with the first row of each value of `by`, and in `column` the list of all its rows' answers.
+
+    Rows without an answer (None, in hidden test splits) keep None.
+
+    Raises:
+      DataError: there is no such column.
+    """
+    for name in (by, column):
+        if name not in rows.column_names:
+            raise DataError(f"no column {name!r}; the rows have {', '.join(map(repr, rows.column_names)):.500}")
+    answers: dict = {}
+    first: dict = {}
+    for i, (key, answer) in enumerate(zip(rows[by], rows[column], strict=True)):
+        if isinstance(key, (list, dict)):
+            raise DataError(f"column {by!r} of row {i} holds {key!r:.100}, by which rows cannot be told apart")
+        first.setdefault(key, i)
+        found = answers.setdefault(key, [])
+        if answer is not None:
+            found.extend(map(str, answer if isinstance(answer, list) else [answer]))
+    kept = rows.select(list(first.values())).remove_columns(column)
+    return kept.add_column(column, [found or None for found in answers.values()]).select_columns(rows.column_names)
+
+
+class MirroredSplit(NamedTuple):
+    """One file of a mirror; `status` is 'written', or 'kept' for one that was there (its `rows` are not counted)."""
+
+    task: Task
+    split: str
+    path: Path
+    status: str
+    rows: int | None
+    official: int | None
+
+    @property
+    def differs(self) -> bool:
+        """Whether another number of rows was written than the registry says is official."""
+        return None not in (self.rows, self.official) and self.rows != self.official
+
+
+def mirror(
+    tasks: Iterable[Task], output_dir, revision: str | None = None, gzipped: bool = False, force: bool = False
+) -> Iterator[MirroredSplit]:
+    """Downloads every split that the registry lists for `tasks`, one file after the other.
+
+    >>> for copy in mirror([load_task("glue", "rte")], "data"):
+    ...     print(copy.path, copy.status, copy.rows, copy.official)
+    data/glue/rte/train.jsonl written 2490 2490
+    data/glue/rte/validation.jsonl written 277 277
+    data/glue/rte/test.jsonl written 3000 3000
+
+    Rows are those that `load_split` would read from the hub, columns and order included, so `--data_dir DIR` gives the
+    same examples. A file appears under its name only when it is whole.
+
+    Args:
+      revision: the hub dataset's branch, tag or commit; None for its newest.
+      force: write files again that are there already.
+
+    Raises:
+      ConfigError: a task has no place on the hub, or its folder is a link that leads out of `output_dir`.
+      DataError: the hub cannot be reached, or a row is wrong.
+    """
+    tasks = list(tasks)
+    for task in tasks:
+        if not task.entry.get("hub_path"):
+            raise ConfigError(f"{task.benchmark}/{task.name} has no hub_path: there is nothing to download")
+    for task in tasks:
+        for role in ("train", "validation", "test"):
+            for split in task.splits(role).values():
+                yield mirror_split(task, role, split, output_dir, revision, gzipped, force)
+
+
+def mirror_split(task: Task, role: str, split: str, output_dir, revision, gzipped: bool, force: bool) -> MirroredSplit:
+    """One split as one file; see `mirror`."""
+    stem = path_inside(output_dir, task.benchmark, task.rows_of, split, where="--output_dir")
+    plain, compressed = Path(f"{stem}.jsonl"), Path(f"{stem}.jsonl.gz")
+    path, other = (compressed, plain) if gzipped else (plain, compressed)
+    official = task.entry.get("num_examples", {}).get(split)
+    present = [file for file in (path, other) if file.exists()]
+    if present and not force:
+        return MirroredSplit(task, split, present[0], "kept", None, official)
+    rows = load_hub(task, role, split, DataOptions(data_revision=revision)).rows
+    count = write_jsonl(path, rows)
+    other.unlink(missing_ok=True)  # both forms of one split would be refused when they are read
+    return MirroredSplit(task, split, path, "written", count, official)
 
 
 SOURCES = {

@@ -7,13 +7,13 @@ Documents follow each other in blocks of at most `block_size` tokens, end-of-seq
 of them; a document that is longer goes on in the next block. Nothing is left out but empty documents.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from t5suite.base.errors import DataError
-from t5suite.data.formats.rows import Rows, files_fingerprint, hashed_files
-from t5suite.data.formats.token_cuts import count_tokens, pieces
+from t5suite.data.rows.own_rows import Rows, files_fingerprint, hashed_files
 from t5suite.data.text.readers import BadLine, TextOptions, file_records
 
 
@@ -71,3 +71,47 @@ class TextRows:
                     raise DataError(f"{path}:{record.line}: {record.problem}")
                 if record.text.strip():
                     yield f"{path}:{record.line}", record.text
+
+
+def pieces(text: str, count: int, tokenizer) -> list[str]:
+    """The text in pieces, one behind the other, each of `count` tokens at most when it is tokenized by itself.
+
+    >>> pieces("a b c d e", 2, word_tokenizer)
+    ['a b', ' c d', ' e']
+    """
+    starts = _token_starts(text, tokenizer)
+    found, at = [], 0
+    while at < len(starts):
+        size = min(count, len(starts) - at)
+        piece = _piece(text, starts, at, size)
+        while size > 1 and len(_ids(piece, tokenizer)) > count:
+            size -= 1
+            piece = _piece(text, starts, at, size)
+        found.append(piece)
+        at += size
+    return found
+
+
+def _piece(text: str, starts: list[int], at: int, size: int) -> str:
+    """From the start of token `at` to that of token `at + size`, so that pieces make up the whole text."""
+    end = starts[at + size] if at + size < len(starts) else len(text)
+    return text[0 if at == 0 else starts[at] : end]
+
+
+def _token_starts(text: str, tokenizer) -> list[int]:
+    """Where each token begins in the text; for a tokenizer that does not know, where each word does."""
+    if tokenizer.is_fast:
+        return [
+            start
+            for start, _ in tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+        ]
+    return [match.start() for match in re.finditer(r"\S+", text)]
+
+
+def count_tokens(text: str, tokenizer) -> int:
+    """Tokens of a text, end-of-sequence and the like not counted."""
+    return len(_ids(text, tokenizer))
+
+
+def _ids(text: str, tokenizer) -> list[int]:
+    return tokenizer(text, add_special_tokens=False)["input_ids"]

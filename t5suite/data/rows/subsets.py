@@ -6,13 +6,17 @@
 Everything is a function of the seed and the row numbers, so that a run's subset can be made again.
 """
 
+import hashlib
 import re
+from dataclasses import dataclass
 
 import numpy as np
 
 from t5suite.base.errors import ConfigError, DataError
+from t5suite.data.rows.own_rows import Columns, Rows, RowSource
+from t5suite.tasks.targets import value_at
 
-_STREAMS = {"train": 1, "validation": 2, "test": 3, "few_shot": 4, "selection": 5}
+_STREAMS = {"train": 1, "validation": 2, "test": 3, "few_shot": 4, "selection": 5, "held_out": 6}
 
 
 def select_rows(num_rows: int, *, limit: int | None = None, fraction: float | None = None, seed: int, role="train"):
@@ -79,3 +83,67 @@ def split_for_selection(num_rows: int, share: float, seed: int):
         raise DataError(f"--selection_split: {num_rows} training rows are too few to keep {share:.1%} aside")
     order = np.random.default_rng((seed, _STREAMS["selection"])).permutation(num_rows)
     return np.sort(order[held_out:]), np.sort(order[:held_out])
+
+
+@dataclass(frozen=True)
+class HeldOutRows:
+    """A source without validation rows, a part of whose training rows is kept for that and never trained on.
+
+    Rows with equal inputs stay on one side, so that none that is learnt is validated on.
+
+    Attributes:
+      share: how much of the training rows, between 0 and 1.
+      seed: decides which.
+    """
+
+    source: RowSource
+    columns: Columns
+    share: float
+    seed: int
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The source's splits, and 'validation'."""
+        return ("train", "validation", *(role for role in self.source.roles if role != "train"))
+
+    def read(self, role: str, tokenizer=None) -> Rows:
+        """All rows of a split; those of 'train' and 'validation' together are the source's training rows."""
+        if role not in ("train", "validation"):
+            return self.source.read(role, tokenizer)
+        rows = self.source.read("train", tokenizer)
+        held_out = held_out_rows([_key(row, self.columns) for row in rows.rows], self.share, self.seed)
+        if not held_out.any() or held_out.all():
+            raise DataError(
+                f"{rows.origin}: {len(rows.rows)} rows are too few to keep {self.share:.1%} of them for validation; "
+                "give --validation_file, a larger --validation_split, or --no_eval"
+            )
+        kept = np.flatnonzero(held_out if role == "validation" else ~held_out)
+        return rows._replace(
+            rows=[rows.rows[i] for i in kept],
+            places=[rows.places[i] for i in kept],
+            origin=f"{rows.origin} ({'held-out' if role == 'validation' else 'not held-out'} rows)",
+        )
+
+
+def held_out_rows(keys: list[str], share: float, seed: int) -> np.ndarray:
+    """Which rows are held out, as booleans: whole groups of equal keys, in a random order, as long as they fit.
+
+    >>> held_out_rows(["a", "b", "a", "c"], share=0.25, seed=0)
+    array([False,  True, False, False])
+    """
+    groups: dict[str, list[int]] = {}
+    for i, key in enumerate(keys):
+        groups.setdefault(key, []).append(i)
+    wanted, chosen = max(1, round(len(keys) * share)), np.zeros(len(keys), dtype=bool)
+    places = list(groups.values())
+    for group in np.random.default_rng((seed, _STREAMS["held_out"])).permutation(len(places)):
+        if chosen.sum() + len(places[group]) <= wanted:
+            chosen[places[group]] = True
+    if not chosen.any():
+        chosen[min(places, key=len)] = True
+    return chosen
+
+
+def _key(row: dict, columns: Columns) -> str:
+    texts = [str(value_at(row, column)) for column in (*columns.texts, *columns.optional)]
+    return hashlib.sha256("\x00".join(texts).encode("utf-8", "replace")).hexdigest()

@@ -5,25 +5,23 @@
     ('train', 'validation')
 
 Names and meanings are those of IBM/dolomite-engine (Apache-2.0) in 2023, with or without `Dataset` at their end. A
-class of the user's own is `module:Class` (`user_classes`).
+class of the user's own is `module:Class` (`UserRows`).
 """
 
 import dataclasses
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from t5suite.base.errors import ConfigError
-from t5suite.base.lookup import check_name, find, suggestion
+import numpy as np
+
+from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.lookup import check_name, find, load_object, suggestion
 from t5suite.constants import DATASET_VALS
-from t5suite.data.formats.data_formats import ALPACA_COLUMNS, ALPACA_ENTRY
-from t5suite.data.formats.dialogues import ANSWERABILITY_FILES, CHIT_CHAT_FILES, DialogueSettings, dialogue_rows
-from t5suite.data.formats.files import split_files
-from t5suite.data.formats.made_up import DebugRows, DebugSettings
-from t5suite.data.formats.own_data import Form
-from t5suite.data.formats.rows import Columns
-from t5suite.data.formats.sources import FileRows, HubRows
-from t5suite.data.formats.user_classes import user_rows
+from t5suite.data.rows.files import SPLIT_NAMES, split_files
+from t5suite.data.rows.formats import ALPACA_COLUMNS, ALPACA_ENTRY, Form
+from t5suite.data.rows.own_rows import Columns, FileRows, HubRows, Rows, rows_fingerprint
 
 # Settings that every data set may have, besides its own.
 SHARED_SETTINGS = ("name", "labels", "metrics")
@@ -57,8 +55,7 @@ def class_form(
     wanted = Wanted(path, settings, labels, max_input_tokens, max_output_tokens)
     if ":" in name:
         return _user_form(name, wanted)
-    short = CLASS_ALIASES.get(name, name.removesuffix("Dataset"))
-    entry = find(short, DATA_CLASSES, "data class", where="--data_class")
+    entry = find(name.removesuffix("Dataset"), DATA_CLASSES, "data class", where="--data_class")
     _check_settings(name, settings, entry.settings)
     if entry.needs_path and path is None:
         raise ConfigError(f"--data_class {name} needs a --data_path")
@@ -115,23 +112,6 @@ def _alpaca(wanted: Wanted) -> Form:
     return Form(FileRows(files, "jsonl", ALPACA_COLUMNS), ALPACA_COLUMNS, ALPACA_ENTRY)
 
 
-def _answerability(wanted: Wanted) -> Form:
-    source = dialogue_rows(wanted.path, wanted.settings, ANSWERABILITY_FILES, wanted.max_input_tokens)
-    return Form(source, Columns(), {"metric_names": ["rouge"]})
-
-
-def _chit_chat(wanted: Wanted) -> Form:
-    source = dialogue_rows(
-        wanted.path,
-        wanted.settings,
-        CHIT_CHAT_FILES,
-        wanted.max_input_tokens,
-        filter_allowed=False,
-        static_evidence="chit-chat",
-    )
-    return Form(source, Columns(), {"metric_names": ["rouge"]})
-
-
 def _debug(wanted: Wanted) -> Form:
     if wanted.path is not None:
         raise ConfigError(f"--data_class Debug has no files, but --data_path gives it {wanted.path!r}; write none")
@@ -141,12 +121,96 @@ def _debug(wanted: Wanted) -> Form:
 
 
 def _user_form(name: str, wanted: Wanted) -> Form:
-    source = user_rows(name, wanted.path, wanted.settings)
+    made_by = load_object(name, "--data_class")
+    if not callable(made_by) or not callable(getattr(made_by, "rows", None)):
+        raise ConfigError(f"--data_class {name}: it needs __init__(path, config) and rows(split)")
+    source = UserRows(made_by(wanted.path, wanted.settings), name)
     entry = getattr(source.made, "entry", None) or {}
     if not isinstance(entry, dict):
         raise ConfigError(f"--data_class {name}: its entry is {entry!r:.60}, not a dict of fields")
     texts, target = entry.get("text_column_name", "input"), entry.get("label_column_name", "output")
     return Form(source, Columns((texts,) if isinstance(texts, str) else tuple(texts), target), dict(entry))
+
+
+@dataclass(frozen=True)
+class UserRows:
+    """The rows of a user's object: of a class like this one, named by `--data_class my_data:Reviews`.
+
+        class Reviews:                      # my_data.py: beside the script, installed, or in PYTHONPATH
+            entry = {"labels": ["bad", "good"], "metric_names": ["accuracy"], "metric_to_optimize": "accuracy"}
+
+            def __init__(self, path, config):
+                self.path = path
+
+            def rows(self, split):          # 'train', 'validation' or 'test'; None where there is no such split
+                return [{"input": "It is good.", "output": "good"}]
+
+    `entry` is optional: fields of the task's entry that differ from free text in `input` and `output`.
+    """
+
+    made: Any
+    spec: str
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The splits for which it has rows."""
+        return tuple(role for role in SPLIT_NAMES if self.made.rows(role) is not None)
+
+    def read(self, role: str, tokenizer=None) -> Rows:
+        """All rows of a split.
+
+        Raises:
+          DataError: what it gives are no rows.
+        """
+        rows = list(self.made.rows(role))
+        for i, row in enumerate(rows):
+            if not isinstance(row, dict):
+                raise DataError(f"{self.spec}: row {i} of {role} is {row!r:.60}, not a dict")
+        if not rows:
+            raise DataError(f"{self.spec}: no rows in {role}")
+        places = [f"{self.spec} {role} row {i}" for i in range(len(rows))]
+        return Rows(rows, places, f"{self.spec} {role}", rows_fingerprint(rows))
+
+
+@dataclass(frozen=True)
+class DebugSettings:
+    """What `--data_config` may say of them: examples to train on, and of validation and test each."""
+
+    num_examples: int = 100
+    num_eval_examples: int = 100
+
+    def __post_init__(self):
+        for name in ("num_examples", "num_eval_examples"):
+            if type(getattr(self, name)) is not int or getattr(self, name) < 1:
+                raise ConfigError(f"--data_config: {name} {getattr(self, name)!r}: a whole number above 0")
+
+
+@dataclass(frozen=True)
+class DebugRows:
+    """Digits, the same in every run: rows of a fixed shape that need no file, for measurements of speed.
+
+    >>> DebugRows(DebugSettings(num_examples=2), input_tokens=4, output_tokens=2).read("train").rows[0]
+    {'input': '3 0 8 6', 'output': '7 4'}
+
+    Every row has as many words as tokens are kept of it; a word is one token or more, so that all inputs, and all
+    targets, are cut to exactly the same length.
+    """
+
+    settings: DebugSettings
+    input_tokens: int
+    output_tokens: int
+    roles: tuple[str, ...] = ("train", "validation", "test")
+
+    def read(self, role: str, tokenizer=None) -> Rows:
+        """As many rows as the settings say."""
+        count = self.settings.num_examples if role == "train" else self.settings.num_eval_examples
+        rng = np.random.default_rng((self.roles.index(role), self.input_tokens, self.output_tokens))
+        digits = rng.integers(10, size=(count, self.input_tokens + self.output_tokens)).astype(str)
+        rows = [
+            {"input": " ".join(row[: self.input_tokens]), "output": " ".join(row[self.input_tokens :])}
+            for row in digits
+        ]
+        return Rows(rows, [f"debug row {i}" for i in range(count)], f"debug {role}", rows_fingerprint(rows))
 
 
 class DataClass(NamedTuple):
@@ -157,19 +221,9 @@ class DataClass(NamedTuple):
     needs_path: bool = True
 
 
-_DIALOGUE_SETTINGS = tuple(field.name for field in dataclasses.fields(DialogueSettings))
-
 DATA_CLASSES = {
     "JSONLines": DataClass(_json_lines),
     "SST2": DataClass(_sst2, needs_path=False),
     "Alpaca": DataClass(_alpaca),
-    "MultiDoc2DialAnswerability": DataClass(_answerability, _DIALOGUE_SETTINGS),
-    "MultiDoc2DialChitChat": DataClass(_chit_chat, _DIALOGUE_SETTINGS),
     "Debug": DataClass(_debug, tuple(field.name for field in dataclasses.fields(DebugSettings)), needs_path=False),
-}
-
-# The predecessor's names of MultiDoc2Dial's two forms.
-CLASS_ALIASES = {
-    "YatinAnswerabilityDataset": "MultiDoc2DialAnswerability",
-    "DineshChitChatDataset": "MultiDoc2DialChitChat",
 }

@@ -19,7 +19,7 @@ import numpy as np
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.lookup import suggestion
-from t5suite.data.jsonl import file_sha256
+from t5suite.data.rows.jsonl import file_sha256
 
 OFFICIAL_TEST_INSTANCES = 100
 

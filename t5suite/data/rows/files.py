@@ -1,0 +1,239 @@
+"""Files with rows: which files of a folder make up which split, and the rows of each with the place where they stand.
+
+    >>> split_files("reviews", (".csv",))
+    {'train': (PosixPath('reviews/train/a.csv'), PosixPath('reviews/train/b.csv')), 'test': (...,)}
+    >>> list(table_rows(Path("reviews/train/a.csv"), "csv"))
+    [('reviews/train/a.csv:2', {'text': 'It is good.', 'label': 'positive'})]
+
+A split is a folder (`train/*.jsonl`) or files named after it (`train.jsonl`, `train-00000-of-00002.parquet`); its files
+follow each other in the order of their names. A folder that names no split holds training rows alone. Files are JSON
+lines, JSON arrays, CSV, TSV or parquet, and may be compressed (`.gz`, `.zst`). CSV is quoted as RFC 4180 says, and a
+quoted cell may hold line ends; TSV knows no quotes. Both begin with a line of column names.
+"""
+
+import csv
+import glob
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from t5suite.base.errors import ConfigError, DataError
+from t5suite.data.rows.jsonl import numbered_lines, parse_line
+from t5suite.data.text.compressed import all_bytes, byte_lines, without_compression
+from t5suite.data.text.readers import parquet_file
+
+# What `--data_format` a file's name tells.
+FORMATS_BY_SUFFIX = {
+    ".jsonl": "jsonl",
+    ".json": "jsonl",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".parquet": "parquet",
+    ".txt": "text",
+}
+# What folders and files of a split may be called.
+SPLIT_NAMES = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val", "dev"),
+    "test": ("test",),
+}
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+LONGEST_CELL = 1 << 30
+
+
+def split_files(folder, suffixes: tuple[str, ...], flag: str = "--train_dir") -> dict[str, tuple[Path, ...]]:
+    """`{role: files}` of the splits that a folder has.
+
+    Raises:
+      ConfigError: no such folder.
+      DataError: no file with such an ending, or a split that is there in two forms.
+    """
+    root = Path(folder)
+    if not root.is_dir():
+        raise ConfigError(f"{flag} {str(folder)!r}: no such folder")
+    found = {role: _files_of(root, names, suffixes) for role, names in SPLIT_NAMES.items()}
+    found = {role: files for role, files in found.items() if files}
+    if not found:
+        everything = _with_suffix(root, suffixes)
+        if not everything:
+            there = ", ".join(sorted(path.name for path in root.iterdir())[:8]) or "nothing"
+            raise DataError(f"{flag} {folder}: no {' or '.join(suffixes)} file there, nor in train/ (there: {there})")
+        found = {"train": everything}
+    return found
+
+
+def named_files(pattern: str, flag: str) -> tuple[Path, ...]:
+    """The files that a flag names: one, or those of a pattern (`part-*.csv`), in the order of their names.
+
+    Raises:
+      ConfigError: there is none.
+    """
+    if Path(pattern).is_file():
+        return (Path(pattern),)
+    check_no_folder(pattern, flag)
+    files = tuple(Path(name) for name in sorted(glob.glob(pattern, recursive=True)) if Path(name).is_file())
+    if not files:
+        raise ConfigError(f"{flag} {pattern!r}: no such file")
+    return files
+
+
+def check_no_folder(name: str, flag: str) -> None:
+    """Refuses a folder where a file is to be named.
+
+    Raises:
+      ConfigError: it is one; the message names the flag for folders.
+    """
+    if Path(name).is_dir():
+        raise ConfigError(f"{flag} {name!r} is a folder; name a file, or the folder by --train_dir with --data_format")
+
+
+def check_benchmark_file(name: str, flag: str) -> None:
+    """A file that takes the place of a benchmark's split: JSON lines, found before a model is loaded.
+
+    Raises:
+      ConfigError: a folder, or a file in another form, which `--data_format` reads.
+      DataError: there is none.
+    """
+    check_no_folder(name, flag)
+    form = FORMATS_BY_SUFFIX.get(Path(without_compression(name)).suffix, "jsonl")
+    if form not in ("jsonl", "text"):
+        raise ConfigError(
+            f"{flag} {name}: a benchmark's rows are JSON lines; for rows of your own in a file like this give "
+            f"--data_format {form} with --text_column and --target_column"
+        )
+    if not Path(name).is_file():
+        raise DataError(f"{name}: no such file; {flag} is looked for from where the command runs")
+
+
+def _files_of(root: Path, names: tuple[str, ...], suffixes) -> tuple[Path, ...]:
+    """The files of a split, which is there under one name and in one form."""
+    forms = {}
+    for name in names:
+        if (root / name).is_dir():
+            forms[f"{name}/"] = _with_suffix(root / name, suffixes)
+        beside = tuple(path for path in _with_suffix(root, suffixes) if _stem(path).split("-")[0] == name)
+        forms[f"{name}.*"] = beside
+    forms = {form: files for form, files in forms.items() if files}
+    if len(forms) > 1:
+        raise DataError(f"{root} has one split as {' and '.join(forms)}; keep one")
+    return next(iter(forms.values()), ())
+
+
+def _with_suffix(folder: Path, suffixes) -> tuple[Path, ...]:
+    files = (path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    return tuple(sorted(path for path in files if Path(without_compression(path.name)).suffix in suffixes))
+
+
+def _stem(path: Path) -> str:
+    return Path(without_compression(path.name)).stem
+
+
+def table_rows(path: Path, kind: str) -> Iterator[tuple[str, dict]]:
+    """`(place, row)` of every row, in the file's order.
+
+    Raises:
+      DataError: a line that cannot be read (named), or a file without rows.
+    """
+    empty = True
+    for place, row in TABLES[kind](Path(path)):
+        empty = False
+        yield place, row
+    if empty:
+        raise DataError(f"{path}: the file has no rows")
+
+
+def json_rows(path: Path) -> Iterator[tuple[str, dict]]:
+    """JSON lines, or one array of objects (as Alpaca's file is)."""
+    if _first_byte(path) != b"[":
+        for number, row in numbered_lines(path, whole_characters=True):
+            yield f"{path}:{number}", row
+        return
+    try:
+        rows = parse_line(all_bytes(path).removeprefix(BYTE_ORDER_MARK), whole_characters=True)
+    except ValueError as error:
+        raise DataError(f"{path}: {error}") from None
+    for index, row in enumerate(rows):
+        if not isinstance(row, dict):
+            raise DataError(f"{path}: entry {index} of the array is {json.dumps(row)[:60]}, not an object")
+        yield f"{path} entry {index}", row
+
+
+def csv_rows(path: Path) -> Iterator[tuple[str, dict]]:
+    """Cells between commas, quoted where they hold one."""
+    return _separated(path, {"strict": True})
+
+
+def tsv_rows(path: Path) -> Iterator[tuple[str, dict]]:
+    """Cells between tabulators, quotes being characters like others."""
+    return _separated(path, {"delimiter": "\t", "quoting": csv.QUOTE_NONE})
+
+
+def parquet_rows(path: Path) -> Iterator[tuple[str, dict]]:
+    """The rows of a parquet file, counted from 1."""
+    import pyarrow
+
+    number = 0
+    try:
+        for batch in parquet_file(path).iter_batches():
+            for row in batch.to_pylist():
+                number += 1
+                yield f"{path} row {number}", row
+    except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:
+        raise DataError(f"{path}: not a sound parquet file after row {number} ({error})") from None
+
+
+def _separated(path: Path, dialect: dict) -> Iterator[tuple[str, dict]]:
+    csv.field_size_limit(LONGEST_CELL)
+    reader = csv.reader(_text_lines(path), **dialect)
+    names, start = None, 1
+    while True:
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise DataError(f"{path}:{start}: {error}") from None
+        place, start = f"{path}:{start}", reader.line_num + 1
+        if not cells:
+            continue
+        if names is None:
+            names = cells
+            _check_names(place, names)
+        elif len(cells) != len(names):
+            raise DataError(f"{place}: {len(cells)} cells, but the first line names {len(names)} columns")
+        else:
+            yield place, dict(zip(names, cells, strict=True))
+
+
+def _check_names(place: str, names: list[str]) -> None:
+    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
+    if twice is not None:
+        raise DataError(f"{place}: column {twice!r} stands there for the second time; the first line names the columns")
+
+
+def _text_lines(path: Path) -> Iterator[str]:
+    for number, line in enumerate(byte_lines(path), start=1):
+        line = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
+        if b"\0" in line:
+            raise DataError(f"{path}:{number}: NUL bytes: a file with a hole in it, or one in UTF-16")
+        try:
+            yield line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}:{number}: not UTF-8 (byte {error.start} is 0x{line[error.start]:02x})") from None
+
+
+def _first_byte(path: Path) -> bytes:
+    for line in byte_lines(path):
+        line = line.removeprefix(BYTE_ORDER_MARK).strip()
+        if line:
+            return line[:1]
+    return b""
+
+
+TABLES: dict[str, Callable] = {
+    "jsonl": json_rows,
+    "csv": csv_rows,
+    "tsv": tsv_rows,
+    "parquet": parquet_rows,
+}

@@ -1,0 +1,417 @@
+"""A user's rows and what the flags say of them -> a task like any other, and the source of its rows.
+
+    >>> form = format_form("csv", FormatOptions(train_file="a.csv", text_columns=("text",), target_column="label"))
+    >>> form.source.roles
+    ('train',)
+    >>> own_data("reviews", form, Wishes(labels=("bad", "good"))).task.entry["metric_names"]
+    ['accuracy']
+
+`--data_format` names a kind of files, which are named one by one (`--train_file`, ...) or found in a folder
+(`--train_dir`, see `files.split_files`). Such tasks belong to the benchmark `own`; entries are plain data, so that
+evaluation, results and predictions treat them as they do shipped ones. A run's manifest holds the flags as settings, so
+that its rows can be read again without the libraries that trained it.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import check_name, find
+from t5suite.data.rows.files import named_files, split_files
+from t5suite.data.rows.own_rows import Columns, FileRows, HubRows, MemoryRows, RowSource, hub_label_words
+from t5suite.data.rows.running_text import TextRows
+from t5suite.data.rows.subsets import HeldOutRows
+from t5suite.data.text.compressed import without_compression
+from t5suite.data.text.readers import TextOptions
+from t5suite.tasks.entries import check_entry
+from t5suite.tasks.registry import Task
+from t5suite.tasks.templates import INPUT, OUTPUT, check_template
+
+logger = logging.getLogger(__name__)
+
+HUB = "hub"
+ALPACA_ENTRY = {
+    "formatter": "instruction",
+    "text_column_name": "instruction",
+    "label_column_name": "output",
+    "metric_names": ["rouge"],
+}
+ALPACA_COLUMNS = Columns(("instruction",), "output", optional=("input",))
+OWN_BENCHMARK = "own"
+DEFAULT_VALIDATION_SHARE = 0.05
+DEFAULT_METRICS = {True: ["accuracy"], False: ["exact_match", "rouge"]}
+NOTHING = ("none", "None", "-")
+# The flags of which one names the files, folder or data set.
+PLACES = ("train_file", "validation_file", "test_file", "train_dir", "hub_path")
+
+
+class Form(NamedTuple):
+    """Where rows of one kind come from, what is read of them, and the fields of the entry that say how."""
+
+    source: RowSource
+    columns: Columns
+    entry: dict
+
+
+@dataclass(frozen=True)
+class FormatOptions:
+    """What the flags say of files and columns; `rows` are there already, by split, and take the place of files."""
+
+    train_dir: str | None = None
+    train_file: str | None = None
+    validation_file: str | None = None
+    test_file: str | None = None
+    text_columns: tuple[str, ...] | None = None
+    target_column: str | None = None
+    source_id: str = "s"
+    target_id: str = "t"
+    labels: tuple[str, ...] | None = None
+    hub_path: str | None = None
+    hub_name: str | None = None
+    revision: str | None = None
+    text_unit: str = "line"
+    block_size: int = 512
+    rows: Mapping[str, list[dict]] | None = None
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The files that flags name, by the split that they are."""
+        named = {"train": self.train_file, "validation": self.validation_file, "test": self.test_file}
+        return {role: file for role, file in named.items() if file}
+
+
+def format_form(name: str, options: FormatOptions) -> Form:
+    """The form of `--data_format`.
+
+    Raises:
+      ConfigError: no such format or file, neither files nor a folder, or both for one split.
+    """
+    form = find(name, DATA_FORMATS, "format", where="--data_format")
+    if options.rows is not None and name in ("text", HUB):
+        raise ConfigError(f"--data_format {name}: it has rows of its own; those in memory have columns (jsonl)")
+    return form(options)
+
+
+def form_name(options: FormatOptions) -> str:
+    """What a data set without a name is called: its hub's, folder's or file's.
+
+    >>> form_name(FormatOptions(train_file="/data/reviews.csv.gz"))
+    'reviews'
+    """
+    given = options.hub_path or options.train_dir or next(iter(options.files.values()), "data")
+    stem = without_compression(Path(given).resolve().name if options.train_dir else Path(given).name)
+    if not Path(given).is_dir():
+        stem = Path(stem).stem
+    return stem.replace("*", "").strip("-_. ") or "data"
+
+
+def find_files(options: FormatOptions, suffixes: tuple[str, ...]) -> dict[str, tuple[Path, ...]]:
+    """`{role: files}`: those of the folder, and each file named by a flag in place of the folder's split."""
+    found = split_files(options.train_dir, suffixes) if options.train_dir else {}
+    found |= {role: named_files(file, f"--{role}_file") for role, file in options.files.items()}
+    if not found:
+        raise ConfigError("--data_format needs rows: give --train_file FILE or --train_dir DIR")
+    return {role: found[role] for role in ("train", "validation", "test") if role in found}
+
+
+def _source(options: FormatOptions, kind: str, suffixes: tuple[str, ...], columns: Columns) -> RowSource:
+    """The rows that are there already, else those of files."""
+    if options.rows is None:
+        return FileRows(find_files(options, suffixes), kind, columns)
+    if options.train_dir or options.files:
+        raise ConfigError("rows in memory and files of rows are two ways to name data; leave one out")
+    return MemoryRows(options.rows, columns)
+
+
+def _columns_form(kind: str, suffixes: tuple[str, ...]) -> Callable[[FormatOptions], Form]:
+    """Files with a column to read, or several, and one to write."""
+
+    def form(options: FormatOptions) -> Form:
+        columns, entry = _columns_of(options)
+        return Form(_source(options, kind, suffixes, columns), columns, entry)
+
+    return form
+
+
+def _columns_of(options: FormatOptions) -> tuple[Columns, dict]:
+    """Several columns are named in the input, as in the tasks of the original T5: `question: ... context: ...`."""
+    texts, target = options.text_columns or ("input",), options.target_column or "output"
+    if target in texts:
+        raise ConfigError(f"--target_column {target} is also a --text_column: the model would read what it must write")
+    several = len(texts) > 1
+    entry = {
+        "prefix": [f"{column}: " for column in texts] if several else "",
+        "text_column_name": list(texts) if several else texts[0],
+        "label_column_name": target,
+        "labels": list(options.labels) if options.labels else None,
+    }
+    return Columns(tuple(texts), target, labels=options.labels), entry
+
+
+def _hub_form(options: FormatOptions) -> Form:
+    if not options.hub_path:
+        raise ConfigError("--data_format hub: give --hub_path NAME (and --text_column, --target_column)")
+    if options.train_dir or options.files:
+        raise ConfigError("--data_format hub reads --hub_path; it takes no --train_dir or --train_file")
+    columns, entry = _columns_of(options)
+    place = (options.hub_path, options.hub_name, options.revision)
+    if not options.labels:
+        words = hub_label_words(*place, columns.target)
+        columns, entry = (
+            Columns(columns.texts, columns.target, labels=words),
+            {**entry, "labels": list(words or []) or None},
+        )
+    return Form(HubRows(*place, columns), columns, entry)
+
+
+def _translation_form(options: FormatOptions) -> Form:
+    """Rows with a table of languages, `{"translation": {"en": ..., "de": ...}}`."""
+    source, target = (f"translation.{language}" for language in (options.source_id, options.target_id))
+    if source == target:
+        raise ConfigError(f"--source_id and --target_id are both {options.source_id!r}")
+    entry = {
+        "text_column_name": source,
+        "label_column_name": target,
+        "metric_names": ["bleu", "chrf"],
+        "metric_to_optimize": "bleu",
+    }
+    columns = Columns((source,), target)
+    return Form(_source(options, "jsonl", (".jsonl", ".json"), columns), columns, entry)
+
+
+def _alpaca_form(options: FormatOptions) -> Form:
+    return Form(_source(options, "jsonl", (".json", ".jsonl"), ALPACA_COLUMNS), ALPACA_COLUMNS, ALPACA_ENTRY)
+
+
+def _text_form(options: FormatOptions) -> Form:
+    column = (options.text_columns or ("text",))[0]
+    columns = Columns((column,), column)
+    entry = {
+        "formatter": "document",
+        "text_column_name": column,
+        "label_column_name": column,
+        "metric_names": [],
+        "max_output_tokens": options.block_size,
+    }
+    files = find_files(options, (".txt", ".jsonl", ".json", ".parquet"))
+    text = TextOptions(text_column_name=column, text_unit=options.text_unit)
+    return Form(TextRows(files, text, options.block_size), columns, entry)
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the flags say of one data set; None where they say nothing.
+
+    Attributes:
+      validation_share: part of the training rows that validates where there is no such split (None: the default).
+      evaluates: no rows are held out where nothing is evaluated.
+      seed: decides which rows are held out.
+    """
+
+    labels: tuple[str, ...] | None = None
+    metrics: tuple[str, ...] | None = None
+    input_format: str | None = None
+    output_format: str | None = None
+    max_input_tokens: int | None = None
+    max_output_tokens: int | None = None
+    validation_share: float | None = None
+    evaluates: bool = True
+    seed: int = 42
+
+
+class OwnData(NamedTuple):
+    """A task made from flags, and the source of its rows."""
+
+    task: Task
+    source: RowSource
+
+
+def own_data(name: str, form: Form, wishes: Wishes) -> OwnData:
+    """The task of a data set, and its rows, with a part held out for validation where it needs one.
+
+    Raises:
+      ConfigError: a name that cannot be part of a path, a metric that there is not, a template without its place.
+    """
+    check_name(name, "data set", "--dataset_name")
+    source = _with_validation(name, form, wishes)
+    entry = own_entry(form.entry, wishes) | {"splits": {role: role for role in source.roles}}
+    check_entry(f"{OWN_BENCHMARK}/{name}", entry)
+    return OwnData(Task(OWN_BENCHMARK, name, entry), source)
+
+
+def own_entry(fields: dict, wishes: Wishes) -> dict:
+    """A registry entry: the form's fields over those of free text, the user's wishes over both.
+
+    >>> own_entry({}, Wishes(metrics=("bleu",)))["metric_to_optimize"]
+    'bleu'
+    """
+    entry = {
+        "prefix": "",
+        "text_column_name": "input",
+        "label_column_name": "output",
+        "labels": None,
+        "metric_names": None,
+        "metric_to_optimize": None,
+        **fields,
+    }
+    if wishes.labels is not None:
+        entry["labels"] = list(wishes.labels)
+        if fields.get("labels") is None:
+            entry["metric_names"] = None  # the form's are for free text
+    if wishes.metrics is not None:
+        entry["metric_names"] = list(wishes.metrics)
+    if entry["metric_names"] is None:
+        entry["metric_names"] = list(DEFAULT_METRICS[entry["labels"] is not None])
+    if wishes.metrics is not None or entry["metric_to_optimize"] not in ("average", *entry["metric_names"]):
+        entry["metric_to_optimize"] = _optimised(entry["metric_names"])
+    for key, place in (("input_format", INPUT), ("output_format", OUTPUT)):
+        template = getattr(wishes, key)
+        if template is not None:
+            check_template(template, place, f"--{key}")
+            entry[key] = None if template == place else template
+    for key in ("max_input_tokens", "max_output_tokens"):
+        if getattr(wishes, key) is not None:
+            entry[key] = getattr(wishes, key)
+    return {key: value for key, value in entry.items() if value is not None or key in ("labels", "metric_to_optimize")}
+
+
+def _optimised(metrics: list[str]) -> str | None:
+    """One metric selects checkpoints by itself, several by their mean; rouge and squad are several."""
+    if not metrics:
+        return None
+    return metrics[0] if len(metrics) == 1 and metrics[0] not in ("rouge", "squad") else "average"
+
+
+def _with_validation(name: str, form: Form, wishes: Wishes) -> RowSource:
+    source, share = form.source, wishes.validation_share
+    if "validation" in source.roles or "train" not in source.roles or not wishes.evaluates:
+        if share is not None:
+            why = f"{name} has validation rows" if wishes.evaluates else "nothing is evaluated (--eval_strategy no)"
+            logger.warning("--validation_split %s has no effect: %s", share, why)
+        elif not wishes.evaluates and "validation" not in source.roles:
+            logger.info("%s: no training rows are kept for validation, since nothing is evaluated", name)
+        return source
+    if share is not None and not 0 < share < 1:
+        raise ConfigError(f"--validation_split {share}: a share of the training rows, more than 0 and less than 1")
+    if share is None:
+        logger.info("%s has no validation rows: %d%% of its training rows are kept for that (--validation_split)",
+                    name, round(100 * DEFAULT_VALIDATION_SHARE))  # fmt: skip
+    return HeldOutRows(source, form.columns, share or DEFAULT_VALIDATION_SHARE, wishes.seed)
+
+
+def distinct_names(names: list[str]) -> list[str]:
+    """The names, those that come again numbered.
+
+    >>> distinct_names(["x", "y", "x"])
+    ['x', 'y', 'x-2']
+    """
+    found: list[str] = []
+    for name in names:
+        count, chosen = 1, name
+        while chosen in found:
+            count += 1
+            chosen = f"{name}-{count}"
+        found.append(chosen)
+    return found
+
+
+def format_options(settings: Mapping, rows: Mapping[str, list[dict]] | None = None) -> FormatOptions:
+    """What settings say of files and columns.
+
+    Args:
+      rows: those that are in memory, by split, instead of files.
+
+    Raises:
+      ConfigError: an empty word in a list, a block that is too short.
+    """
+    given = {name: settings.get(name) for name in (*PLACES, "target_column", "hub_name")}
+    return FormatOptions(
+        **given,
+        text_columns=words_of(settings.get("text_column"), "--text_column"),
+        source_id=settings.get("source_id") or "s",
+        target_id=settings.get("target_id") or "t",
+        labels=words_of(settings.get("labels"), "--labels"),
+        revision=settings.get("data_revision"),
+        text_unit=settings.get("text_unit") or "line",
+        block_size=_block_size(settings.get("block_size"), settings.get("max_target_length") or 512),
+        rows=rows,
+    )
+
+
+def format_source(settings: Mapping) -> RowSource:
+    """The rows of a run that evaluated, with the part of the training rows that it kept for validation, if it did.
+
+    Raises:
+      ConfigError: a file or folder that is not there.
+      DataError: a folder without such files.
+    """
+    form = format_form(settings["data_format"], format_options(settings))
+    roles = form.source.roles
+    if "validation" in roles or "train" not in roles:
+        return form.source
+    share = settings.get("validation_split") or DEFAULT_VALIDATION_SHARE
+    return HeldOutRows(form.source, form.columns, share, settings["seed"])
+
+
+def rows_stay(settings: Mapping) -> bool:
+    """Whether a run's rows can be read again later: neither in memory, nor made by a class, nor cut by a tokenizer.
+
+    >>> rows_stay({"benchmark": "glue"}), rows_stay({"data_format": "jsonl"}), rows_stay({"data_class": ["Debug"]})
+    (True, False, False)
+    """
+    if settings.get("data_class"):
+        return False
+    form = settings.get("data_format")
+    return not form or (form != "text" and any(settings.get(name) for name in PLACES))
+
+
+def words_of(text: str | None, flag: str) -> tuple[str, ...] | None:
+    """Words between commas; none is an empty list, nothing at all is None.
+
+    >>> words_of("bad, good", "--labels"), words_of("none", "--labels"), words_of(None, "--labels")
+    (('bad', 'good'), (), None)
+    """
+    if text is None:
+        return None
+    if text in NOTHING:
+        return ()
+    words = tuple(word.strip() for word in text.split(","))
+    if not all(words):
+        raise ConfigError(f"{flag} {text!r}: words with commas between them, none of them empty")
+    return words
+
+
+def at_place(values: Sequence | None, i: int):
+    """A flag's value for data set `i`; None where the flag says `none` of it."""
+    value = None if values is None else values[i]
+    return None if value in NOTHING else value
+
+
+def _block_size(asked_for: int | None, default: int) -> int:
+    if asked_for is not None and asked_for < 8:
+        raise ConfigError(f"--block_size {asked_for}: must be at least 8 tokens")
+    return asked_for or default
+
+
+DATA_FORMATS: dict[str, Callable[[FormatOptions], Form]] = {
+    "jsonl": _columns_form("jsonl", (".jsonl", ".json")),
+    "csv": _columns_form("csv", (".csv",)),
+    "tsv": _columns_form("tsv", (".tsv", ".tab")),
+    "parquet": _columns_form("parquet", (".parquet",)),
+    "translation": _translation_form,
+    "alpaca": _alpaca_form,
+    "text": _text_form,
+    HUB: _hub_form,
+}
+
+# Which flags each format reads, besides those of files, metrics and lengths; others have no effect.
+FORMAT_FLAGS = {
+    **dict.fromkeys(("jsonl", "csv", "tsv", "parquet"), ("text_column", "target_column", "labels")),
+    "translation": ("source_id", "target_id"),
+    "alpaca": (),
+    "text": ("text_column", "text_unit", "block_size"),
+    HUB: ("text_column", "target_column", "labels", "hub_path", "hub_name"),
+}

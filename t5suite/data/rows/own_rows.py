@@ -1,0 +1,304 @@
+"""Sources of a user's rows: files, hub data sets, rows in memory; and how a row is cut down to what its task reads.
+
+    >>> FileRows({"train": (Path("reviews.csv"),)}, "csv", Columns(("text",), "label")).read("train")
+    Rows(rows=[{'text': 'a', 'label': 'b'}], places=['reviews.csv:2'], origin='reviews.csv', ...)
+
+A source is any object with `roles`, the splits that it has ('train', 'validation', 'test'), and `read(role,
+tokenizer)`; those that cut texts by tokens need the tokenizer.
+"""
+
+import functools
+import hashlib
+import json
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.hub import prepare_hub
+from t5suite.base.lookup import suggestion
+from t5suite.data.rows.files import SPLIT_NAMES, table_rows
+from t5suite.data.rows.jsonl import file_sha256
+from t5suite.tasks.targets import value_at
+
+logger = logging.getLogger(__name__)
+
+# Files without types: every cell is a text.
+TYPELESS = ("csv", "tsv")
+
+
+class Rows(NamedTuple):
+    """A split's rows, where each stands ('file:line'), where they all came from, and what identifies their content."""
+
+    rows: list[dict]
+    places: list[str]
+    origin: str
+    fingerprint: str
+    files: dict[str, str] = {}
+
+
+class RowSource(Protocol):
+    """Where a user's rows come from."""
+
+    roles: tuple[str, ...]
+
+    def read(self, role: str, tokenizer=None) -> Rows:
+        """All rows of a split."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What a task reads of a row.
+
+    Attributes:
+      texts: columns that every row has; a dotted name reaches into a table (`translation.de`).
+      target: the column of the answer, which unlabelled rows lack or leave empty.
+      optional: columns that a row may have.
+      labels: the label words of a task of classes.
+    """
+
+    texts: tuple[str, ...] = ("input",)
+    target: str = "output"
+    optional: tuple[str, ...] = ()
+    labels: tuple[str, ...] | None = field(default=None)
+
+    def shaped(self, row: dict, from_text: bool = False) -> dict:
+        """The row with the columns that count, and `idx`, by which predictions name it.
+
+        >>> Columns(("sentence",), "label", labels=("bad", "good")).shaped({"sentence": "Fine.", "label": "1"}, True)
+        {'sentence': 'Fine.', 'label': 'good'}
+
+        Args:
+          from_text: the row comes from a file that knows no types: an empty answer is none, a number a class id.
+        """
+        names = [_outermost(column, row) for column in self.texts]
+        kept = {name: row[name] for name in names if name in row}
+        kept |= {name: row.get(name) for name in self.optional}
+        target = _outermost(self.target, row)
+        if target not in kept:
+            kept[target] = _typed(row.get(target), self.labels) if from_text else row.get(target)
+        return kept | ({"idx": row["idx"]} if "idx" in row else {})
+
+
+def _outermost(column: str, row: dict) -> str:
+    """The row's own column that a dotted name begins with: `translation` of `translation.de`."""
+    return column if column in row else column.partition(".")[0] if "." in column else column
+
+
+def _typed(target: str | None, labels):
+    if target in (None, ""):
+        return None
+    number = target.strip()
+    if labels and target not in labels and number.isdecimal() and int(number) < len(labels):
+        return labels[int(number)]
+    return None if labels and number == "-1" else target
+
+
+def files_fingerprint(files: dict[str, str]) -> str:
+    """One hash for several files' hashes, in their order; that of the only file where there is one.
+
+    >>> files_fingerprint({"a.jsonl": "sha256:12", "b.jsonl": "sha256:34"})
+    'sha256:6d52...'
+    """
+    hashes = list(files.values())
+    if len(hashes) == 1:
+        return hashes[0]
+    return f"sha256:{hashlib.sha256(' '.join(hashes).encode()).hexdigest()}"
+
+
+def hashed_files(paths: Sequence[Path]) -> dict[str, str]:
+    """Every file's SHA-256 by its path."""
+    return {str(path): f"sha256:{file_sha256(path)}" for path in paths}
+
+
+def rows_fingerprint(rows: list[dict]) -> str:
+    """A hash of rows that come from no file."""
+    digest = hashlib.sha256()
+    for row in rows:
+        digest.update(json.dumps(row, sort_keys=True, ensure_ascii=False, default=str).encode("utf-8", "replace"))
+    return f"sha256:{digest.hexdigest()}"
+
+
+@dataclass(frozen=True)
+class FileRows:
+    """Rows of files, all files of a split one after the other.
+
+    Attributes:
+      files: the files of each split, in order.
+      kind: a name in `files.TABLES`.
+      unwrap: a row as it stands in the file -> the row whose columns count.
+    """
+
+    files: dict[str, tuple[Path, ...]]
+    kind: str
+    columns: Columns
+    unwrap: Callable[[dict], dict] | None = None
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The splits that have files."""
+        return tuple(self.files)
+
+    def read(self, role: str, tokenizer=None) -> Rows:
+        """All rows of a split.
+
+        Raises:
+          DataError: a line cannot be read, or is no such row; the message names it.
+        """
+        rows, places, unused = [], [], set()
+        for path in self.files[role]:
+            for place, row in table_rows(path, self.kind):
+                row = _unwrapped(row, self.unwrap, place)
+                rows.append(self.columns.shaped(row, self.kind in TYPELESS))
+                places.append(place)
+                unused |= row.keys() - rows[-1].keys()
+        check_columns(self.columns, role, rows, places[0], unused)
+        if unused:
+            logger.info("%s: columns that no flag names are not read: %s", places[0], ", ".join(sorted(unused)))
+        hashes = hashed_files(self.files[role])
+        return Rows(rows, places, _origin(self.files[role]), files_fingerprint(hashes), hashes)
+
+
+def check_columns(columns: Columns, role: str, rows: list[dict], place: str, others: set[str]) -> None:
+    """A column that no row has is a slip of the flags, not of the rows.
+
+    Args:
+      place: where the first row stands; others: columns of the rows that are not read.
+
+    Raises:
+      DataError: there is such a column.
+    """
+    for column in [*columns.texts, *([columns.target] if role == "train" else [])]:
+        if all(value_at(row, column) is None for row in rows):
+            there = [*others, *(name for name in rows[0] if any(value_at(row, name) is not None for row in rows))]
+            raise DataError(f"{place}: no row has anything in column {column!r}; {suggestion(column, there)}")
+
+
+def _unwrapped(row: dict, unwrap, place: str) -> dict:
+    try:
+        return row if unwrap is None else unwrap(row)
+    except DataError as error:
+        raise DataError(f"{place}: {error}") from None
+
+
+def _origin(files: tuple[Path, ...]) -> str:
+    return str(files[0]) if len(files) == 1 else f"{files[0].parent} ({len(files)} files)"
+
+
+@dataclass(frozen=True)
+class HubRows:
+    """Rows of a hub data set, or of a local folder that `datasets` can read as one."""
+
+    path: str
+    name: str | None
+    revision: str | None
+    columns: Columns
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The splits that it has under a name that is known."""
+        return tuple(self._names())
+
+    def _names(self) -> dict[str, str]:
+        there = load_hub_splits(self.path, self.name, self.revision)
+        return {role: name for role, names in SPLIT_NAMES.items() for name in names if name in there}
+
+    def read(self, role: str, tokenizer=None) -> Rows:
+        """All rows of a split."""
+        split = self._names()[role]
+        dataset = load_hub_splits(self.path, self.name, self.revision)[split]
+        for column in self.columns.texts:
+            if column not in dataset.column_names and column.partition(".")[0] not in dataset.column_names:
+                raise DataError(f"{self.path}: no column {column!r}; {suggestion(column, dataset.column_names)}")
+        origin = " ".join(part for part in (self.path, self.name, split) if part)
+        rows = [self.columns.shaped(row) for row in dataset]
+        fingerprint = f"datasets:{dataset._fingerprint}"
+        return Rows(rows, [f"{origin} row {i}" for i in range(len(rows))], origin, fingerprint)
+
+
+@functools.lru_cache(maxsize=8)
+def load_hub_splits(path: str, name: str | None, revision: str | None):
+    """The hub data set with all its splits.
+
+    Raises:
+      ConfigError: it cannot be reached, or is not there.
+    """
+    import datasets
+
+    online = Path(path).exists() or prepare_hub()
+    try:
+        found = datasets.load_dataset(path, name, revision=revision)
+    except (OSError, ValueError, RuntimeError) as error:
+        hint = "" if online else "; there is no network, and no copy in the local cache: give a local folder"
+        raise ConfigError(f"hub data set {path}: {(str(error).splitlines() or ['?'])[0]:.300}{hint}") from None
+    if not any(name in found for names in SPLIT_NAMES.values() for name in names):
+        raise ConfigError(f"hub data set {path}: no train, validation or test split; it has {', '.join(found)}")
+    return found
+
+
+def hub_label_words(path: str, name: str | None, revision: str | None, column: str) -> tuple[str, ...] | None:
+    """The names of a column of class labels; None for other columns."""
+    dataset = next(iter(load_hub_splits(path, name, revision).values()))
+    return tuple(getattr(dataset.features.get(column), "names", None) or ()) or None
+
+
+@dataclass(frozen=True)
+class MemoryRows:
+    """Rows that are in memory already, by split; a row is named by its split and number from 0.
+
+    >>> MemoryRows({"train": [{"text": "Fine.", "label": "good", "id": 7}]}, Columns(("text",), "label")).read("train")
+    Rows(rows=[{'text': 'Fine.', 'label': 'good'}], places=['train row 0'], origin='train rows in memory', ...)
+    """
+
+    rows: Mapping[str, list[dict]]
+    columns: Columns
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The splits that were given."""
+        return tuple(self.rows)
+
+    def read(self, role: str, tokenizer=None) -> Rows:
+        """All rows of a split.
+
+        Raises:
+          DataError: a column that no row has.
+        """
+        given = self.rows[role]
+        rows = [self.columns.shaped(row) for row in given]
+        places = [f"{role} row {i}" for i in range(len(rows))]
+        unused = {name for row in given for name in row} - {name for row in rows for name in row}
+        check_columns(self.columns, role, rows, places[0], unused)
+        return Rows(rows, places, f"{role} rows in memory", rows_fingerprint(rows))
+
+
+def as_rows(data: Any, name: str = "data") -> list[dict]:
+    """A pandas DataFrame, a `datasets.Dataset` or a list of dicts as plain rows; a cell without a value is None.
+
+    Raises:
+      DataError: it is none of these, has no rows, or a row is no dict; says which.
+    """
+    if hasattr(data, "to_dict") and hasattr(data, "columns"):
+        rows = data.to_dict("records")
+    elif isinstance(data, (list, tuple)) or hasattr(data, "column_names"):
+        rows = list(data)
+    else:
+        raise DataError(f"{name}: {type(data).__name__} holds no rows; give a DataFrame, a Dataset or a list of dicts")
+    for i, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise DataError(f"{name}: row {i} is {row!r:.60}, not a dict of columns")
+    if not rows:
+        raise DataError(f"{name}: no rows")
+    return [{str(column): _plain(value) for column, value in row.items()} for row in rows]
+
+
+def _plain(value):
+    """What JSON would hold: NumPy's numbers as Python's; pandas' signs for nothing as None."""
+    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
+        value = value.item()
+    if type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and math.isnan(value)):
+        return None
+    return value
