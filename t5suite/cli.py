@@ -315,7 +315,7 @@ COMMANDS = {
         corpus.run_corpus,
     ),
     "doctor": Command(
-        "look for what this machine and environment lack, and say the mend",
+        "look for what this machine and environment lack, and how to fix it",
         "t5suite doctor --config config.yaml",
         doctor.doctor_flags,
         doctor.run_doctor,

@@ -12,8 +12,12 @@ import pytest
 from absl.testing import parameterized
 from accelerate.state import AcceleratorState
 
-from t5suite.commands.doctor_findings import OK, WARN, Checkup
-from t5suite.commands.doctor_places import check_compile_cache
+from t5suite.commands.doctor_machine import (
+    OK,
+    WARN,
+    Checkup,
+    check_compile_cache,
+)
 from t5suite.training.compile_cache import VARIABLE, compile_cache_folder, folder_bytes, keep_compiled
 
 TWICE = """

@@ -20,39 +20,41 @@ from absl.testing import absltest, parameterized
 
 from t5suite import cli
 from t5suite.base.errors import ConfigError
-from t5suite.commands import doctor_checks, doctor_launchers, doctor_machine, doctor_places
-from t5suite.commands.doctor_findings import FAIL, OK, WARN, Checkup, config_file, nearest_folder, settings_of
+from t5suite.commands import doctor, doctor_launchers, doctor_machine
 from t5suite.commands.doctor_launchers import (
     check_accelerate_config,
     check_accelerate_variables,
     check_config,
     check_deepspeed,
     check_launchers,
+    check_other_trackers,
     check_ranks,
     check_slurm,
+    check_unsent,
+    check_wandb,
+    check_wandb_folders,
 )
 from t5suite.commands.doctor_machine import (
+    FAIL,
+    OK,
+    WARN,
+    Checkup,
     check_cpu,
     check_devices,
-    check_packages,
-    check_precision,
-    memory_bytes,
-    package_findings,
-)
-from t5suite.commands.doctor_places import (
     check_disk,
     check_hub,
     check_hub_cache,
     check_output_files,
+    check_packages,
+    check_precision,
     check_shared_memory,
+    config_file,
     file_system_lacks,
+    memory_bytes,
+    nearest_folder,
+    package_findings,
     reach,
-)
-from t5suite.commands.doctor_trackers import (
-    check_other_trackers,
-    check_unsent,
-    check_wandb,
-    check_wandb_folders,
+    settings_of,
 )
 
 OWN_PROGRAMS = str(Path(sys.executable).parent)
@@ -132,7 +134,7 @@ class CommandTest(parameterized.TestCase):
         out = io.StringIO()
         with (
             contextlib.redirect_stdout(out),
-            mock.patch.object(doctor_checks, "CHECKS", checks or doctor_checks.CHECKS),
+            mock.patch.object(doctor, "CHECKS", checks or doctor.CHECKS),
         ):
             cli.main(["doctor", *argv])
         return out.getvalue()
@@ -150,17 +152,15 @@ class CommandTest(parameterized.TestCase):
         self.assertEqual(caught.exception.exit_code, 78)
 
     def test_json_lines_are_all_that_is_printed(self):
-        out = self.doctor(
-            "--json", checks={"python": doctor_checks.CHECKS["python"], "ranks": doctor_checks.CHECKS["ranks"]}
-        )
+        out = self.doctor("--json", checks={"python": doctor.CHECKS["python"], "ranks": doctor.CHECKS["ranks"]})
         lines = [json.loads(line) for line in out.splitlines()]
-        self.assertEqual([set(line) for line in lines], [{"level", "name", "what", "mend"}] * 2)
+        self.assertEqual([set(line) for line in lines], [{"level", "name", "what", "fix"}] * 2)
 
     def test_a_check_that_breaks_is_one_that_fails_and_the_others_go_on(self):
         def broken(checkup):
             raise ImportError("libcudart.so.13: cannot open shared object file")
 
-        findings = list(doctor_checks.examine(Checkup(environ={}), {"gpu": broken, "ranks": check_ranks}))
+        findings = list(doctor.examine(Checkup(environ={}), {"gpu": broken, "ranks": check_ranks}))
         self.assertEqual([(f.level, f.name) for f in findings], [(FAIL, "gpu"), (OK, "ranks")])
         self.assertIn("libcudart", findings[0].what)
 
@@ -171,13 +171,11 @@ class CommandTest(parameterized.TestCase):
 
     def test_every_check_finds_something_here_or_says_why_not(self):
         servers = {"HF_ENDPOINT": "http://127.0.0.1:1", "WANDB_BASE_URL": "http://127.0.0.1:1"}
-        findings = list(
-            doctor_checks.examine(Checkup(environ={**os.environ, **servers}, output_dir=tempfile.mkdtemp()))
-        )
-        self.assertGreaterEqual(len(findings), len(doctor_checks.CHECKS) - 1)  # --config is not given
+        findings = list(doctor.examine(Checkup(environ={**os.environ, **servers}, output_dir=tempfile.mkdtemp())))
+        self.assertGreaterEqual(len(findings), len(doctor.CHECKS) - 1)  # --config is not given
         for finding in findings:
             self.assertIn(finding.level, (OK, WARN, FAIL))
-            self.assertEqual(bool(finding.mend), finding.level != OK, finding)
+            self.assertEqual(bool(finding.fix), finding.level != OK, finding)
 
     def test_the_output_directory_is_that_of_the_config(self):
         seen = []
@@ -197,10 +195,10 @@ class MachineTest(parameterized.TestCase):
         ('no-such-package>=1; extra == "sweeps"', WARN, "t5suite[sweeps]"),
         ('numpy>=99; extra == "peft"', WARN, "t5suite[peft]"),
     )
-    def test_packages_are_held_against_what_is_required(self, requirement, level, mend):
+    def test_packages_are_held_against_what_is_required(self, requirement, level, fix):
         finding = only(package_findings(requirement))
         self.assertEqual(finding.level, level)
-        self.assertIn(mend, finding.mend)
+        self.assertIn(fix, finding.fix)
 
     def test_what_only_developers_need_is_not_asked_for(self):
         self.assertEqual(package_findings('ruff>=99; extra == "dev"'), [])
@@ -229,7 +227,7 @@ class MachineTest(parameterized.TestCase):
         found = only(check_devices(Checkup(environ={"PATH": path})))
         self.assertEqual((found.level, "555.42" in found.what), (FAIL, True))
         hidden = only(check_devices(Checkup(environ={"PATH": path, "CUDA_VISIBLE_DEVICES": ""})))
-        self.assertEqual((hidden.level, "CUDA_VISIBLE_DEVICES" in hidden.mend), (WARN, True))
+        self.assertEqual((hidden.level, "CUDA_VISIBLE_DEVICES" in hidden.fix), (WARN, True))
         self.assertEqual(only(check_devices(Checkup(environ={"PATH": programs()}))).level, OK)
 
     @parameterized.parameters((torch.float32, FAIL), (torch.bfloat16, WARN), (torch.float16, OK))
@@ -261,7 +259,7 @@ class LaunchersTest(parameterized.TestCase):
 
     def test_missing_programs_come_with_their_mend(self):
         for finding in check_launchers(Checkup(environ={"PATH": programs()})):
-            self.assertEqual((finding.level, OWN_PROGRAMS in finding.mend), (WARN, True))
+            self.assertEqual((finding.level, OWN_PROGRAMS in finding.fix), (WARN, True))
 
     def test_this_python_s_programs_are_right(self):
         levels = {finding.level for finding in check_launchers(Checkup(environ={"PATH": OWN_PROGRAMS}))}
@@ -274,9 +272,9 @@ class LaunchersTest(parameterized.TestCase):
         ({"WORLD_SIZE": "2", "RANK": "0"}, FAIL, "unset WORLD_SIZE RANK"),
         ({"WORLD_SIZE": "two"}, FAIL, "unset WORLD_SIZE"),
     )
-    def test_left_over_ranks(self, environ, level, mend):
+    def test_left_over_ranks(self, environ, level, fix):
         finding = only(check_ranks(Checkup(environ=environ)))
-        self.assertEqual((finding.level, finding.mend), (level, mend))
+        self.assertEqual((finding.level, finding.fix), (level, fix))
 
     @parameterized.parameters(
         ({}, OK),
@@ -304,11 +302,11 @@ class LaunchersTest(parameterized.TestCase):
             "full path",
         ),
     )
-    def test_accelerate_s_file(self, text, level, mend):
+    def test_accelerate_s_file(self, text, level, fix):
         with mock.patch.object(doctor_launchers, "_has_deepspeed", lambda: True):
             finding = only(check_accelerate_config(accelerate_file(text)))
         self.assertEqual(finding.level, level, finding)
-        self.assertIn(mend, finding.mend)
+        self.assertIn(fix, finding.fix)
 
     def test_the_default_file_is_where_accelerate_puts_it(self):
         home = Path(tempfile.mkdtemp())
@@ -342,7 +340,7 @@ class LaunchersTest(parameterized.TestCase):
         ("nothing compiled", {"ninja": "true", "g++": "true"}, {}, WARN, "--build"),
         ("compiled", {"ninja": "true", "g++": "true"}, {"py311_cpu/cpu_adam/cpu_adam.so": ""}, OK, ""),
     )
-    def test_deepspeed_s_operations(self, tools, files, level, mend):
+    def test_deepspeed_s_operations(self, tools, files, level, fix):
         folder = Path(tempfile.mkdtemp())
         for name in files:
             (folder / name).parent.mkdir(parents=True)
@@ -351,7 +349,7 @@ class LaunchersTest(parameterized.TestCase):
         with mock.patch.object(doctor_launchers, "_has_deepspeed", lambda: True):
             finding = only(check_deepspeed(checkup))
         self.assertEqual(finding.level, level)
-        self.assertIn(mend, finding.mend)
+        self.assertIn(fix, finding.fix)
 
     def test_a_build_that_fails_says_why(self):
         checkup = Checkup(environ={"PATH": programs(ninja="true", **{"g++": "true"})}, build=True)
@@ -380,10 +378,10 @@ class PlacesTest(parameterized.TestCase):
     def test_a_small_disk_is_too_small(self):
         with small_disk("1m") as folder:
             finding = only(check_disk(Checkup(output_dir=f"{folder}/runs/a")))
-        self.assertEqual((finding.level, "--output_dir" in finding.mend), (FAIL, True))
+        self.assertEqual((finding.level, "--output_dir" in finding.fix), (FAIL, True))
 
     def test_a_disk_without_room_for_another_file(self):
-        with small_disk("64m,nr_inodes=100") as folder, mock.patch.object(doctor_places, "TOO_LITTLE_DISK", 0):
+        with small_disk("64m,nr_inodes=100") as folder, mock.patch.object(doctor_machine, "TOO_LITTLE_DISK", 0):
             self.assertIn("more files", only(check_disk(Checkup(output_dir=folder))).what)
 
     def test_a_full_file_system_cannot_be_written(self):
@@ -399,13 +397,15 @@ class PlacesTest(parameterized.TestCase):
         def refuse(*args):
             raise OSError(95, "Operation not supported")
 
-        owner, call = {"fsync": (os, "fsync"), "rename": (os, "replace"), "flock": (doctor_places.fcntl, "flock")}[name]
+        owner, call = {"fsync": (os, "fsync"), "rename": (os, "replace"), "flock": (doctor_machine.fcntl, "flock")}[
+            name
+        ]
         with mock.patch.object(owner, call, refuse):
             finding = only(check_output_files(Checkup(output_dir=tempfile.mkdtemp())))
         self.assertEqual((finding.level, f"lacks {name}" in finding.what), (FAIL, True))
 
     def test_a_lock_that_two_hold_is_none(self):
-        with mock.patch.object(doctor_places.fcntl, "flock", lambda *args: None):
+        with mock.patch.object(doctor_machine.fcntl, "flock", lambda *args: None):
             self.assertEqual(file_system_lacks(Path(tempfile.mkdtemp())), ["flock"])
 
     def test_nothing_is_left_behind(self):
@@ -417,7 +417,7 @@ class PlacesTest(parameterized.TestCase):
     def test_little_shared_memory(self):
         with small_disk("64m") as folder:
             finding = only(check_shared_memory(Checkup(), folder))
-        self.assertEqual((finding.level, "--shm-size" in finding.mend), (WARN, True))
+        self.assertEqual((finding.level, "--shm-size" in finding.fix), (WARN, True))
         self.assertEqual(only(check_shared_memory(Checkup(), "/no/such/folder")).level, WARN)
 
     def test_the_cache_is_where_the_variables_say(self):
@@ -446,7 +446,7 @@ class PlacesTest(parameterized.TestCase):
         with server() as address:
             self.assertEqual(only(check_hub(Checkup(environ={"HF_ENDPOINT": address}))).level, OK)
         gone = only(check_hub(Checkup(environ={"HF_ENDPOINT": address}, timeout=1)))
-        self.assertEqual((gone.level, "HF_HUB_OFFLINE=1" in gone.mend), (WARN, True))
+        self.assertEqual((gone.level, "HF_HUB_OFFLINE=1" in gone.fix), (WARN, True))
         offline = Checkup(environ={"HF_ENDPOINT": address, "HF_HUB_OFFLINE": "1"})
         self.assertEqual(only(check_hub(offline)).level, OK)
 
@@ -459,7 +459,7 @@ class PlacesTest(parameterized.TestCase):
             (home / ".netrc").write_text("machine 127.0.0.1\n  login user\n  password p\n")
             self.assertEqual(only(check_wandb(Checkup(environ=environ))).level, OK)
         gone = only(check_wandb(Checkup(environ=environ, timeout=1)))
-        self.assertEqual((gone.level, "WANDB_MODE=offline" in gone.mend), (WARN, True))
+        self.assertEqual((gone.level, "WANDB_MODE=offline" in gone.fix), (WARN, True))
         self.assertEqual(only(check_wandb(Checkup(environ={**environ, "WANDB_MODE": "offline"}))).level, OK)
 
     def test_a_config_that_asks_for_a_missing_wandb_fails(self):
@@ -478,14 +478,14 @@ class TrackersTest(parameterized.TestCase):
             mock.patch("importlib.util.find_spec", lambda wanted: object() if installed else None),
             mock.patch("importlib.metadata.version", lambda wanted: "1.2.3"),
         ):
-            return only(doctor_checks.CHECKS[name](checkup))
+            return only(doctor.CHECKS[name](checkup))
 
     @parameterized.product(name=("aim", "trackio"), asked=("none", "wandb", "{},wandb", ["{}"]))
     def test_a_missing_tracker_fails_where_it_is_asked_for(self, name, asked):
         told = [part.format(name) for part in asked] if isinstance(asked, list) else asked.format(name)
         finding = self.found(name, {"report_to": told}, installed=False)
         self.assertEqual(finding.level, FAIL if name in told else OK)
-        self.assertEqual(f"t5suite[{name}]" in finding.mend, name in told)
+        self.assertEqual(f"t5suite[{name}]" in finding.fix, name in told)
 
     @parameterized.parameters(("none", WARN), ("aim", FAIL))
     def test_a_repository_of_aim_s_that_is_a_file(self, asked, level):
@@ -493,23 +493,21 @@ class TrackersTest(parameterized.TestCase):
         self.assertEqual(self.found("aim", {"report_to": asked, "aim_repo": str(path)}).level, OK)
         path.write_text("")
         finding = self.found("aim", {"report_to": asked, "aim_repo": str(path)})
-        self.assertEqual(
-            (finding.level, "is a file" in finding.what, "--aim_repo" in finding.mend), (level, True, True)
-        )
+        self.assertEqual((finding.level, "is a file" in finding.what, "--aim_repo" in finding.fix), (level, True, True))
 
     def test_trackio_s_folder_is_that_of_its_variable(self):
         folder = Path(tempfile.mkdtemp())
         self.assertIn(str(folder), self.found("trackio", {}, {"TRACKIO_DIR": str(folder)}).what)
         with mock.patch("os.access", return_value=False):
             finding = self.found("trackio", {"report_to": "trackio"}, {"TRACKIO_DIR": str(folder)})
-        self.assertEqual((finding.level, "TRACKIO_DIR" in finding.mend), (FAIL, True))
+        self.assertEqual((finding.level, "TRACKIO_DIR" in finding.fix), (FAIL, True))
 
     @parameterized.parameters(("comet_ml", "comet-ml"), ("swanlab", "swanlab"))
     def test_another_tracker_that_is_asked_for_and_missing(self, name, package):
         with mock.patch("importlib.util.find_spec", lambda wanted: None):
             self.assertEqual(check_other_trackers(Checkup(settings={"report_to": "wandb"})), [])
             finding = only(check_other_trackers(Checkup(settings={"report_to": f"wandb,{name}"})))
-        self.assertEqual((finding.level, finding.name, finding.mend), (FAIL, name, f"pip install {package}"))
+        self.assertEqual((finding.level, finding.name, finding.fix), (FAIL, name, f"pip install {package}"))
 
     @parameterized.parameters("WANDB_CONFIG_DIR", "WANDB_CACHE_DIR")
     def test_a_folder_of_wandb_s_that_cannot_be_written(self, variable):
@@ -518,7 +516,7 @@ class TrackersTest(parameterized.TestCase):
         with access, mock.patch("importlib.util.find_spec", lambda wanted: object()):
             self.assertEqual(check_wandb_folders(Checkup(environ={"HOME": home})), [])
             finding = only(check_wandb_folders(Checkup(environ={"HOME": home, variable: f"{closed}/x"})))
-        self.assertEqual((finding.level, f"export {variable}=" in finding.mend), (WARN, True))
+        self.assertEqual((finding.level, f"export {variable}=" in finding.fix), (WARN, True))
 
     def test_offline_runs_that_were_not_sent_are_counted(self):
         runs = Path(tempfile.mkdtemp())
@@ -528,7 +526,7 @@ class TrackersTest(parameterized.TestCase):
         (runs / "b" / "wandb" / "offline-run-1-x" / "run-x.wandb.synced").write_text("")
         finding = only(check_unsent(Checkup(output_dir=str(runs))))
         self.assertEqual((finding.level, f"1 runs are not sent yet: {runs}/a" in finding.what), (OK, True))
-        self.assertIn("wandb sync", finding.mend)
+        self.assertIn("wandb sync", finding.fix)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """Checks of `t5suite doctor`: the launchers, what is configured for them, DeepSpeed's operations, and Slurm.
 
 >>> check_ranks(Checkup(environ={"WORLD_SIZE": "2"}))
-[Finding(level='fail', name='ranks', what="WORLD_SIZE=2 is set outside a launcher: ...", mend='unset WORLD_SIZE')]
+[Finding(level='fail', name='ranks', what="WORLD_SIZE=2 is set outside a launcher: ...", fix='unset WORLD_SIZE')]
 """
 
+import importlib.metadata
+import importlib.util
 import json
 import os
 import subprocess
@@ -12,7 +14,16 @@ from pathlib import Path
 
 from t5suite.base.errors import ConfigError, UserError
 from t5suite.base.yaml_files import read_yaml
-from t5suite.commands.doctor_findings import FAIL, OK, WARN, Checkup, Finding
+from t5suite.commands.doctor_machine import (
+    FAIL,
+    OK,
+    WARN,
+    Checkup,
+    Finding,
+    nearest_folder,
+    reach,
+)
+from t5suite.tracking.identity import AIM_REPO
 
 LAUNCHERS = {"accelerate": "accelerate", "torchrun": "torch", "deepspeed": "deepspeed"}
 # What torchrun and its like tell each process; `python script.py` then waits for ranks that nobody starts.
@@ -32,11 +43,11 @@ def check_launchers(checkup: Checkup) -> list[Finding]:
         if path is None:
             if package == "deepspeed" and not _has_deepspeed():
                 continue
-            mend = f"export PATH={own}:$PATH" if (own / program).is_file() else f"python -m pip install {package}"
-            findings.append(Finding(WARN, program, "is not on PATH", mend))
+            fix = f"export PATH={own}:$PATH" if (own / program).is_file() else f"python -m pip install {package}"
+            findings.append(Finding(WARN, program, "is not on PATH", fix))
         elif Path(path).parent.resolve() != own.resolve():
-            mend = f"export PATH={own}:$PATH, or call {own / program}"
-            findings.append(Finding(WARN, program, f"{path} belongs to another Python than {sys.executable}", mend))
+            fix = f"export PATH={own}:$PATH, or call {own / program}"
+            findings.append(Finding(WARN, program, f"{path} belongs to another Python than {sys.executable}", fix))
         else:
             findings.append(Finding(OK, program, path))
     return findings
@@ -47,14 +58,14 @@ def check_ranks(checkup: Checkup) -> list[Finding]:
     found = {name: checkup.environ[name] for name in RANK_VARIABLES if checkup.environ.get(name)}
     if not found:
         return [Finding(OK, "ranks", "no launcher's variables are set")]
-    shown, mend = " ".join(f"{name}={value}" for name, value in found.items()), f"unset {' '.join(found)}"
+    shown, fix = " ".join(f"{name}={value}" for name, value in found.items()), f"unset {' '.join(found)}"
     world_size = found.get("WORLD_SIZE", "1")
     if world_size == "1":
-        return [Finding(WARN, "ranks", f"{shown}: left over from a launcher", mend)]
+        return [Finding(WARN, "ranks", f"{shown}: left over from a launcher", fix)]
     if not world_size.isdigit() or int(world_size) < 1:
-        return [Finding(FAIL, "ranks", f"{shown}: no number of processes", mend)]
+        return [Finding(FAIL, "ranks", f"{shown}: no number of processes", fix)]
     what = f"{shown} outside a launcher: a script started by python waits for {int(world_size) - 1} others for ever"
-    return [Finding(FAIL, "ranks", what, mend)]
+    return [Finding(FAIL, "ranks", what, fix)]
 
 
 def check_accelerate_variables(checkup: Checkup) -> list[Finding]:
@@ -64,13 +75,13 @@ def check_accelerate_variables(checkup: Checkup) -> list[Finding]:
         return [Finding(OK, "ACCELERATE_*", "none is set")]
     findings = []
     for name, value in found.items():
-        mend = f"unset {name} to let the flags decide"
+        fix = f"unset {name} to let the flags decide"
         if name == "ACCELERATE_MIXED_PRECISION" and value.lower() not in PRECISIONS:
             findings.append(Finding(FAIL, name, f"{value!r} is none of {', '.join(PRECISIONS)}", f"unset {name}"))
         elif name == "ACCELERATE_MIXED_PRECISION" and value.lower() == "fp16":
-            findings.append(Finding(WARN, name, "fp16 becomes the default of --fp16, which T5 overflows", mend))
+            findings.append(Finding(WARN, name, "fp16 becomes the default of --fp16, which T5 overflows", fix))
         else:
-            findings.append(Finding(WARN, name, f"{value!r} becomes the default of a flag", mend))
+            findings.append(Finding(WARN, name, f"{value!r} becomes the default of a flag", fix))
     return findings
 
 
@@ -98,7 +109,7 @@ def check_accelerate_config(checkup: Checkup) -> list[Finding]:
     problems = [*_process_problems(content, path), *_precision_problems(content), *_deepspeed_problems(content, path)]
     shown = f"{content.get('distributed_type', 'NO')}, {content.get('num_processes', 1)} processes"
     shown += f", precision {content.get('mixed_precision', 'no')} ({path})"
-    return [Finding(level, name, what, mend) for level, what, mend in problems] or [Finding(OK, name, shown)]
+    return [Finding(level, name, what, fix) for level, what, fix in problems] or [Finding(OK, name, shown)]
 
 
 def _process_problems(content: dict, path: Path) -> list[tuple[str, str, str]]:
@@ -167,7 +178,7 @@ def check_config(checkup: Checkup) -> list[Finding]:
             return [Finding(OK, "config", f"{checkup.config} is one of {script}")]
     tells = {"train_corpus", "objective", "text_column_name", "streaming", "inputs_length"} & set(checkup.settings)
     script = "pre_train_t5.py" if tells else "fine_tune_t5.py"
-    return [Finding(FAIL, "config", f"{script} refuses it: {refused[script]}", "mend the file")]
+    return [Finding(FAIL, "config", f"{script} refuses it: {refused[script]}", "fix the file")]
 
 
 def check_deepspeed(checkup: Checkup) -> list[Finding]:
@@ -177,15 +188,15 @@ def check_deepspeed(checkup: Checkup) -> list[Finding]:
     compiler = checkup.environ.get("CXX", "g++")
     tools = {"a C++ compiler": (compiler, "apt install g++"), "ninja": ("ninja", "python -m pip install ninja")}
     own = Path(sys.executable).parent
-    for what, (program, mend) in tools.items():
+    for what, (program, fix) in tools.items():
         if checkup.which(program) is None and not (program == "ninja" and (own / "ninja").is_file()):
-            return [Finding(WARN, "deepspeed ops", f"{what} ({program}) is not on PATH: ZeRO on a CPU fails", mend)]
+            return [Finding(WARN, "deepspeed ops", f"{what} ({program}) is not on PATH: ZeRO on a CPU fails", fix)]
     if checkup.build:
         return [build_operation(checkup, name) for name in operations_to_build()]
     built = built_operations(checkup)
     if not built:
-        mend = "t5suite doctor --build compiles them now, else the first run does"
-        return [Finding(WARN, "deepspeed ops", "none is compiled yet, which takes minutes", mend)]
+        fix = "t5suite doctor --build compiles them now, else the first run does"
+        return [Finding(WARN, "deepspeed ops", "none is compiled yet, which takes minutes", fix)]
     return [Finding(OK, "deepspeed ops", f"compiled: {', '.join(built)}")]
 
 
@@ -240,3 +251,123 @@ def check_slurm(checkup: Checkup) -> list[Finding]:
     elif checkup.output("scontrol", "ping") is None:
         return [Finding(WARN, "slurm", f"{what}, whose controller does not answer", "scontrol ping says why")]
     return [Finding(OK, "slurm", what)]
+
+
+WANDB_SERVER = "https://api.wandb.ai"
+# What wandb writes beside the run: {variable: its default, below the home}.
+WANDB_FOLDERS = {"WANDB_CONFIG_DIR": ".config/wandb", "WANDB_CACHE_DIR": ".cache/wandb"}
+# A run directory's segments for `wandb sync`, from the folder of all runs; wandb marks those that it has sent.
+SEGMENTS, SENT = "*/wandb/offline-run-*", "*.wandb.synced"
+
+
+def asked(checkup: Checkup, name: str) -> bool:
+    """Whether `--config` reports to a tracker."""
+    told = checkup.settings.get("report_to") or ""
+    names = told.split(",") if isinstance(told, str) else map(str, told)
+    return name in [part.strip() for part in names]
+
+
+def missing(name: str, checkup: Checkup, fix: str) -> Finding:
+    """A tracker that is not installed."""
+    wanted = asked(checkup, name)
+    return Finding(FAIL if wanted else OK, name, "is not installed", fix if wanted else "")
+
+
+def check_wandb(checkup: Checkup) -> list[Finding]:
+    """Whether runs can be logged to W&B, or are kept for later."""
+    if importlib.util.find_spec("wandb") is None:
+        return [missing("wandb", checkup, "pip install 't5suite[tracking]'")]
+    mode = checkup.environ.get("WANDB_MODE", "").lower()
+    if mode in ("offline", "disabled", "dryrun") or checkup.says("WANDB_DISABLED"):
+        return [
+            Finding(OK, "wandb", f"WANDB_MODE={mode or 'disabled'}: no server is needed (wandb sync sends it later)")
+        ]
+    server = checkup.environ.get("WANDB_BASE_URL") or WANDB_SERVER
+    trouble = reach(server, checkup.timeout)
+    if trouble is not None:
+        what = f"{server} does not answer ({trouble})"
+        return [
+            Finding(WARN, "wandb", what, "export WANDB_MODE=offline; wandb sync later; t5suite sweep needs no server")
+        ]
+    if not checkup.environ.get("WANDB_API_KEY") and not _has_login(checkup, server):
+        return [
+            Finding(WARN, "wandb", f"{server} answers, but there is no login", "wandb login, or WANDB_MODE=offline")
+        ]
+    return [Finding(OK, "wandb", f"{server} answers")]
+
+
+def _has_login(checkup: Checkup, server: str) -> bool:
+    netrc = Path(checkup.environ.get("NETRC") or Path(checkup.environ.get("HOME", "~")).expanduser() / ".netrc")
+    host = server.partition("//")[2].split("/")[0].split(":")[0]
+    return netrc.is_file() and os.access(netrc, os.R_OK) and host in netrc.read_text(errors="replace")
+
+
+def check_wandb_folders(checkup: Checkup) -> list[Finding]:
+    """Where wandb writes beside runs, which on clusters may be a home that compute nodes cannot write."""
+    if importlib.util.find_spec("wandb") is None:
+        return []
+    home, findings = checkup.environ.get("HOME", "~"), []
+    for variable, below in WANDB_FOLDERS.items():
+        folder = Path(checkup.environ.get(variable) or os.path.join(home, below)).expanduser()
+        if not os.access(nearest_folder(folder), os.W_OK):
+            what = f"{folder} cannot be written"
+            findings.append(Finding(WARN, "wandb folders", what, f"export {variable}=DIR that can"))
+    return findings
+
+
+def check_unsent(checkup: Checkup) -> list[Finding]:
+    """Runs that were logged offline and that W&B does not have yet."""
+    segments = [path for path in Path(checkup.output_dir).glob(SEGMENTS) if path.is_dir() and not any(path.glob(SENT))]
+    runs = sorted({str(path.parent.parent) for path in segments})
+    if not runs:
+        return []
+    named = ", ".join(runs[:3]) + (f" and {len(runs) - 3} more" if len(runs) > 3 else "")
+    fix = f"where there is a network: wandb sync {os.path.join(checkup.output_dir, SEGMENTS)}"
+    return [Finding(OK, "wandb offline", f"{len(runs)} runs are not sent yet: {named}", fix)]
+
+
+def check_aim(checkup: Checkup) -> list[Finding]:
+    """Aim and the folder of its repository."""
+    if importlib.util.find_spec("aim") is None:
+        return [missing("aim", checkup, "pip install 't5suite[aim]'")]
+    repo = Path(str(checkup.settings.get("aim_repo") or AIM_REPO)).absolute()
+    return [_written("aim", checkup, repo, "give --aim_repo on a disk that can be written")]
+
+
+def check_trackio(checkup: Checkup) -> list[Finding]:
+    """Trackio and the folder of its databases: each run's own, or one for all."""
+    if importlib.util.find_spec("trackio") is None:
+        return [missing("trackio", checkup, "pip install 't5suite[trackio]'")]
+    folder = checkup.environ.get("TRACKIO_DIR") or checkup.output_dir
+    return [_written("trackio", checkup, Path(folder).expanduser().absolute(), "export TRACKIO_DIR=DIR that can be")]
+
+
+def check_other_trackers(checkup: Checkup) -> list[Finding]:
+    """Those of Hugging Face's callbacks that `--config` asks for."""
+    return [
+        missing(name, checkup, f"pip install {package}")
+        for name, package in OTHERS.items()
+        if asked(checkup, name) and importlib.util.find_spec(name if name == "comet_ml" else package) is None
+    ]
+
+
+def _written(name: str, checkup: Checkup, folder: Path, fix: str) -> Finding:
+    """Whether a tracker's folder can be written, or made."""
+    version = importlib.metadata.version(name)
+    there = nearest_folder(folder)
+    if (folder.exists() and not folder.is_dir()) or not os.access(there, os.W_OK):
+        why = "is a file" if folder.is_file() else "cannot be written"
+        return Finding(FAIL if asked(checkup, name) else WARN, name, f"{version}, but {folder} {why}", fix)
+    return Finding(OK, name, f"{version}, with its runs in {folder}")
+
+
+# {--report_to: the package that pip knows}
+OTHERS = {
+    "clearml": "clearml",
+    "codecarbon": "codecarbon",
+    "comet_ml": "comet-ml",
+    "dvclive": "dvclive",
+    "mlflow": "mlflow",
+    "neptune": "neptune",
+    "swanlab": "swanlab",
+}

@@ -1,16 +1,125 @@
 """Checks of `t5suite doctor`: Python and its packages, processors and memory, and the numbers that they multiply.
 
 >>> check_precision(Checkup())
-[Finding(level='ok', name='precision', what='cpu: float32 and bfloat16 multiply rightly', mend='')]
+[Finding(level='ok', name='precision', what='cpu: float32 and bfloat16 multiply rightly', fix='')]
 """
 
+import errno
+import fcntl
 import importlib.metadata
 import os
 import platform
+import shutil
+import subprocess
 import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
-from t5suite.commands.doctor_findings import FAIL, GIB, OK, WARN, Checkup, Finding, size
+from t5suite.base.errors import ConfigError
+from t5suite.base.files import shipped_file
+from t5suite.base.yaml_files import read_yaml
+from t5suite.training.compile_cache import compile_cache_folder, folder_bytes
+
+OK, WARN, FAIL = "ok", "warn", "fail"
+GIB = 2**30
+
+
+class Finding(NamedTuple):
+    """One line: how bad it is (ok, warn, fail), what was looked at, what was found, and the fix."""
+
+    level: str
+    name: str
+    what: str
+    fix: str = ""
+
+
+@dataclass(frozen=True)
+class Checkup:
+    """What is looked at.
+
+    Attributes:
+      environ: the environment's variables.
+      output_dir: where runs are to be written; it need not be there yet.
+      settings: the flags that `--config` sets.
+      config: that file.
+      accelerate_config: the file for `accelerate launch --config_file`; None: accelerate's default one.
+      build: compile DeepSpeed's operations.
+      timeout: seconds that a look at a server may take.
+    """
+
+    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    output_dir: str = "runs"
+    settings: Mapping = field(default_factory=dict)
+    config: str | None = None
+    accelerate_config: str | None = None
+    build: bool = False
+    timeout: float = 3.0
+
+    def which(self, program: str) -> str | None:
+        """Where PATH has the program."""
+        return shutil.which(program, path=self.environ.get("PATH", os.defpath))
+
+    def says(self, variable: str) -> bool:
+        """Whether a variable is set to what libraries take for yes."""
+        return self.environ.get(variable, "").lower() in ("1", "true", "yes", "on")
+
+    def output(self, *command: str, seconds: float = 10) -> str | None:
+        """What a program prints; None where it fails, is not there, or takes too long."""
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=dict(self.environ))
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+
+def config_file(config: str) -> str:
+    """The file that the scripts would read: as it is named, or the recipe of that name.
+
+    Raises:
+      ConfigError: there is neither.
+    """
+    if Path(config).is_file():
+        return config
+    shipped = shipped_file("recipes", config)
+    if shipped is None:
+        raise ConfigError(f"--config {config}: no such file, and no recipe of that name")
+    return str(shipped)
+
+
+def settings_of(config: str | None) -> dict:
+    """The flags that a run's YAML file sets, unchecked; none without a file.
+
+    Raises:
+      ConfigError: no YAML file of `flag: value`.
+    """
+    if config is None:
+        return {}
+    content = read_yaml(config).content
+    if not isinstance(content, dict):
+        raise ConfigError(f"--config {config}: not a table of flags")
+    return content
+
+
+def nearest_folder(path) -> Path:
+    """The folder itself, or the nearest one above it that is there already."""
+    folder = Path(path).expanduser().absolute()
+    while not folder.is_dir():
+        folder = folder.parent
+    return folder
+
+
+def size(num_bytes: float) -> str:
+    """Bytes for people.
+
+    >>> size(3 * 2**30), size(5_000_000)
+    ('3.0 GiB', '4.8 MiB')
+    """
+    return f"{num_bytes / GIB:.1f} GiB" if num_bytes >= GIB else f"{num_bytes / 2**20:.1f} MiB"
+
 
 OLDEST_PYTHON = (3, 11)
 LITTLE_MEMORY = 4 * GIB
@@ -52,7 +161,7 @@ def package_findings(requirement: str) -> list[Finding]:
     """What there is of one requirement, as the package's metadata states it.
 
     >>> package_findings('optuna>=99; extra == "sweeps"')
-    [Finding(level='warn', name='optuna', what='5.0.0, but >=99 is needed (t5suite sweep)', mend="pip install ...")]
+    [Finding(level='warn', name='optuna', what='5.0.0, but >=99 is needed (t5suite sweep)', fix="pip install ...")]
     """
     from packaging.requirements import Requirement
 
@@ -61,13 +170,13 @@ def package_findings(requirement: str) -> list[Finding]:
     if parsed.marker and extra is None:
         return []
     purpose, level = (f" ({EXTRAS[extra]})", WARN) if extra else ("", FAIL)
-    mend = f"python -m pip install 't5suite[{extra}]'" if extra else f"python -m pip install '{requirement}'"
+    fix = f"python -m pip install 't5suite[{extra}]'" if extra else f"python -m pip install '{requirement}'"
     try:
         version = importlib.metadata.version(parsed.name)
     except importlib.metadata.PackageNotFoundError:
-        return [Finding(level, parsed.name, f"is not installed{purpose}", mend)]
+        return [Finding(level, parsed.name, f"is not installed{purpose}", fix)]
     if not parsed.specifier.contains(version, prereleases=True):
-        return [Finding(level, parsed.name, f"{version}, but {parsed.specifier} is needed{purpose}", mend)]
+        return [Finding(level, parsed.name, f"{version}, but {parsed.specifier} is needed{purpose}", fix)]
     return [Finding(OK, parsed.name, version + purpose)]
 
 
@@ -84,8 +193,8 @@ def check_cpu(checkup: Checkup) -> list[Finding]:
         findings = [Finding(OK, "cpu", what)]
     memory = memory_bytes()
     little = memory < LITTLE_MEMORY
-    mend = "a small model and --dataloader_num_workers 0; ask the scheduler or container for more" if little else ""
-    return [*findings, Finding(WARN if little else OK, "memory", f"{size(memory)} for this process", mend)]
+    fix = "a small model and --dataloader_num_workers 0; ask the scheduler or container for more" if little else ""
+    return [*findings, Finding(WARN if little else OK, "memory", f"{size(memory)} for this process", fix)]
 
 
 def memory_bytes(limits=MEMORY_LIMITS) -> int:
@@ -165,3 +274,165 @@ def multiplies(device, dtype) -> bool:
     except RuntimeError:  # this device has no such product
         return False
     return torch.equal(product, expected)
+
+
+# A checkpoint of t5-base with its optimizer is 3 GiB; two stand side by side while one replaces the other.
+LITTLE_DISK, TOO_LITTLE_DISK = 10 * GIB, GIB // 4
+FEW_INODES = 1000
+# What workers of the data loader pass batches through: docker gives 64 MiB unless asked.
+LITTLE_SHARED_MEMORY = GIB // 2
+SHARED_MEMORY = "/dev/shm"
+HUB = "https://huggingface.co"
+
+
+def check_disk(checkup: Checkup) -> list[Finding]:
+    """Space where runs are written."""
+    folder = nearest_folder(checkup.output_dir)
+    return [space_finding("disk", folder, "give --output_dir on a larger disk, or --save_total_limit 1")]
+
+
+def space_finding(name: str, folder: Path, fix: str) -> Finding:
+    """Free bytes and inodes of a file system."""
+    free, found = shutil.disk_usage(folder).free, os.statvfs(folder)
+    what = f"{size(free)} free at {folder}"
+    if found.f_files and found.f_favail < FEW_INODES:
+        return Finding(FAIL, name, f"{what}, but only {found.f_favail} more files may be made", fix)
+    level = FAIL if free < TOO_LITTLE_DISK else WARN if free < LITTLE_DISK else OK
+    return Finding(level, name, what, fix if level != OK else "")
+
+
+def check_output_files(checkup: Checkup) -> list[Finding]:
+    """What checkpoints and locks need of the file system: fsync, rename over a file, flock between two openings."""
+    folder = nearest_folder(checkup.output_dir)
+    try:
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".t5suite-doctor-") as place:
+            lacks = file_system_lacks(Path(place))
+    except OSError as error:
+        return [
+            Finding(FAIL, "files", f"{folder}: {error.strerror or error}", "give an --output_dir that can be written")
+        ]
+    if lacks:
+        what = f"{folder} lacks {', '.join(lacks)}"
+        return [
+            Finding(FAIL, "files", what, "give an --output_dir on another file system (local, NFSv4, Lustre -o flock)")
+        ]
+    return [Finding(OK, "files", f"{folder}: fsync, rename and flock work")]
+
+
+def file_system_lacks(place: Path) -> list[str]:
+    """Which of fsync, rename and flock do not work in an empty folder."""
+    trials = {"fsync": _try_fsync, "rename": _try_rename, "flock": _try_flock}
+    lacks = []
+    for name, trial in trials.items():
+        try:
+            works = trial(place)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
+                raise
+            works = False
+        if not works:
+            lacks.append(name)
+    return lacks
+
+
+def _try_fsync(place: Path) -> bool:
+    for path, flags in ((place / "data", os.O_CREAT | os.O_WRONLY), (place, os.O_RDONLY)):
+        opened = os.open(path, flags)
+        try:
+            if path != place:
+                os.write(opened, b"x" * 4096)
+            os.fsync(opened)
+        finally:
+            os.close(opened)
+    return True
+
+
+def _try_rename(place: Path) -> bool:
+    (place / "old").write_bytes(b"old")
+    (place / "new").write_bytes(b"new")
+    os.replace(place / "new", place / "old")
+    return (place / "old").read_bytes() == b"new" and not (place / "new").exists()
+
+
+def _try_flock(place: Path) -> bool:
+    """The second opening must not get what the first one holds."""
+    with (place / "lock").open("w") as first, (place / "lock").open("w") as second:
+        fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def check_shared_memory(checkup: Checkup, folder: str = SHARED_MEMORY) -> list[Finding]:
+    """Room for what the workers of the data loader hand over."""
+    fix = "docker run --shm-size=8g (or --ipc=host), or --dataloader_num_workers 0"
+    if not Path(folder).is_dir():
+        return [Finding(WARN, "shared memory", f"there is no {folder}", fix)]
+    usage = shutil.disk_usage(folder)
+    what = f"{size(usage.free)} of {size(usage.total)} free at {folder}"
+    if not os.access(folder, os.W_OK):
+        return [Finding(WARN, "shared memory", f"{folder} cannot be written", fix)]
+    little = usage.free < LITTLE_SHARED_MEMORY
+    return [Finding(WARN if little else OK, "shared memory", what, fix if little else "")]
+
+
+def check_hub_cache(checkup: Checkup) -> list[Finding]:
+    """Where models and data of the hub are kept."""
+    caches = checkup.environ.get("XDG_CACHE_HOME", "~/.cache")
+    home = checkup.environ.get("HF_HUB_CACHE") or checkup.environ.get("HF_HOME") or os.path.join(caches, "huggingface")
+    folder = nearest_folder(home)
+    if not os.access(folder, os.W_OK):
+        what = f"{home} cannot be written"
+        return [Finding(WARN, "hub cache", what, "export HF_HOME=DIR that can, on a disk that all nodes see")]
+    return [space_finding("hub cache", folder, "export HF_HOME=DIR on a larger disk")]
+
+
+def check_compile_cache(checkup: Checkup) -> list[Finding]:
+    """Where `--torch_compile` keeps its code, and how much of it there is."""
+    folder, name = compile_cache_folder(checkup.environ), "compile cache"
+    if not os.access(nearest_folder(folder), os.W_OK):
+        fix = "--compile_cache DIR on a disk that all nodes see, or export TORCHINDUCTOR_CACHE_DIR=DIR"
+        return [Finding(WARN, name, f"{folder} cannot be written: every --torch_compile run compiles anew", fix)]
+    kept = f"{size(folder_bytes(folder))} kept" if folder.is_dir() else "nothing kept yet"
+    return [Finding(OK, name, f"{folder}: {kept}")]
+
+
+def check_hub(checkup: Checkup) -> list[Finding]:
+    """Whether the hub answers; offline, how to work without it."""
+    if checkup.says("HF_HUB_OFFLINE"):
+        return [Finding(OK, "hub", "HF_HUB_OFFLINE is set: local models and data alone")]
+    server = checkup.environ.get("HF_ENDPOINT") or HUB
+    trouble = reach(server, checkup.timeout)
+    if trouble is None:
+        return [Finding(OK, "hub", f"{server} answers")]
+    fix = "export HF_HUB_OFFLINE=1 (no 20 s of retries); t5suite mirror where there is a network, then --data_dir DIR"
+    return [Finding(WARN, "hub", f"{server} does not answer ({trouble})", fix)]
+
+
+def reach(server: str, seconds: float) -> str | None:
+    """Why a server cannot be reached within so many seconds; None where it answers, whatever it says.
+
+    In a thread of its own: looking a name up has no time limit, and must not hold anybody up.
+    """
+    import urllib.error
+    import urllib.request
+
+    said: list[str | None] = []
+
+    def ask():
+        try:
+            urllib.request.urlopen(urllib.request.Request(server, method="HEAD"), timeout=seconds).close()
+            said.append(None)
+        except urllib.error.HTTPError:
+            said.append(None)
+        except urllib.error.URLError as error:
+            said.append(str(error.reason))
+        except (OSError, ValueError) as error:
+            said.append(str(error) or type(error).__name__)
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return said[0] if said else f"nothing within {seconds:g} s"
