@@ -25,7 +25,7 @@ from faults.leftovers import history_difference
 from faults.victims import Victim
 from t5suite.runs.directory import METRICS
 from t5suite.tracking.metric_lines import MetricLines, rows_by_step
-from t5suite.tracking.mirrors.tracker import children
+from t5suite.tracking.trackers import children
 
 SCRIPTS = ("fine_tune_t5", "pre_train_t5")
 STEPS = list(range(1, 9))
@@ -120,7 +120,7 @@ class Watched:
 
     def mirror(self, server) -> str | None:
         """Sends what W&B lacks with the command that the warning names; None, or what it said."""
-        return self._command([sys.executable, "-m", "t5suite.tracking.mirrors.wandb", str(self.directory)], server)
+        return self._command([sys.executable, "-m", "t5suite.tracking.mirror", str(self.directory), "wandb"], server)
 
     def _command(self, command, server) -> str | None:
         surroundings = environment(self.context.directory, **server.environment(), NETRC=os.devnull)
@@ -140,7 +140,7 @@ class Watched:
         """W&B's processes: `mirror`, ours, and `service`, wandb's."""
         found = {}
         for mirror in children(self.victim.processes[0].pid):
-            if "mirrors.wandb" in _command_line(mirror):
+            if "tracking.mirror" in _command_line(mirror):
                 found["mirror"] = mirror
                 services = [child for child in children(mirror) if "wandb-core" in _command_line(child)]
                 found |= {"service": services[0]} if services else {}

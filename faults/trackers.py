@@ -124,7 +124,7 @@ def _inject(fault: str, watched: Watched, server) -> None:
 
 def _recovered(watched: Watched, server) -> str | None:
     damage = watched.damage(warnings=1)
-    if damage or "t5suite.tracking.mirrors.wandb" not in watched.warnings[0]:
+    if damage or "t5suite.tracking.mirror" not in watched.warnings[0]:
         return damage or f"no command in {watched.warnings[0]!r}"
     return watched.mirror(server) or watched.loss(server)
 

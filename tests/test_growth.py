@@ -273,7 +273,7 @@ class GoingOnTest(parameterized.TestCase):
 class EventFilesTest(parameterized.TestCase):
     @parameterized.parameters(0, 3, 20)
     def test_the_last_step_is_found_from_the_end(self, cut):
-        from t5suite.tracking.event_files import PATTERN, EventFile, last_step
+        from t5suite.tracking.tensorboard import PATTERN, EventFile, last_step
 
         directory = folder()
         self.assertEqual(last_step(directory), -1)

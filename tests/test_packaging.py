@@ -28,8 +28,7 @@ from t5suite.inference.loading import cut_into_pieces
 from t5suite.models.adapters.kinds import peft_library
 from t5suite.models.quantization import quantization_of
 from t5suite.optim.libraries import check_library
-from t5suite.tracking.identity import Identity
-from t5suite.tracking.trackers import TRACKERS
+from t5suite.tracking.trackers import TRACKERS, Identity
 from t5suite.training.monitoring.energy import nvml_counters
 from t5suite.training.sharding.deepspeed import closed_sections
 

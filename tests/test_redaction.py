@@ -20,10 +20,8 @@ from t5suite.base.redaction import SHOWN, RedactingFormatter, is_secret_name, pr
 from t5suite.base.terminal import Terminal
 from t5suite.reports import compare as comparison_text
 from t5suite.runs.directory import Run
-from t5suite.tracking.identity import Identity
-from t5suite.tracking.mirrors.tracker import MirrorTracker
-from t5suite.tracking.sample_lines import markdown_table
-from t5suite.tracking.trackers import TRACKERS
+from t5suite.tracking.metric_lines import markdown_table
+from t5suite.tracking.trackers import TRACKERS, Identity, MirrorTracker
 
 HF = "hf_TokenOfNobodyAtAllXyzAbCdEfGhIj"
 HEX = "5ec2e7a11c0ffee0ddba11ade1ec7ab1ef00d5e7"

@@ -20,15 +20,13 @@ from wandb_server import WandbServer
 
 from t5suite.base.errors import ConfigError
 from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, write_json
-from t5suite.tracking.identity import Identity
-from t5suite.tracking.mirrors import process as mirror
-from t5suite.tracking.mirrors import tracker as mirror_tracker
-from t5suite.tracking.mirrors.aim import plain
-from t5suite.tracking.mirrors.callback import CALLBACKS, GOING_ON, CallbackRun, Settings
-from t5suite.tracking.mirrors.telling import Commands, Told
-from t5suite.tracking.mirrors.wandb import start
-from t5suite.tracking.sample_lines import SAMPLES, markdown
-from t5suite.tracking.trackers import TRACKERS, Trackers, tracker_names
+from t5suite.tracking import mirror
+from t5suite.tracking import trackers as trackers_module
+from t5suite.tracking.backends import plain, start
+from t5suite.tracking.callbacks import CALLBACKS, GOING_ON, CallbackRun, Settings
+from t5suite.tracking.metric_lines import SAMPLES, markdown
+from t5suite.tracking.mirror import Commands, Told
+from t5suite.tracking.trackers import TRACKERS, Identity, Trackers, tracker_names
 
 IDENTITY = Identity("a run", group="learning rates", tags=("rte", "small"), project="t5")
 SETTINGS = {"seed": 1, "learning_rate": 1e-3, "tasks": ["rte", 2], "max_steps": None}
@@ -44,7 +42,7 @@ def write_sample(directory, step: int, **also) -> dict:
 
 def patient():
     """On a machine that does much else, trackers take longer to end than a run would wait."""
-    return mock.patch.multiple(mirror_tracker, FINISH_SECONDS=300, PREEMPTED_SECONDS=300)
+    return mock.patch.multiple(trackers_module, FINISH_SECONDS=300, PREEMPTED_SECONDS=300)
 
 
 def trackers_of(name, directory, identity=IDENTITY) -> Trackers:
@@ -170,7 +168,7 @@ class RecordingRun:
     """A tracker that writes down what it is told in a file of its own."""
 
     def __init__(self, directory, setup, of_theirs):
-        self.path, self.place = directory / "told.txt", "here"
+        self.path, self.state, self.keeps_steps = directory / "told.txt", {"state": "online"}, True
         self.of_theirs = {"id": of_theirs.get("id", "made once")}
         self.tell("open", setup["name"], of_theirs.get("id"))
 
@@ -181,11 +179,10 @@ class RecordingRun:
     def last_step(self):
         return None
 
-    def log(self, row, step):
+    def log(self, row, step, tables):
         self.tell("row", step, sorted(row))
-
-    def samples(self, name, table, step):
-        self.tell("samples", step, name)
+        for name in tables:
+            self.tell("samples", step, name)
 
     def conclude(self, results, manifest):
         self.tell("results", results["tasks"]["rte"]["accuracy"], manifest["run_id"])
@@ -330,7 +327,7 @@ class HuggingFaceTest(absltest.TestCase):
         directory = folder()
         with mock.patch.dict(os.environ, TENSORBOARD_LOGGING_DIR=str(directory / "theirs")):
             run = CallbackRun("tensorboard", directory, {"name": "a run", "run_id": RUN_ID, "config": SETTINGS}, {})
-            run.log({"train/loss": 0.5, "eval/f1": 90.0}, step=10)
+            run.log({"train/loss": 0.5, "eval/f1": 90.0}, 10, {})
             run.finish(0)
         events = EventAccumulator(str(directory / "theirs")).Reload()
         self.assertEqual(events.Tags()["scalars"], ["train/loss", "eval/f1"])  # as in metrics.jsonl, without a prefix

@@ -17,13 +17,12 @@ from absl.testing import absltest, parameterized
 from wandb_server import API_KEY, BROKEN, REFUSED, WandbServer
 
 from t5suite.runs.directory import METRICS
-from t5suite.tracking.event_files import last_step
+from t5suite.tracking import backends, mirror
+from t5suite.tracking import trackers as trackers_module
+from t5suite.tracking.backends import why_unreachable
 from t5suite.tracking.metric_lines import MetricLines, rows_by_step
-from t5suite.tracking.mirrors import telling as mirroring
-from t5suite.tracking.mirrors import tracker as mirror_tracker
-from t5suite.tracking.mirrors import wandb as wandb_mirror
-from t5suite.tracking.mirrors.telling import Commands, Told
-from t5suite.tracking.mirrors.wandb import why_unreachable
+from t5suite.tracking.mirror import Commands, Told
+from t5suite.tracking.tensorboard import last_step
 from t5suite.tracking.trackers import Trackers
 
 RUN_ID = "4f2a"
@@ -70,7 +69,7 @@ def wandb_environment(**variables):
 
 
 def by_hand(directory) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", wandb_mirror.MODULE, str(directory)]
+    command = [sys.executable, "-m", trackers_module.MIRROR, str(directory), "wandb"]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
 
 
@@ -169,9 +168,9 @@ class RowsTest(parameterized.TestCase):
         read, write = os.pipe()
         os.write(write, words)
         os.close(write)
-        with mock.patch.object(mirroring, "POLL_SECONDS", 0.01):
-            last = mirroring.send_rows(run, MetricLines(directory / METRICS), Commands(read), first)
-        steps = [call.kwargs["step"] for call in run.log.call_args_list]
+        with mock.patch.object(mirror, "POLL_SECONDS", 0.01):
+            last = mirror.send_rows(run.log, MetricLines(directory / METRICS), Commands(read), first)
+        steps = [call.args[1] for call in run.log.call_args_list]
         self.assertEqual(last, steps[-1] if steps else first - 1)
         return steps
 
@@ -198,12 +197,11 @@ class RowsTest(parameterized.TestCase):
         self.assertEqual((commands.exit_code, commands.orphaned), (75, False))
 
     def test_segments_that_were_not_closed_are_set_aside(self):
-        directory, told = folder(), Told(folder())
+        directory = folder()
         names = [f"offline-run-{number}-{RUN_ID}" for number in (1, 2, 3)]
         for name in [*names, "offline-run-4-other"]:
             (directory / name).mkdir()
-        told.keep(10, names[:1])
-        wandb_mirror.set_aside_unfinished(directory, RUN_ID, told, current=names[2])
+        backends.set_aside_unfinished(directory, RUN_ID, [names[0], names[2]])
         self.assertEqual(
             sorted(path.name for path in directory.iterdir()),
             [names[0], names[2], "offline-run-4-other", f"unfinished-{names[1]}"],
@@ -232,7 +230,7 @@ class ReachingTest(parameterized.TestCase):
         ("no name", {"url": "http://nowhere.invalid"}, "cannot be reached|did not answer"),
     )
     def test_one_that_cannot_be_used(self, fault, expected):
-        with WandbServer() as server, mock.patch.object(wandb_mirror, "PROBE_SECONDS", 0.5):
+        with WandbServer() as server, mock.patch.object(backends, "PROBE_SECONDS", 0.5):
             server.status, server.silent = fault.get("status"), fault.get("silent", 0.0)
             if fault.get("gone"):
                 server.drop()
@@ -268,13 +266,13 @@ class WandbTest(parameterized.TestCase):
         self.assertLen(logs.output, 1)
         self.assertRegex(logs.output[0], rf"Connection refused.*wandb sync {directory}/wandb/offline-run-\*-{RUN_ID}\Z")
         self.assertLen(list(directory.glob(f"wandb/offline-run-*-{RUN_ID}/run-{RUN_ID}.wandb")), 1)
-        self.assertEqual(Told(directory / "wandb").step, 6)
+        self.assertEqual(Told(directory / "trackers" / "wandb").step, 6)
 
     def test_disabled_is_nothing(self):
         directory = folder()
         with wandb_environment(WANDB_MODE="disabled"), self.assertNoLogs("t5suite"):
             leg(["wandb"], directory, [2])
-        self.assertFalse((directory / "wandb").exists())
+        self.assertEqual([path.name for path in directory.iterdir()], [METRICS])
 
     def test_its_command_line_holds_no_setting(self):
         with wandb_environment(WANDB_MODE="offline"):
@@ -292,7 +290,7 @@ class HangingTest(parameterized.TestCase):
     def tracked(self, program: str):
         command = [sys.executable, "-c", program]
         popen = subprocess.Popen
-        return mock.patch.object(mirror_tracker.subprocess, "Popen", lambda _, **settings: popen(command, **settings))
+        return mock.patch.object(trackers_module.subprocess, "Popen", lambda _, **settings: popen(command, **settings))
 
     def test_it_neither_holds_up_logging_nor_the_end(self):
         slowest = []
@@ -306,7 +304,7 @@ class HangingTest(parameterized.TestCase):
         sleeps = self.tracked("import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(100)")
         with (
             sleeps,
-            mock.patch.object(mirror_tracker, "FINISH_SECONDS", 0.5),
+            mock.patch.object(trackers_module, "FINISH_SECONDS", 0.5),
             self.assertLogs("t5suite", "WARNING") as logs,
         ):
             trackers = Trackers(["wandb"], folder(), RUN_ID, {})
@@ -317,7 +315,7 @@ class HangingTest(parameterized.TestCase):
         self.assertLess(time.monotonic() - started, 2.0)
         self.assertLess(sorted(slowest)[-5], 0.01)
         self.assertLen(logs.output, 1)
-        self.assertRegex(logs.output[0], f"did not end within .* python -m {wandb_mirror.MODULE} /")
+        self.assertRegex(logs.output[0], f"did not end within .* python -m {trackers_module.MIRROR} /")
         self.assertEqual(process.returncode, -signal.SIGKILL)
 
     def test_one_that_ends_too_early_is_named_once(self):
@@ -367,7 +365,7 @@ class WandbFaultsTest(parameterized.TestCase):
         segments = Path(trackers._trackers["wandb"].directory) / "wandb"
         while len(list(segments.glob("offline-run-*"))) < 2 and time.monotonic() < deadline:
             time.sleep(0.05)
-        for pid in (*mirror_tracker.children(process.pid), process.pid):
+        for pid in (*trackers_module.children(process.pid), process.pid):
             os.kill(pid, signal.SIGKILL)
 
     def test_a_service_that_is_killed_is_left_alone_and_its_steps_are_sent_by_hand(self):
@@ -378,7 +376,7 @@ class WandbFaultsTest(parameterized.TestCase):
                 process = trackers._trackers["wandb"]._process
                 self.assertTrue(server.wait_for(lambda server: RUN_ID in server.runs))
                 time.sleep(1.0)
-                for pid in mirror_tracker.children(process.pid):
+                for pid in trackers_module.children(process.pid):
                     os.kill(pid, signal.SIGKILL)
 
             with self.assertLogs("t5suite", "WARNING") as logs:

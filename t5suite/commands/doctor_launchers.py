@@ -23,7 +23,7 @@ from t5suite.commands.doctor_machine import (
     nearest_folder,
     reach,
 )
-from t5suite.tracking.identity import AIM_REPO
+from t5suite.tracking.trackers import AIM_REPO
 
 LAUNCHERS = {"accelerate": "accelerate", "torchrun": "torch", "deepspeed": "deepspeed"}
 # What torchrun and its like tell each process; `python script.py` then waits for ranks that nobody starts.

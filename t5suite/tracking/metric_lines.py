@@ -1,4 +1,4 @@
-"""The lines of `metrics.jsonl`, as those read them who mirror or resume a run.
+"""The lines of `metrics.jsonl` and `samples.jsonl`, as those read them who mirror, resume or plot a run.
 
     >>> follower = MetricLines("runs/a/metrics.jsonl")
     >>> follower.new_lines()
@@ -8,7 +8,8 @@
     >>> rows_by_step([{"step": 10, "train/loss": 0.4}, {"step": 10, "eval/accuracy": 90.1}])
     [(10, {'train/loss': 0.4, 'eval/accuracy': 90.1})]
 
-A step may have several lines (its loss, then its evaluation); trackers show one row a step.
+A step may have several lines (its loss, then its evaluation); trackers show one row a step. Samples, some rows' answers
+at each evaluation, are tables there: `samples/<task>`, and `final_samples/<task>` of the last evaluation.
 """
 
 import itertools
@@ -18,6 +19,8 @@ import mmap
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+from t5suite.base.redaction import printable
 
 # How much of a file is read at once where all of it is more than is wanted in memory.
 PIECE = 4 << 20
@@ -174,3 +177,79 @@ def _parsed(text: bytes) -> dict | None:
     except ValueError:
         return None
     return line if isinstance(line, dict) and isinstance(line.get("step"), int) else None
+
+
+SAMPLES = "samples.jsonl"
+COLUMNS = ("row", "input", "target", "prediction", "right")
+
+
+class SampleLines:
+    """The samples of a run, read as they come; asked for step after step, it forgets those before."""
+
+    def __init__(self, directory):
+        self._lines = MetricLines(Path(directory) / SAMPLES)
+        self._by_step: dict[int, list[dict]] = {}
+
+    def tables(self, step: int) -> dict[str, list[dict]]:
+        """The step's samples by the name that trackers give them."""
+        for line in self._lines.new_lines():
+            self._by_step.setdefault(line["step"], []).append(line)
+        self._by_step = {at: lines for at, lines in self._by_step.items() if at >= step}
+        return tables_of(self._by_step.get(step, []))
+
+    def steps(self) -> list[int]:
+        """The steps that have samples."""
+        self.tables(0)
+        return sorted(self._by_step)
+
+
+def tables_of(lines: list[dict]) -> dict[str, list[dict]]:
+    """The lines of a step as one table a task."""
+    tables: dict[str, list[dict]] = {}
+    for line in lines:
+        room = "final_samples" if line.get("final") else "samples"
+        tables.setdefault(f"{room}/{line.get('task')}", []).append({name: line.get(name) for name in COLUMNS})
+    return tables
+
+
+def cells(table: list[dict]) -> list[list]:
+    """A table's rows as lists, in the order of COLUMNS."""
+    return [[line[name] for name in COLUMNS] for line in table]
+
+
+def markdown(table: list[dict]) -> str:
+    """A table as Markdown."""
+    return markdown_table(COLUMNS, cells(table))
+
+
+def markdown_table(columns, rows) -> str:
+    """A table as Markdown; line breaks and bars within cells do not break it.
+
+    >>> print(markdown_table(["task", "f1"], [["rte", 71.0]]))
+    | task | f1 |
+    |---|---|
+    | rte | 71.0 |
+    """
+    shown = [[_cell(value) for value in row] for row in [columns, *rows]]
+    lines = [f"| {' | '.join(row)} |" for row in shown]
+    return "\n".join([lines[0], "|" + "---|" * len(shown[0]), *lines[1:]])
+
+
+def result_rows(results: dict) -> list[list]:
+    """`results.json` as rows of task, metric and points.
+
+    >>> result_rows({"tasks": {"rte": {"accuracy": 71.0}}, "averages": {"glue": 80.0}})
+    [['rte', 'accuracy', 71.0], ['average', 'glue', 80.0]]
+    """
+    rows = [[task, metric, value] for task, metrics in results["tasks"].items() for metric, value in metrics.items()]
+    return rows + [["average", name, value] for name, value in results.get("averages", {}).items()]
+
+
+def as_text(value: dict) -> str:
+    """A JSON value as Markdown."""
+    return "```json\n" + printable(json.dumps(value, indent=2, ensure_ascii=False)) + "\n```"
+
+
+def _cell(value) -> str:
+    text = "" if value is None else str(value)
+    return printable(text.replace("\\", "\\\\").replace("|", "\\|").replace("\r", " ").replace("\n", "<br>"))

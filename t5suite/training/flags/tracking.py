@@ -8,8 +8,7 @@ Nothing here changes what comes out of a run. `--report_to` and `--run_name` are
 
 from dataclasses import dataclass, field
 
-from t5suite.tracking.identity import AIM_REPO, Identity
-from t5suite.tracking.trackers import tracker_names
+from t5suite.tracking.trackers import AIM_REPO, Identity, tracker_names
 from t5suite.training.monitoring.profiling import ProfileCallback, parse_steps
 
 

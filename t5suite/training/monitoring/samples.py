@@ -12,7 +12,7 @@ the same at every evaluation, so that one sees how their answers change.
 import logging
 
 from t5suite.tasks.verdicts import is_right
-from t5suite.tracking.sample_lines import SAMPLES
+from t5suite.tracking.metric_lines import SAMPLES
 from t5suite.training.callbacks import LinesCallback
 
 logger = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
-"""Trackers that Hugging Face's reporting callbacks know, fed from the mirror process.
+"""Trackers that Hugging Face's reporting callbacks know, fed from the process beside training.
 
     >>> run = CallbackRun("mlflow", run_dir, setup, {})
-    >>> run.log({"train/loss": 0.4}, step=10)
+    >>> run.log({"train/loss": 0.4}, 10, {})
     >>> run.finish(0)
 
 The callback gets what a trainer would give it: arguments, a state, logs. It starts when the run's first line is there
@@ -78,6 +78,8 @@ class CallbackRun:
       of_theirs: what finds the run again, where the tracker can go on with one.
     """
 
+    keeps_steps = True
+
     def __init__(self, name: str, directory: Path, setup: dict, of_theirs: dict):
         from transformers import TrainerControl, TrainerState
         from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
@@ -93,20 +95,17 @@ class CallbackRun:
         self._callback._async_log = False
         self._opened = opened
         self.of_theirs = {"id": GOING_ON[name].id_of(self._callback)} if name in GOING_ON else {}
-        self.place = f"logging through {type(self._callback).__name__}"
+        self.state = {"state": "online", "place": f"logging through {type(self._callback).__name__}"}
 
     def last_step(self) -> None:
         """They cannot say."""
 
-    def log(self, row: dict, step: int) -> None:
-        """One row."""
+    def log(self, row: dict, step: int, tables: dict) -> None:
+        """One row; they have no tables for samples."""
         self._state.global_step = step
         with names_kept():
             logs = metrics_under(self._name, row)
             self._callback.on_log(self._args, self._state, self._control, logs=logs, model=self._model)
-
-    def samples(self, name: str, table: list[dict], step: int) -> None:
-        """They have no tables."""
 
     def conclude(self, results: dict, manifest: dict) -> None:
         """The results are the last row."""

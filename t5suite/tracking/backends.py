@@ -1,0 +1,356 @@
+"""W&B, Aim and Trackio as the process beside training sees them (`mirror`): a run that takes rows.
+
+    >>> run = AimRun(run_dir, {"run_id": "4f2a", "name": "rte", "config": {...}, "aim_repo": "./aim_repo", ...}, {})
+    >>> run.log({"train/loss": 0.4, "eval/f1": 90.0}, 10, {})
+    >>> run.finish(0)
+
+Each is made from a run directory, what the tracker is told of the run, and what it said of itself before (`of_theirs`),
+and has a `state` (what the process says of it), `keeps_steps` (whether a step that was logged is there for good),
+`last_step()`, `log(row, step, tables of samples)`, `conclude(results, manifest)` and `finish(exit_code)`.
+"""
+
+import logging
+import math
+import os
+import shlex
+import sys
+import threading
+from pathlib import Path
+
+from t5suite.base.errors import EXIT_PREEMPTED
+from t5suite.base.redaction import redacted
+from t5suite.runs.directory import MANIFEST, read_json
+from t5suite.tracking.metric_lines import COLUMNS, cells, markdown, markdown_table, result_rows
+
+logger = logging.getLogger(__name__)
+
+PROJECT, AIM_REPO = "t5suite", "./aim_repo"
+RESULT_COLUMNS = ("task", "metric", "points")
+PROBE_SECONDS = 6.0
+INIT_SECONDS = 30.0
+FINISH_SECONDS = 10.0
+OFFLINE_MODES = ("offline", "dryrun")
+
+
+class Unreachable(Exception):
+    """W&B does not start a run."""
+
+
+class WandbRun:
+    """Weights & Biases: one row a step, with the samples of its evaluation as tables; offline where W&B is not there.
+
+    How far W&B has come, the server is asked. Offline, `told.json` says what whole segments (`wandb/offline-run-*`)
+    hold, and a segment that a crash left unfinished is set aside and sent again: wandb 0.31 keeps up to 32 KiB of it in
+    memory, and `wandb sync` gives up at the first broken segment. The process takes 2 s of a core for 2,000 lines of 20
+    metrics, its start included, and 110 MB with wandb's own (two cores, wandb 0.31).
+
+    Raises:
+      OSError: W&B cannot be used, and the run was to be sent by hand.
+      Unreachable: W&B said that it is there, but did not start a run.
+    """
+
+    keeps_steps = False
+
+    def __init__(self, directory: Path, setup: dict, of_theirs: dict):
+        import wandb
+
+        self._wandb, self._directory, self._last = wandb, directory, 0
+        folder, run_id = directory / "wandb", setup["run_id"]
+        folder.mkdir(exist_ok=True)
+        wanted = wandb.setup().settings.mode in OFFLINE_MODES
+        reason = "asked for" if setup["offline"] or wanted else why_unreachable(wandb.setup().settings)
+        if reason and setup["by_hand"]:
+            raise OSError(f"W&B: {reason}; nothing was sent")
+        self._run = start(wandb, directory, setup, offline=reason is not None)
+        self._segment = None if reason is None else Path(self._run.settings.sync_dir).name
+        self.of_theirs = {"segments": of_theirs.get("segments", []) if reason else []}
+        if reason is None:
+            # What W&B lacks of their steps it gets from here: they are marked as wandb does once they are synced.
+            for path in folder.glob(f"offline-run-*-{run_id}/run-{run_id}.wandb"):
+                path.with_name(f"{path.name}.synced").touch()
+            self.state = {"state": "online", "place": self._run.url}
+        else:
+            set_aside_unfinished(folder, run_id, [*self.of_theirs["segments"], self._segment])
+            sync = f"wandb sync {shlex.quote(str(folder))}/offline-run-*-{run_id}"
+            self.state = {"state": "offline", "reason": reason, "wanted": wanted, "sync": sync}
+
+    def last_step(self) -> int | None:
+        """What the server has; None offline."""
+        return self._run.starting_step - 1 if self._segment is None else None
+
+    def log(self, row: dict, step: int, tables: dict[str, list[dict]]) -> None:
+        """One row."""
+        self._last = step
+        self._add(row, {name: self._table(COLUMNS, cells(table)) for name, table in tables.items()}, step)
+
+    def conclude(self, results: dict, manifest: dict) -> None:
+        """The table of results and the manifest of a finished run, with its last row."""
+        self._add({}, {"results": self._table(RESULT_COLUMNS, result_rows(results))}, self._last)
+        try:
+            self._run.save(str(self._directory / MANIFEST), base_path=str(self._directory), policy="now")
+        except Exception:
+            logger.exception("the manifest was not sent")
+
+    def finish(self, exit_code: int) -> None:
+        """Waits at most FINISH_SECONDS for what is on its way; a segment is whole then."""
+        if exit_code == EXIT_PREEMPTED:
+            self._run.mark_preempting()
+        self._run.finish(exit_code=exit_code)
+        self._wandb.teardown()
+        self.of_theirs["segments"] += [self._segment] if self._segment else []
+
+    def _add(self, row: dict, tables: dict, step: int) -> None:
+        """What W&B makes of a table (a file, an artifact) can fail where metrics would not: then without it."""
+        try:
+            self._run.log({**row, **tables}, step=step)
+        except Exception:
+            if not tables:
+                raise
+            logger.exception("step %d: its tables were not sent", step)
+            if row:
+                self._run.log(row, step=step)
+
+    def _table(self, columns, rows):
+        return self._wandb.Table(columns=list(columns), data=rows, allow_mixed_types=True)
+
+
+def start(wandb, directory: Path, setup: dict, offline: bool):
+    """`wandb.init` with settings under which it asks nothing, prints nothing, and ends in bounded time."""
+    for name in ("PROJECT", "ENTITY", "NAME", "NOTES", "RUN_GROUP", "TAGS", "JOB_TYPE"):  # which wandb reads, too
+        if os.environ.get(f"WANDB_{name}"):
+            os.environ[f"WANDB_{name}"] = redacted(os.environ[f"WANDB_{name}"])
+    settings = {
+        "init_timeout": INIT_SECONDS,
+        "finish_timeout": FINISH_SECONDS,
+        "finish_timeout_raises": True,
+        "console": "off",
+        "silent": True,
+        "save_code": False,
+        "program": _show_command(directory),
+        # System metrics are to be those of training, whose child this is.
+        "x_stats_pid": os.getppid(),
+    }
+    known = type(wandb.Settings()).model_fields
+    try:
+        return wandb.init(
+            project=setup.get("project") or os.environ.get("WANDB_PROJECT", PROJECT),
+            entity=setup.get("entity"),
+            group=setup.get("group"),
+            tags=setup.get("tags") or None,
+            name=(None if setup.get("named") else os.environ.get("WANDB_NAME")) or setup["name"],
+            id=setup["run_id"],
+            resume=None if offline else "allow",
+            dir=str(directory),
+            config=setup["config"],
+            mode="offline" if offline else "online",
+            settings=wandb.Settings(**{name: value for name, value in settings.items() if name in known}),
+        )
+    except Exception as error:
+        if offline:
+            raise
+        raise Unreachable(f"{type(error).__name__}: {error}") from error
+
+
+def _show_command(directory: Path) -> str | None:
+    """Has wandb record the run's command as the manifest shows it, without secrets, in place of our own."""
+    path = directory / MANIFEST
+    if not path.is_file():
+        return None
+    # wandb takes arguments from here and nowhere else.
+    sys.argv = read_json(path)["command"]
+    return sys.argv[0]
+
+
+def why_unreachable(settings) -> str | None:
+    """Why W&B cannot be used from here, or None if it answers and knows the key; takes at most PROBE_SECONDS."""
+    from requests.utils import get_netrc_auth
+
+    if settings.identity_token_file:
+        return None
+    key = settings.api_key or (get_netrc_auth(settings.base_url) or (None, None))[1]
+    if not key:
+        return "no API key is set (WANDB_API_KEY, or wandb login)"
+    answers = []
+    # A thread, since neither the look-up of a name nor an answer that trickles in can be bounded otherwise.
+    asking = threading.Thread(target=lambda: answers.append(_ask(settings.base_url, key)), daemon=True)
+    asking.start()
+    asking.join(PROBE_SECONDS)
+    return answers[0] if answers else f"{settings.base_url} did not answer within {PROBE_SECONDS:.0f} s"
+
+
+def _ask(base_url: str, key: str) -> str | None:
+    import requests
+
+    query = {"query": "query Viewer { viewer { id } }", "operationName": "Viewer"}
+    try:
+        answer = requests.post(f"{base_url}/graphql", json=query, auth=("api", key), timeout=PROBE_SECONDS)
+        viewer = ((answer.json() if answer.ok else {}).get("data") or {}).get("viewer")
+    except requests.Timeout:
+        return f"{base_url} did not answer within {PROBE_SECONDS:.0f} s"
+    except requests.ConnectionError as error:
+        return f"{base_url} cannot be reached: {_root_cause(error)}"
+    except (requests.RequestException, ValueError, AttributeError):
+        return f"{base_url} does not answer as W&B does"
+    if answer.status_code in (401, 403) or (answer.ok and viewer is None):
+        return f"{base_url} does not accept the API key"
+    return None if answer.ok else f"{base_url} answers with status {answer.status_code}"
+
+
+def _root_cause(error: BaseException) -> str:
+    """The innermost reason, without the addresses of objects that the outer messages show."""
+    while error.__cause__ or error.__context__:
+        error = error.__cause__ or error.__context__
+    return getattr(error, "strerror", None) or type(error).__name__
+
+
+def set_aside_unfinished(folder: Path, run_id: str, whole: list[str]) -> None:
+    """Renames the offline segments that were not closed (`unfinished-...`); their steps are sent again."""
+    for path in sorted(folder.glob(f"offline-run-*-{run_id}")):
+        if path.name not in whole:
+            path.rename(path.with_name(f"unfinished-{path.name}"))
+
+
+class AimRun:
+    """A run in Aim's repository of all runs, made or taken up again by its `hash`.
+
+    A metric's room is its context, as Aim's own interface groups by it: `train/loss` is `loss` in `{"subset":
+    "train"}`. Aim keeps a metric once a step, so that a row that is sent again replaces itself. Seen working with aim
+    3.29.
+    """
+
+    keeps_steps = True
+
+    def __init__(self, directory: Path, setup: dict, of_theirs: dict):
+        import aim
+
+        repo = Path(setup.get("aim_repo") or AIM_REPO).absolute()
+        repo.mkdir(parents=True, exist_ok=True)
+        self._repo = aim.Repo.from_path(str(repo), init=True)
+        quiet = {"system_tracking_interval": None, "capture_terminal_logs": False, "log_system_params": False}
+        experiment = setup.get("experiment") or setup.get("project") or PROJECT
+        known = of_theirs.get("hash")
+        self._aim = aim
+        self._run = aim.Run(known, repo=str(repo), experiment=experiment, force_resume=known is not None, **quiet)
+        self._run.name = setup["name"]
+        for tag in {*setup.get("tags", ()), *filter(None, [setup.get("group")])} - set(self._run.tags):
+            self._run.add_tag(tag)
+        self._run["hparams"] = plain(setup["config"])
+        self._run["run"] = {"run_id": setup["run_id"], "directory": str(directory), "group": setup.get("group")}
+        self.of_theirs = {"hash": self._run.hash}
+        self.state = {"state": "online", "place": f"run {self._run.hash}; look at it with: aim up --repo {repo}"}
+
+    def last_step(self) -> None:
+        """What has been told decides; the step after it may be there in part and is sent again."""
+
+    def log(self, row: dict, step: int, tables: dict[str, list[dict]]) -> None:
+        """One row; samples as text."""
+        for name, value in row.items():
+            room, _, metric = name.partition("/")
+            if math.isfinite(value):
+                self._run.track(float(value), name=metric, step=step, context={"subset": room})
+        for name, table in tables.items():
+            self._run.track(self._aim.Text(markdown(table)), name=name, step=step)
+
+    def conclude(self, results: dict, manifest: dict) -> None:
+        """Results and manifest among the run's parameters, and the results as a table."""
+        self._run["results"], self._run["manifest"] = plain(results), plain(manifest)
+        table = markdown_table(RESULT_COLUMNS, result_rows(results))
+        self._run.track(self._aim.Text(table), name="results", step=0)
+
+    def finish(self, exit_code: int) -> None:
+        """Closes the run, and has it in the repository's index, where `aim.Repo` finds it."""
+        self._run["exit_code"] = exit_code
+        found, self._run = self._run.hash, self._run.close()
+        try:
+            from aim.sdk.index_manager import RepoIndexManager
+
+            RepoIndexManager.get_index_manager(self._repo).index(found)
+        except Exception:
+            logger.exception("the run is not in Aim's index yet; aim up, or aim storage reindex, will put it there")
+
+
+def plain(value):
+    """What Aim stores: it has no room for lists of mixed kinds, which become text.
+
+    >>> plain({"a": [1, "x"], "b": {"c": None}})
+    {'a': "[1, 'x']", 'b': {'c': None}}
+    """
+    if isinstance(value, dict):
+        return {str(name): plain(item) for name, item in value.items()}
+    if isinstance(value, list):
+        kinds = {type(item) for item in value}
+        return value if len(kinds) == 1 and kinds <= {int, float, str, bool} else str(value)
+    return value
+
+
+class TrackioRun:
+    """A run in Trackio's local database, or in a Space of Hugging Face's, made or taken up again.
+
+    The database lies below the run directory, unless TRACKIO_DIR names a folder for all runs. Trackio knows a run by
+    its name: two run directories of one name would be one run in a folder for all, so that the run's id goes with it
+    there. Seen working with trackio 0.43.
+    """
+
+    keeps_steps = True
+
+    def __init__(self, directory: Path, setup: dict, of_theirs: dict):
+        of_all = bool(os.environ.get("TRACKIO_DIR")) or bool(setup["config"].get("trackio_space_id"))
+        if not of_all:
+            os.environ["TRACKIO_DIR"] = str(directory / "trackers" / "trackio" / "database")
+        import trackio
+
+        self._trackio, self._last = trackio, 0
+        self._project = setup.get("project") or PROJECT
+        self._name = f"{setup['name']}-{setup['run_id']}" if of_all else setup["name"]
+        self._run = trackio.init(
+            project=self._project,
+            name=self._name,
+            group=setup.get("group"),
+            config={**setup["config"], "run_id": setup["run_id"], "tags": setup.get("tags", [])},
+            space_id=setup["config"].get("trackio_space_id"),
+            resume="allow",
+            embed=False,
+            auto_log_gpu=False,
+            auto_log_cpu=False,
+        )
+        self.of_theirs = {}
+        folder = os.environ.get("TRACKIO_DIR")
+        shown = f"trackio show --project {shlex.quote(self._project)}"
+        place = f"look at it with: {f'TRACKIO_DIR={shlex.quote(folder)} ' if folder else ''}{shown}"
+        self.state = {"state": "online", "place": place}
+
+    def last_step(self) -> int | None:
+        """The last step in the database, since Trackio writes in its own time; None for a run in a Space."""
+        from trackio.sqlite_storage import SQLiteStorage
+
+        if self._trackio.context_vars.current_server.get() is not None:
+            return None
+        logs = SQLiteStorage.get_logs(self._project, self._name)
+        known = max((line["step"] for line in logs if line.get("step") is not None), default=-1)
+        self._last = max(known, 0)
+        return known
+
+    def log(self, row: dict, step: int, tables: dict[str, list[dict]]) -> None:
+        """One row; samples as tables."""
+        self._last = step
+        self._run.log(row, step=step)
+        for name, table in tables.items():
+            self._run.log({name: self._table(COLUMNS, cells(table))}, step=step)
+
+    def conclude(self, results: dict, manifest: dict) -> None:
+        """The results as a table, with the run's last step; the manifest as text."""
+        facts = [[name, str(value)] for name, value in manifest.items()]
+        tables = {
+            "results": self._table(RESULT_COLUMNS, result_rows(results)),
+            "manifest": self._table(("name", "value"), facts),
+        }
+        self._run.log(tables, step=self._last)
+
+    def finish(self, exit_code: int) -> None:
+        """Waits for what is on its way to the database."""
+        self._run.finish()
+
+    def _table(self, columns, rows: list[list]):
+        import pandas
+
+        return self._trackio.Table(dataframe=pandas.DataFrame(rows, columns=list(columns)))

@@ -1,0 +1,252 @@
+"""The process beside training that sends a run to W&B, Aim, Trackio or a tracker of Hugging Face's callbacks.
+
+    python -m t5suite.tracking.mirror runs/glue-rte-t5-small aim      # sends what Aim does not have yet, once
+
+Training never calls a tracker, so that nothing a tracker does (hang, crash, print, wait at the end) can reach it: it
+writes `metrics.jsonl`, and this process reads the file. On standard input it gets one word a line: `go` (the file is
+this run's now: what a resumed run repeats has been cut off), `end CODE` (send the rest and close). Closed input without
+`end` means that training died. On standard output it tells, one JSON object a line, how it goes.
+
+A tracker gets one row a step, and each step once: `told.json` says how far it has come, and trackers that can say it
+better are asked. One that a run goes on to after a restart is the same run over there.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+from functools import partial
+from pathlib import Path
+
+from t5suite.base.errors import EXIT_BAD_CONFIGURATION, EXIT_FINISHED, EXIT_IO, EXIT_PREEMPTED
+from t5suite.base.redaction import printable, redacted
+from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, read_json, write_json
+from t5suite.tracking.backends import AimRun, TrackioRun, Unreachable, WandbRun
+from t5suite.tracking.callbacks import CALLBACKS, CallbackRun
+from t5suite.tracking.metric_lines import PIECE, MetricLines, SampleLines, rows_by_step
+from t5suite.tracking.trackers import MIRROR, OUTPUT_FILE, SETUP_FILE
+
+TOLD_FILE, LOCK_FILE = "told.json", "mirror.lock"
+LOCK_SECONDS = 10.0
+POLL_SECONDS = 0.25
+
+
+class Told:
+    """What a tracker (or a whole offline segment of W&B) has of the run: steps up to `step`.
+
+    Attributes:
+      of_theirs: what else is needed to go on in the same place, such as the run's id over there.
+    """
+
+    def __init__(self, folder: Path):
+        self.path = folder / TOLD_FILE
+        known = read_json(self.path) if self.path.is_file() else {}
+        self.step, self.of_theirs = known.get("step", -1), known.get("of_theirs", {})
+
+    def keep(self, step: int, **of_theirs) -> None:
+        """Notes that everything up to `step` is where it belongs."""
+        self.step, self.of_theirs = step, {**self.of_theirs, **of_theirs}
+        write_json(self.path, {"step": self.step, "of_theirs": self.of_theirs})
+
+
+class Commands:
+    """What the training process says on `source`, a file descriptor; None: nobody does, all is sent at once (by hand).
+
+    Attributes:
+      going: the file holds this run's lines.
+      exit_code: what training ends with, once it does.
+      orphaned: training died.
+    """
+
+    def __init__(self, source: int | None = None):
+        self._source, self._parent, self._rest = source, os.getppid(), b""
+        self.by_hand = self.going = source is None
+        self.exit_code = 0 if source is None else None
+        self.orphaned = False
+
+    def wait(self, seconds: float) -> None:
+        """Takes in what comes within so many seconds."""
+        if self.ended:
+            return
+        ready, _, _ = select.select([self._source], [], [], seconds)
+        if os.getppid() != self._parent:
+            self.orphaned = True
+        if not ready:
+            return
+        data = os.read(self._source, 4096)
+        self.orphaned = self.orphaned or not data
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            word, _, value = line.decode().partition(" ")
+            self.going = True
+            if word == "end":
+                self.exit_code = int(value)
+
+    @property
+    def ended(self) -> bool:
+        """Whether no more lines will come."""
+        return self.orphaned or self.exit_code is not None
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether the last step's row may lack a line that the run's resumption will write."""
+        return self.orphaned or self.exit_code == EXIT_PREEMPTED
+
+
+def mirror(directory: Path, name: str, commands: Commands, say, offline: bool = False) -> None:
+    """Opens the tracker's run, sends rows as they come, and closes.
+
+    Args:
+      say: told how it goes, by keywords (`state`, ...).
+      offline: W&B is not to be asked, but a segment written for `wandb sync`.
+
+    Raises:
+      Exception: whatever the tracker raises; nothing is lost by it, since `metrics.jsonl` has every line.
+    """
+    folder = directory / "trackers" / name
+    told, setup = Told(folder), _setup_of(directory, folder)
+    setup |= {"offline": offline, "by_hand": commands.by_hand}
+    run = BACKENDS[name](directory, setup, told.of_theirs)
+    known = run.last_step()
+    told.keep(told.step if known is None else known, **run.of_theirs)
+    say(**run.state)
+    first = told.step + 1
+    # Of a run that is only sent as a whole, an offline segment of W&B, the steps are noted at its end.
+    keep = told.keep if run.keeps_steps else lambda step: None
+    lines, samples = MetricLines(directory / METRICS, first), SampleLines(directory)
+    last = send_rows(lambda row, step: run.log(row, step, samples.tables(step)), lines, commands, first, keep)
+    results = directory / RESULTS
+    if commands.exit_code == EXIT_FINISHED and not commands.orphaned and results.is_file():
+        run.conclude(read_json(results), read_json(directory / MANIFEST))
+    run.finish(1 if commands.orphaned else commands.exit_code)
+    told.keep(last, **run.of_theirs)
+    say(state="finished", last=last)
+
+
+def _setup_of(directory: Path, folder: Path) -> dict:
+    """What a tracker is told of a run: `run_id`, `name`, `config`, ...; without that file, what its manifest says."""
+    path = folder / SETUP_FILE
+    if path.is_file():
+        return read_json(path)
+    manifest = read_json(directory / MANIFEST)
+    return {"run_id": manifest["run_id"], "name": directory.name, "config": manifest["settings"]}
+
+
+def send_rows(log, lines: MetricLines, commands: Commands, first: int, keep=lambda step: None) -> int:
+    """Sends every step from `first` on, as one row each, until the end; returns the last step that was sent.
+
+    A row is sent when a later step begins, since only then nothing can be added to it.
+
+    Args:
+      log: called with each row and its step.
+      keep: called with every step that was sent.
+    """
+    pending, last = [], first - 1
+    while True:
+        commands.wait(0.0 if lines.behind else POLL_SECONDS)
+        ended = commands.ended
+        if commands.going:
+            pending += [line for line in lines.new_lines(PIECE) if line["step"] >= first]
+            ended = ended and not lines.behind
+            rows = rows_by_step(pending)
+            open_step = rows[-1][0] if rows and (not ended or commands.holds_back) else None
+            for step, row in rows:
+                if step != open_step:
+                    log(row, step)
+                    keep(step)
+                    last = step
+            pending = [line for line in pending if line["step"] == open_step]
+        if ended:
+            return last
+
+
+@contextlib.contextmanager
+def lock(folder: Path):
+    """One process a run and tracker: the one of a training process that was killed may still be closing.
+
+    Raises:
+      TimeoutError: another one still works after LOCK_SECONDS.
+    """
+    with (folder / LOCK_FILE).open("w") as file:
+        deadline = time.monotonic() + LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"another process sends {folder.parents[1]} to {folder.name}") from None
+                time.sleep(0.1)
+        yield
+
+
+def main(argv) -> int:
+    """The process: `RUN_DIRECTORY TRACKER [--live] [--offline]`; `--live` where a training process gives the words."""
+    directory, name = Path(argv[0]).absolute(), argv[1]
+    if name not in BACKENDS:
+        print(f"error: no tracker {name!r}; known are {', '.join(BACKENDS)}", file=sys.stderr)
+        return EXIT_BAD_CONFIGURATION
+    folder = directory / "trackers" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    if "--live" in argv:
+        return _serve(folder, argv, partial(mirror, directory, name, offline="--offline" in argv))
+    try:
+        with lock(folder):
+            mirror(directory, name, Commands(), lambda **told: print(*told.values(), flush=True))
+    except Exception as error:
+        print(printable(redacted(f"error: {error}")), file=sys.stderr)
+        return EXIT_IO
+    return EXIT_FINISHED
+
+
+def _serve(folder: Path, argv: list[str], mirrored) -> int:
+    """`mirrored(commands, say)` with training's words, and no signal, terminal or output of its own."""
+    # Training decides when we end; who stops it (a scheduler, Ctrl-C) often signals all of its processes.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
+    words, voice = os.dup(0), os.fdopen(os.dup(1), "w", buffering=1)
+    # Whatever libraries print goes to a file; nothing can be asked for.
+    output = os.open(folder / OUTPUT_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+
+    def say(**told):
+        with contextlib.suppress(BrokenPipeError):
+            print(json.dumps(told), file=voice)
+
+    try:
+        with lock(folder):
+            mirrored(Commands(words), say)
+    except Exception as error:
+        if isinstance(error, Unreachable):
+            print(error, file=sys.stderr, flush=True)
+            os.dup2(words, 0)
+            os.dup2(voice.fileno(), 1)
+            # A new program, for wandb keeps the run that it could not start. This process keeps its pipes.
+            os.execv(sys.executable, [sys.executable, "-m", MIRROR, *argv, "--offline"])
+        traceback.print_exc()
+        say(state="failed", reason=f"{type(error).__name__}: {error}")
+        return 1
+    return 0
+
+
+BACKENDS = {
+    "wandb": WandbRun,
+    "aim": AimRun,
+    "trackio": TrackioRun,
+    **{name: partial(CallbackRun, name) for name in CALLBACKS},
+}
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    # At once: whatever still hangs in a tracker's threads and exit hooks must not keep the process.
+    os._exit(code)

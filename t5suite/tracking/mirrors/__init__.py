@@ -1,1 +1,0 @@
-"""Trackers in processes of their own, that follow `metrics.jsonl` and cannot hold up training."""
