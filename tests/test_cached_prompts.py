@@ -12,8 +12,7 @@ from test_families import CAUSAL, PROMPTS
 from transformers import DynamicCache, MistralConfig, MistralForCausalLM
 
 from t5suite.models.adapters import adapted
-from t5suite.models.answering import answerer_for
-from t5suite.models.cached_prompts import read_prompts, rows_of
+from t5suite.models.answering import answerer_for, read_prompts, rows_of
 from t5suite.tasks.registry import load_task
 
 CANDIDATES = [[[9, 1], [30, 31, 32, 1], [7], [8, 1]][: 2 + i % 3] for i in range(len(PROMPTS))]
@@ -76,7 +75,7 @@ class CachedPromptsTest(parameterized.TestCase):
     @parameterized.parameters(4, 100, 32768)
     def test_chunks_change_no_score(self, at_once):
         reading = reading_of("gpt2")
-        with torch.no_grad(), mock.patch("t5suite.models.answerer.SCORED_TOKENS_AT_ONCE", at_once):
+        with torch.no_grad(), mock.patch("t5suite.models.seq2seq_answering.SCORED_TOKENS_AT_ONCE", at_once):
             found = reading.candidate_scores(CANDIDATES)
             self.assert_scores_close(found, read_for_each(reading))
 

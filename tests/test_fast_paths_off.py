@@ -108,10 +108,7 @@ FAST_PATHS = {
     "train_sampling_strategy": FastPath("random", "data.samplers", tolerance=None),
     "length_buckets": FastPath("0", "data.shapes", on="2"),
     "token_cache": FastPath("none", "data.token_cache", on=tempfile.mkdtemp(), tolerance=0),
-    "candidate_trees": FastPath("False", "models.candidate_trees", among="--eval_method score"),
-    "quick_decoding": FastPath("False", "models.greedy_decoding"),
     "per_device_eval_batch_size": FastPath("2", "training.eval_batches"),
-    "quick_attention": FastPath("False", "models.quick_attention"),
     "loss_chunk_tokens": FastPath("0", "training.chunked_loss", on="16"),
     "pack_rows": FastPath("False", "data.packed_rows", on="True", among="--train_sampling_strategy group_by_length"),
 }

@@ -14,6 +14,7 @@ from test_evaluation import DPR_ROWS, LENGTHS, RECORD_ROWS, bundled_rows, evalua
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, BartConfig, BartForConditionalGeneration, GenerationConfig
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.reference_code import reference_code
 from t5suite.data.collators import Seq2SeqCollator
 from t5suite.models import candidate_trees
 from t5suite.models.candidate_trees import batch_of, sums_of_paths, tree_of
@@ -56,7 +57,9 @@ def reading(model, quick=True, trees=True, labels=None):
     """Rows of differing lengths, one a single token."""
     rng = np.random.default_rng(0)
     answerer = Seq2SeqAnswerer(model, load_tokenizer(None), Seq2SeqCollator(0, 0), "cpu")
-    answerer.quick, answerer.trees = quick, trees
+    answerer.reference = frozenset(
+        name for name, taken in (("quick_decoding", quick), ("candidate_trees", trees)) if not taken
+    )
     labels = labels or [[3, 9, 1]] * len(LENGTHS_OF_ROWS)
     return answerer.read(
         [
@@ -99,7 +102,7 @@ class TreeScoresTest(parameterized.TestCase):
         expected = reading(tiny()).candidate_scores([CANDIDATES] * 5)
         with (
             mock.patch.dict("t5suite.models.t5_decoder.LOGITS_AT_ONCE", {"cpu": at_once}),
-            mock.patch("t5suite.models.tree_decoding.ATTENDED_AT_ONCE", at_once),
+            mock.patch("t5suite.models.candidate_trees.ATTENDED_AT_ONCE", at_once),
         ):
             found = reading(tiny()).candidate_scores([CANDIDATES] * 5)
         np.testing.assert_allclose(found, expected, rtol=1e-6)
@@ -250,7 +253,7 @@ class EvaluatorTest(parameterized.TestCase):
         eval_set = make_eval_set(name, task, "validation", "validation", dataset, tokenizer, LENGTHS, method)
         results = []
         for quick, tokens in ((True, 100), (True, None), (False, None)):
-            evaluator.decoding.trees = evaluator.decoding.quick = quick
+            evaluator.decoding.reference = frozenset() if quick else reference_code("all")
             evaluator.decoding.batch_tokens = tokens
             results.append(evaluator.evaluate(model, [eval_set]).results[name])
         for result in results[:2]:

@@ -14,11 +14,9 @@ from test_quick_evaluation import CANDIDATES, TYPES, greedy, reading, tiny, writ
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
-from t5suite.models import greedy_decoding, transfers
-from t5suite.models.candidate_trees import batch_of, tree_of
-from t5suite.models.greedy_decoding import begin_writing
-from t5suite.models.transfers import LateCounts
-from t5suite.models.tree_decoding import edge_log_probs
+from t5suite.models import t5_decoder
+from t5suite.models.candidate_trees import batch_of, edge_log_probs, tree_of
+from t5suite.models.t5_decoder import LateCounts, begin_writing
 from t5suite.tasks.registry import load_task
 from t5suite.training.eval_sets import make_eval_set
 
@@ -31,7 +29,7 @@ def without_numbers():
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-        stack.enter_context(mock.patch("t5suite.models.greedy_decoding.to_host", lambda tensor: lambda: tensor))
+        stack.enter_context(mock.patch("t5suite.models.t5_decoder.to_host", lambda tensor: lambda: tensor))
         yield
 
 
@@ -85,7 +83,7 @@ class LateTest(parameterized.TestCase):
             numbers = LateCounts(torch.device("cpu"), lag)
             told = [numbers.look(torch.tensor(n)) for n in range(6)]
             self.assertEqual(told, [None] * lag + list(range(6 - lag)))
-        self.assertEqual(LateCounts(CUDA).lag, transfers.LAG)
+        self.assertEqual(LateCounts(CUDA).lag, t5_decoder.LAG)
 
     @parameterized.product(kind=TYPES, lag=(1, 50))
     @torch.no_grad()
@@ -107,7 +105,7 @@ class LateTest(parameterized.TestCase):
         rows = [row for row, end in enumerate(ends) if end < 36]
         ended = max(ends[row] for row in rows)
         self.assertGreater(ended, 2)
-        with mock.patch.object(greedy_decoding, "likeliest", wraps=greedy_decoding.likeliest) as steps:
+        with mock.patch.object(t5_decoder, "likeliest", wraps=t5_decoder.likeliest) as steps:
             begin_writing(model, found.hidden_BSD[rows], found.mask_BS[rows], 0, 1, 40, lag=lag)()
         self.assertEqual(steps.call_count, ended + lag)
 

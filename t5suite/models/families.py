@@ -122,6 +122,12 @@ def family_of_model(model) -> str:
     return family_of(model.config)
 
 
+def plain(model):
+    """The model inside wrappers and adapters, whose `forward` says what it takes."""
+    model = getattr(model, "module", model)
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
 def model_class_for(config, family: str, sentence_pairs: bool = False):
     """transformers' class for a configuration of a family; with `sentence_pairs`, one with a head for them.
 

@@ -13,8 +13,7 @@ from dataclasses import replace
 
 from t5suite.base.errors import ConfigError
 from t5suite.data.encodings import DEFAULT_SEPARATOR, PromptEncoding, SegmentEncoding, TextEncoding
-from t5suite.models.cached_prompts import plain
-from t5suite.models.families import family_of_model
+from t5suite.models.families import family_of_model, plain
 from t5suite.models.heads import words_of
 from t5suite.models.own_models import OwnModel, module_methods
 from t5suite.tasks.registry import Lengths

@@ -14,7 +14,7 @@ the decoder's on it. Numbers stay the same to the bit (`tests/test_fast_masks.py
 
 import torch
 
-from t5suite.models.cached_prompts import plain
+from t5suite.models.families import plain
 from t5suite.models.head_tying import T5_TYPES
 
 MASK, SEGMENTS = "attention_mask", "encoder_segment_ids"

@@ -20,8 +20,8 @@ import torch
 from torch import nn
 from transformers.utils import ModelOutput
 
-from t5suite.models.cached_prompts import plain
 from t5suite.models.chunked_cross_entropy import PLAIN, summed_cross_entropy
+from t5suite.models.families import plain
 from t5suite.models.t5_decoder import SCALED, takes_apart
 
 

@@ -3,8 +3,6 @@
     >>> reading = Seq2SeqAnswerer(model, tokenizer, collator, device).read(features)
     >>> reading.candidate_scores([[[1465, 1], [2841, 1]]])             # sums of log-probabilities
     [[-0.11, -2.31]]
-    >>> reading.best_candidates([[[1465, 1], [2841, 1]]])              # nothing but its place: less work
-    [0]
     >>> reading.generate(GenerationConfig(max_new_tokens=8, eos_token_id=1))
     [[([1465, 1], None)]]
     >>> reading.nll                                                    # of the labels, known from either
@@ -15,6 +13,7 @@ without transformers' `generate`. The loss of targets that were among what it re
 Shapes: B examples, P pairs of example and candidate, S source and T target tokens, D width, V vocabulary, E edges.
 """
 
+from abc import ABC, abstractmethod
 from functools import cached_property, partial
 
 import torch
@@ -24,14 +23,120 @@ import torch.nn.functional as F
 from transformers.modeling_outputs import MoeModelOutputWithPast as EncoderOutput
 
 from t5suite.data.collators import IGNORED, Seq2SeqCollator, shift_right
-from t5suite.models.answerer import Answerer, answers_of, places_of_best, scores_of_pairs
-from t5suite.models.best_candidates import can_choose
-from t5suite.models.cached_prompts import plain
-from t5suite.models.candidate_trees import CandidateTree, TreeBatch, batch_of, sums_of_paths, tree_of
-from t5suite.models.greedy_decoding import begin_writing
-from t5suite.models.t5_decoder import takes_apart
-from t5suite.models.transfers import to_device, to_host
-from t5suite.models.tree_decoding import MOST_NODES, best_of_trees, edge_log_probs
+from t5suite.models.candidate_trees import (
+    MOST_NODES,
+    CandidateTree,
+    TreeBatch,
+    batch_of,
+    edge_log_probs,
+    sums_of_paths,
+    tree_of,
+)
+from t5suite.models.families import plain
+from t5suite.models.t5_decoder import begin_writing, takes_apart, to_device, to_host
+
+# (row, candidate) pairs that are scored at once, counted in the tokens that they attend to.
+SCORED_TOKENS_AT_ONCE = 32768
+
+
+class Answerer(ABC):
+    """One model, its tokenizer and its collator.
+
+    Attributes:
+      reference: fast paths that are not taken (`reference_code`): candidates as one tree, greedy answers without
+        transformers' `generate`. They change nothing but the time that it takes.
+      tells_nll: whether the nats of greedy answers will be asked for.
+    """
+
+    def __init__(self, model, tokenizer, collator, device):
+        self.model = model
+        self.tokenizer = tokenizer
+        self.collator = collator
+        self.device = device
+        self.reference: frozenset[str] = frozenset()
+        self.tells_nll = True
+
+    def is_quick(self, method: str) -> bool:
+        """Whether `score` or `generate` goes its quick way with this model."""
+        return False
+
+    @property
+    def eos(self) -> int:
+        """The token that ends an answer."""
+        eos = self.tokenizer.eos_token_id
+        return self.tokenizer.sep_token_id if eos is None else eos
+
+    def generate(self, prompts, generation_config, synced: bool = False, **options):
+        """Per prompt, its answers as `(ids, log-probability)`, the best first.
+
+        Start token, prompt and padding are cut off; end-of-sequence stays. The sum of the tokens' log-probabilities is
+        there where the configuration asks for it (`return_dict_in_generate` and `output_scores`), else None.
+        """
+        return self.read_prompts(prompts).generate(generation_config, synced, **options)
+
+    def candidate_scores(self, prompts, candidates) -> list[list[float]]:
+        """Per prompt, each candidate's sum of token log-probabilities, end-of-sequence (its last token) included."""
+        return self.read_prompts(prompts).candidate_scores(candidates)
+
+    def read_prompts(self, prompts):
+        """A reading without labels."""
+        return self.read([{"input_ids": prompt, "labels": [self.eos]} for prompt in prompts])
+
+    @abstractmethod
+    def read(self, features):
+        """A reading of examples, with the loss of their labels."""
+
+
+def begin_generating(reading, generation_config, synced: bool):
+    """What waits for the answers of a reading; where it can, a GPU goes on meanwhile."""
+    if hasattr(reading, "begin_generating"):
+        return reading.begin_generating(generation_config, synced)
+    answers = reading.generate(generation_config, synced)
+    return lambda: answers
+
+
+def begin_scoring(reading, candidates, most):
+    """What waits for each candidate's log-probability."""
+    if hasattr(reading, "begin_scoring"):
+        return reading.begin_scoring(candidates, most)
+    scores = reading.candidate_scores(candidates, most)
+    return lambda: scores
+
+
+def answers_of(answerer: Answerer, written, start: int, number: int):
+    """What `generate` wrote -> per prompt, its `(ids, log-probability)`; `start` columns are cut off."""
+    if torch.is_tensor(written):
+        flat = [(ids[start:], None) for ids in written.tolist()]
+    else:
+        beams = getattr(written, "beam_indices", None)
+        steps_PT = answerer.model.compute_transition_scores(
+            written.sequences, written.scores, beams, normalize_logits=beams is None
+        )
+        ends_PT = written.sequences[:, start:].eq(answerer.eos).long()
+        behind_PT = (ends_PT.cumsum(dim=1) - ends_PT).bool()[:, : steps_PT.shape[1]]  # padding has no probability
+        sums = steps_PT.masked_fill(behind_PT, 0.0).sum(dim=1).tolist()
+        flat = [(ids[start:], total) for ids, total in zip(written.sequences.tolist(), sums, strict=True)]
+    return [flat[i * len(flat) // number : (i + 1) * len(flat) // number] for i in range(number)]
+
+
+def scores_of_pairs(candidates, score, attended: int, most) -> list[list[float]]:
+    """Scores pairs of example and candidate in chunks, and puts them together by example.
+
+    Args:
+      score: a chunk of pairs `(example, candidate)`, as numbers -> their scores.
+      attended: the tokens that a pair attends to.
+    """
+    pairs = [(b, c) for b, of_example in enumerate(candidates) for c in range(len(of_example))]
+    at_once = max(1, SCORED_TOKENS_AT_ONCE // attended)
+    num_chunks = -(-len(pairs) // at_once)
+    flat = []
+    for turn in range(most(num_chunks)):
+        scores = score(pairs[turn * at_once : (turn + 1) * at_once] or pairs[:1])
+        if turn < num_chunks:
+            flat.extend(scores)
+    found = iter(flat)
+    return [[next(found) for _ in of_example] for of_example in candidates]
+
 
 # Trees of rows with candidates of their own (ReCoRD) that are remembered.
 KEPT_TREES = 4096
@@ -48,16 +153,12 @@ class Seq2SeqAnswerer(Answerer):
     @cached_property
     def taken_apart(self) -> bool:
         """Whether encoder and decoder are called by themselves."""
-        return (self.trees or self.quick) and takes_apart(self.model)
-
-    @property
-    def chooses(self) -> bool:
-        """Whether the best candidate is found without all scores."""
-        return self.is_quick("score") and can_choose(plain(self.model))
+        return not {"candidate_trees", "quick_decoding"} <= self.reference and takes_apart(self.model)
 
     def is_quick(self, method: str) -> bool:
         """Whether candidates are read as trees (`score`), or greedy answers written without `generate`."""
-        return {"score": self.trees, "generate": self.quick}.get(method, False) and self.taken_apart
+        path = {"score": "candidate_trees", "generate": "quick_decoding"}.get(method)
+        return path is not None and path not in self.reference and self.taken_apart
 
     def tree(self, candidates) -> CandidateTree:
         """The tree of a row's candidates, made once for all rows that have the same."""
@@ -202,9 +303,10 @@ class Seq2SeqReading:
           most: a number of this rank's -> the largest of all ranks'. Where weights are in pieces, ranks put them
             together in every forward pass, so that all must make the same number of passes.
         """
-        return self._begin_scoring(candidates, most)()
+        return self.begin_scoring(candidates, most)()
 
-    def _begin_scoring(self, candidates, most):
+    def begin_scoring(self, candidates, most=lambda number: number):
+        """As `candidate_scores`; what it returns waits for a GPU that may still be at it."""
         trees = self._trees(candidates)
         if trees is None:
             scores = self._scores_of_pairs(candidates, most)
@@ -218,23 +320,6 @@ class Seq2SeqReading:
             if place is not None:
                 self._known_nll[row] = -scores[row][place]
         return scores
-
-    def best_candidates(self, candidates, most=lambda number: number) -> list[int]:
-        """By example, the place of its likeliest candidate, the first of equals; as `candidate_scores` have it."""
-        return self.begin_choosing(candidates, most)()
-
-    def begin_choosing(self, candidates, most=lambda number: number):
-        """As `best_candidates`; what it returns waits for a GPU that may still be at it."""
-        answerer = self.answerer
-        trees = self._trees(candidates) if answerer.chooses else None
-        if trees is None:
-            scoring = self._begin_scoring(candidates, most)
-            return lambda: places_of_best(scoring())
-        told = self._target_places(candidates) if answerer.tells_nll else None
-        batch = answerer.batch_of_trees(trees)
-        best = best_of_trees(answerer.model, batch, self.hidden_BSD, self.hiding_BS, told)
-        self._known_nll |= {row: nll for row, nll in enumerate(best.nll) if nll is not None}
-        return lambda: best.places
 
     def _target_places(self, candidates) -> list[int | None]:
         """By example, which candidate its target is."""

@@ -14,9 +14,8 @@ import numpy as np
 from t5suite.base.errors import ConfigError
 from t5suite.data.encodings import SegmentEncoding, TextEncoding
 from t5suite.data.features import TokenArrays
-from t5suite.models.cached_prompts import plain
 from t5suite.models.configs import check_length, check_resumes
-from t5suite.models.families import family_of_model
+from t5suite.models.families import family_of_model, plain
 from t5suite.models.head_tying import T5_TYPES
 from t5suite.models.own_models import SETTING, OwnModel
 from t5suite.models.packed_t5 import accept_packed_batches
@@ -30,7 +29,7 @@ logger = logging.getLogger(__name__)
 # Flags that only generation heeds.
 GENERATION_FLAGS = ("generation_num_beams", "generation_max_length")
 # Flags of the quick ways to evaluate, which only encoders with a decoder have.
-QUICK_FLAGS = ("candidate_trees", "quick_decoding", "eval_batch_tokens")
+QUICK_FLAGS = ("reference_code", "eval_batch_tokens")
 
 
 def check_positions(model, data) -> None:

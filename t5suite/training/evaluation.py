@@ -28,8 +28,9 @@ from transformers import GenerationConfig
 
 from t5suite.data.collators import Seq2SeqCollator
 from t5suite.data.encodings import TextEncoding
-from t5suite.models.answerer import begin_choosing, begin_generating
 from t5suite.models.answering import Answerer, answerer_for
+from t5suite.models.quick_attention import slow_attention
+from t5suite.models.seq2seq_answering import begin_generating, begin_scoring
 from t5suite.tasks.registry import Lengths, Task
 from t5suite.tasks.templates import OUTPUT, fill
 from t5suite.training.eval_batches import batches_by_length, batches_by_tokens, tell_speed
@@ -63,7 +64,7 @@ class Decoding:
 
     Attributes:
       synced: weights lie in pieces on several ranks, which make the same number of forward passes therefore.
-      trees, quick: the quick ways of scoring and of greedy writing are taken, where the model can.
+      reference: the fast paths that plain code stands in for (`reference_code`).
       loss: the loss of the targets is told, too, where it takes a pass of its own (the choice by loss has it anyway).
       batch_tokens: tokens of a batch of the quick ways, padding and answers counted; None: a number of rows.
     """
@@ -71,8 +72,7 @@ class Decoding:
     num_beams: int = 1
     max_length: int | None = None
     synced: bool = False
-    trees: bool = True
-    quick: bool = True
+    reference: frozenset[str] = frozenset()
     loss: bool = True
     batch_tokens: int | None = None
 
@@ -102,6 +102,8 @@ class Evaluator:
         """Every split's metrics, in the order of `eval_sets`."""
         was_training = model.training
         model.eval()
+        if "quick_attention" in self.decoding.reference:
+            slow_attention(model)
         results = {}
         self._wants_loss = self.decoding.loss or selection_metric == "loss"
         with torch.no_grad(), self.accelerator.autocast():
@@ -121,7 +123,7 @@ class Evaluator:
             "loss": self._lose,
         }[eval_set.method]
         answerer = answerer_for(model, self.tokenizer, collator=self.collator, device=self.accelerator.device)
-        answerer.trees, answerer.quick = self.decoding.trees, self.decoding.quick
+        answerer.reference = self.decoding.reference
         answerer.tells_nll = self._tells_loss(eval_set)
         batches = self._batches(eval_set, answerer)
         found = self._over_ranks(eval_set, batches, lambda positions: answer(answerer, eval_set, positions))
@@ -210,10 +212,10 @@ class Evaluator:
         reading = answerer.read(eval_set.features.__getitems__(positions))
         candidates = [eval_set.candidates.of_row(eval_set.row_of_example[i]) for i in positions]
         most = self._most_over_ranks if self.decoding.synced else lambda number: number
-        choosing = begin_choosing(reading, [ids for _, ids in candidates], most)
+        scoring = begin_scoring(reading, [ids for _, ids in candidates], most)
         return lambda: [
-            {"text": texts[place], **loss, "truncated": False}
-            for (texts, _), place, loss in zip(candidates, choosing(), self._losses(reading, eval_set), strict=True)
+            {"text": texts[scores.index(max(scores))], **loss, "truncated": False}  # the first of equals
+            for (texts, _), scores, loss in zip(candidates, scoring(), self._losses(reading, eval_set), strict=True)
         ]
 
     def _classify(self, answerer: Answerer, eval_set: EvalSet, positions) -> Answers:

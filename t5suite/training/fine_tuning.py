@@ -19,6 +19,7 @@ from tqdm.auto import tqdm
 from transformers import EarlyStoppingCallback
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.reference_code import reference_code
 from t5suite.constants import MIXTURES
 from t5suite.data.collators import Seq2SeqCollator
 from t5suite.data.encodings import TextEncoding
@@ -234,8 +235,7 @@ def make_evaluator(collator, tokenizer, args, accelerator, show_progress: bool) 
         num_beams=args.generation_num_beams or 1,
         max_length=args.generation_max_length,
         synced=synced,
-        trees=args.candidate_trees,
-        quick=args.quick_decoding,
+        reference=reference_code(args.reference_code),
         loss=args.eval_loss,
         batch_tokens=batch_tokens(args.eval_batch_tokens, accelerator.device) if args.evaluates_by_tokens else None,
     )
@@ -246,6 +246,7 @@ def warn_of_idle_flags(changed: dict, plan: Plan, trains: bool, predicts: bool) 
     """Warns of every flag that was given and has no effect in this run, with the reason; returns the flags."""
     alone = len(plan.train) == 1
     unscored = trains and changed.get("eval_strategy") == "no"
+    plain, scored = changed.get("reference_code"), changed.get("eval_method") == "score"
     if unscored:
         logger.info("--eval_strategy no: nothing is evaluated, and no checkpoint is chosen; there will be no scores")
     reasons = [
@@ -258,8 +259,8 @@ def warn_of_idle_flags(changed: dict, plan: Plan, trains: bool, predicts: bool) 
         (unscored and not predicts, EVALUATION_FLAGS, "--eval_strategy no evaluates nothing"),
         (changed.get("eval_method") in ("score", "loss"), GENERATION_FLAGS, "this --eval_method writes nothing"),
         (changed.get("eval_method") == "loss", (*QUICK_FLAGS, "eval_loss"), "the loss is all that is evaluated"),
-        (changed.get("eval_method") == "score" and plan.alone, ("quick_decoding",), "nothing is written"),
-        (changed.get("eval_method") != "score", ("candidate_trees",), "nothing is scored"),
+        (plain == "quick_decoding" and scored and plan.alone, ("reference_code",), "nothing is written"),
+        (plain == "candidate_trees" and not scored, ("reference_code",), "nothing is scored"),
         (True, ("predict_with_generate", "sortish_sampler"), "evaluation always writes or scores whole answers"),
         (True, ("eval_accumulation_steps", "batch_eval_metrics", "prediction_loss_only"), "evaluation is our own"),
     ]

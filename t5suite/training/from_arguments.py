@@ -24,7 +24,6 @@ from t5suite.models.freezing import freeze
 from t5suite.models.loading import load_model, load_model_shapes, load_tokenizer
 from t5suite.models.placement import check_alone, place_model
 from t5suite.models.quantization import quantization_of
-from t5suite.models.quick_attention import slow_attention
 from t5suite.models.vocabulary import add_sentinels, add_tokens, ensure_padding
 from t5suite.runs.settings import allowed_names
 from t5suite.tasks.registry import Lengths
@@ -100,8 +99,6 @@ def tokenizer_and_model(
     )
     if model_args.model_name_or_path and not (model_args.from_scratch or model_args.config_name):
         begin_at_mean(model, words)
-    if not model_args.quick_attention:
-        slow_attention(model)
     freeze(model, model_args.freeze, model_args.freeze_regex, model_args.unfreeze_regex)
     return tokenizer, model
 

@@ -18,6 +18,7 @@ from transformers import Seq2SeqTrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.reference_code import FAST_PATHS, reference_code
 from t5suite.base.yaml_files import check_model_files, read_json_text
 from t5suite.models.placement import check_flags
 from t5suite.optim.schedules import SCHEDULES
@@ -87,10 +88,6 @@ class ModelArguments:
     attn_implementation: AttentionKernel | None = field(
         default=None,
         metadata={"help": "Attention kernels; default: sdpa where the model has it, else eager. A T5 has these two."},
-    )
-    quick_attention: bool = field(
-        default=True,
-        metadata={"help": "A T5's position bias and mask are put together once a stack, not in every layer."},
     )
     device_map: str | None = field(
         default=None,
@@ -265,17 +262,16 @@ class SuiteTrainingArguments(TrackingArguments, CompileArguments, Seq2SeqTrainin
     eval_batch_tokens: int | None = field(
         default=None,
         metadata={
-            "help": "Tokens, padding counted, evaluated at once on the quick ways below. Default: 2048 on a CPU, 32768 "
-            "on a GPU; 0: count rows."
+            "help": "Tokens, padding counted, evaluated at once where a T5 scores or writes greedily. Default: 2048 on "
+            "a CPU, 32768 on a GPU; 0: count rows."
         },
     )
-    candidate_trees: bool = field(
-        default=True,
-        metadata={"help": "A T5 scores all answers that a row may have at once; the same results, sooner."},
-    )
-    quick_decoding: bool = field(
-        default=True,
-        metadata={"help": "A T5's greedy answers come without transformers' generate; the same texts, sooner."},
+    reference_code: str | None = field(
+        default=None,
+        metadata={
+            "help": f"Plain code in the place of fast paths: all, or some of {','.join(FAST_PATHS)}. The same results, "
+            "but for rounding, and slower."
+        },
     )
     eval_loss: bool = field(
         default=True,
@@ -389,6 +385,7 @@ class SuiteTrainingArguments(TrackingArguments, CompileArguments, Seq2SeqTrainin
         self.output_dir = self.output_dir or os.environ.get("T5SUITE_RUN_DIR")  # where a sweep wants its trial
         self.output_dir_given = self.output_dir is not None
         self.output_dir = self.output_dir or "runs"
+        reference_code(self.reference_code)
         self._settle_eval_batches()
         self._reconcile_strategies()
         resolve_names(self)

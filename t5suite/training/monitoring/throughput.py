@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from t5suite.models.cached_prompts import plain
+from t5suite.models.families import plain
 
 # Dense bf16 tensor-core peaks in FLOP/s, from the vendors' data sheets, by a part of the device's name; the first match
 # counts. Runs in float32 or TF32 are held against the same peak: it is what the device could do.

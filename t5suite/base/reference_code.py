@@ -1,0 +1,35 @@
+"""Fast paths, and the plain code that `--reference_code all` or `--reference_code NAME,...` runs in their place.
+
+>>> sorted(reference_code("quick_decoding,quick_attention"))
+['quick_attention', 'quick_decoding']
+>>> reference_code("quick_decodng")
+ConfigError: --reference_code: unknown fast path 'quick_decodng'; did you mean quick_decoding?
+
+Either way computes the same on the same rows, order and batches, to rounding (`tests/test_reference_code.py`).
+docs/performance.md tells what each gains a whole job.
+"""
+
+from t5suite.base.lookup import find
+
+FLAG = "--reference_code"
+ALL = "all"
+
+
+def reference_code(text: str | None) -> frozenset[str]:
+    """The fast paths that the flag's value leaves.
+
+    Raises:
+      ConfigError: a name that is no fast path.
+    """
+    names = [name.strip() for name in (text or "").split(",") if name.strip()]
+    for name in names:
+        find(name, {ALL: None, **FAST_PATHS}, "fast path", where=FLAG)
+    return frozenset(FAST_PATHS if ALL in names else names)
+
+
+# What runs in the place of each.
+FAST_PATHS = {
+    "candidate_trees": "a T5's candidates are scored one by one, not as one tree",
+    "quick_decoding": "a T5's greedy answers are written by transformers' generate",
+    "quick_attention": "in evaluation, a T5's position bias and mask are joined in every layer, by transformers",
+}

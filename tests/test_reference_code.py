@@ -1,0 +1,65 @@
+"""Every fast path has plain code that computes the same: one case of CASES for each of FAST_PATHS."""
+
+from unittest import mock
+
+import numpy as np
+from absl.testing import absltest
+from test_evaluation import LENGTHS, bundled_rows, evaluator_and_model
+
+from t5suite.base.errors import ConfigError
+from t5suite.base.reference_code import FAST_PATHS, reference_code
+from t5suite.models.quick_attention import quicken_attention
+from t5suite.tasks.registry import load_task
+from t5suite.training.eval_sets import make_eval_set
+from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
+
+
+def evaluated(reference: frozenset, method: str) -> dict:
+    """What an evaluation tells."""
+    evaluator, model, tokenizer = evaluator_and_model()
+    quicken_attention(model)
+    rows = bundled_rows("mini", "entailment")
+    task = load_task("mini", "entailment")
+    evaluator.decoding.reference = reference
+    eval_set = make_eval_set("e", task, "validation", "validation", rows, tokenizer, LENGTHS, method)
+    found = evaluator.evaluate(model, [eval_set]).results["e"]
+    return {"predictions": found.predictions, "numbers": [*found.metrics.values(), found.loss]}
+
+
+# By fast path: what both ways compute, what the fast one alone calls, and how far numbers may be apart (relative).
+CASES = {
+    "candidate_trees": (
+        lambda left: evaluated(left, "score"), "t5suite.models.seq2seq_answering.edge_log_probs", 1e-5,
+    ),
+    "quick_decoding": (
+        lambda left: evaluated(left, "generate"), "t5suite.models.seq2seq_answering.begin_writing", 1e-5,
+    ),
+    "quick_attention": (lambda left: evaluated(left, "generate"), "t5suite.models.quick_attention.merged", 1e-5),
+}  # fmt: skip
+
+
+class ReferenceCodeTest(absltest.TestCase):
+    def test_plain_code_computes_the_same(self):
+        self.assertEqual(CASES.keys(), FAST_PATHS.keys())
+        for name, (compute, fast, tolerance) in CASES.items():
+            with self.subTest(name):
+                module, function = fast.rsplit(".", 1)
+                found = []
+                for left, is_called in ((frozenset(), True), (frozenset({name}), False)):
+                    original = getattr(__import__(module, fromlist=[function]), function)
+                    with mock.patch(fast, side_effect=original) as called:
+                        found.append(compute(left))
+                    self.assertEqual(called.called, is_called)
+                self.assertEqual(found[0]["predictions"], found[1]["predictions"])
+                np.testing.assert_allclose(*(each["numbers"] for each in found), rtol=tolerance)
+
+    def test_names_are_checked_and_all_are_all(self):
+        self.assertEqual(reference_code("all"), FAST_PATHS.keys())
+        self.assertEqual(reference_code(" quick_decoding, quick_attention"), {"quick_decoding", "quick_attention"})
+        self.assertEqual(reference_code(None), frozenset())
+        with self.assertRaisesRegex(ConfigError, "--reference_code: .*'quick_decodng'; did you mean quick_decoding"):
+            SuiteTrainingArguments(output_dir="runs/x", reference_code="quick_decodng")
+
+
+if __name__ == "__main__":
+    absltest.main()
