@@ -8,8 +8,8 @@ from absl.testing import absltest, parameterized
 from tiny_predictor import mini_rows, predictor
 from transformers import GenerationConfig
 
-from t5suite.inference.decoding_settings import Decoding
-from t5suite.inference.diverse_beams import diverse_beam_search
+from t5suite.inference.decoding import diverse_beam_search
+from t5suite.inference.settings import Decoding
 from t5suite.tasks.registry import load_task
 
 STEPS = 5

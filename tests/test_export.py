@@ -24,11 +24,20 @@ from transformers import AutoTokenizer, BertConfig, BertForSequenceClassificatio
 from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.cli import main, parse_arguments
 from t5suite.data.text.sentence_pieces import spiece_of
-from t5suite.export.exporting import Wanted, export_model
-from t5suite.export.folders import new_folder
-from t5suite.export.plain import differing_weights
-from t5suite.export.sources import load_source
-from t5suite.export.zero_shards import WEIGHTS_ONLY, nothing_but_tensors, shards_in, whole_weights, write_in_pieces
+from t5suite.export.exporting import (
+    Wanted,
+    differing_weights,
+    export_model,
+    new_folder,
+)
+from t5suite.export.sources import (
+    WEIGHTS_ONLY,
+    load_source,
+    nothing_but_tensors,
+    shards_in,
+    whole_weights,
+    write_in_pieces,
+)
 from t5suite.models.adapters import adapted, save_adapter
 from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
 from t5suite.training.checkpoints import commit_checkpoint

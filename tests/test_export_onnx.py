@@ -20,12 +20,21 @@ import fine_tune_t5
 from t5suite.base.errors import CheckpointError, ConfigError, DataError
 from t5suite.data.rows.jsonl import file_sha256
 from t5suite.export.exporting import Wanted, export_model
-from t5suite.export.onnx_files import write_graphs
-from t5suite.export.onnx_packages import require_onnx
-from t5suite.export.onnx_runtime import OnnxModel
-from t5suite.export.parity import NEW_TOKENS, TOLERANCE, check, compare
-from t5suite.export.quantization import quantize
-from t5suite.export.scores import changes, eval_sets_for, eval_sets_of_run, score
+from t5suite.export.onnx_checks import (
+    NEW_TOKENS,
+    TOLERANCE,
+    changes,
+    check,
+    compare,
+    eval_sets_for,
+    eval_sets_of_run,
+    score,
+)
+from t5suite.export.onnx_files import (
+    quantize,
+    write_graphs,
+)
+from t5suite.export.onnx_runtime import OnnxModel, require_onnx
 from t5suite.export.sources import Source, family_for_export
 from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
 from t5suite.runs.directory import write_json
@@ -294,7 +303,7 @@ class FamiliesTest(TestCase):
             files = write_graphs(source, self.folder)
         self.assertLess((self.folder / files[0]).stat().st_size, (self.folder / f"{files[0]}.data").stat().st_size)
         self.assert_rounding(compare(model, "seq2seq", OnnxModel(self.folder, num_threads=1)))
-        with mock.patch("t5suite.export.quantization.LARGEST_FILE", 0):
+        with mock.patch("t5suite.export.onnx_files.LARGEST_FILE", 0):
             said = quantize(self.folder, files)
         self.assertLess(said["bytes_after"], 0.6 * said["bytes_before"])
         found = compare(model, "seq2seq", OnnxModel(self.folder, num_threads=1))

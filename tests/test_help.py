@@ -19,7 +19,7 @@ from absl.testing import absltest, parameterized
 from t5suite import cli
 from t5suite.base.errors import ConfigError
 from t5suite.base.script_flags import flag_table, flags_of
-from t5suite.commands.script_completion import script_parser
+from t5suite.commands.completion import script_parser
 from t5suite.launch.flag_themes import REST, THEMES
 from t5suite.launch.script_help import flag_lines, flags_by_theme, help_text
 from t5suite.launch.versions import gpus, versions_text

@@ -30,8 +30,11 @@ from transformers import (
 from t5suite.base.errors import ConfigError
 from t5suite.data.objectives import sentinel_ids
 from t5suite.export.sources import load_source
-from t5suite.inference.from_flags import fits_of
-from t5suite.inference.loading import ModelSource, load_parts
+from t5suite.inference.loading import (
+    ModelSource,
+    fits_of,
+    load_parts,
+)
 from t5suite.models import configs, families, initialization, presets, vocabulary
 from t5suite.models.configs import check_length, load_config
 from t5suite.models.families import FAMILIES, family_of, model_class_for

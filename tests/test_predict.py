@@ -13,13 +13,17 @@ from tiny_predictor import LENGTHS, mini_rows, model_folder, predictor, rows_fil
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.inference.decoding import RowSampler, uniform_numbers
-from t5suite.inference.decoding_settings import Decoding
-from t5suite.inference.interactive import converse
 from t5suite.inference.loading import ModelSource, load_predictor, model_fingerprint
 from t5suite.inference.outputs import PROGRESS_SUFFIX, ResumableOutput
 from t5suite.inference.predictor import Predictor
 from t5suite.inference.rows import Row, RowSource, input_text
-from t5suite.inference.running import Job, predict_rows, read_windows
+from t5suite.inference.running import (
+    Job,
+    converse,
+    predict_rows,
+    read_windows,
+)
+from t5suite.inference.settings import Decoding
 from t5suite.tasks.registry import decode_ids, load_task
 
 SENTIMENT = load_task("mini", "sentiment")

@@ -22,10 +22,10 @@ from t5suite import cli
 from t5suite.base.errors import ConfigError, DataError, Preempted
 from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.fine_tuner import FineTuner
-from t5suite.inference.from_flags import fits_of, said_of
+from t5suite.inference.loading import fits_of, said_of
 from t5suite.inference.rows import Row
 from t5suite.inference.running import Job
-from t5suite.inference.texts import TextSettings
+from t5suite.inference.settings import TextSettings
 from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.registry import Lengths, bind_fits, load_task
 from t5suite.training.processes.signals import stop_requests
@@ -139,7 +139,7 @@ class CommandTest(parameterized.TestCase):
     def test_a_request_to_stop_ends_at_a_window_and_the_same_command_goes_on(self):
         path, whole, rows = output_path(), output_path(), rows_file(count=10)
         cli.main(command("--window 4", output=whole, rows=rows))
-        stop = mock.patch("t5suite.inference.from_flags.agree_to_stop", return_value=True)
+        stop = mock.patch("t5suite.inference.loading.agree_to_stop", return_value=True)
         with stop, self.assertRaisesRegex(Preempted, "stopped after 4 rows; the same command goes on"):
             cli.main(command("--window 4", output=path, rows=rows))
         self.assertIsNone(stop_requests().installed)

@@ -9,7 +9,7 @@ from absl.testing import absltest, parameterized
 import fine_tune_t5
 from t5suite.base.errors import ConfigError
 from t5suite.constants import DATASET_VALS
-from t5suite.inference.texts import text_settings
+from t5suite.inference.settings import text_settings
 from t5suite.tasks.registry import Lengths, load_task
 from t5suite.tasks.task_card import TASK_CARD, make_task_card, read_task_card, write_task_card
 from t5suite.training.checkpoints.manifests import damage
@@ -83,7 +83,7 @@ class TextSettingsTest(parameterized.TestCase):
     )
     def test_a_flag_that_differs_warns_and_holds(self, flags, message):
         card = read_task_card(card_folder("sentiment", answer_separator=":"))
-        with self.assertLogs("t5suite.inference.texts", "WARNING") as logs:
+        with self.assertLogs("t5suite.inference.settings", "WARNING") as logs:
             text = text_settings(card, **flags)
         self.assertIn(message, logs.output[0])
         found = {"max_source_length": text.lengths.source, "model_family": text.family}
@@ -91,7 +91,7 @@ class TextSettingsTest(parameterized.TestCase):
         self.assertEqual({name: found[name] for name in flags}, flags)
 
     def test_a_flag_that_agrees_says_nothing(self):
-        with self.assertNoLogs("t5suite.inference.texts", "WARNING"):
+        with self.assertNoLogs("t5suite.inference.settings", "WARNING"):
             flags = {"max_source_length": 64, "model_family": "auto", "benchmark": "mini", "dataset_name": "sentiment"}
             text_settings(read_task_card(card_folder("sentiment")), **flags)
 

@@ -115,7 +115,7 @@ def check_files(arguments) -> None:
     check_free(Path(arguments.output_dir))
     check_place("--output_dir", arguments.output_dir)
     if arguments.format == "onnx":
-        from t5suite.export.onnx_packages import require_onnx
+        from t5suite.export.onnx_runtime import require_onnx
 
         require_onnx()
     if arguments.benchmark:

@@ -90,7 +90,7 @@ def predict(arguments) -> None:
 
     join_srun()
     with contextlib.nullcontext() if arguments.interactive else catching_signals():
-        from t5suite.inference.from_flags import predict_by_flags
+        from t5suite.inference.loading import predict_by_flags
 
         predict_by_flags(arguments)
 
@@ -115,7 +115,7 @@ def _check_flags(arguments) -> None:
 
 def _checked_task(arguments):
     """The task that rows are formatted by; it, the labels and how answers are written fit one another."""
-    from t5suite.inference.texts import check_candidates, decoding_by_flags, named_task, parted_labels, settle
+    from t5suite.inference.settings import check_candidates, decoding_by_flags, named_task, parted_labels, settle
     from t5suite.tasks.task_card import read_task_card
 
     card = read_task_card(arguments.model_name_or_path)

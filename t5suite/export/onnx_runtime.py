@@ -11,6 +11,7 @@ the other settings of a generation configuration (repetition penalties, forced t
 padded on the left. Shapes: B rows, S source tokens, T target tokens, P past tokens, V vocabulary.
 """
 
+import importlib
 import json
 from functools import cached_property
 from pathlib import Path
@@ -206,3 +207,19 @@ def _past(outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         for name, tensor in outputs.items()
         if name.startswith("present.")
     }
+
+
+PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+
+
+def require_onnx() -> None:
+    """Tells at once which packages are missing.
+
+    Raises:
+      ConfigError: with the line that installs them.
+    """
+    for package in PACKAGES:
+        try:
+            importlib.import_module(package)
+        except ImportError as error:
+            raise ConfigError(f"--format onnx: {error}; {INSTALL}") from None

@@ -20,8 +20,7 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from t5suite.inference.decoding_settings import Decoding
-from t5suite.inference.diverse_beams import diverse_beam_search
+from t5suite.inference.settings import Decoding
 from t5suite.training.evaluation import PLAIN_WRITING
 
 
@@ -106,3 +105,165 @@ def uniform_numbers(seed: int, draws, steps: int) -> np.ndarray:
         for row, answer in draws
     ]
     return np.stack(numbers) if numbers else np.zeros((0, steps))
+
+
+# Below every real score: beams that must not be chosen yet.
+NEVER = -1e9
+
+
+def diverse_beam_search(num_beam_groups: int, diversity_penalty: float, synced: bool = False):
+    """A decoding loop for `generate(custom_generate=...)`.
+
+    Args:
+      synced: weights lie in pieces on several ranks, so that all make the same number of forward passes.
+    """
+
+    def decode(model, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs):
+        search = GroupSearch(input_ids, num_beam_groups, diversity_penalty, generation_config)
+        while model._has_unfinished_sequences(search.done, synced, device=input_ids.device):
+            first = search.steps == 0
+            cached = model_kwargs.get("use_cache") and not first
+            inputs = model.prepare_inputs_for_generation(
+                search.ids, next_sequence_length=1 if cached else None, is_first_iteration=first, **model_kwargs
+            )
+            outputs = model(**inputs, return_dict=True)
+            model_kwargs = model._update_model_kwargs_for_generation(
+                outputs, model_kwargs, is_encoder_decoder=model.config.is_encoder_decoder
+            )
+            if search.done:  # kept company to other ranks
+                continue
+            log_probs = torch.log_softmax(outputs.logits[:, -1].float(), dim=-1)
+            beams = search.advance(logits_processor(search.ids, log_probs))
+            cache = model_kwargs.get("past_key_values")
+            if cache is not None:
+                cache.reorder_cache(beams)
+        return search.answers()
+
+    return decode
+
+
+class GroupSearch:
+    """The beams of a batch, and the answers that have ended.
+
+    Args:
+      input_ids: (B * N, tokens so far), each row N times.
+
+    Attributes:
+      ids: (B * N, tokens) of the running beams; a row's groups lie one behind the other.
+      done: no beam can add anything to the answers any more.
+    """
+
+    def __init__(self, input_ids, num_groups: int, penalty: float, config):
+        self.ids, self.penalty, self.config = input_ids, penalty, config
+        self.groups, self.beams = num_groups, config.num_beams // num_groups
+        self.rows = len(input_ids) // config.num_beams
+        self.start = input_ids.shape[1]
+        self.steps, self.done = 0, False
+        self.length_penalty = 1.0 if config.length_penalty is None else config.length_penalty
+        eos = config._eos_token_tensor
+        self.eos = set() if eos is None else set(eos.tolist())
+        # All beams of a group are equal at first: only one may be continued.
+        self.scores_BGK = input_ids.new_full((self.rows, num_groups, self.beams), NEVER, dtype=torch.float)
+        self.scores_BGK[:, :, 0] = 0.0
+        # By row and group: the best `beams` ended answers, as (score, ids), best first; and whether it is settled.
+        self.ended = [[[] for _ in range(num_groups)] for _ in range(self.rows)]
+        self.settled = [[False] * num_groups for _ in range(self.rows)]
+
+    def advance(self, log_probs):
+        """One token more for every beam.
+
+        Args:
+          log_probs: (B * N, V).
+
+        Returns:
+          which beam each beam goes on from, for the cache.
+        """
+        self.steps += 1
+        vocabulary = log_probs.shape[-1]
+        log_probs_BGKV = log_probs.view(self.rows, self.groups, self.beams, vocabulary)
+        chosen_BV = log_probs.new_zeros(self.rows, vocabulary)
+        origins, tokens = [], []
+        for group in range(self.groups):
+            scores_BKV = log_probs_BGKV[:, group] - self.penalty * chosen_BV[:, None]
+            origin_BK, token_BK, chosen = self._advance_group(group, scores_BKV)
+            for row, token in chosen:
+                chosen_BV[row, token] += 1
+            origins.append(origin_BK)
+            tokens.append(token_BK)
+        origin = torch.stack(origins, dim=1).flatten()
+        self.ids = torch.cat([self.ids[origin], torch.stack(tokens, dim=1).reshape(-1, 1)], dim=1)
+        settled = all(all(groups) for groups in self.settled)
+        self.done = settled or self.ids.shape[1] >= self.config.max_length
+        return origin
+
+    def _advance_group(self, group: int, scores_BKV):
+        """`(origin, token)` of a group's beams, each (B, K), and `(row, token)` of what it has chosen."""
+        total_BX = (scores_BKV + self.scores_BGK[:, group, :, None]).flatten(1)
+        # Every beam may end in each of the end tokens, and K others must go on.
+        best = total_BX.topk(min(self.beams * (1 + max(1, len(self.eos))), total_BX.shape[1]), dim=1)
+        vocabulary = scores_BKV.shape[-1]
+        totals, places = best.values.tolist(), best.indices.tolist()
+        origin_BK = torch.empty(self.rows, self.beams, dtype=torch.long)
+        token_BK = torch.empty(self.rows, self.beams, dtype=torch.long)
+        chosen = []
+        for row in range(self.rows):
+            first = (row * self.groups + group) * self.beams
+            if self.settled[row][group]:
+                origin_BK[row] = torch.arange(first, first + self.beams)
+                token_BK[row] = self.config._pad_token_tensor if self.config._pad_token_tensor is not None else 0
+                continue
+            kept, tokens = self._choose(row, group, totals[row], [divmod(place, vocabulary) for place in places[row]])
+            if not self.settled[row][group]:  # else its beams end here, and only what ended counts
+                tokens = [*tokens, *(token for _, _, token in kept)]
+            chosen.extend((row, token) for token in tokens)
+            for beam, (total, origin, token) in enumerate(kept):
+                origin_BK[row, beam], token_BK[row, beam] = first + origin, token
+                self.scores_BGK[row, group, beam] = total
+        device = scores_BKV.device
+        return origin_BK.to(device), token_BK.to(device), chosen
+
+    def _choose(self, row: int, group: int, totals, places) -> tuple[list[tuple[float, int, int]], list[int]]:
+        """`(the K continuations (score, beam, token) that go on, end tokens of those that joined the answers)`."""
+        kept, tokens, ended = [], [], self.ended[row][group]
+        length = self.steps**self.length_penalty
+        first = (row * self.groups + group) * self.beams
+        for rank, (total, (origin, token)) in enumerate(zip(totals, places, strict=True)):
+            if token not in self.eos:
+                kept.append((total, origin, token))
+            elif rank < self.beams:
+                ended.append((total / length, [*self.ids[first + origin].tolist(), token]))
+                tokens.append(token)
+            if len(kept) == self.beams:
+                break
+        ended.sort(key=lambda answer: -answer[0])
+        del ended[self.beams :]
+        if len(ended) == self.beams:
+            # What a running beam can still come to, as transformers estimates it.
+            early = self.config.early_stopping is True
+            self.settled[row][group] = early or ended[-1][0] >= totals[0] / length
+        return kept, tokens
+
+    def answers(self):
+        """(B * num_return_sequences, tokens): each row's best answers, padded at their ends."""
+        found = []
+        for row in range(self.rows):
+            of_row = [answer for group in range(self.groups) for answer in self._answers_of(row, group)]
+            of_row.sort(key=lambda answer: -answer[0])
+            found.extend(ids for _, ids in of_row[: self.config.num_return_sequences])
+        pad = self.config._pad_token_tensor
+        longest = max(map(len, found))
+        filled = self.ids.new_full((len(found), longest), 0 if pad is None else int(pad))
+        for place, ids in enumerate(found):
+            filled[place, : len(ids)] = torch.tensor(ids)
+        return filled
+
+    def _answers_of(self, row: int, group: int) -> list[tuple[float, list[int]]]:
+        """A group's answers: those that ended, and its running beams where it was cut off."""
+        ended = list(self.ended[row][group])
+        if not self.settled[row][group]:
+            first = (row * self.groups + group) * self.beams
+            length = max(self.ids.shape[1] - self.start, 1) ** self.length_penalty
+            for beam, total in enumerate(self.scores_BGK[row, group].tolist()):
+                ended.append((total / length, self.ids[first + beam].tolist()))
+        ended.sort(key=lambda answer: -answer[0])
+        return ended[: self.beams]

@@ -18,7 +18,7 @@ import torch
 
 from t5suite.data.encodings import PromptEncoding, SegmentEncoding, number_text
 from t5suite.inference.decoding import generation_options
-from t5suite.inference.decoding_settings import Decoding
+from t5suite.inference.settings import Decoding
 from t5suite.models.answering import answerer_for
 from t5suite.models.configs import check_length
 from t5suite.training.eval_batches import batches_by_length

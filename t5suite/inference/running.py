@@ -11,16 +11,22 @@
 The main process reads and writes; all ranks answer. A model is loaded when the first row without an answer is met.
 """
 
+import contextlib
+import json
 import math
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from t5suite.base.errors import DataError
+from t5suite.base.redaction import printable, redacted
 from t5suite.data.encodings import segments
-from t5suite.inference.decoding_settings import Decoding
 from t5suite.inference.rows import Row, RowSource, has_columns, input_text
-from t5suite.inference.texts import check_candidates
+from t5suite.inference.settings import (
+    Decoding,
+    check_candidates,
+)
 from t5suite.tasks.registry import Task
 from t5suite.tasks.templates import OUTPUT, fill
 from t5suite.training.evaluation import number_range
@@ -221,3 +227,61 @@ def read_windows(source: RowSource, output, job: Job, window: int) -> Iterator[W
     if requests and not output.is_complete(rows):
         yield Window(requests, rows, source.digest.hexdigest())
     yield Window([], rows, source.digest.hexdigest())
+
+
+PROMPT = "input"
+
+
+def converse(job: Job, predictor, read=None, write=print, as_json: bool = False) -> int:
+    """Asks and answers until there is nothing more to read; returns how many rows were answered.
+
+    Args:
+      read: prompt -> a line; raises EOFError at the end. Default: Python's `input`.
+      as_json: answers are lines as files have them.
+    """
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  arrow keys and history for `input`
+    read = read or input
+    columns = [PROMPT] if job.raw or job.task is None else job.task.text_columns
+    answered = 0
+    while True:
+        try:
+            value = _ask(columns, read)
+        except EOFError:
+            return answered
+        if value is None:
+            continue
+        row = Row(answered, "what was typed", value[PROMPT] if columns == [PROMPT] else value)
+        try:
+            line = job.lines([job.request(row)], predictor)[0]
+        except DataError as error:
+            print(printable(redacted(f"error: {error}")), file=sys.stderr)
+            continue
+        for text in [json.dumps(line, ensure_ascii=False)] if as_json else shown(line):
+            write(printable(text))
+        answered += 1
+
+
+def _ask(columns: list[str], read) -> dict | None:
+    """The row that was typed; None after an empty first line."""
+    value = {}
+    for column in columns:
+        value[column] = read(f"{column}: ")
+        if not value[column] and len(value) == 1:
+            return None
+    return value
+
+
+def shown(line: dict) -> list[str]:
+    """An answer as lines of text.
+
+    >>> shown({"row": 0, "prediction": "yes", "probabilities": {"no": 0.1, "yes": 0.9}})
+    ['yes', '  90.0 %  yes', '  10.0 %  no']
+    """
+    if "probabilities" in line:
+        ordered = sorted(line["probabilities"].items(), key=lambda item: -item[1])
+        return [line["prediction"], *(f"  {100 * share:4.1f} %  {text}" for text, share in ordered)]
+    if "predictions" in line:
+        return [f"{answer['score']:9.4f}  {answer['text']}" for answer in line["predictions"]]
+    score = f"  ({line['score']:.4f})" if "score" in line else ""
+    return [line["prediction"] + score]

@@ -11,11 +11,14 @@ from typing import Any, NamedTuple
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
-from t5suite.inference.decoding_settings import Decoding
 from t5suite.inference.predictor import Answer, Predictor
 from t5suite.inference.rows import Row
 from t5suite.inference.running import WINDOW, Job
-from t5suite.inference.texts import given_labels, text_settings
+from t5suite.inference.settings import (
+    Decoding,
+    given_labels,
+    text_settings,
+)
 from t5suite.models.family_encodings import encoding_for
 from t5suite.tasks.formatters import FITTED_FORMATTERS
 from t5suite.tasks.registry import bind_fits
