@@ -20,7 +20,7 @@ from guarded_trainer import at_steps, given_in, incidents, limit_rows, losses, m
 
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.weight_check import weights_digest
-from t5suite.training.updates.votes import UpdateVote
+from t5suite.training.updates.guard import vote
 
 SECONDS = 60
 
@@ -31,9 +31,9 @@ def report(trainer) -> dict:
         "losses": losses(trainer),
         "digest": weights_digest(trainer.model),
         "digests": [weights_digest_of(trainer.recorder.at[step][0]) for step in sorted(trainer.recorder.at)],
-        "pieces": trainer.micro_batches.pieces,
+        "pieces": trainer.updates.micro_batches.pieces,
         "incidents": incidents(trainer),
-        "skipped": trainer.skipped_updates,
+        "skipped": trainer.updates.skipped_updates,
         "given_in_3": given_in(trainer, 3),
     }
 
@@ -49,7 +49,7 @@ def train(batch_size=2, accumulation=2, prepare=lambda trainer: None, **settings
     """A run of two ranks, after `prepare(trainer)`."""
     trainer = make(batch_size, accumulation, **settings)
     trainer.args.output_dir = os.environ["GUARD_OUTPUT"]
-    trainer.incidents.path = Path(os.environ["GUARD_OUTPUT"]) / "incidents.jsonl"
+    trainer.updates.incidents.path = Path(os.environ["GUARD_OUTPUT"]) / "incidents.jsonl"
     prepare(trainer)
     trainer.train()
     return report(trainer)
@@ -74,21 +74,21 @@ def nan_on_one_rank():
 
 def stop_on_one_rank():
     ranks = Ranks.of(make().accelerator)
-    totals = UpdateVote(ranks).take(torch.tensor(2.0 + ranks.rank), torch.tensor(0.5), stop=ranks.rank == 1)
+    totals = vote(ranks, torch.tensor(2.0 + ranks.rank), torch.tensor(0.5), stop=ranks.rank == 1)
     return {"loss": totals.loss, "grad_norm": totals.grad_norm, "stop": totals.stop, "grew": totals.grew}
 
 
 def flipped_bit_on_one_rank():
     def flip(trainer):
-        settle = trainer.settle_update
+        settle = trainer.updates.settle
 
-        def settle_and_flip(model):
-            settle(model)
+        def settle_and_flip(model, *args, **kwargs):
+            settle(model, *args, **kwargs)
             if trainer.state.global_step == 2:
                 bits = model.get_input_embeddings().weight.data.view(torch.int32)
                 bits[3, 5] ^= 1
 
-        trainer.settle_update = settle_and_flip
+        trainer.updates.settle = settle_and_flip
 
     return train(prepare=on_rank(1, flip))
 
@@ -138,15 +138,15 @@ def real_memory():
         return batch
 
     trainer.data_collator = collate_long
-    begin = trainer.begin_update
+    begin = trainer.updates.on_step_begin
 
-    def begin_update():
+    def on_step_begin(*args, **kwargs):
         if trainer.state.global_step == 1:
             used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
             resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, resource.RLIM_INFINITY))
-        begin()
+        begin(*args, **kwargs)
 
-    trainer.begin_update = begin_update
+    trainer.updates.on_step_begin = on_step_begin
     trainer.train()
     return report(trainer)
 

@@ -71,7 +71,7 @@ def parts():
 
 
 def make(batch_size=8, accumulation=1, guard=None, **settings):
-    """A trainer of six updates over 21 rows, with a recorder; `guard`: its attributes."""
+    """A trainer of six updates over 21 rows, with a recorder; `guard`: attributes of its guard."""
     tokenizer, features, model = parts()
     given = {"num_train_epochs": 2, "learning_rate": 1e-2, "optim": "adamw_torch", "weight_decay": 0.1, **settings}
     args = SuiteTrainingArguments(
@@ -98,7 +98,7 @@ def make(batch_size=8, accumulation=1, guard=None, **settings):
     trainer.recorder = Recorder()
     trainer.add_callback(trainer.recorder)
     for name, value in (guard or {}).items():
-        setattr(trainer, name, value)
+        setattr(trainer.updates, name, value)
     return trainer
 
 
@@ -184,7 +184,7 @@ def given_in(trainer, step) -> list[str]:
 
 def incidents(trainer) -> list[dict]:
     """The run's incidents."""
-    path = trainer.incidents.path
+    path = trainer.updates.incidents.path
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 

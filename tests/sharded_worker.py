@@ -185,7 +185,7 @@ def broken_updates(mode: str, folder: str) -> dict:
             trainer.train()
             weights = weights_of(trainer, f"{folder}/broken_{name}")
             found["finite"] = all(bool(value.isfinite().all()) for value in weights.values())
-            found["skipped"] = trainer.skipped_updates
+            found["skipped"] = trainer.updates.skipped_updates
             found["rates"] = course(trainer)["learning_rate"]
             found["weights"] = {key: value.double().abs().sum().item() for key, value in weights.items()}
         except NumericsError as error:

@@ -28,8 +28,7 @@ from t5suite.models import chunked_cross_entropy
 from t5suite.models.chunked_cross_entropy import LossSettings, summed_cross_entropy
 from t5suite.models.head_loss import accept_loss_labels, takes_loss_labels
 from t5suite.models.head_tying import random_model
-from t5suite.training.chunked_loss import hindrance
-from t5suite.training.losses import IGNORED, TokenLoss, WatchedLoss, token_logits
+from t5suite.training.losses import IGNORED, TokenLoss, WatchedLoss, chunk_settings, logits_needed, token_logits
 
 SIZES = dict(
     vocab_size=101, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2, dropout_rate=0.0, decoder_start_token_id=0
@@ -315,8 +314,7 @@ class TrainerTest(parameterized.TestCase):
     def run_of(self, tokens, **settings):
         with mock.patch.dict(os.environ, {"T5SUITE_TEST": "1"}):
             trainer = law_worker.make_trainer(4, 2, **settings)
-        trainer.args.loss_chunk_tokens, trainer.chunked = tokens, None
-        trainer.chunk_loss()
+        trainer.chunked = chunk_settings(trainer.model, trainer.compute_loss_func, tokens)
         shapes = []
         with watching_logits(shapes):
             trainer.train()
@@ -342,13 +340,13 @@ class TrainerTest(parameterized.TestCase):
     def test_it_is_on_unless_somebody_needs_the_logits(self):
         trainer = guarded_trainer.make()
         self.assertIsNotNone(trainer.chunked)
-        for attribute in ("is_fsdp_enabled", "is_deepspeed_enabled"):
-            with mock.patch.object(trainer, attribute, True):
-                self.assertIn("hold parts", hindrance(trainer))
-        with mock.patch.object(trainer.args, "fp16", True):
-            self.assertIn("float16", hindrance(trainer))
-        trainer.compute_loss_func = WatchedLoss(TokenLoss())
-        self.assertIn("not the cross-entropy", hindrance(trainer))
+        needed = lambda loss=trainer.compute_loss_func, **settings: logits_needed(
+            trainer.model, loss, **{"sharded": False, "fp16": False, **settings}
+        )
+        self.assertIsNone(needed())
+        self.assertIn("hold parts", needed(sharded=True))
+        self.assertIn("float16", needed(fp16=True))
+        self.assertIn("not the cross-entropy", needed(WatchedLoss(TokenLoss())))
 
     def test_batch_metrics_are_given_logits_of_every_token(self):
         """Their cross-entropy is the loss that is logged."""
@@ -366,9 +364,8 @@ class TrainerTest(parameterized.TestCase):
 
     def test_a_flag_without_effect_is_told(self):
         trainer = guarded_trainer.make()
-        trainer.args.loss_chunk_tokens, trainer.chunked = 64, None
-        with mock.patch.object(trainer.args, "fp16", True), self.assertLogs("t5suite", "WARNING") as logs:
-            self.assertFalse(trainer.chunk_loss())
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            self.assertIsNone(chunk_settings(trainer.model, trainer.compute_loss_func, 64, fp16=True))
         self.assertIn("--loss_chunk_tokens 64 has no effect: gradients in float16", logs.output[0])
 
 

@@ -37,7 +37,7 @@ from t5suite.tasks.registry import load_task
 from t5suite.tracking.metric_lines import is_of_the_machine
 from t5suite.training.checkpoints import damage
 from t5suite.training.losses import ModuleLoss
-from t5suite.training.plug_ins import Measuring, PlugIns, TransformedCollator, row_generators, weighted
+from t5suite.training.plug_ins import MeasuredLoss, PlugIns, TransformedCollator, row_generators, weighted
 from t5suite.training.processes.signals import StopRequests
 from t5suite.training.trainer import SuiteTrainer
 
@@ -356,29 +356,6 @@ class CommandsTest(parameterized.TestCase):
 # Parts
 
 
-class PlainTrainer:
-    """What `Measuring` asks of a trainer."""
-
-    def __init__(self, strategy, logging_steps):
-        self.state = SimpleNamespace(global_step=0, logging_steps=logging_steps)
-        self.args = SimpleNamespace(logging_strategy=strategy, logging_first_step=False)
-        self.ranks = SimpleNamespace(sum=lambda numbers: numbers)
-        self.compute_loss_func = lambda outputs, labels, num_items_in_batch: 0.0
-
-    def begin_update(self):
-        pass
-
-    def compute_loss(self, model, inputs, return_outputs, num_items_in_batch):
-        return self.compute_loss_func({}, inputs.pop("labels"), num_items_in_batch=num_items_in_batch)
-
-    def log(self, logs, start_time):
-        pass
-
-
-class MeasuredTrainer(Measuring, PlainTrainer):
-    pass
-
-
 class PartsTest(parameterized.TestCase):
     def test_a_row_s_random_numbers_do_not_depend_on_its_batch(self):
         collator = Seq2SeqCollator(0, 0)
@@ -407,23 +384,18 @@ class PartsTest(parameterized.TestCase):
             with self.assertRaises(ConfigError):
                 weighted(wrong, labels)
 
-    @parameterized.parameters(("steps", [[], [5.0]]), ("epoch", [[2.5], [5.0]]))
-    def test_what_is_logged_is_of_the_logged_update_alone(self, strategy, expected):
-        """Two updates of two micro-batches each; with logs by steps only the second is one that is measured."""
-        trainer = MeasuredTrainer(strategy, logging_steps=2)
-        trainer.measure(lambda outputs, batch: {"size": batch["size"]})
-        found = []
-        for step, sizes in enumerate([(2.0, 3.0), (4.0, 6.0)]):
-            trainer.state.global_step = step
-            trainer.begin_update()
+    def test_what_is_logged_is_of_the_logged_update_alone(self):
+        """Updates of two micro-batches each; what the last one came to is logged once."""
+        loss = MeasuredLoss(lambda *args, **kwargs: 0.0, lambda outputs, batch: {"size": batch["size"]})
+        for step, logged, sizes in ((1, False, (2.0, 3.0)), (2, True, (7.0, 9.0)), (3, True, (4.0, 6.0))):
             for size in sizes:
-                trainer.compute_loss(None, {"size": size, "labels": torch.ones(1, 1)})
-            counts = trainer.compute_loss_func.counts or {}
-            found.append([pair[0].item() / pair[1].item() for pair in counts.values()])
-        self.assertEqual(found, expected)
-        logs = {"loss": 1.0}
-        trainer.log(logs)
-        self.assertEqual(logs, {"loss": 1.0, "size": 5.0})
+                loss.watch(step, logged)
+                loss.batch = {"size": size}
+                loss({}, torch.ones(1, 1))
+            self.assertEqual(loss.counts is not None, logged)
+        ranks = SimpleNamespace(sum=lambda numbers: numbers)
+        self.assertEqual(loss.means(ranks), {"size": 5.0})
+        self.assertEqual(loss.means(ranks), {})
 
     def test_callables_are_named_as_flags_are(self):
         described = PlugIns(batch_transform=plug_in_modules.hide_words).described

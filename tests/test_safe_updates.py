@@ -15,20 +15,14 @@ from transformers.cache_utils import DynamicCache
 from t5suite.base.errors import ConfigError, NumericsError
 from t5suite.optim.optimizers import OPTIMIZERS
 from t5suite.training.processes.ranks import Ranks
-from t5suite.training.updates.judging import shown
-from t5suite.training.updates.safe_updates import SafeUpdates, UpdateCallback, check_policy
-from t5suite.training.updates.spikes import Spike, SpikeDetector
-from t5suite.training.updates.votes import UpdateVote
+from t5suite.training.updates.guard import UpdateGuard, check_policy, shown, vote
+from t5suite.training.updates.incidents import Spike, SpikeDetector
 
 NAN = float("nan")
 
 
 def times(factor):
     return lambda loss: loss * factor
-
-
-def update_callback(trainer):
-    return next(part for part in trainer.callback_handler.callbacks if isinstance(part, UpdateCallback))
 
 
 class ScriptedSpikes(SpikeDetector):
@@ -69,7 +63,7 @@ class NonFiniteTest(parameterized.TestCase):
         self.assertEqual(line["examples"], given_in(trainer, 2))
         self.assertIsNone(line["loss"])
         self.assertIn("loss was", line["note"])
-        self.assertEqual(trainer.skipped_updates, 1)
+        self.assertEqual(trainer.updates.skipped_updates, 1)
         self.assertTrue(all(p.isfinite().all() for p in trainer.model.parameters()))
 
     @parameterized.parameters(NAN, math.inf)
@@ -109,7 +103,7 @@ class NonFiniteTest(parameterized.TestCase):
         trainer = make(guard={"max_skipped_updates": 2})
         at_steps(trainer, {1, 3, 5}, times(NAN))
         trainer.train()
-        self.assertEqual((trainer.skipped_updates, trainer.state.global_step), (3, 6))
+        self.assertEqual((trainer.updates.skipped_updates, trainer.state.global_step), (3, 6))
 
     def test_an_update_without_a_target_token_says_so(self):
         trainer = make(guard={"max_skipped_updates": 1})
@@ -148,34 +142,34 @@ class NonFiniteTest(parameterized.TestCase):
         self.assertEqual([math.isnan(loss) for loss in logged], [False, True, False])
 
     def test_a_run_without_incidents_is_the_same_to_the_bit(self):
-        with mock.patch.object(SafeUpdates, "settle_update"), mock.patch.object(SafeUpdates, "log"):
+        with mock.patch.object(UpdateGuard, "settle"), mock.patch.object(UpdateGuard, "correct"):
             plain = make()
             plain.train()
         guarded = make()
         guarded.train()
         self.assertTrue(equal(plain.recorder.at[6], guarded.recorder.at[6]))
-        self.assertFalse(guarded.incidents.path.exists())
+        self.assertFalse(guarded.updates.incidents.path.exists())
 
     def test_under_fp16_overflowing_gradients_are_the_scaler_s_business_while_its_scale_can_fall(self):
         for scale, broken in ((65536.0, False), (1.0, True)):
             trainer = make(num_train_epochs=1)
             trainer.accelerator.scaler = SimpleNamespace(get_scale=lambda scale=scale: scale)
-            self.assertEqual(trainer.is_broken(SimpleNamespace(loss=2.0, grad_norm=math.inf)), broken)
-            self.assertTrue(trainer.is_broken(SimpleNamespace(loss=NAN, grad_norm=1.0)))
+            self.assertEqual(trainer.updates.is_broken(SimpleNamespace(loss=2.0, grad_norm=math.inf)), broken)
+            self.assertTrue(trainer.updates.is_broken(SimpleNamespace(loss=NAN, grad_norm=1.0)))
 
     def test_a_resumed_run_goes_on_counting(self):
         first = make(guard={"max_skipped_updates": 3})
         at_steps(first, {1, 5, 6}, times(NAN))
         first.train()
         second = make()
-        update_callback(second).recall(json.loads(json.dumps(update_callback(first).remember())))
-        self.assertEqual((second.in_a_row, second.skipped_updates), (2, 3))
-        self.assertEqual(second.spikes.state(), first.spikes.state())
-        self.assertEqual(second.counted["run"], [6, 3])
+        second.updates.recall(json.loads(json.dumps(first.updates.remember())))
+        self.assertEqual((second.updates.in_a_row, second.updates.skipped_updates), (2, 3))
+        self.assertEqual(second.updates.spikes.state(), first.updates.spikes.state())
+        self.assertEqual(second.updates.counted["run"], [6, 3])
 
     def test_incidents_behind_the_step_that_a_run_goes_on_from_are_dropped(self):
         trainer = make(num_train_epochs=1)
-        trainer.incidents.add(5, "spike", "none")
+        trainer.updates.incidents.add(5, "spike", "none")
         trainer.train()
         self.assertEqual(incidents(trainer), [])
 
@@ -187,7 +181,7 @@ class SpikePolicyTest(parameterized.TestCase):
     def test_ten_times_the_loss_is_noticed_in_training(self):
         trainer = make(num_train_epochs=8, optim="sgd", learning_rate=1e-4)
         at_steps(trainer, {20}, times(10.0))
-        with self.assertLogs("t5suite.training.updates.judging", logging.WARNING) as logged:
+        with self.assertLogs("t5suite.training.updates.guard", logging.WARNING) as logged:
             trainer.train()
         (line,) = incidents(trainer)
         self.assertEqual((line["step"], line["kind"], line["action"]), (20, "spike", "none"))
@@ -197,7 +191,7 @@ class SpikePolicyTest(parameterized.TestCase):
 
     def test_of_many_spikes_one_is_told_and_the_others_are_counted(self):
         trainer = self.trainer("log", {2, 3, 5, 6})
-        with self.assertLogs("t5suite.training.updates.judging", logging.WARNING) as logged:
+        with self.assertLogs("t5suite.training.updates.guard", logging.WARNING) as logged:
             trainer.train()
         self.assertEqual([line["step"] for line in incidents(trainer)], [2, 3, 5, 6])
         first, rest = (record.getMessage() for record in logged.records)
@@ -208,9 +202,9 @@ class SpikePolicyTest(parameterized.TestCase):
     def test_spikes_that_were_counted_are_told_at_each_evaluation_and_checkpoint(self, event):
         trainer = self.trainer("log", set())
         for step in (1, 2):
-            trainer.noted_spikes.add(step, Spike("loss", 9.0, 4.0, 1.0, 8.0))
-        with self.assertLogs("t5suite.training.updates.judging", logging.WARNING) as logged:
-            getattr(update_callback(trainer), event)(trainer.args, trainer.state, trainer.control)
+            trainer.updates.noted_spikes.add(step, Spike("loss", 9.0, 4.0, 1.0, 8.0))
+        with self.assertLogs("t5suite.training.updates.guard", logging.WARNING) as logged:
+            getattr(trainer.updates, event)(trainer.args, trainer.state, trainer.control)
         self.assertIn("1 more spike since step 1, the largest in step 2", logged.output[0])
 
     def test_log_and_off_change_nothing(self):
@@ -248,11 +242,11 @@ class SpikePolicyTest(parameterized.TestCase):
             self.assertEqual(states[step][2], straight.recorder.at[step][2])
         (line,) = incidents(trainer)
         self.assertEqual((line["step"], line["action"]), (5, "rolled back to checkpoint-3"))
-        self.assertEqual(trainer.skipped_updates, 0)
+        self.assertEqual(trainer.updates.skipped_updates, 0)
 
     def test_rollback_without_a_checkpoint_skips(self):
         trainer = self.trainer("rollback", {3})
-        with self.assertLogs("t5suite.training.updates.judging", logging.WARNING) as logged:
+        with self.assertLogs("t5suite.training.updates.guard", logging.WARNING) as logged:
             trainer.train()
         self.assertIn("no checkpoint to roll back to", logged.output[0])
         self.assertTrue(equal(trainer.recorder.at[3][:2], trainer.recorder.at[2][:2]))
@@ -294,7 +288,7 @@ class OutOfMemoryTest(parameterized.TestCase):
         trainer = make(rows, accumulation, optim=optim)
         limit_rows(trainer, rows // 2, from_step=3, where=where)
         trainer.train()
-        self.assertEqual(trainer.micro_batches.pieces, 2)
+        self.assertEqual(trainer.updates.micro_batches.pieces, 2)
         self.assertEqual(trainer.state.global_step, 6)
         for found, wanted in zip(losses(trainer), losses(expected), strict=True):
             for a, b in zip(found, wanted, strict=True):
@@ -329,22 +323,22 @@ class OutOfMemoryTest(parameterized.TestCase):
         limit_rows(failing, 4, from_step=3)
         failing.train()
         told = make(8, 1)
-        begin = told.begin_update
+        begin = told.updates.on_step_begin
 
-        def begin_update():
-            told.micro_batches.pieces = 2 if told.state.global_step >= 2 else 1
-            begin()
+        def on_step_begin(*args, **kwargs):
+            told.updates.micro_batches.pieces = 2 if told.state.global_step >= 2 else 1
+            begin(*args, **kwargs)
 
-        told.begin_update = begin_update
+        told.updates.on_step_begin = on_step_begin
         told.train()
         self.assertTrue(equal(failing.recorder.at[6], told.recorder.at[6]))
 
     @parameterized.parameters((8, 4), (4, 2), (2, 1), (1, 1), (16, 8))
     def test_a_resumed_run_cuts_to_as_many_rows(self, rows, pieces):
         first, second = make(8, 1), make(rows, 1)
-        first.micro_batches.pieces = 4
-        update_callback(second).recall(update_callback(first).remember())
-        self.assertEqual(second.micro_batches.pieces, pieces)
+        first.updates.micro_batches.pieces = 4
+        second.updates.recall(first.updates.remember())
+        self.assertEqual(second.updates.micro_batches.pieces, pieces)
 
     def test_one_row_that_does_not_fit_ends_the_run(self):
         trainer = make(8, 1)
@@ -355,12 +349,12 @@ class OutOfMemoryTest(parameterized.TestCase):
 
 class VoteTest(parameterized.TestCase):
     def test_one_rank_alone_sends_nothing(self):
-        totals = UpdateVote(Ranks()).take(torch.tensor(2.5), torch.tensor(0.5), stop=True)
+        totals = vote(Ranks(), torch.tensor(2.5), torch.tensor(0.5), stop=True)
         self.assertEqual((totals.loss, totals.grad_norm, totals.stop, totals.grew), (2.5, 0.5, True, False))
 
     @parameterized.parameters(None, 0.5)
     def test_plain_numbers_do_too(self, norm):
-        self.assertEqual(UpdateVote(Ranks()).take(2.5, norm).grad_norm, norm)
+        self.assertEqual(vote(Ranks(), 2.5, norm).grad_norm, norm)
 
     def test_several_ranks_send_once(self):
         class Two(Ranks):
@@ -371,7 +365,7 @@ class VoteTest(parameterized.TestCase):
                 return [a + b for a, b in zip(values, [1.5, 0.25, 1.0, 0.0], strict=True)]
 
         ranks = Two(0, 2)
-        totals = UpdateVote(ranks).take(torch.tensor(2.0), torch.tensor(0.5))
+        totals = vote(ranks, torch.tensor(2.0), torch.tensor(0.5))
         self.assertLen(ranks.sent, 1)
         self.assertEqual((totals.loss, totals.grad_norm, totals.stop, totals.grew), (2.5, 0.5, True, False))
 

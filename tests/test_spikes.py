@@ -6,7 +6,7 @@ import random
 
 from absl.testing import absltest, parameterized
 
-from t5suite.training.updates.spikes import Spike, SpikeCount, SpikeDetector
+from t5suite.training.updates.incidents import Spike, SpikeCount, SpikeDetector
 
 
 def feed(detector, losses, grad_norm=1.0):

@@ -10,13 +10,18 @@ ranks instead: `T5.forward` takes `**kwargs`, so its Trainer believes the model 
 the same sum over rows. Shapes: B examples, T target tokens, V vocabulary.
 """
 
+import logging
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
 from t5suite.data.collators import IGNORED
+from t5suite.models.chunked_cross_entropy import LossSettings
+from t5suite.models.head_loss import accept_loss_labels, takes_loss_labels
 from t5suite.models.module_answering import module_loss
+
+logger = logging.getLogger(__name__)
 
 
 def token_loss(logits_BTV, labels_BT, num_items, label_smoothing: float = 0.0, z_loss: float = 0.0) -> torch.Tensor:
@@ -46,7 +51,7 @@ class TokenLoss:
     def __call__(self, outputs, labels, num_items_in_batch=None) -> torch.Tensor:
         if num_items_in_batch is None:
             num_items_in_batch = labels.ne(IGNORED).sum().clamp(min=1)
-        if "loss_sum" in outputs:  # a model that was given its labels (`chunked_loss`) has done it already
+        if "loss_sum" in outputs:  # a model that was given its labels (`ask_for_loss`) has done it already
             return outputs.loss_sum / num_items_in_batch
         return token_loss(token_logits(outputs), labels, num_items_in_batch, self.label_smoothing, self.z_loss)
 
@@ -124,6 +129,10 @@ class WatchedLoss:
         self.pair_labels = None
         self.counts = None
 
+    def watch(self, step: int, logged: bool) -> None:
+        """Before each micro-batch of an update."""
+        self.watching = logged
+
     def __call__(self, outputs, labels, num_items_in_batch=None) -> torch.Tensor:
         kept = labels.ne(IGNORED)
         if self.watching:
@@ -150,3 +159,42 @@ class WatchedLoss:
         right, total = self.reduce(self.counts).tolist()
         self.counts = None
         return 100 * right / max(total, 1)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# `--loss_chunk_tokens`: the model is given the labels and makes the loss, without the logits of a whole batch
+
+
+def logits_needed(model, loss, *, sharded: bool, fp16: bool) -> str | None:
+    """Why the logits of whole batches are needed; None where they are not."""
+    if type(loss) is not TokenLoss:
+        return "the loss is not the cross-entropy of tokens"
+    if sharded:
+        return "the ranks of FSDP and DeepSpeed hold parts of the weights"
+    if fp16:
+        return "gradients in float16 are too small without the loss's scale"
+    if not takes_loss_labels(model):
+        return "the model is no plain T5 with a plain output layer"
+    return None
+
+
+def chunk_settings(model, loss, tokens: int | None, *, sharded: bool = False, fp16: bool = False):
+    """`LossSettings` with which the model makes the loss from now on; None where it makes logits, as before.
+
+    Args:
+      tokens: `--loss_chunk_tokens`: target tokens whose logits are held at once; 0 for the whole batch's.
+    """
+    reason = "" if tokens == 0 else logits_needed(model, loss, sharded=sharded, fp16=fp16)
+    if reason is None:
+        accept_loss_labels(model)
+        return LossSettings(loss.label_smoothing, loss.z_loss, tokens)
+    if tokens:
+        logger.warning("--loss_chunk_tokens %d has no effect: %s", tokens, reason)
+    return None
+
+
+def ask_for_loss(inputs: dict, settings: LossSettings, loss, compiled: bool) -> dict:
+    """A batch with which the model makes the loss: the loss function finds the sum of the losses in place of logits."""
+    # Compiled, a step that counts and one that does not would be two graphs; fused, counting costs nothing.
+    counts = isinstance(loss, WatchedLoss) and (loss.watching or compiled)
+    return {**inputs, "loss_labels": inputs["labels"], "loss_settings": settings._replace(counts_guesses=counts)}

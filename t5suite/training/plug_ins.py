@@ -47,7 +47,6 @@ from transformers import TrainerCallback
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
 from t5suite.data.collators import IGNORED
-from t5suite.data.module_batches import as_module_sees
 
 # What is given
 
@@ -248,6 +247,19 @@ class MeasuredLoss:
         self.watching = False
         self.batch = None
         self.counts = None
+        self._step = None
+
+    def watch(self, step: int, logged: bool) -> None:
+        """Before each micro-batch of an update."""
+        if step != self._step:
+            self._step, self.counts = step, None
+        self.watching = logged
+
+    def means(self, ranks) -> dict[str, float]:
+        """The means over the last update, over all ranks, once."""
+        found, self.counts = self.counts or {}, None
+        sums = {name: ranks.sum(found[name].tolist()) for name in sorted(found)}
+        return {name: total / weight if weight else math.nan for name, (total, weight) in sums.items()}
 
     def __call__(self, outputs, labels, num_items_in_batch=None) -> torch.Tensor:
         loss = self.loss(outputs, labels, num_items_in_batch=num_items_in_batch)
@@ -292,40 +304,6 @@ def weighted(values, labels) -> dict[str, torch.Tensor]:
         total = torch.where(weights > 0, value * weights, 0.0).sum()
         found[name] = torch.stack([total, weights.sum().double()])
     return found
-
-
-class Measuring:
-    """A mixin that stands before a `transformers.Trainer`: logs what `batch_metrics` finds."""
-
-    def measure(self, batch_metrics: Callable) -> None:
-        """From now on the updates that are logged are measured."""
-        self.compute_loss_func = MeasuredLoss(self.compute_loss_func, batch_metrics)
-
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        """Keeps the batch, out of which the trainer takes the labels."""
-        if isinstance(self.compute_loss_func, MeasuredLoss):
-            self.compute_loss_func.batch = as_module_sees(inputs)
-        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-
-    def begin_update(self) -> None:
-        """Before the first micro-batch of an update."""
-        loss = self.compute_loss_func
-        if isinstance(loss, MeasuredLoss):
-            step, interval = self.state.global_step + 1, max(int(self.state.logging_steps or 1), 1)
-            by_steps = self.args.logging_strategy == "steps"
-            loss.watching = not by_steps or step % interval == 0 or (step == 1 and self.args.logging_first_step)
-            loss.counts = None
-        super().begin_update()
-
-    def log(self, logs: dict, start_time: float | None = None) -> None:
-        """Adds the means over the last update."""
-        loss = self.compute_loss_func
-        if "loss" in logs and isinstance(loss, MeasuredLoss) and loss.counts:
-            for name in sorted(loss.counts):
-                total, weight = self.ranks.sum(loss.counts[name].tolist())
-                logs[name] = total / weight if weight else math.nan
-            loss.counts = None
-        super().log(logs, start_time)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

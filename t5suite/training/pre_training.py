@@ -12,7 +12,6 @@ import logging
 from pathlib import Path
 
 import numpy as np
-import torch
 from tqdm.auto import tqdm
 
 from t5suite.base.errors import ConfigError
@@ -227,13 +226,6 @@ class PreTrainer(SuiteTrainer):
         name = next((name for name in PAIR_LABELS if name in inputs), None)
         self.compute_loss_func.pair_labels = inputs.pop(name) if name else None
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-
-    def training_step(self, model, inputs, num_items_in_batch=None) -> torch.Tensor:
-        """Counts the batch; guesses are counted in the steps that will be logged."""
-        step = self.state.global_step + 1
-        interval = max(int(self.state.logging_steps or 1), 1)
-        self.compute_loss_func.watching = step % interval == 0 or (step == 1 and self.args.logging_first_step)
-        return super().training_step(model, inputs, num_items_in_batch)
 
     def log(self, logs: dict, start_time: float | None = None) -> None:
         """Adds what the steps since the last log were like."""

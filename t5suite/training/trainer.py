@@ -9,6 +9,7 @@ fill ranks; the seed and the step decide the rows), `evaluate` (law 2, and one n
 """
 
 import contextlib
+import functools
 import logging
 import math
 
@@ -19,13 +20,14 @@ from transformers import Seq2SeqTrainer
 
 from t5suite.base.errors import ConfigError
 from t5suite.data.loading import EpochDataLoader
+from t5suite.data.module_batches import as_module_sees
 from t5suite.data.samplers import GlobalBatchSampler, shifted_order
 from t5suite.models.fast_masks import note_padding, ready_masks, takes_ready_masks
 from t5suite.training.callbacks import limit_callbacks
-from t5suite.training.chunked_loss import ChunkedLoss
+from t5suite.training.checkpoints import load_state, newest_verified
 from t5suite.training.compile_cache import keep_compiled
 from t5suite.training.eval_results import selection_value
-from t5suite.training.losses import TokenLoss
+from t5suite.training.losses import TokenLoss, ask_for_loss, chunk_settings
 from t5suite.training.monitoring.monitors import StepMonitor
 from t5suite.training.monitoring.progress import show_progress, shows_bars
 from t5suite.training.monitoring.throughput import peak_flops
@@ -36,14 +38,14 @@ from t5suite.training.optimization import (
     check_parallelism,
     sets_its_own_rates,
 )
-from t5suite.training.plug_ins import Measuring
+from t5suite.training.plug_ins import MeasuredLoss
 from t5suite.training.processes.weight_check import holds_parts
 from t5suite.training.resuming.checkpointing import Checkpointing
 from t5suite.training.resuming.exact_resume import ExactResume
-from t5suite.training.resuming.resets import Position, examples_before
+from t5suite.training.resuming.resets import Position, examples_before, load_moments
 from t5suite.training.sharding.process_state import making_accelerator, shared_embeddings_together
 from t5suite.training.sharding.settings import FSDP, is_set
-from t5suite.training.updates.safe_updates import SafeUpdates
+from t5suite.training.updates.guard import UpdateGuard
 
 logger = logging.getLogger(__name__)
 
@@ -53,30 +55,7 @@ MOST_LOGS = 1000
 GRAPH_MODES = ("reduce-overhead", "max-autotune")
 
 
-class ReadyMasks:
-    """For a trainer: a T5 gets masks that the host has made ready, after all others have seen the batch.
-
-    Attributes:
-      static_shapes: all batches have one shape and either all are padded or none is.
-    """
-
-    static_shapes = False
-
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        """Compiled, a model without a mask is one graph more, which only few shapes are worth."""
-        drops = self.static_shapes or not self.args.torch_compile
-        return super().compute_loss(model, ready_masks(inputs, drops), return_outputs, num_items_in_batch)
-
-
-class SuiteTrainer(
-    Measuring,
-    ExactResume,
-    SafeUpdates,
-    Checkpointing,
-    ChunkedLoss,
-    ReadyMasks,
-    Seq2SeqTrainer,
-):
+class SuiteTrainer(ExactResume, Checkpointing, Seq2SeqTrainer):
     """A `Seq2SeqTrainer` that weighs every target token equally, scores every row once, and survives.
 
     Args:
@@ -87,7 +66,14 @@ class SuiteTrainer(
       name_example: index -> what an incident calls that training example.
       loss: `(outputs, labels, num_items_in_batch)` -> the loss; cross-entropy of tokens, or classes, without it.
       monitor: a `StepMonitor` for the rates of each log; one that counts tokens without it.
+
+    Attributes:
+      updates: checks every update before it is made.
+      chunked: what the model makes the loss with, None where it makes logits.
+      static_shapes: all batches have one shape and either all are padded or none is.
     """
+
+    static_shapes = False
 
     def __init__(
         self,
@@ -118,7 +104,14 @@ class SuiteTrainer(
         heed_use_cache(self.model, args.use_cache)
         if args.torch_compile:
             keep_compiled(getattr(args, "compile_cache", None))
-        self.chunk_loss()
+        sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
+        self.chunked = chunk_settings(
+            self.model, self.compute_loss_func, args.loss_chunk_tokens, sharded=sharded, fp16=args.fp16
+        )
+        # Non-finite losses are handled by the guard; the trainer's own filter would look at every micro-batch.
+        args.logging_nan_inf_filter = False
+        self.updates = UpdateGuard(args, self.accelerator, self.ranks, self.is_world_process_zero())
+        self.add_callback(self.updates)
         # Our labels stand below the token that predicts them, in every family: each of them counts. Left alone,
         # transformers 5.23 would not count the first one of a causal model's row.
         self._loss_shifts_labels = False
@@ -229,19 +222,84 @@ class SuiteTrainer(
         return super().get_batch_samples(epoch_iterator, num_batches, device)
 
     def training_step(self, model, inputs, num_items_in_batch=None) -> torch.Tensor:
-        """Counts the micro-batch, too."""
+        """Counts the micro-batch, and computes it in pieces where memory asks for it."""
+        step, loss, compute = self.state.global_step + 1, self.compute_loss_func, super().training_step
+        if hasattr(loss, "watch"):
+            loss.watch(step, self.is_logged(step))
         self.monitor.count(self.model, inputs)
-        return super().training_step(model, inputs, num_items_in_batch)
+        return self.updates.run(
+            model,
+            inputs,
+            lambda piece: compute(model, piece, num_items_in_batch),
+            num_items_in_batch,
+            step=step,
+            loss_sum=self._tr_loss,
+            loss_function=loss,
+        )
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        """The loss of a piece: a T5 is given ready masks, and the labels where it makes the loss itself."""
+        loss = self.compute_loss_func
+        if isinstance(loss, MeasuredLoss):
+            loss.batch = as_module_sees(inputs)  # out of which the trainer takes the labels
+        elif self.chunked is not None and not return_outputs:
+            inputs = ask_for_loss(inputs, self.chunked, loss, self.args.torch_compile)
+        # Compiled, a model without a mask is one graph more, which only few shapes are worth.
+        inputs = ready_masks(inputs, self.static_shapes or not self.args.torch_compile)
+        compute = functools.partial(super().compute_loss, model, inputs, return_outputs, num_items_in_batch)
+        return compute() if return_outputs else self.updates.forward(model, compute)
+
+    def is_logged(self, step: int) -> bool:
+        """Whether an update is one that is logged."""
+        args, interval = self.args, max(int(self.state.logging_steps or 1), 1)
+        return args.logging_strategy != "steps" or step % interval == 0 or (step == 1 and args.logging_first_step)
+
+    def _get_grad_norm(self, model, grad_norm=None):
+        """The norm before clipping, with which the update is checked before it is made."""
+        grad_norm = super()._get_grad_norm(model, grad_norm=grad_norm)
+        self.updates.settle(
+            model,
+            self.optimizer,
+            grad_norm,
+            step=self.state.global_step + 1,
+            loss_sum=self._tr_loss,
+            stop=self.stop_requested(),
+            examples_of=self.examples_of,
+            roll_back=self.roll_back,
+        )
+        return grad_norm
 
     def stop_requested(self) -> bool:
         """Whether this process was asked to stop; ranks vote on it in every update."""
         return self.stop.requested
+
+    def roll_back(self) -> str | None:
+        """Weights and moments of the newest verified checkpoint, on every rank; rates and schedule stay as they are.
+
+        Returns:
+          its name; None if there is no checkpoint, or none with an optimizer in it.
+        """
+        checkpoint = self.ranks.together(newest_verified, self.args.output_dir)
+        if checkpoint is None or not (checkpoint / "optimizer.json").is_file():
+            return None
+        self._load_from_checkpoint(str(checkpoint), self.model)
+        load_moments(self.optimizer, load_state(checkpoint, "optimizer"), checkpoint)
+        return checkpoint.name
+
+    def measure(self, batch_metrics) -> None:
+        """From now on the updates that are logged are measured by `--batch_metrics`."""
+        self.compute_loss_func = MeasuredLoss(self.compute_loss_func, batch_metrics)
 
     def log(self, logs: dict, start_time: float | None = None) -> None:
         """Whenever the loss is logged, the ranks' weights are compared, too, and rates are added."""
         if "loss" in logs:
             self.check_agreement()
             logs |= self.monitor.rates(self.state)
+            if isinstance(self.compute_loss_func, MeasuredLoss):
+                logs |= self.compute_loss_func.means(self.ranks)
+        if "train_loss" in logs:
+            logs["train_loss"] = self.mean_loss()
+        self.updates.correct(logs)
         super().log(logs, start_time)
         # `metrics.jsonl` has them all: kept here, they would make every checkpoint of a long run larger than the last.
         del self.state.log_history[:-MOST_LOGS]

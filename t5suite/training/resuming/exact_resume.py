@@ -48,11 +48,9 @@ class ExactResume:
         with self.stop.phase("training"), self.stop.excusing_lost_ranks():
             return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
 
-    def log(self, logs: dict, start_time: float | None = None) -> None:
-        """`train_loss` is the mean over all steps of the run, those before a restart included."""
-        if "train_loss" in logs:
-            logs["train_loss"] = self._total_loss_scalar / max(self.state.global_step - self.loss_from_step, 1)
-        super().log(logs, start_time)
+    def mean_loss(self) -> float:
+        """`train_loss`: the mean over all steps of the run, those before a restart included."""
+        return self._total_loss_scalar / max(self.state.global_step - self.loss_from_step, 1)
 
     # -----------------------------------------------------------------------------------------------------------------
     # Into a checkpoint and out of it
@@ -114,8 +112,8 @@ class ExactResume:
 
     def _maybe_log_save_evaluate(self, tr_loss, grad_norm, *args, learning_rate=None, **kwargs) -> None:
         """What follows a step, unless the run is to stop: then the log that is due, one checkpoint, and the end."""
-        # Within an epoch the update's own vote has said it (`SafeUpdates`); its end comes without one.
-        if self.stop_agreed or (self.after_epoch_end and agree_to_stop(self.ranks, self.stop)):
+        # Within an epoch the update's own vote has said it (`updates.guard`); its end comes without one.
+        if self.updates.stop_agreed or (self.after_epoch_end and agree_to_stop(self.ranks, self.stop)):
             self.stop.request()
             due = self.control.should_evaluate, self.control.should_save
             self.control.should_evaluate = self.control.should_save = False

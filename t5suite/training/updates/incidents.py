@@ -1,4 +1,4 @@
-"""What went wrong in a run and what was done about it: one line each in `incidents.jsonl`.
+"""What goes wrong in a run: one line each in `incidents.jsonl`; and which losses and gradient norms are spikes.
 
     >>> incidents = Incidents(run_dir)
     >>> incidents.add(41, "non_finite", "update skipped", examples=["rte.train:7", "rte.train:93"], loss=float("nan"))
@@ -7,17 +7,33 @@
      "examples": ["rte.train:7", "rte.train:93"], "time": "2025-06-03T09:12:44+00:00"}
 
 `step` is the number that the update has, counted from 1: the step that the log after it names.
+
+    >>> detector = SpikeDetector()
+    >>> [detector.observe(loss, grad_norm=1.0) for loss in [2.0, 2.1] * 16]
+    [None, None, ...]
+    >>> detector.observe(20.0, grad_norm=1.0)
+    Spike(name='loss', value=20.0, limit=2.37..., mean=2.05, deviations=347.6...)
+
+An update is a spike if its loss or its gradient norm lies more than 6 standard deviations above the mean of the last
+128 updates: OLMo-core's SkipStepOptimizer (arXiv:2501.00656 section 3.4). As there, a spike enters the history like any
+other update, so that a level which stays becomes the ordinary one. Two things differ: 16 updates of history suffice,
+where OLMo-core waits for half of its window; and a standard deviation counts as at least 2% of the mean, so that a
+flat loss does not make a spike of every ripple.
 """
 
 import datetime
 import json
 import math
+from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from t5suite.base.files import named_errors, whole_file
 
 INCIDENTS_FILE = "incidents.jsonl"
+# --loss_spikes
+POLICIES = ("log", "skip", "rollback", "off")
 
 
 class Incidents:
@@ -81,3 +97,116 @@ def json_numbers(numbers: dict) -> dict:
     odd = [name for name, value in numbers.items() if isinstance(value, float) and not math.isfinite(value)]
     plain = {name: None if name in odd else value for name, value in numbers.items()}
     return {**plain, "note": ", ".join(f"{name} was {numbers[name]}" for name in odd)} if odd else plain
+
+
+@dataclass(frozen=True)
+class Spike:
+    """What was out of the ordinary.
+
+    Attributes:
+      name: `loss` or `grad_norm`.
+      value, limit: what was measured, and what would just have passed.
+      mean, deviations: of the history, and how many standard deviations above it the value lies.
+    """
+
+    name: str
+    value: float
+    limit: float
+    mean: float
+    deviations: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name} {self.value:.4g} is {self.deviations:.1f} standard deviations above the {self.mean:.4g} of "
+            f"the updates before (limit {self.limit:.4g})"
+        )
+
+
+@dataclass
+class SpikeCount:
+    """Spikes that are only noted: the first is told at once, the others by one line now and then.
+
+    >>> count = SpikeCount()
+    >>> [count.add(41, spike), count.add(44, spike), count.summary(), count.summary()]
+    [True, False, '1 more spike since step 41, the largest in step 44: loss 20 is 347.6 standard ...', None]
+    """
+
+    told_step: int | None = None
+    number: int = 0
+    largest: tuple[int, Spike] | None = None
+
+    def add(self, step: int, spike: Spike) -> bool:
+        """Whether this one is to be told now."""
+        if self.told_step is None:
+            self.told_step = step
+            return True
+        self.number += 1
+        if self.largest is None or spike.deviations > self.largest[1].deviations:
+            self.largest = (step, spike)
+        return False
+
+    def summary(self) -> str | None:
+        """What is to be said of those that nobody was told of, once; None where there are none."""
+        if self.largest is None:
+            return None
+        step, spike = self.largest
+        several = "s" if self.number > 1 else ""
+        text = f"{self.number} more spike{several} since step {self.told_step}, the largest in step {step}: {spike}"
+        self.told_step, self.number, self.largest = step, 0, None
+        return text
+
+
+@dataclass
+class SpikeDetector:
+    """Remembers the last updates and tells which one is out of the ordinary.
+
+    Args:
+      window: updates that are remembered.
+      sigmas: standard deviations above the mean that are still ordinary.
+      min_history: updates before which nothing is a spike.
+      least_deviation: the standard deviation is taken to be at least this share of the mean.
+    """
+
+    window: int = 128
+    sigmas: float = 6.0
+    min_history: int = 16
+    least_deviation: float = 0.02
+    history: dict[str, deque] = field(init=False, repr=False)
+
+    def __post_init__(self):
+        self.history = {name: deque(maxlen=self.window) for name in ("loss", "grad_norm")}
+
+    def observe(self, loss: float, grad_norm: float | None = None) -> Spike | None:
+        """The update's spike, if it is one (of both, the loss's); the update then belongs to the history.
+
+        Numbers that are none are passed over: such an update is no spike but a failure.
+        """
+        found = []
+        for name, value in (("loss", loss), ("grad_norm", grad_norm)):
+            if value is None or not math.isfinite(value):
+                continue
+            found.append(self._compare(name, value))
+            self.history[name].append(float(value))
+        return next((spike for spike in found if spike is not None), None)
+
+    def _compare(self, name: str, value: float) -> Spike | None:
+        past = self.history[name]
+        if len(past) < max(2, self.min_history):
+            return None
+        mean = math.fsum(past) / len(past)
+        variance = math.fsum((x - mean) ** 2 for x in past) / (len(past) - 1)
+        deviation = max(math.sqrt(variance), self.least_deviation * abs(mean))
+        limit = mean + self.sigmas * deviation
+        if value <= limit:
+            return None
+        return Spike(name, value, limit, mean, (value - mean) / deviation if deviation else math.inf)
+
+    def state(self) -> dict[str, list[float]]:
+        """What a checkpoint remembers, as JSON values; floats come back from JSON bit by bit."""
+        return {name: list(values) for name, values in self.history.items()}
+
+    def load(self, state: dict[str, list[float]]) -> None:
+        """Goes on where `state` was taken."""
+        for name, values in self.history.items():
+            values.clear()
+            values.extend(state.get(name, ()))

@@ -1,0 +1,413 @@
+"""Every update is checked before it is made: non-finite numbers, spikes and lack of memory do not spoil the weights.
+
+    >>> guard = UpdateGuard(args, accelerator, ranks, is_main=True)
+    >>> loss = guard.run(model, batch, compute, num_items, step=41, loss_sum=losses, loss_function=token_loss)
+    >>> guard.settle(model, optimizer, grad_norm, step=41, loss_sum=losses, ...)
+    WARNING step 41: the loss was nan, the gradient norm nan; update skipped (1 in a row)
+
+After the update's last backward pass and before the optimizer's step, its loss (over micro-batches and ranks) and its
+gradient norm are checked, with one vote a step over all ranks:
+
+* not finite: the update is skipped. Its gradients are set to None, so that no weight, moment or decay changes;
+  schedule, step counter and data go on. After `--max_skipped_updates` in a row the run ends (70). Under fp16 gradients
+  that overflow are the loss scaler's business, until its scale can get no smaller. DeepSpeed has taken its step before
+  anyone can check, but skips an update whose gradient norm is not finite by itself (0.19.8, at any precision where
+  `bf16.check_grad_overflow` is on, `sharding.deepspeed`): it is told apart from one that was made;
+* a spike (`incidents.SpikeDetector`): `--loss_spikes log` notes it (the first one aloud, the others by their number);
+  `skip` skips the update; `rollback` puts weights and moments back to the newest checkpoint and goes on with the data
+  behind the spike (arXiv:2204.02311 section 5.1);
+* out of memory (`micro_batches`): the update is computed in smaller pieces.
+"""
+
+import functools
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from transformers import TrainerCallback
+
+from t5suite.base.errors import ConfigError, NumericsError
+from t5suite.training.updates.incidents import POLICIES, Incidents, SpikeCount, SpikeDetector
+from t5suite.training.updates.micro_batches import MicroBatches, can_put_off, putting_off_exchange
+
+logger = logging.getLogger(__name__)
+
+# Rollbacks between two checkpoints: a spike that comes back from the same weights on other data is no accident.
+MAX_ROLLBACKS = 3
+# A loss scale that is this small can save no gradient any more.
+LEAST_SCALE = 1.0
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What an update came to over all ranks.
+
+    Attributes:
+      loss, grad_norm: of the whole update; nan or inf if one rank's is. grad_norm is None where it is not known.
+      stop: one rank at least was asked to stop.
+      grew: on one rank at least, micro-batches are now cut into more pieces.
+    """
+
+    loss: float
+    grad_norm: float | None
+    stop: bool = False
+    grew: bool = False
+
+
+def vote(ranks, loss, grad_norm=None, stop: bool = False, grew: bool = False) -> Totals:
+    """One all-reduce an update for everything that ranks must agree on; none where there is one rank.
+
+    >>> vote(Ranks(), loss=torch.tensor(2.5), grad_norm=torch.tensor(0.5))
+    Totals(loss=2.5, grad_norm=0.5, stop=False, grew=False)
+
+    Args:
+      loss: this rank's, scaled as the trainer scales it: the mean over ranks is the update's.
+      grad_norm: of the gradients that all ranks have in common.
+    """
+    if hasattr(grad_norm, "full_tensor"):
+        grad_norm = grad_norm.full_tensor()
+    if torch.is_tensor(loss) and torch.is_tensor(grad_norm):  # fetched from the device at once
+        loss, norm = torch.stack([loss.double(), grad_norm.to(loss.device).double()]).tolist()
+    else:
+        loss, norm = float(loss), None if grad_norm is None else float(grad_norm)
+    size = ranks.world_size
+    if size > 1:
+        sums = ranks.sum([loss / size, (norm or 0.0) / size, float(stop), float(grew)])
+        loss, norm = sums[0], None if norm is None else sums[1]
+        stop, grew = sums[2] > 0, sums[3] > 0
+    return Totals(loss, norm, bool(stop), bool(grew))
+
+
+class UpdateGuard(TrainerCallback):
+    """Runs an update's micro-batches and decides what becomes of the update; a checkpoint remembers its counts.
+
+    Attributes:
+      incidents, spikes, noted_spikes: where they are written, what finds them, and those that are only counted.
+      skipped_updates, in_a_row: updates that were skipped: in the whole run, and up to now without one between them.
+      rollbacks: since the last checkpoint.
+      counted: updates and, of these, broken ones: since the last log, and in the whole run.
+      stop_agreed: some rank was asked to stop; all ranks learn it in the same step.
+
+    Raises:
+      ConfigError: the flags ask for what cannot be done.
+    """
+
+    def __init__(self, args, accelerator, ranks, is_main: bool):
+        self.args, self.accelerator, self.ranks = args, accelerator, ranks
+        self.kind = accelerator.distributed_type.value
+        self.max_skipped_updates, self.loss_spikes = args.max_skipped_updates, args.loss_spikes
+        check_policy(self.loss_spikes, self.max_skipped_updates, self.kind)
+        self.incidents = Incidents(args.output_dir, is_main)
+        self.spikes, self.noted_spikes = SpikeDetector(), SpikeCount()
+        self.micro_batches = MicroBatches()
+        self.skipped_updates = self.in_a_row = self.rollbacks = 0
+        self.counted = {"since_log": [0, 0], "run": [0, 0]}
+        self.stop_agreed = False
+        self._in_backward = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._loss = self._sum_before = self._items = self._loss_function = self._counts_before = None
+        self.micro_batches.begin()
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Micro-batches
+
+    def run(
+        self, model, batch, compute: Callable, num_items, *, step: int, loss_sum: torch.Tensor, loss_function
+    ) -> torch.Tensor:
+        """The loss of one micro-batch, forward and backward, in pieces where memory asks for it.
+
+        Args:
+          compute: piece of the batch -> its share of the update's loss, its gradients added.
+          num_items: target tokens of the update; None where the loss is no sum over them, and nothing can be cut.
+          loss_sum: the trainer's sum of losses, which a broken update is taken out of again.
+          loss_function: its `counts`, if it has any, go back to where the update began when it runs again.
+        """
+        self._items = num_items
+        if self._sum_before is None:
+            self._sum_before = loss_sum.clone()
+            self._loss_function, self._counts_before = loss_function, getattr(loss_function, "counts", None)
+
+        def run(piece):
+            self._in_backward = False
+            return compute(piece)
+
+        if num_items is None:
+            loss = run(batch)
+        else:
+            loss = self.micro_batches.run(
+                batch,
+                run,
+                redo=functools.partial(self._redo, model, step),
+                no_sync=functools.partial(self.accelerator.no_sync, model),
+                synchronises=self.accelerator.gradient_state.sync_gradients,
+            )
+        self._loss = loss.detach() if self._loss is None else self._loss + loss.detach()
+        return loss
+
+    def forward(self, model, compute_loss: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """The loss of a piece; ranks prepare for exchanging gradients only when it is there."""
+        loss = putting_off_exchange(model, compute_loss)
+        self._in_backward = True
+        return loss
+
+    def _redo(self, model, step: int, failure: str, synchronising: bool) -> None:
+        """Before an update runs again in smaller pieces."""
+        sharded = self.kind in ("FSDP", "DEEPSPEED")
+        exchanging = synchronising and (self._in_backward or not can_put_off(model))
+        if sharded or (exchanging and self.ranks.world_size > 1):
+            size, steps = self.args.per_device_train_batch_size, self.args.gradient_accumulation_steps
+            raise ConfigError(
+                f"out of memory on rank {self.ranks.rank} in step {step} ({failure}), while the "
+                "ranks were exchanging gradients, so that this one cannot compute its part again. Start the run again "
+                f"with --per_device_train_batch_size {max(1, size // 2)} --gradient_accumulation_steps {2 * steps}: "
+                "it goes on from its last checkpoint, with the same updates"
+            )
+        model.zero_grad(set_to_none=True)
+        # The failed forward pass has broadcast buffers where DDP does; doing it twice would wait for ranks that do not.
+        if hasattr(model, "require_forward_param_sync"):
+            model.require_forward_param_sync = False
+        if hasattr(self._loss_function, "counts"):
+            self._loss_function.counts = self._counts_before
+
+    def _agree_on_pieces(self, step: int, failure: str | None, examples: list) -> None:
+        """All ranks cut as the one does that must cut most, so that one number in the checkpoint says it all.
+
+        Args:
+          failure: what this rank's allocator said in the update, None if nothing.
+        """
+        found = self.ranks.gather((self.micro_batches.pieces, failure))
+        self.micro_batches.pieces = max(pieces for pieces, _ in found)
+        failure = next(failure for _, failure in found if failure)
+        action = f"micro-batches in {self.micro_batches.pieces} pieces"
+        failed = [rank for rank, (_, failure) in enumerate(found) if failure]
+        self.incidents.add(step, "out_of_memory", action, examples, ranks=failed, message=failure)
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # What becomes of an update
+
+    def settle(
+        self,
+        model,
+        optimizer,
+        grad_norm,
+        *,
+        step: int,
+        loss_sum: torch.Tensor,
+        stop: bool,
+        examples_of: Callable[[int], list],
+        roll_back: Callable[[], str | None],
+    ) -> None:
+        """After the last backward pass, before the optimizer's step: lets the update be, or takes it back.
+
+        Args:
+          step: the update's number, 1 for the first.
+          stop: whether this process was asked to stop.
+          examples_of: step -> ids of the examples of the update, over all ranks; every rank asks at once.
+          roll_back: puts weights and moments back to the newest checkpoint; returns its name, or None without one.
+
+        Raises:
+          NumericsError: too many updates in a row were skipped, or weights rolled back.
+        """
+        totals = vote(self.ranks, self._loss, grad_norm, stop, self.micro_batches.failure is not None)
+        self.stop_agreed |= totals.stop
+        self._count(0)
+        examples = functools.cache(lambda: list(examples_of(step)))
+        if totals.grew:
+            self._agree_on_pieces(step, self.micro_batches.failure, examples())
+        if self.is_broken(totals, optimizer):
+            loss_sum.copy_(self._sum_before)
+            self._count(1)
+            self._skip(model, optimizer, step, "non_finite", totals, self._cause(totals), examples)
+            return
+        spike = None if self.loss_spikes == "off" else self.spikes.observe(totals.loss, totals.grad_norm)
+        if spike is None or self.loss_spikes == "log":
+            self.in_a_row = 0
+        if spike is None:
+            return
+        if self.loss_spikes == "log":
+            found = self._note(step, "spike", "none", totals, examples, limit=spike.limit)
+            if self.noted_spikes.add(step, spike):
+                where = f"later ones are counted, {self.incidents.path.name} has each"
+                logger.warning("step %d: %s (examples %s); --loss_spikes log: %s", step, spike, shown(found), where)
+        elif self.loss_spikes == "skip" or not self._rolled_back(model, step, totals, spike, examples, roll_back):
+            self._skip(model, optimizer, step, "spike", totals, str(spike), examples)
+
+    def _count(self, place: int) -> None:
+        for counts in self.counted.values():
+            counts[place] += 1
+
+    def is_broken(self, totals: Totals, optimizer=None) -> bool:
+        """Whether a number of the update is not finite, and nobody else makes up for it."""
+        if not math.isfinite(totals.loss):
+            return True
+        if totals.grad_norm is None or math.isfinite(totals.grad_norm):
+            return False
+        # Under fp16 the scaler skips such an update itself and lowers its scale.
+        if self.kind == "DEEPSPEED":
+            scaler = optimizer.optimizer.loss_scaler
+            return not scaler.dynamic or scaler.cur_scale <= LEAST_SCALE
+        scaler = self.accelerator.scaler
+        return scaler is None or scaler.get_scale() <= LEAST_SCALE
+
+    def _skip(self, model, optimizer, step: int, kind: str, totals: Totals, cause: str, examples) -> None:
+        """Takes the update back, and ends the run after too many in a row."""
+        self.skipped_updates += 1
+        self.in_a_row += 1
+        if self.kind != "DEEPSPEED":
+            model.zero_grad(set_to_none=True)
+            ours = True
+        else:  # whether DeepSpeed left the update out; its schedule goes on all the same, as after our own skips
+            ours, optimizer.optimizer.overflow = bool(optimizer.optimizer.overflow), False
+        stops = self.in_a_row >= self.max_skipped_updates
+        action = "update skipped" if ours else "none: DeepSpeed has made the update"
+        found = self._note(step, kind, action + ("; the run stops" if stops else ""), totals, examples)
+        if not stops:
+            logger.warning("step %d: %s; %s (%d in a row)", step, cause, action, self.in_a_row)
+            return
+        first = step - self.in_a_row + 1
+        raise NumericsError(
+            f"step {step}: {cause}; {self.in_a_row} updates in a row (from step {first}) were "
+            f"{'skipped' if ours else 'broken'}, and the run stops here (--max_skipped_updates "
+            f"{self.max_skipped_updates}). Examples of the last: {shown(found)} ({self.incidents.path.name} has "
+            f"all). Likely cure: {self._cure(kind)}"
+        )
+
+    def _rolled_back(self, model, step: int, totals: Totals, spike, examples, roll_back) -> bool:
+        """Whether weights and moments went back to a checkpoint; there may be none yet."""
+        if self.rollbacks >= MAX_ROLLBACKS:
+            found = self._note(step, "spike", "the run stops", totals, examples, limit=spike.limit)
+            raise NumericsError(
+                f"step {step}: {spike}, after {MAX_ROLLBACKS} rollbacks since the last checkpoint; the run stops here. "
+                f"Examples: {shown(found)}. Likely cure: {self._cure('spike')}"
+            )
+        model.zero_grad(set_to_none=True)
+        name = roll_back()
+        if name is None:
+            logger.warning("step %d: there is no checkpoint to roll back to, so the update is skipped", step)
+            return False
+        self.rollbacks += 1
+        self.in_a_row = 0
+        found = self._note(step, "spike", f"rolled back to {name}", totals, examples, limit=spike.limit)
+        logger.warning(
+            "step %d: %s; weights and moments are those of %s again (examples %s)", step, spike, name, shown(found)
+        )
+        return True
+
+    def _note(self, step: int, kind: str, action: str, totals: Totals, examples, **numbers) -> list:
+        self.incidents.add(step, kind, action, examples(), loss=totals.loss, grad_norm=totals.grad_norm, **numbers)
+        return examples()
+
+    def _no_targets(self) -> bool:
+        return self._items is not None and float(torch.as_tensor(self._items).sum()) == 0
+
+    def _cause(self, totals: Totals) -> str:
+        if self._no_targets():
+            return "the update has no target token at all (every label is -100), so its loss is 0/0"
+        norm = "" if totals.grad_norm is None else f", the gradient norm {totals.grad_norm:.4g}"
+        return f"the loss was {totals.loss:.4g}{norm}"
+
+    def _cure(self, kind: str) -> str:
+        if kind == "non_finite" and self._no_targets():
+            return "look at the targets of these examples, and at --max_target_length"
+        if self.args.fp16:
+            return "--bf16, for T5's activations overflow fp16 (this run goes on with --allow_changed fp16,bf16)"
+        return (
+            "a lower --learning_rate or more --warmup_steps (this run goes on from its last checkpoint with "
+            "--allow_changed learning_rate,warmup_steps), or --max_grad_norm; or look at these examples"
+        )
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # What is logged and remembered
+
+    def correct(self, logs: dict) -> None:
+        """Makes logged losses means over the updates that were sound, and counts those that were skipped.
+
+        To the trainer's sums a broken update has added nothing, and its means are over all updates.
+        """
+        for name, span in (("loss", "since_log"), ("train_loss", "run")):
+            updates, broken = self.counted[span]
+            if name in logs and broken:
+                logs[name] = logs[name] * updates / (updates - broken) if broken < updates else math.nan
+        if "loss" in logs:
+            self.counted["since_log"] = [0, 0]
+            if self.skipped_updates:
+                logs["skipped_updates"] = self.skipped_updates
+
+    def tell_spikes(self) -> None:
+        """One line for all spikes that were only noted since the last."""
+        summary = self.noted_spikes.summary()
+        if summary is not None:
+            logger.warning("%s (%s has each)", summary, self.incidents.path.name)
+
+    def remember(self) -> dict:
+        """What a checkpoint remembers, as JSON values; the same on every rank."""
+        return {
+            "skipped_updates": self.skipped_updates,
+            "in_a_row": self.in_a_row,
+            "counted": self.counted,
+            "spikes": self.spikes.state(),
+            "micro_batches": {**self.micro_batches.state(), "rows": self.args.per_device_train_batch_size},
+        }
+
+    def recall(self, state: dict) -> None:
+        """Goes on where `remember` was called."""
+        self.skipped_updates, self.in_a_row = state["skipped_updates"], state["in_a_row"]
+        self.counted = {span: list(counts) for span, counts in state["counted"].items()}
+        self.spikes.load(state["spikes"])
+        self.micro_batches.load(state["micro_batches"])
+        # A run may go on with smaller micro-batches, which is what running out of memory makes one do.
+        rows, before = self.args.per_device_train_batch_size, state["micro_batches"]["rows"]
+        self.micro_batches.pieces = max(1, math.ceil(self.micro_batches.pieces * rows / before))
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        """Incidents behind the step that the run goes on from will happen again."""
+        self.incidents.drop_after(state.global_step)
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        """An update begins."""
+        self._begin()
+
+    def on_evaluate(self, args, state, control, **kwargs):
+        """A time to say how many spikes there were."""
+        self.tell_spikes()
+
+    def on_save(self, args, state, control, **kwargs):
+        """A checkpoint is there: what is rolled back from now on goes back to it."""
+        self.rollbacks = 0
+        self.tell_spikes()
+
+    def on_train_end(self, args, state, control, **kwargs):
+        """What was not told yet."""
+        self.tell_spikes()
+
+
+def shown(examples: list, most: int = 8) -> str:
+    """The first few ids.
+
+    >>> shown(["rte.train:7", "rte.train:93"])
+    'rte.train:7, rte.train:93'
+    """
+    if not examples:
+        return "not known"
+    more = f" and {len(examples) - most} more" if len(examples) > most else ""
+    return ", ".join(map(str, examples[:most])) + more
+
+
+def check_policy(policy: str, max_skipped_updates: int, distributed_type: str) -> None:
+    """Refuses what cannot be done.
+
+    Raises:
+      ConfigError: an unknown policy, a limit below 1, or a policy that sharded training cannot follow.
+    """
+    if policy not in POLICIES:
+        raise ConfigError(f"--loss_spikes {policy!r}: choose one of {', '.join(POLICIES)}")
+    if max_skipped_updates < 1:
+        raise ConfigError(f"--max_skipped_updates {max_skipped_updates}: must be at least 1")
+    if distributed_type == "DEEPSPEED" and policy in ("skip", "rollback"):
+        raise ConfigError(f"--loss_spikes {policy}: DeepSpeed makes its updates itself; choose log or off")
+    if distributed_type == "FSDP" and policy == "rollback":
+        raise ConfigError("--loss_spikes rollback cannot put sharded weights back (FSDP); choose skip, log or off")
