@@ -35,15 +35,17 @@ Fields for tasks that need more:
 A column's name may reach inside with dots: `translation.en`.
 
 Texts, label words and counts are those of the original T5 (arXiv:1910.10683, `text-to-text-transfer-transformer`
-0.9.4); its text form of every task is written out in docs/tasks.md. Further benchmarks have a module each in
+0.9.4); its text form of every task is written out in docs/tasks.md. Further benchmarks stand in
 `t5suite.benchmark_entries`.
 """
 
-from t5suite.benchmark_entries.discoeval import DISCOEVAL, DISCOEVAL_MIXTURES
-from t5suite.benchmark_entries.hyperpartisan import HYPERPARTISAN
-from t5suite.benchmark_entries.scrolls import SCROLLS, SCROLLS_MIXTURES
-from t5suite.benchmark_entries.super_natural_instructions import SUPER_NATURAL_INSTRUCTIONS
-from t5suite.benchmark_entries.text_to_text import TEXT_TO_TEXT, TEXT_TO_TEXT_MIXTURES
+from t5suite.benchmark_entries import (
+    SCROLLS,
+    SCROLLS_MIXTURES,
+    SUPER_NATURAL_INSTRUCTIONS,
+    TEXT_TO_TEXT,
+    TEXT_TO_TEXT_MIXTURES,
+)
 
 _GLUE = "nyu-mll/glue"
 _SUPER_GLUE = "aps/super_glue"
@@ -393,8 +395,6 @@ DATASET_VALS = {
     **TEXT_TO_TEXT,
     **SUPER_NATURAL_INSTRUCTIONS,
     **SCROLLS,
-    **HYPERPARTISAN,
-    **DISCOEVAL,
 }
 
 # Mixtures by benchmark and name: the tasks to train on, those to evaluate, and those whose mean is the published
@@ -423,5 +423,10 @@ MIXTURES = {
     },
     **TEXT_TO_TEXT_MIXTURES,
     **SCROLLS_MIXTURES,
-    **DISCOEVAL_MIXTURES,
+}
+
+# Several metrics under one name: a group in `metric_names` is its members, in `metric_to_optimize` their mean.
+METRIC_GROUPS = {
+    "squad": ["squad_f1", "squad_exact_match"],
+    "rouge": ["rouge1", "rouge2", "rougeLsum"],
 }

@@ -1,4 +1,4 @@
-"""Question answering, summaries, translation, SCROLLS, Hyperpartisan, DiscoEval: texts and scores of made and real rows."""
+"""Further benchmarks and the examples' task files: texts and scores of made and real rows."""
 
 import collections
 import json
@@ -23,13 +23,14 @@ from t5suite.data.rows.sources import DataOptions, load_split, merge_references
 from t5suite.launch.results import task_figure
 from t5suite.models.loading import load_tokenizer
 from t5suite.reports.finishing import build_results
-from t5suite.tasks.entries import check_entry, metric_functions
+from t5suite.tasks.entries import check_entry, load_registry, metric_functions
 from t5suite.tasks.formatters import pad_punctuation
 from t5suite.tasks.metrics import METRICS
 from t5suite.tasks.registry import Lengths, Task
 from t5suite.training.eval_results import Report
 from t5suite.training.eval_sets import make_eval_set
 
+TASK_FILES = {n: str(Path(__file__).parents[1] / f"examples/tasks/{n}.yaml") for n in ("hyperpartisan", "discoeval")}
 SQUAD_ROWS = "seq2seq/squad/validation.jsonl"
 ANSWERS = {"text": ["U.S. troops", "troops"], "answer_start": [0, 5]}
 
@@ -304,35 +305,37 @@ class ScrollsTest(parameterized.TestCase):
 
 
 class ClassificationTest(parameterized.TestCase):
-    @parameterized.parameters(
-        ("byarticle", {"text": "T", "label": "true"}),
-        ("byarticle", {"text": "T", "label": 1}),
-        ("bypublisher", {"text": "T", "title": "t", "hyperpartisan": True, "url": "u", "published_at": "", "bias": 4}),
-    )
-    def test_hyperpartisan(self, name, row):
-        self.assertEqual(texts("hyperpartisan", name, row), [("hyperpartisan text: T", "true")])
-        scores = load_task("hyperpartisan", name).score([row], ["false"])
-        self.assertEqual((scores["accuracy"], scores["f1"], scores["invalid_rate"]), (0.0, 0.0, 0.0))
+    def test_hyperpartisan(self):
+        of_a_publisher = {"text": "T", "title": "t", "hyperpartisan": True, "url": "u", "published_at": "", "bias": 4}
+        for name, row in (
+            ("byarticle", {"text": "T", "label": "true"}),
+            ("byarticle", {"text": "T", "label": 1}),
+            ("bypublisher", of_a_publisher),
+        ):
+            task = load_task("hyperpartisan", name, TASK_FILES["hyperpartisan"])
+            self.assertEqual(task.examples(row), [("hyperpartisan text: T", "true")])
+            scores = task.score([row], ["false"])
+            self.assertEqual((scores["accuracy"], scores["f1"], scores["invalid_rate"]), (0.0, 0.0, 0.0))
 
-    @parameterized.parameters(*DATASET_VALS["discoeval"])
-    def test_discoeval_reads_labels_as_ids_digits_and_names(self, name):
-        task = load_task("discoeval", name)
-        row = {f"sentence_{i}": f"s{i}." for i in range(1, len(task.text_columns) + 1)}
-        if name == "RST":
-            row = {key: [text, "more ."] for key, text in row.items()}
-        for number, word in enumerate(task.label_words):
-            for label in (number, str(number), word):
-                (example,) = task.examples({**row, "label": label})
-                self.assertEqual(example.targets, word)
-                self.assertEqual(task.score([{**row, "label": label}], [word])["accuracy"], 100.0)
-        self.assertStartsWith(example.inputs, f"{name.lower()} sentence")
-        self.assertIn("s1. more ." if name == "RST" else "s1.", example.inputs)
-
-    def test_the_sizes_of_discoevals_label_sets(self):
-        sizes = [len(load_task("discoeval", name).label_words) for name in ("SPwiki", "BSOwiki", "DCchat", "SSPabs")]
-        self.assertEqual(sizes, [5, 2, 2, 2])
-        relations = [len(load_task("discoeval", name).label_words) for name in ("PDTB-I", "PDTB-E", "RST")]
-        self.assertEqual(relations, [11, 12, 41])
+    def test_discoeval_reads_labels_as_ids_digits_and_names(self):
+        tasks = load_registry(TASK_FILES["discoeval"])["discoeval"]
+        sizes = {name: len(entry["labels"]) for name, entry in tasks.items()}
+        self.assertEqual(
+            sizes,
+            {**dict.fromkeys(("SParxiv", "SProcstory", "SPwiki"), 5), "BSOarxiv": 2, "BSOrocstory": 2, "BSOwiki": 2,
+             "DCchat": 2, "DCwiki": 2, "SSPabs": 2, "PDTB-I": 11, "PDTB-E": 12, "RST": 41},
+        )  # fmt: skip
+        for name in tasks:
+            task = load_task("discoeval", name, TASK_FILES["discoeval"])
+            row = {f"sentence_{i}": f"s{i}." for i in range(1, len(task.text_columns) + 1)}
+            if name == "RST":
+                row = {key: [text, "more ."] for key, text in row.items()}
+            for number, word in enumerate(task.label_words):
+                for label in (number, str(number), word):
+                    (example,) = task.examples({**row, "label": label})
+                    self.assertEqual(example.targets, word)
+            self.assertStartsWith(example.inputs, f"{name.lower()} sentence")
+            self.assertIn("s1. more ." if name == "RST" else "s1.", example.inputs)
 
     def test_digits_are_no_label_where_words_are_numbers(self):
         entry = {**DATASET_VALS["glue"]["rte"], "labels": ["2", "3"]}
@@ -374,9 +377,12 @@ class CommandLineTest(parameterized.TestCase):
             "--validation_file",
             str(rows),
         ]
+        argv += ["--task_file", TASK_FILES[benchmark]] if benchmark in TASK_FILES else []
         argv += ["--max_steps", "2", "--per_device_train_batch_size", "4", "--max_source_length", "32", "--use_cpu"]
         results = fine_tune_t5.main([*argv, "--output_dir", str(folder / "run")])
-        self.assertContainsSubset(metric_functions(DATASET_VALS[benchmark][name]), results["tasks"][name])
+        self.assertContainsSubset(
+            metric_functions(load_task(benchmark, name, TASK_FILES.get(benchmark)).entry), results["tasks"][name]
+        )
         (predictions,) = (folder / "run" / "predictions").iterdir()
         self.assertLen(predictions.read_text().splitlines(), 4 if benchmark == "scrolls" else 8)
 

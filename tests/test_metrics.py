@@ -17,12 +17,12 @@ from absl.testing import absltest, parameterized
 
 from t5suite import load_task
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.tasks.evaluate_metrics import as_evaluate_metric
 from t5suite.tasks.metrics import (
     METRIC_ALIASES,
     METRIC_GROUPS,
     METRICS,
     TEXT_METRICS,
+    as_evaluate_metric,
     invalid_rate,
     normalize_answer,
     wsc_verdict,

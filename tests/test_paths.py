@@ -25,8 +25,8 @@ from t5suite.data.text.documents import read_documents
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.models.weight_files import read_weights
 from t5suite.runs.directory import default_output_dir, new_run_id, open_run
+from t5suite.tasks.entries import load_registry
 from t5suite.tasks.registry import load_task
-from t5suite.tasks.task_files import load_registry
 from t5suite.training.checkpoints.manifests import Manifest, damage, hash_file, write_manifest
 from t5suite.training.pre_training import pre_training_output_dir
 

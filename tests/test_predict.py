@@ -374,7 +374,6 @@ class RowsTest(parameterized.TestCase):
         ("translation", "wmt14_en_de", {"translation": {"en": "Hi."}}, "translate English to German: Hi."),
         ("squad", "squad", {"question": "Who?", "context": "Ann."}, "question: Who ? context: Ann . "),
         ("scrolls", "narrative_qa", {"id": "1", "pid": "1_0", "input": "Who?"}, "Who?"),
-        ("hyperpartisan", "byarticle", {"text": "News."}, "hyperpartisan text: News."),
         ("super_glue", "copa", {"premise": "A.", "choice1": "B.", "choice2": "C.", "question": "cause"}, None),
         ("super_glue", "record", {"query": "@placeholder won.", "entities": ["A"], "passage": "A."}, None),
     )

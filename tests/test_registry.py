@@ -10,20 +10,18 @@ from absl.testing import absltest, parameterized
 
 from t5suite import DATASET_VALS, MIXTURES, load_task
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.encodings import TextEncoding
+from t5suite.data.encodings import TextEncoding, bind_encoding
 from t5suite.models.loading import load_tokenizer
-from t5suite.tasks.entries import REQUIRED_FIELDS, check_entry, metric_functions
+from t5suite.tasks.entries import REQUIRED_FIELDS, check_entry, load_registry, metric_functions
 from t5suite.tasks.metrics import METRICS
 from t5suite.tasks.registry import (
     Lengths,
     Task,
     bind_compute_metrics,
-    bind_tokenize,
     decode_ids,
     resolve_names,
     tokenize_rows,
 )
-from t5suite.tasks.task_files import load_registry
 
 ENTRIES = [(benchmark, name) for benchmark, tasks in DATASET_VALS.items() for name in tasks]
 
@@ -85,8 +83,6 @@ METRIC_NAMES = {
     ("scrolls", "qasper"): ["f1"],
     ("scrolls", "quality"): ["exact_match"],
     ("scrolls", "contract_nli"): ["exact_match"],
-    ("hyperpartisan", "byarticle"): ["accuracy", "f1", "precision", "recall"],
-    ("hyperpartisan", "bypublisher"): ["accuracy", "f1", "precision", "recall"],
 }
 # What selects checkpoints, where it is neither the only metric nor the average.
 OPTIMISED = {
@@ -100,8 +96,6 @@ OPTIMISED = {
     ("scrolls", "gov_report"): "rouge_geometric_mean",
     ("scrolls", "summ_screen_fd"): "rouge_geometric_mean",
     ("scrolls", "qmsum"): "rouge_geometric_mean",
-    ("hyperpartisan", "byarticle"): "accuracy",
-    ("hyperpartisan", "bypublisher"): "accuracy",
 }
 
 
@@ -260,10 +254,6 @@ class ShippedEntriesTest(parameterized.TestCase):
                 "translation": {"wmt14_en_de", "wmt14_en_fr", "wmt16_en_ro"},
                 "super_ni": {"english"},
                 "scrolls": set("gov_report summ_screen_fd qmsum narrative_qa qasper quality contract_nli".split()),
-                "hyperpartisan": {"byarticle", "bypublisher"},
-                "discoeval": set(
-                    "SParxiv SProcstory SPwiki BSOarxiv BSOrocstory BSOwiki DCchat DCwiki SSPabs PDTB-I PDTB-E RST".split()
-                ),
             },
         )
 
@@ -673,7 +663,9 @@ class Letters:
 
 class LambdasTest(parameterized.TestCase):
     def test_rows_become_ids_and_long_ones_keep_their_end(self):
-        tokenize = bind_tokenize(load_task("glue", "sst2"), Letters(), Lengths(source=6, target=4))
+        tokenize = bind_encoding(
+            TextEncoding(Letters(), Lengths(source=6, target=4)), load_task("glue", "sst2"), "train"
+        )
         found = tokenize({"sentence": ["a", "b"], "label": [0, 1]})
         self.assertEqual(
             found, {"input_ids": [[*map(ord, "sst2 "), 1]] * 2, "labels": [[*map(ord, w), 1] for w in ("neg", "pos")]}

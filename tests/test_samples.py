@@ -14,8 +14,8 @@ from absl.testing import absltest, parameterized
 import fine_tune_t5
 import pre_train_t5
 from t5suite.data.rows.jsonl import read_jsonl
+from t5suite.tasks.postprocessors import is_right
 from t5suite.tasks.registry import load_task
-from t5suite.tasks.verdicts import is_right
 from t5suite.training import callbacks
 from t5suite.training.monitoring import samples
 from t5suite.training.monitoring.samples import SampleCallback, chosen, samples_of

@@ -8,8 +8,7 @@ import inspect
 import math
 
 from docs.builders.markdown import MADE, code, table
-from t5suite.benchmark_entries.metric_groups import METRIC_GROUPS
-from t5suite.constants import DATASET_VALS
+from t5suite.constants import DATASET_VALS, METRIC_GROUPS
 from t5suite.tasks.entries import metric_functions
 from t5suite.tasks.metrics import METRIC_ALIASES, METRICS, TEXT_METRICS
 

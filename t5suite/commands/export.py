@@ -120,8 +120,8 @@ def check_files(arguments) -> None:
         require_onnx()
     if arguments.benchmark:
         from t5suite.constants import MIXTURES
+        from t5suite.tasks.entries import load_registry
         from t5suite.tasks.registry import resolve_names
-        from t5suite.tasks.task_files import load_registry
 
         resolve_names(arguments.benchmark, arguments.dataset_name, load_registry(arguments.task_file), MIXTURES)
 

@@ -44,8 +44,8 @@ def run_mirror(arguments) -> None:
 
 def _tasks_to_mirror(benchmark: str, dataset_name: str, task_file: str | None) -> list:
     """The tasks whose rows are wanted, each once: `wnli_simple` reads `wnli`'s rows."""
+    from t5suite.tasks.entries import load_registry
     from t5suite.tasks.registry import load_task, resolve_names
-    from t5suite.tasks.task_files import load_registry
 
     registry = load_registry(task_file)
     entries = find(benchmark, registry, "benchmark", where="--benchmark")

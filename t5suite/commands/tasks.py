@@ -17,9 +17,8 @@ def tasks_flags(parser) -> None:
 
 def show_tasks(arguments) -> None:
     """Lists the registry, or describes one task with an example."""
-    from t5suite.tasks.entries import Refused
+    from t5suite.tasks.entries import Refused, load_registry
     from t5suite.tasks.registry import load_task
-    from t5suite.tasks.task_files import load_registry
 
     registry = load_registry(arguments.task_file)
     if arguments.benchmark:

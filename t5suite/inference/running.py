@@ -28,7 +28,7 @@ from t5suite.inference.settings import (
     check_candidates,
 )
 from t5suite.tasks.registry import Task
-from t5suite.tasks.templates import OUTPUT, fill
+from t5suite.tasks.targets import OUTPUT, fill
 from t5suite.training.evaluation import number_range
 from t5suite.training.processes.ranks import Ranks
 

@@ -7,8 +7,7 @@
 import json
 from pathlib import Path
 
-from t5suite.benchmark_entries.metric_groups import METRIC_GROUPS
-from t5suite.constants import DATASET_VALS
+from t5suite.constants import DATASET_VALS, METRIC_GROUPS
 
 RATES = ("invalid_rate", "truncated_rate")
 

@@ -246,7 +246,7 @@ def task_type(facts: CardFacts, entry: dict) -> str:
 
 _ENGLISH = ["en"]
 LANGUAGES = {
-    **dict.fromkeys("glue super_glue mini squad summarization scrolls hyperpartisan discoeval".split(), _ENGLISH),
+    **dict.fromkeys("glue super_glue mini squad summarization scrolls".split(), _ENGLISH),
     ("super_ni", "english"): _ENGLISH,
     ("translation", "wmt14_en_de"): ["en", "de"],
     ("translation", "wmt14_en_fr"): ["en", "fr"],

@@ -26,9 +26,8 @@ from t5suite.data.rows.sources import DataOptions, LoadedSplit, load_split
 from t5suite.data.rows.subsets import select_rows
 from t5suite.runs.directory import RESULTS, read_manifest, read_results, tasks_named
 from t5suite.tasks.entries import check_entry, metric_functions
-from t5suite.tasks.postprocessors import POSTPROCESSORS, Judged
+from t5suite.tasks.postprocessors import POSTPROCESSORS, Judged, correctness
 from t5suite.tasks.registry import Task
-from t5suite.tasks.verdicts import verdict
 
 FILES = ("train_file", "validation_file", "test_file")
 
@@ -361,9 +360,9 @@ def examples_of(evaluation: Evaluation, most: int) -> dict:
 
 
 def verdict_of(evaluation: Evaluation, example: dict) -> str:
-    """'right', 'wrong', 'invalid' (`tasks.verdicts`), or 'unlabelled'; the metrics may see texts more finely."""
+    """'right', 'wrong', 'invalid' (`tasks.postprocessors`), or 'unlabelled'; the metrics may see texts more finely."""
     target = example["target"]
-    return "unlabelled" if target is None else verdict(evaluation.task, example["prediction"], [target])
+    return "unlabelled" if target is None else correctness(evaluation.task, example["prediction"], [target])
 
 
 def where(example: dict) -> str:

@@ -1,17 +1,26 @@
-"""Checks a registry entry when it is read, so that a slip is told by its key and not by a score.
+"""The registry: what an entry may hold, and the shipped entries together with a user's own (`--task_file`).
 
->>> check_entry("glue/sst2", DATASET_VALS["glue"]["sst2"])
 >>> check_entry("mine/topics", {"prefix": "topic: ", "text_column_name": ["a", "b"], ...})
 ConfigError: mine/topics: prefix is one string but text_column_name is a list of 2
+>>> sorted(load_registry("my_tasks.yaml"))
+['glue', 'mine', 'mini', 'super_glue', ...]
+
+A task file is `{benchmark: {task: entry}}` in YAML, or a Python file that defines `DATASET_VALS`; the Python file is
+run, so give only files that you trust. Benchmarks, tasks and splits give folders and files their names, so none may
+leave its folder. An entry that cannot work, or redefines a shipped task, is refused when it is used.
 """
 
+import runpy
+from pathlib import Path
+
 from t5suite.base.errors import ConfigError
-from t5suite.base.lookup import find, suggestion
+from t5suite.base.lookup import check_name, find, suggestion
+from t5suite.base.yaml_files import YamlFile, read_yaml
+from t5suite.constants import DATASET_VALS
 from t5suite.tasks.formatters import FORMATTERS
 from t5suite.tasks.metrics import METRIC_ALIASES, METRIC_GROUPS, METRICS, TEXT_METRICS
 from t5suite.tasks.postprocessors import POSTPROCESSORS
-from t5suite.tasks.targets import TARGETS, label_words, value_kind
-from t5suite.tasks.templates import INPUT, OUTPUT, check_template
+from t5suite.tasks.targets import INPUT, OUTPUT, TARGETS, check_template, label_words, value_kind
 
 REQUIRED_FIELDS = (
     "prefix",
@@ -235,3 +244,70 @@ def _all_text(values) -> bool:
 
 def _size(value) -> str:
     return "one string" if isinstance(value, str) else f"a list of {len(value)}"
+
+
+def load_registry(task_file: str | None = None) -> dict:
+    """`{benchmark: {task: entry}}`: the shipped tasks, and those of `task_file`, `Refused` where they cannot work.
+
+    Raises:
+      ConfigError: the file cannot be read, or is no table of tables.
+    """
+    registry = {benchmark: dict(tasks) for benchmark, tasks in DATASET_VALS.items()}
+    if task_file is None:
+        return registry
+    content, lines = _read(task_file)
+    for benchmark, tasks in content.items():
+        place = _place(task_file, lines, benchmark)
+        check_name(benchmark, "benchmark", place)
+        if not isinstance(tasks, dict):
+            raise ConfigError(f"{place}: {benchmark} must be a table of tasks, not {tasks!r:.200}")
+        for name, entry in tasks.items():
+            try:
+                place = _place(task_file, lines, benchmark, name)
+                check_name(name, "task", place)
+                if name in DATASET_VALS.get(benchmark, {}):
+                    raise ConfigError(f"{place}: {benchmark}/{name} is a shipped task; give yours another name")
+                check_entry(f"{place}: {benchmark}/{name}", entry)
+                _check_paths(f"{place}: {benchmark}/{name}", entry)
+            except ConfigError as error:
+                entry = Refused(error)
+            registry.setdefault(benchmark, {})[name] = entry
+    return registry
+
+
+def _place(task_file, lines: dict, *keys) -> str:
+    """`file:line` of a key, or the file where it has no line."""
+    line = lines.get(tuple(map(str, keys)))
+    return f"{task_file}:{line}" if line else str(task_file)
+
+
+def _check_paths(where: str, entry: dict) -> None:
+    """What an entry names that becomes part of a path: splits, and the task whose rows it reads."""
+    if entry.get("rows_of") is not None:
+        check_name(entry["rows_of"], "task", f"{where}: rows_of")
+    for role, names in (entry.get("splits") or {}).items():
+        for name in [names] if isinstance(names, str) else names:
+            check_name(name, "split", f"{where}: splits: {role}")
+
+
+def _read(task_file) -> YamlFile:
+    """The file's content and its lines; those of a Python file are not known."""
+    path = Path(task_file)
+    if not path.is_file():
+        raise ConfigError(f"--task_file: no file {str(path)!r}")
+    if path.suffix == ".py":
+        read = YamlFile(_run_python(path), {})
+    elif path.suffix in (".yaml", ".yml"):
+        read = read_yaml(path)
+    else:
+        raise ConfigError(f"--task_file: {path} must end in .yaml, .yml or .py")
+    if not isinstance(read.content, dict):
+        raise ConfigError(f"--task_file: {path} must hold {{benchmark: {{task: entry}}}} (in Python as DATASET_VALS)")
+    return read
+
+
+def _run_python(path: Path):
+    try:
+        return runpy.run_path(str(path)).get("DATASET_VALS")
+    except Exception as error:
+        raise ConfigError(f"--task_file: {path} does not run: {type(error).__name__}: {error}") from error

@@ -19,8 +19,29 @@ import numpy as np
 
 from t5suite.base.errors import DataError
 from t5suite.tasks.instructions import drawn_reference, instruction_text
-from t5suite.tasks.pronouns import mark_wnli_pronoun, mark_wsc_pronoun
 from t5suite.tasks.targets import UNKNOWN_TARGET, is_labelled, label_text, value_at
+
+# What the original matches with `[[:punct:]]` and `\s` of RE2, which know ASCII only.
+PUNCTUATION = re.compile(f"([{re.escape(string.punctuation)}])")
+SPACES = re.compile(r"[ \t\n\f\r]+")
+
+WNLI_PRONOUNS = frozenset({"he", "she", "they", "it", "her", "his", "their", "them", "him"})
+ARTICLES = ("a", "an", "the")
+CLOSING = ".,!?"
+
+# Two sentences of WSC whose pronoun position is wrong in the data: sentence -> sentence with X for the pronoun.
+_PONY = (
+    "The boy continued to whip the pony , and eventually the pony threw him over. "
+    'John laughed out quite loud. "Good for him," he said. '
+)
+_FARLEY = (
+    "When they had eventually calmed down a bit , and had gotten home, Mr. Farley put the magic pebble in an iron "
+    "safe . Some day they might want to use it , but really for now, what more could they wish for?"
+)
+MISPLACED_PRONOUNS = {
+    _PONY: _PONY.replace("for him,", "for X ,").rstrip(" "),
+    _FARLEY: _FARLEY.replace("use it ,", "use X ,"),
+}
 
 
 class Example(NamedTuple):
@@ -210,10 +231,10 @@ def squad(row, entry, split):
     return [Example(SPACES.sub(" ", " ".join(parts)), target)]
 
 
-def discoeval(row, entry, split):
-    """As `columns`; RST's sentences are lists of texts.
+def joined_lists(row, entry, split):
+    """As `columns`, where a text may come as a list of its parts (DiscoEval's RST): they are joined by spaces.
 
-    >>> discoeval({"sentence_1": ["He", "left ."], "sentence_2": ["."], "label": 3}, entry, "train")
+    >>> joined_lists({"sentence_1": ["He", "left ."], "sentence_2": ["."], "label": 3}, entry, "train")
     [Example(inputs='rst sentence1: He left . sentence2: .', targets='NS-Summary')]
     """
     texts = {column: cell(row, column) for column in as_list(entry["text_column_name"])}
@@ -251,9 +272,120 @@ def check_instance(row) -> None:
                 raise DataError(f"column {column!r}: {i} holds {example!r:.100}, not an example's input and output")
 
 
-# What the original matches with `[[:punct:]]` and `\s` of RE2, which know ASCII only.
-PUNCTUATION = re.compile(f"([{re.escape(string.punctuation)}])")
-SPACES = re.compile(r"[ \t\n\f\r]+")
+def mark_wsc_pronoun(text: str, index: int, pronoun: str) -> str:
+    """WSC's sentence with its word at `index` starred; words are split at every single space: two enclose an empty one.
+
+    >>> mark_wsc_pronoun("Mark told Pete that he won .", 4, "he")
+    'Mark told Pete that *he* won .'
+
+    The marking goes through a stand-alone `X`, so every other stand-alone X of the text is starred too, and a
+    pronoun that ends the text leaves a space behind it: both as in the original.
+
+    Raises:
+      DataError: `index` is not inside the text, is 0, or another word than `pronoun` stands there.
+    """
+    if text in MISPLACED_PRONOUNS:
+        with_placeholder = MISPLACED_PRONOUNS[text]
+    else:
+        words = text.split(" ")
+        if not 0 < index < len(words):
+            raise DataError(f"span2_index {index} is not between 1 and {len(words) - 1}, the last word of {text!r}")
+        if words[index] != pronoun:
+            raise DataError(f"word {index} of {text!r} is {words[index]!r}, but span2_text is {pronoun!r}")
+        with_placeholder = " ".join([" ".join(words[:index]), "X", " ".join(words[index + 1 :])])
+    return with_placeholder.replace(" X ", f" *{pronoun}* ")
+
+
+def mark_wnli_pronoun(premise: str, hypothesis: str) -> tuple[str, str]:
+    """The premise with its pronoun starred, and the phrase that the hypothesis puts in the pronoun's place.
+
+    >>> mark_wnli_pronoun("The cup fell, so it broke.", "The cup broke.")
+    ('The cup fell, so *it* broke.', 'The cup')
+
+    As the original T5's released conversion does it (arXiv:1910.10683, appendix B), quirks included.
+
+    Each pronoun of the premise is rated by how much of the words around it reappears in the hypothesis; the best
+    one (the first of equals) is starred. The referent is what stands between that matching context; it is empty
+    where the hypothesis shares no context with the premise (once in WNLI's 71 validation rows).
+
+    Raises:
+      DataError: the premise has no pronoun.
+    """
+    premise_words, hypothesis_words = _plain_words(premise), _plain_words(hypothesis)
+    positions = [i for i, word in enumerate(premise_words) if word in WNLI_PRONOUNS]
+    if not positions:
+        raise DataError(f"no pronoun ({', '.join(sorted(WNLI_PRONOUNS))}) in {premise!r}")
+    contexts = {i: _matching_context(premise_words, i, hypothesis_words) for i in positions}
+    best = max(positions, key=lambda i: sum(map(len, contexts[i])))
+    before, after = contexts[best]
+    referent = _text_between(before, after, " ".join(hypothesis_words))
+    return _star_word(premise, best), _as_written(_from_last_article(referent), hypothesis)
+
+
+def _plain_words(text: str) -> list[str]:
+    """Lower-cased words, each without one closing mark."""
+    words = (re.sub(r"[.,?!]$", "", word) for word in text.strip().lower().split(" "))
+    return [word for word in words if word]
+
+
+def _matching_context(words, position, hypothesis_words) -> tuple[list[str], list[str]]:
+    """The longest run of words before `position`, and after it, that the hypothesis contains."""
+    before, after = words[:position], words[position + 1 :]
+    backwards = _shared_start(before[::-1], " ".join(hypothesis_words[::-1]))
+    forwards = _shared_start(after, " ".join(hypothesis_words))
+    return before[len(before) - backwards :], after[:forwards]
+
+
+def _shared_start(words, text: str) -> int:
+    """How many words from the start of `words`, joined by spaces, `text` contains."""
+    for count in range(1, len(words) + 1):
+        if " ".join(words[:count]) not in text:
+            return count - 1
+    return len(words)
+
+
+def _text_between(before, after, text: str) -> str:
+    """What stands in `text` between the two contexts; else before the second, else behind the first.
+
+    As in the original, the contexts' words are read as regular expressions (so `$5` and `(so old)` do not find
+    themselves), and literally where they make none.
+    """
+    if not before and not after:
+        return ""
+    for left, gap, right in ((before, "(.+)", after), ((), "^(.+)", after), (before, "(.+)$", ())):
+        try:
+            match = re.search(" ".join([*left, gap, *right]), text)
+        except re.error:
+            match = re.search(" ".join([*map(re.escape, left), gap, *map(re.escape, right)]), text)
+        if match:
+            return match.group(1) or ""
+    return ""
+
+
+def _from_last_article(phrase: str) -> str:
+    """The phrase from the article that starts furthest right; matching sometimes takes in too much before it."""
+    words = phrase.split(" ")
+    return " ".join(words[max((words.index(article) for article in ARTICLES if article in words), default=0) :])
+
+
+def _as_written(phrase: str, hypothesis: str) -> str:
+    """The phrase in the hypothesis' own spelling, without closing mark or possessive ending."""
+    pattern = " ".join(re.escape(word) + f"[{CLOSING}]?" for word in phrase.split(" "))
+    match = re.search(pattern, hypothesis, re.IGNORECASE)
+    if not match:
+        raise DataError(f"cannot find {phrase!r} in {hypothesis!r}")
+    found = match.group(0)
+    found = found[:-1] if found[-1:] in tuple(CLOSING) else found
+    return re.sub(r"('s|')$", "", found)
+
+
+def _star_word(text: str, position: int) -> str:
+    """Stars the word at `position`; a closing mark is set off by a space (`*it* .`)."""
+    words = text.split(" ")
+    word = words[position]
+    starred = f"*{word[:-1]}* {word[-1]}" if word[-1:] in tuple(CLOSING) else f"*{word}*"
+    return " ".join([*words[:position], starred, *words[position + 1 :]])
+
 
 FORMATTERS = {
     "columns": columns,
@@ -263,7 +395,7 @@ FORMATTERS = {
     "wnli_simple": wnli_simple,
     "dpr": dpr,
     "squad": squad,
-    "discoeval": discoeval,
+    "joined_lists": joined_lists,
     "super_ni": super_ni,
     "instruction": instruction,
     "document": document,

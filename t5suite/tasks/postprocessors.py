@@ -13,8 +13,11 @@ from typing import Any, NamedTuple
 
 from t5suite.base.errors import DataError
 from t5suite.tasks.formatters import pad_punctuation
-from t5suite.tasks.metrics import wsc_verdict
-from t5suite.tasks.targets import label_id, label_of, value_at
+from t5suite.tasks.metrics import normalize_answer, wsc_verdict
+from t5suite.tasks.targets import is_number, label_id, label_of, value_at
+
+# How far a number may be off and still be called right: half of the grid's step of T5's STS-B.
+CLOSE = 0.1
 
 
 class Judged(NamedTuple):
@@ -122,6 +125,40 @@ def _groups(task, rows, row_of_example):
     if not task.entry.get("group_by"):
         return None
     return [cell_at(rows[row], task.entry["group_by"]) for row in row_of_example]
+
+
+def is_right(task, row, target: str, prediction: str) -> bool | None:
+    """Whether `prediction` is right for an example of the row; None for a row without a label.
+
+    >>> is_right(load_task("glue", "rte"), {"label": 0, ...}, "entailment", "entailment")
+    True
+
+    For tables of examples; metrics see more (F1 of words, correlations).
+
+    As `correctness` has it, with all of the row's references. WSC: whether the referent that was written means the
+    candidate, as the label says that it should.
+    """
+    if not task.is_labelled(row):
+        return None
+    if task.entry.get("postprocess") == "wsc_verdict":
+        return wsc_verdict(prediction, target) == int(label_of(row, task.entry))
+    return correctness(task, prediction, [target, *task.references(row)]) == "right"
+
+
+def correctness(task, prediction: str, references: list[str]) -> str:
+    """'right', 'wrong', or 'invalid': a text that is no label, or no number where one is asked for.
+
+    Classes: by the label. Numbers: within CLOSE. Texts: equal to one of the references once articles, punctuation and
+    case are gone, as SQuAD has it.
+    """
+    if task.value_kind == "class":
+        answer = task.parse(prediction)
+        return "invalid" if answer == -1 else "right" if answer == task.parse(references[0]) else "wrong"
+    if task.value_kind == "number":
+        if not is_number(prediction):
+            return "invalid"
+        return "right" if abs(float(prediction) - float(references[0])) <= CLOSE + 1e-9 else "wrong"
+    return "right" if normalize_answer(prediction) in map(normalize_answer, references) else "wrong"
 
 
 POSTPROCESSORS = {

@@ -14,24 +14,28 @@ from typing import Any, NamedTuple
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.lookup import find
-from t5suite.benchmark_entries.metric_groups import METRIC_GROUPS
-from t5suite.tasks.entries import check_entry, metric_functions
+from t5suite.constants import METRIC_GROUPS
+from t5suite.tasks.entries import check_entry, load_registry, metric_functions
 from t5suite.tasks.formatters import FITTED_FORMATTERS, FORMATTER_COLUMNS, FORMATTERS, Example, as_list, cell
 from t5suite.tasks.metrics import METRIC_ALIASES, invalid_rate
 from t5suite.tasks.postprocessors import POSTPROCESSORS
 from t5suite.tasks.targets import (
     INVALID_CLASS,
     NUMBER_GRIDS,
+    OUTPUT,
+    fill,
+    filled,
+    has_form,
     is_labelled,
     is_number,
+    kept_tokens,
     label_of,
     label_words,
     parse_class,
     parse_number,
+    unfilled,
     value_kind,
 )
-from t5suite.tasks.task_files import load_registry
-from t5suite.tasks.templates import OUTPUT, fill, filled, has_form, kept_tokens, unfilled
 
 # What a model may choose from, where that differs from row to row: formatter -> candidates of a row.
 ROW_CANDIDATES = {
@@ -262,14 +266,6 @@ def load_task(benchmark: str, name: str, task_file: str | None = None, registry:
     entry = _find_task(name, tasks, benchmark, registry)
     check_entry(f"{benchmark}/{name}", entry)
     return Task(benchmark, name, entry)
-
-
-def bind_tokenize(task: Task, tokenizer, lengths: Lengths, split: str = "train") -> Callable:
-    """The lambda that `Dataset.map(batched=True)` calls.
-
-    >>> dataset.map(bind_tokenize(task, tokenizer, Lengths(512, 16)), batched=True, remove_columns=...)
-    """
-    return lambda rows: tokenize_rows(rows, task=task, tokenizer=tokenizer, lengths=lengths, split=split)
 
 
 def bind_compute_metrics(task: Task, tokenizer, rows: Sequence, split: str = "validation") -> Callable:

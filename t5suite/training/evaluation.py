@@ -32,7 +32,7 @@ from t5suite.models.answering import Answerer, answerer_for
 from t5suite.models.quick_attention import slow_attention
 from t5suite.models.seq2seq_answering import begin_generating, begin_scoring
 from t5suite.tasks.registry import Lengths, Task
-from t5suite.tasks.templates import OUTPUT, fill
+from t5suite.tasks.targets import OUTPUT, fill
 from t5suite.training.eval_batches import batches_by_length, batches_by_tokens, tell_speed
 from t5suite.training.eval_results import Report, Result, task_values
 from t5suite.training.eval_sets import EvalSet

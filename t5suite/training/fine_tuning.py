@@ -43,8 +43,8 @@ from t5suite.data.training_data import (
 from t5suite.models.families import family_of_model
 from t5suite.models.own_models import OwnModel
 from t5suite.models.whole_weights import load_weights
+from t5suite.tasks.entries import load_registry
 from t5suite.tasks.registry import Lengths, Task, load_task, resolve_names
-from t5suite.tasks.task_files import load_registry
 from t5suite.training.callbacks import BestPerTaskCallback, MetricsCallback, note_final
 from t5suite.training.checks import (
     GENERATION_FLAGS,

@@ -27,8 +27,8 @@ from t5suite.models.quantization import quantization_of
 from t5suite.models.vocabulary import add_sentinels, add_tokens, ensure_padding
 from t5suite.runs.settings import allowed_names
 from t5suite.tasks.registry import Lengths
+from t5suite.tasks.targets import unescaped
 from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card
-from t5suite.tasks.templates import unescaped
 from t5suite.training.checks import warn_of_idle_family_flags
 from t5suite.training.fine_tuning import (
     Data,

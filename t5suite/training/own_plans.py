@@ -25,7 +25,7 @@ from t5suite.data.rows.formats import (
     own_data,
     words_of,
 )
-from t5suite.tasks.templates import unescaped
+from t5suite.tasks.targets import unescaped
 from t5suite.training.fine_tuning import Plan, choose_metric
 from t5suite.training.flags.plug_ins import metric_functions, named_metrics
 

@@ -28,7 +28,7 @@ from t5suite.data.text.compressed import without_compression
 from t5suite.data.text.readers import TextOptions
 from t5suite.tasks.entries import check_entry
 from t5suite.tasks.registry import Task
-from t5suite.tasks.templates import INPUT, OUTPUT, check_template
+from t5suite.tasks.targets import INPUT, OUTPUT, check_template
 
 logger = logging.getLogger(__name__)
 
