@@ -11,7 +11,7 @@ the same at every evaluation, so that one sees how their answers change.
 
 import logging
 
-from t5suite.tasks.verdicts import is_right
+from t5suite.tasks.postprocessors import is_right
 from t5suite.tracking.metric_lines import SAMPLES
 from t5suite.training.callbacks import LinesCallback
 
