@@ -8,9 +8,9 @@ from unittest import mock
 from absl.testing import absltest, parameterized
 
 from t5suite.base.errors import ConfigError
-from t5suite.training.flags.bounds import BOUNDS
+from t5suite.base.script_flags import flag_table, removed_flags
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS
-from t5suite.training.flags.parser import REMOVED_FLAGS, changed_settings, parse_arguments
+from t5suite.training.flags.parser import changed_settings, parse_arguments
 from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS
 
 
@@ -195,7 +195,8 @@ class BoundsTest(parameterized.TestCase):
             for name, spec in kind.__dataclass_fields__.items()
             if spec.init
         }
-        bounded = [name for names in BOUNDS.values() for name in names.split()]
+        entries = {name: entry for flags in flag_table()["scripts"].values() for name, entry in flags.items()}
+        bounded = [name for name in entries if "bounds" in entries[name]]
         self.assertCountEqual(bounded, [name for name, hint in fields.items() if numbers(hint)])
 
     @parameterized.parameters(
@@ -251,7 +252,7 @@ class ErrorsTest(parameterized.TestCase):
         with self.assertRaisesRegex(ConfigError, message):
             parse_arguments(FINE_TUNING_ARGUMENTS, [config_file(text)])
 
-    @parameterized.parameters(*REMOVED_FLAGS)
+    @parameterized.parameters(*removed_flags())
     def test_a_flag_that_transformers_removed_is_answered_with_its_successor(self, name):
         with self.assertRaisesRegex(ConfigError, f"--{name} is gone from transformers 5; use"):
             parse_arguments(FINE_TUNING_ARGUMENTS, [f"--{name}=1"])

@@ -17,7 +17,8 @@ import pre_train_t5
 from benchmarks.memory import Case, measure, predict
 from t5suite import cli
 from t5suite.base.errors import ConfigError
-from t5suite.commands.summary import KNOWN, MODEL_FLAGS
+from t5suite.base.script_flags import flags_marked
+from t5suite.commands.summary import KNOWN
 from t5suite.models.loading import load_model, load_model_shapes
 from t5suite.models.memory import OPTIMIZER_MEMORY, SHARDINGS, estimate
 from t5suite.models.memory_runs import LiveBytes, rehearse
@@ -185,7 +186,7 @@ class SummaryTest(parameterized.TestCase):
             "load_in_8bit", "load_in_4bit", "model_class", "model_class_args",
         }  # fmt: skip
         fields = {spec.name for spec in dataclasses.fields(ModelArguments) if not spec.name.startswith("_")}
-        self.assertEqual(fields - set(MODEL_FLAGS), elsewhere)
+        self.assertEqual(fields - set(flags_marked("shapes")), elsewhere)
 
     @parameterized.parameters(
         (["--config_name", "t5-smal"], "t5-small"),

@@ -11,6 +11,9 @@ The table is made from the argument dataclasses, at the versions of the librarie
 
 import functools
 import json
+import math
+import os
+import re
 from pathlib import Path
 
 from t5suite.base.lookup import find
@@ -18,9 +21,13 @@ from t5suite.base.lookup import find
 TABLE_FILE = Path(__file__).with_name("script_flags.json")
 TYPES = ("bool", "int", "float", "str", "dict")
 # What an entry has for the keys that it leaves out in the file.
-ABSENT = {"choices": None, "list": False, "none": False, "default_true": False}
+ABSENT = {"choices": None, "list": False, "none": False, "default_true": False, "marks": "", "needs": ""}
 # What Hugging Face's `string_to_bool` takes.
 BOOLEAN_WORDS = ("yes", "true", "t", "y", "1", "no", "false", "f", "n", "0")
+# No count is as large, for it would not fit into the libraries' integers.
+LIMIT = 2**63
+# Every data loader's worker is a process with memory of its own.
+ENDS = {"workers": max(64, 4 * (os.cpu_count() or 1))}
 
 
 @functools.cache
@@ -30,10 +37,11 @@ def flag_table() -> dict[str, dict]:
 
 
 def flags_of(script: str) -> dict[str, dict]:
-    """`{flag: {"type", "choices", "list", "none", "default_true"}}` of a script, given by its name or path.
+    """`{flag: {"type", "choices", "list", "none", "default_true", ...}}` of a script, given by its name or path.
 
     `type` is one of TYPES; `choices` is None or the values that are taken; `list`: several values may follow;
-    `none`: the flag takes None; `default_true`: a boolean that is on unless it is given as False.
+    `none`: the flag takes None; `default_true`: a boolean that is on unless it is given as False; and the facts that
+    `t5suite.training.flags.fields` describes.
 
     Raises:
       ConfigError: not one of the two scripts.
@@ -54,6 +62,22 @@ def removed_flags() -> dict[str, str]:
     return flag_table()["removed"]
 
 
+@functools.cache
+def flags_marked(mark: str) -> list[str]:
+    """The flags of both scripts with a mark (`report`, `shapes`, ...), in the order of the help."""
+    scripts = flag_table()["scripts"].values()
+    return list(
+        dict.fromkeys(name for flags in scripts for name in flags if mark in flags[name].get("marks", "").split())
+    )
+
+
+@functools.cache
+def changes_of_flags() -> dict[str, str]:
+    """`{flag: "layout", "length" or "nothing"}` of the flags with which a run stays the same run, of both scripts."""
+    entries = [item for flags in flag_table()["scripts"].values() for item in flags.items()]
+    return {name: entry["change"] for name, entry in entries if "change" in entry}
+
+
 def value_problem(flag: dict, value) -> str | None:
     """Why a script would refuse the value, as a YAML file or the text of a command line has it; None if it takes it.
 
@@ -72,29 +96,48 @@ def value_problem(flag: dict, value) -> str | None:
         return next(filter(None, problems), None)
     if flag["choices"] is not None and value not in flag["choices"]:
         return f"{value!r:.80} is not one of {', '.join(map(str, flag['choices']))}"
-    return None if FITS[flag["type"]](value) else f"{value!r:.80} is not {ARTICLES[flag['type']]}"
+    if not FITS[flag["type"]](value):
+        return f"{value!r:.80} is not {ARTICLES[flag['type']]}"
+    problem = bounds_problem(flag, float(value)) if flag["type"] in ("int", "float") else None
+    return f"{value} {problem}" if problem else None
 
 
-def _is_bool(value) -> bool:
-    return isinstance(value, bool) or str(value).lower() in BOOLEAN_WORDS
+def bounds_problem(flag: dict, value) -> str | None:
+    """Why a number lies outside of a flag's `bounds`; None for one within them, and for what is no number.
+
+    >>> bounds_problem({"bounds": "[1, inf) examples"}, 0)
+    'must be at least 1 (examples)'
+    """
+    if "bounds" not in flag or isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    interval, unit = re.fullmatch(r"([\[(].*?[\])]) (.*)", flag["bounds"]).groups()
+    also = flag.get("also")
+    if value == also or lies_in(value, interval):
+        return None
+    least, largest = _ends(interval)
+    words = [f"{'at least' if interval[0] == '[' else 'above'} {least:.17g}"]
+    if largest < math.inf:
+        words.append(f"{'at most' if interval[-1] == ']' else 'below'} {largest:.17g}")
+    elif not value < LIMIT:
+        words.append("below 2^63" if math.isfinite(value) else "finite")
+    return f"must be {' and '.join(words)}{'' if also is None else f', or {also}'} ({unit})"
 
 
-def _is_int(value) -> bool:
-    if isinstance(value, (bool, float)):  # `int("2.0")` fails, and 2.0 is written so
-        return False
-    return _succeeds(int, value)
+def lies_in(value: float, interval: str) -> bool:
+    """Whether a number is in an interval: square brackets hold their end, round ones do not; never so for NaN.
+
+    >>> lies_in(0, "[0, 1)"), lies_in(1, "[0, 1)"), lies_in(math.inf, "(0, inf)")
+    (True, False, False)
+    """
+    least, largest = _ends(interval)
+    above = value >= least if interval[0] == "[" else value > least
+    below = value <= largest if interval[-1] == "]" else value < min(largest, LIMIT)
+    return above and below
 
 
-def _is_float(value) -> bool:
-    return not isinstance(value, bool) and _succeeds(float, value)
-
-
-def _is_text(value) -> bool:
-    return isinstance(value, (str, int, float, bool, dict))
-
-
-def _is_table(value) -> bool:
-    return isinstance(value, dict) or (isinstance(value, str) and bool(value.strip()))
+def _ends(interval: str) -> tuple[float, float]:
+    least, largest = (float(ENDS.get(end.strip(), end)) for end in interval[1:-1].split(","))
+    return least, largest
 
 
 def _succeeds(function, value) -> bool:
@@ -105,5 +148,30 @@ def _succeeds(function, value) -> bool:
     return True
 
 
-FITS = {"bool": _is_bool, "int": _is_int, "float": _is_float, "str": _is_text, "dict": _is_table}
+FITS = {
+    "bool": lambda value: isinstance(value, bool) or str(value).lower() in BOOLEAN_WORDS,
+    "int": lambda value: not isinstance(value, (bool, float)) and _succeeds(int, value),  # `int("2.0")` fails
+    "float": lambda value: not isinstance(value, bool) and _succeeds(float, value),
+    "str": lambda value: isinstance(value, (str, int, float, bool, dict)),
+    "dict": lambda value: isinstance(value, dict) or (isinstance(value, str) and bool(value.strip())),
+}
 ARTICLES = {"bool": "a boolean", "int": "an int", "float": "a float", "str": "a word", "dict": "a table"}
+# {theme: its heading in the help}, in the help's order.
+THEMES = {
+    "data": "task and data",
+    "rows": "rows of one's own",
+    "instructions": "instructions (--benchmark super_ni)",
+    "text": "text",
+    "objective": "objective",
+    "model": "model",
+    "adapters": "adapters",
+    "training": "training",
+    "evaluation": "evaluation, selection and modes",
+    "plug-ins": "plug-ins",
+    "output": "output and checkpoints",
+    "resuming": "resuming",
+    "tracking": "tracking",
+    "speed": "precision, memory and speed",
+    "devices": "several devices",
+    "rest": "Hugging Face's other flags",
+}

@@ -10,9 +10,9 @@ import argparse
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.files import shipped_folder
+from t5suite.base.script_flags import flags_of
 from t5suite.constants import DATASET_VALS, MIXTURES
-from t5suite.launch.flag_themes import REST
-from t5suite.launch.script_help import flags_by_theme, values_of
+from t5suite.launch.script_help import values_of
 
 SCRIPTS = ("fine_tune_t5", "pre_train_t5")
 # Programs that a script's name may stand behind.
@@ -26,15 +26,15 @@ def script_parser(script: str, shows_all: bool = False) -> argparse.ArgumentPars
     'fine_tune_t5.py'
 
     Args:
-      shows_all: Hugging Face's rarely used flags, too, as in `--help_all`.
+      shows_all: Hugging Face's rarely used flags, too.
     """
     parser = argparse.ArgumentParser(prog=f"{script}.py", add_help=False)
     recipes = sorted(path.name for path in shipped_folder("recipes").glob("*.yaml"))
     parser.add_argument("config_file", nargs="?", choices=recipes, help="a YAML file, or a recipe")
     for flag in ("--help", "--help_all", "--version"):
         parser.add_argument(flag, action="store_true", help="shown before anything is loaded")
-    for theme, flags in flags_by_theme(script).items():
-        for name, entry in flags.items() if shows_all or theme != REST else ():
+    for name, entry in flags_of(script).items():
+        if shows_all or entry["theme"] != "rest":
             _add(parser, name, entry)
     return parser
 

@@ -3,10 +3,8 @@
 t5suite summary --config_name t5-3b --batch_size 32 --optimizer adafactor --gradient_checkpointing --freeze embeddings
 """
 
-import json
-
 from t5suite.base.errors import ConfigError
-from t5suite.base.script_flags import TABLE_FILE
+from t5suite.base.script_flags import flags_marked, flags_of
 from t5suite.commands.early_checks import check_model, check_name
 from t5suite.commands.shared import add_json_flag, print_json
 
@@ -27,11 +25,11 @@ def summary_flags(parser) -> None:
     step.add_argument("--num_gpus", type=int, default=1, help="ranks that --deepspeed shards over (default: 1)")
     step.add_argument("--use_cpu", action="store_true", help="count attention as a CPU computes it")
     model = parser.add_argument_group("the model: flags of fine_tune_t5.py")
-    flags = json.loads(TABLE_FILE.read_text(encoding="utf-8"))["scripts"][SCRIPT]
-    for name in MODEL_FLAGS:
+    flags = flags_of(SCRIPT)
+    for name in flags_marked("shapes"):
         kind = flags[name]
         optional = {"nargs": "?", "const": "True"} if kind["type"] == "bool" else {}
-        model.add_argument(f"--{name}", choices=kind.get("choices"), **optional)
+        model.add_argument(f"--{name}", choices=kind["choices"], **optional)
     add_json_flag(parser)
 
 
@@ -43,7 +41,7 @@ def summary(arguments) -> None:
     from t5suite.training.flags.parser import parse_arguments
     from t5suite.training.memory_summary import Load, print_summary, summarize
 
-    given = {name: getattr(arguments, name) for name in MODEL_FLAGS if getattr(arguments, name) is not None}
+    given = {name: getattr(arguments, name) for name in flags_marked("shapes") if getattr(arguments, name) is not None}
     argv = ["--use_cpu", *(f"--{name}={value}" for name, value in given.items())]
     model = shapes_by_flags(FineTuningArguments(*parse_arguments(FINE_TUNING_ARGUMENTS, argv)))
     load = Load(
@@ -85,28 +83,3 @@ KNOWN = {
     ).split(),
     "deepspeed": ["zero1", "zero2", "zero2_offload", "zero3", "zero3_offload"],
 }
-
-# What says which weights there are, and which are trained.
-MODEL_FLAGS = (
-    "model_name_or_path",
-    "config_name",
-    "config_overrides",
-    "tokenizer_name",
-    "from_scratch",
-    "model_family",
-    "model_revision",
-    "num_sentinels",
-    "add_tokens",
-    "attn_implementation",
-    "trust_remote_code",
-    "freeze",
-    "freeze_regex",
-    "unfreeze_regex",
-    "adapter",
-    "adapter_args",
-    "adapter_base",
-    "lora_r",
-    "target_modules",
-    "modules_to_save",
-    "num_virtual_tokens",
-)

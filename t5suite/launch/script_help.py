@@ -4,16 +4,15 @@
     usage: fine_tune_t5.py [config.yaml] [--flag value | --flag=value ...]
     ...
 
-`--help` shows our flags and those of Hugging Face's that people use, by theme (`t5suite.launch.flag_themes`), as wide
-as the terminal; `--help_all` shows the others behind them.
+`--help` shows the flags that most runs need (marked `common`), by theme and as wide as the terminal; `--help_all` shows
+all of them.
 """
 
 import shutil
 import textwrap
 
 from t5suite.base.errors import discard_output
-from t5suite.base.script_flags import flags_of
-from t5suite.launch.flag_themes import REST, THEMES, text_of, theme_of
+from t5suite.base.script_flags import THEMES, flags_of
 from t5suite.launch.versions import versions_text
 
 QUESTIONS = ("-h", "--help", "--help_all", "--help-all", "--version")
@@ -61,31 +60,25 @@ def help_text(script: str, description: str, shows_all: bool = False, width: int
 
     Args:
       script: 'fine_tune_t5' or 'pre_train_t5'.
-      shows_all: Hugging Face's rarely used flags, too.
+      shows_all: every flag.
       width: columns of a line; default: those of the terminal, at most 120.
     """
     width = max(NARROWEST, min(width or shutil.get_terminal_size((80, 24)).columns, WIDEST))
-    themes = flags_by_theme(script)
-    hidden = 0 if shows_all else len(themes.pop(REST))
+    themes = flags_by_theme(script, shows_all)
     parts = [f"usage: {script}.py [config.yaml] [--flag value | --flag=value ...]", _paragraphs(description, width)]
     for theme, flags in themes.items():
         parts.append("\n".join([f"{theme}:", *(flag_lines(name, flags[name], width, shows_all) for name in flags)]))
-    ending = ENDING if shows_all else f"{ENDING} {hidden} more flags of Hugging Face's: --help_all."
+    hidden = len(flags_of(script)) - sum(map(len, themes.values()))
+    ending = ENDING if shows_all else f"{ENDING} {hidden} more flags, Hugging Face's among them: --help_all."
     return "\n\n".join([*parts, textwrap.fill(ending, width)])
 
 
-def flags_by_theme(script: str) -> dict[str, dict[str, dict]]:
-    """`{theme: {flag: entry}}` in the order of the help: themes as in THEMES, new ones behind them, the rest last."""
-    flags = flags_of(script)
-    themes = {name: theme_of(name, entry) for name, entry in flags.items()}
-    order = dict.fromkeys([*THEMES, *themes.values()])
-    order = [*(theme for theme in order if theme != REST), REST]
-    found = {}
-    for theme in order:
-        names = [name for name, its_theme in themes.items() if its_theme == theme]
-        first = [name for name in THEMES.get(theme, {}) if name in names]
-        if names:
-            found[theme] = {name: flags[name] for name in dict.fromkeys([*first, *names])}
+def flags_by_theme(script: str, shows_all: bool = True) -> dict[str, dict[str, dict]]:
+    """`{heading: {flag: entry}}` in the order of the help; the `common` flags alone, unless all are to be shown."""
+    found: dict[str, dict[str, dict]] = {}
+    for name, entry in flags_of(script).items():
+        if shows_all or "common" in entry["marks"]:
+            found.setdefault(THEMES[entry["theme"]], {})[name] = entry
     return found
 
 
@@ -97,7 +90,7 @@ def flag_lines(name: str, entry: dict, width: int, shows_all: bool = False) -> s
     """
     values = values_of(name, entry)
     head = f"  --{name} {values}".rstrip()
-    text = text_of(name, entry)
+    text = entry.get("help", "")
     text = " ".join(filter(None, (text, choices_note(entry, values, shows_all), default_note(text, entry))))
     indent = next(column for least, column in TEXT_COLUMNS.items() if width >= least)
     lines = textwrap.wrap(text, width - indent, break_on_hyphens=False) or [""]

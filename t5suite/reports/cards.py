@@ -16,6 +16,7 @@ from huggingface_hub import ModelCard
 
 from t5suite.base.files import whole_file
 from t5suite.base.redaction import printable, redacted
+from t5suite.base.script_flags import flags_marked
 from t5suite.reports.card_facts import CardFacts, Scored, card_data, hub_name, without_folders
 from t5suite.reports.markdown import block, cell, code, shortened, table
 from t5suite.reports.tables import average_title, format_points
@@ -188,11 +189,12 @@ def shown_settings(settings: dict) -> dict:
     {'optimizer': 'adafactor', 'seed': 42}
     """
     idle = [theirs for theirs, ours in BESIDE_OURS.items() if settings.get(ours) is not None]
+    idle += ["model_name_or_path", "config_name"]  # told above
     if (settings.get("max_steps") or 0) > 0:
         idle.append("num_train_epochs")
     return {
         name: settings[name]
-        for name in SHOWN_SETTINGS
+        for name in ("update_size", *flags_marked("report"))
         if name not in idle and settings.get(name) not in (None, False, "", -1, []) and not _is_default(name, settings)
     }
 
@@ -225,14 +227,6 @@ def limits(facts: CardFacts) -> list[str]:
 BESIDE_OURS = {"optim": "optimizer", "lr_scheduler_type": "schedule"}
 # Not shown while they are this.
 DEFAULTS = {"label_smoothing_factor": 0.0, "z_loss": 0.0, "weight_decay": 0.0, "mixing_temperature": 1.0}
-SHOWN_SETTINGS = (
-    "inputs_length targets_length noise_density mean_span_length max_source_length max_target_length optimizer optim "
-    "learning_rate schedule lr_scheduler_type warmup_steps weight_decay max_grad_norm label_smoothing_factor z_loss "
-    "dropout_rate update_size per_device_train_batch_size gradient_accumulation_steps num_train_epochs max_steps "
-    "mixing mixing_limit mixing_temperature bf16 fp16 tf32 deepspeed fsdp gradient_checkpointing freeze freeze_regex "
-    "adapter lora_r lora_alpha lora_dropout target_modules num_virtual_tokens prompt_tuning_init load_in_8bit "
-    "load_in_4bit few_shot train_fraction max_train_samples eval_method seed"
-).split()
 
 
 def machine(facts: CardFacts) -> list[str]:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from t5suite.base.errors import DataError
 from t5suite.base.lookup import find
+from t5suite.base.script_flags import flags_marked
 from t5suite.constants import MIXTURES
 from t5suite.reports.evaluations import HELD_OUT
 from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, read_json, read_manifest, read_results, tasks_named
@@ -381,7 +382,8 @@ def _varied(settings: list[dict]) -> list[str]:
     """The names whose values are not the same everywhere, the best known ones first."""
     names = dict.fromkeys(name for one in settings for name in one)
     varied = [name for name in names if len({json.dumps(one.get(name), default=str) for one in settings}) > 1]
-    return sorted(varied, key=lambda name: WELL_KNOWN.index(name) if name in WELL_KNOWN else len(WELL_KNOWN))
+    known = flags_marked("report")
+    return sorted(varied, key=lambda name: known.index(name) if name in known else len(known))
 
 
 def _tell_apart(settings: list[dict]) -> None:
@@ -395,9 +397,3 @@ def _tell_apart(settings: list[dict]) -> None:
 def _shown(value) -> str:
     text = f"{value:g}" if isinstance(value, float) else "unset" if value is None else str(value)
     return text if len(text) <= LONGEST_VALUE else "..." + text[3 - LONGEST_VALUE :]
-
-
-# What people vary, in the order in which they want to see it.
-WELL_KNOWN = """model_name_or_path config_name adapter optimizer optim learning_rate schedule lr_scheduler_type
-per_device_train_batch_size gradient_accumulation_steps max_steps num_train_epochs eval_method warmup_steps weight_decay
-max_train_samples few_shot dropout_rate label_smoothing_factor""".split()

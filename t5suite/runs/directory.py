@@ -169,7 +169,7 @@ def open_run(
     """The run of `settings` in `output_dir`: a new one, or the one that is there already. Nothing is written yet.
 
     Args:
-      settings: every flag by name; OPERATIONAL_SETTINGS do not count for "the same run".
+      settings: every flag by name; those that decide nothing do not count for "the same run".
       need_new: refuse a directory with a run in it, even this one (`--resume none`).
       extend: settings that say how long the run is may have grown (`--extend`); a finished run is then unfinished.
       allow_changed: settings (or `data`) that may differ from before.

@@ -13,32 +13,20 @@ import json
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
 from t5suite.base.redaction import SHOWN, is_secret_name, redacted, redacted_value
+from t5suite.base.script_flags import changes_of_flags
 
-# Settings that say where and how loudly a run goes on, but not what comes out of it.
-OPERATIONAL_SETTINGS = frozenset(
-    """output_dir logging_strategy logging_first_step logging_steps log_level log_level_replica log_on_each_node
-    report_to trackers run_name project trackio_space_id wandb_project wandb_entity run_group run_tags aim_repo
-    experiment_name num_samples profile verbose disable_tqdm resume resume_from_checkpoint reset extend dry_run
-    print_summary save_total_limit keep_every peak_tflops
-    dataloader_num_workers dataloader_pin_memory dataloader_persistent_workers
-    dataloader_prefetch_factor push_to_hub hub_model_id hub_strategy hub_token hub_private_repo hub_always_push
-    hub_revision eval_checkpoints data_dir local_rank ddp_timeout logging_nan_inf_filter trust_checkpoint allow_changed
-    max_skipped_updates tokenizer_engine token_cache compile_cache""".split()
-)
-# How an update's examples are laid out over devices and micro-batches, and weights over devices. Law 1 makes the same
-# updates of it, up to the order of a sum, as long as their number (`update_size`, which stands beside the flags) is the
-# same.
-LAYOUT_SETTINGS = frozenset(
-    "per_device_train_batch_size gradient_accumulation_steps auto_find_batch_size "
-    "device_map max_memory embedding_on_cpu".split()
-)
 # What `--extend` may raise: how long a run is.
-EXTENDABLE_SETTINGS = ("max_steps", "num_train_epochs", "max_minutes")
+EXTENDABLE_SETTINGS = tuple(name for name, change in changes_of_flags().items() if change == "length")
 
 
 def is_decisive(name: str) -> bool:
-    """Whether a setting decides what comes out of a run."""
-    return name not in OPERATIONAL_SETTINGS and name not in LAYOUT_SETTINGS
+    """Whether a setting decides what comes out of a run.
+
+    Others say where and how loudly a run goes on (`nothing`), or how an update's examples are laid out over devices and
+    micro-batches and weights over devices (`layout`): law 1 makes the same updates of it, up to the order of a sum, as
+    long as their number (`update_size`, which stands beside the flags) is the same.
+    """
+    return changes_of_flags().get(name) not in ("nothing", "layout")
 
 
 def changed_between(there: dict, here: dict) -> dict[str, tuple]:

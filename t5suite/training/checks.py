@@ -20,6 +20,7 @@ from t5suite.models.head_tying import T5_TYPES
 from t5suite.models.own_models import SETTING, OwnModel
 from t5suite.models.packed_t5 import accept_packed_batches
 from t5suite.tasks.registry import Lengths
+from t5suite.training.flags.fields import warn_of_idle_flags
 
 logger = logging.getLogger(__name__)
 
@@ -72,18 +73,16 @@ def check_module(args, eval_sets) -> None:
 def warn_of_idle_family_flags(changed: dict, encoding: TextEncoding) -> list[str]:
     """Warns of flags that have no effect in a model's family; returns them."""
     heads = isinstance(encoding, SegmentEncoding)
-    reasons = [
-        (heads and changed.get("eval_method") != "loss", ("eval_method",), "an encoder's head gives the answer"),
-        (heads, GENERATION_FLAGS, "an encoder's head gives the answer"),
-        (heads, ("max_target_length",), "an encoder's head writes nothing"),
-        (heads and encoding.words is None, ("label_smoothing_factor", "z_loss"), "the head gives a number"),
-        (type(encoding) is not TextEncoding, QUICK_FLAGS, "only a T5 can be evaluated so"),
-        (not hasattr(encoding, "separator"), ("answer_separator",), "prompt and answer do not share a row"),
-    ]
-    idle = {name: why for applies, names, why in reasons if applies for name in names if name in changed}
-    for name, why in idle.items():
-        logger.warning("--%s has no effect: %s", name, why)
-    return list(idle)
+    answer = "an encoder's head gives the answer" if heads else ""
+    lacking = {
+        "a choice of method": answer if changed.get("eval_method") != "loss" else "",
+        "writing": answer,
+        "written targets": "an encoder's head writes nothing" if heads else "",
+        "a loss of tokens": "the head gives a number" if heads and encoding.words is None else "",
+        "a T5": "" if type(encoding) is TextEncoding else "only a T5 can be evaluated so",
+        "a shared row": "" if hasattr(encoding, "separator") else "prompt and answer do not share a row",
+    }
+    return warn_of_idle_flags("fine_tune_t5", changed, lacking)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

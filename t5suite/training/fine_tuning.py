@@ -47,8 +47,6 @@ from t5suite.tasks.entries import load_registry
 from t5suite.tasks.registry import Lengths, Task, load_task, resolve_names
 from t5suite.training.callbacks import BestPerTaskCallback, MetricsCallback, note_final
 from t5suite.training.checks import (
-    GENERATION_FLAGS,
-    QUICK_FLAGS,
     check_module,
     check_packable,
     check_positions,
@@ -59,13 +57,14 @@ from t5suite.training.eval_batches import batch_tokens
 from t5suite.training.eval_results import Report, task_values
 from t5suite.training.eval_sets import EvalSet, load_eval_sets, selection_eval_sets, widen_for_training_targets
 from t5suite.training.evaluation import Decoding, Evaluator
+from t5suite.training.flags.fields import warn_of_idle_flags as idle_flags
 from t5suite.training.flags.rows import PackedRows
 from t5suite.training.flags.tracking import add_profile
 from t5suite.training.losses import ModuleLoss, SquaredLoss
 from t5suite.training.monitoring.progress import shows_bars
 from t5suite.training.monitoring.samples import SampleCallback
 from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns, add_plug_in_callbacks, with_transform
-from t5suite.training.steps import TRAINING_FLAGS, update_size
+from t5suite.training.steps import update_size
 from t5suite.training.trainer import SuiteTrainer
 
 logger = logging.getLogger(__name__)
@@ -244,34 +243,24 @@ def make_evaluator(collator, tokenizer, args, accelerator, show_progress: bool) 
 
 def warn_of_idle_flags(changed: dict, plan: Plan, trains: bool, predicts: bool) -> list[str]:
     """Warns of every flag that was given and has no effect in this run, with the reason; returns the flags."""
-    alone = len(plan.train) == 1
     unscored = trains and changed.get("eval_strategy") == "no"
-    plain, scored = changed.get("reference_code"), changed.get("eval_method") == "score"
     if unscored:
         logger.info("--eval_strategy no: nothing is evaluated, and no checkpoint is chosen; there will be no scores")
-    reasons = [
-        (not trains, TRAINING_FLAGS, "nothing is trained"),
-        (not trains and "transform_evaluation" not in changed, ("batch_transform",), "nothing is trained"),
-        (alone, ("mixing", "mixing_limit", "mixing_temperature", "allow_missing_tasks"), "there is one task"),
-        (alone, ("select",), "there is one task"),
-        (not predicts, ("max_predict_samples", "test_file"), "test splits are predicted with --do_predict only"),
-        (unscored, ("max_eval_samples", "validation_file"), "--eval_strategy no evaluates nothing"),
-        (unscored and not predicts, EVALUATION_FLAGS, "--eval_strategy no evaluates nothing"),
-        (changed.get("eval_method") in ("score", "loss"), GENERATION_FLAGS, "this --eval_method writes nothing"),
-        (changed.get("eval_method") == "loss", (*QUICK_FLAGS, "eval_loss"), "the loss is all that is evaluated"),
-        (plain == "quick_decoding" and scored and plan.alone, ("reference_code",), "nothing is written"),
-        (plain == "candidate_trees" and not scored, ("reference_code",), "nothing is scored"),
-        (True, ("predict_with_generate", "sortish_sampler"), "evaluation always writes or scores whole answers"),
-        (True, ("eval_accumulation_steps", "batch_eval_metrics", "prediction_loss_only"), "evaluation is our own"),
-    ]
-    idle = {name: why for applies, names, why in reasons if applies for name in names if name in changed}
-    for name, why in idle.items():
-        logger.warning("--%s has no effect: %s", name, why)
-    return list(idle)
-
-
-# What says how rows are evaluated, be they validation rows or, with --do_predict, test rows.
-EVALUATION_FLAGS = ("eval_method", "per_device_eval_batch_size", "eval_loss", *QUICK_FLAGS, *GENERATION_FLAGS)
+    method, unseen = changed.get("eval_method"), "--eval_strategy no evaluates nothing"
+    paths = {"quick_decoding": method == "score" and plan.alone, "candidate_trees": method != "score"}
+    lacking = {
+        "training": "" if trains else "nothing is trained",
+        "transformed batches": "" if trains or "transform_evaluation" in changed else "nothing is trained",
+        "several tasks": "there is one task" if len(plan.train) == 1 else "",
+        "prediction": "" if predicts else "test splits are predicted with --do_predict only",
+        "validation": unseen if unscored else "",
+        "evaluation": unseen if unscored and not predicts else "",
+        "writing": "this --eval_method writes nothing" if method in ("score", "loss") else "",
+        "answers": "the loss is all that is evaluated" if method == "loss" else "",
+        "fast paths": "nothing is written or scored so" if paths.get(changed.get("reference_code")) else "",
+        "Hugging Face's evaluation": "answers are written or scored, and evaluated by our own loop",
+    }
+    return idle_flags("fine_tune_t5", changed, lacking)
 
 
 def make_trainer(

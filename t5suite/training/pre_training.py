@@ -15,6 +15,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.script_flags import flags_of
 from t5suite.data.collocations import load_collocations
 from t5suite.data.corpora.store import tokenizer_fingerprint
 from t5suite.data.language_model_collators import CausalLMCollator, MaskedLMCollator
@@ -26,7 +27,7 @@ from t5suite.models.families import family_of_model
 from t5suite.models.own_models import OwnModel
 from t5suite.runs.directory import sweep_run_id
 from t5suite.training.callbacks import MetricsCallback
-from t5suite.training.checks import QUICK_FLAGS
+from t5suite.training.flags.fields import warn_of_idle_flags as idle_flags
 from t5suite.training.flags.tracking import add_profile
 from t5suite.training.losses import PAIR_LABELS, WatchedLoss
 from t5suite.training.monitoring.monitors import StepMonitor, weight_norm
@@ -36,7 +37,6 @@ from t5suite.training.monitoring.throughput import peak_flops
 from t5suite.training.plug_ins import add_plug_in_callbacks
 from t5suite.training.pre_training_data import Examples
 from t5suite.training.pre_training_evaluation import NAME, PreTrainingEvaluator
-from t5suite.training.steps import TRAINING_FLAGS
 from t5suite.training.trainer import SuiteTrainer
 
 logger = logging.getLogger(__name__)
@@ -148,46 +148,37 @@ def pre_training_output_dir(model: str | None, objective: str = "span_corruption
     return str(Path("runs") / "-".join(part for part in parts if part))
 
 
-# Flags that only one kind of text heeds.
-FILE_FLAGS = ("train_file", "validation_file")
-BUILD_FLAGS = ("bad_lines", "document_separator", "tokenizer_engine")
-STREAM_FLAGS = ("shuffle_buffer_size", "num_virtual_streams")
-OBJECTIVE_FLAGS = (
-    "targets_length noise_density mean_span_length random_roll mode_tokens mask_units collocations sentence_pairs "
-    "sentence_language pack row_inputs_length row_targets_length"
-).split()
-
-
 def warn_of_idle_flags(changed: dict, trains: bool, objective: str) -> list[str]:
     """Warns of every flag that was given and has no effect in this run, with the reason; returns the flags."""
-    files = [str(file) for name in FILE_FLAGS for file in changed.get(name) or ()]
-    training_flags = [name for name in TRAINING_FLAGS if name not in FILE_FLAGS]
-    given = ["mode_token_ids" if name == "mode_tokens" else name for name in OBJECTIVE_FLAGS if name in changed]
-    unheeded = ["mode_tokens" if name == "mode_token_ids" else name for name in unheeded_settings(objective, given)]
+    files = [str(file) for name in ("train_file", "validation_file") for file in changed.get(name) or ()]
     has_columns = any(not Path(file).name.removesuffix(".gz").removesuffix(".zst").endswith(".txt") for file in files)
     has_lines = any(".txt" in Path(file).suffixes or not Path(file).suffixes for file in files)
-    built = "train_corpus" in changed
-    reasons = [
-        (not trains, (*training_flags, "batch_transform"), "nothing is trained"),
-        (not trains and "validation_file" in changed, ("train_file",), "the validation files alone are scored"),
-        ("validation_file" in changed, ("validation_fraction",), "there is a --validation_file"),
-        (not files and not built, ("validation_fraction",), "the bundled text has a validation file"),
-        (built, ("validation_fraction",), "the corpus was split when it was built"),
-        (built and not files, BUILD_FLAGS, "the corpus was read when it was built"),
-        (not has_columns, ("text_column_name",), "no file has columns"),
-        (not has_lines, ("text_unit",), "no file is .txt"),
-        (not changed.get("streaming"), STREAM_FLAGS, "the text is no stream"),
-        (True, unheeded, f"--objective {objective} does not heed it"),
-        (not changed.get("pack"), ("row_inputs_length", "row_targets_length"), "rows are not packed (--pack)"),
-        ("sentence_pairs" not in changed, ("sentence_language",), "there are no --sentence_pairs"),
-        (True, ("sortish_sampler",), "blocks are equally long"),
-        (True, (*QUICK_FLAGS, "eval_loss"), "text is evaluated by its loss"),
-        (True, ("eval_accumulation_steps", "batch_eval_metrics", "prediction_loss_only"), "evaluation is our own"),
-    ]
-    idle = {name: why for applies, names, why in reasons if applies for name in names if name in changed}
-    for name, why in idle.items():
-        logger.warning("--%s has no effect: %s", name, why)
-    return list(idle)
+    built, held_out = "train_corpus" in changed, ""
+    scored_alone = "the validation files alone are scored" if not trains and "validation_file" in changed else ""
+    if "validation_file" in changed:
+        held_out = "there is a --validation_file"
+    elif not files:
+        held_out = "the corpus was split when it was built" if built else "the bundled text has a validation file"
+    lacking = {
+        "training": "" if trains else "nothing is trained",
+        "transformed batches": "" if trains else "nothing is trained",
+        "training files": scored_alone,
+        "a held-out part": held_out,
+        "reading": "the corpus was read when it was built" if built and not files else "",
+        "columns": "" if has_columns else "no file has columns",
+        "plain text": "" if has_lines else "no file is .txt",
+        "a stream": "" if changed.get("streaming") else "the text is no stream",
+        "packing": "" if changed.get("pack") else "rows are not packed (--pack)",
+        "sentence pairs": "" if "sentence_pairs" in changed else "there are no --sentence_pairs",
+        "answers": "text is evaluated by its loss",
+        "scoring": "text is evaluated by its loss",
+        "Hugging Face's evaluation": "blocks are equally long, and evaluated by our own loop",
+    }
+    objective_flags = [name for name, entry in flags_of("pre_train_t5").items() if entry["theme"] == "objective"]
+    given = ["mode_token_ids" if name == "mode_tokens" else name for name in objective_flags if name in changed]
+    unheeded = ["mode_tokens" if name == "mode_token_ids" else name for name in unheeded_settings(objective, given)]
+    why = dict.fromkeys(unheeded, f"--objective {objective} does not heed it")
+    return idle_flags("pre_train_t5", changed, lacking, why)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -35,18 +35,6 @@ from t5suite.training.processes.signals import stop_requests
 
 logger = logging.getLogger(__name__)
 
-# Flags that only training heeds.
-TRAINING_FLAGS = (
-    "train_file max_train_samples train_fraction few_shot mixing mixing_limit mixing_temperature selection_split "
-    "select early_stopping_patience learning_rate num_train_epochs max_steps per_device_train_batch_size optim z_loss "
-    "gradient_accumulation_steps label_smoothing_factor eval_steps save_steps lr_scheduler_type warmup_steps optimizer "
-    "optim_args schedule lr_scheduler_kwargs clip_grad_value max_grad_norm max_minutes reset extend allow_changed "
-    "trust_checkpoint max_skipped_updates loss_spikes deepspeed fsdp fsdp_config freeze freeze_regex "
-    "unfreeze_regex data_sampling_proportion neftune_noise_alpha profile batch_metrics callbacks push_to_hub "
-    "peak_tflops loss_chunk_tokens pack_rows row_inputs_length row_targets_length"
-).split()
-
-
 REFUSALS = (ConfigError, DataError, CheckpointError)
 # What another start could use: steps, scores, and text that is tokenized.
 WORTH_KEEPING = (METRICS, "checkpoint-*", RESULTS, f"**/{CORPUS}")

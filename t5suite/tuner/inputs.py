@@ -121,9 +121,9 @@ def joined(named: PlugIns, given: PlugIns) -> PlugIns:
 
 
 def _refuse_flags_of_scripts(flags: Mapping[str, Any]) -> None:
-    for name, instead in SCRIPT_FLAGS.items():
-        if flags.get(name) not in (None, False, "none"):
-            raise ConfigError(f"{name}={flags[name]!r}: it is the script's; in Python {instead}")
+    for name, entry in flags_of(SCRIPT).items():
+        if "python" in entry and flags.get(name) not in (None, False, "none"):
+            raise ConfigError(f"{name}={flags[name]!r}: it is the script's; in Python {entry['python']}")
 
 
 def _model_flags(model: Any) -> tuple[dict, Any]:
@@ -216,10 +216,3 @@ HUB_PRESETS = ("t5-small", "t5-base", "t5-large", "t5-3b", "t5-11b")
 YIELDING = ("data_format", "labels")
 # Flags that say what is trained on.
 DATA_FLAGS = "benchmark dataset_name task_file data_format data_class config".split()
-SCRIPT_FLAGS = {
-    "dry_run": "look at tuner.summary() and tuner.plan",
-    "print_summary": "call tuner.summary()",
-    "verbose": "choose what loggers show: logging.getLogger('transformers').setLevel(logging.INFO)",
-    "predict_only": "call tuner.evaluate(split='test')",
-    "eval_checkpoints": "make a FineTuner of each checkpoint folder and evaluate it",
-}

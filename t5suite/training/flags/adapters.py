@@ -9,7 +9,7 @@ A flag that the kind does not heed is refused by name, as is one without `--adap
 
 import logging
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from t5suite.base.errors import ConfigError
 from t5suite.models.adapters import ADAPTERS, adapted, adapter_of, is_adapted, merged
@@ -17,6 +17,7 @@ from t5suite.models.adapters.kinds import FLAGS, check_flags
 from t5suite.models.configs import load_config
 from t5suite.models.quantization import is_quantized
 from t5suite.optim.settings import parse_settings, read_value
+from t5suite.training.flags.fields import flag
 from t5suite.training.sharding.deepspeed import get_key
 from t5suite.training.sharding.settings import FSDP, is_set
 
@@ -27,42 +28,46 @@ logger = logging.getLogger(__name__)
 class AdapterArguments:
     """A few weights of their own that are trained in the model's place (PEFT)."""
 
-    _argument_group_name = "adapters"
+    _theme = "adapters"
 
-    adapter: str | None = field(
-        default=None,
-        metadata={"help": f"Freeze the model and train an adapter: {', '.join(ADAPTERS)}. Saved alone."},
+    adapter: str | None = flag(
+        None, f"Freeze the model and train an adapter: {', '.join(ADAPTERS)}. Saved alone.", "common report shapes"
     )
-    lora_r: int | None = field(default=None, metadata={"help": "LoRA, DoRA: the rank (PEFT: 8)."})
-    lora_alpha: int | None = field(
-        default=None, metadata={"help": "LoRA, DoRA: the product is scaled by alpha / r (PEFT: 8)."}
+    lora_r: int | None = flag(
+        None, "LoRA, DoRA: the rank (PEFT: 8).", "report shapes", bounds="[1, inf) a rank, or what is divided by it"
     )
-    lora_dropout: float | None = field(default=None, metadata={"help": "LoRA, DoRA: dropout before the product (0)."})
-    target_modules: str | None = field(
-        default=None,
-        metadata={
-            "help": "LoRA, DoRA, IA3: ends of the names of the layers that are adapted (q,v), all-linear, or "
-            "regex:PATTERN of whole names. Default: PEFT's for the type of model (T5: q,v)."
-        },
+    lora_alpha: int | None = flag(
+        None,
+        "LoRA, DoRA: the product is scaled by alpha / r (PEFT: 8).",
+        "report",
+        bounds="[1, inf) a rank, or what is divided by it",
     )
-    modules_to_save: str | None = field(
-        default=None, metadata={"help": "LoRA, DoRA, IA3: modules trained and saved whole, such as a new head."}
+    lora_dropout: float | None = flag(
+        None, "LoRA, DoRA: dropout before the product (0).", "report", bounds="[0, 1) a share"
     )
-    num_virtual_tokens: int | None = field(
-        default=None, metadata={"help": "Prompt tuning, prefix, p-tuning: how many come before the input (20)."}
+    target_modules: str | None = flag(
+        None,
+        "LoRA, DoRA, IA3: ends of the names of the layers that are adapted (q,v), all-linear, or "
+        "regex:PATTERN of whole names. Default: PEFT's for the type of model (T5: q,v).",
+        "report shapes",
     )
-    prompt_tuning_init: str | None = field(
-        default=None, metadata={"help": "Prompt tuning: how they begin: random, vocabulary (default) or text."}
+    modules_to_save: str | None = flag(
+        None, "LoRA, DoRA, IA3: modules trained and saved whole, such as a new head.", "shapes"
     )
-    prompt_tuning_init_text: str | None = field(
-        default=None, metadata={"help": "Prompt tuning: the text whose embeddings they begin as."}
+    num_virtual_tokens: int | None = flag(
+        None,
+        "Prompt tuning, prefix, p-tuning: how many come before the input (20).",
+        "report shapes",
+        bounds="[1, inf) tokens",
     )
-    adapter_args: str | None = field(
-        default=None, metadata={"help": "Other fields of PEFT's configuration: use_rslora=true,layers_to_transform=0."}
+    prompt_tuning_init: str | None = flag(
+        None, "Prompt tuning: how they begin: random, vocabulary (default) or text.", "report"
     )
-    merge_adapter: bool = field(
-        default=False, metadata={"help": "Also write the plain model with the adapter merged to OUTPUT_DIR/merged."}
+    prompt_tuning_init_text: str | None = flag(None, "Prompt tuning: the text whose embeddings they begin as.")
+    adapter_args: str | None = flag(
+        None, "Other fields of PEFT's configuration: use_rslora=true,layers_to_transform=0.", "shapes pairs"
     )
+    merge_adapter: bool = flag(False, "Also write the plain model with the adapter merged to OUTPUT_DIR/merged.")
 
     def __post_init__(self):
         pairs = parse_settings(self.adapter_args, "--adapter_args")
@@ -113,9 +118,9 @@ def _check_beside(model, arguments, trains: bool) -> None:
         raise ConfigError("adapters are trained by one process, under DDP or ZeRO (--deepspeed zero2), not under FSDP")
     if args.deepspeed and get_key(args.deepspeed, "zero_optimization.stage") == 3:
         _check_in_pieces(model, flags, arguments.model)
-    for flag in ("freeze", "freeze_regex", "unfreeze_regex"):
-        if flags.adapter and getattr(arguments.model, flag, None):
-            raise ConfigError(f"--{flag} has no effect beside --adapter: all of the model is frozen then")
+    for name in ("freeze", "freeze_regex", "unfreeze_regex"):
+        if flags.adapter and getattr(arguments.model, name, None):
+            raise ConfigError(f"--{name} has no effect beside --adapter: all of the model is frozen then")
     if flags.adapter == "prefix" and args.gradient_checkpointing:
         raise ConfigError("--adapter prefix: prefixes are a cache, which --gradient_checkpointing does without")
 

@@ -7,10 +7,11 @@ True
 each, under the names of IBM/dolomite-engine (Apache-2.0).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from t5suite.base.errors import ConfigError
+from t5suite.training.flags.fields import flag
 from t5suite.training.flags.plug_ins import named_metrics
 
 FORMATS = ("jsonl", "csv", "tsv", "parquet", "translation", "alpaca", "text", "hub")
@@ -33,76 +34,65 @@ SINGLE = "train_dir text_column target_column source_id target_id prefix hub_pat
 class DataFormatArguments:
     """Rows of one's own, in whatever form they come."""
 
-    _argument_group_name = "rows of one's own"
+    _theme = "rows"
 
-    data_format: Literal[FORMATS] | None = field(
-        default=None, metadata={"help": "What --train_dir, --train_file and so on hold, if not a benchmark's rows."}
+    data_format: Literal[FORMATS] | None = flag(
+        None, "What --train_dir, --train_file and so on hold, if not a benchmark's rows.", "common"
     )
-    train_dir: str | None = field(
-        default=None,
-        metadata={"help": "A folder with the splits of --data_format: train/, val/, test/, or train.csv and so on."},
+    train_dir: str | None = flag(
+        None, "A folder with the splits of --data_format: train/, val/, test/, or train.csv and so on."
     )
-    text_column: str | None = field(
-        default=None, metadata={"help": "What is read: a column, or several with commas. Default: input (text: text)."}
+    text_column: str | None = flag(
+        None, "What is read: a column, or several with commas. Default: input (text: text).", "common"
     )
-    target_column: str | None = field(default=None, metadata={"help": "What is to be written. Default: output."})
-    source_id: str = field(default="s", metadata={"help": "The language read of {'translation': {...}}."})
-    target_id: str = field(default="t", metadata={"help": "The language to be written."})
-    prefix: str | None = field(
-        default=None, metadata={"help": r"What stands before every input: 'Translate: ' (\n, \t and \\ likewise)."}
+    target_column: str | None = flag(None, "What is to be written. Default: output.", "common")
+    source_id: str = flag("s", "The language read of {'translation': {...}}.")
+    target_id: str = flag("t", "The language to be written.")
+    prefix: str | None = flag(None, r"What stands before every input: 'Translate: ' (\n, \t and \\ likewise).")
+    labels: str | None = flag(None, "Label words by id, with commas: makes a task of classes of free text.")
+    metrics: str | None = flag(
+        None,
+        "Metrics, with commas, or none; module:function of your own (for every task). Default: accuracy "
+        "with labels, else what suits the format.",
     )
-    labels: str | None = field(
-        default=None, metadata={"help": "Label words by id, with commas: makes a task of classes of free text."}
+    hub_path: str | None = flag(None, "Hub name, or a local folder, of the data set of --data_format hub.")
+    hub_name: str | None = flag(None, "Its configuration.")
+    text_unit: Literal["line", "paragraph", "file"] = flag(
+        "line", "What a document is in a .txt file of --data_format text."
     )
-    metrics: str | None = field(
-        default=None,
-        metadata={
-            "help": "Metrics, with commas, or none; module:function of your own (for every task). Default: accuracy "
-            "with labels, else what suits the format."
-        },
+    block_size: int | None = flag(
+        None, "Tokens of a block of --data_format text. Default: --max_target_length.", bounds="[8, inf) tokens"
     )
-    hub_path: str | None = field(
-        default=None, metadata={"help": "Hub name, or a local folder, of the data set of --data_format hub."}
+    validation_split: float | None = flag(
+        None,
+        "Share of the training rows that validates where nothing else does. Default: 0.05.",
+        bounds="(0, 1) the share that is held out",
     )
-    hub_name: str | None = field(default=None, metadata={"help": "Its configuration."})
-    text_unit: Literal["line", "paragraph", "file"] = field(
-        default="line", metadata={"help": "What a document is in a .txt file of --data_format text."}
+    no_eval: bool = flag(False, "Train on all training rows, evaluate nothing, keep the last checkpoint.")
+    data_class: list[str] | None = flag(
+        None,
+        "Data sets: JSONLines, SST2, Alpaca, Debug, or module:Class of your own. This and the lists below "
+        "have one value for each data set.",
     )
-    block_size: int | None = field(
-        default=None, metadata={"help": "Tokens of a block of --data_format text. Default: --max_target_length."}
+    data_path: list[str] | None = flag(None, "The folder of each; none for no folder.")
+    data_config: list[str] | None = flag(
+        None, "Settings of each: JSON text, or a .json or .yaml file; none for no settings."
     )
-    validation_split: float | None = field(
-        default=None,
-        metadata={"help": "Share of the training rows that validates where nothing else does. Default: 0.05."},
+    data_sampling_proportion: list[float] | None = flag(
+        None,
+        "How often each is drawn, as parts of the sum. Default: after --mixing.",
+        bounds="(0, inf) parts of the sum",
+        needs="training",
     )
-    no_eval: bool = field(
-        default=False, metadata={"help": "Train on all training rows, evaluate nothing, keep the last checkpoint."}
+    input_format: list[str] | None = flag(
+        None, r"Around each one's inputs: 'Ask:\n__input__' (\n, \t and \\ are understood)."
     )
-    data_class: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "Data sets: JSONLines, SST2, Alpaca, Debug, or module:Class of your own. This and the lists below "
-            "have one value for each data set."
-        },
+    output_format: list[str] | None = flag(None, "Likewise around each one's targets: '__output__'.")
+    max_input_tokens: list[int] | None = flag(
+        None, "Longest input of each in tokens. Default: --max_source_length.", bounds="[1, inf) tokens"
     )
-    data_path: list[str] | None = field(default=None, metadata={"help": "The folder of each; none for no folder."})
-    data_config: list[str] | None = field(
-        default=None, metadata={"help": "Settings of each: JSON text, or a .json or .yaml file; none for no settings."}
-    )
-    data_sampling_proportion: list[float] | None = field(
-        default=None, metadata={"help": "How often each is drawn, as parts of the sum. Default: after --mixing."}
-    )
-    input_format: list[str] | None = field(
-        default=None, metadata={"help": r"Around each one's inputs: 'Ask:\n__input__' (\n, \t and \\ are understood)."}
-    )
-    output_format: list[str] | None = field(
-        default=None, metadata={"help": "Likewise around each one's targets: '__output__'."}
-    )
-    max_input_tokens: list[int] | None = field(
-        default=None, metadata={"help": "Longest input of each in tokens. Default: --max_source_length."}
-    )
-    max_output_tokens: list[int] | None = field(
-        default=None, metadata={"help": "Longest target of each in tokens. Default: --max_target_length."}
+    max_output_tokens: list[int] | None = flag(
+        None, "Longest target of each in tokens. Default: --max_target_length.", bounds="[1, inf) tokens"
     )
 
     @property

@@ -9,7 +9,7 @@ theirs, the field stands here again with the reason in its help text. Every flag
 """
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -23,9 +23,9 @@ from t5suite.base.yaml_files import check_model_files, read_json_text
 from t5suite.models.placement import check_flags
 from t5suite.optim.schedules import SCHEDULES
 from t5suite.training.flags.adapters import AdapterArguments
-from t5suite.training.flags.bounds import with_cure
 from t5suite.training.flags.compiling import CompileArguments
 from t5suite.training.flags.data_formats import DataFormatArguments
+from t5suite.training.flags.fields import flag
 from t5suite.training.flags.instructions import InstructionArguments
 from t5suite.training.flags.modes import ModeArguments
 from t5suite.training.flags.plug_ins import PlugInArguments
@@ -43,104 +43,132 @@ AttentionKernel = Literal["sdpa", "eager", "flash_attention_2", "flex_attention"
 class ModelArguments:
     """Which model: a hub name, a local folder, or one made from a configuration."""
 
-    _argument_group_name = "model"
+    _theme = "model"
 
-    model_name_or_path: str | None = field(
-        default=None,
-        metadata={"help": "Hub name or folder of a model. Default: the bundled tiny T5, made from its configuration."},
+    model_name_or_path: str | None = flag(
+        None,
+        "Hub name or folder of a model. Default: the bundled tiny T5, made from its configuration.",
+        "common report shapes",
     )
-    config_name: str | None = field(
-        default=None,
-        metadata={
-            "help": "A preset (t5-v1_1-base, mini), a model type (bert, gpt2), a folder, .json file or hub name of a "
-            "configuration, if not the model's. Implies --from_scratch."
-        },
+    config_name: str | None = flag(
+        None,
+        "A preset (t5-v1_1-base, mini), a model type (bert, gpt2), a folder, .json file or hub name of a "
+        "configuration, if not the model's. Implies --from_scratch.",
+        "common report shapes",
+        needs="a library's model",
     )
-    tokenizer_name: str | None = field(
-        default=None,
-        metadata={"help": "Hub name or folder of a tokenizer (a lone spiece.model suffices), if not the model's."},
+    tokenizer_name: str | None = flag(
+        None, "Hub name or folder of a tokenizer (a lone spiece.model suffices), if not the model's.", "common shapes"
     )
-    from_scratch: bool = field(default=False, metadata={"help": "Take random weights instead of the trained ones."})
-    config_overrides: str | None = field(
-        default=None, metadata={"help": "Changes to the configuration: d_model=256,num_layers=4."}
+    from_scratch: bool = flag(False, "Take random weights instead of the trained ones.", "common shapes")
+    config_overrides: str | None = flag(
+        None, "Changes to the configuration: d_model=256,num_layers=4.", "shapes pairs", needs="a library's model"
     )
-    dropout_rate: float | None = field(default=None, metadata={"help": "Dropout, if not the configuration's."})
-    model_revision: str | None = field(default=None, metadata={"help": "Branch, tag or commit of the hub's model."})
-    model_family: Literal["auto", "seq2seq", "causal", "masked"] = field(
-        default="auto", metadata={"help": "What the model is trained as; auto: what its configuration says."}
+    dropout_rate: float | None = flag(
+        None,
+        "Dropout, if not the configuration's.",
+        "common report",
+        bounds="[0, 1) a share",
+        needs="a library's model",
     )
-    init_checkpoint: str | None = field(
-        default=None,
-        metadata={
-            "help": "Bare weights that replace the model's: a file (.safetensors, .pth, .bin, .index.json) or folder."
-        },
+    model_revision: str | None = flag(None, "Branch, tag or commit of the hub's model.", "shapes")
+    model_family: Literal["auto", "seq2seq", "causal", "masked"] = flag(
+        "auto", "What the model is trained as; auto: what its configuration says.", "shapes"
     )
-    allow_missing_keys: bool = field(
-        default=False, metadata={"help": "Take a model or --init_checkpoint that lacks tensors, or has some too many."}
+    init_checkpoint: str | None = flag(
+        None,
+        "Bare weights that replace the model's: a file (.safetensors, .pth, .bin, .index.json) or folder.",
+        needs="a library's model",
     )
-    num_sentinels: int | None = field(
-        default=None, metadata={"help": "Give the tokenizer this many sentinels (T5 has 100), and the model rows."}
+    allow_missing_keys: bool = flag(
+        False, "Take a model or --init_checkpoint that lacks tensors, or has some too many."
     )
-    add_tokens: str | None = field(
-        default=None,
-        metadata={"help": "Tokens that the tokenizer lacks: '<turn>,<speaker>', or a file with one in each line."},
+    num_sentinels: int | None = flag(
+        None,
+        "Give the tokenizer this many sentinels (T5 has 100), and the model rows.",
+        "shapes",
+        bounds="[1, inf) tokens",
     )
-    attn_implementation: AttentionKernel | None = field(
-        default=None,
-        metadata={"help": "Attention kernels; default: sdpa where the model has it, else eager. A T5 has these two."},
+    add_tokens: str | None = flag(
+        None,
+        "Tokens that the tokenizer lacks: '<turn>,<speaker>', or a file with one in each line.",
+        "shapes",
+        needs="a library's model",
     )
-    device_map: str | None = field(
-        default=None,
-        metadata={
-            "help": "Deal the layers out to this process's devices, one working at a time: balanced, auto (the same), "
-            "sequential, or a JSON file {module: device number}. What fits none is offloaded (--eval_only)."
-        },
+    attn_implementation: AttentionKernel | None = flag(
+        None,
+        "Attention kernels; default: sdpa where the model has it, else eager. A T5 has these two.",
+        "shapes",
+        theme="speed",
+        needs="a library's model",
     )
-    max_memory: str | None = field(
-        default=None, metadata={"help": "What --device_map may fill: 0=10GiB,1=10GiB,cpu=30GiB. Default: what is free."}
+    device_map: str | None = flag(
+        None,
+        "Deal the layers out to this process's devices, one working at a time: balanced, auto (the same), "
+        "sequential, or a JSON file {module: device number}. What fits none is offloaded (--eval_only).",
+        theme="speed",
+        needs="a library's model",
+        change="layout",
     )
-    embedding_on_cpu: bool = field(
-        default=False,
-        metadata={"help": "Keep the embedding matrix, its gradient and moments on the CPU (untied output layer only)."},
+    max_memory: str | None = flag(
+        None,
+        "What --device_map may fill: 0=10GiB,1=10GiB,cpu=30GiB. Default: what is free.",
+        theme="speed",
+        change="layout",
     )
-    load_in_8bit: bool = field(
-        default=False, metadata={"help": "Keep the frozen matrices below an --adapter in 8 bits (bitsandbytes)."}
+    embedding_on_cpu: bool = flag(
+        False,
+        "Keep the embedding matrix, its gradient and moments on the CPU (untied output layer only).",
+        theme="speed",
+        needs="a library's model",
+        change="layout",
     )
-    load_in_4bit: bool = field(
-        default=False, metadata={"help": "Keep the frozen matrices below an --adapter in 4 bits (bitsandbytes, QLoRA)."}
+    load_in_8bit: bool = flag(
+        False,
+        "Keep the frozen matrices below an --adapter in 8 bits (bitsandbytes).",
+        "report",
+        theme="speed",
+        needs="a library's model",
     )
-    freeze: str | None = field(
-        default=None,
-        metadata={
-            "help": "What is not trained: any of encoder,decoder,embeddings,head,layers:N (the first N layers of each "
-            "stack), encoder:N,decoder:N."
-        },
+    load_in_4bit: bool = flag(
+        False,
+        "Keep the frozen matrices below an --adapter in 4 bits (bitsandbytes, QLoRA).",
+        "report",
+        theme="speed",
+        needs="a library's model",
     )
-    freeze_regex: str | None = field(
-        default=None, metadata={"help": "Freeze the parameters in whose names this regular expression is found."}
+    freeze: str | None = flag(
+        None,
+        "What is not trained: any of encoder,decoder,embeddings,head,layers:N (the first N layers of each "
+        "stack), encoder:N,decoder:N.",
+        "report shapes",
+        needs="training, a library's model",
     )
-    unfreeze_regex: str | None = field(
-        default=None, metadata={"help": "Of what --freeze and --freeze_regex name, train these all the same."}
+    freeze_regex: str | None = flag(
+        None,
+        "Freeze the parameters in whose names this regular expression is found.",
+        "report shapes",
+        needs="training",
     )
-    adapter_base: str | None = field(
-        default=None,
-        metadata={"help": "The base of an adapter (--model_name_or_path), if not where the adapter says that it is."},
+    unfreeze_regex: str | None = flag(
+        None, "Of what --freeze and --freeze_regex name, train these all the same.", "shapes", needs="training"
     )
-    model_class: str | None = field(
-        default=None,
-        metadata={
-            "help": "module:Class of your own: a PreTrainedModel, or any torch.nn.Module whose forward returns a loss."
-        },
+    adapter_base: str | None = flag(
+        None,
+        "The base of an adapter (--model_name_or_path), if not where the adapter says that it is.",
+        "shapes",
+        needs="a library's model",
     )
-    model_class_args: str | None = field(
-        default=None, metadata={"help": "What a plain module is made with: d_model=64,num_layers=2."}
+    model_class: str | None = flag(
+        None, "module:Class of your own: a PreTrainedModel, or any torch.nn.Module whose forward returns a loss."
     )
-    trust_remote_code: bool = field(default=False, metadata={"help": "Run code that a hub repository brings along."})
+    model_class_args: str | None = flag(None, "What a plain module is made with: d_model=64,num_layers=2.", "pairs")
+    trust_remote_code: bool = flag(False, "Run code that a hub repository brings along.", "shapes")
 
     def __post_init__(self):
-        for flag in ("model_name_or_path", "config_name", "tokenizer_name"):
-            if getattr(self, flag):
-                check_model_files(f"--{flag}", getattr(self, flag))
+        for name in ("model_name_or_path", "config_name", "tokenizer_name"):
+            if getattr(self, name):
+                check_model_files(f"--{name}", getattr(self, name))
         check_flags(self.device_map, self.max_memory, self.embedding_on_cpu)
         if self.model_class_args and not self.model_class:
             raise ConfigError("--model_class_args has no effect: there is no --model_class")
@@ -150,67 +178,99 @@ class ModelArguments:
 class DataArguments(RowArguments):
     """Which task, and where its rows come from."""
 
-    _argument_group_name = "task and data"
+    _theme = "data"
 
-    benchmark: str = field(
-        default="mini", metadata={"help": "glue, super_glue, squad, ... (see t5suite tasks), or one of --task_file."}
+    benchmark: str = flag("mini", "glue, super_glue, squad, ... (see t5suite tasks), or one of --task_file.", "common")
+    dataset_name: str = flag("sentiment", "A task, several with commas between, or a mixture such as all.", "common")
+    task_file: str | None = flag(
+        None, "Tasks of your own: YAML {benchmark: {task: entry}}, or Python with DATASET_VALS.", "common"
     )
-    dataset_name: str = field(
-        default="sentiment", metadata={"help": "A task, several with commas between, or a mixture such as all."}
-    )
-    task_file: str | None = field(
-        default=None,
-        metadata={"help": "Tasks of your own: YAML {benchmark: {task: entry}}, or Python with DATASET_VALS."},
-    )
-    data_dir: str | None = field(
+    data_dir: str | None = flag(
+        help="A mirror: DIR/<benchmark>/<task>/<split>.jsonl[.gz]. Default: $T5SUITE_DATA_DIR, else the hub.",
         default_factory=lambda: os.environ.get("T5SUITE_DATA_DIR"),
-        metadata={
-            "help": "A mirror: DIR/<benchmark>/<task>/<split>.jsonl[.gz]. Default: $T5SUITE_DATA_DIR, else the hub."
-        },
+        marks="common",
+        change="nothing",
     )
-    train_file: str | None = field(
-        default=None,
-        metadata={"help": "Training rows: a file of --data_format; without it, JSON lines in place of the task's own."},
+    train_file: str | None = flag(
+        None,
+        "Training rows: a file of --data_format; without it, JSON lines in place of the task's own.",
+        "common",
+        needs="training",
     )
-    validation_file: str | None = field(
-        default=None, metadata={"help": "Likewise, validation rows: what scores are of."}
+    validation_file: str | None = flag(
+        None, "Likewise, validation rows: what scores are of.", "common", needs="validation"
     )
-    test_file: str | None = field(default=None, metadata={"help": "Likewise, test rows."})
-    data_revision: str | None = field(default=None, metadata={"help": "Branch, tag or commit of the hub's data set."})
-    max_source_length: int = field(
-        default=512, metadata={"help": "Longest input in tokens; more is cut off on the right."}
+    test_file: str | None = flag(None, "Likewise, test rows.", needs="prediction")
+    data_revision: str | None = flag(None, "Branch, tag or commit of the hub's data set.")
+    max_source_length: int = flag(
+        512,
+        "Longest input in tokens; more is cut off on the right.",
+        "common report",
+        bounds="[2, inf) tokens: one, and the end of the sequence",
     )
-    max_target_length: int = field(default=512, metadata={"help": "Longest target in tokens."})
-    token_cache: str | None = field(
-        default=None,
-        metadata={
-            "help": "Where tokenized training sets of 5000 rows and more are kept for other ranks and runs; none: "
-            "nowhere. Default: the cache of the datasets library."
-        },
+    max_target_length: int = flag(
+        512,
+        "Longest target in tokens.",
+        "common report",
+        bounds="[2, inf) tokens: one, and the end of the sequence",
+        needs="written targets",
     )
-    answer_separator: str | None = field(
-        default=None,
-        metadata={
-            "help": "What stands between prompt and answer of a decoder-only model; \\n is a line break, \\t a tab, "
-            "\\\\ a backslash. Default: what the model was trained with, else '\\nanswer: '."
-        },
+    token_cache: str | None = flag(
+        None,
+        "Where tokenized training sets of 5000 rows and more are kept for other ranks and runs; none: "
+        "nowhere. Default: the cache of the datasets library.",
+        theme="speed",
+        change="nothing",
     )
-    max_train_samples: int | None = field(default=None, metadata={"help": "At most this many training rows a task."})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "At most this many evaluation rows a split."})
-    max_predict_samples: int | None = field(default=None, metadata={"help": "At most this many test rows a split."})
-    train_fraction: float | None = field(default=None, metadata={"help": "Share of the training rows, 0 to 1."})
-    few_shot: int | None = field(default=None, metadata={"help": "This many training rows of each class."})
-    mixing: Literal["proportional", "equal"] = field(
-        default="proportional", metadata={"help": "How often a mixture's tasks are drawn."}
+    answer_separator: str | None = flag(
+        None,
+        "What stands between prompt and answer of a decoder-only model; \\n is a line break, \\t a tab, "
+        "\\\\ a backslash. Default: what the model was trained with, else '\\nanswer: '.",
+        needs="a shared row",
     )
-    mixing_limit: float | None = field(default=None, metadata={"help": "No task counts for more examples than this."})
-    mixing_temperature: float = field(default=1.0, metadata={"help": "Rates are taken to the power 1/temperature."})
-    allow_missing_tasks: bool = field(
-        default=False, metadata={"help": "Leave out members of a mixture that have no local training split."}
+    max_train_samples: int | None = flag(
+        None,
+        "At most this many training rows a task.",
+        "common report",
+        bounds="[1, inf) rows or blocks",
+        needs="training",
     )
-    selection_split: str = field(
-        default="validation",
-        metadata={"help": "What selects checkpoints: validation, or a part never trained on: 'train[5%%]'."},
+    max_eval_samples: int | None = flag(
+        None, "At most this many evaluation rows a split.", bounds="[1, inf) rows or blocks", needs="validation"
+    )
+    max_predict_samples: int | None = flag(
+        None, "At most this many test rows a split.", bounds="[1, inf) rows or blocks", needs="prediction"
+    )
+    train_fraction: float | None = flag(
+        None, "Share of the training rows, 0 to 1.", "report", bounds="(0, 1] the share of the rows", needs="training"
+    )
+    few_shot: int | None = flag(
+        None, "This many training rows of each class.", "report", bounds="[1, inf) rows or blocks", needs="training"
+    )
+    mixing: Literal["proportional", "equal"] = flag(
+        "proportional", "How often a mixture's tasks are drawn.", "report", needs="training, several tasks"
+    )
+    mixing_limit: float | None = flag(
+        None,
+        "No task counts for more examples than this.",
+        "report",
+        bounds="(0, inf) a number",
+        needs="training, several tasks",
+    )
+    mixing_temperature: float = flag(
+        1.0,
+        "Rates are taken to the power 1/temperature.",
+        "report",
+        bounds="(0, inf) a number",
+        needs="training, several tasks",
+    )
+    allow_missing_tasks: bool = flag(
+        False, "Leave out members of a mixture that have no local training split.", needs="several tasks"
+    )
+    selection_split: str = flag(
+        "validation",
+        "What selects checkpoints: validation, or a part never trained on: 'train[5%%]'.",
+        needs="training",
     )
 
 
@@ -218,26 +278,41 @@ class DataArguments(RowArguments):
 class EvaluationArguments(ModeArguments):
     """What is evaluated, and how."""
 
-    _argument_group_name = "evaluation, selection and modes"
+    _theme = "evaluation"
 
-    eval_method: Literal["generate", "score", "loss"] = field(
-        default="generate",
-        metadata={"help": "Write the answer (generate), choose the likeliest label (score), or the loss alone (loss)."},
+    eval_method: Literal["generate", "score", "loss"] = flag(
+        "generate",
+        "Write the answer (generate), choose the likeliest label (score), or the loss alone (loss).",
+        "common report",
+        needs="evaluation, a choice of method",
     )
-    select: Literal["average", "per_task"] = field(
-        default="average",
-        metadata={"help": "A mixture's results at the step best on average, or each task at its own best step."},
+    select: Literal["average", "per_task"] = flag(
+        "average",
+        "A mixture's results at the step best on average, or each task at its own best step.",
+        needs="training, several tasks",
     )
-    early_stopping_patience: int | None = field(
-        default=None, metadata={"help": "Stop after this many evaluations in a row without a better one."}
+    early_stopping_patience: int | None = flag(
+        None,
+        "Stop after this many evaluations in a row without a better one.",
+        "common",
+        bounds="[1, inf) evaluations",
+        needs="training",
     )
-    predict_only: bool = field(default=False, metadata={"help": "Predict the test splits without training."})
-    eval_checkpoints: Literal["none", "all"] = field(
-        default="none",
-        metadata={"help": "all: score every checkpoint of --output_dir into one table of steps by tasks."},
+    predict_only: bool = flag(
+        False, "Predict the test splits without training.", python="call tuner.evaluate(split='test')"
     )
-    dry_run: bool = field(
-        default=False, metadata={"help": "Show the configuration, three pairs, lengths and steps, then stop."}
+    eval_checkpoints: Literal["none", "all"] = flag(
+        "none",
+        "all: score every checkpoint of --output_dir into one table of steps by tasks.",
+        change="nothing",
+        python="make a FineTuner of each checkpoint folder and evaluate it",
+    )
+    dry_run: bool = flag(
+        False,
+        "Show the configuration, three pairs, lengths and steps, then stop.",
+        "common",
+        change="nothing",
+        python="look at tuner.summary() and tuner.plan",
     )
 
 
@@ -249,136 +324,213 @@ EVAL_ROWS = 64
 class SuiteTrainingArguments(TrackingArguments, CompileArguments, Seq2SeqTrainingArguments):
     """Hugging Face's training arguments, with defaults that suit T5's fine-tuning."""
 
-    _argument_group_name = "training"
+    _theme = "training"
 
-    output_dir: str | None = field(
-        default=None, metadata={"help": "The run's directory. Default: runs/<benchmark>-<task>-<model>."}
+    output_dir: str | None = flag(
+        None,
+        "The run's directory. Default: runs/<benchmark>-<task>-<model>.",
+        "common",
+        theme="output",
+        change="nothing",
     )
-    learning_rate: float = field(default=5e-4, metadata={"help": "T5 takes larger steps than BERT: 1e-4 to 1e-3."})
-    per_device_train_batch_size: int = field(default=32, metadata={"help": "Examples a device takes at once."})
-    per_device_eval_batch_size: int | None = field(
-        default=None, metadata={"help": "Rows a device evaluates at once. Default: --eval_batch_tokens, else 64."}
+    learning_rate: float = flag(
+        5e-4,
+        "T5 takes larger steps than BERT: 1e-4 to 1e-3.",
+        "common report",
+        bounds="[0, inf) a rate; 1e-3 is large",
+        needs="training",
     )
-    eval_batch_tokens: int | None = field(
-        default=None,
-        metadata={
-            "help": "Tokens, padding counted, evaluated at once where a T5 scores or writes greedily. Default: 2048 on "
-            "a CPU, 32768 on a GPU; 0: count rows."
-        },
+    per_device_train_batch_size: int = flag(
+        32,
+        "Examples a device takes at once.",
+        "common report",
+        bounds="[1, inf) examples",
+        needs="training",
+        change="layout",
     )
-    reference_code: str | None = field(
-        default=None,
-        metadata={
-            "help": f"Plain code in the place of fast paths: all, or some of {','.join(FAST_PATHS)}. The same results, "
-            "but for rounding, and slower."
-        },
+    per_device_eval_batch_size: int | None = flag(
+        None,
+        "Rows a device evaluates at once. Default: --eval_batch_tokens, else 64.",
+        theme="evaluation",
+        bounds="[1, inf) examples",
+        needs="evaluation",
     )
-    eval_loss: bool = field(
-        default=True,
-        metadata={"help": "Tell an evaluation's loss, also where it takes a pass of its own and selects nothing."},
+    eval_batch_tokens: int | None = flag(
+        None,
+        "Tokens, padding counted, evaluated at once where a T5 scores or writes greedily. Default: 2048 on "
+        "a CPU, 32768 on a GPU; 0: count rows.",
+        theme="evaluation",
+        bounds="[0, inf) 0: rows, all at once, or any shape",
+        needs="evaluation, answers, a T5",
     )
-    eval_strategy: IntervalStrategy | str = field(default="epoch", metadata={"help": "no, steps or epoch."})
-    save_strategy: SaveStrategy | str = field(default="epoch", metadata={"help": "no, steps, epoch or best."})
-    save_total_limit: int | None = field(default=2, metadata={"help": "Checkpoints kept, the best one among them."})
-    keep_every: int | None = field(
-        default=None, metadata={"help": "Checkpoints at multiples of this step stay, beside --save_total_limit others."}
+    reference_code: str | None = flag(
+        None,
+        f"Plain code in the place of fast paths: all, or some of {','.join(FAST_PATHS)}. The same results, "
+        "but for rounding, and slower.",
+        needs="evaluation, answers, fast paths, a T5",
     )
-    load_best_model_at_end: bool = field(default=True, metadata={"help": "End with the best checkpoint, not the last."})
-    metric_for_best_model: str | None = field(
-        default=None, metadata={"help": "Default: the task's metric_to_optimize; a mixture's average; or loss."}
+    eval_loss: bool = flag(
+        True,
+        "Tell an evaluation's loss, also where it takes a pass of its own and selects nothing.",
+        theme="evaluation",
+        needs="evaluation, answers",
     )
-    train_sampling_strategy: str = field(
-        default="group_by_length", metadata={"help": "group_by_length, random or sequential."}
+    eval_strategy: IntervalStrategy | str = flag("epoch", "no, steps or epoch.", "common", theme="evaluation")
+    save_strategy: SaveStrategy | str = flag("epoch", "no, steps, epoch or best.", "common", theme="output")
+    save_total_limit: int | None = flag(
+        2,
+        "Checkpoints kept, the best one among them.",
+        "common",
+        theme="output",
+        bounds="[1, inf) checkpoints",
+        change="nothing",
     )
-    logging_steps: float = field(default=50, metadata={"help": "Steps between two lines of metrics.jsonl."})
-    logging_nan_inf_filter: bool = field(
-        default=False, metadata={"help": "Off: a loss that is not finite is reported and stops the run."}
+    keep_every: int | None = flag(
+        None,
+        "Checkpoints at multiples of this step stay, beside --save_total_limit others.",
+        theme="output",
+        bounds="[1, inf) updates",
+        change="nothing",
     )
-    ddp_find_unused_parameters: bool | None = field(
-        default=False, metadata={"help": "Look for weights without a gradient in every step; T5 uses all of its own."}
+    load_best_model_at_end: bool = flag(True, "End with the best checkpoint, not the last.", theme="evaluation")
+    metric_for_best_model: str | None = flag(
+        None, "Default: the task's metric_to_optimize; a mixture's average; or loss.", "common", theme="evaluation"
     )
-    seed: int = field(default=42, metadata={"help": "Decides weights, order of examples, dropout and subsets."})
-    deepspeed: dict | str | None = field(
-        default=None,
-        metadata={
-            "help": "zero1, zero2, zero2_offload, zero3, zero3_offload, zero3_nvme, or a file of DeepSpeed's settings."
-        },
+    train_sampling_strategy: str = flag("group_by_length", "group_by_length, random or sequential.")
+    logging_steps: float = flag(
+        50,
+        "Steps between two lines of metrics.jsonl.",
+        "common",
+        theme="tracking",
+        bounds="(0, inf) updates, or below 1 the share of all",
+        change="nothing",
     )
-    deepspeed_overrides: str | None = field(
-        default=None, metadata={"help": "Single keys of --deepspeed: zero_optimization.overlap_comm=false,key=value."}
+    logging_nan_inf_filter: bool = flag(
+        False, "Off: a loss that is not finite is reported and stops the run.", theme="rest", change="nothing"
     )
-    optimizer: str | None = field(
-        default=None,
-        metadata={
-            "help": "adamw, adamw_rms, adafactor (as T5 was trained with) or muon, with settings in --optim_args "
-            "'betas=(0.9,0.95)'; or a name of --optim. Default: what --optim says."
-        },
+    ddp_find_unused_parameters: bool | None = flag(
+        False, "Look for weights without a gradient in every step; T5 uses all of its own.", theme="devices"
     )
-    schedule: str | None = field(
-        default=None,
-        metadata={
-            "help": f"{', '.join(SCHEDULES)}, with settings in --lr_scheduler_kwargs 'min_lr=1e-5'; or a name of "
-            "--lr_scheduler_type. Default: what --lr_scheduler_type says."
-        },
+    seed: int = flag(
+        42,
+        "Decides weights, order of examples, dropout and subsets.",
+        "common report",
+        bounds="[0, 4294967295] a whole number",
     )
-    clip_grad_value: float | None = field(
-        default=None,
-        metadata={"help": "Clip each gradient element to +-this, after --max_grad_norm (0: no clipping by norm)."},
+    deepspeed: dict | str | None = flag(
+        None,
+        "zero1, zero2, zero2_offload, zero3, zero3_offload, zero3_nvme, or a file of DeepSpeed's settings.",
+        "common report",
+        theme="devices",
+        needs="training",
     )
-    max_minutes: float | None = field(
-        default=None,
-        metadata={"help": "Train at most so long, restarts included; then evaluate, save and end as a finished run."},
+    deepspeed_overrides: str | None = flag(
+        None, "Single keys of --deepspeed: zero_optimization.overlap_comm=false,key=value.", theme="devices"
     )
-    reset: str | None = field(
-        default=None,
-        metadata={"help": "What does not go on from the --resume checkpoint: any of optimizer,schedule,step,data."},
+    optimizer: str | None = flag(
+        None,
+        "adamw, adamw_rms, adafactor (as T5 was trained with) or muon, with settings in --optim_args "
+        "'betas=(0.9,0.95)'; or a name of --optim. Default: what --optim says.",
+        "common report",
+        needs="training",
     )
-    extend: bool = field(
-        default=False,
-        metadata={"help": "Make a run longer: same --output_dir, more --max_steps, --num_train_epochs, --max_minutes."},
+    schedule: str | None = flag(
+        None,
+        f"{', '.join(SCHEDULES)}, with settings in --lr_scheduler_kwargs 'min_lr=1e-5'; or a name of "
+        "--lr_scheduler_type. Default: what --lr_scheduler_type says.",
+        "common report",
+        needs="training",
     )
-    allow_changed: str | None = field(
-        default=None,
-        metadata={"help": "Go on with a run although these settings, or its data, have changed: 'learning_rate,data'."},
+    clip_grad_value: float | None = flag(
+        None,
+        "Clip each gradient element to +-this, after --max_grad_norm (0: no clipping by norm).",
+        bounds="(0, inf) a number",
+        needs="training",
     )
-    trust_checkpoint: bool = field(
-        default=False, metadata={"help": "Resume from a DeepSpeed checkpoint without a manifest, which can run code."}
+    max_minutes: float | None = flag(
+        None,
+        "Train at most so long, restarts included; then evaluate, save and end as a finished run.",
+        bounds="(0, inf) minutes",
+        needs="training",
+        change="length",
     )
-    max_skipped_updates: int = field(
-        default=3, metadata={"help": "Stop after this many updates in a row whose loss or gradient is not finite."}
+    reset: str | None = flag(
+        None,
+        "What does not go on from the --resume checkpoint: any of optimizer,schedule,step,data.",
+        theme="resuming",
+        needs="training",
+        change="nothing",
     )
-    loss_spikes: Literal["log", "skip", "rollback", "off"] = field(
-        default="log",
-        metadata={"help": "Updates far out of the ordinary: note them, skip them, or go back to the last checkpoint."},
+    extend: bool = flag(
+        False,
+        "Make a run longer: same --output_dir, more --max_steps, --num_train_epochs, --max_minutes.",
+        theme="resuming",
+        needs="training",
+        change="nothing",
     )
-    restore_callback_states_from_checkpoint: bool = field(
-        default=True, metadata={"help": "A resumed run knows how long early stopping has waited, and the like."}
+    allow_changed: str | None = flag(
+        None,
+        "Go on with a run although these settings, or its data, have changed: 'learning_rate,data'.",
+        theme="resuming",
+        needs="training",
+        change="nothing",
     )
-    print_summary: bool = field(
-        default=False,
-        metadata={"help": "First print parameters by module and the memory of a step, before weights are loaded."},
+    trust_checkpoint: bool = flag(
+        False,
+        "Resume from a DeepSpeed checkpoint without a manifest, which can run code.",
+        theme="resuming",
+        needs="training",
+        change="nothing",
     )
-    length_buckets: int | None = field(
-        default=None,
-        metadata={
-            "help": "Pad training batches to at most this many shapes. Default: 8 with --torch_compile, which compiles "
-            "each; else 0, as long as each batch's longest."
-        },
+    max_skipped_updates: int = flag(
+        3,
+        "Stop after this many updates in a row whose loss or gradient is not finite.",
+        bounds="[1, inf) updates",
+        needs="training",
+        change="nothing",
     )
-    cudnn_attention: bool = field(
-        default=False,
-        metadata={
-            "help": "Let sdpa take cuDNN's kernel. Off: it plans for a second at each new shape, and on Hopper some of "
-            "its gradients are nan (pytorch issue 196678)."
-        },
+    loss_spikes: Literal["log", "skip", "rollback", "off"] = flag(
+        "log",
+        "Updates far out of the ordinary: note them, skip them, or go back to the last checkpoint.",
+        needs="training",
     )
-    z_loss: float = field(default=0.0, metadata={"help": "Weight of log(Z)^2 in the loss; T5 was trained with 1e-4."})
-    loss_chunk_tokens: int | None = field(
-        default=None,
-        metadata={
-            "help": "Target tokens of a T5 whose logits are held at once while training. Default: as many as are quick "
-            "on the device; 0: those of the whole batch."
-        },
+    restore_callback_states_from_checkpoint: bool = flag(
+        True, "A resumed run knows how long early stopping has waited, and the like.", theme="rest"
+    )
+    print_summary: bool = flag(
+        False,
+        "First print parameters by module and the memory of a step, before weights are loaded.",
+        theme="output",
+        change="nothing",
+        python="call tuner.summary()",
+    )
+    length_buckets: int | None = flag(
+        None,
+        "Pad training batches to at most this many shapes. Default: 8 with --torch_compile, which compiles "
+        "each; else 0, as long as each batch's longest.",
+        theme="speed",
+        bounds="[0, inf) 0: rows, all at once, or any shape",
+    )
+    cudnn_attention: bool = flag(
+        False,
+        "Let sdpa take cuDNN's kernel. Off: it plans for a second at each new shape, and on Hopper some of "
+        "its gradients are nan (pytorch issue 196678).",
+        theme="speed",
+    )
+    z_loss: float = flag(
+        0.0,
+        "Weight of log(Z)^2 in the loss; T5 was trained with 1e-4.",
+        "report",
+        bounds="[0, inf) a small number",
+        needs="training, a loss of tokens",
+    )
+    loss_chunk_tokens: int | None = flag(
+        None,
+        "Target tokens of a T5 whose logits are held at once while training. Default: as many as are quick "
+        "on the device; 0: those of the whole batch.",
+        theme="speed",
+        bounds="[0, inf) 0: rows, all at once, or any shape",
+        needs="training",
     )
 
     def __post_init__(self):
@@ -435,6 +587,23 @@ class SuiteTrainingArguments(TrackingArguments, CompileArguments, Seq2SeqTrainin
             self.save_strategy = SaveStrategy(self.eval_strategy.value)
             if self.eval_strategy == IntervalStrategy.STEPS and self.eval_steps is not None:
                 self.save_steps = self.eval_steps
+
+
+def with_cure(message: str) -> str:
+    """What Hugging Face's training arguments say of values that do not go together, and what to do.
+
+    >>> with_cure("At most one of fp16 and bf16 can be True, but not both")
+    "At most one of fp16 and bf16 can be True, but not both; leave --fp16 out: --bf16 has float32's range"
+    """
+    cure = next((cure for part, cure in CURES.items() if part in message), None)
+    return f"{message}; {cure}" if cure else message
+
+
+# By a part of the message (transformers 5.23).
+CURES = {
+    "requires Ampere": "leave --tf32 out here (t5suite doctor shows what torch sees)",
+    "one of fp16 and bf16": "leave --fp16 out: --bf16 has float32's range",
+}
 
 
 class FineTuningArguments(NamedTuple):

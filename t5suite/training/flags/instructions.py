@@ -9,34 +9,31 @@ Names and meanings are Tk-Instruct's. What is given goes into the task's entry, 
 tell the whole form; what is not keeps the entry's own value.
 """
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 
 from t5suite.base.errors import ConfigError
+from t5suite.training.flags.fields import flag
 
 
 @dataclass
 class InstructionArguments:
     """How instances and instructions of `--benchmark super_ni` are chosen and written."""
 
-    _argument_group_name = "instructions (--benchmark super_ni)"
+    _theme = "instructions"
 
-    task_lists: str | None = field(
-        default=None, metadata={"help": "The folder below DIR/splits whose lists of tasks are used (default)."}
+    task_lists: str | None = flag(None, "The folder below DIR/splits whose lists of tasks are used (default).")
+    max_num_instances_per_task: int | None = flag(
+        None, "At most this many instances of each training task (100); 0: all.", bounds="[0, inf) rows or examples"
     )
-    max_num_instances_per_task: int | None = field(
-        default=None, metadata={"help": "At most this many instances of each training task (100); 0: all."}
+    max_num_instances_per_eval_task: int | None = flag(
+        None, "At most this many of each test task, the first ones (100).", bounds="[1, inf) rows or blocks"
     )
-    max_num_instances_per_eval_task: int | None = field(
-        default=None, metadata={"help": "At most this many of each test task, the first ones (100)."}
-    )
-    add_task_definition: bool | None = field(default=None, metadata={"help": "Begin with the task's definition (yes)."})
-    num_pos_examples: int | None = field(default=None, metadata={"help": "Positive examples shown (2)."})
-    num_neg_examples: int | None = field(default=None, metadata={"help": "Negative examples shown (0)."})
-    add_explanation: bool | None = field(default=None, metadata={"help": "Explain the examples (no)."})
-    add_task_name: bool | None = field(default=None, metadata={"help": "Begin with the task's name (no)."})
-    tk_instruct: bool | None = field(
-        default=None, metadata={"help": "Draw each row's form from Tk-Instruct's five, in place of the flags before."}
-    )
+    add_task_definition: bool | None = flag(None, "Begin with the task's definition (yes).")
+    num_pos_examples: int | None = flag(None, "Positive examples shown (2).", bounds="[0, inf) rows or examples")
+    num_neg_examples: int | None = flag(None, "Negative examples shown (0).", bounds="[0, inf) rows or examples")
+    add_explanation: bool | None = flag(None, "Explain the examples (no).")
+    add_task_name: bool | None = flag(None, "Begin with the task's name (no).")
+    tk_instruct: bool | None = flag(None, "Draw each row's form from Tk-Instruct's five, in place of the flags before.")
 
     def __post_init__(self):
         forms = ("add_task_definition", "num_pos_examples", "num_neg_examples", "add_explanation", "add_task_name")

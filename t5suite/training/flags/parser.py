@@ -9,6 +9,7 @@ A mistyped flag or value is answered with where it stands and what would be righ
 """
 
 import argparse
+import copy
 import datetime
 import difflib
 import json
@@ -26,44 +27,11 @@ from t5suite.base.lookup import in_plain_words, suggestion
 from t5suite.base.script_flags import is_script
 from t5suite.base.yaml_files import read_json_text, read_yaml
 from t5suite.launch.script_help import answer
-from t5suite.training.flags.bounds import check_bounds
+from t5suite.training.flags.fields import check_bounds, facts_of
+from t5suite.training.flags.hugging_face import FACTS
 from t5suite.training.flags.sweep_words import flags_and_files, list_items, settings_text, table_text
 from t5suite.training.processes.launchers import without_launcher_flags
 from t5suite.training.sharding.process_state import keeping_process_state
-
-# Flags that transformers 5 removed -> what serves instead.
-REMOVED_FLAGS = {
-    "adafactor": "--optim adafactor",
-    "warmup_ratio": "--warmup_steps with a value below 1, the share of all steps (--warmup_steps 0.1)",
-    "group_by_length": "--train_sampling_strategy group_by_length (the default here)",
-    "overwrite_output_dir": "a new --output_dir, or --resume auto to go on in an old one",
-    "logging_dir": "--output_dir (trackers write below it)",
-    "no_cuda": "--use_cpu",
-    "evaluation_strategy": "--eval_strategy",
-    "save_safetensors": "nothing: safetensors is the only format",
-    "per_gpu_train_batch_size": "--per_device_train_batch_size",
-    "per_gpu_eval_batch_size": "--per_device_eval_batch_size",
-    "half_precision_backend": "--bf16",
-    "fp16_backend": "--bf16",
-    "tpu_num_cores": "nothing",
-    "past_index": "nothing",
-    "torchdynamo": "--torch_compile",
-    "use_mps_device": "nothing: the device is found",
-    "push_to_hub_model_id": "--hub_model_id",
-    "push_to_hub_organization": "--hub_model_id",
-    "push_to_hub_token": "--hub_token",
-    "include_inputs_for_metrics": "nothing",
-    "jit_mode_eval": "nothing",
-    "predict_with_generate_max_length": "--generation_max_length",
-}
-
-# Training arguments look for the device and the other ranks when they are made, and the last ones made count for the
-# whole process: others made beside them must look in the same place.
-DEVICE_FLAGS = ("use_cpu", "ddp_backend")
-
-
-# Words of the form 'name=value,name=value', which a sweep may have as a table.
-SETTINGS_FLAGS = ("optim_args", "config_overrides", "adapter_args", "model_class_args")
 
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
@@ -76,12 +44,25 @@ class SuiteArgumentParser(HfArgumentParser):
     def __init__(self, dataclass_types, **kwargs):
         usage = "%(prog)s [config.yaml] [--flag value | --flag=value ...]"
         super().__init__(dataclass_types, allow_abbrev=False, usage=usage, formatter_class=HelpFormatter, **kwargs)
-        tables = self._table_flags()
+        tables, pairs = self._table_flags(), self._flags_marked("pairs")
         for action in self._actions:
-            if action.dest in SETTINGS_FLAGS:
+            if action.dest in pairs:
                 action.type = settings_text
             elif action.dest in tables:
                 action.type = json_table if tables[action.dest] is dict else table_text
+
+    @staticmethod
+    def _parse_dataclass_field(parser, field):
+        """Hugging Face's hands all of a field's metadata to argparse."""
+        plain = copy.copy(field)
+        plain.metadata = {"help": field.metadata.get("help", "")}
+        if "choices" in field.metadata:
+            plain.metadata["choices"] = field.metadata["choices"]
+        HfArgumentParser._parse_dataclass_field(parser, plain)
+
+    def _flags_marked(self, mark: str) -> list[str]:
+        facts = {name: found for kind in self.dataclass_types for name, found in facts_of(kind).items()}
+        return [name for name, found in facts.items() if mark in found.get("marks", "").split()]
 
     def _table_flags(self) -> dict[str, type]:
         """The flags that take a table, with `str` where they take a word, too (a file's name), else `dict`."""
@@ -136,7 +117,7 @@ def parse_arguments(dataclass_types, argv=None, prog=None, description=None) -> 
         raise ConfigError(_unknown_flag(unknown, parser))
     values.update(vars(namespace))
     values.update(dict.fromkeys(nones))
-    check_bounds(values)
+    check_bounds(values, dataclass_types)
     return tuple(_build(dataclass_type, values) for dataclass_type in dataclass_types)
 
 
@@ -213,7 +194,7 @@ def _convert(parser, name, value, place):
     flag = f"--{name}"
     try:
         given = getattr(parser.parse_args(_as_tokens(flag, value)), name)
-        check_bounds({name: given})
+        check_bounds({name: given}, parser.dataclass_types)
     except ConfigError as error:
         raise ConfigError(f"{place}: {error}") from None
     return given
@@ -297,8 +278,8 @@ def _unknown_flag(unknown, parser) -> str:
 def _unknown_name(name: str, parser) -> str:
     if name == "streaming":
         return "--streaming belongs to pre_train_t5.py; fine-tuning holds its rows in memory"
-    if name in REMOVED_FLAGS:
-        return f"--{name} is gone from transformers 5; use {REMOVED_FLAGS[name]}"
+    if "removed" in FACTS.get(name, {}):
+        return f"--{name} is gone from transformers 5; use {FACTS[name]['removed']}"
     names = parser.flag_names()
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
     hint = f"did you mean {', '.join(f'--{match}' for match in near)}?" if near else "see --help for all flags"
@@ -313,7 +294,10 @@ def changed_settings(arguments) -> dict:
     """
     changed = {}
     for part in arguments:
-        device = {name: getattr(part, name) for name in DEVICE_FLAGS if name in part.__dataclass_fields__}
+        # Training arguments look for the device and the other ranks when they are made, and the last ones made count
+        # for the whole process: others made beside them must look in the same place.
+        facts = facts_of(type(part))
+        device = {name: getattr(part, name) for name in facts if "device" in facts[name].get("marks", "").split()}
         with keeping_process_state():
             defaults = type(part)(**device)
         for name, spec in part.__dataclass_fields__.items():

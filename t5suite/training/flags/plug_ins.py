@@ -7,12 +7,13 @@
 They are flags alone: nothing that a checkpoint or a task card says leads to code.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import load_object
 from t5suite.models.own_models import class_named, is_transformers_class
 from t5suite.optim.settings import parse_settings, read_value
+from t5suite.training.flags.fields import facts_of, flag
 from t5suite.training.plug_ins import PlugIns, check_callbacks
 
 
@@ -20,13 +21,17 @@ from t5suite.training.plug_ins import PlugIns, check_callbacks
 class TrainingPlugIns:
     """Functions and callbacks of one's own that both scripts take (importing a module runs it)."""
 
-    batch_transform: str | None = field(
-        default=None,
-        metadata={"help": "module:function, collated batch {name: tensor} -> the batch that the model is trained on."},
+    batch_transform: str | None = flag(
+        None,
+        "module:function, collated batch {name: tensor} -> the batch that the model is trained on.",
+        theme="plug-ins",
+        needs="transformed batches",
     )
-    callbacks: str | None = field(
-        default=None,
-        metadata={"help": "transformers' TrainerCallbacks: module:Class,module:Class, made without arguments."},
+    callbacks: str | None = flag(
+        None,
+        "transformers' TrainerCallbacks: module:Class,module:Class, made without arguments.",
+        theme="plug-ins",
+        needs="training",
     )
 
 
@@ -34,14 +39,11 @@ class TrainingPlugIns:
 class PlugInArguments(TrainingPlugIns):
     """Functions and callbacks of one's own (importing a module runs it)."""
 
-    _argument_group_name = "plug-ins"
+    _theme = "plug-ins"
 
-    transform_evaluation: bool = field(
-        default=False, metadata={"help": "Evaluation's batches go through --batch_transform, too."}
-    )
-    batch_metrics: str | None = field(
-        default=None,
-        metadata={"help": "module:function, (model outputs, batch) -> {name: tensor}, logged as train/<name>."},
+    transform_evaluation: bool = flag(False, "Evaluation's batches go through --batch_transform, too.")
+    batch_metrics: str | None = flag(
+        None, "module:function, (model outputs, batch) -> {name: tensor}, logged as train/<name>.", needs="training"
     )
 
     def __post_init__(self):
@@ -82,8 +84,8 @@ def module_settings(model_args) -> dict:
     """
     if model_args.model_class is None or is_transformers_class(class_named(model_args.model_class)):
         return {name: read_value(text) for name, text in _pairs(model_args)}
-    for name in NOT_OF_MODULES:
-        if getattr(model_args, name):
+    for name, facts in facts_of(type(model_args)).items():
+        if "a library's model" in facts.get("needs", "") and getattr(model_args, name):
             raise ConfigError(f"--{name} has no effect: --model_class {model_args.model_class} is a plain module")
     return {name: read_value(text) for name, text in _pairs(model_args)}
 
@@ -123,20 +125,3 @@ def named_metrics(metrics: str | None) -> str | None:
     """
     words = [word for word in (metrics or "").split(",") if word.strip() and ":" not in word]
     return ",".join(words) or None
-
-
-# Flags that say what becomes of a configuration, of embeddings or of known layers, which a plain module has not.
-NOT_OF_MODULES = (
-    "config_name",
-    "config_overrides",
-    "dropout_rate",
-    "init_checkpoint",
-    "add_tokens",
-    "attn_implementation",
-    "device_map",
-    "embedding_on_cpu",
-    "load_in_8bit",
-    "load_in_4bit",
-    "adapter_base",
-    "freeze",
-)

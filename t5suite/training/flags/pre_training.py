@@ -5,7 +5,7 @@
 The model's flags are those of fine-tuning; so are the trainer's, with defaults that suit pre-training.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
@@ -14,6 +14,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find
 from t5suite.data.objectives import OBJECTIVES
 from t5suite.models.vocabulary import MODE_TOKENS
+from t5suite.training.flags.fields import facts_of, flag
 from t5suite.training.flags.fine_tuning import ModelArguments, SuiteTrainingArguments
 from t5suite.training.flags.modes import ModeArguments
 from t5suite.training.flags.plug_ins import TrainingPlugIns
@@ -24,69 +25,71 @@ STREAMED_BY_DEFAULT = "hub:allenai/c4:en:train"
 # Objectives that learn where a document ends.
 SEPARATED = ("causal_lm", "full_lm")
 SELECTION_METRICS = (None, "loss", "nll", "perplexity")
-GENERATION_FLAGS = (
-    "predict_with_generate",
-    "generation_max_length",
-    "generation_num_beams",
-    "generation_config",
-    "do_predict",
-)
 
 
 @dataclass
 class TextArguments:
     """Which text: files, built corpora, or a stream. Without any of these flags, the bundled text."""
 
-    _argument_group_name = "text"
+    _theme = "text"
 
-    train_file: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "Text to train on: files (.txt, .jsonl, .parquet, each also .gz or .zst), folders, patterns, "
-            "or hub:NAME:CONFIG:SPLIT. Tokenized once, into the run's directory, unless --streaming."
-        },
+    train_file: list[str] | None = flag(
+        None,
+        "Text to train on: files (.txt, .jsonl, .parquet, each also .gz or .zst), folders, patterns, "
+        "or hub:NAME:CONFIG:SPLIT. Tokenized once, into the run's directory, unless --streaming.",
+        "common",
+        needs="training files",
     )
-    validation_file: list[str] | None = field(
-        default=None, metadata={"help": "Text to evaluate on. Default: --validation_fraction of the documents."}
+    validation_file: list[str] | None = flag(
+        None, "Text to evaluate on. Default: --validation_fraction of the documents.", "common"
     )
-    train_corpus: list[str] | None = field(
-        default=None, metadata={"help": "Folders that `t5suite corpus build` made, in place of --train_file."}
+    train_corpus: list[str] | None = flag(
+        None, "Folders that `t5suite corpus build` made, in place of --train_file.", "common"
     )
-    corpus_weights: list[float] | None = field(
-        default=None,
-        metadata={
-            "help": "How often each --train_corpus, or each --train_file as a corpus of its own, is drawn from. "
-            "Default: after their sizes."
-        },
+    corpus_weights: list[float] | None = flag(
+        None,
+        "How often each --train_corpus, or each --train_file as a corpus of its own, is drawn from. "
+        "Default: after their sizes.",
+        bounds="(0, inf) parts of the sum",
     )
-    streaming: bool = field(
-        default=False,
-        metadata={"help": "Tokenize while training, for text that is too large to tokenize first; needs --max_steps."},
+    streaming: bool = flag(
+        False, "Tokenize while training, for text that is too large to tokenize first; needs --max_steps.", "common"
     )
-    shuffle_buffer_size: int = field(default=16384, metadata={"help": "Blocks of a stream that are shuffled together."})
-    num_virtual_streams: int = field(
-        default=64, metadata={"help": "Parts of a stream; a multiple of ranks x --dataloader_num_workers."}
+    shuffle_buffer_size: int = flag(
+        16384, "Blocks of a stream that are shuffled together.", bounds="[1, inf) rows or blocks", needs="a stream"
     )
-    text_column_name: str = field(
-        default="text", metadata={"help": "Where the rows of a .jsonl, .parquet or hub dataset hold the text."}
+    num_virtual_streams: int = flag(
+        64,
+        "Parts of a stream; a multiple of ranks x --dataloader_num_workers.",
+        bounds="[1, inf) parts of a stream",
+        needs="a stream",
     )
-    text_unit: Literal["line", "paragraph", "file"] = field(
-        default="line", metadata={"help": "What a document is in a .txt file."}
+    text_column_name: str = flag(
+        "text", "Where the rows of a .jsonl, .parquet or hub dataset hold the text.", needs="columns"
     )
-    bad_lines: Literal["error", "skip"] = field(
-        default="error", metadata={"help": "A line that cannot be read ends the run, or is counted and left out."}
+    text_unit: Literal["line", "paragraph", "file"] = flag(
+        "line", "What a document is in a .txt file.", needs="plain text"
     )
-    tokenizer_engine: Literal["auto", "sentencepiece", "tokenizers"] = field(
-        default="auto",
-        metadata={
-            "help": "What turns text into ids, the same either way: auto takes SentencePiece's encoder, seven times "
-            "as fast, where its ids are the tokenizer's."
-        },
+    bad_lines: Literal["error", "skip"] = flag(
+        "error", "A line that cannot be read ends the run, or is counted and left out.", needs="reading"
     )
-    validation_fraction: float = field(
-        default=0.05, metadata={"help": "Share of the documents held out where there is no --validation_file."}
+    tokenizer_engine: Literal["auto", "sentencepiece", "tokenizers"] = flag(
+        "auto",
+        "What turns text into ids, the same either way: auto takes SentencePiece's encoder, seven times "
+        "as fast, where its ids are the tokenizer's.",
+        theme="speed",
+        needs="reading",
+        change="nothing",
     )
-    max_eval_samples: int | None = field(default=None, metadata={"help": "At most this many blocks are evaluated."})
+    validation_fraction: float = flag(
+        0.05,
+        "Share of the documents held out where there is no --validation_file.",
+        bounds="(0, 1) the share that is held out",
+        needs="a held-out part",
+    )
+    max_eval_samples: int | None = flag(
+        None, "At most this many blocks are evaluated.", bounds="[1, inf) rows or blocks"
+    )
 
     def __post_init__(self):
         if self.streaming and not self.train_file:
@@ -112,60 +115,57 @@ class TextArguments:
 class ObjectiveArguments:
     """What is hidden in the text, and in which form it comes back."""
 
-    _argument_group_name = "objective"
+    _theme = "objective"
 
-    objective: str = field(default="span_corruption", metadata={"help": ", ".join(OBJECTIVES) + "."})
-    inputs_length: int | None = field(
-        default=None,
-        metadata={"help": "Input tokens of a block after corruption. Default: 512; on the short bundled text, 64."},
+    objective: str = flag("span_corruption", ", ".join(OBJECTIVES) + ".", "common")
+    inputs_length: int | None = flag(
+        None,
+        "Input tokens of a block after corruption. Default: 512; on the short bundled text, 64.",
+        "common report",
+        bounds="[4, inf) tokens",
     )
-    targets_length: int | None = field(
-        default=None, metadata={"help": "Target tokens of a block. Default: as many as the objective makes."}
+    targets_length: int | None = flag(
+        None, "Target tokens of a block. Default: as many as the objective makes.", "report", bounds="[1, inf) tokens"
     )
-    noise_density: float | None = field(
-        default=None, metadata={"help": "Share of the tokens that is hidden. Default: the objective's (T5: 0.15)."}
+    noise_density: float | None = flag(
+        None,
+        "Share of the tokens that is hidden. Default: the objective's (T5: 0.15).",
+        "report",
+        bounds="[0, 1) a share",
     )
-    mean_span_length: float | None = field(
-        default=None, metadata={"help": "Mean length of a hidden span in tokens. Default: the objective's (T5: 3)."}
+    mean_span_length: float | None = flag(
+        None,
+        "Mean length of a hidden span in tokens. Default: the objective's (T5: 3).",
+        "report",
+        bounds="[1, inf) tokens or words",
     )
-    random_roll: bool = field(
-        default=False, metadata={"help": "Turn the mask by a random offset, so that every position is hidden equally."}
+    random_roll: bool = flag(False, "Turn the mask by a random offset, so that every position is hidden equally.")
+    mode_tokens: str | None = flag(
+        None,
+        "What stands for UL2's modes R, S, X in the inputs, such as '[NLU],[S2S],[NLG]'; none: nothing "
+        "does. Default: [R],[S],[X].",
     )
-    mode_tokens: str | None = field(
-        default=None,
-        metadata={
-            "help": "What stands for UL2's modes R, S, X in the inputs, such as '[NLU],[S2S],[NLG]'; none: nothing "
-            "does. Default: [R],[S],[X]."
-        },
+    mask_units: Literal["token", "word", "ngram", "pmi", "span"] | None = flag(
+        None, "What masked_lm (default: token) and unit_denoising (default: word) hide as a whole."
     )
-    mask_units: Literal["token", "word", "ngram", "pmi", "span"] | None = field(
-        default=None,
-        metadata={"help": "What masked_lm (default: token) and unit_denoising (default: word) hide as a whole."},
+    collocations: str | None = flag(None, "The table of --mask_units pmi, made by t5suite corpus collocations.")
+    sentence_pairs: Literal["next", "order"] | None = flag(
+        None, "masked_lm also learns which sentences follow each other: next (BERT) or order (ALBERT)."
     )
-    collocations: str | None = field(
-        default=None, metadata={"help": "The table of --mask_units pmi, made by t5suite corpus collocations."}
+    sentence_language: str = flag(
+        "en", "How sentences of a --train_file are told apart: a language.", needs="sentence pairs"
     )
-    sentence_pairs: Literal["next", "order"] | None = field(
-        default=None,
-        metadata={"help": "masked_lm also learns which sentences follow each other: next (BERT) or order (ALBERT)."},
+    document_separator: Literal["none", "eos"] | None = flag(
+        None,
+        "What stands between documents. Default: eos for causal_lm and full_lm, else none, as in T5.",
+        needs="reading",
     )
-    sentence_language: str = field(
-        default="en", metadata={"help": "How sentences of a --train_file are told apart: a language."}
+    pack: bool = flag(False, "Several short examples in one row, which do not see each other.")
+    row_inputs_length: int | None = flag(
+        None, "Input tokens of a packed row. Default: --inputs_length.", bounds="[1, inf) tokens", needs="packing"
     )
-    document_separator: Literal["none", "eos"] | None = field(
-        default=None,
-        metadata={
-            "help": "What stands between documents. Default: eos for causal_lm and full_lm, else none, as in T5."
-        },
-    )
-    pack: bool = field(
-        default=False, metadata={"help": "Several short examples in one row, which do not see each other."}
-    )
-    row_inputs_length: int | None = field(
-        default=None, metadata={"help": "Input tokens of a packed row. Default: --inputs_length."}
-    )
-    row_targets_length: int | None = field(
-        default=None, metadata={"help": "Target tokens of a packed row. Default: --targets_length."}
+    row_targets_length: int | None = flag(
+        None, "Target tokens of a packed row. Default: --targets_length.", bounds="[1, inf) tokens", needs="packing"
     )
 
     def __post_init__(self):
@@ -190,10 +190,14 @@ class ObjectiveArguments:
 class RunArguments(ModeArguments, TrainingPlugIns):
     """How the run goes, and what takes part in it."""
 
-    _argument_group_name = "evaluation, selection and modes"
+    _theme = "evaluation"
 
-    dry_run: bool = field(
-        default=False, metadata={"help": "Show the configuration, an example, lengths, steps and FLOPs, then stop."}
+    dry_run: bool = flag(
+        False,
+        "Show the configuration, an example, lengths, steps and FLOPs, then stop.",
+        "common",
+        change="nothing",
+        python="look at tuner.summary() and tuner.plan",
     )
 
 
@@ -213,32 +217,20 @@ def reconcile(text: TextArguments, objective: ObjectiveArguments, run: RunArgume
 class PreTrainerArguments(SuiteTrainingArguments):
     """Hugging Face's training arguments, with defaults that suit pre-training."""
 
-    output_dir: str | None = field(
-        default=None, metadata={"help": "The run's directory. Default: runs/pre_train-<model>."}
-    )
-    learning_rate: float = field(
-        default=3e-3, metadata={"help": "The largest. Suits small models; with 60M parameters or more take about 1e-3."}
-    )
-    per_device_train_batch_size: int = field(default=16, metadata={"help": "Blocks a device takes at once."})
-    per_device_eval_batch_size: int = field(default=32, metadata={"help": "Blocks a device evaluates at once."})
-    warmup_steps: float = field(default=0.1, metadata={"help": "Steps, or a share of all steps, to the full rate."})
-    num_train_epochs: float = field(default=3.0, metadata={"help": "Passes over the training text."})
-    eval_strategy: IntervalStrategy | str = field(default="steps", metadata={"help": "no, steps or epoch."})
-    eval_steps: float | None = field(
-        default=0.1, metadata={"help": "Steps, or a share of all steps, between two evaluations."}
-    )
-    save_strategy: SaveStrategy | str = field(default="steps", metadata={"help": "no, steps, epoch or best."})
-    save_steps: float = field(
-        default=0.1, metadata={"help": "Steps, or a share of all steps, between two checkpoints."}
-    )
-    load_best_model_at_end: bool = field(
-        default=False, metadata={"help": "End with the best checkpoint; off: with the last."}
-    )
-    metric_for_best_model: str | None = field(default=None, metadata={"help": "loss, the only one there is."})
-    train_sampling_strategy: str = field(
-        default="random", metadata={"help": "random: every pass has an order of its own. "}
-    )
-    logging_steps: float = field(default=10, metadata={"help": "Steps between two lines of metrics.jsonl."})
+    output_dir: str | None = flag(None, "The run's directory. Default: runs/pre_train-<model>.")
+    learning_rate: float = flag(3e-3, "The largest. Suits small models; with 60M parameters or more take about 1e-3.")
+    per_device_train_batch_size: int = flag(16, "Blocks a device takes at once.")
+    per_device_eval_batch_size: int = flag(32, "Blocks a device evaluates at once.")
+    warmup_steps: float = flag(0.1, "Steps, or a share of all steps, to the full rate.")
+    num_train_epochs: float = flag(3.0, "Passes over the training text.")
+    eval_strategy: IntervalStrategy | str = flag("steps", "no, steps or epoch.")
+    eval_steps: float | None = flag(0.1, "Steps, or a share of all steps, between two evaluations.")
+    save_strategy: SaveStrategy | str = flag("steps", "no, steps, epoch or best.")
+    save_steps: float = flag(0.1, "Steps, or a share of all steps, between two checkpoints.")
+    load_best_model_at_end: bool = flag(False, "End with the best checkpoint; off: with the last.")
+    metric_for_best_model: str | None = flag(None, "loss, the only one there is.")
+    train_sampling_strategy: str = flag("random", "random: every pass has an order of its own. ")
+    logging_steps: float = flag(10, "Steps between two lines of metrics.jsonl.")
 
     def __post_init__(self):
         super().__post_init__()
@@ -251,8 +243,8 @@ class PreTrainerArguments(SuiteTrainingArguments):
             )
         if self.length_buckets is not None:
             raise ConfigError(f"--length_buckets {self.length_buckets}: blocks are equally long; leave the flag out")
-        for name in GENERATION_FLAGS:
-            if getattr(self, name):
+        for name, facts in facts_of(type(self)).items():
+            if "generates" in facts.get("marks", "") and getattr(self, name):
                 raise ConfigError(f"--{name} {getattr(self, name)}: pre-training generates nothing; leave it out")
 
 

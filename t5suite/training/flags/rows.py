@@ -6,10 +6,11 @@ PackedRows(inputs=256, targets=None)
 True
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError
+from t5suite.training.flags.fields import flag
 
 
 class PackedRows(NamedTuple):
@@ -23,18 +24,26 @@ class PackedRows(NamedTuple):
 class RowArguments:
     """Without a heading of its own: `--help` has these flags below those of tasks and data."""
 
-    pack_rows: bool = field(
-        default=False,
-        metadata={
-            "help": "Train a T5 on rows that several examples share and that hide them from one another; the same "
-            "examples in an update, and the same loss."
-        },
+    _theme = "data"
+
+    pack_rows: bool = flag(
+        False,
+        "Train a T5 on rows that several examples share and that hide them from one another; the same "
+        "examples in an update, and the same loss.",
+        theme="speed",
+        needs="training",
     )
-    row_inputs_length: int | None = field(
-        default=None, metadata={"help": "Input tokens of a packed row. Default: what costs least on trial."}
+    row_inputs_length: int | None = flag(
+        None,
+        "Input tokens of a packed row. Default: what costs least on trial.",
+        bounds="[1, inf) tokens",
+        needs="training",
     )
-    row_targets_length: int | None = field(
-        default=None, metadata={"help": "Target tokens of a packed row. Default: what costs least on trial."}
+    row_targets_length: int | None = flag(
+        None,
+        "Target tokens of a packed row. Default: what costs least on trial.",
+        bounds="[1, inf) tokens",
+        needs="training",
     )
 
     def __post_init__(self):

@@ -3,20 +3,20 @@
     python -m t5suite.training.flags.table          # after a change of the argument dataclasses or of transformers
 
 A flag's entry says what `argparse` would: its type, its choices, whether it takes several values or None, its default
-and help; and of a flag that is ours, not Hugging Face's, the group that it belongs to.
+and help; and the other facts of `t5suite.training.flags.fields`, with `ours` where it is not Hugging Face's alone.
 """
 
 import enum
 import json
-import re
 import types
 import typing
 
-from t5suite.base.script_flags import TABLE_FILE
+from t5suite.base.script_flags import TABLE_FILE, THEMES
 from t5suite.optim.optimizers import OPTIMIZERS
 from t5suite.optim.schedules import SCHEDULES
+from t5suite.training.flags.fields import facts_of
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS
-from t5suite.training.flags.parser import REMOVED_FLAGS, SETTINGS_FLAGS
+from t5suite.training.flags.hugging_face import FACTS
 from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS
 
 SCRIPTS = {"fine_tune_t5": FINE_TUNING_ARGUMENTS, "pre_train_t5": PRE_TRAINING_ARGUMENTS}
@@ -24,30 +24,40 @@ SCRIPTS = {"fine_tune_t5": FINE_TUNING_ARGUMENTS, "pre_train_t5": PRE_TRAINING_A
 
 def make_table() -> dict:
     """The whole table, as plain data."""
-    return {"scripts": {script: script_entries(kinds) for script, kinds in SCRIPTS.items()}, "removed": REMOVED_FLAGS}
+    removed = {name: facts["removed"] for name, facts in FACTS.items() if "removed" in facts}
+    return {"scripts": {script: script_entries(kinds) for script, kinds in SCRIPTS.items()}, "removed": removed}
 
 
 def script_entries(dataclass_types) -> dict[str, dict]:
-    """`{flag: entry}` of a script's dataclasses; what is false or None is left out.
+    """`{flag: entry}` of a script's dataclasses, in the order of the help; what is false or None is left out.
 
     >>> script_entries((DataArguments,))["few_shot"]
-    {'type': 'int', 'none': True, 'help': 'This many training rows of each class.', 'group': 'task and data'}
+    {'type': 'int', 'none': True, 'help': 'This many training rows of each class.', 'theme': 'data', ...}
     """
     found = {}
     for dataclass_type in dataclass_types:
-        hints = typing.get_type_hints(dataclass_type)
+        hints, known = typing.get_type_hints(dataclass_type), facts_of(dataclass_type)
         for name, spec in dataclass_type.__dataclass_fields__.items():
             if spec.init:
-                found[name] = flag_entry(hints[name], spec.default, spec.metadata.get("choices"))
-                found[name] |= help_entry(dataclass_type, spec)
+                facts = {key: fact for key, fact in known[name].items() if key != "choices"}
+                default = spec.default.value if isinstance(spec.default, enum.Enum) else spec.default
+                default = {"default": default} if isinstance(default, (bool, int, float, str)) else {}
+                found[name] = flag_entry(hints[name], spec.default, known[name].get("choices")) | default | facts
+                found[name]["help"] = found[name]["help"].replace("%%", "%")
     for name, table, hugging_face in (("optimizer", OPTIMIZERS, "optim"), ("schedule", SCHEDULES, "lr_scheduler_type")):
         if name in found:
             theirs = found[hugging_face]["choices"]
             found[name]["choices"] = [*table, *(other for other in theirs if other not in table)]
-    for name in SETTINGS_FLAGS:
-        if name in found:
-            found[name]["type"] = "dict"  # or 'name=value,...'
-    return dict(sorted(found.items()))
+    for entry in found.values():
+        if "pairs" in entry.get("marks", "").split():
+            entry["type"] = "dict"  # or 'name=value,...'
+    return dict(sorted(found.items(), key=help_order))
+
+
+def help_order(item: tuple[str, dict]) -> tuple:
+    """By theme; there those that everybody asks for first, then those that are ours."""
+    _, entry = item
+    return list(THEMES).index(entry["theme"]), "common" not in entry.get("marks", ""), not entry.get("ours")
 
 
 def flag_entry(hint, default, choices=None) -> dict:
@@ -70,33 +80,6 @@ def flag_entry(hint, default, choices=None) -> dict:
         if value:
             entry[name] = value
     return entry
-
-
-def help_entry(dataclass_type, spec) -> dict[str, object]:
-    """`{"default", "help", "group"}` of a flag, each where there is one.
-
-    >>> help_entry(AdapterArguments, AdapterArguments.__dataclass_fields__["lora_r"])
-    {'help': 'LoRA, DoRA: the rank (PEFT: 8).', 'group': 'adapters'}
-    """
-    owner = next(kind for kind in dataclass_type.__mro__ if spec.name in vars(kind).get("__annotations__", {}))
-    is_ours = owner.__module__.startswith("t5suite.")
-    default = spec.default.value if isinstance(spec.default, enum.Enum) else spec.default
-    text = " ".join(str(spec.metadata.get("help") or "").replace("%%", "%").split())
-    found = {
-        "default": default if isinstance(default, (bool, int, float, str)) else None,
-        "help": text if is_ours else first_sentence(text),
-        "group": getattr(owner, "_argument_group_name", None) if is_ours else None,
-    }
-    return {name: value for name, value in found.items() if value not in (None, "")}
-
-
-def first_sentence(text: str) -> str:
-    """What a paragraph begins with.
-
-    >>> first_sentence("Maximum gradient norm for clipping. Set to 0 to disable.")
-    'Maximum gradient norm for clipping.'
-    """
-    return re.split(r"(?<=[.!?])\s+(?=[A-Z`'])", text, maxsplit=1)[0]
 
 
 def is_union(hint) -> bool:

@@ -6,9 +6,10 @@
 Nothing here changes what comes out of a run. `--report_to` and `--run_name` are Hugging Face's.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from t5suite.tracking.trackers import AIM_REPO, Identity, tracker_names
+from t5suite.training.flags.fields import flag
 from t5suite.training.monitoring.profiling import ProfileCallback, parse_steps
 
 
@@ -16,31 +17,44 @@ from t5suite.training.monitoring.profiling import ProfileCallback, parse_steps
 class TrackingArguments:
     """What trackers are told, what is shown on the terminal, and what is measured."""
 
-    _argument_group_name = "tracking"
+    _theme = "tracking"
 
-    wandb_project: str | None = field(
-        default=None, metadata={"help": "Project in W&B and Trackio. Default: $WANDB_PROJECT, else t5suite."}
+    wandb_project: str | None = flag(
+        None, "Project in W&B and Trackio. Default: $WANDB_PROJECT, else t5suite.", change="nothing"
     )
-    wandb_entity: str | None = field(
-        default=None, metadata={"help": "User or team in W&B. Default: $WANDB_ENTITY, else the key's."}
+    wandb_entity: str | None = flag(
+        None, "User or team in W&B. Default: $WANDB_ENTITY, else the key's.", change="nothing"
     )
-    run_group: str | None = field(default=None, metadata={"help": "Runs of one group stand together in trackers."})
-    run_tags: str | None = field(default=None, metadata={"help": "Tags in trackers, with commas between."})
-    aim_repo: str = field(default=AIM_REPO, metadata={"help": "Aim's repository, a folder for all runs."})
-    experiment_name: str | None = field(
-        default=None, metadata={"help": "Aim's (and MLflow's) experiment. Default: --wandb_project, else t5suite."}
+    run_group: str | None = flag(None, "Runs of one group stand together in trackers.", change="nothing")
+    run_tags: str | None = flag(None, "Tags in trackers, with commas between.", change="nothing")
+    aim_repo: str = flag(AIM_REPO, "Aim's repository, a folder for all runs.", change="nothing")
+    experiment_name: str | None = flag(
+        None, "Aim's (and MLflow's) experiment. Default: --wandb_project, else t5suite.", change="nothing"
     )
-    num_samples: int = field(
-        default=8,
-        metadata={"help": "Rows a task whose answers are kept at each evaluation (samples.jsonl, trackers); 0: none."},
+    num_samples: int = flag(
+        8,
+        "Rows a task whose answers are kept at each evaluation (samples.jsonl, trackers); 0: none.",
+        bounds="[0, inf) rows or examples",
+        change="nothing",
     )
-    profile: str | None = field(
-        default=None,
-        metadata={"help": "Steps FIRST:LAST, such as 10:12, of which a trace and a memory snapshot are written."},
+    profile: str | None = flag(
+        None,
+        "Steps FIRST:LAST, such as 10:12, of which a trace and a memory snapshot are written.",
+        needs="training",
+        change="nothing",
     )
-    verbose: bool = field(default=False, metadata={"help": "Show what libraries log, warn of and draw bars for, too."})
-    peak_tflops: float | None = field(
-        default=None, metadata={"help": "The device's peak for MFU, where its name does not tell (bf16, dense)."}
+    verbose: bool = flag(
+        False,
+        "Show what libraries log, warn of and draw bars for, too.",
+        change="nothing",
+        python="choose what loggers show: logging.getLogger('transformers').setLevel(logging.INFO)",
+    )
+    peak_tflops: float | None = flag(
+        None,
+        "The device's peak for MFU, where its name does not tell (bf16, dense).",
+        bounds="(0, inf) TFLOP/s; H200: 989, A100: 312",
+        needs="training",
+        change="nothing",
     )
 
     def check_tracking(self) -> None:

@@ -1,0 +1,113 @@
+"""One description of a flag: what the metadata of its dataclass field says.
+
+    few_shot: int | None = flag(None, "This many training rows of each class.", "report", bounds="[1, inf) rows")
+
+* `help`: the text of `--help`.
+* `marks`, words: `common` (in `--help`; others are in `--help_all` alone), `report` (cards and tables of runs show it),
+  `shapes` (`t5suite summary` takes it), `pairs` (its value is `name=value,...`).
+* `theme`: a key of `script_flags.THEMES`, if not that of the dataclass (`_theme`).
+* `bounds`, `also`: an interval and what is counted; a value outside of it that is taken as well.
+* `needs`: what a run must have, or the flag has no effect; several with commas.
+* `change`: what another value makes of a run that goes on: `run` (another run; the default), `layout` (the same
+  updates, cut in another way), `length` (what `--extend` raises) or `nothing`.
+* `python`: what `FineTuner` has in its place.
+
+Hugging Face's own flags have theirs in `hugging_face.FACTS`. Help, checks, warnings and fingerprints of runs read the
+table that is made of them (`t5suite.base.script_flags`).
+"""
+
+import dataclasses
+import functools
+import logging
+import re
+
+from t5suite.base.errors import ConfigError
+from t5suite.base.script_flags import bounds_problem, flags_of
+
+logger = logging.getLogger(__name__)
+
+
+def facts(help: str | None = None, marks: str = "", **others) -> dict:
+    """A field's metadata; those that say nothing are left out."""
+    return {name: fact for name, fact in {"help": help, "marks": marks, **others}.items() if fact}
+
+
+def flag(default=dataclasses.MISSING, help: str = "", marks: str = "", default_factory=dataclasses.MISSING, **others):
+    """A dataclass field with the facts of its flag as metadata."""
+    return dataclasses.field(default=default, default_factory=default_factory, metadata=facts(help, marks, **others))
+
+
+@functools.cache
+def facts_of(dataclass_type: type) -> dict[str, dict]:
+    """`{flag: facts}` of a dataclass; a field that stands again in a subclass says only what is different there.
+
+    >>> facts_of(DataArguments)["few_shot"]["bounds"]
+    '[1, inf) rows'
+    """
+    from t5suite.training.flags.hugging_face import FACTS, REST
+
+    found: dict[str, dict] = {}
+    for kind in reversed(dataclass_type.__mro__):
+        is_ours = kind.__module__.startswith("t5suite.")
+        for name in vars(kind).get("__annotations__", {}):
+            spec = vars(kind).get("__dataclass_fields__", {}).get(name)
+            if spec is None or not spec.init:
+                continue
+            if is_ours:
+                theirs = {"theme": getattr(kind, "_theme", REST), **FACTS.get(name, {})}
+                own = found[name] if found.get(name, {}).get("ours") else theirs
+                found[name] = {**own, **spec.metadata, "ours": True}
+            else:
+                found[name] = {"help": first_sentence(spec.metadata.get("help")), "theme": REST, **FACTS.get(name, {})}
+    return found
+
+
+def first_sentence(text: str | None) -> str:
+    """What a paragraph begins with.
+
+    >>> first_sentence("Maximum gradient norm for clipping. Set to 0 to disable.")
+    'Maximum gradient norm for clipping.'
+    """
+    words = " ".join(str(text or "").split())
+    return re.split(r"(?<=[.!?])\s+(?=[A-Z`'])", words, maxsplit=1)[0]
+
+
+def check_bounds(values: dict, dataclass_types) -> None:
+    """Refuses numbers out of their flag's bounds before anything is loaded; each item of a list. None is passed over.
+
+    >>> check_bounds({"per_device_train_batch_size": 0}, FINE_TUNING_ARGUMENTS)
+    ConfigError: --per_device_train_batch_size 0: must be at least 1 (examples)
+
+    Libraries take most of them and fail later, or train on nothing: at `--max_target_length 1` a target is its
+    end-of-sequence token alone.
+
+    Raises:
+      ConfigError: at the first one.
+    """
+    for name, value in values.items():
+        flag_facts = next((facts_of(kind)[name] for kind in dataclass_types if name in facts_of(kind)), {})
+        for item in value if isinstance(value, list) else [value]:
+            problem = bounds_problem(flag_facts, item)
+            if problem:
+                raise ConfigError(f"--{name} {str(item).removesuffix('.0')}: {problem}")
+
+
+def warn_of_idle_flags(script: str, changed, lacking: dict[str, str | None], unheeded=()) -> list[str]:
+    """Warns of every flag that was given and needs what this run lacks; returns the flags.
+
+    >>> warn_of_idle_flags("fine_tune_t5", {"learning_rate": 1e-3}, {"training": "nothing is trained"})
+    WARNING --learning_rate has no effect: nothing is trained
+    ['learning_rate']
+
+    Args:
+      lacking: `{what a flag may need: why it is not there, None where it is}`.
+      unheeded: `{flag: why}` of others.
+    """
+    known, idle = flags_of(script), []
+    for name in changed:
+        needs = known.get(name, {}).get("needs", "").split(", ")
+        reason = dict(unheeded).get(name) or next((lacking[need] for need in needs if lacking.get(need)), None)
+        if reason:
+            logger.warning("--%s has no effect: %s", name, reason)
+            idle.append(name)
+    return idle
