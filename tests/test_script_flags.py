@@ -12,7 +12,7 @@ from t5suite.training.flags.parser import SuiteArgumentParser, parse_arguments
 from t5suite.training.flags.table import SCRIPTS, make_table
 
 # A value of each type, as a YAML file has it, and one that is none.
-GOOD = {"bool": True, "int": 9, "float": 1e-3, "str": "word", "dict": {"a": 1}}
+GOOD = {"bool": True, "int": 3, "float": 1e-3, "str": "word", "dict": {"a": 1}}
 BAD = {"bool": "perhaps", "int": "many", "float": "fast"}
 
 
@@ -41,7 +41,8 @@ class TableTest(parameterized.TestCase):
             if name not in ("optimizer", "schedule"):  # theirs are looked up in a table
                 self.assertEqual(flag["choices"] or [], list(action.choices or []), name)
             value = flag["choices"][0] if flag["choices"] else GOOD[flag["type"]]
-            self.assertIsNone(value_problem(flag, [value] if flag["list"] else value), name)
+            boundless = {**flag, "bounds": None}
+            self.assertIsNone(value_problem(boundless, [value] if flag["list"] else value), name)
             if flag["type"] in BAD:
                 self.assertIsNotNone(value_problem(flag, BAD[flag["type"]]), name)
                 with self.assertRaises(ConfigError):

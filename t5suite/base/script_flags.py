@@ -108,7 +108,7 @@ def bounds_problem(flag: dict, value) -> str | None:
     >>> bounds_problem({"bounds": "[1, inf) examples"}, 0)
     'must be at least 1 (examples)'
     """
-    if "bounds" not in flag or isinstance(value, bool) or not isinstance(value, (int, float)):
+    if not flag.get("bounds") or isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     interval, unit = re.fullmatch(r"([\[(].*?[\])]) (.*)", flag["bounds"]).groups()
     also = flag.get("also")

@@ -27,12 +27,6 @@ logger = logging.getLogger(__name__)
 # The model's family
 
 
-# Flags that only generation heeds.
-GENERATION_FLAGS = ("generation_num_beams", "generation_max_length")
-# Flags of the quick ways to evaluate, which only encoders with a decoder have.
-QUICK_FLAGS = ("reference_code", "eval_batch_tokens")
-
-
 def check_positions(model, data) -> None:
     """Refuses examples that are longer than the model has positions for, or that it cannot be trained exactly on.
 

@@ -58,7 +58,8 @@ def facts_of(dataclass_type: type) -> dict[str, dict]:
                 own = found[name] if found.get(name, {}).get("ours") else theirs
                 found[name] = {**own, **spec.metadata, "ours": True}
             else:
-                found[name] = {"help": first_sentence(spec.metadata.get("help")), "theme": REST, **FACTS.get(name, {})}
+                theirs = {**spec.metadata, "help": first_sentence(spec.metadata.get("help")), "theme": REST}
+                found[name] = theirs | FACTS.get(name, {})
     return found
 
 

@@ -39,7 +39,7 @@ def script_entries(dataclass_types) -> dict[str, dict]:
         hints, known = typing.get_type_hints(dataclass_type), facts_of(dataclass_type)
         for name, spec in dataclass_type.__dataclass_fields__.items():
             if spec.init:
-                facts = {key: fact for key, fact in known[name].items() if key != "choices"}
+                facts = {key: fact for key, fact in known[name].items() if key not in ("choices", "aliases")}
                 default = spec.default.value if isinstance(spec.default, enum.Enum) else spec.default
                 default = {"default": default} if isinstance(default, (bool, int, float, str)) else {}
                 found[name] = flag_entry(hints[name], spec.default, known[name].get("choices")) | default | facts
