@@ -15,9 +15,9 @@ from scipy import stats
 
 from benchmarks.harness import Goal, Work, run
 from benchmarks.plain_span_corruption import EOS, FIRST_SENTINEL, plain_collate, plain_noise_mask, plain_side
-from t5suite.data.blocks import Blocks
+from t5suite.data.batches.pre_training_collator import T5DataCollator
+from t5suite.data.corpora.blocks import Blocks
 from t5suite.data.objectives import DatumRngs, corrupt_batch, datum_rng, noise_masks
-from t5suite.data.pre_training_collator import T5DataCollator
 
 SENTINELS = list(range(FIRST_SENTINEL, FIRST_SENTINEL - 100, -1))
 NOISE = 0.15, 3.0

@@ -34,7 +34,7 @@ from transformers import (
 )
 
 from benchmarks.harness import Goal, Work, run
-from t5suite.data.collators import Seq2SeqCollator
+from t5suite.data.batches.collators import Seq2SeqCollator
 from t5suite.tasks.registry import Lengths, load_task
 from t5suite.training.eval_batches import batch_tokens
 from t5suite.training.eval_sets import make_eval_set

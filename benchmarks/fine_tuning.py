@@ -26,8 +26,8 @@ from transformers.utils import logging as transformers_logging
 
 from benchmarks.harness import Goal, Work, run
 from benchmarks.plain_rows import mnli_like_rows, padding_tokenizer
-from t5suite.data.features import TokenArrays
-from t5suite.data.training_data import Mixing
+from t5suite.data.batches.features import TokenArrays
+from t5suite.data.batches.training_data import Mixing
 from t5suite.training.fine_tuning import Data, make_trainer
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.flags.rows import PackedRows

@@ -17,10 +17,9 @@ from transformers import DataCollatorForSeq2Seq, T5Config, T5ForConditionalGener
 
 from benchmarks.harness import Goal, Work, run
 from benchmarks.plain_rows import mnli_like_rows, padding_tokenizer
-from t5suite.data.collators import Seq2SeqCollator
-from t5suite.data.features import TokenArrays
-from t5suite.data.loading import EpochDataLoader
-from t5suite.data.samplers import GlobalBatchSampler, shuffled_order
+from t5suite.data.batches.collators import Seq2SeqCollator
+from t5suite.data.batches.features import TokenArrays
+from t5suite.data.batches.samplers import EpochDataLoader, GlobalBatchSampler, shuffled_order
 
 
 def collation(device: str, num_rows=8192, batch_size=32) -> Work:

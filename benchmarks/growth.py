@@ -27,12 +27,12 @@ from transformers import TrainerState
 
 from benchmarks.harness import OURS, Goal, Work, run
 from benchmarks.timing import processor_time, summary
-from t5suite.data.blocks import BlockDataset, BlockLayout
+from t5suite.data.batches.pre_training_collator import T5DataCollator
+from t5suite.data.batches.samplers import GlobalBatchSampler
+from t5suite.data.corpora.blocks import BlockDataset, BlockLayout
 from t5suite.data.corpora.building import build_corpus
+from t5suite.data.corpora.documents import bundled_text
 from t5suite.data.corpora.store import MANIFEST, TokenStore
-from t5suite.data.pre_training_collator import T5DataCollator
-from t5suite.data.samplers import GlobalBatchSampler
-from t5suite.data.text.documents import bundled_text
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.runs.directory import read_json, write_json
 from t5suite.training.checkpoints.manifests import Manifest, hash_file, read_manifest, write_manifest

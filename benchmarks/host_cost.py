@@ -27,7 +27,7 @@ from transformers import (
 )
 
 from benchmarks.harness import Goal, Work, run
-from t5suite.data.features import Ragged, TokenArrays
+from t5suite.data.batches.features import Ragged, TokenArrays
 from t5suite.models.loading import load_tokenizer
 from t5suite.training.fine_tuning import make_collator
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments

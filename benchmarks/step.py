@@ -24,7 +24,7 @@ from benchmarks.harness import OURS, Goal, Work, run
 from benchmarks.host_cost import CHECKED, TOLERANCE, Turns, arguments, turns_of
 from benchmarks.optimizers import PlainLoop
 from benchmarks.plain_rows import mnli_like_rows
-from t5suite.data.features import Ragged, TokenArrays
+from t5suite.data.batches.features import Ragged, TokenArrays
 from t5suite.models.configs import load_config
 from t5suite.models.head_tying import random_model
 from t5suite.training.fine_tuning import make_collator

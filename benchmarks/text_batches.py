@@ -24,14 +24,13 @@ from torch.utils.data import DataLoader
 from benchmarks.harness import Goal, Work, run
 from benchmarks.plain_span_corruption import EOS, plain_collate
 from benchmarks.texts import documents, t5_tokenizer
-from t5suite.data.blocks import BlockDataset, BlockLayout
+from t5suite.data.batches.pre_training_collator import T5DataCollator
+from t5suite.data.batches.samplers import GlobalBatchSampler
+from t5suite.data.corpora.blocks import BlockDataset, BlockLayout
 from t5suite.data.corpora.building import build_corpus
+from t5suite.data.corpora.stream_loader import StreamCorpus, StreamLoader, StreamSettings
+from t5suite.data.corpora.stream_sources import open_source, stream_encoder
 from t5suite.data.objectives import sentinel_ids
-from t5suite.data.pre_training_collator import T5DataCollator
-from t5suite.data.samplers import GlobalBatchSampler
-from t5suite.data.streams.encoding import stream_encoder
-from t5suite.data.streams.loader import StreamCorpus, StreamLoader, StreamSettings
-from t5suite.data.streams.sources import open_source
 from t5suite.training.pre_training import epoch_blocks
 from t5suite.training.trainer import EpochDataLoader
 

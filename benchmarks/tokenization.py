@@ -8,7 +8,7 @@ first, document by document. Ours is SentencePiece's encoder, as corpora and str
 
 from benchmarks.harness import Goal, Work, run
 from benchmarks.texts import documents, t5_tokenizer
-from t5suite.data.text.encoding import make_text_encoder
+from t5suite.data.corpora.encoding import make_text_encoder
 
 
 def tokenization(device: str, megabytes=2.0) -> Work:

@@ -160,7 +160,7 @@ class Context:
         """A short text for pre-training: `NUM_DOCUMENTS` documents of the bundled one, a line each."""
         path = self.shared / "text.txt"
         if not path.exists():
-            from t5suite.data.text.documents import bundled_text, read_documents
+            from t5suite.data.corpora.documents import bundled_text, read_documents
 
             documents = itertools.islice(read_documents(bundled_text("train")), NUM_DOCUMENTS)
             lines = "".join(document[:DOCUMENT_CHARACTERS].replace("\n", " ") + "\n" for document in documents)

@@ -74,7 +74,7 @@ def r2_span_corruption(context: Context) -> Outcome:
 
 def r3_stream(context: Context) -> Outcome:
     """A stream in its first pass."""
-    from t5suite.data.text.documents import bundled_text
+    from t5suite.data.corpora.documents import bundled_text
 
     cases = {
         "no workers": Case((IN_PASS_1,), quick=True),

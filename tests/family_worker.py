@@ -30,8 +30,8 @@ from transformers import (
     set_seed,
 )
 
+from t5suite.data.batches.training_data import tokenize_split
 from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.data.training_data import tokenize_split
 from t5suite.models.family_encodings import encoding_for
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.models.vocabulary import ensure_padding

@@ -10,10 +10,10 @@ import law_worker
 import torch
 from transformers import TrainerCallback
 
-from t5suite.data.features import TokenArrays
+from t5suite.data.batches.features import TokenArrays
+from t5suite.data.batches.samplers import shuffled_order
+from t5suite.data.batches.training_data import tokenize_split
 from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.data.samplers import shuffled_order
-from t5suite.data.training_data import tokenize_split
 from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.registry import load_task
 from t5suite.training.checkpoints import commit_checkpoint, save_state

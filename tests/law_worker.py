@@ -15,10 +15,10 @@ import torch
 from transformers import set_seed
 
 from t5suite.constants import DATASET_VALS
-from t5suite.data.features import TokenArrays
+from t5suite.data.batches.features import TokenArrays
+from t5suite.data.batches.samplers import shuffled_order
+from t5suite.data.batches.training_data import tokenize_split
 from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.data.samplers import shuffled_order
-from t5suite.data.training_data import tokenize_split
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.tasks.registry import Lengths, load_task
 from t5suite.training.eval_sets import make_eval_set

@@ -9,7 +9,7 @@ import sys
 
 import law_worker
 
-from t5suite.data.packed_rows import with_packed_rows
+from t5suite.data.batches.packed_rows import with_packed_rows
 from t5suite.models.packed_t5 import accept_packed_batches
 
 

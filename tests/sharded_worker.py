@@ -16,8 +16,8 @@ from transformers import TrainerCallback
 from transformers.utils import logging as transformers_logging
 
 from t5suite.base.errors import NumericsError, Preempted
+from t5suite.data.batches.training_data import tokenize_split
 from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.data.training_data import tokenize_split
 from t5suite.models.loading import load_tokenizer
 from t5suite.models.weight_files import read_weights
 from t5suite.tasks.registry import load_task

@@ -7,7 +7,7 @@ import time
 
 from torch.utils.data import DataLoader, Dataset
 
-from t5suite.data.worker_signals import ignore_in_worker, shielding_workers
+from t5suite.data.batches.worker_signals import ignore_in_worker, shielding_workers
 from t5suite.training.processes.signals import catch_signals
 
 

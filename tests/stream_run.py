@@ -11,12 +11,11 @@ from pathlib import Path
 
 from transformers import set_seed
 
+from t5suite.data.batches.pre_training_collator import T5DataCollator
+from t5suite.data.corpora.documents import bundled_text, read_documents
+from t5suite.data.corpora.stream_loader import StreamCorpus, StreamLoader, StreamSettings
+from t5suite.data.corpora.stream_sources import FileSource, stream_encoder
 from t5suite.data.objectives import sentinel_ids
-from t5suite.data.pre_training_collator import T5DataCollator
-from t5suite.data.streams.encoding import stream_encoder
-from t5suite.data.streams.loader import StreamCorpus, StreamLoader, StreamSettings
-from t5suite.data.streams.sources import FileSource
-from t5suite.data.text.documents import bundled_text, read_documents
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.training.flags.pre_training import PreTrainerArguments
 from t5suite.training.resuming.stream_positions import StreamPreTrainer

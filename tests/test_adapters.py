@@ -12,7 +12,7 @@ from law_worker import tiny_model
 from transformers import AutoModelForSeq2SeqLM, BertConfig, GPT2Config, GPT2LMHeadModel, set_seed
 
 from t5suite.base.errors import ConfigError
-from t5suite.data.collators import shift_right
+from t5suite.data.batches.collators import shift_right
 from t5suite.models.adapters import ADAPTERS, adapted, adapter_of, is_adapter, load_adapter, merged, save_adapter
 from t5suite.models.adapters.kinds import FLAGS
 from t5suite.models.adapters.making import fingerprint, inner_model

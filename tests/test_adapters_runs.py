@@ -23,8 +23,8 @@ from transformers import set_seed
 
 import fine_tune_t5
 from t5suite.base.errors import ConfigError, Preempted
+from t5suite.data.batches.training_data import tokenize_split
 from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.data.training_data import tokenize_split
 from t5suite.models.adapters import ADAPTERS, adapted
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.models.weight_files import read_weights

@@ -9,9 +9,17 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data import block_layouts, blocks
-from t5suite.data.block_layouts import BlockLayout, apportion
-from t5suite.data.blocks import BlockDataset, Blocks, BlocksInOrder, MixedBlocks, block_order
+from t5suite.data.corpora import blocks
+from t5suite.data.corpora import blocks as block_layouts
+from t5suite.data.corpora.blocks import (
+    BlockDataset,
+    BlockLayout,
+    Blocks,
+    BlocksInOrder,
+    MixedBlocks,
+    apportion,
+    block_order,
+)
 from t5suite.data.corpora.store import ShardedArray, TokenSequence
 
 

@@ -12,8 +12,8 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data import collocations
-from t5suite.data.collocations import (
+from t5suite.data.corpora import collocations
+from t5suite.data.corpora.collocations import (
     Collocations,
     count_ngrams,
     find_collocations,

@@ -15,14 +15,20 @@ import zstandard
 from absl.testing import absltest, parameterized
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.text import compressed, held_out
-from t5suite.data.text import documents as corpora
-from t5suite.data.text import hub as hub_text
-from t5suite.data.text import readers as text_readers
-from t5suite.data.text.compressed import byte_lines
-from t5suite.data.text.documents import Tally, kept_documents, list_sources, read_documents
-from t5suite.data.text.held_out import document_hash, held_out_below, is_held_out
-from t5suite.data.text.readers import READERS, TextOptions, document_start, file_records
+from t5suite.data.corpora import documents as corpora
+from t5suite.data.corpora import documents as held_out
+from t5suite.data.corpora import readers as compressed
+from t5suite.data.corpora import readers as text_readers
+from t5suite.data.corpora.documents import (
+    Tally,
+    document_hash,
+    held_out_below,
+    is_held_out,
+    kept_documents,
+    list_sources,
+    read_documents,
+)
+from t5suite.data.corpora.readers import READERS, TextOptions, byte_lines, document_start, file_records
 
 TEXTS = ["one  two", "drei, vier: „fünf“\u2028 und mehr", "six"]
 PACKED = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}
@@ -163,7 +169,7 @@ class BadLinesTest(parameterized.TestCase):
 
     def test_without_a_tally_the_log_says_what_was_left_out(self):
         path = written("a.txt", b"one\n\xff\n")
-        with self.assertLogs("t5suite.data.text.documents", "WARNING") as logs:
+        with self.assertLogs("t5suite.data.corpora.documents", "WARNING") as logs:
             list(read_documents(path, bad_lines="skip"))
         self.assertRegex(logs.output[0], "1 line: not UTF-8 .*a.txt:2")
 
@@ -205,7 +211,7 @@ class SourcesTest(parameterized.TestCase):
         where = folder()
         for name in ("b/2.txt", "b/10.txt", "a.jsonl", "c.parquet", "b/.hidden.txt", ".git/x.txt", "b/notes.md"):
             written(name, CONTENTS.get(Path(name).suffix, b"text"), where)
-        with self.assertLogs("t5suite.data.text.documents", "WARNING") as logs:
+        with self.assertLogs("t5suite.data.corpora.documents", "WARNING") as logs:
             found = list_sources(where)
         self.assertIn("notes.md", logs.output[0])
         expected = [str(where / name) for name in ("a.jsonl", "b/10.txt", "b/2.txt", "c.parquet")]
@@ -306,7 +312,7 @@ class ExamplesTest(absltest.TestCase):
         found = 0
         for function, globs in (
             (corpora.Tally, corpora), (corpora.place_of, corpora), (compressed.without_compression, compressed),
-            (text_readers.text_suffix, text_readers), (hub_text, hub_text), (held_out, held_out),
+            (text_readers.text_suffix, text_readers),
             (held_out.document_hash, held_out), (held_out.held_out_below, held_out),
         ):  # fmt: skip
             for test in doctest.DocTestFinder(recurse=False).find(function, "example", globs=dict(vars(globs))):

@@ -23,7 +23,7 @@ from transformers import AutoTokenizer, BertConfig, BertForSequenceClassificatio
 
 from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.cli import main, parse_arguments
-from t5suite.data.text.sentence_pieces import spiece_of
+from t5suite.data.corpora.sentence_pieces import spiece_of
 from t5suite.export.exporting import (
     Wanted,
     differing_weights,

@@ -13,8 +13,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import AutoModelForMaskedLM, GenerationConfig, PreTrainedTokenizerFast
 
 from t5suite.base.errors import ConfigError
-from t5suite.data.encodings import DEFAULT_SEPARATOR, PromptEncoding, SegmentEncoding, leading_ids, segments
-from t5suite.data.family_collators import COLLATORS, CausalCollator, SegmentCollator, joined
+from t5suite.data.batches.collators import COLLATORS, CausalCollator, SegmentCollator, joined
+from t5suite.data.batches.encodings import DEFAULT_SEPARATOR, PromptEncoding, SegmentEncoding, leading_ids, segments
 from t5suite.models.answering import ANSWERERS, answerer_for
 from t5suite.models.families import FAMILIES, family_of_model
 from t5suite.models.family_encodings import ENCODINGS, encoding_for

@@ -18,7 +18,7 @@ from absl.testing import absltest, parameterized
 
 import fine_tune_t5
 import pre_train_t5
-from t5suite.data import token_cache
+from t5suite.data.batches import training_data as token_cache
 from t5suite.data.rows.jsonl import read_jsonl, write_jsonl
 from t5suite.data.rows.sources import BUNDLED_DIR
 from t5suite.reports import finishing as reports
@@ -104,13 +104,15 @@ def both(flag: str, path: FastPath) -> tuple[Run, Run]:
 
 # Every flag of docs/performance.md, "Switching it off", but for those of COMPILED.
 FAST_PATHS = {
-    "tokenizer_engine": FastPath("tokenizers", "data.text.sentence_pieces", "pre_train", tolerance=0),
-    "train_sampling_strategy": FastPath("random", "data.samplers", tolerance=None),
-    "length_buckets": FastPath("0", "data.shapes", on="2"),
-    "token_cache": FastPath("none", "data.token_cache", on=tempfile.mkdtemp(), tolerance=0),
+    "tokenizer_engine": FastPath("tokenizers", "data.corpora.sentence_pieces", "pre_train", tolerance=0),
+    "train_sampling_strategy": FastPath("random", "data.batches.samplers", tolerance=None),
+    "length_buckets": FastPath("0", "data.batches.collators", on="2"),
+    "token_cache": FastPath("none", "data.batches.training_data", on=tempfile.mkdtemp(), tolerance=0),
     "per_device_eval_batch_size": FastPath("2", "training.eval_batches"),
     "loss_chunk_tokens": FastPath("0", "models.chunked_cross_entropy", on="16"),
-    "pack_rows": FastPath("False", "data.packed_rows", on="True", among="--train_sampling_strategy group_by_length"),
+    "pack_rows": FastPath(
+        "False", "data.batches.packed_rows", on="True", among="--train_sampling_strategy group_by_length"
+    ),
 }
 
 # Flags of --torch_compile, which takes minutes on a CPU: where they are tested.

@@ -18,9 +18,9 @@ from transformers import TrainerCallback
 
 import fine_tune_t5
 from t5suite.base.errors import ConfigError, DataError, NumericsError
+from t5suite.data.batches.training_data import Subset
 from t5suite.data.rows.jsonl import read_jsonl, write_jsonl
 from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.data.training_data import Subset
 from t5suite.fine_tuner import FineTuner
 from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.registry import Lengths, load_task

@@ -10,12 +10,9 @@ from absl.testing import parameterized
 from transformers import T5Config, T5ForConditionalGeneration
 
 from t5suite.base.errors import ConfigError
-from t5suite.data.collators import IGNORED, shift_right
-from t5suite.data.family_collators import COLLATORS
-from t5suite.data.features import Ragged, TokenArrays, TokenRows
-from t5suite.data.loading import EpochDataLoader
-from t5suite.data.samplers import GlobalBatchSampler, length_grouped_order, shuffled_order
-from t5suite.data.shapes import choose_widths, with_few_shapes
+from t5suite.data.batches.collators import COLLATORS, IGNORED, choose_widths, shift_right, with_few_shapes
+from t5suite.data.batches.features import Ragged, TokenArrays, TokenRows
+from t5suite.data.batches.samplers import EpochDataLoader, GlobalBatchSampler, length_grouped_order, shuffled_order
 from t5suite.models.fast_masks import UNPADDED
 from t5suite.training.losses import token_loss
 

@@ -39,10 +39,10 @@ from write_guard import WriteGuard, tree
 
 from t5suite.base.errors import CheckpointError, ConfigError, DataError, UserError
 from t5suite.constants import DATASET_VALS
+from t5suite.data.corpora.documents import Tally, read_documents
 from t5suite.data.corpora.store import FORMAT, VERSION, TokenStore
 from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.data.text.documents import Tally, read_documents
 from t5suite.launch.macros import command_words
 from t5suite.launch.search import grid_of, propose, searched, trial_parameters
 from t5suite.launch.sweep_checks import check_sweep

@@ -14,10 +14,9 @@ from absl.testing import absltest, parameterized
 from transformers import TrainerState
 
 from t5suite.base.errors import ConfigError
-from t5suite.data import permutations
-from t5suite.data.blocks import LARGEST_ARRAY, BlockDataset, BlockLayout, block_order
-from t5suite.data.permutations import PIECE, Permutation
-from t5suite.data.samplers import GlobalBatchSampler, shifted_order, shuffled_order
+from t5suite.data.batches.samplers import GlobalBatchSampler, shifted_order, shuffled_order
+from t5suite.data.corpora import blocks as permutations
+from t5suite.data.corpora.blocks import LARGEST_ARRAY, PIECE, BlockDataset, BlockLayout, Permutation, block_order
 from t5suite.tracking import metric_lines
 from t5suite.tracking.metric_lines import MetricLines, thinned_lines
 from t5suite.training import callbacks
@@ -127,7 +126,7 @@ class PassedOverTest(parameterized.TestCase):
     def test_a_million_million_are_passed_over_without_making_them(self):
         sampler = GlobalBatchSampler(epoch_blocks(HUGE), 8, 1)
         sampler.pass_over(1000)
-        with mock.patch("t5suite.data.samplers.rank_share", side_effect=AssertionError):
+        with mock.patch("t5suite.data.batches.samplers.rank_share", side_effect=AssertionError):
             self.assertEqual(list(itertools.islice(sampler, 1000)), [None] * 1000)
 
     @parameterized.parameters(0, 5, 24, 25, 60, -3)

@@ -16,7 +16,7 @@ from absl.testing import absltest, parameterized
 
 import fine_tune_t5
 import pre_train_t5
-from t5suite.data.collators import IGNORED, Seq2SeqCollator
+from t5suite.data.batches.collators import IGNORED, Seq2SeqCollator
 from t5suite.data.objectives import span_lengths
 from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.models.loading import load_model, load_tokenizer

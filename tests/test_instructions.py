@@ -14,7 +14,7 @@ import fine_tune_t5
 from t5suite import load_task
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.constants import DATASET_VALS
-from t5suite.data.encodings import PromptEncoding
+from t5suite.data.batches.encodings import PromptEncoding
 from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.data.rows.super_ni import chosen_instances, read_instances
 from t5suite.models.loading import load_tokenizer

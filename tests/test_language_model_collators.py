@@ -11,11 +11,11 @@ from test_masked_objectives import CLS, PAD, SEP, TABLE, VOCABULARY, V, example_
 from torch.utils.data import DataLoader
 
 from t5suite.base.errors import ConfigError
-from t5suite.data import language_model_collators
-from t5suite.data.language_model_collators import CausalLMCollator, MaskedLMCollator
-from t5suite.data.objectives import OBJECTIVES, causal
-from t5suite.data.objectives.causal import causal_lm, join_documents
-from t5suite.data.objectives.word_masks import MASK_UNITS
+from t5suite.data.batches import language_model_collators
+from t5suite.data.batches.language_model_collators import CausalLMCollator, MaskedLMCollator
+from t5suite.data.objectives import OBJECTIVES
+from t5suite.data.objectives import masked as causal
+from t5suite.data.objectives.masked import MASK_UNITS, causal_lm, join_documents
 from t5suite.training.losses import token_loss
 
 

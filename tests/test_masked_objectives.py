@@ -11,12 +11,21 @@ from law_worker import tiny_model
 from scipy import stats
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.collocations import Collocations
-from t5suite.data.objectives import OBJECTIVES, corrupt, datum_rng, masked, vocabulary, word_masks
-from t5suite.data.objectives.masked import masked_lm, masked_lm_batch
+from t5suite.data.corpora.collocations import Collocations
+from t5suite.data.objectives import OBJECTIVES, corrupt, datum_rng, masked, vocabulary
+from t5suite.data.objectives import masked as word_masks
+from t5suite.data.objectives.masked import (
+    MASK_UNITS,
+    choose_units,
+    masked_lm,
+    masked_lm_batch,
+    reached,
+    unit_mask,
+    unit_masks,
+    unit_starts,
+)
 from t5suite.data.objectives.random_numbers import DatumRngs, random_keys
 from t5suite.data.objectives.vocabulary import MaskVocabulary, mask_vocabulary, word_start_flags
-from t5suite.data.objectives.word_masks import MASK_UNITS, choose_units, reached, unit_mask, unit_masks, unit_starts
 from t5suite.training.flags.pre_training import ObjectiveArguments
 from t5suite.training.from_arguments import pre_training_collators
 

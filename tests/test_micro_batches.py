@@ -4,8 +4,8 @@ import torch
 from absl.testing import absltest, parameterized
 
 from t5suite.base.errors import ConfigError
-from t5suite.data.collators import Seq2SeqCollator
-from t5suite.data.pre_training_collator import T5DataCollator
+from t5suite.data.batches.collators import Seq2SeqCollator
+from t5suite.data.batches.pre_training_collator import T5DataCollator
 from t5suite.training.updates.micro_batches import MicroBatches, cut, is_out_of_memory, num_rows
 
 

@@ -13,18 +13,18 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.features import Ragged, TokenArrays
-from t5suite.data.mixtures import MixtureDraws, draw_mixture, equal_rates, mixing_rates
-from t5suite.data.rows.sources import DataOptions
-from t5suite.data.rows.subsets import few_shot_rows, select_rows, selection_share, split_for_selection
-from t5suite.data.samplers import (
+from t5suite.data.batches.features import Ragged, TokenArrays
+from t5suite.data.batches.samplers import (
     GlobalBatchSampler,
     length_grouped_order,
     mixture_order,
     rank_share,
     shuffled_order,
 )
-from t5suite.data.training_data import Mixing, Schedule, Subset, load_training_sets, make_epoch_order
+from t5suite.data.batches.training_data import Mixing, Schedule, Subset, load_training_sets, make_epoch_order
+from t5suite.data.mixtures import MixtureDraws, draw_mixture, equal_rates, mixing_rates
+from t5suite.data.rows.sources import DataOptions
+from t5suite.data.rows.subsets import few_shot_rows, select_rows, selection_share, split_for_selection
 from t5suite.tasks.registry import load_task
 
 GLUE = {

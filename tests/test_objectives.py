@@ -12,7 +12,7 @@ import torch
 import transformers
 from absl.testing import absltest, parameterized
 
-from t5suite.data import blocks
+from t5suite.data.corpora import blocks
 from t5suite.data.objectives import (
     OBJECTIVES,
     corrupt,

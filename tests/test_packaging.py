@@ -21,7 +21,7 @@ import t5suite
 from t5suite.base.errors import UserError
 from t5suite.base.files import FOLDERS, shipped_folder
 from t5suite.commands.sweep import run as run_sweep
-from t5suite.data.text.sentences import require_splitter
+from t5suite.data.corpora.documents import require_splitter
 from t5suite.export.onnx_runtime import require_onnx
 from t5suite.export.sources import _converter
 from t5suite.inference.loading import cut_into_pieces

@@ -18,10 +18,10 @@ from write_guard import ForbiddenAct, WriteGuard, tree
 
 from t5suite.base.errors import ConfigError, DataError, UserError
 from t5suite.base.lookup import MAX_NAME_BYTES, check_name, path_inside, refuse_links_out
+from t5suite.data.corpora.documents import read_documents
 from t5suite.data.corpora.store import TokenStore
 from t5suite.data.rows.jsonl import write_jsonl
 from t5suite.data.rows.sources import DataOptions, LoadedSplit, load_split, mirror_split
-from t5suite.data.text.documents import read_documents
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.models.weight_files import read_weights
 from t5suite.runs.directory import default_output_dir, new_run_id, open_run

@@ -27,8 +27,7 @@ import fine_tune_t5
 import pre_train_t5
 from t5suite import cli
 from t5suite.base.errors import ConfigError, Preempted
-from t5suite.data.collators import Seq2SeqCollator
-from t5suite.data.module_batches import ModuleCollator
+from t5suite.data.batches.collators import ModuleCollator, Seq2SeqCollator
 from t5suite.data.rows.jsonl import read_jsonl, write_jsonl
 from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.data.rows.subsets import select_rows

@@ -19,8 +19,8 @@ from later_flags import later_wins
 sys.path.insert(0, str(Path(__file__).parent.parent))
 import pre_train_t5
 from t5suite.base.errors import ConfigError, DataError
+from t5suite.data.corpora.documents import bundled_text, read_documents
 from t5suite.data.rows.jsonl import read_jsonl
-from t5suite.data.text.documents import bundled_text, read_documents
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.training import pre_training, pre_training_evaluation
 from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS, reconcile

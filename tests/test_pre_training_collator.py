@@ -11,11 +11,12 @@ from torch.utils.data import DataLoader
 
 from benchmarks import collator as collator_benchmark
 from benchmarks.harness import measure
-from t5suite.data import packing, pre_training_collator
-from t5suite.data.blocks import BlockDataset, BlockLayout
+from t5suite.data.batches import packed_rows as packing
+from t5suite.data.batches import pre_training_collator
+from t5suite.data.batches.packed_rows import lay_out, pack_examples
+from t5suite.data.batches.pre_training_collator import T5DataCollator
+from t5suite.data.corpora.blocks import BlockDataset, BlockLayout
 from t5suite.data.objectives import OBJECTIVES, Ragged, datum_rng, noise_masks, span_lengths
-from t5suite.data.packing import lay_out, pack_examples
-from t5suite.data.pre_training_collator import T5DataCollator
 
 SENTINELS = list(range(32099, 31999, -1))
 EOS, PAD, START = 1, 0, 7

@@ -23,12 +23,11 @@ from transformers import AutoTokenizer
 import pre_train_t5
 from t5suite.base.errors import ConfigError
 from t5suite.cli import main as t5suite
-from t5suite.data.collators import IGNORED
-from t5suite.data.language_model_collators import MaskedLMCollator
+from t5suite.data.batches.collators import IGNORED
+from t5suite.data.batches.language_model_collators import MaskedLMCollator
+from t5suite.data.corpora.documents import bundled_text, is_held_out, read_documents
 from t5suite.data.objectives import OBJECTIVES
 from t5suite.data.rows.jsonl import read_jsonl, write_jsonl
-from t5suite.data.text.documents import bundled_text, read_documents
-from t5suite.data.text.held_out import is_held_out
 from t5suite.training.flags.pre_training import PreTrainerArguments
 from t5suite.training.steps import prepare_process
 

@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, BartConfig, BartForC
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.reference_code import reference_code
-from t5suite.data.collators import Seq2SeqCollator
+from t5suite.data.batches.collators import Seq2SeqCollator
 from t5suite.models import candidate_trees
 from t5suite.models.candidate_trees import batch_of, sums_of_paths, tree_of
 from t5suite.models.loading import load_tokenizer

@@ -10,7 +10,7 @@ from absl.testing import absltest, parameterized
 
 from t5suite import DATASET_VALS, MIXTURES, load_task
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.encodings import TextEncoding, bind_encoding
+from t5suite.data.batches.encodings import TextEncoding, bind_encoding
 from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.entries import REQUIRED_FIELDS, check_entry, load_registry, metric_functions
 from t5suite.tasks.metrics import METRICS

@@ -16,8 +16,8 @@ from later_flags import later_wins
 sys.path.insert(0, str(Path(__file__).parent.parent))
 import fine_tune_t5
 from t5suite.base.errors import CheckpointError, ConfigError
+from t5suite.data.batches.samplers import shifted_order, shuffled_order
 from t5suite.data.rows.jsonl import read_jsonl
-from t5suite.data.samplers import shifted_order, shuffled_order
 from t5suite.runs.directory import open_run
 from t5suite.training.callbacks import MaxMinutesCallback
 from t5suite.training.checkpoints import commit_checkpoint, load_state

@@ -8,18 +8,20 @@ from absl.testing import absltest, parameterized
 from scipy import stats
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data import sentence_pairs as dataset_module
-from t5suite.data.language_model_collators import PAIR_LABELS, MaskedLMCollator
-from t5suite.data.objectives import datum_rng, sentence_pairs
-from t5suite.data.objectives.sentence_pairs import (
+from t5suite.data.batches.language_model_collators import PAIR_LABELS, MaskedLMCollator
+from t5suite.data.corpora import sentence_pairs
+from t5suite.data.corpora import sentence_pairs as dataset_module
+from t5suite.data.corpora.sentence_pairs import (
+    SentenceDocuments,
     SentencePair,
+    SentencePairDataset,
     next_sentence_pair,
     pair_inputs,
     pair_rng,
     sentence_order_pair,
 )
+from t5suite.data.objectives import datum_rng
 from t5suite.data.objectives.vocabulary import MaskVocabulary
-from t5suite.data.sentence_pairs import SentenceDocuments, SentencePairDataset
 
 CLS, SEP = 1, 2
 

@@ -8,9 +8,9 @@ import numpy as np
 from absl.testing import parameterized
 
 from t5suite.base.errors import ConfigError
-from t5suite.data.text import sentence_pieces
-from t5suite.data.text.encoding import make_text_encoder
-from t5suite.data.text.sentence_pieces import pieces_of, repeated_characters, tied_runs
+from t5suite.data.corpora import sentence_pieces
+from t5suite.data.corpora.encoding import make_text_encoder
+from t5suite.data.corpora.sentence_pieces import pieces_of, repeated_characters, tied_runs
 from t5suite.models.loading import load_tokenizer
 from tests.shared_data import MISSING, SHARED_DATA, has, read_rows
 

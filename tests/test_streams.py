@@ -23,18 +23,20 @@ from absl.testing import absltest, parameterized
 from number_encoder import NumberEncoder
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data import corpus_mixtures
-from t5suite.data.corpus_mixtures import CorpusMixture
-from t5suite.data.streams import sources as stream_sources
-from t5suite.data.streams.encoding import stream_encoder
-from t5suite.data.streams.loader import StreamCorpus, StreamLoader, StreamSettings, merge_states, take_validation
-from t5suite.data.streams.sources import FileSource, HubSource, Share, open_source
-from t5suite.data.streams.virtual import VirtualStream
-from t5suite.data.streams.workers import check_shares
-from t5suite.data.text.documents import bundled_text
-from t5suite.data.text.encoding import control_tokens
-from t5suite.data.text.held_out import is_held_out
-from t5suite.data.text.readers import TextOptions
+from t5suite.data.corpora import stream_sources
+from t5suite.data.corpora.documents import bundled_text, is_held_out
+from t5suite.data.corpora.encoding import control_tokens
+from t5suite.data.corpora.readers import TextOptions
+from t5suite.data.corpora.stream_loader import (
+    StreamCorpus,
+    StreamLoader,
+    StreamSettings,
+    check_shares,
+    merge_states,
+    take_validation,
+)
+from t5suite.data.corpora.stream_sources import FileSource, HubSource, Share, open_source, stream_encoder
+from t5suite.data.corpora.streams import CorpusMixture, VirtualStream
 from t5suite.models.loading import load_tokenizer
 
 UPDATE = 16  # blocks of an update, over all ranks
@@ -571,7 +573,6 @@ class HubTest(parameterized.TestCase):
 
 class DocstringTest(parameterized.TestCase):
     @parameterized.parameters(
-        (corpus_mixtures,),
         (stream_sources.dealt_files, stream_sources),
         (stream_sources.cut_files, stream_sources),
     )

@@ -17,10 +17,10 @@ from later_flags import later_wins
 from token_cache_worker import noting
 
 import fine_tune_t5
-from t5suite.data import token_cache, training_data
-from t5suite.data.features import Ragged, TokenArrays
-from t5suite.data.token_cache import TokenCache, read_arrays, write_arrays
-from t5suite.data.training_data import tokenize_split
+from t5suite.data.batches import training_data
+from t5suite.data.batches import training_data as token_cache
+from t5suite.data.batches.features import Ragged, TokenArrays
+from t5suite.data.batches.training_data import TokenCache, read_arrays, tokenize_split, write_arrays
 from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.registry import Lengths, load_task
 
@@ -98,7 +98,7 @@ class TokenCacheTest(parameterized.TestCase):
         else:
             np.save(place / "input_ids.offsets.npy", np.array([0, 1, 2, 3]))
         self.assertIsNone(read_arrays(place))
-        with self.assertLogs("t5suite.data.token_cache", "WARNING") as said:
+        with self.assertLogs("t5suite.data.batches.training_data", "WARNING") as said:
             self.assertEqual(content(self.cache.get("key", arrays)), content(arrays()))
         self.assertIn(str(place), said.output[0])
         self.assertEqual(content(self.cache.get("key", None)), content(arrays()))
@@ -112,7 +112,7 @@ class TokenCacheTest(parameterized.TestCase):
     def test_a_folder_that_cannot_be_written_costs_a_warning(self):
         place = Path(self.folder) / "file"
         place.write_text("")
-        with self.assertLogs("t5suite.data.token_cache", "WARNING"):
+        with self.assertLogs("t5suite.data.batches.training_data", "WARNING"):
             self.assertEqual(content(TokenCache(str(place)).get("key", arrays)), content(arrays()))
 
     def test_of_several_processes_one_makes_it(self):

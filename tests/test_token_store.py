@@ -23,19 +23,16 @@ from shared_data import MISSING, SHARED_DATA, has
 from transformers import ByT5Tokenizer, T5Tokenizer
 
 from t5suite.base.errors import ConfigError, DataError
+from t5suite.data.corpora import encoding as text_encoding
 from t5suite.data.corpora import plans as corpus_plans
 from t5suite.data.corpora import store as token_store
 from t5suite.data.corpora import units as corpus_units
 from t5suite.data.corpora.building import build_corpus
+from t5suite.data.corpora.documents import document_hash, is_held_out, list_sources, split_sentences
+from t5suite.data.corpora.encoding import control_tokens, make_text_encoder
+from t5suite.data.corpora.readers import TextOptions
 from t5suite.data.corpora.store import TokenStore, token_dtype
-from t5suite.data.corpora.workers import run_jobs
-from t5suite.data.text import encoding as text_encoding
-from t5suite.data.text import sentences
-from t5suite.data.text.documents import list_sources
-from t5suite.data.text.encoding import control_tokens, make_text_encoder
-from t5suite.data.text.held_out import document_hash, is_held_out
-from t5suite.data.text.readers import TextOptions
-from t5suite.data.text.sentences import split_sentences
+from t5suite.data.corpora.units import run_jobs
 from t5suite.models.loading import load_tokenizer
 from t5suite.training.pre_training_data import tokenized_text
 
@@ -520,7 +517,7 @@ class PlanTest(parameterized.TestCase):
 
 class ExamplesTest(absltest.TestCase):
     def test_docstring_examples(self):
-        examples = ((token_store.token_dtype, token_store), (sentences, sentences))
+        examples = ((token_store.token_dtype, token_store),)
         for function, module in examples:
             for test in doctest.DocTestFinder(recurse=False).find(function, "example", globs=dict(vars(module))):
                 self.assertNotEmpty(test.examples)

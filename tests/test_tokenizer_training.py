@@ -15,12 +15,17 @@ from transformers import AutoTokenizer, T5Tokenizer
 
 from t5suite import cli
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.text.encoding import make_text_encoder
-from t5suite.data.tokenizers import training as tokenizer_training
-from t5suite.data.tokenizers.files import write_folder
-from t5suite.data.tokenizers.report import measure
-from t5suite.data.tokenizers.texts import TrainingTexts
-from t5suite.data.tokenizers.training import LONGEST_LINE, UNKNOWN_MARK, TokenizerSettings, train_files
+from t5suite.data.corpora import tokenizer_training
+from t5suite.data.corpora.encoding import make_text_encoder
+from t5suite.data.corpora.tokenizer_training import (
+    LONGEST_LINE,
+    UNKNOWN_MARK,
+    TokenizerSettings,
+    TrainingTexts,
+    measure,
+    train_files,
+    write_folder,
+)
 from tools.mini_benchmark.documents import documents
 
 TEXT = documents("validation")[:60] + ["Größe naïve café, 12 & 3.5 (zebra) “fin”"] * 3
@@ -55,7 +60,7 @@ def sha256(content):
 
 ANOTHER_PROCESS = """
 import hashlib, json, sys
-from t5suite.data.tokenizers.training import TokenizerSettings, train_files
+from t5suite.data.corpora.tokenizer_training import TokenizerSettings, train_files
 
 texts = lambda: iter(open(sys.argv[1]).read().splitlines())
 for kind, size in (sizes := json.loads(sys.argv[2])).items():

@@ -6,7 +6,7 @@ import law_worker
 import torch
 from absl.testing import absltest, parameterized
 
-from t5suite.data.collators import Seq2SeqCollator
+from t5suite.data.batches.collators import Seq2SeqCollator
 from t5suite.training.losses import token_loss
 
 RELATIVE = 2e-6

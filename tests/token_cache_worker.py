@@ -5,7 +5,7 @@ import os
 import sys
 
 import fine_tune_t5
-from t5suite.data import training_data
+from t5suite.data.batches import training_data
 
 
 def noting(path: str):

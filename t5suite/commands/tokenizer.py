@@ -8,15 +8,14 @@ import time
 
 from t5suite.base.errors import ConfigError
 from t5suite.commands.shared import add_json_flag, note, print_json, show_text
-from t5suite.data.tokenizers.training import SETTINGS_OF, TRAINERS, TokenizerSettings, train_files
+
+TYPES = ("unigram", "wordpiece", "bpe")  # of `tokenizer_training.TRAINERS`, which imports NumPy
 
 
 def tokenizer_flags(parser) -> None:
     """Flags of `t5suite tokenizer`."""
     parser.add_argument("action", choices=["train"], help="train: make a tokenizer from text")
-    parser.add_argument(
-        "--type", required=True, choices=list(TRAINERS), help="unigram: T5; wordpiece: BERT; bpe: GPT-2 (bytes)"
-    )
+    parser.add_argument("--type", required=True, choices=TYPES, help="unigram: T5; wordpiece: BERT; bpe: GPT-2 (bytes)")
     parser.add_argument(
         "--input", required=True, nargs="+", metavar="FILE", help="files, folders, patterns, or hub:PATH:CONFIG:SPLIT"
     )
@@ -49,8 +48,7 @@ def tokenizer_flags(parser) -> None:
 
 def run_tokenizer(arguments) -> None:
     """Trains, writes the folder, loads it as a user would and shows what came out."""
-    from t5suite.data.tokenizers.files import check_new_folder, write_folder
-    from t5suite.data.tokenizers.texts import TrainingTexts
+    from t5suite.data.corpora.tokenizer_training import TrainingTexts, check_new_folder, train_files, write_folder
 
     began = time.monotonic()
     check_new_folder(arguments.output_dir)
@@ -74,6 +72,8 @@ def settings_of(arguments):
     Raises:
       ConfigError: a flag that this type of tokenizer does not look at.
     """
+    from t5suite.data.corpora.tokenizer_training import SETTINGS_OF, TokenizerSettings
+
     every = sorted({name for names in SETTINGS_OF.values() for name in names})
     given = {name: getattr(arguments, name) for name in every if getattr(arguments, name) is not None}
     for name in given:
@@ -87,7 +87,7 @@ def report_of(arguments, texts, seconds: float) -> dict:
     """What came out: the figures of the loaded folder, on held-out text where there is some."""
     from transformers import AutoTokenizer
 
-    from t5suite.data.tokenizers.report import measure, sample_encoding, special_ids
+    from t5suite.data.corpora.tokenizer_training import measure, sample_encoding, special_ids
 
     tokenizer = AutoTokenizer.from_pretrained(arguments.output_dir)
     if not texts.held_out:

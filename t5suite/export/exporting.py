@@ -15,8 +15,8 @@ from transformers import T5Tokenizer
 
 from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.base.provenance import versions
+from t5suite.data.corpora.sentence_pieces import spiece_of
 from t5suite.data.rows.jsonl import without_nan
-from t5suite.data.text.sentence_pieces import spiece_of
 from t5suite.export.folders import CARD, new_folder, sizes_of
 from t5suite.export.sources import Source, dtype_for, load_bare_weights, load_source
 from t5suite.models.loading import describe

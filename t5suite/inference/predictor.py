@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import torch
 
-from t5suite.data.encodings import PromptEncoding, SegmentEncoding, number_text
+from t5suite.data.batches.encodings import PromptEncoding, SegmentEncoding, number_text
 from t5suite.inference.decoding import generation_options
 from t5suite.inference.settings import Decoding
 from t5suite.models.answering import answerer_for
@@ -44,7 +44,7 @@ class Predictor:
     """Answers texts with one model.
 
     Args:
-      encoding: texts as ids and back, in the way of the model's family (`t5suite.data.encodings`).
+      encoding: texts as ids and back, in the way of the model's family (`t5suite.data.batches.encodings`).
       family: seq2seq, causal or masked, if not what the model's class says.
       ranks: who else answers the same texts.
       synced: weights lie in pieces on several ranks, which make the same number of forward passes therefore.

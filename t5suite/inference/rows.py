@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError, DataError
+from t5suite.data.corpora.readers import byte_lines, without_compression
 from t5suite.data.rows.jsonl import parse_line
-from t5suite.data.text.compressed import byte_lines, without_compression
 from t5suite.tasks.formatters import as_list
 from t5suite.tasks.registry import Task
 from t5suite.tasks.targets import value_at

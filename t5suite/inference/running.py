@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from t5suite.base.errors import DataError
 from t5suite.base.redaction import printable, redacted
-from t5suite.data.encodings import segments
+from t5suite.data.batches.encodings import segments
 from t5suite.inference.rows import Row, RowSource, has_columns, input_text
 from t5suite.inference.settings import (
     Decoding,

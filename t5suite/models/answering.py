@@ -21,8 +21,7 @@ import torch
 import torch.nn.functional as F
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
-from t5suite.data.collators import IGNORED
-from t5suite.data.family_collators import COLLATORS, CausalCollator, SegmentCollator, joined
+from t5suite.data.batches.collators import COLLATORS, IGNORED, CausalCollator, SegmentCollator, joined
 from t5suite.models.families import family_of_model, plain
 from t5suite.models.seq2seq_answering import Answerer, Seq2SeqAnswerer, answers_of, scores_of_pairs
 

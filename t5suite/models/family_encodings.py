@@ -12,7 +12,7 @@ import logging
 from dataclasses import replace
 
 from t5suite.base.errors import ConfigError
-from t5suite.data.encodings import DEFAULT_SEPARATOR, PromptEncoding, SegmentEncoding, TextEncoding
+from t5suite.data.batches.encodings import DEFAULT_SEPARATOR, PromptEncoding, SegmentEncoding, TextEncoding
 from t5suite.models.families import family_of_model, plain
 from t5suite.models.heads import words_of
 from t5suite.models.own_models import OwnModel, module_methods

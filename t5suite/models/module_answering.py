@@ -13,7 +13,7 @@ import inspect
 import torch
 
 from t5suite.base.errors import ConfigError
-from t5suite.data.collators import IGNORED
+from t5suite.data.batches.collators import IGNORED
 from t5suite.models.answering import Answerer
 
 FLAG = "--model_class"

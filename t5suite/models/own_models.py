@@ -42,8 +42,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import load_object, suggestion
-from t5suite.data.collators import IGNORED
-from t5suite.data.module_batches import MODULE_LABELS
+from t5suite.data.batches.collators import IGNORED, MODULE_LABELS
 from t5suite.models.families import class_in
 from t5suite.models.heads import head_for
 from t5suite.models.module_answering import ModuleAnswerer

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 # With `router_logits` (None), which models of experts look for; to all others it is what their encoder gives.
 from transformers.modeling_outputs import MoeModelOutputWithPast as EncoderOutput
 
-from t5suite.data.collators import IGNORED, Seq2SeqCollator, shift_right
+from t5suite.data.batches.collators import IGNORED, Seq2SeqCollator, shift_right
 from t5suite.models.candidate_trees import (
     MOST_NODES,
     CandidateTree,

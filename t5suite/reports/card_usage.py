@@ -9,7 +9,7 @@ PosixPath('runs/glue-rte-t5-small/README.md')
 import json
 from pathlib import Path
 
-from t5suite.data.encodings import PromptEncoding, SegmentEncoding, TextEncoding, segments
+from t5suite.data.batches.encodings import PromptEncoding, SegmentEncoding, TextEncoding, segments
 from t5suite.data.objectives import OBJECTIVES
 from t5suite.reports.card_facts import CardFacts, Scored
 from t5suite.reports.cards import write_card

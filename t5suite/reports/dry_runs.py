@@ -16,7 +16,7 @@ from transformers import Seq2SeqTrainingArguments
 
 from t5suite.base.redaction import redacted_value
 from t5suite.base.terminal import Terminal
-from t5suite.data.text.documents import bundled_text, read_documents
+from t5suite.data.corpora.documents import bundled_text, read_documents
 from t5suite.training.monitoring.progress import short_number
 from t5suite.training.monitoring.throughput import forward_flops
 from t5suite.training.steps import update_size

@@ -12,8 +12,8 @@ import logging
 import numpy as np
 
 from t5suite.base.errors import ConfigError
-from t5suite.data.encodings import SegmentEncoding, TextEncoding
-from t5suite.data.features import TokenArrays
+from t5suite.data.batches.encodings import SegmentEncoding, TextEncoding
+from t5suite.data.batches.features import TokenArrays
 from t5suite.models.configs import check_length, check_resumes
 from t5suite.models.families import family_of_model, plain
 from t5suite.models.head_tying import T5_TYPES

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from t5suite.base.errors import ConfigError
-from t5suite.data.encodings import SegmentEncoding, TextEncoding
-from t5suite.data.features import Ragged, TokenArrays
+from t5suite.data.batches.encodings import SegmentEncoding, TextEncoding
+from t5suite.data.batches.features import Ragged, TokenArrays
+from t5suite.data.batches.training_data import TrainingSet, tokenize_split
 from t5suite.data.rows.sources import DataOptions, MissingSplit, load_split
 from t5suite.data.rows.subsets import select_rows
-from t5suite.data.training_data import TrainingSet, tokenize_split
 from t5suite.tasks.formatters import Example
 from t5suite.tasks.registry import Lengths, Task, bind_compute_metrics
 

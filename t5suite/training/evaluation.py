@@ -26,8 +26,8 @@ import torch
 from accelerate.utils import gather_object
 from transformers import GenerationConfig
 
-from t5suite.data.collators import Seq2SeqCollator
-from t5suite.data.encodings import TextEncoding
+from t5suite.data.batches.collators import Seq2SeqCollator
+from t5suite.data.batches.encodings import TextEncoding
 from t5suite.models.answering import Answerer, answerer_for
 from t5suite.models.quick_attention import slow_attention
 from t5suite.models.seq2seq_answering import begin_generating, begin_scoring

@@ -21,25 +21,22 @@ from transformers import EarlyStoppingCallback
 from t5suite.base.errors import ConfigError
 from t5suite.base.reference_code import reference_code
 from t5suite.constants import MIXTURES
-from t5suite.data.collators import Seq2SeqCollator
-from t5suite.data.encodings import TextEncoding
-from t5suite.data.family_collators import COLLATORS
-from t5suite.data.features import TokenArrays
-from t5suite.data.module_batches import ModuleCollator
-from t5suite.data.packed_rows import with_packed_rows
-from t5suite.data.rows.own_rows import RowSource
-from t5suite.data.rows.sources import DataOptions
-from t5suite.data.shapes import with_few_shapes
-from t5suite.data.token_cache import TokenCache
-from t5suite.data.training_data import (
+from t5suite.data.batches.collators import COLLATORS, ModuleCollator, Seq2SeqCollator, with_few_shapes
+from t5suite.data.batches.encodings import TextEncoding
+from t5suite.data.batches.features import TokenArrays
+from t5suite.data.batches.packed_rows import with_packed_rows
+from t5suite.data.batches.training_data import (
     Mixing,
     Schedule,
     Subset,
+    TokenCache,
     TrainingSet,
     load_training_sets,
     make_epoch_order,
     tokenize_training_sets,
 )
+from t5suite.data.rows.own_rows import RowSource
+from t5suite.data.rows.sources import DataOptions
 from t5suite.models.families import family_of_model
 from t5suite.models.own_models import OwnModel
 from t5suite.models.whole_weights import load_weights

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from t5suite.base.errors import ChangedDataError, ConfigError
 from t5suite.constants import DATASET_VALS
+from t5suite.data.batches.training_data import Mixing, Subset
+from t5suite.data.corpora.readers import TextOptions
 from t5suite.data.rows.files import check_benchmark_file
 from t5suite.data.rows.sources import DataOptions
 from t5suite.data.rows.subsets import selection_share
-from t5suite.data.text.readers import TextOptions
-from t5suite.data.training_data import Mixing, Subset
 from t5suite.models.adapters import is_adapter
 from t5suite.models.added_tokens import add_words, begin_at_mean, parse_tokens
 from t5suite.models.families import family_of_model

@@ -46,7 +46,7 @@ from transformers import TrainerCallback
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
-from t5suite.data.collators import IGNORED
+from t5suite.data.batches.collators import IGNORED
 
 # What is given
 

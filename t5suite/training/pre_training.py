@@ -16,12 +16,12 @@ from tqdm.auto import tqdm
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.script_flags import flags_of
-from t5suite.data.collocations import load_collocations
+from t5suite.data.batches.language_model_collators import CausalLMCollator, MaskedLMCollator
+from t5suite.data.batches.pre_training_collator import T5DataCollator
+from t5suite.data.corpora.collocations import load_collocations
 from t5suite.data.corpora.store import tokenizer_fingerprint
-from t5suite.data.language_model_collators import CausalLMCollator, MaskedLMCollator
 from t5suite.data.objectives import OBJECTIVES, sentinel_ids
 from t5suite.data.objectives.vocabulary import mask_vocabulary, sentence_end_flags, word_start_flags
-from t5suite.data.pre_training_collator import T5DataCollator
 from t5suite.models.configs import check_length, check_resumes
 from t5suite.models.families import family_of_model
 from t5suite.models.own_models import OwnModel

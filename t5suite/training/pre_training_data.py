@@ -18,15 +18,15 @@ import numpy as np
 from torch.utils.data import Dataset, Subset
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.blocks import BlockDataset, BlockLayout, BlocksInOrder, MixedBlocks, spread
+from t5suite.data.corpora.blocks import BlockDataset, BlockLayout, BlocksInOrder, MixedBlocks, spread
 from t5suite.data.corpora.building import build_corpus
+from t5suite.data.corpora.documents import bundled_text
+from t5suite.data.corpora.encoding import make_text_encoder
+from t5suite.data.corpora.readers import TextOptions
+from t5suite.data.corpora.sentence_pairs import SentenceDocuments, SentencePairDataset
 from t5suite.data.corpora.store import TokenStore
-from t5suite.data.sentence_pairs import SentenceDocuments, SentencePairDataset
-from t5suite.data.streams.encoding import stream_encoder
-from t5suite.data.streams.loader import StreamCorpus, StreamLoader, StreamSettings, open_source, take_validation
-from t5suite.data.text.documents import bundled_text
-from t5suite.data.text.encoding import make_text_encoder
-from t5suite.data.text.readers import TextOptions
+from t5suite.data.corpora.stream_loader import StreamCorpus, StreamLoader, StreamSettings, open_source, take_validation
+from t5suite.data.corpora.stream_sources import stream_encoder
 from t5suite.training.pre_training_evaluation import HeldOut
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from accelerate.utils import gather_object
 
-from t5suite.data.collators import IGNORED
+from t5suite.data.batches.collators import IGNORED
 from t5suite.training.eval_results import Report, Result
 from t5suite.training.losses import PAIR_LABELS, pair_logits, token_logits
 from t5suite.training.monitoring.samples import chosen

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
 from t5suite.base.script_flags import flags_of
+from t5suite.data.corpora.readers import without_compression
 from t5suite.data.rows.files import FORMATS_BY_SUFFIX, SPLIT_NAMES
 from t5suite.data.rows.own_rows import as_rows
-from t5suite.data.text.compressed import without_compression
 from t5suite.models.presets import PRESETS
 from t5suite.training.plug_ins import PlugIns, check_callbacks
 

@@ -1,1 +1,1 @@
-"""Documents -> corpora of tokens on disk, built once and memory-mapped."""
+"""Text -> documents -> token ids -> blocks: readers, corpora on disk, streams, tokenizer training."""

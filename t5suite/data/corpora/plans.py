@@ -20,13 +20,9 @@ from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
+from t5suite.data.corpora.documents import held_out_below, is_hub_name, list_sources, require_splitter, source_parts
+from t5suite.data.corpora.readers import TextOptions, document_start, is_compressed, parquet_file, text_suffix
 from t5suite.data.corpora.store import VERSION, tokenizer_fingerprint
-from t5suite.data.text.compressed import is_compressed
-from t5suite.data.text.documents import list_sources, source_parts
-from t5suite.data.text.held_out import held_out_below
-from t5suite.data.text.hub import is_hub_name
-from t5suite.data.text.readers import TextOptions, document_start, parquet_file, text_suffix
-from t5suite.data.text.sentences import require_splitter
 
 # Shards are files, of which a reader has only some hundred mapped at a time: a huge corpus gets larger ones.
 MAX_UNITS = 1024

@@ -8,9 +8,14 @@ The files come out the same, byte for byte, whoever builds them and however ofte
 Shape suffixes: D documents, S sentences (documents, where they are not split), N tokens of a batch.
 """
 
+import concurrent.futures
 import itertools
+import multiprocessing
+import multiprocessing.connection
 import os
+import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -18,14 +23,12 @@ import numpy as np
 
 from t5suite.base.errors import DataError
 from t5suite.base.files import sync_file
+from t5suite.data.corpora.documents import Tally, document_hash, kept_documents, place_of, split_sentences
+from t5suite.data.corpora.encoding import TextEncoder
 from t5suite.data.corpora.plans import CorpusSettings, Piece
+from t5suite.data.corpora.readers import Document
 from t5suite.data.corpora.store import SPLITS, token_dtype
 from t5suite.data.rows.jsonl import file_sha256
-from t5suite.data.text.documents import Tally, kept_documents, place_of
-from t5suite.data.text.encoding import TextEncoder
-from t5suite.data.text.held_out import document_hash
-from t5suite.data.text.readers import Document
-from t5suite.data.text.sentences import split_sentences
 from t5suite.runs.directory import read_json, write_json
 
 FACTS = "shard.json"
@@ -269,3 +272,55 @@ class _SplitWriter:
 
 def _joined(parts: list[np.ndarray], dtype: str) -> np.ndarray:
     return np.concatenate([np.zeros(0, dtype=dtype), *parts]).astype(dtype)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Units of a corpus build, done in this process or by several others.
+#
+# Workers are started afresh (spawned): a process that has threads, as tokenizers and torch do, cannot be forked safely.
+# They load no torch and no transformers, for the encoder comes as plain data.
+
+
+_encoder = None
+
+
+def run_jobs(jobs: dict[int, UnitJob], encoder: TextEncoder, num_workers: int) -> Iterator[tuple[int, dict]]:
+    """`(unit, facts)` of each job as it is finished.
+
+    Raises:
+      DataError: what a unit's text is wrong with; units that are under way are finished first. A worker was killed.
+    """
+    if num_workers == 1 or len(jobs) <= 1:
+        yield from ((unit, build_unit(job, encoder)) for unit, job in jobs.items())
+        return
+    pool = concurrent.futures.ProcessPoolExecutor(
+        min(num_workers, len(jobs)), multiprocessing.get_context("spawn"), _start_worker, (encoder,)
+    )
+    try:
+        futures = {pool.submit(_work, job): unit for unit, job in jobs.items()}
+        for future in concurrent.futures.as_completed(futures):
+            yield futures[future], future.result()
+    except BrokenProcessPool:
+        raise DataError(
+            "a worker was killed, perhaps for want of memory: give fewer --num_workers; the same command goes on from "
+            "the units that are finished"
+        ) from None
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _start_worker(encoder: TextEncoder) -> None:
+    global _encoder
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    _encoder = encoder
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+
+
+def _end_with_the_parent() -> None:
+    """A pool's workers wait for jobs for ever, even when the process that would send some was killed."""
+    multiprocessing.connection.wait([multiprocessing.parent_process().sentinel])
+    os._exit(1)
+
+
+def _work(job: UnitJob) -> dict:
+    return build_unit(job, _encoder)

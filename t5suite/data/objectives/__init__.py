@@ -13,14 +13,16 @@ All lengths are in tokens. What a user can mend raises ConfigError, which is a V
 and restarts never change the data.
 """
 
-from t5suite.data.objectives import block_lengths, causal, denoisers, masked, ul2, unit_denoising
-from t5suite.data.objectives.block_lengths import Block
-from t5suite.data.objectives.corruption import corrupt, corrupt_batch, corrupt_ragged, sentinel_ids
-from t5suite.data.objectives.ragged import Ragged
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from t5suite.data.objectives import denoisers, masked
+from t5suite.data.objectives.corruption import Ragged, corrupt, corrupt_batch, corrupt_ragged, sentinel_ids
+from t5suite.data.objectives.denoisers import UL2_DENOISERS, Block
 from t5suite.data.objectives.random_numbers import DatumRngs, datum_rng
 from t5suite.data.objectives.spans import corrupted_lengths, noise_counts, noise_mask, noise_masks, span_lengths
-from t5suite.data.objectives.table import Objective
-from t5suite.data.objectives.ul2 import UL2_DENOISERS
 
 __all__ = [
     "OBJECTIVES",
@@ -41,13 +43,61 @@ __all__ = [
     "span_lengths",
 ]
 
+
+@dataclass(frozen=True)
+class Objective:
+    """A pre-training objective: what it is called for, and the functions that make it.
+
+    >>> from t5suite.data.objectives import OBJECTIVES, datum_rng
+    >>> inputs, targets = OBJECTIVES["span_corruption"]([5, 6, 7, 8], datum_rng(0, 0), [32099, 32098], eos_id=1)
+    >>> inputs.tolist(), targets.tolist()
+    ([5, 6, 7, 32099, 1], [32099, 8, 1])
+
+    Attributes:
+      family: "seq2seq", "causal" or "masked": the kind of model that learns it.
+      description: one line.
+      reference: the paper.
+      batch: (tokens_BL, rng, **settings) -> (inputs, targets), both `Ragged`, for seq2seq. `rng` is what
+        `random_keys` takes: one Generator, a sequence of one for each row, or `DatumRngs`.
+      block: (inputs_length, targets_length, **settings) -> `block_lengths.Block`: the raw tokens of a block and the
+        longest inputs and targets it may become.
+      needs: settings of `batch` that the tokenizer or the lengths give (sentinel_ids, eos_id, ...).
+      heeds: settings of `batch` that a user chooses (noise_density, ...); any other has no effect.
+      weights: how often each of its denoisers is to be chosen, where it has several (UL2); `batch` and `block` then
+        take a setting `denoiser`, its number.
+    """
+
+    family: str
+    description: str
+    reference: str
+    batch: Callable
+    block: Callable | None = None
+    needs: tuple[str, ...] = ()
+    heeds: tuple[str, ...] = ()
+    weights: tuple[float, ...] = (1.0,)
+
+    def __call__(self, tokens, rng, *args, **settings) -> tuple[np.ndarray, np.ndarray]:
+        """One datum: tokens [L] -> (inputs, targets), both int64."""
+        inputs, targets = self.batch(np.asarray(tokens)[None], rng, *args, **settings)
+        return inputs.values, targets.values
+
+    def unheeded(self, names: Iterable[str]) -> list[str]:
+        """Those of the settings that have no effect here.
+
+        >>> from t5suite.data.objectives import OBJECTIVES
+        >>> OBJECTIVES["prefix_lm"].unheeded(["noise_density", "mean_span_length"])
+        ['mean_span_length']
+        """
+        return [name for name in names if name not in self.heeds]
+
+
 OBJECTIVES = {
     "span_corruption": Objective(
         "seq2seq",
         "spans of noise become sentinels, which the targets spell out",
         "arXiv:1910.10683 sec. 3.1.4",
         denoisers.span_corruption,
-        block_lengths.span_corruption_block,
+        denoisers.span_corruption_block,
         needs=("sentinel_ids", "eos_id"),
         heeds=("noise_density", "mean_span_length", "random_roll"),
     ),
@@ -56,7 +106,7 @@ OBJECTIVES = {
         "tokens are noise independently of each other; runs of noise become sentinels",
         "arXiv:1910.10683 sec. 3.3.2",
         denoisers.iid_denoising,
-        block_lengths.iid_denoising_block,
+        denoisers.iid_denoising_block,
         needs=("sentinel_ids", "eos_id", "targets_length"),
         heeds=("noise_density",),
     ),
@@ -64,8 +114,8 @@ OBJECTIVES = {
         "seq2seq",
         "whole words, n-grams or collocations become sentinels, which the targets spell out",
         "arXiv:2010.01825",
-        unit_denoising.unit_denoising,
-        block_lengths.unit_denoising_block,
+        denoisers.unit_denoising,
+        denoisers.unit_denoising_block,
         needs=("sentinel_ids", "eos_id", "targets_length", "word_start_V"),
         heeds=("noise_density", "mask_units", "collocations", "mean_span_length"),
     ),
@@ -74,7 +124,7 @@ OBJECTIVES = {
         "i.i.d. noise is left out of the inputs; the targets are what was left out",
         "arXiv:1910.10683 sec. 3.3.2",
         denoisers.drop_tokens,
-        block_lengths.drop_tokens_block,
+        denoisers.drop_tokens_block,
         needs=("eos_id", "targets_length"),
         heeds=("noise_density",),
     ),
@@ -83,7 +133,7 @@ OBJECTIVES = {
         "i.i.d. noise becomes one mask token each; the targets are the whole text",
         "arXiv:1910.10683 sec. 3.3.2",
         denoisers.mass_style,
-        block_lengths.whole_text_block,
+        denoisers.whole_text_block,
         needs=("sentinel_ids", "eos_id"),
         heeds=("noise_density",),
     ),
@@ -92,7 +142,7 @@ OBJECTIVES = {
         "i.i.d. noise becomes a mask token or, once in ten, a random one; the targets are the whole text",
         "arXiv:1910.10683 sec. 3.3.1",
         denoisers.bert_style,
-        block_lengths.whole_text_block,
+        denoisers.whole_text_block,
         needs=("sentinel_ids", "replacement_ids", "eos_id"),
         heeds=("noise_density",),
     ),
@@ -101,7 +151,7 @@ OBJECTIVES = {
         "the inputs are the tokens in random order, the targets the text",
         "arXiv:1910.10683 sec. 3.3.1",
         denoisers.deshuffling,
-        block_lengths.whole_text_block,
+        denoisers.whole_text_block,
         needs=("eos_id",),
     ),
     "sentence_deshuffling": Objective(
@@ -109,7 +159,7 @@ OBJECTIVES = {
         "the inputs are the sentences in random order, the targets the text",
         "arXiv:1910.13461 sec. 2.2",
         denoisers.sentence_deshuffling,
-        block_lengths.whole_text_block,
+        denoisers.whole_text_block,
         needs=("eos_id", "sentence_end_V", "word_start_V"),
     ),
     "prefix_lm": Objective(
@@ -117,7 +167,7 @@ OBJECTIVES = {
         "a random prefix is the inputs, the rest the targets",
         "arXiv:1910.10683 sec. 3.3.1",
         denoisers.prefix_lm,
-        block_lengths.prefix_lm_block,
+        denoisers.prefix_lm_block,
         needs=("eos_id",),
         heeds=("noise_density",),
     ),
@@ -126,15 +176,15 @@ OBJECTIVES = {
         "the targets are the text, the inputs end-of-sequence alone",
         "arXiv:1910.10683 sec. 3.2.2",
         denoisers.full_lm,
-        block_lengths.full_lm_block,
+        denoisers.full_lm_block,
         needs=("eos_id",),
     ),
     "ul2": Objective(
         "seq2seq",
         "UL2's mixture of seven denoisers, told apart by mode tokens",
         "arXiv:2205.05131",
-        ul2.ul2,
-        ul2.ul2_block,
+        denoisers.ul2,
+        denoisers.ul2_block,
         needs=("sentinel_ids", "eos_id"),
         heeds=("mode_token_ids",),
         weights=tuple(denoiser.weight for denoiser in UL2_DENOISERS),
@@ -151,6 +201,6 @@ OBJECTIVES = {
         "causal",
         "every token is told from those before it: the labels are the tokens, shifted by one",
         "arXiv:2005.14165 sec. 2",
-        causal.causal_lm_batch,
+        masked.causal_lm_batch,
     ),
 }

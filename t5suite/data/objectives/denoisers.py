@@ -18,13 +18,16 @@ one for each row, or `DatumRngs`; draws its keys at once; and returns `(inputs, 
 Shape suffixes: B rows, L tokens of a block.
 """
 
+import math
+from dataclasses import dataclass, replace
+
 import numpy as np
 
 from t5suite.base.errors import ConfigError
-from t5suite.data.objectives.corruption import corrupt_ragged, ended, keep
-from t5suite.data.objectives.ragged import Ragged
+from t5suite.data.objectives.corruption import Ragged, corrupt_ragged, ended, keep
+from t5suite.data.objectives.masked import unit_masks
 from t5suite.data.objectives.random_numbers import below, bernoulli, random_keys
-from t5suite.data.objectives.spans import check_density, noise_masks
+from t5suite.data.objectives.spans import check_density, corrupted_lengths, noise_counts, noise_masks, span_lengths
 
 RANDOM_TOKEN_RATE = 0.1  # BERT-style: of the noise tokens, those that another token replaces
 
@@ -237,3 +240,309 @@ def _up_to(mask_BL, costs_BL, limit):
 def _whole(tokens_BL, eos_id=None):
     """All tokens of each row, and EOS."""
     return Ragged.of(ended(tokens_BL, eos_id).astype(np.int64))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Whole words, n-grams or collocations as noise for an encoder-decoder model: PMI masking (arXiv:2010.01825) for T5.
+
+
+def unit_denoising(
+    tokens_BL,
+    rng,
+    sentinel_ids,
+    eos_id=None,
+    noise_density=0.15,
+    targets_length=None,
+    mask_units="word",
+    word_start_V=None,
+    collocations=None,
+    mean_span_length=5.0,
+):
+    """Units chosen by chance become one sentinel each where they stand apart; the targets spell them out.
+
+    >>> from t5suite.data.objectives.random_numbers import datum_rng
+    >>> starts = np.arange(20) != 8                                     # id 8 continues a word
+    >>> inputs, targets = unit_denoising(
+    ...     [[5, 7, 8, 9, 10]], datum_rng(0, 2), [99, 98], 1, 0.4, mask_units="word", word_start_V=starts
+    ... )
+    >>> inputs.values.tolist(), targets.values.tolist()
+    ([5, 99, 9, 10, 1], [99, 7, 8, 98, 1])
+
+    mask_units, word_start_V, collocations, mean_span_length: as in `word_masks.unit_masks`.
+    As in `iid_denoising`, noise stops where sentinels or targets run out, and no text is lost.
+    """
+    tokens_BL = np.asarray(tokens_BL)
+    units = {"word_start_V": word_start_V, "collocations": collocations, "mean_span_length": mean_span_length}
+    mask_BL = unit_masks(tokens_BL, noise_density, rng, mask_units, **units)
+    mask_BL = limited_noise(mask_BL, len(sentinel_ids), targets_length, eos_id)
+    return corrupt_ragged(tokens_BL, mask_BL, sentinel_ids, eos_id)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# How many raw tokens an objective needs for inputs of a given length, and how long its sides may become.
+#
+# Each takes `(inputs_length, targets_length=None, **settings)`, all of the objective's settings, and ignores those that
+# lengths do not depend on. All lengths are in tokens, EOS included in inputs and targets.
+
+
+NUM_DEVIATIONS = 4  # i.i.d. noise: more than this above the mean comes once in 30,000 rows, and is cut back
+
+
+@dataclass(frozen=True)
+class Block:
+    """A raw block's length and the longest inputs and targets that it may become, all in tokens, EOS included.
+
+    Attributes:
+      exact: every block must have exactly `tokens_length` tokens, else at most that many.
+    """
+
+    tokens_length: int
+    inputs_length: int
+    targets_length: int
+    exact: bool = False
+
+
+def span_corruption_block(
+    inputs_length,
+    targets_length=None,
+    *,
+    sentinel_ids,
+    noise_density=0.15,
+    mean_span_length=3.0,
+    random_roll=False,
+    advice="lower --noise_density ({noise_density}) or --inputs_length ({inputs_length}), raise --mean_span_length "
+    "({mean_span_length}), or give the tokenizer more (--num_sentinels)",
+    **_,
+):
+    """`span_lengths`, or a token less where masks really hold a span more than it says (float32; a lone long span).
+
+    >>> span_corruption_block(512, sentinel_ids=range(100))
+    Block(tokens_length=568, inputs_length=512, targets_length=114, exact=True)
+
+    A rolled mask may cut a span in two, for which one token is kept free on either side.
+    Raises ConfigError for more spans than sentinels.
+    """
+    if inputs_length <= random_roll:
+        raise ConfigError(f"--inputs_length {inputs_length}: it must be at least {1 + random_roll} tokens")
+    tokens_length = span_lengths(inputs_length - random_roll, noise_density, mean_span_length)[0]
+    while corrupted_lengths(tokens_length, noise_density, mean_span_length)[0] > inputs_length - random_roll:
+        tokens_length -= 1
+    num_spans = max(noise_counts(tokens_length, noise_density, mean_span_length)[1], 1) + random_roll
+    if num_spans > len(sentinel_ids):
+        settings = dict(
+            noise_density=noise_density, mean_span_length=mean_span_length, inputs_length=inputs_length + random_roll
+        )
+        raise ConfigError(
+            f"blocks of {tokens_length} tokens have {num_spans} spans, but the tokenizer has {len(sentinel_ids)} "
+            f"sentinels: {advice.format(**settings)}"
+        )
+    sides = corrupted_lengths(tokens_length, noise_density, mean_span_length)
+    return Block(tokens_length, *(side + random_roll for side in sides), exact=True)
+
+
+def iid_denoising_block(inputs_length, targets_length=None, *, sentinel_ids, noise_density=0.15, **_):
+    """Inputs never outgrow the block; targets get room for all but the noisiest rows.
+
+    >>> iid_denoising_block(512, sentinel_ids=range(100))
+    Block(tokens_length=511, inputs_length=512, targets_length=202, exact=False)
+
+    Raises ConfigError where common rows would need more sentinels or targets than there are.
+    """
+    tokens_length = _one_shorter(inputs_length)
+    check_density(noise_density)
+    noise, runs = _moments(tokens_length, noise_density), _run_moments(tokens_length, noise_density)
+    num_spans = _high(*runs) + 1
+    if num_spans > len(sentinel_ids):
+        raise ConfigError(
+            f"blocks of {tokens_length} tokens have up to {num_spans} runs of noise, but the tokenizer has "
+            f"{len(sentinel_ids)} sentinels: lower --noise_density ({noise_density}) or --inputs_length "
+            f"({inputs_length}), or give the tokenizer more (--num_sentinels)"
+        )
+    longest = min(_high(noise[0] + runs[0], noise[1] + runs[1]) + 2, tokens_length + 2)
+    return _with_targets(tokens_length, inputs_length, targets_length, longest, math.ceil(noise[0] + runs[0]) + 2)
+
+
+def unit_denoising_block(inputs_length, targets_length=None, *, sentinel_ids, noise_density=0.15, **_):
+    """As many noise tokens as the density says, in at most as many runs as single tokens chosen by chance would make.
+
+    >>> unit_denoising_block(512, sentinel_ids=range(100))
+    Block(tokens_length=511, inputs_length=512, targets_length=156, exact=False)
+
+    Raises ConfigError as `iid_denoising_block` does.
+    """
+    tokens_length = iid_denoising_block(
+        inputs_length, sentinel_ids=sentinel_ids, noise_density=noise_density
+    ).tokens_length
+    num_noise = max(1, round(noise_density * tokens_length))
+    most_runs = min(num_noise, _high(*_run_moments(tokens_length, noise_density)), len(sentinel_ids) - 1)
+    longest = min(num_noise + most_runs + 2, tokens_length + 2)
+    return _with_targets(tokens_length, inputs_length, targets_length, longest, num_noise + 2)
+
+
+def drop_tokens_block(inputs_length, targets_length=None, *, noise_density=0.15, **_):
+    """As `iid_denoising_block`, without sentinels."""
+    tokens_length = _one_shorter(inputs_length)
+    check_density(noise_density)
+    noise = _moments(tokens_length, noise_density)
+    longest = min(_high(*noise) + 1, tokens_length + 1)
+    return _with_targets(tokens_length, inputs_length, targets_length, longest, math.ceil(noise[0]) + 1)
+
+
+def whole_text_block(inputs_length, targets_length=None, **_):
+    """Both sides are as long as the block.
+
+    >>> whole_text_block(512)
+    Block(tokens_length=511, inputs_length=512, targets_length=512, exact=False)
+    """
+    return Block(_one_shorter(inputs_length), inputs_length, inputs_length)
+
+
+def prefix_lm_block(inputs_length, targets_length=None, *, noise_density=0.5, **_):
+    """T5's blocks of one token less than the inputs, whichever way they are divided.
+
+    >>> prefix_lm_block(512), prefix_lm_block(512, noise_density=0.25).targets_length
+    (Block(tokens_length=511, inputs_length=511, targets_length=511, exact=False), 257)
+    """
+    tokens_length = _one_shorter(inputs_length)
+    shortest, longest = prefix_bounds(tokens_length, noise_density)
+    return Block(tokens_length, longest + 1, tokens_length - shortest + 1)
+
+
+def full_lm_block(inputs_length, targets_length=None, **_):
+    """Targets of `targets_length`, or else of `inputs_length`; EOS is all there is to read.
+
+    >>> full_lm_block(512)
+    Block(tokens_length=512, inputs_length=1, targets_length=512, exact=False)
+    """
+    tokens_length = inputs_length if targets_length is None else targets_length
+    if tokens_length < 1:
+        raise ConfigError(f"--targets_length {tokens_length}: it must be at least 1 token")
+    return Block(tokens_length, 1, tokens_length)
+
+
+def _one_shorter(inputs_length):
+    if inputs_length < 2:
+        raise ConfigError(f"--inputs_length {inputs_length}: it must be at least 2 tokens, one of them EOS")
+    return inputs_length - 1
+
+
+def _with_targets(tokens_length, inputs_length, targets_length, longest, typical):
+    """Room for the longest targets; a given `targets_length` stands, if at least half the rows fit."""
+    if targets_length is None:
+        return Block(tokens_length, inputs_length, longest)
+    if targets_length < typical:
+        raise ConfigError(
+            f"--targets_length {targets_length}: blocks of {tokens_length} tokens become {typical} targets on "
+            f"average and up to {longest}; set --targets_length {longest}, or lower --inputs_length"
+        )
+    return Block(tokens_length, inputs_length, targets_length)
+
+
+def _moments(length, density):
+    """Mean and standard deviation of the number of noise tokens."""
+    return length * density, math.sqrt(length * density * (1 - density))
+
+
+def _run_moments(length, density):
+    """Mean and standard deviation of the number of noise runs (neighbouring starts exclude each other)."""
+    start = density * (1 - density)
+    return length * start + density**2, math.sqrt(length * start * (1 - 3 * start))
+
+
+def _high(mean, deviation):
+    return math.ceil(mean + NUM_DEVIATIONS * deviation)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# UL2's mixture of denoisers (arXiv:2205.05131 table 1): R ordinary spans, S a prefix LM, X extreme spans or rates.
+
+
+MODES = ("R", "S", "X")
+
+
+@dataclass(frozen=True)
+class Denoiser:
+    """One denoiser of the mixture.
+
+    Attributes:
+      mode: "R", "S" or "X"; S is a prefix LM, which has no spans.
+      mean_span_length: in tokens; None for S. noise_density: share of the block that ends up in the targets.
+      weight: how often it is chosen.
+    """
+
+    mode: str
+    mean_span_length: float | None
+    noise_density: float
+    weight: float
+
+
+UL2_DENOISERS = (
+    Denoiser("R", 3, 0.15, 1 / 7),
+    Denoiser("R", 8, 0.15, 1 / 7),
+    Denoiser("S", None, 0.25, 1 / 7),
+    Denoiser("X", 3, 0.5, 1 / 7),
+    Denoiser("X", 8, 0.5, 1 / 7),
+    Denoiser("X", 64, 0.15, 1 / 7),
+    Denoiser("X", 64, 0.5, 1 / 7),
+)
+
+
+def ul2(tokens_BL, rng, sentinel_ids, eos_id=None, mode_token_ids=None, denoiser=0):
+    """Rows of one denoiser, `UL2_DENOISERS[denoiser]`, its mode's token in front of the inputs.
+
+    >>> from t5suite.data.objectives.random_numbers import datum_rng
+    >>> modes = {"R": 32000, "S": 32001, "X": 32002}
+    >>> inputs, targets = ul2([[5, 6, 7, 8, 9]], datum_rng(0, 3), [32099], eos_id=1, mode_token_ids=modes, denoiser=2)
+    >>> inputs.values.tolist(), targets.values.tolist()
+    ([32001, 5, 6, 7, 8, 1], [9, 1])
+
+    mode_token_ids: None for no mode tokens (Flan-UL2), else an id for each of R, S and X, which the paper writes [R],
+    [S], [X] and the released model [NLU], [S2S], [NLG].
+    """
+    chosen = UL2_DENOISERS[denoiser]
+    if chosen.mode == "S":
+        inputs, targets = prefix_lm(tokens_BL, rng, eos_id, chosen.noise_density)
+    else:
+        noise = chosen.noise_density, chosen.mean_span_length
+        inputs, targets = span_corruption(tokens_BL, rng, sentinel_ids, eos_id, *noise)
+    if mode_token_ids is not None:
+        check_mode_tokens(mode_token_ids)
+        inputs = inputs.prepended(mode_token_ids[chosen.mode])
+    return inputs, targets
+
+
+def ul2_block(inputs_length, targets_length=None, *, sentinel_ids, mode_token_ids=None, denoiser=0, **_):
+    """The block of one denoiser, its mode token taking one of the inputs.
+
+    >>> modes = {"R": 32000, "S": 32001, "X": 32002}
+    >>> [ul2_block(512, sentinel_ids=range(128), mode_token_ids=modes, denoiser=i).tokens_length for i in range(7)]
+    [567, 587, 510, 765, 906, 599, 1004]
+
+    Raises ConfigError for more spans than sentinels: 100 of them are enough for inputs of 384 (and up to 398), 128
+    for inputs of 512.
+    """
+    chosen = UL2_DENOISERS[denoiser]
+    mode_tokens = 0
+    if mode_token_ids is not None:
+        check_mode_tokens(mode_token_ids)
+        mode_tokens = 1
+    if chosen.mode == "S":
+        block = prefix_lm_block(inputs_length - mode_tokens, noise_density=chosen.noise_density)
+    else:
+        block = span_corruption_block(
+            inputs_length - mode_tokens,
+            sentinel_ids=sentinel_ids,
+            noise_density=chosen.noise_density,
+            mean_span_length=chosen.mean_span_length,
+            advice=f"that is UL2's {chosen.mode} denoiser of mean span {chosen.mean_span_length} and density "
+            f"{chosen.noise_density}; lower --inputs_length ({inputs_length}; 384 needs 96 sentinels, 512 needs 128), "
+            "or give the tokenizer more (--num_sentinels 128)",
+        )
+    return replace(block, inputs_length=block.inputs_length + mode_tokens)
+
+
+def check_mode_tokens(mode_token_ids):
+    """Raises ConfigError unless there is an id for every mode."""
+    missing = [mode for mode in MODES if mode not in mode_token_ids]
+    if missing:
+        raise ConfigError(f"mode_token_ids {mode_token_ids} has no id for {', '.join(missing)}: UL2 needs R, S and X")

@@ -1,19 +1,274 @@
-"""Masked language modelling: some tokens are hidden, the model is to say which they were.
+"""Masks that hide whole units of a row: tokens, words, n-grams, spans, collocations.
 
-    tokens      [101, 1996, 2415, 1997, 1996, 2103, 2003, 2214,  102]     [CLS] the centre of the city is old [SEP]
-    mask        [  0,    0,    1,    0,    0,    0,    0,    1,    0]
-    input_ids   [101, 1996,  103, 1997, 1996, 2103, 2003, 8739,  102]     80% become [MASK], 10% another, 10% stay
-    labels      [-100,-100, 2415, -100, -100, -100, -100, 2214, -100]
+    tokens   ▁in  ▁New  ▁York  ▁City  ▁un  believ  able  .
+    token    |    |     |      |      |    |       |     |
+    word     |    |     |      |      |                  |
+    pmi      |    |                   |                  |        "▁New ▁York ▁City" stands in the table
 
-Shape suffixes: B rows, L tokens of a row.
+A row is first cut into units, then whole units are chosen. `unit_mask` gives a bool mask [L], which serves a masked
+language model (`masked_lm`) and T5's `corrupt` alike.
+
+Shape suffixes: B rows, L tokens of a row, U units of a row, V ids of the vocabulary.
 """
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
-from t5suite.base.errors import ConfigError
-from t5suite.data.objectives.ragged import Ragged
+from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.lookup import find
+from t5suite.data.objectives.corruption import Ragged
 from t5suite.data.objectives.random_numbers import below, bernoulli, random_keys
-from t5suite.data.objectives.word_masks import MASK_UNITS, check_ids, choose_units, unit_starts
+
+MAX_NGRAM = 3  # words, ALBERT's
+MAX_SPAN = 10  # words, SpanBERT's
+
+
+def unit_mask(tokens, noise_density, rng, mask_units="word", **settings):
+    """Which tokens of one row to hide, whole units at a time, bool [L].
+
+    >>> from t5suite.data.objectives import datum_rng
+    >>> starts = np.array([True, True, True, False])                      # id 3 continues a word
+    >>> unit_mask([0, 1, 2, 3, 1, 2, 3, 0], 0.25, datum_rng(0, 3), "word", word_start_V=starts).astype(int).tolist()
+    [0, 1, 0, 0, 0, 0, 0, 1]
+
+    `settings` are those of `unit_masks`; the number of tokens hidden is that of `choose_units`.
+    """
+    return unit_masks(np.asarray(tokens)[None], noise_density, rng, mask_units, **settings)[0]
+
+
+def unit_masks(tokens_BL, noise_density, rng, mask_units="word", *, choosable_BL=None, exact_count=True, **units):
+    """`unit_mask` for B rows at once, bool [B, L]; row by row it gives the same.
+
+    Args:
+      rng: what `random_keys` takes: one Generator, one for each row, or `DatumRngs`.
+      mask_units: a key of `MASK_UNITS`.
+      choosable_BL: tokens that may be hidden; no unit goes across one that may not. None: all.
+      units: settings of `unit_starts`: word_start_V, collocations, mean_span_length.
+    """
+    batch, length = tokens_BL.shape
+    keys_B2L = random_keys(batch, 2 * length, rng).reshape(batch, 2, length)
+    starts_BL = unit_starts(tokens_BL, keys_B2L[:, 0], mask_units, **units)
+    if choosable_BL is None:
+        choosable_BL = np.ones(tokens_BL.shape, dtype=bool)
+    return choose_units(starts_BL, choosable_BL, noise_density, keys_B2L[:, 1], exact_count=exact_count)
+
+
+# ---------------------------------------------------------------------------------------------- cutting rows into units
+
+
+def unit_starts(tokens_BL, keys_BL, mask_units, word_start_V=None, collocations=None, mean_span_length=5.0):
+    """Where the units of each row begin, bool [B, L]; the first token of a row always begins one.
+
+    >>> tokens_1L = np.array([[7, 8, 9, 8]])
+    >>> unit_starts(tokens_1L, None, "word", word_start_V=np.arange(10) != 8).astype(int).tolist()
+    [[1, 0, 1, 0]]
+
+    Args:
+      keys_BL: uint32, the chance of those units that need some (ngram, span).
+      word_start_V: which ids begin a word (`word_start_flags`). N-grams, spans and what is in no collocation then
+        consist of whole words; without it, of tokens.
+      collocations: the table of "pmi" (`t5suite.data.corpora.collocations`).
+      mean_span_length: mean of the geometric law that span lengths follow, before it is cut off above 10 words
+        (SpanBERT's 5 becomes 3.8).
+
+    Raises ConfigError for an unknown `mask_units`, and for units that need what is not given.
+    """
+    unit = find(mask_units, MASK_UNITS, "unit", where="--mask_units")
+    given = {"word_start_V": word_start_V, "collocations": collocations}
+    for name in unit.needs:
+        if given[name] is None:
+            raise ConfigError(f"--mask_units {mask_units} needs {WHERE_FROM[name]}")
+    words_BL = np.ones(tokens_BL.shape, dtype=bool)
+    if word_start_V is not None:
+        check_ids(tokens_BL, len(word_start_V))
+        words_BL[:, 1:] = word_start_V[tokens_BL[:, 1:]]
+    return unit.starts(words_BL, tokens_BL, keys_BL, collocations, mean_span_length)
+
+
+def check_ids(tokens_BL, vocab_size):
+    """Raises DataError for a token id that the vocabulary does not have."""
+    highest = int(tokens_BL.max(initial=0))
+    if highest >= vocab_size:
+        raise DataError(
+            f"token id {highest}, but the tokenizer has {vocab_size} ids: the text was made with another tokenizer"
+        )
+
+
+WHERE_FROM = {
+    "word_start_V": "to know which pieces begin a word, which this tokenizer's do not tell: use --mask_units token",
+    "collocations": "a table of collocations (`find_collocations` makes one from a corpus)",
+}
+
+
+def _tokens(words_BL, tokens_BL, keys_BL, collocations, mean_span_length):
+    return np.ones(tokens_BL.shape, dtype=bool)
+
+
+def _words(words_BL, tokens_BL, keys_BL, collocations, mean_span_length):
+    return words_BL
+
+
+def _ngrams(words_BL, tokens_BL, keys_BL, collocations, mean_span_length):
+    """N-grams of words, N from 1 to 3 with P(N) in proportion to 1/N (arXiv:1909.11942 sec. 4.1)."""
+    return _runs_of_words(words_BL, keys_BL, 1 / np.arange(1, MAX_NGRAM + 1))
+
+
+def _spans(words_BL, tokens_BL, keys_BL, collocations, mean_span_length):
+    """Runs of words whose lengths are geometric, cut off above 10 (arXiv:1907.10529 sec. 3.1)."""
+    if not mean_span_length >= 1:
+        raise ConfigError(f"--mean_span_length {mean_span_length}: it must be at least 1 word (SpanBERT: 5)")
+    return _runs_of_words(words_BL, keys_BL, (1 - 1 / mean_span_length) ** np.arange(MAX_SPAN))
+
+
+def _collocations(words_BL, tokens_BL, keys_BL, collocations, mean_span_length):
+    """Collocations from left to right, the longest that begins at each place; words elsewhere (arXiv:2010.01825)."""
+    lengths_BL = collocations.longest_matches(tokens_BL)
+    starts_BL = reached(lengths_BL)
+    within_BL = np.repeat(lengths_BL[starts_BL] > 1, lengths_BL[starts_BL]).reshape(starts_BL.shape)
+    after_BL = np.zeros_like(within_BL)
+    after_BL[:, 1:] = within_BL[:, :-1] & ~within_BL[:, 1:]
+    return (starts_BL & within_BL) | (~within_BL & (words_BL | after_BL))
+
+
+def _runs_of_words(words_BL, keys_BL, weights):
+    """Words gathered into runs, one after the other, of lengths drawn in proportion to `weights` (1, 2, ...)."""
+    thresholds = np.cumsum(weights / weights.sum())[:-1] * 2**32
+    lengths_BU = np.searchsorted(thresholds, keys_BL, side="right") + 1
+    word_BL = np.cumsum(words_BL, axis=1) - 1
+    return words_BL & np.take_along_axis(reached(lengths_BU), word_BL, axis=1)
+
+
+def reached(steps_BL):
+    """The places that are reached from the first one by going `steps_BL[b, place]` on from each place, bool [B, L].
+
+    >>> reached(np.array([[2, 9, 1, 3, 1, 1]])).astype(int).tolist()
+    [[1, 0, 1, 1, 0, 0]]
+
+    Doubling: after round i all places within 2**i steps are known, so log2(L) rounds do for any number of rows.
+    """
+    batch, length = steps_BL.shape
+    next_BL = np.full((batch, length + 1), length)
+    next_BL[:, :length] = np.minimum(np.arange(length) + steps_BL, length)
+    flat = (next_BL + (length + 1) * np.arange(batch)[:, None]).reshape(-1)
+    reached_BL = np.zeros((batch, length + 1), dtype=bool)
+    reached_BL[:, :1] = True
+    found = reached_BL.reshape(-1)
+    for _ in range(length.bit_length()):
+        found[flat[found]] = True
+        flat = flat[flat]
+    return reached_BL[:, :length]
+
+
+# ---------------------------------------------------------------------------------------------------- choosing units
+
+
+def choose_units(starts_BL, choosable_BL, noise_density, keys_BL, lengths_B=None, exact_count=True):
+    """Chooses units at random, bool [B, L]: all tokens of a chosen unit, none of any other.
+
+    >>> starts_1L = np.array([[1, 1, 0, 0, 1, 1, 1, 0]], dtype=bool)
+    >>> keys_1L = np.array([[9, 3, 0, 0, 7, 8, 5, 0]], dtype=np.uint32)       # the unit of least key comes first
+    >>> choose_units(starts_1L, np.ones((1, 8), dtype=bool), 0.5, keys_1L).astype(int).tolist()
+    [[0, 1, 1, 1, 1, 0, 0, 0]]
+
+    `exact_count`: units are taken in random order until the allowance max(1, round(noise_density x length)) is used
+    up; one that no longer fits is passed over, as BERT's data script does, so that a row comes out at most one unit
+    short of the allowance, and exactly at it where single tokens are left. A unit longer than the allowance would
+    never fit: it is cut into tokens. Without `exact_count` every unit is chosen with probability noise_density (as
+    RoBERTa and Hugging Face do), and a row may have none.
+
+    Args:
+      choosable_BL: tokens that may be chosen; units are cut at those that may not.
+      keys_BL: uint32, one for each place; that of a unit's first token decides.
+      lengths_B: tokens of each row without padding; None: all.
+    """
+    if not 0 < noise_density < 1:
+        raise ConfigError(f"--noise_density {noise_density}: it must be above 0 and below 1 (BERT: 0.15)")
+    batch, length = starts_BL.shape
+    starts_BL = starts_BL | ~choosable_BL
+    starts_BL[:, 1:] |= ~choosable_BL[:, :-1]
+    starts_BL[:, :1] = True
+    if exact_count:
+        lengths_B = np.full(batch, length) if lengths_B is None else np.asarray(lengths_B)
+        allowance_B = np.maximum(np.rint(lengths_B * noise_density).astype(np.int64), 1)
+        starts_BL |= _tokens_of_unit(starts_BL) > allowance_B[:, None]
+        chosen_BL = _fill_allowance(starts_BL, choosable_BL, allowance_B, keys_BL)
+    else:
+        chosen_BL = bernoulli(keys_BL, noise_density) & choosable_BL
+    return _of_unit(chosen_BL, starts_BL)
+
+
+def _sizes(starts_BL):
+    """Tokens of each unit, all rows after one another."""
+    return np.diff(np.flatnonzero(starts_BL), append=starts_BL.size)
+
+
+def _tokens_of_unit(starts_BL):
+    """For each token, how many its unit has."""
+    return np.repeat(_sizes(starts_BL), _sizes(starts_BL)).reshape(starts_BL.shape)
+
+
+def _of_unit(values_BL, starts_BL):
+    """Every token gets the value of its unit's first token."""
+    return np.repeat(values_BL[starts_BL], _sizes(starts_BL)).reshape(starts_BL.shape)
+
+
+def _fill_allowance(starts_BL, choosable_BL, allowance_B, keys_BL):
+    """The first tokens of the units that are taken, in order of their keys, as long as they fit.
+
+    What one token after the other would do, in a few passes over all rows: a pass takes units up to the first that no
+    longer fits; the next one considers those that fit what is then left, which is less than that unit.
+    """
+    places = np.arange(starts_BL.shape[1], dtype=np.uint64)
+    order_BL = (np.sort(keys_BL.astype(np.uint64) << np.uint64(32) | places, axis=1) & np.uint64(2**32 - 1)).astype(int)
+    sizes_BL = np.where(starts_BL & choosable_BL, _tokens_of_unit(starts_BL), 0)
+    sizes_BL = np.take_along_axis(sizes_BL, order_BL, axis=1)
+    left_B, taken_BL = allowance_B.copy(), np.zeros_like(starts_BL)
+    while True:
+        fits_BL = (sizes_BL > 0) & (sizes_BL <= left_B[:, None])
+        used_BL = np.cumsum(np.where(fits_BL, sizes_BL, 0), axis=1)
+        fits_BL &= used_BL <= left_B[:, None]
+        if not fits_BL.any():
+            break
+        taken_BL |= fits_BL
+        left_B -= np.where(fits_BL, sizes_BL, 0).sum(axis=1)
+        sizes_BL[fits_BL] = 0
+    chosen_BL = np.empty_like(taken_BL)
+    np.put_along_axis(chosen_BL, order_BL, taken_BL, axis=1)
+    return chosen_BL
+
+
+@dataclass(frozen=True)
+class MaskUnit:
+    """A kind of unit.
+
+    Attributes:
+      starts: (words_BL, tokens_BL, keys_BL, collocations, mean_span_length) -> where units begin, bool [B, L].
+      needs: which of word_start_V and collocations must be given.
+      heeds: flags that change it.
+      replaced_together: whether a unit's tokens all become [MASK], all random or all stay (80/10/10), or each on its
+        own. BERT and ALBERT draw for each token, SpanBERT and PMI-masking for each unit.
+    """
+
+    starts: Callable
+    needs: tuple[str, ...] = ()
+    heeds: tuple[str, ...] = ()
+    replaced_together: bool = False
+
+
+MASK_UNITS = {
+    "token": MaskUnit(_tokens),
+    "word": MaskUnit(_words, needs=("word_start_V",)),
+    "ngram": MaskUnit(_ngrams),
+    "span": MaskUnit(_spans, heeds=("mean_span_length",), replaced_together=True),
+    "pmi": MaskUnit(_collocations, needs=("collocations",), heeds=("collocations",), replaced_together=True),
+}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Masked language modelling: some tokens are hidden, the model is to say which they were.
+
 
 IGNORED = -100  # what torch's cross-entropy passes over
 MASKED, RANDOM = 0.8, 0.1  # shares of the chosen tokens; the rest stays as it is (arXiv:1810.04805 sec. 3.1)
@@ -88,3 +343,46 @@ def _first_of_unit(values_BL, starts_BL):
     """Every token gets the value of its unit's first token."""
     places_BL = np.where(starts_BL, np.arange(starts_BL.shape[1]), 0)
     return np.take_along_axis(values_BL, np.maximum.accumulate(places_BL, axis=1), axis=1)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Causal language modelling: every token is to be told from those before it.
+#
+# Text is concatenated and cut into blocks, as GPT does (OpenAI 2018; arXiv:2005.14165 sec. 2.2): documents follow one
+# another, parted by a separator if there is one, attention goes across it and positions run on.
+
+
+def causal_lm(tokens, rng=None):
+    """One block -> (input_ids, labels), both int64 [L]. There is no chance in it: `rng` is not used.
+
+    >>> input_ids, labels = causal_lm([464, 7372, 286, 262, 1748])
+    >>> labels.tolist()
+    [7372, 286, 262, 1748, -100]
+
+    The labels are shifted already: our loss compares logits and labels place by place. Hugging Face's causal models
+    shift within their own loss, so these labels must never be given to them (`model(**batch)` with "labels" in it
+    would train each token to be told from those before the one before it).
+    """
+    input_ids, labels = causal_lm_batch(np.asarray(tokens)[None], rng)
+    return input_ids.values, labels.values
+
+
+def causal_lm_batch(tokens_BL, rng=None):
+    """`causal_lm` for B rows at once: (input_ids, labels), both `Ragged` of rows of L, int64."""
+    input_ids_BL = tokens_BL.astype(np.int64)
+    labels_BL = np.full_like(input_ids_BL, IGNORED)
+    labels_BL[:, :-1] = input_ids_BL[:, 1:]
+    return Ragged.of(input_ids_BL), Ragged.of(labels_BL)
+
+
+def join_documents(documents, separator_id=None):
+    """Documents' token ids as one row, each followed by the separator, if there is one.
+
+    >>> join_documents([[5, 6], [7]], separator_id=1).tolist()
+    [5, 6, 1, 7, 1]
+
+    GPT-2's separator is <|endoftext|>, its `eos_token_id`. Documents without tokens add nothing.
+    """
+    ending = [] if separator_id is None else [separator_id]
+    parts = [np.concatenate([np.asarray(ids, dtype=np.int64), ending]) for ids in documents if len(ids)]
+    return np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, dtype=np.int64)

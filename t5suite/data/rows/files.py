@@ -18,9 +18,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError, DataError
+from t5suite.data.corpora.readers import all_bytes, byte_lines, parquet_file, without_compression
 from t5suite.data.rows.jsonl import numbered_lines, parse_line
-from t5suite.data.text.compressed import all_bytes, byte_lines, without_compression
-from t5suite.data.text.readers import parquet_file
 
 # What `--data_format` a file's name tells.
 FORMATS_BY_SUFFIX = {

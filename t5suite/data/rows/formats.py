@@ -20,12 +20,11 @@ from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import check_name, find
+from t5suite.data.corpora.readers import TextOptions, without_compression
 from t5suite.data.rows.files import named_files, split_files
 from t5suite.data.rows.own_rows import Columns, FileRows, HubRows, MemoryRows, RowSource, hub_label_words
 from t5suite.data.rows.running_text import TextRows
 from t5suite.data.rows.subsets import HeldOutRows
-from t5suite.data.text.compressed import without_compression
-from t5suite.data.text.readers import TextOptions
 from t5suite.tasks.entries import check_entry
 from t5suite.tasks.registry import Task
 from t5suite.tasks.targets import INPUT, OUTPUT, check_template

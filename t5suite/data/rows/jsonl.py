@@ -15,7 +15,7 @@ from pathlib import Path
 
 from t5suite.base.errors import DataError
 from t5suite.base.files import whole_file
-from t5suite.data.text.compressed import byte_lines
+from t5suite.data.corpora.readers import byte_lines
 
 # What a line must hold for half of a surrogate pair to come out of it.
 SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from t5suite.base.errors import DataError
+from t5suite.data.corpora.readers import BadLine, TextOptions, file_records
 from t5suite.data.rows.own_rows import Rows, files_fingerprint, hashed_files
-from t5suite.data.text.readers import BadLine, TextOptions, file_records
 
 
 @dataclass(frozen=True)

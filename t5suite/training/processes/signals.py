@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from t5suite.base.errors import EXIT_PREEMPTED, Preempted, note_exit_code
-from t5suite.data.worker_signals import STOP_SIGNALS
+from t5suite.data.batches.worker_signals import STOP_SIGNALS
 
 # The third signal is that of somebody who cannot wait.
 FATAL_COUNT = 3
@@ -320,7 +320,8 @@ def agree_to_stop(ranks, stop: StopRequests) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Forked children have the handlers that were there before; those of a DataLoader: `t5suite.data.worker_signals`.
+# Forked children have the handlers that were there before; those of a DataLoader:
+# `t5suite.data.batches.worker_signals`.
 
 _forks = threading.local()
 

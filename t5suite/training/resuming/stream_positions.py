@@ -16,7 +16,7 @@ from pathlib import Path
 from transformers import TrainerCallback
 
 from t5suite.base.errors import ChangedDataError, ConfigError
-from t5suite.data.streams.loader import StreamLoader, merge_states
+from t5suite.data.corpora.stream_loader import StreamLoader, merge_states
 from t5suite.runs.directory import write_json
 from t5suite.runs.settings import allowed_names
 from t5suite.training.pre_training import PreTrainer

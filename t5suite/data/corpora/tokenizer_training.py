@@ -11,15 +11,161 @@ fixed here.
 """
 
 import io
+import json
 import math
+import os
+import random
 import re
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.lookup import find
-from t5suite.data.tokenizers.files import BERT_TOKENS, GPT_TOKENS, T5_TOKENS, fast_tokenizer_files, t5_tokenizer_files
+from t5suite.data.corpora.documents import Tally, document_hash, held_out_below, read_documents
+from t5suite.data.corpora.encoding import make_text_encoder
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The files of a tokenizer's folder, in forms that transformers 4 and 5 both read.
+#
+# transformers 5 writes its folders with names that 4.57 does not know (`"tokenizer_class": "TokenizersBackend"`, a list
+# under `extra_special_tokens`), so that the older one fails to load them. These are written in the older form, which
+# both know. Each function returns file names and contents; `write_folder` puts them in place at once.
+
+
+T5_TOKENS = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+BERT_TOKENS = {
+    "pad_token": "[PAD]",
+    "unk_token": "[UNK]",
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "mask_token": "[MASK]",
+}
+GPT_TOKENS = {
+    "bos_token": "<|endoftext|>",
+    "eos_token": "<|endoftext|>",
+    "unk_token": "<|endoftext|>",
+    "pad_token": "<|pad|>",
+}
+
+
+def t5_tokenizer_files(spiece_model: bytes, num_sentinels: int = 100) -> dict[str, bytes]:
+    """A folder for `T5Tokenizer`: sentencepiece's model, the same as tokenizer.json, and the special tokens' names.
+
+    With byte pieces the class is `PreTrainedTokenizerFast`, because `T5Tokenizer` of transformers 5 ignores that they
+    are a fall-back and reads every character without a piece as unknown.
+    """
+    from sentencepiece import sentencepiece_model_pb2
+
+    model = sentencepiece_model_pb2.ModelProto.FromString(spiece_model)
+    sentinels = [f"<extra_id_{i}>" for i in range(num_sentinels)]
+    byte_fallback = model.trainer_spec.byte_fallback
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast" if byte_fallback else "T5Tokenizer",
+        **T5_TOKENS,
+        **({} if byte_fallback else {"extra_ids": num_sentinels, "legacy": False}),
+        "additional_special_tokens": sentinels,
+        "model_input_names": ["input_ids", "attention_mask"],
+        "clean_up_tokenization_spaces": False,
+    }
+    return {
+        "spiece.model": spiece_model,
+        "tokenizer.json": t5_tokenizer_json(model, sentinels),
+        "tokenizer_config.json": _json(config),
+        "special_tokens_map.json": _json({**T5_TOKENS, "additional_special_tokens": sentinels}),
+    }
+
+
+def t5_tokenizer_json(model, sentinels: list[str]) -> bytes:
+    """sentencepiece's parsed model -> tokenizer.json; the sentinels get the last ids, `<extra_id_0>` the very last."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+    byte_fallback = model.trainer_spec.byte_fallback
+    pieces = [(piece.piece, piece.score) for piece in model.pieces]
+    pieces += [(sentinel, 0.0) for sentinel in reversed(sentinels)]
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=model.trainer_spec.unk_id, byte_fallback=byte_fallback))
+    if model.normalizer_spec.precompiled_charsmap:
+        tokenizer.normalizer = normalizers.Precompiled(model.normalizer_spec.precompiled_charsmap)
+    metaspace = {"replacement": "▁", "prepend_scheme": "always"}
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(**metaspace)]
+    )
+    decoder = decoders.Metaspace(**metaspace)
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoder]) if byte_fallback else decoder
+    tokenizer.add_special_tokens([*T5_TOKENS.values(), *sentinels])
+    eos = T5_TOKENS["eos_token"]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {eos}", pair=f"$A {eos} $B {eos}", special_tokens=[(eos, tokenizer.token_to_id(eos))]
+    )
+    return tokenizer.to_str(pretty=True).encode()
+
+
+def fast_tokenizer_files(tokenizer, special_tokens: dict[str, str], pair_of_sentences=False) -> dict[str, bytes]:
+    """A folder for `AutoTokenizer`, from a tokenizer of the `tokenizers` library.
+
+    Args:
+      special_tokens: as `{"pad_token": "[PAD]", ...}`.
+      pair_of_sentences: `[CLS] a [SEP]`, `[CLS] a [SEP] b [SEP]` with token types 0 and 1, as BERT reads them.
+    """
+    from tokenizers import processors
+
+    tokenizer.add_special_tokens(list(dict.fromkeys(special_tokens.values())))
+    if pair_of_sentences:
+        cls, sep = special_tokens["cls_token"], special_tokens["sep_token"]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{cls} $A {sep}",
+            pair=f"{cls} $A {sep} $B:1 {sep}:1",
+            special_tokens=[(token, tokenizer.token_to_id(token)) for token in (cls, sep)],
+        )
+    names = ["input_ids", *(["token_type_ids"] if pair_of_sentences else []), "attention_mask"]
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **special_tokens,
+        "model_input_names": names,
+        "clean_up_tokenization_spaces": False,
+    }
+    return {
+        "tokenizer.json": tokenizer.to_str(pretty=True).encode(),
+        "tokenizer_config.json": _json(config),
+        "special_tokens_map.json": _json(special_tokens),
+    }
+
+
+def check_new_folder(output_dir) -> Path:
+    """`output_dir` as a path; it must not exist, or be empty.
+
+    Raises:
+      ConfigError: there is something in it, or a file of that name.
+    """
+    folder = Path(output_dir)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"--output_dir {output_dir}: there already, and not an empty folder; give a new one")
+    return folder
+
+
+def write_folder(output_dir, files: dict[str, bytes]) -> None:
+    """Writes the files beside `output_dir` and renames: the folder is there with all of them, or not at all."""
+    folder = check_new_folder(output_dir)
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    temporary.mkdir(parents=True)
+    try:
+        for name, content in files.items():
+            (temporary / name).write_bytes(content)
+        os.replace(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _json(value: dict) -> bytes:
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Training
+
 
 Texts = Callable[[], Iterator[str]]
 
@@ -280,3 +426,133 @@ SETTINGS_OF = {
     "wordpiece": ("character_coverage", "lowercase"),
     "bpe": (),
 }
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Which of a corpus's documents a tokenizer is trained on, and which it is measured on.
+#
+# Each call reads the documents anew, so that none is kept; the same ones come in the same order.
+
+
+MOST_HELD_OUT = 1000
+NUM_FIRST = 100
+
+
+@dataclass
+class TrainingTexts:
+    """Documents to train on, as a function; what it held out and left out of them is told after a call.
+
+    Attributes:
+      inputs: files, folders, patterns, data sets of the hub (`read_documents`).
+      max_documents: read no more than the first so many.
+      sample_documents: of these, so many drawn at random by `seed`; needs one more reading, to count them.
+      validation_fraction: share of the documents that is held out, by their text's hash (`held_out`).
+      num_documents: how many the last call gave.
+      held_out: the first 1000 documents that the last call held out.
+      first: the first 100 that it gave.
+      tally: what it could not read, or found empty.
+
+    Raises (when called):
+      ConfigError: a number outside its range.
+      DataError: as `read_documents`.
+    """
+
+    inputs: list[str]
+    text_column_name: str = "text"
+    text_unit: str = "line"
+    bad_lines: str = "error"
+    max_documents: int | None = None
+    sample_documents: int | None = None
+    seed: int = 42
+    validation_fraction: float = 0.01
+    num_documents: int = 0
+    held_out: list[str] = field(default_factory=list)
+    first: list[str] = field(default_factory=list)
+    tally: Tally = field(default_factory=Tally)
+
+    def __post_init__(self):
+        for name in ("max_documents", "sample_documents"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"--{name} {value}: must be at least 1")
+
+    def __call__(self) -> Iterator[str]:
+        """The documents to train on, in order."""
+        below = held_out_below(self.validation_fraction)
+        sampled = self._sampled_numbers() if self.sample_documents else None
+        self.num_documents, self.held_out, self.first, self.tally = 0, [], [], Tally()
+        for number, text in enumerate(self._documents()):
+            if document_hash(text) < below:
+                if len(self.held_out) < MOST_HELD_OUT:
+                    self.held_out.append(text)
+            elif sampled is None or number in sampled:
+                if len(self.first) < NUM_FIRST:
+                    self.first.append(text)
+                self.num_documents += 1
+                yield text
+
+    def _documents(self) -> Iterator[str]:
+        documents = read_documents(
+            self.inputs,
+            self.text_column_name,
+            text_unit=self.text_unit,
+            bad_lines=self.bad_lines,
+            tally=self.tally,
+        )
+        return islice(documents, self.max_documents)
+
+    def _sampled_numbers(self) -> set[int]:
+        """Which documents, by their place, are drawn among those that are not held out."""
+        below = held_out_below(self.validation_fraction)
+        numbers = [number for number, text in enumerate(self._documents()) if document_hash(text) >= below]
+        if self.sample_documents > len(numbers):
+            raise DataError(f"--sample_documents {self.sample_documents}: there are {len(numbers)} to draw from")
+        return set(random.Random(self.seed).sample(numbers, self.sample_documents))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A tokenizer in figures: how many pieces, how long texts become, how much of them it does not know.
+
+
+SPECIAL_TOKENS = ("pad_token", "eos_token", "bos_token", "unk_token", "cls_token", "sep_token", "mask_token")
+SAMPLE_WORDS = 12
+
+
+def measure(tokenizer, texts) -> dict:
+    """Figures over texts, read as a corpus is: a text that spells out `<unk>` gives characters, not the token.
+
+    `unk_rate` is in points: of 100 tokens, how many are unknown. Special tokens are not added and do not count.
+    """
+    texts = list(texts)
+    encoder = make_text_encoder(tokenizer)
+    ids_of_texts = encoder.encode(texts)
+    words = sum(len(text.split()) for text in texts)
+    tokens = sum(map(len, ids_of_texts))
+    unknown = sum(ids.count(encoder.unk_id) for ids in ids_of_texts)
+    return {
+        "documents": len(texts),
+        "words": words,
+        "tokens": tokens,
+        "tokens_per_word": round(tokens / max(words, 1), 4),
+        "bytes_per_token": round(sum(len(text.encode()) for text in texts) / max(tokens, 1), 4),
+        "unk_rate": round(100 * unknown / max(tokens, 1), 4),
+    }
+
+
+def special_ids(tokenizer) -> dict[str, int]:
+    """The special tokens' ids, by the token: `{'<pad>': 0, '</s>': 1, '<unk>': 2, '<extra_id_0>': 32099, ...}`."""
+    named = [getattr(tokenizer, name) for name in SPECIAL_TOKENS]
+    tokens = dict.fromkeys(token for token in [*named, *tokenizer.all_special_tokens] if token is not None)
+    return {token: tokenizer.convert_tokens_to_ids(token) for token in tokens}
+
+
+def sample_encoding(tokenizer, text: str) -> dict:
+    """The beginning of a text, its tokens and ids, and what they decode to."""
+    text = " ".join(text.split()[:SAMPLE_WORDS])
+    ids = tokenizer(text)["input_ids"]
+    return {
+        "text": text,
+        "tokens": tokenizer.convert_ids_to_tokens(ids),
+        "ids": ids,
+        "decoded": tokenizer.decode(ids, skip_special_tokens=True),
+    }

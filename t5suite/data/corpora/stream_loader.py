@@ -19,20 +19,103 @@ The position counts what was given out to training, never what workers have read
 import copy
 import logging
 import multiprocessing
+import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.streams.sources import Share, open_source
-from t5suite.data.streams.states import VERSION, check_same, merge_states
-from t5suite.data.streams.virtual import NO_COUNTS, Block, StreamCorpus, StreamSettings, VirtualStream
-from t5suite.data.streams.workers import BLOCKS_A_MESSAGE, BlockMessages, Message, check_shares
-from t5suite.data.text.held_out import is_held_out
-from t5suite.data.worker_signals import ignore_in_worker, shielding_workers
+from t5suite.base.errors import ChangedDataError, ConfigError, DataError, UserError
+from t5suite.data.batches.worker_signals import ignore_in_worker, shielding_workers
+from t5suite.data.corpora.documents import is_held_out
+from t5suite.data.corpora.stream_sources import Share, open_source
+from t5suite.data.corpora.streams import NO_COUNTS, Block, StreamCorpus, StreamSettings, VirtualStream
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a worker process does: it reads its virtual streams in turn and sends their blocks, several at once.
+#
+# Worker k of n serves every n-th datum of its rank; the blocks of all workers, dealt out in turn, are the rank's data.
+
+
+BLOCKS_A_MESSAGE = 16
+
+
+@dataclass
+class Message:
+    """What a worker sends: blocks in order, descriptions of bad lines, and the error that ended them."""
+
+    blocks: list[Block] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    error: tuple[type, str] | None = None
+
+
+@dataclass
+class BlockMessages(IterableDataset):
+    """The messages of one worker, without an end.
+
+    Attributes:
+      first, step: worker k of n serves the data first + step * k, and every (step * n)-th after it.
+    """
+
+    make_stream: Callable
+    num_streams: int
+    first: int
+    step: int
+    positions: dict[int, list]
+
+    def __iter__(self) -> Iterator[Message]:
+        worker = get_worker_info()
+        number, count = (worker.id, worker.num_workers) if worker else (0, 1)
+        if worker:
+            os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers themselves are the parallelism
+        streams, datum, problems = {}, self.first + self.step * number, []
+        while True:
+            message = Message()
+            try:
+                for _ in range(BLOCKS_A_MESSAGE):
+                    index = datum % self.num_streams
+                    if index not in streams:
+                        streams[index] = self.make_stream(
+                            index=index, positions=self.positions.get(index), report=problems.append
+                        )
+                    message.blocks.append(next(streams[index]))
+                    datum += self.step * count
+            except UserError as error:
+                message.error = type(error), str(error)
+            message.problems = list(problems)
+            problems.clear()
+            yield message
+            if message.error:
+                return
+
+
+def check_shares(num_virtual_streams: int, world_size: int, num_workers: int) -> None:
+    """Every virtual stream is read by one process: their number must be a multiple of ranks x workers.
+
+    >>> check_shares(64, world_size=4, num_workers=3)
+    ConfigError: 64 virtual streams cannot be shared out over 4 ranks x 3 workers: ...
+    """
+    readers = world_size * max(1, num_workers)
+    if num_virtual_streams % readers == 0:
+        return
+    larger = -(-num_virtual_streams // readers) * readers
+    cure = f"set --num_virtual_streams {larger}"
+    if num_virtual_streams % world_size == 0:
+        a_rank = num_virtual_streams // world_size
+        fitting = [count for count in range(1, a_rank + 1) if a_rank % count == 0 and count <= 4 * max(1, num_workers)]
+        cure = f"set --dataloader_num_workers to one of {', '.join(map(str, [0, *fitting]))}; or, for a new run, {cure}"
+    raise ConfigError(
+        f"{num_virtual_streams} virtual streams cannot be shared out over {world_size} ranks x {num_workers} workers: "
+        f"{cure}"
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The loader
+
 
 __all__ = ["StreamCorpus", "StreamLoader", "StreamSettings", "merge_states", "open_source", "take_validation"]
 
@@ -290,3 +373,53 @@ def take_validation(source, fraction: float, count: int) -> list[str]:
     if not found:
         raise DataError(f"none of {num_documents} documents is held out: raise --validation_fraction ({fraction})")
     return found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The position of a stream as JSON: which run it belongs to, and the whole run's from those of its ranks.
+#
+# A state is `{"version", "num_given", "data", "streams"}`: `num_given` counts the data given out over all ranks, `data`
+# is what they depend on (`StreamLoader.describe`), and `streams` has each virtual stream's position in each corpus.
+
+
+VERSION = 1
+
+
+def merge_states(states: list[dict]) -> dict:
+    """The position of a whole run from those of its ranks, for a run that goes on with another number of them.
+
+    Raises:
+      ConfigError: the ranks stood at different data, or were not of one run.
+    """
+    first = states[0]
+    streams = {}
+    for state in states:
+        check_same(state, first["data"])
+        if state["num_given"] != first["num_given"]:
+            raise ConfigError(f"positions of different steps: data {first['num_given']} and {state['num_given']}")
+        streams.update(state["streams"])
+    return {**first, "streams": streams}
+
+
+def check_same(state: dict, data: dict) -> None:
+    """Refuses a position of other settings or other text."""
+    if state.get("version") != VERSION:
+        raise ConfigError(f"a stream's position of version {state.get('version')!r}; this version reads {VERSION}")
+    before = state["data"]
+    differing = [
+        f"{name} {before['settings'].get(name)!r} there, {value!r} here"
+        for name, value in data["settings"].items()
+        if before["settings"].get(name) != value
+    ]
+    if differing:
+        raise ConfigError(f"the stream's position belongs to other settings: {'; '.join(differing)}")
+    if before["tokenizer"] != data["tokenizer"]:
+        raise ConfigError(f"the stream was tokenized by {before['tokenizer']}, this run's is {data['tokenizer']}")
+    if before["corpora"] != data["corpora"]:
+        pairs = [
+            f"{there} there, {here} here" for there, here in zip(before["corpora"], data["corpora"]) if there != here
+        ]
+        raise ChangedDataError(
+            "the streamed text has changed since the run began: "
+            + "; ".join(pairs or [f"{len(before['corpora'])} corpora there, {len(data['corpora'])} here"])
+        )

@@ -17,15 +17,221 @@ import bisect
 import functools
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from torch.utils.data import Dataset
 
-from t5suite.base.errors import ConfigError
-from t5suite.data.block_layouts import BlockLayout
-from t5suite.data.corpus_mixtures import CorpusMixture
-from t5suite.data.permutations import Permutation
+from t5suite.base.errors import ConfigError, DataError
+from t5suite.data.corpora.streams import CorpusMixture
+from t5suite.data.objectives.random_numbers import mixed
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A permutation of very many numbers that is computed where it is asked for, not kept: no memory, no start-up.
+#
+# A shuffled array of the blocks of 10 GB of tokens takes 35 MB and 0.6 s in every process and epoch; this takes 0.1 us
+# a number, in a batch. It is a Feistel network over the smallest power of two that holds all numbers, walked again from
+# results that are too large (Black and Rogaway 2002, doi:10.1007/3-540-45760-7_9), with the mixing of SplitMix64
+# (`mixing.mixed`) as its round function: no cipher, but no order that training would notice.
+
+
+# Four make a Feistel network of random functions one that looks random from both sides (Luby and Rackoff 1988).
+NUM_ROUNDS = 4
+# What is computed at once where neighbours are asked for one after the other.
+WALKED_AT_ONCE = 4096
+
+
+class Permutation:
+    """The numbers below `size` in an order that `seed` alone decides; `order[i]` or `order[array]`, as of an array.
+
+    >>> sorted(Permutation(5, seed=1)[np.arange(5)].tolist())
+    [0, 1, 2, 3, 4]
+
+    Args:
+      size: 1 to 2**62.
+      seed: a number or a tuple of numbers.
+
+    Raises:
+      ConfigError: another size.
+      IndexError: for a position outside [0, size).
+    """
+
+    def __init__(self, size: int, seed):
+        if not 1 <= size <= 2**62:
+            raise ConfigError(f"a permutation of {size} numbers: from 1 to 2**62 are possible")
+        self.size = size
+        bits = max((size - 1).bit_length(), 2)
+        self._low_bits = np.uint64(bits // 2)
+        self._masks = tuple(np.uint64(2**half - 1) for half in (bits // 2, bits - bits // 2))  # of low and high halves
+        self._keys = np.random.default_rng(seed).integers(2**64, size=NUM_ROUNDS, dtype=np.uint64)
+        self._pieces = {}
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, positions):
+        if isinstance(positions, (int, np.integer)):
+            if not 0 <= positions < self.size:
+                raise IndexError(f"position {positions} of {self.size}")
+            return int(self._piece(int(positions) // WALKED_AT_ONCE)[positions % WALKED_AT_ONCE])
+        positions = np.asarray(positions, dtype=np.int64)
+        if not positions.size:
+            return positions
+        first, last = int(positions.min()), int(positions.max())
+        if first < 0 or last >= self.size:
+            raise IndexError(f"positions {first} to {last} of {self.size}")
+        first_piece, last_piece = first // WALKED_AT_ONCE, last // WALKED_AT_ONCE
+        if last_piece - first_piece > 1:
+            return self._walk(positions)
+        found = np.concatenate([self._piece(number) for number in range(first_piece, last_piece + 1)])
+        return found[positions - first_piece * WALKED_AT_ONCE]
+
+    def _piece(self, number: int) -> np.ndarray:
+        """What stands at WALKED_AT_ONCE neighbouring positions, kept until others have been asked for."""
+        if number not in self._pieces:
+            found = self._walk(np.arange(number * WALKED_AT_ONCE, min((number + 1) * WALKED_AT_ONCE, self.size)))
+            self._pieces = {**dict(list(self._pieces.items())[-1:]), number: found}
+        return self._pieces[number]
+
+    def _walk(self, positions: np.ndarray) -> np.ndarray:
+        """Again from every result that is too large: each lies on a cycle, which leads back below `size`."""
+        found = self._shuffled(positions.astype(np.uint64))
+        outside = np.flatnonzero(found >= self.size)
+        while outside.size:
+            walked = self._shuffled(found[outside])
+            found[outside] = walked
+            outside = outside[walked >= self.size]
+        return found.astype(np.int64)
+
+    def _shuffled(self, values: np.ndarray) -> np.ndarray:
+        """One pass of the network: every round adds what it makes of one half to the other."""
+        low_mask, high_mask = self._masks
+        low, high = values & low_mask, values >> self._low_bits
+        for number, key in enumerate(self._keys):
+            if number % 2:
+                high = high ^ (mixed(low ^ key) & high_mask)
+            else:
+                low = low ^ (mixed(high ^ key) & low_mask)
+        return high << self._low_bits | low
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# How a long row of tokens is cut into blocks, of one length or of several.
+#
+# An objective that mixes denoisers (UL2) needs blocks of several lengths. The number of blocks of each length is then
+# the same in every epoch, but which part of the text gets which denoiser is drawn anew in each, a piece of the text at
+# a time: what is kept does not grow with the text.
+
+
+# Blocks of several lengths are cut a piece at a time.
+PIECE = 512
+
+
+def apportion(num_items: int, weights: Sequence[float]) -> list[int]:
+    """`num_items` shared out in whole numbers after weights (largest remainders; ties to the first).
+
+    >>> apportion(10, [1, 1, 2])
+    [3, 2, 5]
+    """
+    shares = np.asarray(weights, dtype=np.float64) / sum(weights) * num_items
+    counts = np.floor(shares + 1e-9).astype(np.int64)
+    largest = np.argsort(-(shares - counts), kind="stable")[: num_items - int(counts.sum())]
+    counts[largest] += 1
+    return counts.tolist()
+
+
+@dataclass(frozen=True)
+class BlockLayout:
+    """How many blocks of each length fit into a text, and where an epoch's blocks begin.
+
+    Args:
+      lengths: tokens of a block, one entry for each denoiser.
+      weights: how often each denoiser is used, in relative numbers of blocks.
+
+    Attributes:
+      counts: blocks of each denoiser in an epoch.
+      piece_size: blocks among which denoisers are shuffled; each piece of the text has its share of every denoiser, to
+        within one, so that no block's place needs those of the pieces before it. The last piece may be longer.
+
+    Raises:
+      DataError: the text holds not one whole block.
+    """
+
+    num_tokens: int
+    lengths: tuple[int, ...]
+    weights: tuple[float, ...] = ()
+    counts: tuple[int, ...] = field(init=False)
+    piece_size: int = field(init=False)
+
+    def __post_init__(self):
+        lengths, weights = tuple(self.lengths), tuple(self.weights) or (1.0,) * len(self.lengths)
+        if min(lengths) < 1:
+            raise ConfigError(f"blocks of {min(lengths)} tokens: they must have at least 1")
+        if len(weights) != len(lengths) or min(weights) < 0 or sum(weights) <= 0:
+            raise ConfigError(f"weights {weights} for blocks of {lengths} tokens: one positive number for each")
+        object.__setattr__(self, "lengths", lengths)
+        object.__setattr__(self, "weights", weights)
+        object.__setattr__(self, "counts", tuple(_most_blocks(self.num_tokens, lengths, weights)))
+        if self.num_blocks == 0:
+            raise DataError(
+                f"{self.num_tokens} tokens, less than one block of {max(lengths)}: give more text, or lower "
+                "--inputs_length"
+            )
+        piece_size, rarest = PIECE, min(count for count in self.counts if count)
+        while piece_size < self.num_blocks and rarest * piece_size < 2 * self.num_blocks:
+            piece_size *= 2  # with less of a denoiser, rounding could ask for a negative number of blocks
+        object.__setattr__(self, "piece_size", piece_size)
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks an epoch."""
+        return sum(self.counts)
+
+    @property
+    def num_dropped(self) -> int:
+        """Tokens at the end of the text that make no whole block."""
+        return self.num_tokens - int(np.dot(self.counts, self.lengths))
+
+    @property
+    def _num_pieces(self) -> int:
+        return max(self.num_blocks // self.piece_size, 1)
+
+    def cut_of(self, block: int, seed: int, epoch: int) -> tuple[int, int]:
+        """`(first token, denoiser)` of a block, in the order of the text."""
+        piece = min(block // self.piece_size, self._num_pieces - 1)
+        starts_K, denoisers_K = _cuts(self, seed, epoch, piece)
+        place = block - piece * self.piece_size
+        return int(starts_K[place]), int(denoisers_K[place])
+
+    def counts_before(self, piece: int) -> np.ndarray:
+        """How many blocks of each denoiser the pieces before this one hold."""
+        before = self.num_blocks if piece == self._num_pieces else piece * self.piece_size
+        ends = [sum(self.counts[: place + 1]) * before // self.num_blocks for place in range(len(self.counts))]
+        return np.diff([0, *ends])
+
+
+def _most_blocks(num_tokens: int, lengths, weights) -> list[int]:
+    """The largest number of blocks, shared out after the weights, whose tokens the text has."""
+    mean_length = float(np.dot(lengths, weights) / sum(weights))
+    num_blocks = int(num_tokens / mean_length) + len(lengths)
+    while num_blocks and np.dot(apportion(num_blocks, weights), lengths) > num_tokens:
+        num_blocks -= 1
+    return apportion(num_blocks, weights)
+
+
+@functools.lru_cache(maxsize=1024)  # 5 MB, and all the pieces of half a million blocks
+def _cuts(layout: BlockLayout, seed: int, epoch: int, piece: int) -> tuple[np.ndarray, np.ndarray]:
+    """`(starts_K, denoisers_K)` of a piece of an epoch's blocks; which of them is for which denoiser is drawn anew."""
+    before, after = layout.counts_before(piece), layout.counts_before(piece + 1)
+    denoisers_K = np.repeat(np.arange(len(layout.lengths), dtype=np.uint8), after - before)
+    denoisers_K = np.random.default_rng((seed, epoch, piece, *b"denoisers")).permutation(denoisers_K)
+    lengths_K = np.asarray(layout.lengths)[denoisers_K]
+    return np.dot(before, layout.lengths) + np.cumsum(lengths_K) - lengths_K, denoisers_K
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Blocks
+
 
 # Up to so many blocks their order is an array (4 MB, 40 ms an epoch); above, it is computed block by block.
 LARGEST_ARRAY = 2**20

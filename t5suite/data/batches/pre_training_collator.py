@@ -11,10 +11,10 @@ import torch
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find
-from t5suite.data.blocks import Blocks
-from t5suite.data.collators import IGNORED
+from t5suite.data.batches.collators import IGNORED
+from t5suite.data.batches.packed_rows import lay_out, pack_examples
+from t5suite.data.corpora.blocks import Blocks
 from t5suite.data.objectives import OBJECTIVES, DatumRngs, Ragged
-from t5suite.data.packing import lay_out, pack_examples
 
 
 @dataclass(kw_only=True)
@@ -37,7 +37,7 @@ class T5DataCollator:
     objectives leave free is `pad_token_id` under a zero of the attention mask, and -100 in the labels.
 
     With `pack`, examples share rows of [row_inputs_length, row_targets_length], as few as first-fit finds, and the
-    batch also has `encoder_segment_ids` [R, S] and `decoder_segment_ids` [R, T] (`t5suite.data.packing`), which the
+    batch also has `encoder_segment_ids` [R, S] and `decoder_segment_ids` [R, T] (`packed_rows.lay_out`), which the
     model must heed (`t5suite.models.packed_t5`); decoder inputs begin anew with every example.
 
     Args:

@@ -22,8 +22,10 @@ must unpack all of it. Where files are so unequal that groups would have unequal
 import functools
 import hashlib
 import json
+import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -32,10 +34,18 @@ import numpy as np
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.lookup import suggestion
-from t5suite.data.text.compressed import is_compressed
-from t5suite.data.text.documents import list_sources, place_of
-from t5suite.data.text.hub import is_hub_name, open_stream
-from t5suite.data.text.readers import BadLine, TextOptions, document_start, file_records, record_of_value, text_suffix
+from t5suite.data.corpora.documents import is_hub_name, list_sources, open_stream, place_of
+from t5suite.data.corpora.encoding import TextEncoder, make_text_encoder
+from t5suite.data.corpora.readers import (
+    BadLine,
+    TextOptions,
+    document_start,
+    file_records,
+    is_compressed,
+    record_of_value,
+    text_suffix,
+)
+from t5suite.data.corpora.store import tokenizer_fingerprint
 
 ROWS_AT_ONCE = 64
 # Groups of files may differ that much in size before fewer groups are made: the smaller one is read more often.
@@ -145,7 +155,7 @@ def order_of_pass(pieces: list[Piece], epoch: int, seed: int | None) -> list[Pie
 
 
 class FileSource:
-    """Local text files, in any form that `t5suite.data.text.readers` reads.
+    """Local text files, in any form that `t5suite.data.corpora.readers` reads.
 
     A position is (piece of the pass's order, byte or number of documents in it, documents before it in the pass).
     """
@@ -326,3 +336,51 @@ class HubSource:
         if isinstance(record, BadLine):
             return None, f"{place_of(self.name, record.line, file)}: {record.problem}"
         return (record.text if record.text.strip() else None), None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The tokenizer of a stream: the fast engine where it is equal on the stream's own documents, and what identifies it.
+
+
+logger = logging.getLogger(__name__)
+
+# Documents of each source on which the fast engine must agree with the tokenizer's own.
+DOCUMENTS_COMPARED = 256
+
+
+@dataclass(frozen=True)
+class StreamEncoder:
+    """Texts -> ids; goes to the workers. `fingerprint` tells a resumed run that the tokenizer is the same."""
+
+    encoder: TextEncoder
+    fingerprint: str
+
+    def __call__(self, texts: Sequence[str]) -> list[list[int]]:
+        return self.encoder.encode(texts)
+
+
+# What changes a text's ids, however rarely: a resumed run must not go on with another.
+WAYS = {
+    "sentencepiece": "sentencepiece-3",
+    "tokenizers": "tokenizers-2",
+    "transformers": "transformers",
+}
+
+
+def stream_encoder(tokenizer, sources: Sequence, engine: str = "auto") -> StreamEncoder:
+    """The encoder for the documents of these sources.
+
+    The engine is chosen once, by the first documents of every source, and not changed later: a change in the middle of
+    a run would make its data depend on when it happened.
+    """
+    samples = [_first_documents(source) for source in sources]
+    encoder = make_text_encoder(tokenizer, engine)
+    for source, texts in zip(sources, samples, strict=True):
+        if encoder.engine == "sentencepiece" and encoder.encode(texts) != encoder.reference(texts):
+            logger.warning("%r: SentencePiece's ids differ from the tokenizer's, which is slower and is used", source)
+            encoder = encoder.by_reference()
+    return StreamEncoder(encoder, f"{WAYS[encoder.engine]} {tokenizer_fingerprint(tokenizer)[:16]}")
+
+
+def _first_documents(source) -> list[str]:
+    return [item.text for item in islice(source.read(Share(0, 1)), DOCUMENTS_COMPARED) if item.text is not None]

@@ -16,13 +16,11 @@ import torch
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find
-from t5suite.data.collators import IGNORED
-from t5suite.data.collocations import Collocations
-from t5suite.data.objectives.causal import causal_lm_batch
-from t5suite.data.objectives.masked import masked_lm_batch
+from t5suite.data.batches.collators import IGNORED
+from t5suite.data.corpora.collocations import Collocations
+from t5suite.data.objectives.masked import MASK_UNITS, causal_lm_batch, masked_lm_batch
 from t5suite.data.objectives.random_numbers import DatumRngs
 from t5suite.data.objectives.vocabulary import MaskVocabulary
-from t5suite.data.objectives.word_masks import MASK_UNITS
 
 PAIR_LABELS = {"next": "next_sentence_label", "order": "sentence_order_label"}
 

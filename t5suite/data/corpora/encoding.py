@@ -29,7 +29,7 @@ import numpy as np
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find
-from t5suite.data.text.sentence_pieces import SentencePieceEngine, spiece_of
+from t5suite.data.corpora.sentence_pieces import SentencePieceEngine, spiece_of
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from t5suite.base.errors import ConfigError
-from t5suite.data.collators import IGNORED
+from t5suite.data.batches.collators import IGNORED
 from t5suite.tasks.formatters import as_list
 from t5suite.tasks.registry import Lengths, Task, cut_ids, decode_ids, tokenize_rows
 from t5suite.tasks.targets import INVALID_CLASS

@@ -1,0 +1,1 @@
+"""Rows and blocks -> ids -> batches of tensors: encodings, order, collators."""

@@ -1,1 +1,0 @@
-"""Documents that are tokenized beside training."""

@@ -1,1 +1,0 @@
-"""Files, folders and hub data sets -> documents -> token ids."""
