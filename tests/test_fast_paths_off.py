@@ -125,7 +125,7 @@ class FastPathTest(parameterized.TestCase):
     def test_every_documented_fast_path_has_a_row_here(self):
         section = PAGE.read_text(encoding="utf-8").partition("## Switching it off")[2]
         documented = dict(re.findall(r"^\| .* \| `--(\w+)` \| (.*) \|$", section, re.MULTILINE))
-        self.assertGreaterEqual(len(documented), 10)
+        self.assertGreaterEqual(len(documented), 4)
         self.assertContainsSubset(documented, [*FAST_PATHS, *COMPILED])
         for flag, off in documented.items():
             if flag in FAST_PATHS:
