@@ -1,6 +1,7 @@
 """`t5suite report`'s files: every number is that of the run's own files, nothing of a row is ever markup, and every
 kind of run has a page."""
 
+import collections
 import contextlib
 import functools
 import html.parser
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from absl.testing import absltest, parameterized
@@ -22,10 +24,11 @@ from shared_data import MISSING, SHARED_DATA, has
 
 from t5suite import cli
 from t5suite.base.errors import ConfigError, DataError
+from t5suite.data.rows.jsonl import write_jsonl
 from t5suite.reports.markdown import escaped, markdown
-from t5suite.reports.page import element, embedded_json, html_page, inline
+from t5suite.reports.page import html_page
 from t5suite.reports.plots import COLOURS, INK, Plot, colours_of, draw_panel, figures_of, render, with_file_names
-from t5suite.reports.results import panels_of, report_data, shown_settings
+from t5suite.reports.results import panels_of, report_data, shown_settings, unit_of
 
 EVIL = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>&amp;\u2028\x1b[2J'\""
 
@@ -132,13 +135,14 @@ class NumbersTest(parameterized.TestCase):
         self.assertEqual((row[-3][0], row[-2][0]), ("2", "40"))
 
     def test_markdown_has_the_same_rounded_numbers(self):
-        text = markdown(whole_report()[0])
+        text = markdown(whole_report()[0], [], "plots")
         self.assertIn("\n3 runs; 2 settings. ", text)
         for run in three_runs():
-            for metric, value in results_of(run).items():
-                self.assertRegex(
-                    text, rf"\| {run.name} \| \w+ \| {escaped(metric)} \| {value:.2f} \|".replace("\\_", "\\\\_")
-                )
+            scores = results_of(run)
+            rate = f"{scores.pop('invalid_rate'):.2f}"
+            for metric, value in scores.items():
+                name = re.escape(escaped(metric))
+                self.assertRegex(text, rf"\| {run.name} \| \w+ \| {name} \| {value:.2f} \| [^|]+ \| {rate} \|")
 
     def test_drawn_lines_are_the_logged_points(self):
         data, _ = whole_report()
@@ -147,7 +151,7 @@ class NumbersTest(parameterized.TestCase):
         self.assertIn("sentiment: accuracy", panels)
         for title, name in (("sentiment: accuracy", "eval/accuracy"), ("sentiment: training loss", "train/loss")):
             figure = Figure()
-            draw_panel(figure, panels[title], colours_of(data), legend=False)
+            draw_panel(figure, panels[title], colours_of(data))
             drawn = [list(map(tuple, line.get_xydata().tolist())) for line in figure.axes[0].lines]
             points = {
                 run: [(line["step"], line[name]) for line in logged[run] if line.get(name) is not None]
@@ -185,29 +189,22 @@ class NumbersTest(parameterized.TestCase):
             "scores": [score, rate],
             "averages": [{**shared, "suite": "glue", "published": 77.4}],
         }
-        text = markdown(data).splitlines()
-        head, row, suites, suite = (
-            [cell.strip() for cell in text[i + more].strip("|").split("|")]
-            for i in (text.index("## Scores") + 4, text.index("## Suite averages") + 2)
-            for more in (0, 2)
-        )
-        shown = {"runs": "3", "mean": "60.25", "sd": "1.50"}
-        self.assertEqual(dict(zip(head, row, strict=True)), {
-            "task": "rte", "metric": "accuracy", "setting": "x", **shown, "95 % interval": "58.00 to 62.50",
-            "over": "seeds", "majority": "52.75", "published T5 (test)": "69.90 (small)", "invalid %": "4.00",
-            "rows": "277",
-        })  # fmt: skip
-        self.assertEqual(dict(zip(suites, suite, strict=True)), {
-            "suite": "glue", "setting": "x", **shown, "95 % interval over seeds": "58.00 to 62.50",
-            "published T5 (test)": "77.40",
-        })  # fmt: skip
-        head, row = Page(html_page(data, [], {})).tables[SCORES]
-        found = {name: text.strip() for (name, _), (text, _) in zip(head, row, strict=True)}
-        self.assertEqual(found, {
+        expected = {
             "Task": "rte", "Metric": "accuracy", "Mean": "60.25", "SD": "1.50", "95 % interval": "58.00 to 62.50 seeds",
-            "0 to 100": "", "Majority": "52.75", "Published": "69.90 small", "Invalid %": "4.00", "Runs": "3",
-            "Rows": "277", "Setting": "x",
-        })  # fmt: skip
+            "Majority": "52.75", "Published": "69.90 small", "Invalid %": "4.00", "Runs": "3", "Rows": "277",
+            "Setting": "x",
+        }  # fmt: skip
+        averages = {name: expected[name] for name in ("Setting", "Mean", "SD", "95 % interval", "Runs")}
+        averages |= {"Suite": "glue", "Published": "77.40 small"}
+        text, page = markdown(data, [], "plots").splitlines(), Page(html_page(data, [], {})).tables
+        for caption, numbers in ((SCORES, expected), ("Suite averages, in points", averages)):
+            at = text.index(f"**{caption}**")
+            head, row = ([cell.strip() for cell in text[at + more].strip("|").split("|")] for more in (2, 4))
+            self.assertEqual(dict(zip(head, row, strict=True)), numbers)
+            head, row = page[caption]
+            self.assertEqual(
+                {name.removesuffix("↕"): cell for (name, _), (cell, _) in zip(head, row, strict=True)}, numbers
+            )
 
 
 SCORES = "Scores by task, in points (nll: nats per token)"
@@ -224,18 +221,7 @@ class SafetyTest(parameterized.TestCase):
         self.assertNotIn(("img", {"src": "x", "onerror": "window.hacked=1"}), Page(page).elements)
         self.assertNotIn("<script>window", page)
         self.assertEqual(json.loads(Page(page).data), json.loads(json.dumps(data)))
-        self.assertNotRegex(markdown(data), "<img|\x1b")
-
-    def test_embedded_json_cannot_end_its_element(self):
-        text = embedded_json({"a": EVIL}, "x")
-        inner = text[text.index(">") + 1 : text.rindex("</script>")]
-        self.assertNotRegex(inner, "[<>&\u2028]")
-        self.assertEqual(json.loads(inner), {"a": EVIL})
-        with self.assertRaises(ValueError):
-            embedded_json(float("nan"), "x")
-
-    def test_attributes_are_quoted(self):
-        self.assertEqual(element("p", "a<b", title='"x"'), '<p title="&quot;x&quot;">a&lt;b</p>')
+        self.assertNotRegex(markdown(data, [], "plots"), "<img|\x1b")
 
     def test_the_page_asks_nothing_of_a_network_and_needs_no_inline_styles(self):
         _, page = page_of(three_runs()[:1], drawn=True)
@@ -266,25 +252,13 @@ class SafetyTest(parameterized.TestCase):
 class ContrastTest(parameterized.TestCase):
     """WCAG 2.1: text 4.5 to 1, graphics 3 to 1, in both themes."""
 
-    def variables(self, theme) -> dict:
+    @parameterized.parameters(0, 1)
+    def test_text_stands_out_in_light_and_dark(self, theme):
         css = (Path(sys.modules[html_page.__module__].__file__).parent / "page.css").read_text()
-        block = css.split(":root {")[1].split("}")[0] if theme == "light" else css.split('[data-theme="dark"] {')[1]
-        return dict(re.findall(r"--([a-z0-9]+): (#[0-9a-f]{6})", block.split("}")[0]))
-
-    @parameterized.parameters("light", "dark")
-    def test_text_and_lines_stand_out(self, theme):
-        colours = self.variables(theme)
-        for name in ("text", "muted", "accent", "hit", "bad", "invalid"):
+        colours = dict(re.findall(r"--([a-z0-9]+): (#[0-9a-f]{6})", re.findall(r":root \{[^}]*\}", css)[theme]))
+        for name in ("text", "muted", "accent", "hit", "bad", "invalid", "focus"):
             for ground in ("bg", "surface"):
                 self.assertGreaterEqual(contrast(colours[name], colours[ground]), 4.5, (name, ground))
-        for name in [f"s{at}" for at in range(1, len(COLOURS) + 1)] + ["focus"]:
-            self.assertGreaterEqual(contrast(colours[name], colours["bg"]), 3.0, name)
-
-    def test_both_ways_to_dark_are_the_same(self):
-        css = (Path(sys.modules[html_page.__module__].__file__).parent / "page.css").read_text()
-        blocks = re.findall(r"(?:\[data-theme=\"light\"\]\)|\[data-theme=\"dark\"\]) \{([^}]*--bg[^}]*)\}", css)
-        dark = [dict(re.findall(r"--([a-z0-9-]+): ([^;]+);", block)) for block in blocks]
-        self.assertEqual(dark[0], dark[1])
 
     def test_ink_of_files_can_be_read_on_white_and_black(self):
         for ground in ("#ffffff", "#000000"):
@@ -357,33 +331,125 @@ class KindsOfRunsTest(parameterized.TestCase):
             report_data([folder()])
 
 
-class PlotNamesTest(parameterized.TestCase):
+class WordsTest(parameterized.TestCase):
+    def test_notes_and_columns_are_explained_without_a_pointer(self):
+        page = page_of([make_run(folder() / "a", "sentiment")])[1]
+        lists = re.findall(r'<details class="words"><summary>(.*?)</summary>\s*<dl>(.*?)</dl>', page)
+        self.assertEqual([title for title, _ in lists], ["What the columns mean", "What the notes mean"])
+        self.assertEqual(re.findall("<dt>(.*?)</dt>", lists[1][1]), ["subset"])
+        heads = [cell[0] for cell in Page(page).tables[SCORES][0]]
+        self.assertContainsSubset(re.findall("<dt>(.*?)</dt>", lists[0][1]), heads)
+
+    def test_a_matrix_has_the_counts_of_the_predictions(self):
+        run = make_run(folder() / "a", "entailment", wrong=0.4, invalid=0.1)
+        lines = [json.loads(line) for line in (run / "predictions/entailment.validation.jsonl").open()]
+        data, page = page_of([run])
+        known = data["confusions"][0]["labels"]
+        answer = lambda line: line["prediction"] if line["prediction"] in known else "invalid"
+        pairs = collections.Counter((line["target"], answer(line)) for line in lines)
+        of_label = collections.Counter(line["target"] for line in lines)
+        head, *rows = Page(page).tables["entailment, a"]
+        self.assertEqual([cell[0] for cell in head[1:]], [*known, "invalid"])
+        for (label, _), *cells in rows:
+            for (answered, _), (text, attributes) in zip(head[1:], cells, strict=True):
+                count = pairs[label, answered]
+                self.assertEqual(text, f"{count} {100 * count / of_label[label]:.0f} %")
+                self.assertIn(f"{count} of {of_label[label]} rows labelled {label} were", attributes["title"])
+                self.assertEqual("hit" in attributes["class"], label == answered)
+
+
+class PlotsTest(parameterized.TestCase):
     def test_files_have_names_that_differ_and_no_odd_letters(self):
         plots = [Plot(name, "", None, (1, 1), "curves") for name in ("a/b", "a b", "a-b", "<x>" * 99)]
         names = [plot.name for plot in with_file_names(plots)]
         self.assertEqual(names[:3], ["a-b", "a-b-2", "a-b-3"])
         self.assertRegex(names[3], r"^[-x]{1,120}$")
 
-
-class InlineSvgTest(parameterized.TestCase):
-    def test_ink_and_colours_follow_the_page(self):
-        def draw(figure, legend):
-            axes = figure.add_subplot()
-            axes.plot([0, 1], [0, 1], color=COLOURS[1])
-            axes.set_title("<&> $x$".replace("$", r"\$"), color=INK)
-
-        plot = Plot("p/1", "title", draw, (3, 2), "curves")
-        svg = inline(render(plot)["inline"], 'a "title"', plot.name)
-        self.assertIn('aria-label="a &quot;title&quot;"', svg)
-        self.assertIn("var(--s2)", svg)
-        self.assertIn("currentColor", svg)
-        self.assertNotIn("style=", svg)
-        self.assertIn("&lt;&amp;&gt; $x$", svg)
-
     def test_the_same_data_give_the_same_bytes(self):
         data = report_data(three_runs()[:1])
         plot = next(plot for plot in figures_of(data) if plot.section == "curves")
         self.assertEqual(render(plot)["svg"], render(plot)["svg"])
+
+
+class SharesTest(parameterized.TestCase):
+    def run_with(self, **shares) -> dict:
+        run = make_run(folder() / "a", "sentiment")
+        lines = [
+            {
+                "step": step,
+                "epoch": 0.1,
+                "seconds": 1.0,
+                **{f"eval/{name}": values[at] for name, values in shares.items()},
+            }
+            for at, step in enumerate((10, 20))
+        ]
+        write_jsonl(run / "metrics.jsonl", lines)
+        return {panel["title"]: panel for panel in panels_of(report_data([run]))}
+
+    def test_shares_of_answers_have_a_curve_where_they_are_ever_above_0(self):
+        panels = self.run_with(truncated_rate=[0.0, 0.0], invalid_rate=[4.0, 0.0], accuracy=[0.0, 0.0])
+        self.assertEqual(list(panels), ["sentiment: accuracy", "sentiment: invalid answers"])
+        self.assertEqual(panels["sentiment: invalid answers"]["lines"][0]["points"], [[10, 4.0], [20, 0.0]])
+        self.assertEqual(panels["sentiment: invalid answers"]["unit"], "%")
+        self.assertEqual(
+            list(self.run_with(truncated_rate=[0.0, 0.5], invalid_rate=[0.0, 0.0])), ["sentiment: answers cut off"]
+        )
+
+    @parameterized.parameters(("accuracy", "points"), ("training loss", "nats per token"), ("invalid answers", "%"))
+    def test_units(self, metric, unit):
+        self.assertEqual(unit_of(metric), unit)
+
+
+def bytes_in(folder: Path) -> dict[str, bytes]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+class FilesTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.out = Path(tempfile.mkdtemp()) / "out"
+        # Which files there are is what counts here; drawing them takes seconds.
+        drawn = dict.fromkeys(("png", "svg"), b"<svg/>")
+        self.enter_context(mock.patch("t5suite.reports.page.render", lambda plot: drawn))
+
+    def test_a_later_report_takes_the_place_of_an_earlier_one(self):
+        command(*three_runs()[:2], "--output", self.out, "--format", "html,md")
+        first = bytes_in(self.out)
+        said = command(three_runs()[0], "--output", self.out, "--format", "html")
+        second = bytes_in(self.out)
+        alone = self.out.with_name("alone")
+        command(three_runs()[0], "--output", alone, "--format", "html")
+        self.assertEqual(second, bytes_in(alone))
+        gone = first.keys() - second.keys()
+        self.assertContainsSubset({"report.md", "plots/confusion-s2-sentiment.png"}, gone)
+        self.assertIn(f"; {len(gone)} files of the report before it are gone", said)
+
+    @parameterized.parameters("notes.txt", "plots/mine.png", "report.md")
+    def test_a_folder_with_foreign_files_is_refused_before_anything_is_written(self, name):
+        if name != "report.md":
+            command(three_runs()[0], "--output", self.out, "--format", "html")
+        (self.out / name).parent.mkdir(parents=True, exist_ok=True)
+        (self.out / name).write_text("mine")
+        before = bytes_in(self.out)
+        with self.assertRaisesRegex(ConfigError, rf"--output .*: {name} in it is of no report"):
+            command(three_runs()[1], "--output", self.out)
+        self.assertEqual(bytes_in(self.out), before)
+
+    def test_a_list_that_is_broken_makes_nothing_ours(self):
+        command(three_runs()[0], "--output", self.out, "--format", "html")
+        (self.out / ".report_files.json").write_text('{"files": ["report.')
+        with self.assertRaises(ConfigError):
+            command(three_runs()[0], "--output", self.out)
+
+    def test_a_report_that_was_cut_off_can_be_written_again(self):
+        cut_off = mock.patch("t5suite.reports.page.html_page", side_effect=KeyboardInterrupt)
+        with cut_off, contextlib.suppress(KeyboardInterrupt):
+            command(*three_runs()[:2], "--output", self.out)
+        self.assertIn("plots/confusion-s2-sentiment.png", bytes_in(self.out))
+        command(three_runs()[0], "--output", self.out, "--format", "html")
+        self.assertIn("report.html", bytes_in(self.out))
+        self.assertNotIn("plots/confusion-s2-sentiment.png", bytes_in(self.out))
 
 
 class CommandTest(parameterized.TestCase):

@@ -1,25 +1,7 @@
 "use strict";
-// Everything is on the page already but the examples; this sorts, filters, switches colours and copies.
+// Everything is on the page already but the examples; this sorts, filters and copies.
 (() => {
   const data = JSON.parse(document.getElementById("report-data").textContent);
-
-  // --- colours: what the system says, unless a button was pressed
-  const theme = document.querySelector(".theme");
-  const remembered = () => { try { return localStorage.getItem("t5suite-theme"); } catch { return null; } };
-  const remember = (choice) => { try { localStorage.setItem("t5suite-theme", choice); } catch { /* a file may not */ } };
-  const apply = (choice) => {
-    if (choice === "light" || choice === "dark") document.documentElement.dataset.theme = choice;
-    else delete document.documentElement.dataset.theme;
-    for (const button of theme.children) {
-      button.setAttribute("aria-pressed", String(button.dataset.themeChoice === choice));
-    }
-  };
-  theme.hidden = false;
-  apply(remembered() || "auto");
-  theme.addEventListener("click", (event) => {
-    const choice = event.target.dataset.themeChoice;
-    if (choice) { apply(choice); remember(choice); }
-  });
 
   // --- tables: a header sorts by its column, again turns it round; cells without a value stay last
   const valueOf = (cell, kind) => {

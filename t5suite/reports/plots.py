@@ -144,7 +144,7 @@ class Plot(NamedTuple):
     """One plot: what it is called, what it shows in words, how it is drawn.
 
     Attributes:
-      draw: (matplotlib figure, whether with a legend) -> None.
+      draw: matplotlib figure -> None.
       size: inches.
       ink: drawn in INK on a transparent background; else black on white.
     """
@@ -164,14 +164,14 @@ def figures_of(data: dict, sweep_plots=()) -> list[Plot]:
     if data["scores"]:
         rows = [entry for entry in data["scores"] if entry["metric"] in METRICS and entry["mean"] is not None]
         if rows:
-            draw = lambda figure, legend: draw_scores(figure, rows, colours)
+            draw = lambda figure: draw_scores(figure, rows, colours)
             plots.append(Plot("scores", "Scores by task", draw, (7.5, 1.2 + 0.28 * len(rows)), "scores"))
     for panel in panels_of(data):
-        draw = lambda figure, legend, panel=panel: draw_panel(figure, panel, colours, legend)
+        draw = lambda figure, panel=panel: draw_panel(figure, panel, colours)
         plots.append(Plot(panel["name"], panel["title"], draw, (3.75, 2.5), "curves"))
     for matrix in data["confusions"]:
         name = f"confusion-{matrix['run']}-{matrix['task']}".replace("/", "-")
-        draw = lambda figure, legend, matrix=matrix: draw_confusion(figure, matrix)
+        draw = lambda figure, matrix=matrix: draw_confusion(figure, matrix)
         size = 1.6 + 0.75 * len(matrix["answers"]), 1.2 + 0.45 * len(matrix["labels"])
         plots.append(Plot(name, f"{matrix['task']}, {matrix['run']}", draw, size, "confusions"))
     return with_file_names([*plots, *sweep_plots])
@@ -199,7 +199,7 @@ def colours_of(data: dict) -> dict[str, tuple]:
     return {label: (at, COLOURS[at], DASHES[at]) for at, label in enumerate(labels)}
 
 
-def draw_panel(figure, panel: dict, colours: dict, legend: bool) -> None:
+def draw_panel(figure, panel: dict, colours: dict) -> None:
     """Seeds as thin lines, the mean of each setting as a thick one; a lone seed is drawn as a mean is."""
     axes = figure.add_subplot()
     for line in panel["lines"]:
@@ -218,7 +218,7 @@ def draw_panel(figure, panel: dict, colours: dict, legend: bool) -> None:
     axes.xaxis.get_major_locator().set_params(integer=True, nbins=6)
     plain(axes)
     shown = list(dict.fromkeys(line["setting"] for line in panel["lines"]))
-    if legend and any(shown) and len(shown) > 1:
+    if any(shown) and len(shown) > 1:
         _legend(figure, axes, [label for label in shown if label in colours], colours)
 
 
@@ -290,16 +290,7 @@ def plain(axes, grid: bool = True) -> None:
 
 
 def render(plot: Plot) -> dict[str, bytes]:
-    """A plot as `png`, `svg`, and `inline` (an SVG without a legend, for the page has its own).
-
-    The same data give the same bytes.
-    """
-    made = _render(plot, True, ("png", "svg"))
-    made["inline"] = _render(plot, False, ("svg",))["svg"]
-    return made
-
-
-def _render(plot: Plot, legend: bool, forms: tuple) -> dict[str, bytes]:
+    """A plot as `png` and `svg`; the same data give the same bytes."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -308,11 +299,11 @@ def _render(plot: Plot, legend: bool, forms: tuple) -> dict[str, bytes]:
     FigureCanvasAgg(figure)
     made = {}
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": plot.name, "font.size": 9}):
-        plot.draw(figure, legend)
-        for form in forms:
+        plot.draw(figure)
+        for form in ("png", "svg"):
             file = io.BytesIO()
             metadata = {"Date": None} if form == "svg" else {}
-            figure.savefig(file, format=form, transparent=plot.ink or not legend, metadata=metadata)
+            figure.savefig(file, format=form, transparent=plot.ink, metadata=metadata)
             figure.set_layout_engine("none")  # laid out by now
             made[form] = file.getvalue()
     return made

@@ -389,7 +389,7 @@ def sweep_plots(sweep: Sweep, shares: dict[str, float]) -> list[Plot]:
     for name, draw in PLOTS.items():
         if draw(Figure(figsize=(INCHES, 5.5), layout="constrained"), sweep, shares) is False:
             continue
-        drawn = lambda figure, legend, draw=draw: draw(figure, sweep, shares)
+        drawn = lambda figure, draw=draw: draw(figure, sweep, shares)
         title = f"{sweep.name}: {TITLES.get(name, name)}"
         safe = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in sweep.name)
         plots.append(Plot(f"sweep-{safe}-{name}", title, drawn, (INCHES, 5.5), "sweeps", ink=False))
