@@ -6,59 +6,40 @@
 Every flag has a default; without any flag the recipe mini.yaml is run: the bundled tiny T5 learns mini/sentiment.
 """
 
-import gc
 import logging
 import sys
 
 if __name__ == "__main__":
-    # `--help` and `--version` need no torch.
-    from t5suite.launch.script_help import answer
+    from t5suite.training.startup import begin_program
 
-    answer(sys.argv[1:], "fine_tune_t5", __doc__)
+    begin_program("fine_tune_t5", __doc__)
 
-    # Before the imports that take seconds: from here on a request to stop ends the process with 75.
-    # A launcher that dies takes this process along in the same way. Tasks of one srun are ranks of one run.
-    from t5suite.training.processes.launchers import join_srun, stop_with_launchers
-    from t5suite.training.processes.signals import catch_signals
-
-    catch_signals()
-    stop_with_launchers()
-    join_srun()
-    gc.disable()  # nothing that is imported is garbage: looking for it took a fifth of the imports' time
-
-from t5suite.base.errors import ConfigError, note_exit_code, run_command
-from t5suite.base.garbage import look_past_imports
-from t5suite.models.loading import describe
+from t5suite.base.errors import ConfigError
 from t5suite.reports import finishing as reports
 from t5suite.reports.dry_runs import print_dry_run
 from t5suite.reports.tables import print_checkpoint_table
-from t5suite.runs.directory import default_output_dir, open_run, write_json
-from t5suite.runs.settings import public_settings
-from t5suite.tracking.trackers import Trackers, tracker_names
+from t5suite.runs.directory import default_output_dir, write_json
 from t5suite.training import fine_tuning as steps
-from t5suite.training import steps as shared
 from t5suite.training.checkpoints import checkpoint_step, checkpoints, resume_choice
+from t5suite.training.fine_tuning import data_for, encoding_by_flags, lengths_of, plug_ins_by_flags, trainer_for
 from t5suite.training.flags.adapters import adapt_by_flags, write_merged
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments
 from t5suite.training.flags.memory import print_fine_tuning_summary
 from t5suite.training.flags.parser import changed_settings, parse_arguments
-from t5suite.training.flags.tracking import identity_of
-from t5suite.training.from_arguments import (
-    data_for,
-    encoding_by_flags,
-    lengths_of,
-    place_by_flags,
-    plan_for,
-    plug_ins_by_flags,
-    start_of,
-    tokenizer_and_model,
-    trained_as,
-    trainer_for,
-)
+from t5suite.training.plans import plan_for
 from t5suite.training.processes.launchers import without_launcher_flags
-from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.signals import excusing_lost_ranks
-from t5suite.training.resuming.resets import going_on
+from t5suite.training.run import (
+    all_settings,
+    model_title,
+    place_model,
+    prepare_process,
+    run_directory,
+    tokenizer_and_model,
+    trackers_of,
+    train,
+    trained_as,
+)
 
 logger = logging.getLogger("t5suite.fine_tune")
 
@@ -74,7 +55,7 @@ def main(argv=None) -> dict:
     model_args, eval_args, args = arguments.model, arguments.evaluation, arguments.training
 
     # 2. Seed and accelerator: the training arguments have found the device and the other ranks by now.
-    is_main = shared.prepare_process(args, model_args.device_map)
+    is_main = prepare_process(args, model_args.device_map)
     plug_ins = plug_ins_by_flags(arguments)
     plan = plan_for(arguments)
     trains = not (eval_args.eval_only or eval_args.predict_only or eval_args.eval_checkpoints == "all")
@@ -87,35 +68,27 @@ def main(argv=None) -> dict:
 
     # 3. Run directory: a new one, or this same run's from before.
     resume = resume_choice(eval_args.resume, args.resume_from_checkpoint)
-    settings = shared.all_settings(*arguments, plug_ins=plug_ins)
+    settings = all_settings(*arguments, plug_ins=plug_ins)
     if eval_args.eval_checkpoints == "all":
         return score_checkpoints(plan, arguments, plug_ins)
     if args.print_summary and is_main:
         print_fine_tuning_summary(arguments, plan.tasks)
     if eval_args.dry_run:
         return show(plan, settings, changed, trains, arguments, plug_ins)
-    ranks = Ranks.of_process()
-    run = ranks.together(
-        open_run, args.output_dir, settings, argv, True, resume == "none", args.extend, args.allow_changed
-    )
-    run.is_main = is_main
-    if run.finished:
-        return reports.print_finished(run, is_main)
-    with shared.owned(run, ranks):
+    with run_directory(args, settings, argv, resume) as run:
+        if run.finished:
+            return reports.print_finished(run, is_main)
         return fine_tune(run, plan, settings, changed, resume, trains, arguments, plug_ins)
 
 
 def fine_tune(run, plan, settings, changed, resume, trains, arguments, plug_ins) -> dict:
     """The run itself, in a directory that no other process writes into."""
     model_args, eval_args, args = arguments.model, arguments.evaluation, arguments.training
-    is_main = run.is_main
 
     # 4. Tokenizer and model, in float32 whatever the checkpoint holds.
     tokenizer, model = tokenizer_and_model(model_args, tasks=plan.tasks)
     model = adapt_by_flags(model, tokenizer, arguments, trains)
-    place_by_flags(model, model_args, args, trains)
-    shared.check_precision(args.fp16, model.config.model_type)
-    logger.info("%(class)s, %(parameters)d parameters", describe(model))
+    place_model(model, model_args, args, trains)
 
     # 5. Data, tokenization as the model's family reads and writes, and the metrics of every split that is scored.
     encoding = encoding_by_flags(model, tokenizer, arguments.data, changed, model_args.model_name_or_path)
@@ -123,32 +96,22 @@ def fine_tune(run, plan, settings, changed, resume, trains, arguments, plug_ins)
 
     # 6. Trainer.
     trainer, rates = trainer_for(model, tokenizer, data, arguments, plug_ins=plug_ins)
-    tasks = {task.name: task.entry for task in plan.tasks}
-    run.use_data(data.described)
-    run.update(tasks=tasks, mixing_rates=rates, missing_tasks=data.missing, model=describe(model))
-    run.update(encoding=encoding.described, trained_on=[plan.benchmark, plan.dataset_name])
-    trainer.run_details = run.checkpoint_details
+    steps.note_in_manifest(run, plan, data, rates, trainer, encoding)
 
     # 7. Training; trackers mirror metrics.jsonl until the results are there.
-    names = tracker_names(args.trackers) if is_main else []
-    per_task = eval_args.select == "per_task" and trains
-    with Trackers(names, run.directory, run.run_id, public_settings(settings), identity_of(args)) as trackers:
-        best = steps.add_callbacks(trainer, run.directory, trackers, per_task)
+    with trackers_of(run, args, settings) as trackers:
+        best = steps.add_callbacks(trainer, run.directory, trackers, trains and eval_args.select == "per_task")
         if trains:
-            start = start_of(run, resume, args, trainer.ranks)
-            with going_on(trainer, start, run) as folder:
-                run.update(training=shared.train(trainer, folder))
-            trainer.save_model(args.output_dir)
+            train(trainer, run, resume)
 
         # 8. Scores, predictions, results, table.
-        steps.mark_for_table(data, selected=trains and args.load_best_model_at_end)
-        report = steps.evaluate_finally(trainer, data, best if per_task else None)
+        report = steps.evaluate_finally(trainer, data, best, trained=trains)
         results = reports.build_results(report, plan.benchmark, plan.average, data.scored, plan.published)
-        if is_main:
-            name = shared.model_title(model, model_args.model_name_or_path, model_args.from_scratch)
-            title = f"{name} on {plan.benchmark}/{plan.dataset_name}"
+        if run.is_main:
             if arguments.adapter.merge_adapter:
                 write_merged(model, tokenizer, run.directory / "merged")
+            name = model_title(model, model_args.model_name_or_path, model_args.from_scratch)
+            title = f"{name} on {plan.benchmark}/{plan.dataset_name}"
             reports.finish_run(run, data, report, results, best.best, title, is_model=trains)
     trainer.accelerator.wait_for_everyone()
 
@@ -176,7 +139,7 @@ def score_checkpoints(plan, arguments, plug_ins) -> dict:
     for folder in folders:
         model_args = trained_as(model_args, folder)
         tokenizer, model = tokenizer_and_model(model_args, tasks=plan.tasks)
-        place_by_flags(model, model_args, args, trains=False)
+        place_model(model, model_args, args, trains=False)
         encoding = encoding_by_flags(model, tokenizer, arguments.data, None, model_args.model_name_or_path)
         data = data or data_for(plan, tokenizer, arguments, trains=False, encoding=encoding, plug_ins=plug_ins)
         trainer, _ = trainer_for(model, tokenizer, data, arguments, selects=False, plug_ins=plug_ins)
@@ -191,5 +154,6 @@ def score_checkpoints(plan, arguments, plug_ins) -> dict:
 
 
 if __name__ == "__main__":
-    look_past_imports()
-    sys.exit(note_exit_code(run_command(main)))
+    from t5suite.training.startup import run_program
+
+    run_program(main)

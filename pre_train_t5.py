@@ -7,56 +7,37 @@
 Every flag has a default: without any, the bundled tiny T5 learns the bundled text.
 """
 
-import gc
 import logging
 import sys
 
 if __name__ == "__main__":
-    # `--help` and `--version` need no torch.
-    from t5suite.launch.script_help import answer
+    from t5suite.training.startup import begin_program
 
-    answer(sys.argv[1:], "pre_train_t5", __doc__)
+    begin_program("pre_train_t5", __doc__)
 
-    # Before the imports that take seconds: from here on a request to stop ends the process with 75.
-    # A launcher that dies takes this process along in the same way. Tasks of one srun are ranks of one run.
-    from t5suite.training.processes.launchers import join_srun, stop_with_launchers
-    from t5suite.training.processes.signals import catch_signals
-
-    catch_signals()
-    stop_with_launchers()
-    join_srun()
-    gc.disable()  # nothing that is imported is garbage: looking for it took a fifth of the imports' time
-
-from t5suite.base.errors import note_exit_code, run_command
-from t5suite.base.garbage import look_past_imports
-from t5suite.models.loading import describe
 from t5suite.reports import finishing as reports
 from t5suite.reports.dry_runs import print_pre_training_dry_run
-from t5suite.reports.finishing import finish_pre_training, results_of
-from t5suite.runs.directory import open_run
-from t5suite.runs.settings import public_settings
-from t5suite.tracking.trackers import Trackers, tracker_names
 from t5suite.training import pre_training as steps
-from t5suite.training import steps as shared
 from t5suite.training.callbacks import note_final
 from t5suite.training.checkpoints import resume_choice
 from t5suite.training.flags.memory import print_pre_training_summary
 from t5suite.training.flags.parser import changed_settings, parse_arguments
 from t5suite.training.flags.plug_ins import plug_ins_of
 from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS, reconcile
-from t5suite.training.flags.tracking import identity_of
-from t5suite.training.from_arguments import (
-    place_by_flags,
-    pre_training_collators,
-    pre_training_data,
-    start_of,
-    tokenizer_and_model,
-)
 from t5suite.training.plug_ins import with_transform
+from t5suite.training.pre_training import pre_training_collators, pre_training_data
 from t5suite.training.pre_training_evaluation import unigram_entropies
-from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.signals import excusing_lost_ranks
-from t5suite.training.resuming.resets import going_on
+from t5suite.training.run import (
+    all_settings,
+    model_title,
+    place_model,
+    prepare_process,
+    run_directory,
+    tokenizer_and_model,
+    trackers_of,
+    train,
+)
 
 logger = logging.getLogger("t5suite.pre_train")
 
@@ -75,41 +56,32 @@ def main(argv=None) -> dict:
         args.output_dir = steps.pre_training_output_dir(model_name, objective_args.objective, run_args.eval_only)
 
     # 2. Seed and accelerator: the training arguments have found the device and the other ranks by now.
-    is_main = shared.prepare_process(args, model_args.device_map)
+    is_main = prepare_process(args, model_args.device_map)
     steps.warn_of_idle_flags(changed_settings(arguments), trains, objective_args.objective)
     logger.info("pre-training on %d x %s", args.world_size, args.device.type)
 
     # 3. Run directory: a new one, or this same run's from before.
     resume = resume_choice(run_args.resume, args.resume_from_checkpoint)
     plug_ins = plug_ins_of(run_args, model_class=model_args.model_class)
-    settings = shared.all_settings(*arguments, plug_ins=plug_ins)
-    command = sys.argv[1:] if argv is None else argv
+    settings = all_settings(*arguments, plug_ins=plug_ins)
     if args.print_summary and is_main:
         print_pre_training_summary(model_args, objective_args, args)
     if run_args.dry_run:
         return show(settings, *arguments)
-    ranks = Ranks.of_process()
-    run = ranks.together(
-        open_run, args.output_dir, settings, command, True, resume == "none", args.extend, args.allow_changed
-    )
-    run.is_main = is_main
-    if run.finished:
-        return reports.print_finished(run, is_main)
-    with shared.owned(run, ranks):
-        return pre_train(run, settings, resume, trains, plug_ins, *arguments)
+    with run_directory(args, settings, sys.argv[1:] if argv is None else argv, resume) as run:
+        if run.finished:
+            return reports.print_finished(run, is_main)
+        return pre_train(run, settings, resume, trains, plug_ins, arguments)
 
 
-def pre_train(run, settings, resume, trains, plug_ins, *arguments) -> dict:
+def pre_train(run, settings, resume, trains, plug_ins, arguments) -> dict:
     """The run itself, in a directory that no other process writes into."""
-    model_args, text_args, objective_args, run_args, args = arguments
-    is_main = run.is_main
+    model_args, _, objective_args, _, args = arguments
 
     # 4. Tokenizer and model, in float32 whatever the checkpoint holds.
     pairs = objective_args.sentence_pairs is not None
     tokenizer, model = tokenizer_and_model(model_args, objective_args.modes, pairs)
-    place_by_flags(model, model_args, args, trains)
-    shared.check_precision(args.fp16, model.config.model_type)
-    logger.info("%(class)s, %(parameters)d parameters", describe(model))
+    place_model(model, model_args, args, trains)
 
     # 5. The objective: how blocks of tokens become inputs and targets.
     train_collator, eval_collator = pre_training_collators(objective_args, tokenizer, model, args.seed)
@@ -130,29 +102,22 @@ def pre_train(run, settings, resume, trains, plug_ins, *arguments) -> dict:
         peak_tflops=args.peak_tflops,
         callbacks=plug_ins.callbacks,
     )
-    run.use_data(described)
-    run.update(model=describe(model))
-    trainer.run_details = run.checkpoint_details
+    steps.note_in_manifest(run, described, trainer)
 
     # 8. Training; trackers mirror metrics.jsonl until the results are there.
-    names = tracker_names(args.trackers) if is_main else []
-    with Trackers(names, run.directory, run.run_id, public_settings(settings), identity_of(args)) as trackers:
+    with trackers_of(run, args, settings) as trackers:
         steps.add_callbacks(trainer, run.directory, trackers)
         if trains:
-            start = start_of(run, resume, args, trainer.ranks)
-            with going_on(trainer, start, run) as folder:
-                run.update(training=shared.train(trainer, folder))
-            trainer.save_model(args.output_dir)
+            train(trainer, run, resume)
 
         # 9. Scores, results, loss curve, model card.
         report = trainer.score(trainer.eval_sets)
         note_final(trainer, report, trainer.eval_sets)
-        results = results_of(report, unigram_entropies(eval_collator, examples.held_out))
-        if is_main:
-            title = shared.model_title(model, model_args.model_name_or_path, model_args.from_scratch)
-            finish_pre_training(
-                run, trainer, tokenizer, report, results, title, objective_args.objective, is_model=trains
-            )
+        results = reports.results_of(report, unigram_entropies(eval_collator, examples.held_out))
+        if run.is_main:
+            title = model_title(model, model_args.model_name_or_path, model_args.from_scratch)
+            objective = objective_args.objective
+            reports.finish_pre_training(run, trainer, tokenizer, report, results, title, objective, is_model=trains)
     trainer.accelerator.wait_for_everyone()
 
     # 10. Model and card to the hub, with --push_to_hub.
@@ -171,5 +136,6 @@ def show(settings, *arguments) -> dict:
 
 
 if __name__ == "__main__":
-    look_past_imports()
-    sys.exit(note_exit_code(run_command(main)))
+    from t5suite.training.startup import run_program
+
+    run_program(main)

@@ -39,7 +39,7 @@ from t5suite.tasks.registry import Lengths, load_task
 from t5suite.training.eval_batches import batch_tokens
 from t5suite.training.eval_sets import make_eval_set
 from t5suite.training.evaluation import Decoding, Evaluator
-from t5suite.training.steps import leave_out_cudnn_attention
+from t5suite.training.run import leave_out_cudnn_attention
 
 ROWS, PIECES = 512, 32128
 LENGTHS = Lengths(128, 16)

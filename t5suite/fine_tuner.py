@@ -11,41 +11,85 @@
 A run is the same whether the script or a `FineTuner` makes it: flags, steps and files are the same (docs/python.md).
 """
 
+import contextlib
 import copy
 import dataclasses
+import io
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformers import set_seed
+
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
+from t5suite.constants import DATASET_VALS
 from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.data.rows.own_rows import as_rows
+from t5suite.fine_tuner_support import (
+    Asked,
+    OwnProcess,
+    answer_of,
+    argv_of,
+    callables_of,
+    decoding_of,
+    described_object,
+    inputs_of,
+    interruptible,
+    is_plain_module,
+    joined,
+    made_ready,
+    needed_data,
+    plain_progress,
+)
 from t5suite.models.adapters import is_adapted, save_adapter
 from t5suite.models.freezing import freeze
-from t5suite.models.loading import describe
+from t5suite.models.loading import describe, load_tokenizer
+from t5suite.models.quantization import is_quantized
+from t5suite.reports import finishing as reports
 from t5suite.reports.finishing import give_hints
-from t5suite.runs.directory import MANIFEST, METRICS, open_run
-from t5suite.tasks.task_card import write_task_card
+from t5suite.runs.directory import MANIFEST, METRICS, default_output_dir
+from t5suite.runs.settings import EXTENDABLE_SETTINGS
+from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card, write_task_card
 from t5suite.training import fine_tuning as steps
-from t5suite.training import steps as shared
 from t5suite.training.checkpoints import resume_choice
-from t5suite.training.flags.adapters import adapt_by_flags
+from t5suite.training.fine_tuning import data_for, encoding_by_flags, lengths_of, plug_ins_by_flags, trainer_for
+from t5suite.training.flags.adapters import adapt_by_flags, write_merged
+from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments
 from t5suite.training.flags.memory import summary_by_flags
-from t5suite.training.from_arguments import tokenizer_and_model
+from t5suite.training.flags.parser import changed_settings, parse_arguments
 from t5suite.training.memory_summary import print_summary
-from t5suite.training.processes.ranks import Ranks
-from t5suite.tuner.answers import answer_of, decoding_of
-from t5suite.tuner.process import interruptible
-from t5suite.tuner.run import TunerRun
+from t5suite.training.plans import Plan, plan_for
+from t5suite.training.run import (
+    all_settings,
+    model_title,
+    place_model,
+    run_directory,
+    tokenizer_and_model,
+    trackers_of,
+    train,
+    trained_as,
+)
 
 logger = logging.getLogger(__name__)
+
+# What flags may say of a model that is in memory.
+FLAGS_OF_OBJECTS = (
+    "freeze",
+    "freeze_regex",
+    "unfreeze_regex",
+    "tokenizer_name",
+    "device_map",
+    "max_memory",
+    "embedding_on_cpu",
+)
 
 SPLITS = ("validation", "test")
 
 
-class FineTuner(TunerRun):
+class FineTuner:
     """One run: a model, what it is trained on, and everything that is done with it.
 
     >>> FineTuner("t5-v1_1-small", "glue/rte", tokenizer_name="t5-small", learning_rate=1e-3, max_steps=2000)
@@ -64,6 +108,32 @@ class FineTuner(TunerRun):
     Raises:
       ConfigError: an unknown flag or value, as on the command line; settings that do not go together.
     """
+
+    def __init__(self, model: Any = None, data: Any = None, *, tokenizer: Any = None, quiet: bool = False, **flags):
+        if isinstance(tokenizer, (str, os.PathLike)):
+            flags["tokenizer_name"], tokenizer = os.fspath(tokenizer), None
+        flags, self._callables = callables_of(flags)
+        given = inputs_of(model, data, flags)
+        self._flags, self._rows, self._object = given.flags, given.rows, given.model
+        self._flags |= {"disable_tqdm": True} if quiet else {}
+        self._quiet, self._given_tokenizer = quiet, tokenizer
+        no_bars = self._flags.get("disable_tqdm")
+        self._process, self._title = OwnProcess(None if no_bars is None else no_bars in (False, "False")), None
+        self._is_trained = False  # whether the weights are others than those that the run begins with
+        self.trainer = None
+        self.results: dict = {}
+        with self._process.entered():
+            self._parse()
+            self._plug_ins = joined(plug_ins_by_flags(self.arguments), self._callables)
+            self._card = read_task_card(self.model_args.model_name_or_path or "")
+            # Without any word of a model the script's own default counts: the tiny T5 on mini/sentiment.
+            self._has_data = given.names_data or (model is None and self.model_args.model_name_or_path is None)
+            self.plan = self._make_plan()
+            if not self.args.output_dir_given:
+                name = self.model_args.model_name_or_path if self._object is None else type(self._object).__name__
+                self.args.output_dir = default_output_dir(self.plan.benchmark, self.plan.dataset_name, name)
+                self._flags["output_dir"] = self.args.output_dir
+            self._make_model()
 
     def train(self, valid: bool = True, **longer) -> dict:
         """Trains, scores, writes the run directory and returns what `results.json` holds.
@@ -84,16 +154,12 @@ class FineTuner(TunerRun):
             self._settle(valid, longer)
             settings = self._settings()
             resume = resume_choice(self.eval_args.resume, self.args.resume_from_checkpoint)
-            ranks, is_main = Ranks.of_process(), self.args.process_index == 0
-            places = (self.args.output_dir, settings, self._argv, True, resume == "none")
-            run = ranks.together(open_run, *places, self.args.extend, self.args.allow_changed)
-            run.is_main = is_main
-            if run.finished:
-                self._take_finished(run)
-            else:
-                if self._is_trained and self._object is None:
-                    self._make_model()
-                with shared.owned(run, ranks):
+            with run_directory(self.args, settings, self._argv, resume) as run:
+                if run.finished:
+                    self._take_finished(run)
+                else:
+                    if self._is_trained and self._object is None:
+                        self._make_model()
                     self.results = self._train(run, settings, resume)
         return self.results
 
@@ -112,7 +178,7 @@ class FineTuner(TunerRun):
         with self._at_work():
             evaluation = dataclasses.replace(self.eval_args, predict_only=split == "test")
             arguments = self.arguments._replace(evaluation=evaluation)
-            data = self._load(arguments, trains=False)
+            data = data_for(self.plan, self.tokenizer, arguments, False, self.encoding, self._plug_ins)
             self._make_trainer(data, selects=False)
             report = steps.evaluate_finally(self.trainer, data)
             self.results = self._results_of(report, data)
@@ -250,6 +316,165 @@ class FineTuner(TunerRun):
         )
         size = f"{about['parameters']:,} parameters, {about['trainable']:,} trained"
         return f"<FineTuner {about['class']} ({size}) on {data}, {self.args.output_dir}; {scores or 'no results yet'}>"
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Behind them
+
+    @contextlib.contextmanager
+    def _at_work(self):
+        """In a process of its own, as far as states go; in silence, if quiet."""
+        silence = contextlib.redirect_stdout(io.StringIO()) if self._quiet else contextlib.nullcontext()
+        with self._process.entered(), silence:
+            yield
+
+    def _parse(self, **changes) -> None:
+        self._argv = argv_of(self._flags | changes)
+        self.arguments = FineTuningArguments(*parse_arguments(FINE_TUNING_ARGUMENTS, self._argv))
+        self.model_args, self.data_args = self.arguments.model, self.arguments.data
+        self.eval_args, self.args = self.arguments.evaluation, self.arguments.training
+
+    def _settle(self, valid: bool, longer: dict) -> None:
+        """The arguments of a training as they are now to be."""
+        self._check_data()
+        if self.eval_args.eval_only:
+            raise ConfigError("train: eval_only=True trains nothing; call evaluate()")
+        for name in longer:
+            if name not in EXTENDABLE_SETTINGS:
+                known = ", ".join(EXTENDABLE_SETTINGS)
+                raise ConfigError(f"train: {name} cannot change now, only {known}; make another FineTuner")
+        self._flags |= longer | ({"extend": True} if longer else {})
+        self._parse(**({} if valid else {"no_eval": True}))
+        self.plan = self._make_plan()
+
+    def _check_data(self) -> None:
+        if not self._has_data:
+            raise ConfigError(needed_data(self.model_args.model_name_or_path, self._card))
+
+    def _make_plan(self) -> Plan:
+        """What the flags say; without any, the tasks that the model knows."""
+        if self._has_data or self._card is None:
+            return plan_for(self.arguments, self._rows, bool(self._plug_ins.metrics))
+        benchmark, names = next(iter(self._card.tasks.values())).benchmark, list(self._card.tasks)
+        if all(name in DATASET_VALS.get(benchmark, {}) for name in names):
+            self._flags |= {"benchmark": benchmark, "dataset_name": ",".join(names)}
+            self._parse()
+            self._has_data = True
+            return plan_for(self.arguments, None, bool(self._plug_ins.metrics))
+        tasks = list(self._card.tasks.values())
+        return Plan(benchmark, ",".join(names), tasks, tasks, [], False)
+
+    def _make_model(self) -> None:
+        """Tokenizer and model as the run begins with them: steps 4 and 5 of the script."""
+        set_seed(self.args.seed)
+        trains, name = not self.eval_args.eval_only, self.model_args.model_name_or_path
+        if self._object is None:
+            given = self._given_tokenizer
+            self.tokenizer, self.model = tokenizer_and_model(self.model_args, tasks=self.plan.tasks, tokenizer=given)
+        else:
+            self._use_object()
+        self.model = adapt_by_flags(self.model, self.tokenizer, self.arguments, trains)
+        place_model(self.model, self.model_args, self.args, trains)
+        changed = changed_settings(self.arguments)
+        self.encoding = encoding_by_flags(self.model, self.tokenizer, self.data_args, changed, name)
+        self._is_trained = False
+
+    def _use_object(self) -> None:
+        """The model that is in memory, in place of those that flags name."""
+        allowed = FLAGS_OF_OBJECTS + (("model_family",) if is_plain_module(self._object) else ())
+        idle = [name for name in self.model_args.flags_given if name not in allowed]
+        if idle:
+            raise ConfigError(f"{idle[0]} has no effect: the model is in memory already, as it is to be")
+        if self._given_tokenizer is None and self.model_args.tokenizer_name:
+            self._given_tokenizer = load_tokenizer(self.model_args.tokenizer_name)
+        self.tokenizer = self._given_tokenizer
+        self.model = made_ready(self._object, self.tokenizer, self.model_args.model_family, self.plan.tasks)
+        if self._title is None:
+            self._title = described_object(self.model)
+        freeze(self.model, self.model_args.freeze, self.model_args.freeze_regex, self.model_args.unfreeze_regex)
+
+    def _settings(self) -> dict:
+        """What decides the run: the flags, and what is in memory instead of them."""
+        settings = all_settings(*self.arguments, plug_ins=self._plug_ins)
+        if self._title is not None:
+            settings["model_name_or_path"] = self._title
+        return settings
+
+    def _make_trainer(self, data, selects: bool) -> dict:
+        """The script's step 6; returns the mixing rates."""
+        self.trainer, rates = trainer_for(
+            self.model, self.tokenizer, data, self.arguments, selects=selects, plug_ins=self._plug_ins
+        )
+        plain_progress(self.trainer)
+        self._card = self.trainer.task_card
+        return rates
+
+    def _train(self, run, settings: dict, resume: str) -> dict:
+        """The script's steps 5 to 9."""
+        plan, args, model_args = self.plan, self.args, self.model_args
+        steps.warn_of_idle_flags(changed_settings(self.arguments), plan, True, predicts=args.do_predict)
+        data = data_for(plan, self.tokenizer, self.arguments, True, self.encoding, self._plug_ins)
+        rates = self._make_trainer(data, selects=True)
+        steps.note_in_manifest(run, plan, data, rates, self.trainer, self.encoding)
+        with trackers_of(run, args, settings) as trackers:
+            best = steps.add_callbacks(self.trainer, run.directory, trackers, self.eval_args.select == "per_task")
+            train(self.trainer, run, resume, self._check_start)
+            report = steps.evaluate_finally(self.trainer, data, best, trained=True)
+            results = self._results_of(report, data)
+            if run.is_main:
+                if self.arguments.adapter.merge_adapter:
+                    write_merged(self.model, self.tokenizer, run.directory / "merged")
+                name = self._title or model_title(self.model, model_args.model_name_or_path, model_args.from_scratch)
+                title = f"{name} on {plan.benchmark}/{plan.dataset_name}"
+                reports.finish_run(run, data, report, results, best.best, title, is_model=True)
+        self.trainer.accelerator.wait_for_everyone()
+        self.trainer.push_finished()
+        return results
+
+    def _check_start(self, start) -> None:
+        """A model in memory cannot be made anew from flags; from here on its weights are others.
+
+        Raises:
+          ConfigError: it was trained, and there is no checkpoint to go on from.
+        """
+        if self._is_trained and start.checkpoint is None:
+            raise ConfigError("the model in memory was trained before, and no checkpoint is left of that: make it anew")
+        self._is_trained = True
+
+    def _results_of(self, report, data) -> dict:
+        plan = self.plan
+        return reports.build_results(report, plan.benchmark, plan.average, data.scored, plan.published)
+
+    def _take_finished(self, run) -> None:
+        """The results of a run that came to its end before, and its weights."""
+        self.results = reports.print_finished(run, run.is_main)
+        if self._is_trained:
+            return
+        model_args = trained_as(self.model_args, run.directory)
+        self.tokenizer, self.model = tokenizer_and_model(model_args, tasks=self.plan.tasks)
+        place_model(self.model, self.model_args, self.args, trains=False)
+        self.encoding = encoding_by_flags(self.model, self.tokenizer, self.data_args, None, str(run.directory))
+        self._card, self._is_trained = read_task_card(run.directory), True
+
+    def _known_card(self) -> TaskCard | None:
+        """What is known of the model's texts; None where rows can only be finished texts."""
+        if self._card is not None or not self._has_data:
+            return self._card
+        return make_task_card(self.plan.tasks, lengths_of(self.data_args))
+
+    def _asked(self, dataset_name: str | None, raw: bool) -> Asked:
+        if self.model_args.device_map is None and not self.model_args.embedding_on_cpu and not is_quantized(self.model):
+            self.model.to(self.args.device)
+        given = self.data_args.flags_given
+        return Asked(
+            self.model,
+            self.tokenizer,
+            self._known_card(),
+            self.args.per_device_eval_batch_size,
+            dataset_name,
+            raw,
+            self.data_args.max_source_length if "max_source_length" in given else None,
+            self.encoding.separator if "answer_separator" in given else None,
+        )
 
 
 def _rows(inputs) -> tuple[bool, list]:

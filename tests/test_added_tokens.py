@@ -13,7 +13,7 @@ from t5suite.models.added_tokens import add_words, begin_at_mean, parse_tokens
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.training.flags.fine_tuning import ModelArguments
 from t5suite.training.flags.parser import parse_arguments
-from t5suite.training.from_arguments import tokenizer_and_model
+from t5suite.training.run import tokenizer_and_model
 
 SMALL = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
 

@@ -14,7 +14,7 @@ from t5suite.models.fast_masks import note_padding, ready_masks, takes_ready_mas
 from t5suite.models.packed_t5 import accept_packed_batches
 from t5suite.models.quick_attention import QuickT5Attention, merged, quicken_attention, slow_attention, stock_class
 from t5suite.models.t5_decoder import takes_apart
-from t5suite.training.steps import leave_out_cudnn_attention
+from t5suite.training.run import leave_out_cudnn_attention
 
 MODELS = {"t5": (T5Config, T5ForConditionalGeneration), "mt5": (MT5Config, MT5ForConditionalGeneration)}
 PACKED = {

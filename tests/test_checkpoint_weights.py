@@ -15,7 +15,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.models.checkpoint_weights import load_init_checkpoint, strip_prefixes, tied_groups
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.training.flags.fine_tuning import ModelArguments
-from t5suite.training.from_arguments import tokenizer_and_model
+from t5suite.training.run import tokenizer_and_model
 
 TINY = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2,vocab_size=640"
 UNTIED = f"{TINY},tie_word_embeddings=False,feed_forward_proj=gated-gelu"

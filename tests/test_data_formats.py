@@ -38,7 +38,7 @@ from t5suite.tasks.targets import unfilled
 from t5suite.training.flags.data_formats import FORMATS, DataFormatArguments
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments
 from t5suite.training.flags.parser import parse_arguments
-from t5suite.training.own_plans import own_plan
+from t5suite.training.plans import own_plan
 
 COLUMNS = {"text_columns": ("text",), "target_column": "label"}
 TEXTS = ["plain", 'a "quoted", cell', "two\nlines", "tab\there", "naïve ☃", "1,000", " spaces "]

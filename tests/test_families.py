@@ -22,8 +22,8 @@ from t5suite.models.heads import Head, head_for
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.models.vocabulary import ensure_padding
 from t5suite.tasks.registry import Lengths, load_task
+from t5suite.training.fine_tuning import encoding_by_flags
 from t5suite.training.flags.fine_tuning import DataArguments
-from t5suite.training.from_arguments import encoding_by_flags
 from t5suite.training.losses import SquaredLoss, TokenLoss
 
 RELATIVE = 5e-6

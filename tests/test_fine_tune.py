@@ -7,7 +7,6 @@ import logging
 import math
 import os
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,14 +17,17 @@ from transformers import TrainerCallback
 
 import fine_tune_t5
 from t5suite.base.errors import ConfigError, DataError, NumericsError
-from t5suite.data.batches.training_data import Subset
 from t5suite.data.rows.jsonl import read_jsonl, write_jsonl
 from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.fine_tuner import FineTuner
 from t5suite.models.loading import load_tokenizer
-from t5suite.tasks.registry import Lengths, load_task
+from t5suite.tasks.registry import load_task
+from t5suite.training import run as training_run
 from t5suite.training.callbacks import BestPerTaskCallback
-from t5suite.training.fine_tuning import load_data, plan_tasks, warn_of_idle_flags
+from t5suite.training.fine_tuning import data_for, warn_of_idle_flags
+from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments
+from t5suite.training.flags.parser import parse_arguments
+from t5suite.training.plans import plan_for
 
 SETTINGS = {
     "max_train_samples": 64,
@@ -176,13 +178,13 @@ class ModesTest(parameterized.TestCase):
         }
         self.assertContainsSubset(predictions, {"negative", "positive"})
 
-    @parameterized.parameters((Subset(), 30), (Subset(limit=20), 20), (Subset(few_shot=4), 8))
+    @parameterized.parameters(("", 30), ("--max_train_samples=20", 20), ("--few_shot=4", 8))
     def test_rows_that_select_are_not_trained_on(self, subset, trained):
         path, tokenizer = rows_file("mini", "sentiment", "train", 40), load_tokenizer(None)
-        data = load_data(
-            plan_tasks("mini", "sentiment"), DataOptions(train_file=str(path)), tokenizer, Lengths(64, 8), trains=True,
-            evaluates=True, predicts=False, subset=replace(subset, selection_share=0.25),
-        )  # fmt: skip
+        flags = [f"--train_file={path}", "--max_source_length=64", "--max_target_length=8", "--use_cpu"]
+        flags += ["--selection_split=train[25%]", *subset.split()]
+        arguments = FineTuningArguments(*parse_arguments(FINE_TUNING_ARGUMENTS, flags))
+        data = data_for(plan_for(arguments), tokenizer, arguments, trains=True)
         texts = ["sentiment sentence: " + row["sentence"] for row in read_jsonl(path)]
         everything = {tuple(tokenizer(text)["input_ids"]) for text in texts}
         of_training, of_selection = (
@@ -293,7 +295,7 @@ class ModesTest(parameterized.TestCase):
     def test_an_interrupted_run_goes_on_and_ends_as_the_uninterrupted_one(self):
         (_, whole), interrupted = run("--max_steps", "6", "--eval_steps", "2"), folder()
 
-        def stop_at_four(trainer, resume_from=None, train=fine_tune_t5.shared.train):
+        def stop_at_four(trainer, resume_from=None, train=training_run.train_from):
             from transformers import TrainerCallback
 
             class Stop(TrainerCallback):
@@ -304,13 +306,13 @@ class ModesTest(parameterized.TestCase):
             trainer.add_callback(Stop())
             return train(trainer, resume_from)
 
-        original = fine_tune_t5.shared.train
-        fine_tune_t5.shared.train = stop_at_four
+        original = training_run.train_from
+        training_run.train_from = stop_at_four
         try:
             with self.assertRaises(KeyboardInterrupt):
                 run("--max_steps", "6", "--eval_steps", "2", output_dir=interrupted)
         finally:
-            fine_tune_t5.shared.train = original
+            training_run.train_from = original
         (interrupted / "checkpoint-6").mkdir()  # a save that was cut short: passed over
         run("--max_steps", "6", "--eval_steps", "2", output_dir=interrupted)
         self.assertEqual((whole / "results.json").read_bytes(), (interrupted / "results.json").read_bytes())

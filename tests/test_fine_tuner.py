@@ -35,14 +35,12 @@ from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.rows.jsonl import read_jsonl, write_jsonl
 from t5suite.data.rows.own_rows import as_rows
 from t5suite.fine_tuner import FineTuner
+from t5suite.fine_tuner_support import OwnProcess, argv_of, inputs_of, needed_data
 from t5suite.runs.directory import write_json
 from t5suite.tasks.registry import Lengths, load_task
 from t5suite.tasks.task_card import make_task_card
 from t5suite.tracking.metric_lines import is_of_the_machine
 from t5suite.training.trainer import SuiteTrainer
-from t5suite.tuner.inputs import argv_of, inputs_of
-from t5suite.tuner.needed_data import needed_data
-from t5suite.tuner.process import OwnProcess
 
 SETTINGS = {
     "max_steps": 4,
@@ -535,7 +533,7 @@ class ModelTest(EqualFiles):
             (False, True, True),
             (True, False, False),
         ):
-            watching = mock.patch("t5suite.tuner.process.somebody_watches", return_value=watched)
+            watching = mock.patch("t5suite.fine_tuner_support.somebody_watches", return_value=watched)
             with watching, OwnProcess(asked).entered():
                 self.assertEqual(are_progress_bars_disabled(), not expected)
                 self.assertFalse(transformers_logging.is_progress_bar_enabled())

@@ -27,7 +27,7 @@ from t5suite.data.objectives.masked import (
 from t5suite.data.objectives.random_numbers import DatumRngs, random_keys
 from t5suite.data.objectives.vocabulary import MaskVocabulary, mask_vocabulary, word_start_flags
 from t5suite.training.flags.pre_training import ObjectiveArguments
-from t5suite.training.from_arguments import pre_training_collators
+from t5suite.training.pre_training import pre_training_collators
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MINI_TOKENIZER = ROOT / "t5suite" / "data" / "mini" / "model"

@@ -46,7 +46,7 @@ from t5suite.models.vocabulary import MODE_TOKENS, add_sentinels, add_tokens, ro
 from t5suite.optim.optimizers import make_optimizer
 from t5suite.tasks.registry import Lengths, load_task
 from t5suite.training.flags.fine_tuning import ModelArguments
-from t5suite.training.from_arguments import tokenizer_and_model
+from t5suite.training.run import tokenizer_and_model
 
 TINY = "d_model=32,d_kv=8,d_ff=48,num_layers=2,num_heads=2"
 TINY_UNTIED = f"{TINY},tie_word_embeddings=False,feed_forward_proj=gated-gelu"

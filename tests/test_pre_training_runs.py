@@ -29,7 +29,7 @@ from t5suite.data.corpora.documents import bundled_text, is_held_out, read_docum
 from t5suite.data.objectives import OBJECTIVES
 from t5suite.data.rows.jsonl import read_jsonl, write_jsonl
 from t5suite.training.flags.pre_training import PreTrainerArguments
-from t5suite.training.steps import prepare_process
+from t5suite.training.run import prepare_process
 
 ROOT = Path(__file__).parent.parent
 QUICK = ["--disable_tqdm", "True", "--use_cpu", "--logging_steps", "1", "--max_eval_samples", "24"]

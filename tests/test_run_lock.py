@@ -21,7 +21,7 @@ from t5suite.runs import lock as run_lock
 from t5suite.runs.directory import Run
 from t5suite.runs.lock import LOCK_FILE, RunLock, describe_owner, owner_record, process_start
 from t5suite.training.processes.ranks import Ranks
-from t5suite.training.steps import owned
+from t5suite.training.run import owned
 
 OWNER = """
 import sys, time

@@ -29,7 +29,7 @@ from t5suite.tracking.trackers import Trackers, tracker_names
 from t5suite.training.callbacks import StepLines
 from t5suite.training.checkpoints import find_checkpoint, resume_choice
 from t5suite.training.processes.ranks import Ranks
-from t5suite.training.steps import owned
+from t5suite.training.run import owned
 
 ROOT = Path(__file__).parent.parent
 

@@ -62,7 +62,7 @@ def export(arguments) -> None:
             "--benchmark and --dataset_name"
         )
     from t5suite.export.exporting import Wanted, export_model
-    from t5suite.training.steps import start_logging
+    from t5suite.training.run import start_logging
 
     start_logging(is_main=True, disable_tqdm=not arguments.verbose, verbose=arguments.verbose)
     # Libraries print, too, when they are first used: standard output is for the result alone.

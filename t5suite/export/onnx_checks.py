@@ -25,7 +25,7 @@ from t5suite.tasks.task_card import read_task_card
 from t5suite.training.eval_batches import batches_by_length
 from t5suite.training.eval_sets import EvalSet, load_eval_sets
 from t5suite.training.evaluation import number_range
-from t5suite.training.fine_tuning import plan_tasks
+from t5suite.training.plans import plan_tasks
 
 # None of them is the length that was traced; beyond 128 tokens T5's distances share their last bucket.
 LENGTHS = (1, 2, 9, 31, 64, 150)

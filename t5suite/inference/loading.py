@@ -44,10 +44,10 @@ from t5suite.tasks.targets import unescaped
 from t5suite.tasks.task_card import read_task_card
 from t5suite.training.processes.ranks import Ranks, check_meeting_place
 from t5suite.training.processes.signals import agree_to_stop, stop_requests
+from t5suite.training.run import start_logging
 from t5suite.training.sharding.deepspeed import read_deepspeed
 from t5suite.training.sharding.process_state import prepare_for_deepspeed, start_deepspeed
 from t5suite.training.sharding.settings import DEEPSPEED, FSDP, PRECISION, is_set
-from t5suite.training.steps import start_logging
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from t5suite.base.terminal import Terminal
 from t5suite.data.corpora.documents import bundled_text, read_documents
 from t5suite.training.monitoring.progress import short_number
 from t5suite.training.monitoring.throughput import forward_flops
-from t5suite.training.steps import update_size
+from t5suite.training.run import update_size
 
 PAIRS = 3
 SAMPLE = 2000

@@ -1,18 +1,17 @@
-"""The steps of a fine-tuning run that are more than one call, each as a function of plain values.
+"""The steps of a fine-tuning run that are its own: texts, data, trainer, scores.
 
-    >>> plan = plan_tasks("glue", "cola,rte")
-    >>> [task.name for task in plan.train]
-    ['cola', 'rte']
+    >>> encoding = encoding_by_flags(model, tokenizer, arguments.data)
+    >>> data = data_for(plan, tokenizer, arguments, True, encoding)
+    >>> trainer, rates = trainer_for(model, tokenizer, data, arguments)
 
-`fine_tune_t5.py` calls them one after the other; `t5suite.FineTuner` calls the same ones.
+`fine_tune_t5.py` calls them one after the other, between those of `run`; `t5suite.FineTuner` calls the same ones.
 """
 
 import bisect
 import itertools
 import logging
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from tqdm.auto import tqdm
@@ -20,7 +19,6 @@ from transformers import EarlyStoppingCallback
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.reference_code import reference_code
-from t5suite.constants import MIXTURES
 from t5suite.data.batches.collators import COLLATORS, ModuleCollator, Seq2SeqCollator, with_few_shapes
 from t5suite.data.batches.encodings import TextEncoding
 from t5suite.data.batches.features import TokenArrays
@@ -35,13 +33,17 @@ from t5suite.data.batches.training_data import (
     make_epoch_order,
     tokenize_training_sets,
 )
-from t5suite.data.rows.own_rows import RowSource
 from t5suite.data.rows.sources import DataOptions
+from t5suite.data.rows.subsets import selection_share
+from t5suite.models.adapters import is_adapter
 from t5suite.models.families import family_of_model
+from t5suite.models.family_encodings import SEPARATOR, encoding_for
+from t5suite.models.loading import describe
 from t5suite.models.own_models import OwnModel
 from t5suite.models.whole_weights import load_weights
-from t5suite.tasks.entries import load_registry
-from t5suite.tasks.registry import Lengths, Task, load_task, resolve_names
+from t5suite.tasks.registry import Lengths
+from t5suite.tasks.targets import unescaped
+from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card
 from t5suite.training.callbacks import BestPerTaskCallback, MetricsCallback, note_final
 from t5suite.training.checks import (
     check_module,
@@ -49,97 +51,26 @@ from t5suite.training.checks import (
     check_positions,
     sampling_for,
     warn_of_cut_texts,
+    warn_of_idle_family_flags,
 )
 from t5suite.training.eval_batches import batch_tokens
 from t5suite.training.eval_results import Report, task_values
 from t5suite.training.eval_sets import EvalSet, load_eval_sets, selection_eval_sets, widen_for_training_targets
 from t5suite.training.evaluation import Decoding, Evaluator
 from t5suite.training.flags.fields import warn_of_idle_flags as idle_flags
+from t5suite.training.flags.plug_ins import plug_ins_of
 from t5suite.training.flags.rows import PackedRows
 from t5suite.training.flags.tracking import add_profile
 from t5suite.training.losses import ModuleLoss, SquaredLoss
 from t5suite.training.monitoring.progress import shows_bars
 from t5suite.training.monitoring.samples import SampleCallback
-from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns, add_plug_in_callbacks, with_transform
-from t5suite.training.steps import update_size
+from t5suite.training.monitoring.throughput import peak_flops
+from t5suite.training.plans import Plan
+from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns, add_metrics, add_plug_in_callbacks, with_transform
+from t5suite.training.run import update_size
 from t5suite.training.trainer import SuiteTrainer
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Which tasks a run trains on, evaluates and averages; `published`: the average is the benchmark's own.
-
-    `sources` has where the rows of tasks made from flags come from, by task.
-    """
-
-    benchmark: str
-    dataset_name: str
-    train: list[Task]
-    evaluate: list[Task]
-    average: list[str]
-    published: bool
-    sources: Mapping[str, RowSource] = field(default_factory=dict)
-
-    @property
-    def tasks(self) -> list[Task]:
-        """Every task of the run, once."""
-        return list({task.name: task for task in [*self.train, *self.evaluate]}.values())
-
-    @property
-    def alone(self) -> bool:
-        """Whether the run is about one task."""
-        return len(self.evaluate) == 1
-
-
-def plan_tasks(
-    benchmark: str,
-    dataset_name: str,
-    task_file: str | None = None,
-    metric: str | None = None,
-    own_metrics: bool = False,
-) -> Plan:
-    """The tasks behind `--benchmark` and `--dataset_name`.
-
-    Args:
-      metric: the metric that selects checkpoints instead of the task's own, for a single task ('loss': any run).
-      own_metrics: there are metrics of the user's own, which `metric` may name (`plug_ins.add_metrics` looks).
-    """
-    registry = load_registry(task_file)
-    train, evaluate, average = resolve_names(benchmark, dataset_name, registry, MIXTURES)
-    tasks = {name: load_task(benchmark, name, registry=registry) for name in {*train, *evaluate}}
-    tasks = {name: choose_metric(task, metric, len(tasks), own_metrics) for name, task in tasks.items()}
-    published = dataset_name in MIXTURES.get(benchmark, {})
-    return Plan(benchmark, dataset_name, [tasks[n] for n in train], [tasks[n] for n in evaluate], average, published)
-
-
-def check_patience(patience: int, args) -> None:
-    """Raises `ConfigError` where `--early_stopping_patience` waits for evaluations that do not come."""
-    if not args.load_best_model_at_end:
-        why = "--eval_strategy no" if args.eval_strategy == "no" else "--load_best_model_at_end False"
-        raise ConfigError(
-            f"--early_stopping_patience {patience} has nothing to wait for: {why}; evaluate with --eval_strategy epoch "
-            "(or steps, with --eval_steps) and leave --load_best_model_at_end on"
-        )
-
-
-def choose_metric(task: Task, metric: str | None, num_tasks: int = 1, own_metrics: bool = False) -> Task:
-    """The task, selected by the metric that `--metric_for_best_model` names, if it names one.
-
-    Raises:
-      ConfigError: one of several tasks, or no metric of the task.
-    """
-    if metric in (None, "loss", "average", "selection"):
-        return task
-    if num_tasks > 1:
-        raise ConfigError(f"--metric_for_best_model {metric}: a mixture is selected by average or loss")
-    try:
-        return task.with_metric_to_optimize(metric, where="--metric_for_best_model")
-    except ConfigError:
-        if not own_metrics:
-            raise
-        return task
 
 
 @dataclass
@@ -166,76 +97,8 @@ class Data:
         return [*self.eval_sets, *self.test_sets]
 
 
-def load_data(
-    plan: Plan,
-    options: DataOptions,
-    tokenizer,
-    lengths: Lengths,
-    *,
-    trains: bool,
-    evaluates: bool,
-    predicts: bool,
-    subset: Subset,
-    method: str = "generate",
-    max_eval_samples: int | None = None,
-    max_predict_samples: int | None = None,
-    allow_missing: bool = False,
-    seed: int = 42,
-    encoding: TextEncoding | None = None,
-) -> Data:
-    """Loads, checks and tokenizes every split that the run needs.
-
-    Args:
-      encoding: how the model's family reads and writes (`models.family_encodings`); text to text without one.
-
-    Raises:
-      DataError, ConfigError: a split is missing, a row is wrong, a method does not fit.
-    """
-    training_sets, missing, features = [], [], []
-    if trains:
-        training_sets, missing = load_training_sets(plan.train, options, subset, seed, allow_missing)
-        cache = TokenCache(options.token_cache)
-        features = tokenize_training_sets(training_sets, tokenizer, lengths, encoding, cache)
-        for part, tokens in zip(training_sets, features, strict=True):
-            warn_of_cut_texts(f"{part.task.benchmark}/{part.task.name}", tokens, part.task.lengths(lengths))
-    described = {f"{part.task.name}.train": part.describe() for part in training_sets}
-    kept = [task for task in plan.evaluate if task.name not in missing]
-    sets = {"validation": [], "test": []}
-    for role, wanted, limit in (("validation", evaluates, max_eval_samples), ("test", predicts, max_predict_samples)):
-        tasks = [task for task in kept if role == "validation" or task.splits("test")] if wanted else []
-        sets[role], found, left_out = load_eval_sets(
-            tasks, role, options, tokenizer, lengths, method, limit, seed, allow_missing, plan.alone, encoding
-        )
-        described.update(found)
-        missing = missing + left_out
-    widen_for_training_targets([*sets["validation"], *sets["test"]], training_sets, features)
-    selecting = sets["validation"]
-    if trains and subset.selection_share:
-        selecting = selection_eval_sets(training_sets, tokenizer, lengths, method, encoding)
-        widen_for_training_targets(selecting, training_sets, features)
-    return Data(training_sets, features, sets["validation"], sets["test"], selecting, described, missing)
-
-
-def make_collator(model, fp16_or_bf16: bool = False) -> Seq2SeqCollator:
-    """The family's; lengths are multiples of 8 under mixed precision, which is what tensor cores work in."""
-    config = model.config
-    start = getattr(config, "decoder_start_token_id", None)
-    return COLLATORS[family_of_model(model)](config.pad_token_id, start, 8 if fp16_or_bf16 else 1)
-
-
-def make_evaluator(collator, tokenizer, args, accelerator, show_progress: bool) -> Evaluator:
-    """An `Evaluator` that heeds the flags of generated answers, quick ways, batches and loss."""
-    bars = (lambda turns, name: tqdm(turns, desc=f"evaluating {name}", leave=False)) if show_progress else None
-    synced = accelerator.num_processes > 1 and accelerator.distributed_type.value in ("DEEPSPEED", "FSDP")
-    decoding = Decoding(
-        num_beams=args.generation_num_beams or 1,
-        max_length=args.generation_max_length,
-        synced=synced,
-        reference=reference_code(args.reference_code),
-        loss=args.eval_loss,
-        batch_tokens=batch_tokens(args.eval_batch_tokens, accelerator.device) if args.evaluates_by_tokens else None,
-    )
-    return Evaluator(collator, tokenizer, decoding, args.per_device_eval_batch_size, accelerator, bars)
+# ---------------------------------------------------------------------------------------------------------------------
+# Data
 
 
 def warn_of_idle_flags(changed: dict, plan: Plan, trains: bool, predicts: bool) -> list[str]:
@@ -258,6 +121,101 @@ def warn_of_idle_flags(changed: dict, plan: Plan, trains: bool, predicts: bool) 
         "Hugging Face's evaluation": "answers are written or scored, and evaluated by our own loop",
     }
     return idle_flags("fine_tune_t5", changed, lacking)
+
+
+def plug_ins_by_flags(arguments) -> PlugIns:
+    """The functions and callbacks of the user's own."""
+    return plug_ins_of(arguments.plug_ins, arguments.formats.metrics, arguments.model.model_class)
+
+
+def lengths_of(data_args) -> Lengths:
+    """The longest sequences kept."""
+    return Lengths(data_args.max_source_length, data_args.max_target_length)
+
+
+def encoding_by_flags(model, tokenizer, data_args, changed: dict | None = None, folder: str | None = None):
+    """How the model's family reads rows and writes answers; warns of flags that its family does not heed.
+
+    Args:
+      folder: where the model is from: an adapter's separator stands in its `task.json`, not in its base.
+    """
+    separator = unescaped(data_args.answer_separator)
+    if separator is None and is_adapter(folder):
+        card = read_task_card(folder)
+        setattr(model.config, SEPARATOR, card.settings.get(SEPARATOR) if card else None)
+    encoding = encoding_for(model, tokenizer, lengths_of(data_args), separator)
+    warn_of_idle_family_flags(changed or {}, encoding)
+    return encoding
+
+
+def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None, plug_ins: PlugIns = NO_PLUG_INS) -> Data:
+    """Loads, checks and tokenizes every split that the flags ask for, and binds its metrics.
+
+    Args:
+      encoding: how the model's family reads and writes (`models.family_encodings`); text to text without one.
+
+    Raises:
+      DataError, ConfigError: a split is missing, a row is wrong, a method does not fit.
+    """
+    data_args, eval_args, args = arguments.data, arguments.evaluation, arguments.training
+    lengths, method, allow_missing = lengths_of(data_args), eval_args.eval_method, data_args.allow_missing_tasks
+    options = DataOptions(
+        data_args.data_dir,
+        data_args.train_file,
+        data_args.validation_file,
+        data_args.test_file,
+        data_args.data_revision,
+        plan.sources,
+        tokenizer,
+        token_cache=data_args.token_cache,
+    )
+    share = selection_share(data_args.selection_split)
+    training_sets, missing, features = [], [], []
+    if trains:
+        subset = Subset(data_args.max_train_samples, data_args.train_fraction, data_args.few_shot, share)
+        training_sets, missing = load_training_sets(plan.train, options, subset, args.seed, allow_missing)
+        cache = TokenCache(options.token_cache)
+        features = tokenize_training_sets(training_sets, tokenizer, lengths, encoding, cache)
+        for part, tokens in zip(training_sets, features, strict=True):
+            warn_of_cut_texts(f"{part.task.benchmark}/{part.task.name}", tokens, part.task.lengths(lengths))
+    described = {f"{part.task.name}.train": part.describe() for part in training_sets}
+    kept = [task for task in plan.evaluate if task.name not in missing]
+    evaluates = not eval_args.predict_only and (not trains or args.eval_strategy.value != "no")
+    sets = {"validation": [], "test": []}
+    for role, wanted, limit in (
+        ("validation", evaluates, data_args.max_eval_samples),
+        ("test", eval_args.predict_only or args.do_predict, data_args.max_predict_samples),
+    ):
+        tasks = [task for task in kept if role == "validation" or task.splits("test")] if wanted else []
+        sets[role], found, left_out = load_eval_sets(
+            tasks, role, options, tokenizer, lengths, method, limit, args.seed, allow_missing, plan.alone, encoding
+        )
+        described.update(found)
+        missing = missing + left_out
+    widen_for_training_targets([*sets["validation"], *sets["test"]], training_sets, features)
+    selecting = sets["validation"]
+    if trains and share:
+        selecting = selection_eval_sets(training_sets, tokenizer, lengths, method, encoding)
+        widen_for_training_targets(selecting, training_sets, features)
+    data = Data(training_sets, features, sets["validation"], sets["test"], selecting, described, missing)
+    if plug_ins.metrics:
+        add_metrics(data, plug_ins.metrics, args.selection_metric)
+    return data
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Trainer
+
+
+def trainer_for(model, tokenizer, data: Data, arguments, selects: bool = True, plug_ins: PlugIns = NO_PLUG_INS):
+    """`(trainer, {task: mixing rate})`; without `selects`, one that no early stopping ends."""
+    patience = arguments.evaluation.early_stopping_patience if selects else None
+    trainer, rates = make_trainer(
+        model, tokenizer, arguments.training, data, mixing_of(arguments), patience, plug_ins, arguments.data.rows
+    )
+    trainer.task_card = task_card_of(data, lengths_of(arguments.data), model)
+    trainer.monitor.peak = peak_flops(arguments.training.device, arguments.training.peak_tflops)
+    return trainer, rates
 
 
 def make_trainer(
@@ -325,6 +283,58 @@ def make_trainer(
     return trainer, rates
 
 
+def check_patience(patience: int, args) -> None:
+    """Raises `ConfigError` where `--early_stopping_patience` waits for evaluations that do not come."""
+    if not args.load_best_model_at_end:
+        why = "--eval_strategy no" if args.eval_strategy == "no" else "--load_best_model_at_end False"
+        raise ConfigError(
+            f"--early_stopping_patience {patience} has nothing to wait for: {why}; evaluate with --eval_strategy epoch "
+            "(or steps, with --eval_steps) and leave --load_best_model_at_end on"
+        )
+
+
+def mixing_of(arguments) -> Mixing:
+    """How often a mixture's tasks are drawn."""
+    data_args, proportions = arguments.data, arguments.formats.data_sampling_proportion
+    return Mixing(
+        data_args.mixing, data_args.mixing_limit, data_args.mixing_temperature, proportions and tuple(proportions)
+    )
+
+
+def task_card_of(data: Data, lengths: Lengths, model) -> TaskCard:
+    """What a saved model says of its tasks: how their texts are made, and how long their answers may be."""
+    answers = {part.task.name: int(max(f.labels.lengths)) for part, f in zip(data.training_sets, data.features)}
+    for eval_set in data.scored:
+        name = eval_set.task.name
+        answers[name] = max(answers.get(name, 1), eval_set.max_target_tokens)
+    tasks = [part.task for part in data.training_sets] + [eval_set.task for eval_set in data.scored]
+    separator = getattr(model.config, SEPARATOR, None)  # an adapter's folder has no configuration to keep it
+    settings = {} if separator is None else {SEPARATOR: separator}
+    return make_task_card(tasks, lengths, answers, family_of_model(model), **settings)
+
+
+def make_collator(model, fp16_or_bf16: bool = False) -> Seq2SeqCollator:
+    """The family's; lengths are multiples of 8 under mixed precision, which is what tensor cores work in."""
+    config = model.config
+    start = getattr(config, "decoder_start_token_id", None)
+    return COLLATORS[family_of_model(model)](config.pad_token_id, start, 8 if fp16_or_bf16 else 1)
+
+
+def make_evaluator(collator, tokenizer, args, accelerator, show_progress: bool) -> Evaluator:
+    """An `Evaluator` that heeds the flags of generated answers, quick ways, batches and loss."""
+    bars = (lambda turns, name: tqdm(turns, desc=f"evaluating {name}", leave=False)) if show_progress else None
+    synced = accelerator.num_processes > 1 and accelerator.distributed_type.value in ("DEEPSPEED", "FSDP")
+    decoding = Decoding(
+        num_beams=args.generation_num_beams or 1,
+        max_length=args.generation_max_length,
+        synced=synced,
+        reference=reference_code(args.reference_code),
+        loss=args.eval_loss,
+        batch_tokens=batch_tokens(args.eval_batch_tokens, accelerator.device) if args.evaluates_by_tokens else None,
+    )
+    return Evaluator(collator, tokenizer, decoding, args.per_device_eval_batch_size, accelerator, bars)
+
+
 # Shapes of batches under --torch_compile, if --length_buckets does not say how many: as many as it compiles by default.
 COMPILED_SHAPES = 8
 
@@ -367,6 +377,20 @@ def example_namer(names: list[str], features: list[TokenArrays]):
     return name
 
 
+def note_in_manifest(run, plan: Plan, data: Data, rates: dict, trainer: SuiteTrainer, encoding: TextEncoding) -> None:
+    """What the run is made of: tasks, rows, model, texts."""
+    run.use_data(data.described)
+    run.update(
+        tasks={task.name: task.entry for task in plan.tasks},
+        mixing_rates=rates,
+        missing_tasks=data.missing,
+        model=describe(trainer.model),
+        encoding=encoding.described,
+        trained_on=[plan.benchmark, plan.dataset_name],
+    )
+    trainer.run_details = run.checkpoint_details
+
+
 def add_callbacks(trainer: SuiteTrainer, directory, trackers, keep_task_weights: bool) -> BestPerTaskCallback:
     """Metrics to `metrics.jsonl` and trackers; each task's best step remembered.
 
@@ -387,6 +411,27 @@ def add_callbacks(trainer: SuiteTrainer, directory, trackers, keep_task_weights:
     return best
 
 
+# ---------------------------------------------------------------------------------------------------------------------
+# Scores
+
+
+def evaluate_finally(
+    trainer: SuiteTrainer, data: Data, best: BestPerTaskCallback | None = None, trained: bool = False
+) -> Report:
+    """Scores everything with the weights as they are, or each task with those of its own best step (`best` kept them).
+
+    Args:
+      trained: the weights were trained in this run, and chosen where `--load_best_model_at_end` chooses.
+    """
+    mark_for_table(data, selected=trained and trainer.args.load_best_model_at_end)
+    if best is not None and best.save_weights:
+        report = evaluate_each_at_its_best(trainer, data.scored, best)
+    else:
+        report = trainer.score(data.scored)
+    note_final(trainer, report, data.scored)
+    return report
+
+
 def mark_for_table(data: Data, selected: bool) -> None:
     """Notes for the table: these rows also chose the checkpoint; the training rows were a subset."""
     train_subsets = {part.task.name for part in data.training_sets if part.is_subset}
@@ -395,13 +440,6 @@ def mark_for_table(data: Data, selected: bool) -> None:
             eval_set.marks.append("selected on")
         if eval_set.task.name in train_subsets:
             eval_set.marks.append("train subset")
-
-
-def evaluate_finally(trainer: SuiteTrainer, data: Data, best: BestPerTaskCallback | None = None) -> Report:
-    """Scores everything: with the weights as they are, or (`best`) each task with those of its own best step."""
-    report = trainer.score(data.scored) if best is None else evaluate_each_at_its_best(trainer, data.scored, best)
-    note_final(trainer, report, data.scored)
-    return report
 
 
 def evaluate_each_at_its_best(trainer: SuiteTrainer, eval_sets: list[EvalSet], best: BestPerTaskCallback) -> Report:

@@ -9,23 +9,28 @@ Where the text comes from stands in `pre_training_data`, how it is scored in `pr
 """
 
 import logging
+import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 from tqdm.auto import tqdm
 
-from t5suite.base.errors import ConfigError
+from t5suite.base.errors import ChangedDataError, ConfigError
 from t5suite.base.script_flags import flags_of
 from t5suite.data.batches.language_model_collators import CausalLMCollator, MaskedLMCollator
 from t5suite.data.batches.pre_training_collator import T5DataCollator
 from t5suite.data.corpora.collocations import load_collocations
+from t5suite.data.corpora.readers import TextOptions
 from t5suite.data.corpora.store import tokenizer_fingerprint
 from t5suite.data.objectives import OBJECTIVES, sentinel_ids
 from t5suite.data.objectives.vocabulary import mask_vocabulary, sentence_end_flags, word_start_flags
 from t5suite.models.configs import check_length, check_resumes
 from t5suite.models.families import family_of_model
+from t5suite.models.loading import describe
 from t5suite.models.own_models import OwnModel
 from t5suite.runs.directory import sweep_run_id
+from t5suite.runs.settings import allowed_names
 from t5suite.training.callbacks import MetricsCallback
 from t5suite.training.flags.fields import warn_of_idle_flags as idle_flags
 from t5suite.training.flags.tracking import add_profile
@@ -35,8 +40,8 @@ from t5suite.training.monitoring.progress import shows_bars
 from t5suite.training.monitoring.samples import SampleCallback
 from t5suite.training.monitoring.throughput import peak_flops
 from t5suite.training.plug_ins import add_plug_in_callbacks
-from t5suite.training.pre_training_data import Examples
-from t5suite.training.pre_training_evaluation import NAME, PreTrainingEvaluator
+from t5suite.training.pre_training_data import Examples, block_data, pair_data, stream_data, tokenized_text
+from t5suite.training.pre_training_evaluation import EVALUATION_SEED, NAME, PreTrainingEvaluator
 from t5suite.training.trainer import SuiteTrainer
 
 logger = logging.getLogger(__name__)
@@ -281,6 +286,13 @@ def make_trainer(
     return trainer
 
 
+def note_in_manifest(run, described: dict, trainer: PreTrainer) -> None:
+    """What the run is made of: text and model."""
+    run.use_data(described)
+    run.update(model=describe(trainer.model))
+    trainer.run_details = run.checkpoint_details
+
+
 def add_callbacks(trainer: PreTrainer, directory, trackers) -> None:
     """Metrics and samples to their files and to trackers."""
     number, tokenizer = trainer.args.num_samples, trainer.processing_class
@@ -297,3 +309,91 @@ def control_ids(tokenizer) -> frozenset[int]:
     [0, 1, 32000]
     """
     return frozenset(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Flags -> collators and text
+
+
+def pre_training_collators(objective_args, tokenizer, model, seed: int):
+    """`(for training, for evaluation)`: the latter's noise is the same in every run, and its rows are not packed."""
+    settings = asdict(objective_args)
+    for name in ("document_separator", "sentence_language", "mode_tokens"):
+        del settings[name]
+    if objective_args.modes:
+        ids = tokenizer.convert_tokens_to_ids(list(objective_args.modes))
+        settings["mode_token_ids"] = dict(zip("RSX", ids, strict=True))
+    unpacked = {**settings, "pack": None, "row_inputs_length": None, "row_targets_length": None}
+    return (
+        make_collator(tokenizer=tokenizer, model=model, seed=seed, **settings),
+        make_collator(tokenizer=tokenizer, model=model, seed=EVALUATION_SEED, **unpacked),
+    )
+
+
+def pre_training_data(arguments, tokenizer, train_collator, eval_collator) -> tuple[dict, Examples, object]:
+    """`(what the manifest says of the text, examples, stream)` of the text flags; the stream is None for files.
+
+    The main process tokenizes first; the others find its work done.
+    """
+    _, text_args, objective_args, run_args, args = arguments
+    options = TextOptions(text_args.text_column_name, text_args.text_unit, text_args.bad_lines)
+    shared = {
+        "validation_files": text_args.validation_file or (),
+        "validation_fraction": text_args.validation_fraction,
+        "document_separator": objective_args.separator,
+        "tokenizer_engine": text_args.tokenizer_engine,
+    }
+    scored = {"control_ids": control_ids(tokenizer), "max_eval_samples": text_args.max_eval_samples}
+    folder, weights = Path(args.output_dir) / "corpus", text_args.corpus_weights
+    with args.main_process_first(local=False, desc="tokenizing"):
+        if text_args.streaming:
+            return stream_data(
+                tokenizer,
+                folder,
+                options,
+                train_collator,
+                eval_collator,
+                args,
+                inputs=[[name] for name in text_args.train_file] if weights else [text_args.train_file],
+                weights=weights,
+                num_virtual_streams=text_args.num_virtual_streams,
+                buffer_size=text_args.shuffle_buffer_size,
+                trains=not run_args.eval_only,
+                **shared,
+                **scored,
+            )
+        text = _tokenized_anew_if_allowed(
+            args,
+            tokenizer,
+            folder,
+            options,
+            train_files=text_args.train_file or (),
+            corpora=text_args.train_corpus or (),
+            apart=weights is not None,
+            split_sentences=objective_args.sentence_language if objective_args.sentence_pairs else None,
+            trains=not run_args.eval_only,
+            **shared,
+        )
+    if objective_args.sentence_pairs:
+        examples = pair_data(text, train_collator, seed=args.seed, **scored)
+    else:
+        examples = block_data(text, train_collator, seed=args.seed, weights=weights, **scored)
+    return {**text.described, "examples": examples.counts()}, examples, None
+
+
+def _tokenized_anew_if_allowed(args, tokenizer, folder: Path, options, **settings):
+    """`tokenized_text`; the run's own corpus is built again where its text has changed and may.
+
+    Raises:
+      ConfigError: the text has changed since the run began.
+    """
+    try:
+        return tokenized_text(tokenizer, folder, options, **settings)
+    except ChangedDataError as error:
+        if "data" not in allowed_names(args.allow_changed):
+            raise ConfigError(
+                f"the data of this run have changed: {error}; or build its corpus anew: --allow_changed data"
+            ) from None
+        logger.warning("%s; --allow_changed data: it is built anew", error)
+    shutil.rmtree(folder)
+    return tokenized_text(tokenizer, folder, options, **settings)

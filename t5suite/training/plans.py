@@ -1,5 +1,8 @@
-"""Flags for rows of one's own -> the tasks of a run and the sources of their rows.
+"""Which tasks a run trains on and scores: those that flags name, or make of rows of one's own.
 
+>>> plan = plan_tasks("glue", "cola,rte")
+>>> [task.name for task in plan.train]
+['cola', 'rte']
 >>> plan = own_plan(arguments)                 # --data_format csv --train_file reviews.csv --labels bad,good
 >>> plan.benchmark, [task.name for task in plan.train], plan.sources["reviews"].roles
 ('own', ['reviews'], ('train', 'validation'))
@@ -7,11 +10,15 @@
 
 import json
 import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.yaml_files import read_json_text, read_yaml
+from t5suite.constants import DATASET_VALS, MIXTURES
 from t5suite.data.rows.data_classes import class_form, class_name
+from t5suite.data.rows.files import check_benchmark_file
 from t5suite.data.rows.formats import (
     FORMAT_FLAGS,
     OWN_BENCHMARK,
@@ -25,8 +32,11 @@ from t5suite.data.rows.formats import (
     own_data,
     words_of,
 )
+from t5suite.data.rows.own_rows import RowSource
+from t5suite.tasks.entries import load_registry
+from t5suite.tasks.registry import Task, load_task, resolve_names
 from t5suite.tasks.targets import unescaped
-from t5suite.training.fine_tuning import Plan, choose_metric
+from t5suite.tasks.task_card import read_task_card
 from t5suite.training.flags.plug_ins import metric_functions, named_metrics
 
 logger = logging.getLogger(__name__)
@@ -34,6 +44,123 @@ logger = logging.getLogger(__name__)
 # Columns and such, which another format than the one given may read.
 FORMAT_ONLY = ("text_column", "target_column", "labels", "source_id", "target_id", "text_unit", "block_size",
                "hub_path", "hub_name")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which tasks a run trains on, evaluates and averages; `published`: the average is the benchmark's own.
+
+    `sources` has where the rows of tasks made from flags come from, by task.
+    """
+
+    benchmark: str
+    dataset_name: str
+    train: list[Task]
+    evaluate: list[Task]
+    average: list[str]
+    published: bool
+    sources: Mapping[str, RowSource] = field(default_factory=dict)
+
+    @property
+    def tasks(self) -> list[Task]:
+        """Every task of the run, once."""
+        return list({task.name: task for task in [*self.train, *self.evaluate]}.values())
+
+    @property
+    def alone(self) -> bool:
+        """Whether the run is about one task."""
+        return len(self.evaluate) == 1
+
+
+def plan_for(arguments, rows=None, own_metrics: bool = False) -> Plan:
+    """The tasks that the flags name, or make of rows of one's own.
+
+    Args:
+      rows: those that are in memory, by split.
+      own_metrics: there are metrics of the user's own beside those that `--metrics` names.
+    """
+    data_args = arguments.data
+    settle_no_eval(arguments)
+    if arguments.formats.is_given:
+        return arguments.instruction.applied(own_plan(arguments, rows, own_metrics), arguments.training.seed)
+    take_known_tasks(data_args, arguments.model.model_name_or_path)
+    for flag in ("train_file", "validation_file", "test_file"):
+        if getattr(data_args, flag):
+            check_benchmark_file(getattr(data_args, flag), f"--{flag}")
+    plan = plan_tasks(
+        data_args.benchmark,
+        data_args.dataset_name,
+        data_args.task_file,
+        arguments.training.selection_metric,
+        own_metrics or bool(metric_functions(arguments.formats.metrics)),
+    )
+    return arguments.instruction.applied(plan, arguments.training.seed)
+
+
+def take_known_tasks(data_args, model_name: str | None) -> None:
+    """Where no flag names a task, the tasks that a saved model was trained on take the default's place.
+
+    Raises:
+      ConfigError: they were rows of the user's own, which nothing names here.
+    """
+    given = getattr(data_args, "flags_given", frozenset())
+    if model_name is None or given & {"benchmark", "dataset_name", "task_file"}:
+        return
+    card = read_task_card(model_name)
+    tasks = list(card.tasks.values()) if card else []
+    if not tasks:
+        return
+    names = [task.name for task in tasks]
+    if any(task.name not in DATASET_VALS.get(task.benchmark, {}) for task in tasks):
+        raise ConfigError(
+            f"--model_name_or_path {model_name} was trained on {tasks[0].benchmark}/{','.join(names)}, whose rows no "
+            "flag names; give them (--data_format ..., or --task_file), or another task (--benchmark, --dataset_name)"
+        )
+    data_args.benchmark, data_args.dataset_name = tasks[0].benchmark, ",".join(names)
+    logger.info("%s was trained on %s/%s, which is the task here", model_name, tasks[0].benchmark, ",".join(names))
+
+
+def plan_tasks(
+    benchmark: str,
+    dataset_name: str,
+    task_file: str | None = None,
+    metric: str | None = None,
+    own_metrics: bool = False,
+) -> Plan:
+    """The tasks behind `--benchmark` and `--dataset_name`.
+
+    Args:
+      metric: the metric that selects checkpoints instead of the task's own, for a single task ('loss': any run).
+      own_metrics: there are metrics of the user's own, which `metric` may name (`plug_ins.add_metrics` looks).
+    """
+    registry = load_registry(task_file)
+    train, evaluate, average = resolve_names(benchmark, dataset_name, registry, MIXTURES)
+    tasks = {name: load_task(benchmark, name, registry=registry) for name in {*train, *evaluate}}
+    tasks = {name: choose_metric(task, metric, len(tasks), own_metrics) for name, task in tasks.items()}
+    published = dataset_name in MIXTURES.get(benchmark, {})
+    return Plan(benchmark, dataset_name, [tasks[n] for n in train], [tasks[n] for n in evaluate], average, published)
+
+
+def choose_metric(task: Task, metric: str | None, num_tasks: int = 1, own_metrics: bool = False) -> Task:
+    """The task, selected by the metric that `--metric_for_best_model` names, if it names one.
+
+    Raises:
+      ConfigError: one of several tasks, or no metric of the task.
+    """
+    if metric in (None, "loss", "average", "selection"):
+        return task
+    if num_tasks > 1:
+        raise ConfigError(f"--metric_for_best_model {metric}: a mixture is selected by average or loss")
+    try:
+        return task.with_metric_to_optimize(metric, where="--metric_for_best_model")
+    except ConfigError:
+        if not own_metrics:
+            raise
+        return task
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Rows of one's own
 
 
 def own_plan(arguments, rows=None, own_metrics: bool = False) -> Plan:

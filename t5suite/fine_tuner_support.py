@@ -1,0 +1,568 @@
+"""What stands behind `t5suite.FineTuner`: what it is given, the process around it, its answers.
+
+>>> inputs_of("t5-v1_1-small", "reviews.csv", {"text_column": "text"}).flags
+{'config_name': 't5-v1_1-small', 'data_format': 'csv', 'train_file': 'reviews.csv', 'text_column': 'text'}
+>>> inputs_of("t5-small", [{"input": "a", "output": "b"}], {}).rows
+{'train': [{'input': 'a', 'output': 'b'}]}
+>>> process = OwnProcess()
+>>> with process.entered(), interruptible():
+...     train()
+
+Several `FineTuner`s may live in one process, a notebook's kernel say. transformers and accelerate keep device and
+precision for the whole process, as the training arguments made last have them: each tuner has its own while it works.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import datasets
+import torch
+from accelerate.state import AcceleratorState, PartialState
+from transformers import PreTrainedModel
+from transformers.trainer_callback import ProgressCallback
+from transformers.utils import logging as transformers_logging
+
+from t5suite.base.errors import ConfigError, Preempted
+from t5suite.base.lookup import suggestion
+from t5suite.base.script_flags import flags_of
+from t5suite.data.corpora.readers import without_compression
+from t5suite.data.rows.files import FORMATS_BY_SUFFIX, SPLIT_NAMES
+from t5suite.data.rows.formats import PLACES
+from t5suite.data.rows.own_rows import as_rows
+from t5suite.inference.predictor import Answer, Predictor
+from t5suite.inference.rows import Row
+from t5suite.inference.running import WINDOW, Job
+from t5suite.inference.settings import Decoding, given_labels, text_settings
+from t5suite.models.adapters import is_adapted
+from t5suite.models.adapters.making import fingerprint
+from t5suite.models.families import FAMILIES, family_of_model
+from t5suite.models.family_encodings import encoding_for
+from t5suite.models.head_tying import T5_TYPES
+from t5suite.models.loading import check_vocabulary
+from t5suite.models.own_models import hold_module
+from t5suite.models.packed_t5 import accept_packed_batches
+from t5suite.models.presets import PRESETS
+from t5suite.models.vocabulary import ensure_padding, set_generation_tokens, set_special_tokens
+from t5suite.runs.directory import MANIFEST, read_json
+from t5suite.tasks.formatters import FITTED_FORMATTERS
+from t5suite.tasks.registry import bind_fits
+from t5suite.tasks.task_card import TaskCard
+from t5suite.training.checkpoints.states import random_state, restore_random_state
+from t5suite.training.monitoring.chatter import LOGGERS, is_news
+from t5suite.training.monitoring.progress import somebody_watches
+from t5suite.training.plug_ins import PlugIns, check_callbacks
+from t5suite.training.processes.signals import SET_UP, stop_requests
+from t5suite.training.sharding.process_state import keeping_process_state
+
+logger = logging.getLogger(__name__)
+
+
+SCRIPT = "fine_tune_t5"
+
+
+class Inputs(NamedTuple):
+    """What is given, taken apart.
+
+    Attributes:
+      flags: by name; those that `model` and `data` stand for among them.
+      model: a model that is in memory; None where flags say which.
+      rows: `{split: rows}` that are in memory.
+      names_data: whether anything says what is trained on.
+    """
+
+    flags: dict[str, Any]
+    model: Any = None
+    rows: dict[str, list[dict]] | None = None
+    names_data: bool = False
+
+
+def inputs_of(model: Any, data: Any, flags: Mapping[str, Any]) -> Inputs:
+    """`FineTuner(model, data, **flags)` taken apart.
+
+    Raises:
+      ConfigError: something given twice; a name, file or object that stands for nothing.
+      DataError: rows that are none.
+    """
+    _refuse_flags_of_scripts(flags)
+    model_flags, model = _model_flags(model)
+    data_flags, rows = _data_flags(data, flags)
+    merged = dict(flags)
+    for what, found in (("model", model_flags), ("data", data_flags)):
+        for name, value in found.items():
+            if name in flags and name not in YIELDING:
+                raise ConfigError(f"{what} says {name}={value!r:.100}, and {name}={flags[name]!r:.100} too; give one")
+            merged.setdefault(name, value)
+    return Inputs(merged, model, rows, data is not None or any(name in flags for name in DATA_FLAGS))
+
+
+def argv_of(flags: Mapping[str, Any]) -> list[str]:
+    """Flags as a command line has them; what is one text there may be a list here.
+
+    >>> argv_of({"labels": ["bad", "good"], "max_steps": 10, "early_stopping_patience": None})
+    ['--labels=bad,good', '--max_steps=10', '--early_stopping_patience=None']
+
+    Raises:
+      ConfigError: an item of such a list holds a comma.
+    """
+    known, words = flags_of(SCRIPT), []
+    for name, value in flags.items():
+        if isinstance(value, (list, tuple)) and name in known and not known[name]["list"]:
+            items = [str(item) for item in value]
+            if any("," in item for item in items):
+                raise ConfigError(f"{name}: {value!r:.200} holds a comma, which parts the items of this setting")
+            value = ",".join(items)
+        words.append(f"--{name}={list(value) if isinstance(value, tuple) else value}")
+    return words
+
+
+def callables_of(flags: Mapping[str, Any]) -> tuple[dict[str, Any], PlugIns]:
+    """`(the other flags, plug-ins that are objects)`; those that are `module:Name` stay flags.
+
+    >>> callables_of({"metrics": ["accuracy", exact_length], "seed": 1})
+    ({'metrics': ['accuracy'], 'seed': 1}, PlugIns(metrics=(<function exact_length>,), ...))
+
+    Raises:
+      ConfigError: something that cannot be called, or callbacks that are none.
+    """
+    kept, found = dict(flags), {}
+    for name in ("batch_transform", "batch_metrics", "metrics", "callbacks"):
+        given = kept.pop(name, None)
+        several = list(given) if isinstance(given, (list, tuple)) else [] if given is None else [given]
+        words = [part for part in several if isinstance(part, str)]
+        found[name] = [part for part in several if not isinstance(part, str)]
+        if words:
+            kept[name] = words if isinstance(given, (list, tuple)) else given
+        for part in found[name] if name != "callbacks" else ():
+            if not callable(part):
+                raise ConfigError(f"{name}: a {type(part).__name__}, which is no function")
+        if name.startswith("batch_") and len(several) > 1:
+            raise ConfigError(f"{name}: one function, not {len(several)}")
+    transform, measured = (next(iter(found[name]), None) for name in ("batch_transform", "batch_metrics"))
+    if transform is not None and "transform_evaluation" in kept:
+        found["transforms_evaluation"] = bool(kept.pop("transform_evaluation"))
+    found |= {"batch_transform": transform, "batch_metrics": measured, "metrics": tuple(found["metrics"])}
+    return kept, PlugIns(**found | {"callbacks": check_callbacks(found["callbacks"])})
+
+
+def joined(named: PlugIns, given: PlugIns) -> PlugIns:
+    """The plug-ins that flags name, and those that are objects."""
+    return PlugIns(
+        batch_transform=given.batch_transform or named.batch_transform,
+        transforms_evaluation=given.transforms_evaluation or named.transforms_evaluation,
+        batch_metrics=given.batch_metrics or named.batch_metrics,
+        metrics=named.metrics + given.metrics,
+        callbacks=check_callbacks(named.callbacks + given.callbacks),
+        model_class=named.model_class,
+    )
+
+
+def _refuse_flags_of_scripts(flags: Mapping[str, Any]) -> None:
+    for name, entry in flags_of(SCRIPT).items():
+        if "python" in entry and flags.get(name) not in (None, False, "none"):
+            raise ConfigError(f"{name}={flags[name]!r}: it is the script's; in Python {entry['python']}")
+
+
+def _model_flags(model: Any) -> tuple[dict, Any]:
+    """`(flags, model in memory)`."""
+    if model is None:
+        return {}, None
+    if isinstance(model, type):
+        return {"model_class": f"{model.__module__}:{model.__qualname__}"}, None
+    if not isinstance(model, (str, os.PathLike)):
+        return {}, model
+    name = os.fspath(model)
+    is_there = Path(name).exists()
+    if ":" in name and not is_there and not name.startswith((".", "/")):
+        return {"model_class": name}, None
+    if name in PRESETS and name not in HUB_PRESETS and not is_there:
+        return {"config_name": name}, None
+    return {"model_name_or_path": name}, None
+
+
+def _data_flags(data: Any, flags: Mapping[str, Any]) -> tuple[dict, dict | None]:
+    """`(flags, rows in memory by split)`."""
+    if data is None:
+        return {}, None
+    if isinstance(data, (str, os.PathLike)):
+        return _named_data(os.fspath(data), flags), None
+    if isinstance(data, Mapping):
+        splits = {_role(name): part for name, part in data.items()}
+        if len(splits) < len(data):
+            raise ConfigError(f"data: two of {', '.join(map(str, data))} are names of one split")
+        named = [role for role, part in splits.items() if isinstance(part, (str, os.PathLike))]
+        if named and len(named) < len(splits):
+            raise ConfigError(f"data: {', '.join(named)} in files, other splits in memory; give all in one way")
+        if named:
+            files = {f"{role}_file": os.fspath(part) for role, part in splits.items()}
+            return {"data_format": _format_of(next(iter(files.values()))), **files}, None
+    else:
+        splits = {"train": data}
+    rows = {role: as_rows(part, f"data[{role!r}]") for role, part in splits.items()}
+    found = {"data_format": "jsonl"}
+    words = _label_names(next(iter(splits.values())), flags.get("target_column") or "output")
+    return found | ({"labels": words} if words and "labels" not in flags else {}), rows
+
+
+def _named_data(name: str, flags: Mapping[str, Any]) -> dict:
+    """A file or folder of rows, or `benchmark/task`."""
+    path = Path(name)
+    if path.is_dir():
+        return {"data_format": flags.get("data_format") or _format_in(path), "train_dir": name}
+    if path.is_file() or any(mark in name for mark in "*?["):
+        return {"data_format": flags.get("data_format") or _format_of(name), "train_file": name}
+    benchmark, slash, task = name.partition("/")
+    if not slash or Path(without_compression(name)).suffix in FORMATS_BY_SUFFIX or task.count("/"):
+        raise ConfigError(f"data {name!r}: no such file or folder, and no benchmark/task such as 'glue/rte'")
+    return {"benchmark": benchmark, "dataset_name": task}
+
+
+def _format_of(name: str) -> str:
+    suffix = Path(without_compression(str(name))).suffix
+    if suffix not in FORMATS_BY_SUFFIX:
+        raise ConfigError(f"data {str(name)!r}: give data_format=..., its name does not tell it")
+    return FORMATS_BY_SUFFIX[suffix]
+
+
+def _format_in(folder: Path) -> str:
+    """The one kind of file in a folder and the folders in it."""
+    names = [path.name for path in [*folder.glob("*"), *folder.glob("*/*")] if path.is_file()]
+    found = {FORMATS_BY_SUFFIX.get(Path(without_compression(name)).suffix) for name in names} - {None}
+    if len(found) != 1:
+        kinds = f"files of {' and '.join(sorted(found))}" if found else "no file of rows"
+        raise ConfigError(f"data {str(folder)!r} has {kinds}; give data_format=...")
+    return found.pop()
+
+
+def _role(name: str) -> str:
+    for role, names in SPLIT_NAMES.items():
+        if name in names:
+            return role
+    raise ConfigError(f"data: no split {name!r}; {suggestion(name, SPLIT_NAMES)}")
+
+
+def _label_names(data: Any, target: str) -> list[str] | None:
+    """The names of a `datasets.ClassLabel` column."""
+    feature = getattr(data, "features", None) or {}
+    return list(getattr(feature.get(target), "names", None) or []) or None
+
+
+# Presets whose names are the hub's, too: there they have trained weights.
+HUB_PRESETS = ("t5-small", "t5-base", "t5-large", "t5-3b", "t5-11b")
+# Said by `data` where the user does not say otherwise.
+YIELDING = ("data_format", "labels")
+# Flags that say what is trained on.
+DATA_FLAGS = "benchmark dataset_name task_file data_format data_class config".split()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What to give
+
+
+NOTHING = "there are no rows to train on or to score"
+# What settings say of the columns of one's own rows, beside where those are.
+COLUMNS = ("text_column", "target_column", "labels", "metrics", "source_id", "target_id", "prefix")
+UNSAID = {"source_id": "s", "target_id": "t"}
+
+
+def needed_data(model: str | None, card: TaskCard | None) -> str:
+    """The message, with a call that would do.
+
+    Args:
+      model: the folder or name that the tuner was made of; None for a model in memory.
+    """
+    shown = "model" if model is None else repr(model)
+    if card is None:
+        return (
+            f"{NOTHING}: give them as FineTuner({shown}, data), where data is a file or folder of rows, a DataFrame, a "
+            "list of dicts, or benchmark/task such as 'glue/rte'"
+        )
+    tasks = list(card.tasks.values())
+    name = f"{tasks[0].benchmark}/{','.join(card.tasks)}"
+    return f"{NOTHING}: the model was trained on {name}, give the data again: {_call(model, shown, tasks[0])}"
+
+
+def _call(model: str | None, shown: str, task) -> str:
+    """A call with the run's own settings where its manifest has them, else with the task's columns and labels."""
+    settings = _settings_of(model)
+    place = next((settings[name] for name in ("train_dir", *PLACES) if settings.get(name)), None)
+    if place is not None:
+        given = {name: settings.get(name) for name in COLUMNS if settings.get(name) != UNSAID.get(name)}
+    else:
+        words = task.label_words
+        given = {"text_column": ",".join(task.text_columns), "target_column": task.entry["label_column_name"]}
+        given["labels"] = ",".join(words) if words else None
+    flags = "".join(f", {name}={value!r}" for name, value in given.items() if value is not None)
+    data = place or "rows.csv"
+    return f"FineTuner({shown}, {data!r}{flags})"
+
+
+def _settings_of(model: str | None) -> dict:
+    """Of a run's folder, what its manifest says; nothing of another model."""
+    manifest = Path(model or "") / MANIFEST
+    return read_json(manifest).get("settings", {}) if model and manifest.is_file() else {}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Models in memory
+
+
+def is_plain_module(model) -> bool:
+    """Whether it is a module without a configuration, which a holder must have (`own_models`)."""
+    return isinstance(model, torch.nn.Module) and not hasattr(model, "config")
+
+
+def made_ready(model, tokenizer, family: str | None = None, tasks=()):
+    """The model itself, in float32, with the special tokens that its tokenizer has; it is changed in place.
+
+    Args:
+      family, tasks: of a plain module, which is put into a holder.
+
+    Raises:
+      ConfigError: it is no model, is an adapter of PEFT's making, has fewer embeddings than pieces.
+    """
+    if type(model).__name__.startswith("Peft") and not is_adapted(model):
+        raise ConfigError("model: PEFT has wrapped it already; give its base model, and adapter='lora' and the like")
+    if not (isinstance(model, PreTrainedModel) or is_adapted(model) or is_plain_module(model)):
+        raise ConfigError(f"model: {type(model).__name__} is neither a model nor the name of one")
+    if tokenizer is None:
+        raise ConfigError("model: an object comes without a tokenizer; give tokenizer=..., an object or a name")
+    ensure_padding(tokenizer)
+    if is_plain_module(model):
+        return hold_module(model, tokenizer=tokenizer, family=family, tasks=tasks)
+    if any(parameter.dtype in (torch.bfloat16, torch.float16) for parameter in model.parameters()):
+        logger.warning("the model's weights become float32; bf16=True computes in bfloat16 all the same")
+        model.float()
+    set_special_tokens(model.config, tokenizer, FAMILIES[family_of_model(model)].special_tokens, False)
+    check_vocabulary(model, len(tokenizer))
+    set_generation_tokens(model)
+    if model.config.model_type in T5_TYPES and not is_adapted(model):
+        accept_packed_batches(model)
+    return model
+
+
+def described_object(model) -> str:
+    """What a run's settings say of it: its class, and what tells its weights from others."""
+    return f"{type(model).__name__} in memory, weights {(fingerprint(model) or 'unknown')[:12]}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Answers
+
+
+class Asked(NamedTuple):
+    """A model that is asked, with what is known of its texts.
+
+    Attributes:
+      card: its task's; without one, rows are finished texts.
+      dataset_name: which of several tasks.
+      raw: rows are finished texts, whatever the task.
+      max_source_length, answer_separator: where they differ from the card's.
+    """
+
+    model: Any
+    tokenizer: Any
+    card: TaskCard | None
+    batch_size: int
+    dataset_name: str | None = None
+    raw: bool = False
+    max_source_length: int | None = None
+    answer_separator: str | None = None
+
+    def lines(self, rows: Sequence, decoding: Decoding, labels=None, scores: bool = False) -> list[dict]:
+        """The answers, one line a row, as a file of `t5suite predict` has them.
+
+        Args:
+          rows: tables of the task's columns; texts, where it has one column.
+          labels: choose among these instead of writing; `task`: among the task's own.
+
+        Raises:
+          ConfigError: settings that make no sense, alone or together.
+          DataError: a row that is none of the task; named by its number.
+        """
+        text = text_settings(
+            self.card,
+            dataset_name=self.dataset_name,
+            raw=self.raw,
+            max_source_length=self.max_source_length,
+            answer_separator=self.answer_separator,
+        )
+        encoding = encoding_for(self.model, self.tokenizer, text.lengths, text.separator)
+        predictor = Predictor(self.model, encoding, self.batch_size)
+        if labels not in (None, "task"):
+            labels = given_labels(",".join(labels), text)
+        fitted = text.task is not None and text.task.entry.get("formatter") in FITTED_FORMATTERS
+        fits = bind_fits(self.tokenizer, text.lengths) if fitted else None
+        longest = decoding.max_new_tokens or text.max_new_tokens
+        job = Job(text.task, self.raw, decoding, longest, labels, scores, False, text.family, fits)
+        requests = [job.request(Row(i, f"row {i}", value)) for i, value in enumerate(rows)]
+        windows = [requests[i : i + WINDOW] for i in range(0, len(requests), WINDOW)]
+        return [line for window in windows for line in job.lines(window, predictor)]
+
+
+def decoding_of(settings: Mapping[str, Any]) -> Decoding:
+    """How answers are written, by the names of `t5suite predict`'s flags.
+
+    Raises:
+      ConfigError: no such setting.
+    """
+    names = [spec.name for spec in dataclasses.fields(Decoding)]
+    for name in settings:
+        if name not in names:
+            raise ConfigError(f"predict: no setting {name!r}; {suggestion(name, names)}")
+    return Decoding(**settings)
+
+
+def answer_of(line: dict, several: bool, scores: bool):
+    """A line as Python has it: a text, or the texts of several answers; with scores, `Answer`s.
+
+    >>> answer_of({"row": 0, "prediction": "a", "score": -0.5}, several=False, scores=True)
+    Answer(text='a', score=-0.5, truncated=False)
+    """
+    if not several:
+        return (
+            Answer(line["prediction"], line.get("score"), line.get("truncated", False))
+            if scores
+            else line["prediction"]
+        )
+    if scores:
+        return [Answer(found["text"], found["score"], False) for found in line["predictions"]]
+    return [found["text"] for found in line["predictions"]]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The process
+
+
+# Variables that transformers and accelerate write for whoever comes after.
+NOTED = ("ACCELERATE_", "FSDP_")
+
+
+class OwnProcess:
+    """What one tuner would find if it were alone in the process.
+
+    Args:
+      bars: whether `datasets` draws progress bars; None: on a terminal and in a notebook. Those of transformers
+        (weights read and written) are always off.
+    """
+
+    def __init__(self, bars: bool | None = None):
+        self._shared: list[dict] | None = None
+        self._bars = bars
+
+    def _draws_bars(self) -> bool:
+        return somebody_watches() if self._bars is None else self._bars
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """The process as this tuner left it; at the end, as everybody else did."""
+        kept = (keeping_process_state(), _keeping_environment(), _keeping_random_numbers())
+        with contextlib.ExitStack() as stack:
+            for part in (*kept, _without_old_news(), _with_bars(self._draws_bars())):
+                stack.enter_context(part)
+            for kind, state in zip((PartialState, AcceleratorState), self._shared or (), strict=False):
+                kind._shared_state.clear()
+                kind._shared_state.update(state)
+            try:
+                yield
+            finally:
+                self._shared = [dict(kind._shared_state) for kind in (PartialState, AcceleratorState)]
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Ctrl-C (a notebook's stop button) ends training after the step at hand, with a checkpoint; a second one at once.
+
+    Raises:
+      KeyboardInterrupt: when everything is kept. Where somebody catches signals already (an entry script), and in
+        threads, which cannot, nothing is changed.
+    """
+    stop = stop_requests()
+    if stop.installed is not None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    stop.restore()  # forgets what an earlier run was asked
+    before = signal.getsignal(signal.SIGINT)
+
+    def handle(number, frame):
+        signal.signal(signal.SIGINT, before)
+        if stop.current_phase == SET_UP:
+            raise KeyboardInterrupt
+        stop.request("SIGINT")
+        print("interrupted: the step at hand is finished and saved; once more ends at once", file=sys.stderr)
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    except Preempted as error:
+        raise KeyboardInterrupt(str(error)) from None
+    finally:
+        signal.signal(signal.SIGINT, before)
+        stop.restore()
+
+
+@contextlib.contextmanager
+def _keeping_environment() -> Iterator[None]:
+    was = {name: value for name, value in os.environ.items() if name.startswith(NOTED)}
+    try:
+        yield
+    finally:
+        for name in [name for name in os.environ if name.startswith(NOTED) and name not in was]:
+            del os.environ[name]
+        os.environ.update(was)
+
+
+@contextlib.contextmanager
+def _keeping_random_numbers() -> Iterator[None]:
+    """A run has a seed of its own: whoever calls it draws on where he was."""
+    state = random_state()
+    try:
+        yield
+    finally:
+        restore_random_state(state)
+
+
+@contextlib.contextmanager
+def _with_bars(of_data: bool) -> Iterator[None]:
+    had_bars, had_none = transformers_logging.is_progress_bar_enabled(), datasets.are_progress_bars_disabled()
+    transformers_logging.disable_progress_bar()
+    if not of_data:
+        datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if had_bars:
+            transformers_logging.enable_progress_bar()
+        if not had_none:
+            datasets.enable_progress_bars()
+
+
+@contextlib.contextmanager
+def _without_old_news() -> Iterator[None]:
+    """Messages of the libraries that say nothing to the user are left out meanwhile."""
+    only_news = functools.partial(is_news)  # an entry script's own filter is another object, and stays
+    for name in LOGGERS:
+        logging.getLogger(name).addFilter(only_news)
+    try:
+        yield
+    finally:
+        for name in LOGGERS:
+            logging.getLogger(name).removeFilter(only_news)
+
+
+def plain_progress(trainer) -> None:
+    """A bar instead of transformers' table for notebooks, whose columns are made for its own names of metrics."""
+    table = next(
+        (c for c in trainer.callback_handler.callbacks if type(c).__name__ == "NotebookProgressCallback"), None
+    )
+    if table is not None:
+        trainer.remove_callback(table)
+        trainer.add_callback(ProgressCallback)

@@ -1,0 +1,399 @@
+"""The steps of a run, once: fine-tuning and pre-training, the scripts, `FineTuner` and the sub-commands call them.
+
+    >>> is_main = prepare_process(args)                                       # 2. seed and accelerator
+    >>> with run_directory(args, settings, argv, resume) as run:              # 3. run directory
+    ...     tokenizer, model = tokenizer_and_model(model_args)                # 4. tokenizer and model
+    ...     place_model(model, model_args, args, trains=True)
+    ...     ...                                                               # 5., 6. data, trainer
+    ...     with trackers_of(run, args, settings) as trackers:
+    ...         train(trainer, run, resume)                                   # 7. training
+
+`fine_tuning` and `pre_training` have the steps that are theirs alone.
+"""
+
+import contextlib
+import dataclasses
+import logging
+import os
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from transformers import TrainerState, set_seed
+from transformers.utils import logging as transformers_logging
+
+from t5suite.base.errors import CheckpointError, ConfigError, DataError, Preempted
+from t5suite.base.redaction import RedactingFormatter
+from t5suite.data.corpora.store import MANIFEST as CORPUS
+from t5suite.models.added_tokens import add_words, begin_at_mean, parse_tokens
+from t5suite.models.freezing import freeze
+from t5suite.models.loading import describe, load_model, load_model_shapes, load_tokenizer
+from t5suite.models.own_models import OwnModel, class_name
+from t5suite.models.placement import check_alone
+from t5suite.models.placement import place_model as place_model_on_devices
+from t5suite.models.quantization import quantization_of
+from t5suite.models.vocabulary import add_sentinels, add_tokens, ensure_padding
+from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, Run, open_run
+from t5suite.runs.lock import LOCK_FILE, RunLock
+from t5suite.runs.settings import public_settings
+from t5suite.tracking.trackers import Trackers, tracker_names
+from t5suite.training.checkpoints import STATE_FILE, clean_leftovers
+from t5suite.training.flags.plug_ins import module_settings
+from t5suite.training.flags.tracking import identity_of
+from t5suite.training.monitoring.chatter import hush
+from t5suite.training.monitoring.energy import metered
+from t5suite.training.monitoring.progress import settle_bars
+from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns
+from t5suite.training.processes.lost_ranks import watching_ranks
+from t5suite.training.processes.ranks import RankLog, Ranks, attached, logging_to
+from t5suite.training.processes.signals import stop_requests
+from t5suite.training.resuming.resets import choose_start, going_on
+
+logger = logging.getLogger(__name__)
+
+REFUSALS = (ConfigError, DataError, CheckpointError)
+
+
+# What another start could use: steps, scores, and text that is tokenized.
+WORTH_KEEPING = (METRICS, "checkpoint-*", RESULTS, f"**/{CORPUS}")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# 2. Process
+
+
+def prepare_process(args, device_map: str | None = None) -> bool:
+    """Logging, random numbers and the device of this process; returns whether it is the main one.
+
+    Raises:
+      ConfigError: a launcher started several processes, but they do not know of each other.
+    """
+    is_main = args.process_index == 0
+    settle_bars(args)
+    start_logging(is_main, bool(args.disable_tqdm), args.verbose, args.process_index)
+    launched = int(os.environ.get("WORLD_SIZE", "1"))
+    if launched != args.world_size:
+        raise ConfigError(
+            f"{launched} processes were launched (WORLD_SIZE), but this one finds {args.world_size}: they would be so "
+            "many runs in one directory. Check the devices that the launcher gives them (--use_cpu without any)"
+        )
+    if args.halving_asked_for:
+        logger.warning("--auto_find_batch_size has no effect: a micro-batch that does not fit is halved without it")
+    set_seed(args.seed)
+    if not args.cudnn_attention:
+        leave_out_cudnn_attention(args.device)
+    elif args.device.type != "cuda":
+        logger.warning("--cudnn_attention has no effect: cuDNN is a GPU's")
+    if device_map is None:
+        one_device_a_process(args)
+    return is_main
+
+
+def start_logging(is_main: bool, disable_tqdm: bool = False, verbose: bool = False, rank: int = 0) -> None:
+    """Our log lines on standard error, and every rank's for its own file; other ranks and the libraries speak up for
+    warnings only, and of those not for the ones that `chatter` has a reason to leave out.
+
+    Args:
+      verbose: the libraries' own logs, progress bars and all of their warnings, too (`--verbose`).
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(RedactingFormatter("%(levelname)s %(name)s: %(message)s"))
+    handler.setLevel(logging.NOTSET if is_main else logging.ERROR)
+    root = logging.getLogger("t5suite")
+    known = attached()
+    if known is not None:
+        known.detach()
+    root.handlers, root.propagate = [handler], False
+    root.setLevel(logging.INFO)
+    RankLog(rank).attach()
+    hush(verbose)
+    loud = is_main and verbose
+    transformers_logging.set_verbosity(logging.INFO if loud else logging.WARNING if is_main else logging.ERROR)
+    if verbose:
+        transformers_logging.enable_progress_bar()
+    else:
+        transformers_logging.disable_progress_bar()
+    if disable_tqdm or not is_main:
+        import datasets
+
+        datasets.disable_progress_bars()
+
+
+def leave_out_cudnn_attention(device) -> None:
+    """Keeps `scaled_dot_product_attention` from cuDNN's kernel on a GPU, for the whole process.
+
+    torch takes it first on Hopper for masks without a gradient, T5's cross-attention and evaluation among them: its
+    gradients are nan for some masks where lengths leave a rest of 64 by 128 (pytorch issue 196678, torch 2.11), and it
+    plans for a second at every new shape. The memory-efficient kernel serves masks of all kinds.
+    """
+    if device.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+def one_device_a_process(args) -> None:
+    """Several GPUs need several processes: `DataParallel`, the trainer's other way, scales the loss by their number."""
+    if args.n_gpu > 1:
+        logger.warning("one of %d GPUs is used; start with torchrun or accelerate launch to use them all", args.n_gpu)
+        args._n_gpu = 1
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# 3. Run directory
+
+
+def all_settings(*arguments, plug_ins: PlugIns = NO_PLUG_INS) -> dict:
+    """Every flag of the argument dataclasses by name, as the user gave it, and the files of what is the user's own."""
+    settings = {
+        spec.name: getattr(part, spec.name)
+        for part in arguments
+        for spec in dataclasses.fields(part)
+        if spec.init and not spec.name.startswith("_")
+    }
+    training = arguments[-1]
+    settings["update_size"] = update_size(training)
+    if plug_ins.described:
+        settings["plug_ins"] = plug_ins.described
+    return {**settings, "report_to": training.trackers, "metric_for_best_model": training.selection_metric}
+
+
+def update_size(args) -> int:
+    """Examples that one update takes, over micro-batches and ranks."""
+    return args.train_batch_size * args.gradient_accumulation_steps * max(1, args.world_size)
+
+
+@contextlib.contextmanager
+def run_directory(args, settings: dict, argv, resume: str):
+    """The run of `--output_dir`: a new one, or this same run's from before; a finished one is only read.
+
+    Raises:
+      ConfigError: another run is there, or another process writes into it.
+    """
+    ranks = Ranks.of_process()
+    run = ranks.together(
+        open_run, args.output_dir, settings, argv, True, resume == "none", args.extend, args.allow_changed
+    )
+    run.is_main = args.process_index == 0
+    if run.finished:
+        yield run
+        return
+    with owned(run, ranks):
+        yield run
+
+
+@contextlib.contextmanager
+def owned(run: Run, ranks: Ranks):
+    """While this run, and no other process, writes into its directory; how it ended is noted there.
+
+    Should a rank die meanwhile, the others do not wait for it for ever. A new run that is refused leaves nothing.
+
+    Raises:
+      ConfigError: another process does.
+    """
+    lock = RunLock(run.directory)
+    made = [folder for folder in (run.directory, *run.directory.parents) if not folder.exists()]
+    try:
+        ranks.together(_take, lock, run)
+        with logging_to(run.directory, ranks.rank), watching_ranks(ranks, stop_requests()):
+            yield run
+    except BaseException as error:
+        if ranks.is_main and not lock.held:
+            raise
+        if isinstance(error, REFUSALS) and ranks.world_size == 1 and _came_to_nothing(run):
+            _remove(run.directory, made)
+            raise
+        stopped = isinstance(error, Preempted) or stop_requests().explains(error)
+        status = "preempted" if stopped else "failed"
+        # What comes after the end, such as an upload, does not undo it.
+        with contextlib.suppress(OSError):
+            if run.manifest.get("status") != "finished":
+                run.update(status=status, ended=f"{type(error).__name__}: {error}"[:1000])
+        raise
+    finally:
+        lock.release()
+
+
+def _take(lock: RunLock, run: Run) -> None:
+    lock.acquire(run.run_id)
+    if not run.resumed and (run.directory / MANIFEST).exists():
+        lock.release()
+        raise ConfigError(f"--output_dir {run.directory}: another process has made a run there in the meantime")
+    clean_leftovers(run.directory)
+    if not run.resumed:
+        run.update()  # before anything else is written: a directory without a manifest would belong to no run
+    run.keep_code()
+
+
+def _came_to_nothing(run: Run) -> bool:
+    return not run.resumed and not any(next(run.directory.glob(kind), None) for kind in WORTH_KEEPING)
+
+
+def _remove(directory: Path, made: list[Path]) -> None:
+    """Empties a directory of what a run has written, and removes it where the run `made` it, with those above it.
+
+    Several ranks write there, and none knows when the last of the others has ended: then it stays.
+    """
+    with contextlib.suppress(OSError):  # the refusal is what counts; a folder above may be somebody else's, too
+        for path in [*directory.iterdir()] * 2:  # a thread of a corpus's build may be writing its last file
+            if directory in made or path.name == LOCK_FILE or not path.name.startswith("."):  # or it was there before
+                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+        for folder in made:
+            folder.rmdir()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# 4. Tokenizer and model
+
+
+def tokenizer_and_model(
+    model_args, mode_tokens=(), sentence_pairs: bool = False, without_weights: bool = False, tasks=(), tokenizer=None
+):
+    """`(tokenizer, model)` of the model flags, the model in float32.
+
+    Args:
+      tasks: what the model is fine-tuned for; a masked model gets a head for their labels.
+      mode_tokens: tokens that an objective needs and the tokenizer may lack (`vocabulary.MODE_TOKENS` for UL2).
+      sentence_pairs: give a masked model a head for pairs of sentences.
+      without_weights: make a new model's shapes alone (on the meta device), which a dry run needs.
+      tokenizer: one that is there already.
+    """
+    tokenizer = tokenizer or load_tokenizer(
+        model_args.tokenizer_name or model_args.model_name_or_path,
+        model_args.model_revision,
+        model_args.trust_remote_code,
+        flag="--tokenizer_name" if model_args.tokenizer_name else "--model_name_or_path",
+    )
+    if model_args.allow_missing_keys and not (model_args.init_checkpoint or model_args.model_name_or_path):
+        logger.warning("--allow_missing_keys has no effect: no weights are loaded")
+    added = 0 if model_args.num_sentinels is None else add_sentinels(tokenizer, model_args.num_sentinels)
+    added += add_tokens(tokenizer, mode_tokens)
+    words = add_words(tokenizer, parse_tokens(model_args.add_tokens))
+    if tasks:
+        ensure_padding(tokenizer)
+    quantization = quantization_of(model_args.load_in_8bit, model_args.load_in_4bit)
+    load = load_model_shapes if without_weights else load_model
+    model = load(
+        model_args.model_name_or_path,
+        tokenizer=tokenizer,
+        config_name=model_args.config_name,
+        from_scratch=model_args.from_scratch,
+        config_overrides=model_args.config_overrides,
+        dropout_rate=model_args.dropout_rate,
+        family=model_args.model_family,
+        sentence_pairs=sentence_pairs,
+        tasks=tasks,
+        num_new_tokens=added + len(words),
+        init_checkpoint=model_args.init_checkpoint,
+        allow_missing_keys=model_args.allow_missing_keys,
+        attn_implementation=model_args.attn_implementation,
+        adapter_base=model_args.adapter_base,
+        **({"quantization": quantization} if quantization and not without_weights else {}),
+        revision=model_args.model_revision,
+        trust_remote_code=model_args.trust_remote_code,
+        model_class=model_args.model_class,
+        model_class_args=module_settings(model_args),
+    )
+    if model_args.model_name_or_path and not (model_args.from_scratch or model_args.config_name):
+        begin_at_mean(model, words)
+    freeze(model, model_args.freeze, model_args.freeze_regex, model_args.unfreeze_regex)
+    return tokenizer, model
+
+
+def trained_as(model_args, folder):
+    """The model flags for what lies in `folder`, whatever weights and configuration the run began with."""
+    begun = {"config_name": None, "from_scratch": False, "config_overrides": None, "init_checkpoint": None}
+    return replace(model_args, model_name_or_path=str(folder), allow_missing_keys=False, **begun)
+
+
+def place_model(model, model_args, args, trains: bool) -> None:
+    """Puts the model where `--device_map` and `--embedding_on_cpu` say; else the trainer does, on one device.
+
+    Raises:
+      ConfigError: several processes, or DeepSpeed or FSDP, which place it themselves; or it cannot be done.
+    """
+    check_precision(args.fp16, model.config.model_type)
+    logger.info("%(class)s, %(parameters)d parameters", describe(model))
+    if model_args.device_map is None and not model_args.embedding_on_cpu:
+        return
+    flag = "--embedding_on_cpu" if model_args.embedding_on_cpu else f"--device_map {model_args.device_map}"
+    asked = {"DeepSpeed": args.deepspeed, "FSDP": args.fsdp}
+    launched = {name: os.environ.get(f"ACCELERATE_USE_{name.upper()}", "").lower() == "true" for name in asked}
+    check_alone(flag, args.world_size, next((name for name in asked if asked[name] or launched[name]), None))
+    place_model_on_devices(
+        model,
+        device_map=model_args.device_map,
+        max_memory=model_args.max_memory,
+        embedding_on_cpu=model_args.embedding_on_cpu,
+        device=args.device,
+        trains=trains,
+        folder=args.output_dir,
+    )
+
+
+def check_precision(fp16: bool, model_type: str) -> None:
+    """T5's activations overflow fp16: checkpoints trained in bfloat16 reach 65504 within a few layers."""
+    if fp16 and model_type in ("t5", "mt5", "umt5", "longt5"):
+        logger.warning(
+            "--fp16 with T5 overflows: losses become nan and the weights are lost. Use --bf16 (same speed, float32's "
+            "range). The run stops at the first steps in a row whose loss is no number"
+        )
+
+
+def model_title(model, name: str | None, from_scratch: bool = False) -> str:
+    """What tables and cards call the model.
+
+    >>> model_title(model, "google/t5-v1_1-small")
+    't5-v1_1-small'
+    """
+    if name and not from_scratch:
+        return Path(name).name
+    count = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in model.parameters())  # ZeRO-3's
+    size = f"{count / 1e6:.1f}M" if count >= 1e6 else f"{count / 1e3:.0f}K"
+    kind = class_name(model) if isinstance(model, OwnModel) else model.config.model_type
+    return f"{kind} from scratch ({size} parameters)"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# 7. Training
+
+
+def trackers_of(run: Run, args, settings: dict) -> Trackers:
+    """The trackers that mirror `metrics.jsonl`, on the main process; to be entered until the results are there."""
+    names = tracker_names(args.trackers) if run.is_main else []
+    return Trackers(names, run.directory, run.run_id, public_settings(settings), identity_of(args))
+
+
+def train(trainer, run: Run, resume: str, check_start=None) -> None:
+    """Trains, or goes on from the checkpoint that `--resume` and `--reset` choose, and saves the model.
+
+    Args:
+      check_start: called with the `Start`, before anything is loaded.
+    """
+    args = trainer.args
+    start = trainer.ranks.together(
+        choose_start,
+        args.output_dir,
+        resume,
+        args.reset,
+        run_id=run.run_id,
+        fingerprint=run.manifest["fingerprint"],
+        trust=args.trust_checkpoint,
+    )
+    if check_start is not None:
+        check_start(start)
+    with going_on(trainer, start, run) as folder:
+        run.update(training=train_from(trainer, folder))
+    trainer.save_model(args.output_dir)
+
+
+def train_from(trainer, folder=None) -> dict:
+    """Trains from a checkpoint's folder, if one is given, and returns the trainer's own numbers."""
+    begun = 0
+    if folder is not None:
+        logger.info("going on from %s", folder)
+        begun = TrainerState.load_from_json(str(Path(folder) / STATE_FILE)).global_step
+    with metered(trainer.is_world_process_zero()) as meter:
+        output = trainer.train(resume_from_checkpoint=str(folder) if folder else None)
+    found = {"steps": output.global_step, "loss": output.metrics["train_loss"], **output.metrics}
+    return {**found, **({"from_step": begun} if begun else {}), "energy": meter.described()}
