@@ -26,7 +26,6 @@ from t5suite.commands import (
     runs,
     scoring,
     slurm,
-    submit,
     summary,
     sweep,
     tasks,
@@ -263,8 +262,8 @@ COMMANDS = {
     "submit": Command(
         "write the leaderboard files of a benchmark from test predictions",
         "t5suite submit --benchmark glue --run_dir runs/glue-all-t5-base --output_dir submission",
-        submit.submit_flags,
-        submit.submit,
+        scoring.submit_flags,
+        scoring.submit,
     ),
     "report": Command(
         "show runs, or sweeps, in one table, and write a page, Markdown and plots of them",

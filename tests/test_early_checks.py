@@ -11,7 +11,7 @@ from absl.testing import absltest, parameterized
 
 from t5suite import cli
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.commands.early_checks import check_model, is_alone, may_be_of_the_hub
+from t5suite.commands.shared import check_model, is_alone, may_be_of_the_hub
 from t5suite.tasks.registry import Lengths, load_task
 from t5suite.tasks.task_card import make_task_card, write_task_card
 

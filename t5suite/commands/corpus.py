@@ -11,8 +11,7 @@ from pathlib import Path
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find
-from t5suite.commands.early_checks import check_place
-from t5suite.commands.shared import add_json_flag, note, print_json, show_text
+from t5suite.commands.shared import add_json_flag, check_place, note, print_json, show_text
 
 BUILD_EXAMPLES = """examples:
   t5suite corpus build --input books/ crawl/*.jsonl.zst --tokenizer_name google/t5-v1_1-base --output_dir corpus

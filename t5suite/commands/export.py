@@ -9,8 +9,16 @@ import sys
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError
-from t5suite.commands.early_checks import check_input_file, check_model, check_place
-from t5suite.commands.shared import add_data_dir_flag, add_json_flag, add_task_flags, note, print_json
+from t5suite.commands.shared import (
+    add_data_dir_flag,
+    add_json_flag,
+    add_task_flags,
+    check_input_file,
+    check_model,
+    check_place,
+    note,
+    print_json,
+)
 
 FORMATS = ("hf", "onnx")
 PRECISIONS = ("float32", "bfloat16", "float16")

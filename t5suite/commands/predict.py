@@ -9,7 +9,7 @@ import itertools
 import os
 
 from t5suite.base.errors import ConfigError
-from t5suite.commands.early_checks import STANDARD_INPUT, check_input_file, check_model, check_output_file, is_alone
+from t5suite.commands.shared import STANDARD_INPUT, check_input_file, check_model, check_output_file, is_alone
 
 
 def predict_flags(parser) -> None:

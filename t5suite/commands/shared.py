@@ -6,10 +6,13 @@
 import json
 import os
 import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
-from t5suite.base.errors import DataError
-from t5suite.base.lookup import find
+from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.lookup import closest, find
 from t5suite.base.redaction import printable
+from t5suite.base.yaml_files import check_model_files
 
 ROLES = ("train", "validation", "test")
 
@@ -74,3 +77,114 @@ def read_rows(task, path: str, role: str) -> tuple[list[int], list[dict], list[l
     if not rows:
         raise DataError(f"{path}: the file is empty")
     return numbers, rows, examples
+
+
+STANDARD_INPUT = "-"
+# How many processes there are, by whoever started them.
+PROCESS_COUNTS = ("WORLD_SIZE", "SLURM_NTASKS")
+# A folder with none of these is no model's, no run's and no checkpoint's.
+OF_MODELS = ("config.json", "adapter_config.json", "*.safetensors", "*.bin", "*.pt", "checkpoint-*", "global_step*")
+# What a run directory has.
+MANIFEST = "manifest.json"
+
+
+def is_alone(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether this is the one process: of several, only the main one needs the files."""
+    return all(environ.get(name, "1") == "1" for name in PROCESS_COUNTS)
+
+
+def check_input_file(flag: str, path: str, or_folder: bool = False) -> None:
+    """A file that can be read (or a folder); `-` is standard input.
+
+    Raises:
+      DataError: there is none, or a folder in its place.
+    """
+    if path == STANDARD_INPUT:
+        return
+    if os.path.isdir(path) and not or_folder:
+        raise DataError(f"{path}: {flag} takes a file, and this is a folder")
+    if not os.path.exists(path):
+        raise DataError(f"{path}: no such file{' or folder' if or_folder else ''}{_siblings(path)}")
+
+
+def check_output_file(flag: str, path: str, *inputs: str | None) -> None:
+    """A place where a file can be written that is none of the inputs.
+
+    Raises:
+      ConfigError: a folder, a file where a folder is needed, or a file that is read.
+    """
+    if os.path.isdir(path):
+        raise ConfigError(f"{flag} {path}: a folder; name the file, such as {os.path.join(path, 'answers.jsonl')}")
+    for name in inputs:
+        if name not in (None, STANDARD_INPUT) and os.path.exists(path) and os.path.samefile(path, name):
+            raise ConfigError(f"{flag} {path} is the file that is read; what is written would take its place")
+    check_place(flag, path)
+
+
+def check_place(flag: str, path: str) -> None:
+    """Somewhere to write to: the nearest folder above that is there already.
+
+    Raises:
+      ConfigError: it is a file, or must not be written.
+    """
+    above = Path(path).expanduser().absolute().parent
+    while not above.exists():
+        above = above.parent
+    if not above.is_dir():
+        raise ConfigError(f"{flag} {path}: {above} is a file, and a folder is needed there; give another path")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise ConfigError(f"{flag} {path}: {above} cannot be written; {flag} DIR where you may, or change its rights")
+
+
+def check_model(flag: str, name: str) -> None:
+    """A folder with a model or a run, or what may be a name of the hub.
+
+    Raises:
+      ConfigError: a file, a folder without a model, or a path that is not there.
+    """
+    if os.path.isdir(name):
+        if not any(path for pattern in OF_MODELS for path in Path(name).glob(pattern)):
+            lacks = "no config.json, no weights, no checkpoint-N"
+            raise ConfigError(f"{flag} {name}: no model in this folder: {lacks}{_models_below(name)}")
+        check_model_files(flag, name)
+    elif os.path.exists(name):
+        raise ConfigError(f"{flag} {name}: a file; name the folder that the model lies in")
+    elif not may_be_of_the_hub(name):
+        raise ConfigError(f"{flag} {name}: no such folder{_siblings(name)}")
+
+
+def check_name(flag: str, name: str | None, known: Iterable[str]) -> None:
+    """One of the names that the flag takes, or none.
+
+    >>> check_name("--optimizer", "adamv", ["adamw", "muon"])
+    ConfigError: --optimizer: unknown name 'adamv'; did you mean adamw?
+    """
+    if name is not None:
+        find(name, dict.fromkeys(known), "name", where=flag)
+
+
+def may_be_of_the_hub(name: str) -> bool:
+    """Whether the hub may know a model of that name: NAME or OWNER/NAME, where no folder OWNER has runs here.
+
+    >>> may_be_of_the_hub("google/t5-v1_1-small"), may_be_of_the_hub("../runs/rte")
+    (True, False)
+    """
+    owner, _, rest = name.rpartition("/")
+    if not rest or "/" in owner or owner in (".", "..", "~"):
+        return False
+    return not owner or not any(Path(owner).glob(f"*/{MANIFEST}"))
+
+
+def _siblings(path: str) -> str:
+    """What lies there by nearly that name."""
+    folder = Path(path).parent
+    near = closest(Path(path).name, (entry.name for entry in folder.iterdir())) if folder.is_dir() else []
+    if near:
+        return f"; did you mean {', '.join(str(folder / name) for name in near)}?"
+    return "" if folder.is_dir() else f", and no folder {folder}"
+
+
+def _models_below(folder: str) -> str:
+    """The models in the folder's folders."""
+    found = sorted(path.parent for name in OF_MODELS[:2] for path in Path(folder).glob(f"*/{name}"))
+    return f"; there are {', '.join(map(str, found[:5]))}" if found else ""

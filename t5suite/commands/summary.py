@@ -5,8 +5,7 @@ t5suite summary --config_name t5-3b --batch_size 32 --optimizer adafactor --grad
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.script_flags import flags_marked, flags_of
-from t5suite.commands.early_checks import check_model, check_name
-from t5suite.commands.shared import add_json_flag, print_json
+from t5suite.commands.shared import add_json_flag, check_model, check_name, print_json
 
 SCRIPT = "fine_tune_t5"
 
