@@ -116,7 +116,7 @@ def x3_yaml_tags(context: Context) -> Outcome:
             else:
                 attempts[name] = Attempt("fine_tune_t5", [*context.flags("fine_tune_t5", **SHORT), *words], 78, said)
         attempts |= _tagged_sweeps(context, canaries, i, tag)
-    offences = _source_offences("yaml.")
+    offences = _source_offences()
     return canaries.outcome(attempts, "refused with file and line", offences)
 
 
@@ -152,7 +152,7 @@ def x4_shell_words(context: Context) -> Outcome:
             look = partial(_taken_literally, context.directory, word, canary)
             attempts[f"{script}, {i}"] = Attempt(script, flags, look=look, directory=folder / "run")
         attempts[f"t5suite sweep, {i}"] = _hostile_sweep(context, pattern, f"canary-{i}-sweep")
-    found = {**problems(context, attempts), **_source_offences("")}
+    found = {**problems(context, attempts), **_source_offences()}
     for i, pattern in enumerate(HOSTILE[:3] if context.quick else HOSTILE):
         found |= hostile_scripts(context.folder("scripts"), pattern, i)
     return all_hold(found, "taken literally")
@@ -285,12 +285,16 @@ def _dataset_scripts(context: Context, canaries: Canaries) -> dict[str, Attempt]
 # X3, X4
 
 
-def _source_offences(prefix: str) -> dict[str, str | None]:
-    """What the gate over the source finds; the gate is one of the suite's tests, which lie outside any package."""
+def _source_offences() -> dict[str, str | None]:
+    """What ruff's rules (pyproject.toml) and the gate over the source find; the gate is one of the suite's tests."""
     sys.path.append(str(ROOT / "tests"))
     gate = importlib.import_module("test_source_gate")
-    found = {path.relative_to(ROOT): gate.offences_of(path) for path in gate.SOURCES}
-    wrong = [f"{path}:{line}" for path, lines in found.items() for line in lines if prefix in line]
+    wrong = [f"{path}:{line}" for path in gate.SOURCES for line in gate.offences(path.read_text(encoding="utf-8"))]
+    wrong += [
+        line
+        for line in gate.ruff(".", "--select", "S102,S301,S302,S307,S506,S602,S604,S605,TID251").splitlines()
+        if ".py:" in line
+    ]
     return {"the source": ", ".join(wrong) or None}
 
 
