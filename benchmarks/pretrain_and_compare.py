@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks import pretrained_vs_scratch
 from benchmarks.precisions import figures
-from t5suite.launch.overrides import command_without
+from t5suite.launch.commands import command_without
 
 # v1.1's form: gated GELU and an output layer of its own.
 FORM = "feed_forward_proj=gated-gelu,tie_word_embeddings=False"

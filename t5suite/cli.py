@@ -162,7 +162,7 @@ class ShowVersions(argparse.Action):
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, **kwargs)
 
     def __call__(self, parser, namespace, values, option_string=None):
-        from t5suite.launch.versions import versions_text
+        from t5suite.launch.script_help import versions_text
 
         print(versions_text(), flush=True)
         parser.exit()

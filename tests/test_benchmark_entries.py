@@ -20,10 +20,9 @@ import fine_tune_t5
 from t5suite import DATASET_VALS, load_task
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.rows.sources import DataOptions, load_split, merge_references
-from t5suite.launch.results import task_figure
 from t5suite.models.loading import load_tokenizer
 from t5suite.reports.finishing import build_results
-from t5suite.tasks.entries import check_entry, load_registry, metric_functions
+from t5suite.tasks.entries import check_entry, load_registry, metric_functions, task_figure
 from t5suite.tasks.formatters import pad_punctuation
 from t5suite.tasks.metrics import METRICS
 from t5suite.tasks.registry import Lengths, Task

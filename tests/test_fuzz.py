@@ -43,11 +43,11 @@ from t5suite.data.corpora.documents import Tally, read_documents
 from t5suite.data.corpora.store import FORMAT, VERSION, TokenStore
 from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.launch.macros import command_words
+from t5suite.launch.commands import command_words
 from t5suite.launch.search import grid_of, propose, searched, trial_parameters
 from t5suite.launch.sweep_checks import check_sweep
 from t5suite.launch.sweep_files import DISTRIBUTIONS, read_sweep
-from t5suite.launch.sweep_plans import plan_of
+from t5suite.launch.sweep_store import plan_of
 from t5suite.models.weight_files import read_weights
 from t5suite.runs.directory import open_run
 from t5suite.tasks.entries import load_registry

@@ -10,7 +10,7 @@ from unittest import mock
 from absl.testing import absltest, parameterized
 
 from benchmarks import precisions, pretrain_and_compare, pretrained_vs_scratch
-from t5suite.launch.overrides import command_without
+from t5suite.launch.commands import command_without
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS
 from t5suite.training.flags.parser import parse_arguments
 from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS

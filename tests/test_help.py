@@ -20,8 +20,7 @@ from t5suite import cli
 from t5suite.base.errors import ConfigError
 from t5suite.base.script_flags import flags_of
 from t5suite.commands.completion import script_parser
-from t5suite.launch.script_help import flag_lines, flags_by_theme, help_text
-from t5suite.launch.versions import gpus, versions_text
+from t5suite.launch.script_help import flag_lines, flags_by_theme, gpus, help_text, versions_text
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ("fine_tune_t5", "pre_train_t5")

@@ -18,7 +18,7 @@ from absl.testing import absltest, parameterized
 from t5suite import cli
 from t5suite.base.errors import ConfigError, note_exit_code, noted_codes
 from t5suite.launch import slurm
-from t5suite.launch.requeueing import Job, decide, job_id_of, read_job
+from t5suite.launch.slurm import Job, decide, job_id_of, read_job
 from t5suite.training.processes.launchers import first_host, join_srun, ranks_of_srun, tasks_per_node
 
 ROOT = Path(__file__).parent.parent

@@ -12,8 +12,7 @@ from absl.testing import absltest, parameterized
 
 from t5suite.base.errors import ConfigError
 from t5suite.launch.sweep_checks import check_sweep, logged_metrics, script_of
-from t5suite.launch.sweep_files import DISTRIBUTIONS, as_yaml_float, parameters_of, read_sweep
-from t5suite.launch.sweep_schema import TOP_LEVEL, check_file
+from t5suite.launch.sweep_files import DISTRIBUTIONS, TOP_LEVEL, as_yaml_float, check_file, parameters_of, read_sweep
 
 ROOT = Path(__file__).resolve().parent.parent
 

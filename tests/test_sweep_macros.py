@@ -7,7 +7,7 @@ from unittest import mock
 from absl.testing import absltest, parameterized
 
 from t5suite.base.errors import ConfigError
-from t5suite.launch.macros import ARGUMENT_MACROS, DEFAULT_COMMAND, MACRO_NAMES, command_words, needs_json_file
+from t5suite.launch.commands import ARGUMENT_MACROS, DEFAULT_COMMAND, MACRO_NAMES, command_words, needs_json_file
 
 PARAMETERS = {
     "learning_rate": 1e-05,

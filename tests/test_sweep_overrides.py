@@ -11,7 +11,7 @@ from absl.testing import absltest, parameterized
 
 from t5suite import cli
 from t5suite.base.errors import ConfigError
-from t5suite.launch.overrides import command_without, flags_in, not_overridden, overridden
+from t5suite.launch.commands import command_without, flags_in, not_overridden, overridden
 
 TRIAL = str(Path(__file__).resolve().parent / "sweep_trial.py")
 

@@ -13,7 +13,6 @@ from absl.testing import absltest, parameterized
 from optuna.trial import TrialState, create_trial
 
 from t5suite.base.errors import ConfigError
-from t5suite.launch.devices import devices_of_workers, visible_devices
 from t5suite.launch.search import (
     WITHOUT_COUNTERPART,
     check_search,
@@ -24,10 +23,10 @@ from t5suite.launch.search import (
     searched,
     trial_parameters,
 )
-from t5suite.launch.summaries import shell_line
 from t5suite.launch.sweep_files import DISTRIBUTIONS, Parameter, SweepFile
-from t5suite.launch.sweep_plans import plan_of
-from t5suite.launch.trial_store import Search, TrialStore
+from t5suite.launch.sweep_store import Search, TrialStore, plan_of
+from t5suite.launch.sweep_tables import shell_line
+from t5suite.launch.trials import devices_of_workers, visible_devices
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
@@ -71,7 +70,7 @@ class CommandTest(parameterized.TestCase):
             path.touch(mode=0o755)
         with (
             mock.patch.dict(os.environ, PATH=str(place / first)),
-            mock.patch("t5suite.launch.summaries.own_programs", lambda: str(place / "ours")),
+            mock.patch("t5suite.launch.sweep_tables.own_programs", lambda: str(place / "ours")),
         ):
             self.assertEqual(shell_line(words), expected.format(place / "ours"))
 

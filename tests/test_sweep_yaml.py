@@ -15,7 +15,7 @@ from later_flags import later_wins
 
 from t5suite.base.files import shipped_folder
 from t5suite.constants import DATASET_VALS, MIXTURES
-from t5suite.launch.macros import command_words
+from t5suite.launch.commands import command_words
 from t5suite.launch.sweep_checks import check_sweep
 from t5suite.launch.sweep_files import parameters_of, read_sweep
 from t5suite.training.flags.parser import parse_arguments

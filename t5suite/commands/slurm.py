@@ -10,8 +10,7 @@ from pathlib import Path
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find
 from t5suite.commands.shared import note
-from t5suite.launch.requeueing import MAX_REQUEUES, settle
-from t5suite.launch.slurm import KINDS, OPTIONS, Settings, render, submit
+from t5suite.launch.slurm import KINDS, MAX_REQUEUES, OPTIONS, Settings, render, settle, submit
 
 RENDER_HELP = "write a batch script: a template, the job's options, and the command behind `--`"
 SUBMIT_HELP = "write the script and hand it to sbatch; prints the job's id"

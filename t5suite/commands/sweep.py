@@ -113,7 +113,7 @@ def _check_numbers(arguments) -> None:
 
 def _wanted(arguments) -> tuple[SweepFile, list[str]]:
     """The sweep of the flags, checked, and words for its trials' command."""
-    from t5suite.launch.grids import grid_content
+    from t5suite.launch.commands import grid_content
 
     of_a_grid = bool(arguments.grid or arguments.seeds is not None or arguments.tasks is not None)
     if arguments.resume and arguments.sweep_dir and not of_a_grid and not arguments.files:
@@ -177,12 +177,10 @@ def run(sweep: SweepFile, words: list[str], arguments) -> None:
         import optuna  # noqa: F401
     except ImportError:
         raise ConfigError("t5suite sweep needs Optuna: pip install 't5suite[sweeps]'") from None
-    from t5suite.launch.devices import devices_of_workers, visible_devices
-    from t5suite.launch.summaries import summary_of
-    from t5suite.launch.sweep_plans import plan_of
-    from t5suite.launch.sweep_tables import SweepView, print_results
+    from t5suite.launch.sweep_store import plan_of
+    from t5suite.launch.sweep_tables import SweepView, print_results, summary_of
     from t5suite.launch.sweeps import Sweep
-    from t5suite.launch.trials import GRACE
+    from t5suite.launch.trials import GRACE, devices_of_workers, visible_devices
 
     plan = plan_of(sweep, arguments.count, words, arguments.sampler, arguments.seed)
     folder = re.sub(r"[^A-Za-z0-9_.-]+", "-", plan.name).strip("-.")[:MAX_NAME_BYTES] or "sweep"

@@ -18,11 +18,16 @@ from t5suite.base.lookup import closest, suggestion
 from t5suite.base.script_flags import flags_of, is_script, removed_flags, value_problem
 from t5suite.base.yaml_files import read_yaml
 from t5suite.constants import DATASET_VALS, MIXTURES
-from t5suite.launch.grids import goal_of
-from t5suite.launch.macros import ARGUMENT_MACROS, DEFAULT_COMMAND, ENVIRONMENT_MACRO, MACRO_NAMES, macro_name
+from t5suite.launch.commands import (
+    ARGUMENT_MACROS,
+    DEFAULT_COMMAND,
+    ENVIRONMENT_MACRO,
+    MACRO_NAMES,
+    goal_of,
+    macro_name,
+)
 from t5suite.launch.search import check_search
-from t5suite.launch.sweep_files import Finding, Parameter, SweepFile, parameters_of
-from t5suite.launch.sweep_schema import check_file
+from t5suite.launch.sweep_files import Finding, Parameter, SweepFile, check_file, parameters_of
 
 # What both scripts' evaluation logs beside the tasks' own metrics.
 OF_ANY_TASK = ("loss", "invalid_rate", "truncated_rate")

@@ -29,16 +29,27 @@ from t5suite.base.errors import (
     ConfigError,
     Preempted,
 )
-from t5suite.launch.curves import Curve, best_of
-from t5suite.launch.macros import DEFAULT_COMMAND, command_words, needs_json_file
-from t5suite.launch.overrides import command_without, not_overridden, overridden
-from t5suite.launch.process_groups import leftovers, signal_group
-from t5suite.launch.results import result_of_run
-from t5suite.launch.summaries import shell_line, shown, summary_of
-from t5suite.launch.sweep_directories import open_directory
-from t5suite.launch.sweep_plans import SweepPlan
-from t5suite.launch.trial_store import Claim, TrialStore
-from t5suite.launch.trials import GRACE, TrialProcess, describe_exit, trial_environment
+from t5suite.launch.commands import (
+    DEFAULT_COMMAND,
+    command_without,
+    command_words,
+    needs_json_file,
+    not_overridden,
+    overridden,
+)
+from t5suite.launch.sweep_store import Claim, SweepPlan, TrialStore, open_directory
+from t5suite.launch.sweep_tables import shell_line, shown, summary_of
+from t5suite.launch.trials import (
+    GRACE,
+    Curve,
+    TrialProcess,
+    best_of,
+    describe_exit,
+    leftovers,
+    result_of_run,
+    signal_group,
+    trial_environment,
+)
 from t5suite.runs.directory import METRICS, write_json
 from t5suite.runs.lock import RunLock
 

@@ -1,4 +1,4 @@
-"""A trial: a process with a group of its own, and its output in a file.
+"""A trial: a process with a group of its own, its output in a file, and the metric that it logs.
 
     >>> trial = TrialProcess(["python", "fine_tune_t5.py"], log="trials/0000.log", environment={...})
     >>> trial.prepare()                         # a process that waits; its id can be written down
@@ -13,7 +13,10 @@ checkpoint.
 """
 
 import contextlib
+import json
+import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -27,8 +30,95 @@ from t5suite.base.errors import (
     EXIT_IO,
     EXIT_NUMERICS,
     EXIT_PREEMPTED,
+    ConfigError,
 )
-from t5suite.launch.process_groups import group_members, identity, signal_group
+from t5suite.constants import DATASET_VALS
+from t5suite.runs.lock import owner_record, process_start
+
+
+def visible_devices() -> list[str]:
+    """The GPUs that may be used: CUDA_VISIBLE_DEVICES, else as many as there are `/dev/nvidia0`, ...
+
+    CUDA counts them from 0, whatever the number of a container's only `/dev/nvidia3`.
+    """
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if listed is not None:
+        return [name.strip() for name in listed.split(",") if name.strip() and name.strip() != "-1"]
+    found = [name for name in os.listdir("/dev") if re.fullmatch(r"nvidia\d+", name)]
+    return [str(i) for i in range(len(found))]
+
+
+def devices_of_workers(workers: int, devices: list[str], gpus_per_trial: int | None = None) -> list[list[str] | None]:
+    """The devices of each worker's trials; None: whatever is visible, for there is nothing to share out.
+
+    Without `gpus_per_trial` they are shared out evenly; workers beyond the number of devices share one with others.
+
+    Raises:
+      ConfigError: fewer devices than the workers need.
+    """
+    if gpus_per_trial is not None and workers * gpus_per_trial > len(devices):
+        raise ConfigError(
+            f"--workers {workers} --gpus_per_trial {gpus_per_trial}: {workers * gpus_per_trial} GPUs are needed, and "
+            f"{len(devices)} are visible; take fewer workers"
+        )
+    if not devices or (workers == 1 and gpus_per_trial is None):
+        return [None] * workers
+    each = len(devices) // workers if gpus_per_trial is None else gpus_per_trial
+    if each == 0 and gpus_per_trial is None:
+        return [[devices[i % len(devices)]] for i in range(workers)]
+    return [devices[i * each : (i + 1) * each] for i in range(workers)]
+
+
+def identity(pid: int) -> dict:
+    """What identifies a process, though its number may be given to another one later."""
+    record = owner_record(None)
+    return {"host": record["host"], "boot": record["boot"], "pid": pid, "process_started": process_start(pid)}
+
+
+def is_here(process: dict) -> bool:
+    """Whether the process ran on this machine since its last start."""
+    mine = identity(os.getpid())
+    return (process.get("host"), process.get("boot")) == (mine["host"], mine["boot"])
+
+
+def leftovers(process: dict | None) -> list[int]:
+    """The processes of a trial's group that still live here: the group's first one, or whom it has left behind.
+
+    A number that was given to a new process, which began later, is not taken for it.
+    """
+    if not process or not is_here(process):
+        return []
+    now = process_start(process["pid"])
+    if now is not None and now != process.get("process_started"):
+        return []
+    return group_members(process["pid"])
+
+
+def group_members(group: int) -> list[int]:
+    """The living processes of a session or group, by its first process; those that only wait to be reaped are not."""
+    found = []
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit():
+            continue
+        try:
+            fields = Path(entry.path, "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        state, process_group, session = fields[0], int(fields[2]), int(fields[3])
+        if group in (process_group, session) and state not in "ZX":
+            found.append(int(entry.name))
+    return found
+
+
+def signal_group(group: int, number: int) -> None:
+    """Sends the signal to the group, and to those of its session that have made a group of their own."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+    for pid in group_members(group):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.getpgid(pid) != group:
+                os.kill(pid, number)
+
 
 # Seconds that processes have for their last checkpoint, unless the sweep says otherwise.
 GRACE = 60.0
@@ -162,3 +252,94 @@ OF_A_SERVER = ("WANDB_SWEEP_ID", "WANDB_SWEEP_PARAM_PATH")
 def own_programs() -> str:
     """The folder of this Python and the programs installed with it."""
     return str(Path(sys.executable).parent)
+
+
+class Curve:
+    """The values of a metric, as a run logs them.
+
+    Args:
+      name: the metric's.
+    """
+
+    def __init__(self, path, name: str):
+        self.path = Path(path)
+        self.name = name
+        self.points: dict[int, float] = {}
+        self.logged: set[str] = set()
+        self._offset = 0
+
+    def update(self) -> list[tuple[int, float]]:
+        """Reads what was added, and returns `(step, value)` in the order of steps; null counts as NaN.
+
+        A run that goes on from a checkpoint cuts the lines behind it off and writes them again: a step counts once.
+        Half a line at the end waits for its rest.
+        """
+        try:
+            with self.path.open("rb") as file:
+                if os.fstat(file.fileno()).st_size < self._offset:
+                    self._offset = 0
+                file.seek(self._offset)
+                text = file.read()
+        except FileNotFoundError:
+            return self.values()
+        whole = text[: text.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        for line in whole.splitlines():
+            self._take(line)
+        return self.values()
+
+    def reread(self) -> list[tuple[int, float]]:
+        """The file from its beginning, for a last look."""
+        self._offset = 0
+        return self.update()
+
+    def values(self) -> list[tuple[int, float]]:
+        """What has been read."""
+        return sorted(self.points.items())
+
+    def _take(self, text: bytes) -> None:
+        try:
+            line = json.loads(text)
+        except ValueError:
+            return
+        if not isinstance(line, dict) or not isinstance(line.get("step"), int):
+            return
+        self.logged.update(name for name in line if "/" in name)
+        if self.name in line:
+            self.points[line["step"]] = _finite(line[self.name])
+
+
+def _finite(value) -> float:
+    """NaN for whatever is no finite number."""
+    good = isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
+    return float(value) if good else math.nan
+
+
+def best_of(values: list[float], goal: str) -> float | None:
+    """The best of the values; NaN is the worst of all, and None where there is no other.
+
+    >>> best_of([70.0, float("nan"), 80.0], "maximize")
+    80.0
+    """
+    numbers = [value for value in values if not math.isnan(value)]
+    if not numbers:
+        return None
+    return max(numbers) if goal == "maximize" else min(numbers)
+
+
+def result_of_run(directory) -> float | None:
+    """What `results.json` says of the run: its task's `metric_to_optimize`, the mean over several tasks.
+
+    None: no results, or none that is a number.
+    """
+    from t5suite.tasks.entries import task_figure
+
+    try:
+        results = json.loads((Path(directory) / "results.json").read_text(encoding="utf-8"))
+        settings = json.loads((Path(directory) / "manifest.json").read_text(encoding="utf-8"))["settings"]
+        tasks = results["tasks"]
+    except (OSError, ValueError, KeyError):
+        return None
+    entries = DATASET_VALS.get(settings.get("benchmark"), {})
+    values = [task_figure(scores, entries.get(name)) for name, scores in tasks.items()]
+    return None if not values or None in values else sum(values) / len(values)

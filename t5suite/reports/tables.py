@@ -16,8 +16,8 @@ from rich.table import Table
 from t5suite.base.errors import DataError
 from t5suite.base.terminal import Terminal
 from t5suite.constants import DATASET_VALS, MIXTURES
-from t5suite.launch.results import task_figure
 from t5suite.runs.directory import MANIFEST, RESULTS, read_manifest, read_results, tasks_named
+from t5suite.tasks.entries import task_figure
 
 if TYPE_CHECKING:  # they need torch
     from t5suite.training.eval_results import Report, Result

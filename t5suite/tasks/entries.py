@@ -111,6 +111,28 @@ def check_entry(name: str, entry) -> None:
     _check_sources(name, entry)
 
 
+def optimised_metrics(entry: dict) -> list[str]:
+    """The metrics whose mean selects checkpoints.
+
+    >>> optimised_metrics(DATASET_VALS["glue"]["mrpc"])
+    ['f1', 'accuracy']
+    """
+    name = entry["metric_to_optimize"]
+    return list(metric_functions(entry)) if name == "average" else METRIC_GROUPS.get(name, [name])
+
+
+def task_figure(scores: dict, entry: dict | None) -> float | None:
+    """One number for a task out of its results, where a metric that is no number is None; rates do not count.
+
+    >>> task_figure({"f1": 80.0, "accuracy": 70.0, "invalid_rate": 0.0}, DATASET_VALS["glue"]["mrpc"])
+    75.0
+    """
+    wanted = [name for name in optimised_metrics(entry) if name in scores] if entry else []
+    names = wanted or [name for name in scores if name not in ("invalid_rate", "truncated_rate")]
+    values = [scores[name] for name in names]
+    return None if not values or None in values else sum(values) / len(values)
+
+
 def metric_functions(entry) -> dict:
     """The entry's metrics by the name they are reported under, groups expanded; the optimised one among them.
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.lookup import find
 from t5suite.constants import METRIC_GROUPS
-from t5suite.tasks.entries import check_entry, load_registry, metric_functions
+from t5suite.tasks.entries import check_entry, load_registry, metric_functions, optimised_metrics
 from t5suite.tasks.formatters import FITTED_FORMATTERS, FORMATTER_COLUMNS, FORMATTERS, Example, as_list, cell
 from t5suite.tasks.metrics import METRIC_ALIASES, invalid_rate
 from t5suite.tasks.postprocessors import POSTPROCESSORS
@@ -223,9 +223,7 @@ class Task:
         >>> load_task("glue", "mrpc").optimised({"f1": 80.0, "accuracy": 70.0})
         75.0
         """
-        name = self.entry["metric_to_optimize"]
-        wanted = list(metric_functions(self.entry)) if name == "average" else METRIC_GROUPS.get(name, [name])
-        values = [scores[metric] for metric in wanted if metric in scores]
+        values = [scores[metric] for metric in optimised_metrics(self.entry) if metric in scores]
         return sum(values) / len(values) if values else math.nan
 
     def with_metric_to_optimize(self, name: str, where: str = "--metric_to_optimize") -> "Task":

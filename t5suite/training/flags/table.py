@@ -106,9 +106,21 @@ def type_name(kinds: list, choices: list | None) -> str:
     return "str"
 
 
+def table_text(table: dict) -> str:
+    """The table as JSON, a flag a line, so that a change of one flag is a change of one line."""
+    scripts = []
+    for script, flags in table["scripts"].items():
+        lines = ",\n".join(
+            f"   {json.dumps(name)}: {json.dumps(entry, ensure_ascii=False)}" for name, entry in flags.items()
+        )
+        scripts.append(f"  {json.dumps(script)}: {{\n{lines}\n  }}")
+    removed = json.dumps(table["removed"], indent=2).replace("\n", "\n ")
+    return '{\n "scripts": {\n' + ",\n".join(scripts) + f'\n }},\n "removed": {removed}\n}}\n'
+
+
 def main() -> None:
     """Writes the file."""
-    TABLE_FILE.write_text(json.dumps(make_table(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    TABLE_FILE.write_text(table_text(make_table()), encoding="utf-8")
 
 
 if __name__ == "__main__":

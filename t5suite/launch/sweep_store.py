@@ -23,8 +23,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.files import named_errors
+from t5suite.base.yaml_files import read_yaml
 from t5suite.launch import search
-from t5suite.launch.sweep_files import Parameter
+from t5suite.launch.commands import check_overrides
+from t5suite.launch.search import rungs_of
+from t5suite.launch.sweep_files import Parameter, SweepFile, parameters_of
 from t5suite.runs.lock import WITHOUT_LOCKS, RunLock
 
 JOURNAL = "journal.log"
@@ -277,3 +281,135 @@ def _mend(path: str, lock) -> None:
                 file.truncate(text.rfind(b"\n") + 1)
     finally:
         lock.release()
+
+
+# What runs log of themselves where a sweep names no metric: fine-tuning, pre-training.
+DEFAULT_METRICS = {"eval/average": "maximize", "eval/nll": "minimize"}
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """What a sweep is to do.
+
+    Attributes:
+      content: of the sweep file.
+      text: the sweep file as it was given; None: one made of flags.
+      metric: the name that runs log it by.
+      words: added to every trial's command.
+      limit: trials of the whole sweep.
+    """
+
+    name: str
+    content: dict
+    search: Search
+    metric: str
+    command: list | None
+    program: str | None
+    limit: float
+    words: list[str] = field(default_factory=list)
+    text: str | None = None
+
+
+def plan_of(sweep: SweepFile, count: int | None = None, words=(), sampler: str = "tpe", seed: int = 0) -> SweepPlan:
+    """The plan of a sweep file that was checked.
+
+    Raises:
+      ConfigError: a search that has no end by itself, without `count`; words that set what is searched.
+    """
+    content = sweep.content
+    metric = content.get("metric") or {}
+    limit = min((number for number in (count, content.get("run_cap")) if number is not None), default=math.inf)
+    if limit == math.inf and content["method"] != "grid":
+        raise ConfigError(
+            f"--count: a {content['method']} sweep has no end of its own; say how many trials it is to have"
+        )
+    early = content.get("early_terminate")
+    parameters = parameters_of(sweep)
+    check_overrides(parameters, words)
+    wanted = Search(
+        parameters=parameters,
+        method=content["method"],
+        goal=metric.get("goal", "minimize") if metric else DEFAULT_METRICS[_default_metric(content)],
+        target=metric.get("target"),
+        rungs=tuple(rungs_of(early)),
+        eta=int((early or {}).get("eta", 3)),
+        sampler=sampler,
+        seed=seed,
+    )
+    return SweepPlan(
+        name=str(content.get("name") or Path(sweep.path).stem),
+        content=content,
+        search=wanted,
+        metric=metric["name"] if metric else _default_metric(content),
+        command=content.get("command"),
+        program=content.get("program"),
+        limit=limit,
+        words=list(words),
+        text=Path(sweep.path).read_text(encoding="utf-8-sig") if sweep.lines else None,
+    )
+
+
+def _default_metric(content: dict) -> str:
+    words = [*(content.get("command") or []), content.get("program")]
+    return "eval/nll" if any("pre_train_t5" in str(word) for word in words) else "eval/average"
+
+
+SWEEP_FILE = "sweep.yaml"
+
+
+def open_directory(directory: Path, plan: SweepPlan, resume: bool) -> None:
+    """Makes a sweep's directory, or finds the same sweep there.
+
+    Raises:
+      ConfigError: another sweep's, or the same without `resume`, or files that are no sweep's.
+    """
+    path = directory / SWEEP_FILE
+    if path.is_file() and not resume:
+        raise ConfigError(
+            f"--sweep_dir {directory} holds a sweep already; go on with it by --resume, or give another --sweep_dir"
+        )
+    if not path.is_file() and directory.is_dir():
+        found = sorted(entry.name for entry in directory.iterdir() if not entry.name.startswith("."))
+        if found and not path.is_file():
+            raise ConfigError(
+                f"--sweep_dir {directory}: not empty ({', '.join(found[:3])}, ...) and no sweep's; give another one"
+            )
+    directory.mkdir(parents=True, exist_ok=True)
+    _write_once(path, plan)
+    changed = changes_between(read_yaml(path).content, plan.content)
+    if changed:
+        raise ConfigError(
+            f"--sweep_dir {directory} holds a sweep of another file ({SWEEP_FILE} there): {'; '.join(changed[:6])}. "
+            "Restore the file, or give another --sweep_dir"
+        )
+
+
+def _write_once(path: Path, plan: SweepPlan) -> None:
+    """The file appears whole, and only if it is not there: two processes may begin a sweep in the same moment."""
+    import yaml
+
+    if path.is_file():
+        return
+    temporary = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.tmp")
+    text = plan.text or yaml.safe_dump(plan.content, sort_keys=False, allow_unicode=True)
+    try:
+        with named_errors(path, temporary):
+            temporary.write_text(text, encoding="utf-8")
+        os.link(temporary, path)
+    except FileExistsError:
+        pass
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def changes_between(there, here, path: str = "") -> list[str]:
+    """What differs between two files' contents, in words.
+
+    >>> changes_between({"metric": {"goal": "minimize"}}, {"metric": {"goal": "maximize"}})
+    ["metric.goal 'minimize' there, 'maximize' here"]
+    """
+    if isinstance(there, dict) and isinstance(here, dict):
+        names = [*there, *(name for name in here if name not in there)]
+        parts = [changes_between(there.get(n), here.get(n), f"{path}.{n}" if path else str(n)) for n in names]
+        return [change for part in parts for change in part]
+    return [] if there == here and type(there) is type(here) else [f"{path} {there!r:.80} there, {here!r:.80} here"]
