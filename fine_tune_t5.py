@@ -20,7 +20,7 @@ from t5suite.reports.dry_runs import print_dry_run
 from t5suite.reports.tables import print_checkpoint_table
 from t5suite.runs.directory import default_output_dir, write_json
 from t5suite.training import fine_tuning as steps
-from t5suite.training.checkpoints import checkpoint_step, checkpoints, resume_choice
+from t5suite.training.checkpoints.folders import checkpoint_step, checkpoints, resume_choice
 from t5suite.training.fine_tuning import data_for, encoding_by_flags, lengths_of, plug_ins_by_flags, trainer_for
 from t5suite.training.flags.adapters import adapt_by_flags, write_merged
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments

@@ -19,7 +19,7 @@ from t5suite.reports import finishing as reports
 from t5suite.reports.dry_runs import print_pre_training_dry_run
 from t5suite.training import pre_training as steps
 from t5suite.training.callbacks import note_final
-from t5suite.training.checkpoints import resume_choice
+from t5suite.training.checkpoints.folders import resume_choice
 from t5suite.training.flags.memory import print_pre_training_summary
 from t5suite.training.flags.parser import changed_settings, parse_arguments
 from t5suite.training.flags.plug_ins import plug_ins_of

@@ -3,7 +3,7 @@
     python -m benchmarks.checkpoints                                  # 252M parameters, 3 GB with AdamW's state
     python -m benchmarks.checkpoints --size small --folder /dev/shm   # a smaller one, on another file system
 
-Ours (`commit_checkpoint`: weights and AdamW's state hashed as they are written, every file and folder brought to the
+Ours (`commit_checkpoint`: weights and AdamW's state hashed, every file and folder brought to the
 disk, manifest, rename) takes turns with the stock trainer's way (`save_pretrained` and `torch.save`) followed by fsync
 of its files, and with the plain stock way, which leaves the bytes in memory for the system to write at some time. Wall
 clock; before each save the disk is quiet (`sync`) and the last checkpoint gone. The rate of verification is that of
@@ -30,9 +30,10 @@ import torch
 from transformers import T5Config, T5ForConditionalGeneration
 from transformers.utils.logging import disable_progress_bar
 
-from t5suite.training.checkpoints import commit_checkpoint, recorded_weights, save_state, verify
-from t5suite.training.checkpoints.committing import sync_files, sync_folder
-from t5suite.training.checkpoints.manifests import files_below
+from t5suite.base.files import sync_file, sync_folder
+from t5suite.training.checkpoints.committing import commit_checkpoint
+from t5suite.training.checkpoints.manifests import files_below, verify
+from t5suite.training.checkpoints.states import save_state
 
 SIZES = {
     "tiny": {"d_model": 128, "d_ff": 512, "num_layers": 2, "num_heads": 4},
@@ -57,10 +58,9 @@ def make(size: str):
 def ours(model, optimizer, folder: Path) -> Path:
     """As the trainer commits a checkpoint."""
 
-    def write(target, records):
-        with recorded_weights(target, records):
-            model.save_pretrained(target)
-        records.update(save_state(target, "optimizer", optimizer.state_dict()))
+    def write(target):
+        model.save_pretrained(target)
+        save_state(target, "optimizer", optimizer.state_dict())
 
     return commit_checkpoint(folder, 100, write, run_id="benchmark")
 
@@ -76,7 +76,8 @@ def stock(model, optimizer, folder: Path) -> Path:
 def stock_synced(model, optimizer, folder: Path) -> Path:
     """The same, and every file brought to the disk."""
     place = stock(model, optimizer, folder)
-    sync_files(place, files_below(place))
+    for name in files_below(place):
+        sync_file(place / name)
     sync_folder(place)
     return place
 

@@ -35,7 +35,8 @@ from t5suite.data.corpora.documents import bundled_text
 from t5suite.data.corpora.store import MANIFEST, TokenStore
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.runs.directory import read_json, write_json
-from t5suite.training.checkpoints.manifests import Manifest, hash_file, read_manifest, write_manifest
+from t5suite.training.checkpoints.manifests import Manifest, hash_file
+from t5suite.training.checkpoints.states import load_state, save_state
 from t5suite.training.pre_training import epoch_blocks
 from t5suite.training.processes.signals import catching_signals
 from t5suite.training.trainer import EpochDataLoader
@@ -191,7 +192,8 @@ def interrupted_run() -> Path:
     state.log_history *= 1000
     state.save_to_json(str(checkpoint / "trainer_state.json"))
     _change(checkpoint / "position.json", examples=8 * STEP)
-    _change(checkpoint / "scheduler.json", last_epoch=STEP, _step_count=STEP + 1)
+    schedule = load_state(checkpoint, "scheduler")
+    save_state(checkpoint, "scheduler", {**schedule, "last_epoch": STEP, "_step_count": STEP + 1})
     progress = read_json(checkpoint / "progress.json")
     progress["callbacks"]["MetricsCallback"]["num_lines"] = STEP
     write_json(checkpoint / "progress.json", {**progress, "logged_step": STEP})
@@ -204,9 +206,9 @@ def _change(path: Path, **values) -> None:
 
 
 def _certify(checkpoint: Path) -> None:
-    manifest = read_manifest(checkpoint)
+    manifest = Manifest.read(checkpoint)
     files = {name: hash_file(checkpoint / name) for name in manifest.files}
-    write_manifest(checkpoint, Manifest(STEP, manifest.run_id, manifest.world_size, files, manifest.details))
+    Manifest(STEP, manifest.run_id, manifest.world_size, files, manifest.details).write(checkpoint)
 
 
 @contextlib.contextmanager

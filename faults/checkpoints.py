@@ -139,7 +139,7 @@ def _shoot(context, script, flags, directory, kills: Kills, seconds: float) -> i
 
 def _still_there(directory: Path, before: int) -> tuple[str | None, int]:
     """Whether every checkpoint verifies and none was lost; the newest step."""
-    from t5suite.training.checkpoints import checkpoint_step, checkpoints
+    from t5suite.training.checkpoints.folders import checkpoint_step, checkpoints
 
     found = checkpoints(directory)
     newest = checkpoint_step(found[-1]) if found else 0
@@ -152,7 +152,7 @@ def _still_there(directory: Path, before: int) -> tuple[str | None, int]:
 # Damage
 
 
-DAMAGED_FILES = ("model.safetensors", "optimizer.safetensors", "rank-0.json", "trainer_state.json", "checkpoint.json")
+DAMAGED_FILES = ("model.safetensors", "optimizer.pt", "rank-0.json", "trainer_state.json", "checkpoint.json")
 
 
 def c3_damaged_newest(context: Context) -> Outcome:

@@ -24,7 +24,7 @@ class Point:
     Attributes:
       target: the function, as "module:name".
       needle: what an argument of the call contains.
-      when: "before" or "after" the call; "half": after half of what is written to a file.
+      when: "before" or "after" the call; "half": after it, with half of the file that it wrote gone.
       resumed_from: the checkpoint that is then the newest.
     """
 
@@ -35,26 +35,27 @@ class Point:
 
 
 PACKAGE = "t5suite.training.checkpoints"
-FILE = f"{PACKAGE}.tensors:HashedFile"
 SAVING = f".saving-{SAVED}"
+WEIGHTS = ("transformers.modeling_utils:safe_save_file", f"{SAVING}/model.safetensors")
+OPTIMIZER = ("torch:save", f"{SAVING}/optimizer.pt")
+STATE = ("transformers.trainer_callback:TrainerState.save_to_json", SAVING)
 POINTS = {
     "before its folder": Point(f"{PACKAGE}.committing:_make_anew", SAVING),
     "its folder made": Point(f"{PACKAGE}.committing:_make_anew", SAVING, "after"),
-    "weights opened": Point(f"{FILE}.__init__", f"{SAVING}/model.safetensors", "after"),
-    "weights half written": Point(f"{FILE}.write", f"{SAVING}/model.safetensors", "half"),
-    "weights not synced": Point(f"{FILE}.finish", f"{SAVING}/model.safetensors"),
-    "weights written": Point(f"{FILE}.finish", f"{SAVING}/model.safetensors", "after"),
-    "optimizer half written": Point(f"{FILE}.write", f"{SAVING}/optimizer.safetensors", "half"),
-    "optimizer written": Point(f"{FILE}.finish", f"{SAVING}/optimizer.json", "after"),
-    "random numbers written": Point(f"{FILE}.finish", f"{SAVING}/rank-0.json", "after"),
-    "before the trainer's state": Point("transformers.trainer_callback:TrainerState.save_to_json", SAVING),
-    "all files written": Point("transformers.trainer_callback:TrainerState.save_to_json", SAVING, "after"),
+    "before the weights": Point(*WEIGHTS),
+    "weights half written": Point(*WEIGHTS, "half"),
+    "weights written": Point(*WEIGHTS, "after"),
+    "optimizer half written": Point(*OPTIMIZER, "half"),
+    "optimizer written": Point(*OPTIMIZER, "after"),
+    "random numbers written": Point(f"{PACKAGE}.saving:write_json", f"{SAVING}/rank-0.json", "after"),
+    "before the trainer's state": Point(*STATE),
+    "all files written": Point(*STATE, "after"),
     "folders synced": Point(f"{PACKAGE}.committing:sync_folders", SAVING, "after"),
-    "manifest half written": Point(f"{FILE}.write", f"{SAVING}/checkpoint.json", "half"),
+    "manifest half written": Point(f"{PACKAGE}.manifests:write_json", f"{SAVING}/checkpoint.json", "half"),
     "before the rename": Point("os:rename", SAVING),
     "renamed, not synced": Point("os:rename", SAVING, "after", 4),
     "rotation's rename": Point("os:rename", ".deleting-checkpoint-2", "after", 4),
-    "rotation half done": Point("os:unlink", "optimizer.safetensors", "after", 4),
+    "rotation half done": Point("os:unlink", "optimizer.pt", "after", 4),
 }
 # DeepSpeed's ranks write their parts themselves.
 SHARDED_POINTS = {"parts written": Point("torch:save", SAVING, "after")}
@@ -73,31 +74,27 @@ def kill_at_point(name: str) -> None:
     original = getattr(owner, function)
 
     def wrapped(*arguments, **keywords):
-        subjects = [str(getattr(argument, "path", argument)) for argument in arguments]
-        due = any(point.needle in subject for subject in subjects)
-        if due and point.when == "half":
-            _write_half(original, *arguments)
-        if due and point.when == "before":
+        subjects = [a if isinstance(a, (str, Path)) else getattr(a, "name", "") for a in arguments]
+        written = next((str(subject) for subject in subjects if point.needle in str(subject)), None)
+        if written and point.when == "before":
             os.kill(os.getpid(), signal.SIGKILL)
         result = original(*arguments, **keywords)
-        if due and point.when == "after":
+        if written and point.when == "half":
+            for argument in arguments:
+                if hasattr(argument, "flush"):
+                    argument.flush()
+            truncate(Path(written))
+        if written and point.when in ("after", "half"):
             os.kill(os.getpid(), signal.SIGKILL)
         return result
 
     setattr(owner, function, wrapped)
 
 
-def _write_half(write, file, content) -> None:
-    """Writes half a piece, or the first pieces of many, to the disk, and dies."""
-    if len(content) > 200:
-        write(file, memoryview(content)[: len(content) // 2])
-        file._file.flush()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
 def all_verify(directory: Path, newest: int | None = None) -> str | None:
     """Whether every folder that is called a checkpoint is one, and perhaps which is the newest."""
-    from t5suite.training.checkpoints import checkpoint_step, checkpoints, damage
+    from t5suite.training.checkpoints.folders import checkpoint_step, checkpoints
+    from t5suite.training.checkpoints.manifests import damage
 
     found = checkpoints(directory)
     problems = [f"{path.name}: {reason}" for path in found if (reason := damage(path))]

@@ -25,10 +25,11 @@ from faults.outward_names import NAMES
 
 # Files of a checkpoint of ours; what else trainers and libraries would look for beside them.
 LISTED = (
-    "model.safetensors", "optimizer.safetensors", "optimizer.json", "scheduler.json", "rank-0.json", "progress.json",
+    "model.safetensors", "optimizer.pt", "scheduler.pt", "rank-0.json", "progress.json",
     "position.json", "trainer_state.json", "config.json", "tokenizer.json", "checkpoint.json",
 )  # fmt: skip
-UNLISTED = ("pytorch_model.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth", "scaler.pt", "training_args.bin")
+UNLISTED = ("pytorch_model.bin", "optimizer.bin", "rng_state.pth", "scaler.pt", "training_args.bin")
+FORGED = ("pytorch_model.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth")
 OF_A_MODEL = (
     "model.safetensors", "pytorch_model.bin", "config.json", "generation_config.json", "tokenizer.json",
     "tokenizer_config.json", "spiece.model", "optimizer.pt", "training_args.bin",
@@ -63,7 +64,7 @@ def x1_pickles(context: Context) -> Outcome:
         for form in FORMS[:1] if context.quick else FORMS:
             for file in (*LISTED, *UNLISTED):
                 attempts[f"{script}, {file}, {form}"] = _resumed(canaries, script, killed, file, form)
-        for file in UNLISTED[:4]:
+        for file in FORGED:
             attempts[f"{script}, {file}, listed"] = _resumed_from_forged(canaries, script, killed, file)
         attempts[f"{script}, DeepSpeed"] = _resumed_from_deepspeed(canaries, script, killed)
     attempts |= _models(canaries, killed_run(context, "fine_tune_t5") / "checkpoint-6")
@@ -173,16 +174,16 @@ def _resumed(canaries: Canaries, script: str, killed: Path, file: str, form: str
 
 def _resumed_from_forged(canaries: Canaries, script: str, killed: Path, file: str) -> Attempt:
     """The newest checkpoint says itself that the file belongs to it."""
-    from t5suite.training.checkpoints.manifests import MANIFEST_FILE, hash_file, read_manifest, write_manifest
+    from t5suite.training.checkpoints.manifests import MANIFEST_FILE, Manifest, hash_file
 
     context = canaries.context
     directory = context.folder("run")
     shutil.copytree(killed, directory)
     checkpoint = directory / "checkpoint-6"
     (checkpoint / file).write_bytes(canaries.payload(f"{script}, {file}, listed"))
-    manifest = read_manifest(checkpoint)
+    manifest = Manifest.read(checkpoint)
     (checkpoint / MANIFEST_FILE).unlink()
-    write_manifest(checkpoint, replace(manifest, files={**manifest.files, file: hash_file(checkpoint / file)}))
+    replace(manifest, files={**manifest.files, file: hash_file(checkpoint / file)}).write(checkpoint)
     return Attempt(script, context.flags(script), (0, 74, 78), directory=directory)
 
 
@@ -209,7 +210,7 @@ def _models(canaries: Canaries, checkpoint: Path) -> dict[str, Attempt]:
                 (folder / "model.safetensors").unlink()
             (folder / file).write_bytes(canaries.payload(name, form))
             flags = context.flags("fine_tune_t5", model_name_or_path=folder, config_overrides=None, eval_only=True)
-            attempts[name] = Attempt("fine_tune_t5", flags, (0, 78))
+            attempts[name] = Attempt("fine_tune_t5", flags, (0, 65, 78))
         for file in BARE_WEIGHTS:
             folder, name = context.folder("weights"), f"--init_checkpoint, {file}, {form}"
             folder.mkdir()
@@ -222,7 +223,7 @@ def _models(canaries: Canaries, checkpoint: Path) -> dict[str, Attempt]:
         (directory / "checkpoint-6" / "model.safetensors").unlink()
         (directory / "checkpoint-6" / file).write_bytes(canaries.payload(name))
         flags = context.flags("fine_tune_t5", eval_checkpoints="all", config_overrides=None)
-        attempts[name] = Attempt("fine_tune_t5", flags, (0, 74, 78), directory=directory)
+        attempts[name] = Attempt("fine_tune_t5", flags, (0, 65, 74, 78), directory=directory)
     return attempts
 
 

@@ -29,7 +29,7 @@ KILLS = {
     "ZeRO-3": ("parts written", "renamed, not synced"),
 }
 DAMAGED = {
-    "FSDP2": "optimizer.safetensors",
+    "FSDP2": "optimizer.pt",
     "ZeRO-2": "global_step4/*rank_1*optim_states.pt",
     "ZeRO-3": "global_step4/*rank_0*model_states.pt",
 }

@@ -176,10 +176,10 @@ class Phase:
 
 SCORE, WRITE = (
     "t5suite.training.trainer:SuiteTrainer.score",
-    "t5suite.training.resuming.checkpointing:Checkpointing.write_checkpoint",
+    "t5suite.training.checkpoints.saving:Checkpointing.write_checkpoint",
 )
 ROTATE, RENAME = (
-    "t5suite.training.resuming.checkpointing:rotate",
+    "t5suite.training.checkpoints.saving:rotate",
     "t5suite.training.checkpoints.committing:sync_folders",
 )
 PHASES = {

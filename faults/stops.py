@@ -68,7 +68,7 @@ def stopped(victim: Victim, step: int | None = None, only: bool = True) -> str |
       step: where they must have; None: where they did.
       only: there is no other checkpoint.
     """
-    from t5suite.training.checkpoints import checkpoint_step, checkpoints
+    from t5suite.training.checkpoints.folders import checkpoint_step, checkpoints
 
     if set(victim.codes) != {PREEMPTED}:
         ranks = range(len(victim.codes))
@@ -87,7 +87,8 @@ def stopped(victim: Victim, step: int | None = None, only: bool = True) -> str |
 
 def torn(directory: Path) -> str | None:
     """What is no whole checkpoint."""
-    from t5suite.training.checkpoints import checkpoints, damage
+    from t5suite.training.checkpoints.folders import checkpoints
+    from t5suite.training.checkpoints.manifests import damage
 
     problems = [f"{path.name}: {reason}" for path in checkpoints(directory) if (reason := damage(path))]
     left = [path.name for path in directory.glob(".*-checkpoint-*")]

@@ -15,7 +15,7 @@ import os
 # 84 s beside one other job and 5.7 s with this (docs/log.md). It works only if it is set before torch is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "DATASET_VALS": "t5suite.constants",

@@ -54,7 +54,7 @@ from t5suite.runs.directory import MANIFEST, METRICS, default_output_dir
 from t5suite.runs.settings import EXTENDABLE_SETTINGS
 from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card, write_task_card
 from t5suite.training import fine_tuning as steps
-from t5suite.training.checkpoints import resume_choice
+from t5suite.training.checkpoints.folders import resume_choice
 from t5suite.training.fine_tuning import data_for, encoding_by_flags, lengths_of, plug_ins_by_flags, trainer_for
 from t5suite.training.flags.adapters import adapt_by_flags, write_merged
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments

@@ -16,7 +16,8 @@ from t5suite.data.batches.training_data import tokenize_split
 from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.registry import load_task
-from t5suite.training.checkpoints import commit_checkpoint, save_state
+from t5suite.training.checkpoints.committing import commit_checkpoint
+from t5suite.training.checkpoints.states import save_state
 from t5suite.training.fine_tuning import make_collator
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.processes.ranks import Ranks
@@ -191,9 +192,9 @@ def incidents(trainer) -> list[dict]:
 def checkpoint(trainer, step):
     """Commits what a rollback needs."""
 
-    def write(folder, records):
+    def write(folder):
         trainer.model.save_pretrained(folder)
-        records |= save_state(folder, "optimizer", trainer.optimizer.state_dict())
+        save_state(folder, "optimizer", trainer.optimizer.state_dict())
 
     return commit_checkpoint(trainer.args.output_dir, step, write, Ranks(), run_id="0")
 

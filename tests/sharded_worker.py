@@ -21,7 +21,7 @@ from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.models.loading import load_tokenizer
 from t5suite.models.weight_files import read_weights
 from t5suite.tasks.registry import load_task
-from t5suite.training.checkpoints import damage
+from t5suite.training.checkpoints.manifests import damage
 from t5suite.training.eval_sets import make_eval_set
 from t5suite.training.fine_tuning import make_evaluator
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments

@@ -17,8 +17,8 @@ from t5suite.data.corpora.stream_loader import StreamCorpus, StreamLoader, Strea
 from t5suite.data.corpora.stream_sources import FileSource, stream_encoder
 from t5suite.data.objectives import sentinel_ids
 from t5suite.models.loading import load_model, load_tokenizer
+from t5suite.training.checkpoints.stream_positions import StreamPreTrainer
 from t5suite.training.flags.pre_training import PreTrainerArguments
-from t5suite.training.resuming.stream_positions import StreamPreTrainer
 
 UPDATE = 8
 TINY = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"

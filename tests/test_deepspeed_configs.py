@@ -19,11 +19,11 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")
 from t5suite.base.errors import ConfigError
 from t5suite.base.files import shipped_folder
 from t5suite.optim.optimizers import NEED_WHOLE_TENSORS
-from t5suite.training.checkpoints.manifests import Manifest, write_manifest
+from t5suite.training.checkpoints.manifests import Manifest
+from t5suite.training.checkpoints.starts import check_kind
 from t5suite.training.fine_tuning import add_callbacks
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.optimization import check_parallelism
-from t5suite.training.sharding.checkpoint_kinds import check_kind
 from t5suite.training.sharding.deepspeed import (
     NAMES,
     TOP_KEYS,
@@ -294,7 +294,7 @@ class RefusalsTest(parameterized.TestCase):
         with self.assertRaisesRegex(ConfigError, "written without DeepSpeed.*--model_name_or_path"):
             check_kind(folder, deepspeed=True, world_size=2)
         (folder / "global_step4").mkdir()
-        write_manifest(folder, Manifest(4, "run", 2))
+        Manifest(4, "run", 2).write(folder)
         check_kind(folder, deepspeed=True, world_size=2)
         with self.assertRaisesRegex(ConfigError, "on 2 ranks.*not 3"):
             check_kind(folder, deepspeed=True, world_size=3)

@@ -40,7 +40,7 @@ from t5suite.export.sources import (
 )
 from t5suite.models.adapters import adapted, save_adapter
 from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
-from t5suite.training.checkpoints import commit_checkpoint
+from t5suite.training.checkpoints.committing import commit_checkpoint
 
 TOKENIZER = load_tokenizer(None)
 T5 = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_decoder_layers=1,num_heads=2"
@@ -207,13 +207,11 @@ class PlainTest(TestCase):
         run = self.folder / "run"
         shutil.copytree(source_folder(), run)
         (run / "task.json").write_text('{"format": 1}')
-        for name in ("optimizer.safetensors", "trainer_state.json", "manifest.json"):
+        for name in ("optimizer.pt", "trainer_state.json", "manifest.json"):
             (run / name).write_text("{}")
         self.export(run)
         self.assertEqual((self.output / "task.json").read_text(), '{"format": 1}')
-        self.assertEmpty(
-            {"optimizer.safetensors", "trainer_state.json", "manifest.json"} & set(os.listdir(self.output))
-        )
+        self.assertEmpty({"optimizer.pt", "trainer_state.json", "manifest.json"} & set(os.listdir(self.output)))
 
 
 class SourceTest(TestCase):
@@ -221,7 +219,7 @@ class SourceTest(TestCase):
         """A run directory that has checkpoints of these steps and no model of its own."""
         run = self.folder / "run"
 
-        def write(folder, records):
+        def write(folder):
             if weights:
                 shutil.copytree(source_folder(), folder, dirs_exist_ok=True)
 

@@ -52,7 +52,7 @@ from t5suite.models.weight_files import read_weights
 from t5suite.runs.directory import open_run
 from t5suite.tasks.entries import load_registry
 from t5suite.tasks.registry import load_task
-from t5suite.training.checkpoints.finding import find_checkpoint
+from t5suite.training.checkpoints.folders import find_checkpoint
 from t5suite.training.checkpoints.manifests import verify
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS
 from t5suite.training.flags.parser import SuiteArgumentParser, parse_arguments

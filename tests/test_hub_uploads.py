@@ -117,7 +117,7 @@ class PushTest(parameterized.TestCase):
             index = ModelCard(files["README.md"].decode()).data.eval_results
             points = json.loads(files["results.json"])["tasks"]["sentiment"]
             self.assertEqual({result.metric_type: result.metric_value for result in index}, points)
-            self.assertIn("last-checkpoint/optimizer.safetensors", files)
+            self.assertIn("last-checkpoint/optimizer.pt", files)
             private = ("manifest.json", "training_args.bin", "logs/", "predictions/", "diff.patch", ".lock", "samples")
             self.assertEmpty([name for name in files if name.startswith(private)])
             self.assertEmpty([name for name, content in files.items() if TOKEN.encode() in content])

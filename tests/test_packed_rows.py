@@ -261,7 +261,7 @@ class ResumeTest(parameterized.TestCase):
     @parameterized.parameters(3, 4, 5)
     def test_stopped_and_resumed_equals_uninterrupted(self, step):
         """4 updates an epoch, the last of them ragged, with dropout."""
-        patched = mock.patch("t5suite.training.resuming.checkpointing.stop_requests", StopRequests)
+        patched = mock.patch("t5suite.training.checkpoints.saving.stop_requests", StopRequests)
         patched.start()
         self.addCleanup(patched.stop)
         expected, reference = whole()

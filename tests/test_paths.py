@@ -27,7 +27,7 @@ from t5suite.models.weight_files import read_weights
 from t5suite.runs.directory import default_output_dir, new_run_id, open_run
 from t5suite.tasks.entries import load_registry
 from t5suite.tasks.registry import load_task
-from t5suite.training.checkpoints.manifests import Manifest, damage, hash_file, write_manifest
+from t5suite.training.checkpoints.manifests import Manifest, damage, hash_file
 from t5suite.training.pre_training import pre_training_output_dir
 
 OUTWARD = ("../x", "..", ".", "/etc/x", "a/b", "a\\b", "", " ", "a\0b", "a\nb", ".hidden", "x" * 300, "é" * 60)
@@ -204,7 +204,7 @@ class CheckpointsTest(Folders):
         (checkpoint / "link.json").symlink_to(self.canary / "file")
         record = hash_file(self.canary / "file")
         with contextlib.suppress(ValueError):
-            write_manifest(checkpoint, Manifest(4, "abc", 1, {name: record}))
+            Manifest(4, "abc", 1, {name: record}).write(checkpoint)
         self.assertIsNotNone(damage(checkpoint))
 
     @parameterized.parameters(

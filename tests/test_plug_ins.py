@@ -34,7 +34,7 @@ from t5suite.data.rows.subsets import select_rows
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.tasks.registry import load_task
 from t5suite.tracking.metric_lines import is_of_the_machine
-from t5suite.training.checkpoints import damage
+from t5suite.training.checkpoints.manifests import damage
 from t5suite.training.losses import ModuleLoss
 from t5suite.training.plug_ins import MeasuredLoss, PlugIns, TransformedCollator, row_generators, weighted
 from t5suite.training.processes.signals import StopRequests
@@ -144,7 +144,7 @@ def whole():
 class ResumeTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        patched = mock.patch("t5suite.training.resuming.checkpointing.stop_requests", StopRequests)
+        patched = mock.patch("t5suite.training.checkpoints.saving.stop_requests", StopRequests)
         patched.start()
         self.addCleanup(patched.stop)
 

@@ -14,17 +14,16 @@ from absl.testing import absltest, parameterized
 from later_flags import later_wins
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+
 import fine_tune_t5
 from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.data.batches.samplers import shifted_order, shuffled_order
 from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.runs.directory import open_run
 from t5suite.training.callbacks import MaxMinutesCallback
-from t5suite.training.checkpoints import commit_checkpoint, load_state
-from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
-from t5suite.training.flags.parser import parse_arguments
-from t5suite.training.resuming import resets, stream_positions
-from t5suite.training.resuming.resets import (
+from t5suite.training.checkpoints import stream_positions
+from t5suite.training.checkpoints.committing import commit_checkpoint
+from t5suite.training.checkpoints.starts import (
     RESETS,
     Position,
     Start,
@@ -35,6 +34,9 @@ from t5suite.training.resuming.resets import (
     read_position,
     write_position,
 )
+from t5suite.training.checkpoints.states import load_state
+from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
+from t5suite.training.flags.parser import parse_arguments
 from t5suite.training.trainer import SuiteTrainer
 
 ROWS, UPDATE = law_worker.TRAINING_ROWS, 8
@@ -194,7 +196,7 @@ class ResetTest(parameterized.TestCase):
         self.assertEqual(losses(trainer)[4], losses(self.whole)[4])
 
     def test_a_checkpoint_without_a_position_goes_by_its_step(self):
-        def write(copy, records):
+        def write(copy):
             for path in (self.old / "checkpoint-4").iterdir():
                 if path.name not in ("position.json", "checkpoint.json"):
                     (copy / path.name).write_bytes(path.read_bytes())
@@ -219,11 +221,11 @@ class StartTest(parameterized.TestCase):
         checkpoint = folder()
         (checkpoint / "optimizer.pt").write_bytes(content)
         with self.assertRaisesRegex(CheckpointError, f"{checkpoint}/optimizer.pt is torn, or holds Python objects"):
-            resets._load(checkpoint, "optimizer")
+            load_state(checkpoint, "optimizer")
 
     def checkpoint(self, run, step, position=None):
-        def write(folder, records):
-            for name in ("trainer_state.json", "optimizer.json"):
+        def write(folder):
+            for name in ("trainer_state.json", "optimizer.pt"):
                 (folder / name).write_text("{}")
             if position:
                 write_position(folder, position)

@@ -12,7 +12,7 @@ from test_instructions import write_tasks
 
 from t5suite import cli
 from t5suite.base.errors import ConfigError
-from t5suite.training.checkpoints.finding import named_checkpoint
+from t5suite.training.checkpoints.folders import named_checkpoint
 
 
 def complete_checkpoint(name: str) -> Path:

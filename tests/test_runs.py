@@ -27,7 +27,7 @@ from t5suite.runs.directory import default_output_dir, open_run, write_json
 from t5suite.runs.settings import public_settings
 from t5suite.tracking.trackers import Trackers, tracker_names
 from t5suite.training.callbacks import StepLines
-from t5suite.training.checkpoints import find_checkpoint, resume_choice
+from t5suite.training.checkpoints.folders import find_checkpoint, resume_choice
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.run import owned
 
@@ -237,7 +237,7 @@ class FilesTest(parameterized.TestCase):
         ) + f" --output_dir {directory}"
         with full_disk(40_000), redirect_stderr(io.StringIO()) as said:
             self.assertEqual(run_command(fine_tune_t5.main, flags.split()), 74)
-        self.assertRegex(said.getvalue(), rf"error: {directory}/\S*model.safetensors: .*[\d,]+ bytes wanted")
+        self.assertRegex(said.getvalue(), rf"error: {directory}/model.safetensors: .*[\d,]+ bytes wanted")
         self.assertEmpty([name for name in os.listdir(directory) if "model" in name])
 
     def test_a_file_is_on_the_disk_before_it_has_its_name_and_the_name_before_writing_ends(self):

@@ -22,7 +22,7 @@ from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.optim import schedules
 from t5suite.optim.learning_rates import make_scheduler
 from t5suite.optim.schedules import SCHEDULES, has_warmup, make_multiplier, schedule_settings
-from t5suite.training.checkpoints import load_state
+from t5suite.training.checkpoints.states import load_state
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.flags.parser import parse_arguments
 from t5suite.training.trainer import SuiteTrainer

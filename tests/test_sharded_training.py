@@ -17,7 +17,7 @@ from later_flags import later_wins
 from transformers import AutoModelForSeq2SeqLM
 
 from t5suite.models.weight_files import read_weights
-from t5suite.training.checkpoints import damage
+from t5suite.training.checkpoints.manifests import damage
 
 pytestmark = pytest.mark.slow
 
@@ -242,7 +242,7 @@ class LaunchedTest(parameterized.TestCase):
         (folder / "manifest.json").write_text(json.dumps({**manifest, "status": "preempted"}))
         victim = next(
             iter(sorted((folder / "checkpoint-6").glob("global_step6/*optim*"))),
-            folder / "checkpoint-6/optimizer.safetensors",
+            folder / "checkpoint-6/optimizer.pt",
         )
         content = bytearray(victim.read_bytes())
         content[len(content) // 2] ^= 1

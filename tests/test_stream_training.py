@@ -15,8 +15,8 @@ from absl.testing import absltest, parameterized
 from transformers import TrainerCallback
 
 from t5suite.base.errors import ConfigError, DataError, Preempted
+from t5suite.training.checkpoints.stream_positions import load_position
 from t5suite.training.processes.signals import StopRequests
-from t5suite.training.resuming.stream_positions import load_position
 
 STEPS = 10
 

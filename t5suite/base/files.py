@@ -58,11 +58,23 @@ def named_errors(path, temporary=None) -> Iterator[None]:
         raise
 
 
+def follow_umask(paths) -> None:
+    """Gives new files the rights that the umask says: those of safetensors 0.8 only their owner can read."""
+    mask = os.umask(0)
+    os.umask(mask)
+    for path in paths:
+        if not Path(path).is_symlink():
+            os.chmod(path, 0o666 & ~mask)
+
+
 def sync_file(path) -> None:
-    """Brings a file to the disk."""
+    """Brings a file to the disk; an error names it."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        error.filename = str(path)
+        raise
     finally:
         os.close(descriptor)
 

@@ -14,6 +14,7 @@ import torch
 from transformers import T5Tokenizer
 
 from t5suite.base.errors import CheckpointError, ConfigError
+from t5suite.base.files import follow_umask
 from t5suite.base.provenance import versions
 from t5suite.data.corpora.sentence_pieces import spiece_of
 from t5suite.data.rows.jsonl import without_nan
@@ -24,7 +25,6 @@ from t5suite.models.own_models import own_names
 from t5suite.models.weight_files import read_weights
 from t5suite.models.whole_weights import fitted
 from t5suite.runs.directory import read_json, write_json
-from t5suite.training.checkpoints import recorded_weights, settle
 
 
 @dataclass
@@ -170,11 +170,8 @@ def save_plain(source, folder, dtype: torch.dtype | None = None) -> None:
       CheckpointError: a weight is no number in that precision, though it is one in the source (float16 ends at 65504).
     """
     cast(source.model, dtype or source.dtype)
-    records = {}
-    # Written by our own hand: what safetensors 0.8 writes, only its owner can read.
-    with recorded_weights(folder, records):
-        source.model.save_pretrained(folder, state_dict=own_names(source.model))
-    settle(records)
+    source.model.save_pretrained(folder, state_dict=own_names(source.model))
+    follow_umask(Path(folder).glob("*.safetensors"))
     save_beside(source, folder)
 
 

@@ -21,9 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 from transformers import AutoModelForSequenceClassification
 
 from t5suite.base.errors import CheckpointError, ConfigError
+from t5suite.base.files import follow_umask
 from t5suite.base.lookup import find
 from t5suite.models.adapters import is_adapter, merged
 from t5suite.models.configs import first_line, load_config
@@ -31,7 +34,9 @@ from t5suite.models.families import family_of_model
 from t5suite.models.loading import load_model, load_tokenizer, trained_weights
 from t5suite.models.own_models import MODEL_CLASS, stored_settings
 from t5suite.models.weight_files import FOLDER_FILES
-from t5suite.training.checkpoints import MANIFEST_FILE, checkpoints, damage, write_json, write_tensors
+from t5suite.runs.directory import write_json
+from t5suite.training.checkpoints.folders import checkpoints
+from t5suite.training.checkpoints.manifests import MANIFEST_FILE, damage
 
 logger = logging.getLogger(__name__)
 
@@ -234,7 +239,9 @@ def whole_weights(checkpoint, folder) -> None:
             f"{shards}: a shard is torn, or holds Python objects besides tensors, and reading those could run code "
             f"({first_line(error)})"
         ) from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, EOFError) as error:
+    except (
+        OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, EOFError,
+    ) as error:  # fmt: skip
         raise CheckpointError(f"{shards}: the shards cannot be put together ({first_line(error)})") from None
 
 
@@ -255,8 +262,9 @@ def write_in_pieces(weights: dict, folder: Path, size: int = PIECE) -> None:
     places = {}
     for number, names in enumerate(pieces, start=1):
         file = f"model-{number:05d}-of-{len(pieces):05d}.safetensors"
-        write_tensors(folder / file, {name: weights[name].contiguous() for name in names}, {"format": "pt"})
+        save_file({name: weights[name].contiguous() for name in names}, folder / file, {"format": "pt"})
         places |= dict.fromkeys(names, file)
+    follow_umask(folder.glob("*.safetensors"))
     write_json(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": places})
 
 

@@ -258,7 +258,7 @@ def make_trainer(
     Raises:
       ConfigError: the model is a plain module, whose loss knows nothing of the objectives.
     """
-    from t5suite.training.resuming.stream_positions import StreamPreTrainer
+    from t5suite.training.checkpoints.stream_positions import StreamPreTrainer
 
     if isinstance(model, OwnModel):
         raise ConfigError(

@@ -39,7 +39,8 @@ from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, Run, open_run
 from t5suite.runs.lock import LOCK_FILE, RunLock
 from t5suite.runs.settings import public_settings
 from t5suite.tracking.trackers import Trackers, tracker_names
-from t5suite.training.checkpoints import STATE_FILE, clean_leftovers
+from t5suite.training.checkpoints.folders import STATE_FILE, clean_leftovers
+from t5suite.training.checkpoints.starts import choose_start, going_on
 from t5suite.training.flags.plug_ins import module_settings
 from t5suite.training.flags.tracking import identity_of
 from t5suite.training.monitoring.chatter import hush
@@ -49,7 +50,6 @@ from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns
 from t5suite.training.processes.lost_ranks import watching_ranks
 from t5suite.training.processes.ranks import RankLog, Ranks, attached, logging_to
 from t5suite.training.processes.signals import stop_requests
-from t5suite.training.resuming.resets import choose_start, going_on
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,11 @@ from t5suite.data.batches.collators import as_module_sees
 from t5suite.data.batches.samplers import EpochDataLoader, GlobalBatchSampler, shifted_order
 from t5suite.models.fast_masks import note_padding, ready_masks, takes_ready_masks
 from t5suite.training.callbacks import limit_callbacks
-from t5suite.training.checkpoints import load_state, newest_verified
+from t5suite.training.checkpoints.folders import newest_verified
+from t5suite.training.checkpoints.resuming import ExactResume
+from t5suite.training.checkpoints.saving import Checkpointing
+from t5suite.training.checkpoints.starts import Position, examples_before, load_moments
+from t5suite.training.checkpoints.states import load_state
 from t5suite.training.compile_cache import keep_compiled
 from t5suite.training.eval_results import selection_value
 from t5suite.training.losses import TokenLoss, ask_for_loss, chunk_settings
@@ -39,9 +43,6 @@ from t5suite.training.optimization import (
 )
 from t5suite.training.plug_ins import MeasuredLoss
 from t5suite.training.processes.weight_check import holds_parts
-from t5suite.training.resuming.checkpointing import Checkpointing
-from t5suite.training.resuming.exact_resume import ExactResume
-from t5suite.training.resuming.resets import Position, examples_before, load_moments
 from t5suite.training.sharding.process_state import making_accelerator, shared_embeddings_together
 from t5suite.training.sharding.settings import FSDP, is_set
 from t5suite.training.updates.guard import UpdateGuard
@@ -279,7 +280,7 @@ class SuiteTrainer(ExactResume, Checkpointing, Seq2SeqTrainer):
           its name; None if there is no checkpoint, or none with an optimizer in it.
         """
         checkpoint = self.ranks.together(newest_verified, self.args.output_dir)
-        if checkpoint is None or not (checkpoint / "optimizer.json").is_file():
+        if checkpoint is None or not (checkpoint / "optimizer.pt").is_file():
             return None
         self._load_from_checkpoint(str(checkpoint), self.model)
         load_moments(self.optimizer, load_state(checkpoint, "optimizer"), checkpoint)

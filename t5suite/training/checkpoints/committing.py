@@ -1,14 +1,14 @@
 """A checkpoint that is there as a whole or not at all.
 
-    >>> def write(folder, records):
-    ...     records.update(save_state(folder, "optimizer", optimizer.state_dict()))
+    >>> def write(folder):
+    ...     save_state(folder, "optimizer", optimizer.state_dict())
     >>> commit_checkpoint("runs/x", 400, write, ranks, run_id="5f3a9c01")
     PosixPath('runs/x/checkpoint-400')
 
 The protocol, which stands a kill at any point:
 
 1. rank 0 makes `.saving-checkpoint-400`, and every rank writes its files into it;
-2. rank 0 hashes what came without a record (libraries' own files), brings files and folders to the disk (fsync);
+2. rank 0 brings files and folders to the disk (fsync) and reads every file once to hash it;
 3. it writes the manifest, which names every file, its size and SHA-256, to the disk;
 4. it renames the folder to `checkpoint-400` and brings the rename to the disk.
 
@@ -19,49 +19,42 @@ temporary folder goes, and what was there before is as it was.
 import errno
 import logging
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from safetensors import SafetensorError
-
-from t5suite.base.errors import CheckpointError, UserError
-from t5suite.base.files import sync_file, sync_folder
-from t5suite.training.checkpoints.manifests import (
-    Manifest,
-    damage,
-    files_below,
-    hash_files,
-    read_manifest,
-    write_manifest,
-)
-from t5suite.training.checkpoints.naming import (
+from t5suite.base.errors import CheckpointError
+from t5suite.base.files import follow_umask, sync_file, sync_folder
+from t5suite.training.checkpoints.folders import (
     REPLACED,
     SAVING,
     checkpoint_folder,
     checkpoint_step,
     checkpoints,
+    set_aside,
 )
-from t5suite.training.checkpoints.quarantine import set_aside
-from t5suite.training.checkpoints.tensors import Pending, Record, settle
+from t5suite.training.checkpoints.manifests import Manifest, damage, files_below, hash_files
 from t5suite.training.processes.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 
-Write = Callable[[Path, dict[str, Record | Pending]], None]
-
-# How libraries say that a write failed without an OSError: torch's zip writer, and whatever is written in Rust.
-TORN_WRITES = ("unexpected pos", "inline_container", "PytorchStreamWriter", "file write failed", "(os error ")
+# How torch's zip writer says that a write failed.
+TORN_WRITES = ("unexpected pos", "inline_container", "PytorchStreamWriter", "file write failed")
 
 
 def commit_checkpoint(
-    output_dir, step: int, write: Write, ranks: Ranks | None = None, run_id: str = "", details: dict | None = None
+    output_dir,
+    step: int,
+    write: Callable[[Path], None],
+    ranks: Ranks | None = None,
+    run_id: str = "",
+    details: dict | None = None,
 ) -> Path:
     """Makes `checkpoint-<step>`; every rank calls it.
 
     Args:
-      write: called with the temporary folder and a dictionary that takes the records of files that it hashed itself;
-        each rank writes its own files.
+      write: called with the temporary folder; each rank writes its own files.
       details: plain JSON for the manifest.
 
     Returns:
@@ -70,24 +63,17 @@ def commit_checkpoint(
     Raises:
       CheckpointError: nothing was committed; says what could not be written, and how many bytes were free.
     """
-    ranks, output_dir, records = ranks or Ranks(), Path(output_dir), {}
+    ranks, output_dir = ranks or Ranks(), Path(output_dir)
     temporary = checkpoint_folder(output_dir, step, SAVING)
     try:
         ranks.together(_make_anew, temporary)
-        ranks.all_succeed(_write_and_settle, write, temporary, records)
-        gathered = {name: record for part in ranks.gather(records) for name, record in part.items()}
-        manifest = Manifest(step, run_id, ranks.world_size, gathered, details or {})
-        return ranks.together(_seal, temporary, manifest)
+        ranks.all_succeed(write, temporary)
+        return ranks.together(_seal, temporary, Manifest(step, run_id, ranks.world_size, details=details or {}))
     except Exception as error:
         failure = _as_checkpoint_error(error, output_dir, step)
         if ranks.is_main:
             shutil.rmtree(temporary, ignore_errors=True)
         raise failure from error
-
-
-def _write_and_settle(write: Write, folder: Path, records: dict[str, Record | Pending]) -> None:
-    write(folder, records)
-    settle(records)
 
 
 def _make_anew(folder: Path) -> None:
@@ -100,11 +86,12 @@ def _make_anew(folder: Path) -> None:
 def _seal(temporary: Path, manifest: Manifest) -> Path:
     """Steps 2 to 4 of the protocol."""
     names = files_below(temporary)
-    unrecorded = [name for name in names if name not in manifest.files]
-    manifest.files.update(hash_files(temporary, unrecorded))
-    sync_files(temporary, unrecorded)
+    follow_umask(temporary / name for name in names)
+    for name in names:
+        sync_file(temporary / name)
     sync_folders(temporary)
-    write_manifest(temporary, manifest)
+    manifest.files.update(hash_files(temporary, names))
+    manifest.write(temporary)
     sync_folder(temporary)
     problem = damage(temporary, hashed=False)
     if problem:
@@ -137,15 +124,9 @@ def _put_in_place(temporary: Path, manifest: Manifest) -> Path:
 
 def _is_of_run(folder: Path, run_id: str) -> bool:
     try:
-        return read_manifest(folder).run_id == run_id
+        return Manifest.read(folder).run_id == run_id
     except CheckpointError:
         return False
-
-
-def sync_files(folder: Path, names) -> None:
-    """Brings files to the disk."""
-    for name in names:
-        sync_file(folder / name)
 
 
 def sync_folders(folder: Path) -> None:
@@ -154,30 +135,39 @@ def sync_folders(folder: Path) -> None:
         sync_folder(place)
 
 
+def as_os_error(error: Exception, path) -> OSError | None:
+    """What the operating system said where a library tells of it in its own words; None where it is something else."""
+    if isinstance(error, OSError):
+        return error
+    said = re.search(r"\(os error (\d+)\)", str(error))  # whatever is written in Rust
+    if said:
+        return OSError(int(said[1]), os.strerror(int(said[1])), str(path))
+    torn = any(words in str(error) for words in TORN_WRITES)
+    return OSError(errno.EIO, str(error).splitlines()[0], str(path)) if torn else None
+
+
 def _as_checkpoint_error(error: Exception, output_dir: Path, step: int) -> Exception:
     """A failure to write as a `CheckpointError` with its cause and cure; any other error as it is."""
-    torn = any(words in str(error) for words in TORN_WRITES)
-    if isinstance(error, UserError) or not (isinstance(error, (OSError, SafetensorError)) or torn):
-        return error
     final = checkpoint_folder(output_dir, step)
+    failure = as_os_error(error, final)
+    if failure is None:
+        return error
     earlier = [path for path in checkpoints(output_dir) if checkpoint_step(path) != step]
-    code = errno.errorcode.get(getattr(error, "errno", None) or 0)
-    cause = (getattr(error, "strerror", None) or str(error)) + (f" ({code})" if code else "")
+    code = errno.errorcode.get(failure.errno or 0)
+    cause = (failure.strerror or str(failure)) + (f" ({code})" if code else "")
     parts = [
-        f"{final} could not be written: {getattr(error, 'filename', None) or final}: {cause}",
-        f"{_bytes_wanted(error, earlier)} bytes wanted, {_free_bytes(output_dir)} bytes free",
+        f"{final} could not be written: {failure.filename or final}: {cause}",
+        f"{_bytes_wanted(earlier)} bytes wanted, {_free_bytes(output_dir)} bytes free",
         f"{earlier[-1].name} is as it was" if earlier else "there is no earlier checkpoint",
         "make room (or set a lower --save_total_limit, another --output_dir) and start the same command again",
     ]
     return CheckpointError("; ".join(parts))
 
 
-def _bytes_wanted(error: Exception, earlier: list[Path]) -> str:
-    """Those of the file, if it was ours to write; else about those of a whole checkpoint."""
-    if getattr(error, "bytes_wanted", None) is not None:
-        return f"{error.bytes_wanted:,}"
+def _bytes_wanted(earlier: list[Path]) -> str:
+    """About those of a whole checkpoint, by the last one."""
     try:
-        sizes = [record.size for record in read_manifest(earlier[-1]).files.values()]
+        sizes = [record.size for record in Manifest.read(earlier[-1]).files.values()]
         return f"about {sum(sizes):,}"
     except (IndexError, CheckpointError):
         return "an unknown number of"

@@ -1,16 +1,16 @@
 """`checkpoint.json`: which files a checkpoint has, and what they must hold.
 
-    >>> write_manifest("runs/x/.saving-checkpoint-400", Manifest(400, "5f3a9c01", 1, {"config.json": record}))
+    >>> Manifest(400, "5f3a9c01", 1, {"config.json": record}).write("runs/x/.saving-checkpoint-400")
     >>> damage("runs/x/checkpoint-400") is None
     True
     >>> damage("runs/x/checkpoint-200")
-    'optimizer.safetensors: 4096 bytes of 8192 (cut short?)'
+    'optimizer.pt: 4096 bytes of 8192 (cut short?)'
 
-    {"format": 1, "step": 400, "run_id": "5f3a9c01", "world_size": 1,
+    {"format": 2, "step": 400, "run_id": "5f3a9c01", "world_size": 1,
      "files": {"model.safetensors": {"size": 242043056, "sha256": "..."}, ...}, "details": {}, "sha256": "..."}
 
 It is the last file that is written, and its own `sha256` is that of all else in it. A name is that of a plain file
-inside the checkpoint: no link, no `..`, no absolute path.
+inside the checkpoint: no link, no `..`, no absolute path. A format tells what the other files are called and hold.
 """
 
 import hashlib
@@ -25,16 +25,25 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 
 from t5suite.base.errors import CheckpointError
-from t5suite.training.checkpoints.tensors import PIECE, Record, write_json
+from t5suite.runs.directory import write_json
 
 logger = logging.getLogger(__name__)
 
 MANIFEST_FILE = "checkpoint.json"
-FORMAT = 1
+# 1, up to t5suite 0.1.0: states in safetensors and JSON. 2: in files of `torch.save`.
+FORMAT, FORMATS = 2, {1: "0.1.0", 2: "0.2.0"}
 LARGEST_MANIFEST = 64 << 20  # bytes; a million files take less
 HASHERS = min(2, os.cpu_count() or 1)
 # What libraries look for by its name and read, listed or not: a file of such a kind that is not listed is damage.
 LOADED_BY_NAME = (".safetensors", ".bin", ".pt", ".pth", ".pkl", ".ckpt", ".distcp", ".metadata", ".index.json", ".py")
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a file must be: its size in bytes and the SHA-256 of its content, in hexadecimal."""
+
+    size: int
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -45,6 +54,7 @@ class Manifest:
       world_size: ranks of the run that wrote it.
       files: records by name, relative to the checkpoint.
       details: anything else that is plain JSON.
+      format: one of FORMATS.
     """
 
     step: int
@@ -52,35 +62,34 @@ class Manifest:
     world_size: int
     files: dict[str, Record] = field(default_factory=dict)
     details: dict = field(default_factory=dict)
+    format: int = FORMAT
 
+    def write(self, folder) -> None:
+        """Writes `checkpoint.json`, to the disk."""
+        for name in self.files:
+            check_name(name)
+        content = json.loads(json.dumps(asdict(self), allow_nan=False))
+        write_json(Path(folder) / MANIFEST_FILE, {**content, "sha256": _own_hash(content)})
 
-def write_manifest(folder, manifest: Manifest) -> None:
-    """Writes `checkpoint.json`, to the disk."""
-    for name in manifest.files:
-        check_name(name)
-    content = json.loads(json.dumps({"format": FORMAT, **asdict(manifest)}, allow_nan=False))
-    write_json(Path(folder) / MANIFEST_FILE, {**content, "sha256": _own_hash(content)})
+    @classmethod
+    def read(cls, folder) -> "Manifest":
+        """The manifest of a checkpoint, every part of it checked; its files are not looked at.
 
-
-def read_manifest(folder) -> Manifest:
-    """The manifest of a checkpoint, every part of it checked; its files are not looked at.
-
-    Raises:
-      CheckpointError: it is missing, damaged or of a newer format.
-    """
-    path = Path(folder) / MANIFEST_FILE
-    try:
-        _check_plain_file(Path(folder), MANIFEST_FILE)
-        with open(path, "rb") as file:
-            text = file.read(LARGEST_MANIFEST + 1)
-        if len(text) > LARGEST_MANIFEST:
-            raise ValueError(f"larger than {LARGEST_MANIFEST} bytes")
-        content = json.loads(text.decode("utf-8"), parse_constant=_refuse)
-        return _manifest(content)
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is damaged ({error})") from None
+        Raises:
+          CheckpointError: it is missing, damaged or of an unknown format.
+        """
+        path = Path(folder) / MANIFEST_FILE
+        try:
+            _check_plain_file(Path(folder), MANIFEST_FILE)
+            with open(path, "rb") as file:
+                text = file.read(LARGEST_MANIFEST + 1)
+            if len(text) > LARGEST_MANIFEST:
+                raise ValueError(f"larger than {LARGEST_MANIFEST} bytes")
+            return _manifest(json.loads(text.decode("utf-8"), parse_constant=_refuse))
+        except FileNotFoundError:
+            raise CheckpointError(f"{path} is missing") from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise CheckpointError(f"{path} is damaged ({error})") from None
 
 
 def damage(folder, hashed: bool = True) -> str | None:
@@ -91,7 +100,7 @@ def damage(folder, hashed: bool = True) -> str | None:
     """
     folder = Path(folder)
     try:
-        manifest = read_manifest(folder)
+        manifest = Manifest.read(folder)
         if folder.name.startswith("checkpoint-") and folder.name != f"checkpoint-{manifest.step}":
             return f"{MANIFEST_FILE}: says step {manifest.step}"
         for name, record in manifest.files.items():
@@ -117,17 +126,13 @@ def verify(folder) -> Manifest:
     problem = damage(folder)
     if problem:
         raise CheckpointError(f"{folder}: {problem}")
-    return read_manifest(folder)
+    return Manifest.read(folder)
 
 
 def hash_file(path) -> Record:
     """The record of a file that is there already."""
-    sha256, size, piece = hashlib.sha256(), 0, bytearray(PIECE)
     with open(path, "rb", buffering=0) as file:
-        while count := file.readinto(piece):
-            sha256.update(memoryview(piece)[:count])
-            size += count
-    return Record(size, sha256.hexdigest())
+        return Record(os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest())
 
 
 def hash_files(folder, names: Iterable[str]) -> dict[str, Record]:
@@ -162,7 +167,7 @@ def _manifest(content) -> Manifest:
     """The manifest that JSON content is; ValueError where it is none."""
     if not isinstance(content, dict) or type(content.get("format")) is not int:
         raise ValueError("it has no format")
-    if content["format"] != FORMAT:
+    if content["format"] not in FORMATS:
         raise ValueError(f"format {content['format']}; this version reads format {FORMAT}")
     if set(content) != {"format", "step", "run_id", "world_size", "files", "details", "sha256"}:
         raise ValueError(f"its entries are {', '.join(sorted(content))}")
@@ -176,7 +181,7 @@ def _manifest(content) -> Manifest:
     if content["step"] < 0 or content["world_size"] < 1:
         raise ValueError(f"step {content['step']} of {content['world_size']} ranks")
     files = {name: _record(name, record) for name, record in content["files"].items()}
-    return Manifest(content["step"], content["run_id"], content["world_size"], files, content["details"])
+    return Manifest(**{**content, "files": files})
 
 
 def _record(name, content) -> Record:

@@ -1,70 +1,80 @@
-"""The state of an optimizer, schedule or scaler as a safetensors file and a JSON file, and back, bit by bit.
+"""The state of an optimizer, schedule, scaler or random number generator, into a checkpoint and back, bit by bit.
 
-    >>> records = save_state("checkpoint-400", "optimizer", optimizer.state_dict())
-    >>> settle(records)                                     # in a commit, `commit_checkpoint` does so
-    >>> sorted(records)
-    ['optimizer.json', 'optimizer.safetensors']
+    >>> save_state("checkpoint-400", "optimizer", optimizer.state_dict())           # optimizer.pt
     >>> restore_optimizer(optimizer, load_state("checkpoint-400", "optimizer"))
 
-Nothing in it can run code when it is read, as a pickle can. Tensors go into the one file under the path that leads to
-them (`state.0.exp_avg`); the other holds everything else and says where each tensor belongs. What JSON lacks is
-written as an object with one key:
+Files are `torch.save`'s, under the names of Hugging Face's trainer, and are read with `weights_only=True`: nothing in
+them can run code. What could not be read that way is refused when it is saved.
 
-    {"$dict": [[0, ...], ...]}      keys that are not all text     {"$tuple": [0.9, 0.999]}    {"$set": [...]}
-    {"$tensor": "state.0.exp_avg"}                                 {"$float": "7ff0000000000000"}    nan, inf: the bits
-    {"$numpy": ["<f8", "..."]}      a scalar: dtype, base64        {"$bytes": "base64"}
+FSDP2 cuts weights and moments into pieces. `whole_state` puts them together on rank 0 and `state_in_pieces` cuts them
+again, so a checkpoint of FSDP2 has the same files as one of a single process, and any number of ranks can go on from
+it. It costs rank 0 the memory of the whole state in main memory: 12 bytes a parameter for Adam.
 """
 
-import base64
-import json
-import math
+import pickle
 import random
-import re
-import struct
-from collections import OrderedDict, defaultdict
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.serialization import get_unsafe_globals_in_checkpoint
 
 from t5suite.base.errors import CheckpointError, ConfigError
-from t5suite.training.checkpoints.tensors import Pending, Record, write_json, write_tensors
 
-MOST_NESTED = 100
-
-
-def save_state(folder, name: str, state) -> dict[str, Record | Pending]:
-    """Writes a nested state as `<name>.json` and, if it has tensors, `<name>.safetensors`; returns their records.
-
-    The tensors' is pending (`tensors.settle`), and they must not change until it is settled.
-
-    Raises:
-      ConfigError: a value of a kind that cannot be kept (an object, a function); the message says where it stands.
-      OSError: see `tensors.hashed_file`.
-    """
-    folder, tensors = Path(folder), {}
-    plain = encode(state, tensors, name)
-    records = {}
-    if tensors:
-        records[f"{name}.safetensors"] = write_tensors(folder / f"{name}.safetensors", tensors, wait=False)
-    records[f"{name}.json"] = write_json(folder / f"{name}.json", plain)
-    return records
+# How `torch.load` fails at what is torn or more than tensors.
+UNREADABLE = (
+    OSError, pickle.UnpicklingError, LookupError, ValueError, TypeError, AttributeError, RuntimeError, EOFError,
+)  # fmt: skip
 
 
-def load_state(folder, name: str, device="cpu"):
-    """The state that `save_state` wrote, its tensors on `device`.
+def save_state(folder, name: str, state) -> None:
+    """Writes a nested state of tensors and plain data as `<name>.pt`.
 
     Raises:
-      CheckpointError: a file is missing or does not say what such files say.
+      ConfigError: it holds other objects, which could not be read back without running code.
+      OSError: the disk did not take it.
     """
-    folder = Path(folder)
+    path = Path(folder) / f"{name}.pt"
     try:
-        plain = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"), parse_constant=_refuse)
-        tensors = _load_tensors(folder / f"{name}.safetensors", device)
-        return decode(plain, tensors)
-    except (OSError, ValueError, LookupError, TypeError, RecursionError, SafetensorError, struct.error) as error:
-        raise CheckpointError(f"{folder}: the state {name!r} cannot be read ({error})") from None
+        with open(path, "wb") as file:
+            torch.save(state, file)
+    except (OSError, RuntimeError) as error:
+        cause = error.__context__ if isinstance(error, RuntimeError) else error  # torch's zip writer hides it
+        if not isinstance(cause, OSError):
+            raise
+        raise OSError(cause.errno, cause.strerror, str(path)) from None
+    unsafe = get_unsafe_globals_in_checkpoint(path)
+    if unsafe:
+        raise ConfigError(f"{name}: objects of {', '.join(unsafe)} cannot be kept in a checkpoint; keep plain numbers")
+
+
+def load_state(folder, name: str):
+    """The state that `save_state` or Hugging Face's trainer wrote, its tensors on the CPU.
+
+    Raises:
+      CheckpointError: the file is missing or torn, or holds Python objects besides tensors.
+    """
+    path = Path(folder) / f"{name}.pt"
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing") from None
+    except (
+        OSError,
+        pickle.UnpicklingError,
+        LookupError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        RuntimeError,
+        EOFError,
+    ):
+        # torch's message advises to switch the protection off.
+        raise CheckpointError(
+            f"{path} is torn, or holds Python objects besides tensors, and reading those could run code; begin with "
+            "fresh moments by --reset optimizer,schedule"
+        ) from None
 
 
 def restore_optimizer(optimizer, state: dict) -> None:
@@ -82,113 +92,20 @@ def restore_optimizer(optimizer, state: dict) -> None:
                 optimizer.state[parameter][key] = saved.to(present.device)
 
 
-def encode(value, tensors: dict[str, torch.Tensor], path: str = "", depth: int = 0):
-    """`value` as JSON values; its tensors go into `tensors`, by path.
-
-    >>> encode({0: (1.0, float("inf"))}, {})
-    {'$dict': [[0, {'$tuple': [1.0, {'$float': '7ff0000000000000'}]}]]}
-    """
-    if depth > MOST_NESTED:
-        raise ConfigError(f"{path}: nested more than {MOST_NESTED} levels deep")
-    kind = type(value)
-    if value is None or kind in (bool, int, str):
-        return value
-    if kind is float:
-        return value if math.isfinite(value) else {"$float": struct.pack(">d", value).hex()}
-    if isinstance(value, torch.Tensor):
-        return {"$tensor": _keep(value, tensors, path)}
-    if kind is bytes:
-        return {"$bytes": base64.b64encode(value).decode()}
-    if isinstance(value, (np.number, np.bool_)):
-        return {"$numpy": [value.dtype.str, base64.b64encode(value.tobytes()).decode()]}
-    if kind in (list, tuple, set):
-        ordered = sorted(value, key=repr) if kind is set else value
-        items = [encode(item, tensors, f"{path}.{place}", depth + 1) for place, item in enumerate(ordered)]
-        return items if kind is list else {"$tuple" if kind is tuple else "$set": items}
-    if kind in (dict, OrderedDict, defaultdict):
-        return _encode_dict(value, tensors, path, depth)
-    raise ConfigError(f"{path}: a {kind.__module__}.{kind.__qualname__} cannot be kept in a checkpoint")
-
-
-def _encode_dict(value: dict, tensors, path: str, depth: int):
-    items = [(key, encode(item, tensors, f"{path}.{key}", depth + 1)) for key, item in value.items()]
-    if all(type(key) is str and not key.startswith("$") for key in value):
-        return dict(items)
-    return {"$dict": [[encode(key, tensors, f"{path}.{key}", depth + 1), item] for key, item in items]}
-
-
-def _keep(tensor: torch.Tensor, tensors: dict, path: str) -> str:
-    name, number = path.partition(".")[2] or path, 1
-    while name in tensors:  # {"a.b": ...} beside {"a": {"b": ...}}
-        number += 1
-        name = f"{path.partition('.')[2]}#{number}"
-    tensors[name] = tensor
-    return name
-
-
-def decode(value, tensors: dict[str, torch.Tensor]):
-    """What `encode` was given.
-
-    Raises:
-      ValueError, KeyError or TypeError: it is nothing that `encode` returns.
-    """
-    if isinstance(value, list):
-        return [decode(item, tensors) for item in value]
-    if not isinstance(value, dict):
-        return value
-    tag, content = next(iter(value.items()), (None, None))
-    if len(value) != 1 or not tag.startswith("$"):
-        return {key: decode(item, tensors) for key, item in value.items()}
-    if tag not in DECODERS:
-        raise ValueError(f"unknown kind {tag!r}")
-    return DECODERS[tag](content, tensors)
-
-
-def _decode_number(content, tensors):
-    dtype, text = content
-    if not re.fullmatch(r"[<>|][biufc][0-9]+", dtype):
-        raise ValueError(f"{dtype!r} is no type of a number")
-    return np.frombuffer(base64.b64decode(text, validate=True), dtype)[0]
-
-
-DECODERS = {
-    "$dict": lambda content, tensors: {decode(key, tensors): decode(item, tensors) for key, item in content},
-    "$tuple": lambda content, tensors: tuple(decode(item, tensors) for item in content),
-    "$set": lambda content, tensors: {decode(item, tensors) for item in content},
-    "$tensor": lambda content, tensors: tensors[content],
-    "$float": lambda content, tensors: struct.unpack(">d", bytes.fromhex(content))[0],
-    "$bytes": lambda content, tensors: base64.b64decode(content, validate=True),
-    "$numpy": _decode_number,
-}
-
-
-def _load_tensors(path: Path, device) -> dict[str, torch.Tensor]:
-    """Tensors in memory of their own: those of safetensors lie in the mapped file, aligned to 8 bytes only."""
-    if not path.exists():
-        return {}
-    with safe_open(path, framework="pt", device=str(device)) as file:
-        return {name: file.get_tensor(name).clone() for name in list(file.keys())}
-
-
-def _refuse(constant: str):
-    raise ValueError(f"{constant} is no number of JSON")
-
-
 def random_state() -> dict:
     """Where the generators of this process stand (python, numpy, torch on CPU and GPUs), as JSON values.
 
     >>> state = random_state(); first = torch.rand(1); restore_random_state(state); bool(torch.rand(1) == first)
     True
     """
-    version, words, gauss = random.getstate()
-    name, keys, position, has_gauss, cached = np.random.get_state()
+    name, keys, *rest = np.random.get_state()
     state = {
-        "python": [version, _text(np.array(words, np.uint32)), gauss],
-        "numpy": [name, _text(keys), position, has_gauss, cached],
-        "torch": _text(torch.get_rng_state().numpy()),
+        "python": list(random.getstate()),
+        "numpy": [name, keys.tolist(), *rest],
+        "torch": torch.get_rng_state().tolist(),
     }
     if torch.cuda.is_available():
-        state["cuda"] = [_text(device_state.numpy()) for device_state in torch.cuda.get_rng_state_all()]
+        state["cuda"] = [device_state.tolist() for device_state in torch.cuda.get_rng_state_all()]
         state["cuda_device"] = torch.cuda.current_device()
     return state
 
@@ -203,28 +120,52 @@ def restore_random_state(state: dict) -> None:
     """
     try:
         version, words, gauss = state["python"]
-        random.setstate((version, tuple(_numbers(words, np.uint32).tolist()), gauss))
+        random.setstate((version, tuple(words), gauss))
         name, keys, *rest = state["numpy"]
-        np.random.set_state((name, _numbers(keys, np.uint32), *rest))
-        torch.set_rng_state(torch.from_numpy(_numbers(state["torch"], np.uint8)))
+        np.random.set_state((name, np.array(keys, np.uint32), *rest))
+        torch.set_rng_state(torch.tensor(state["torch"], dtype=torch.uint8))
         if torch.cuda.is_available() and state.get("cuda"):
-            _restore_cuda(state)
+            devices = [torch.tensor(numbers, dtype=torch.uint8) for numbers in state["cuda"]]
+            if len(devices) == torch.cuda.device_count():
+                torch.cuda.set_rng_state_all(devices)
+            torch.cuda.set_rng_state(devices[state["cuda_device"]])
     except (KeyError, ValueError, TypeError, IndexError, OverflowError, RuntimeError) as error:
         raise CheckpointError(f"the states of the random number generators cannot be restored: {error}") from None
 
 
-def _restore_cuda(state: dict) -> None:
-    devices = [torch.from_numpy(_numbers(text, np.uint8)) for text in state["cuda"]]
-    if len(devices) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all(devices)
-    torch.cuda.set_rng_state(devices[state["cuda_device"]])
+def whole_state(state, keep: bool):
+    """A nested state with every sharded tensor put together, in main memory; None in its place where not kept.
+
+    >>> state = whole_state(optimizer.state_dict(), keep=rank == 0)     # every rank; a plain state on rank 0
+    >>> optimizer.load_state_dict(state_in_pieces(state, optimizer))    # every rank gets its pieces
+
+    Every rank must call it with a state of the same form.
+    """
+    if isinstance(state, DTensor):
+        tensor = state.full_tensor()
+        return tensor.cpu() if keep else None
+    if isinstance(state, dict):
+        return {key: whole_state(value, keep) for key, value in state.items()}
+    if isinstance(state, (list, tuple)):
+        return type(state)(whole_state(value, keep) for value in state)
+    return state
 
 
-def _text(numbers: np.ndarray) -> str:
-    """An array's bytes, the lowest of each number first."""
-    return base64.b64encode(numbers.astype(numbers.dtype.newbyteorder("<")).tobytes()).decode()
+def state_in_pieces(state: dict, optimizer) -> dict:
+    """An optimizer's whole state, with tensors of a parameter's shape cut as that parameter is."""
+    numbers = [number for group in state["param_groups"] for number in group["params"]]
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    moments = {
+        number: {key: _like(value, parameter) for key, value in state["state"].get(number, {}).items()}
+        for number, parameter in zip(numbers, parameters, strict=True)
+        if number in state["state"]
+    }
+    return {**state, "state": moments}
 
 
-def _numbers(text: str, dtype) -> np.ndarray:
-    content = base64.b64decode(text, validate=True)
-    return np.frombuffer(content, np.dtype(dtype).newbyteorder("<")).astype(dtype)
+def _like(value, parameter):
+    if not (isinstance(parameter, DTensor) and torch.is_tensor(value) and value.shape == parameter.shape):
+        return value
+    # Without a source rank nothing is sent: each rank has the whole tensor and takes its piece.
+    piece = distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
+    return piece.to(parameter.to_local().device)

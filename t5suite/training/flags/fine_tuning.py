@@ -22,6 +22,7 @@ from t5suite.base.reference_code import FAST_PATHS, reference_code
 from t5suite.base.yaml_files import check_model_files, read_json_text
 from t5suite.models.placement import check_flags
 from t5suite.optim.schedules import SCHEDULES
+from t5suite.training.checkpoints.starts import parse_reset
 from t5suite.training.flags.adapters import AdapterArguments
 from t5suite.training.flags.compiling import CompileArguments
 from t5suite.training.flags.data_formats import DataFormatArguments
@@ -33,7 +34,6 @@ from t5suite.training.flags.rows import RowArguments
 from t5suite.training.flags.tracking import TrackingArguments
 from t5suite.training.optimization import check_schedule, resolve_names
 from t5suite.training.processes.ranks import check_meeting_place
-from t5suite.training.resuming.resets import parse_reset
 from t5suite.training.sharding.settings import begin_sharding, resolve_sharding
 
 AttentionKernel = Literal["sdpa", "eager", "flash_attention_2", "flex_attention"]

@@ -3,7 +3,7 @@
     checkpoint-400/
       checkpoint.json                      sizes and SHA-256 of all the others: written last, looked at first
       model.safetensors, config.json, ...  what `from_pretrained` loads
-      optimizer.safetensors, .json         moments, and what is no tensor of them; scheduler, scaler likewise
+      optimizer.pt, scheduler.pt           moments and the like, bit by bit; under fp16 scaler.pt
       rank-0.json, rank-1.json             each rank's random numbers, and its loss since the last log
       trainer_state.json, position.json    the trainer's own state; how many examples were seen
       progress.json                        loss so far, lines of metrics.jsonl, what callbacks remember, what is pending
@@ -22,33 +22,29 @@ import torch
 from transformers.trainer_callback import ExportableState
 
 from t5suite.base.errors import CheckpointError
+from t5suite.base.files import follow_umask, sync_file, sync_folder
 from t5suite.models.adapters import is_adapted, save_adapter
 from t5suite.models.whole_weights import load_weights
-from t5suite.runs.directory import read_json
+from t5suite.runs.directory import read_json, write_json
 from t5suite.tasks.task_card import write_task_card
-from t5suite.training.checkpoints import (
-    STATE_FILE,
-    commit_checkpoint,
-    damage,
+from t5suite.training.checkpoints.committing import as_os_error, commit_checkpoint
+from t5suite.training.checkpoints.folders import STATE_FILE, rotate
+from t5suite.training.checkpoints.manifests import damage, files_below
+from t5suite.training.checkpoints.resuming import PROGRESS_FILE, RANK_FILE
+from t5suite.training.checkpoints.starts import write_position
+from t5suite.training.checkpoints.states import (
     load_state,
     random_state,
-    recorded_weights,
     restore_optimizer,
     restore_random_state,
-    rotate,
     save_state,
-    settle,
-    write_json,
+    state_in_pieces,
+    whole_state,
 )
-from t5suite.training.checkpoints.committing import sync_files, sync_folder
-from t5suite.training.checkpoints.manifests import files_below
 from t5suite.training.hub_uploads import HubUploads
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.signals import stop_requests
 from t5suite.training.processes.weight_check import check_agreement, check_weights
-from t5suite.training.resuming.exact_resume import PROGRESS_FILE, RANK_FILE
-from t5suite.training.resuming.resets import write_position
-from t5suite.training.sharding.fsdp_state import state_in_pieces, whole_state
 
 logger = logging.getLogger(__name__)
 
@@ -96,21 +92,19 @@ class Checkpointing(HubUploads):
                 rotate(args.output_dir, self.save_total_limit, self.keep_every, state.best_model_checkpoint)
         self.push_checkpoint(path)
 
-    def write_checkpoint(self, folder: Path, records) -> None:
+    def write_checkpoint(self, folder: Path) -> None:
         """This rank's files of a checkpoint."""
-        with recorded_weights(folder, records):
-            self.save_model(str(folder), _internal_call=True)
+        self.save_model(str(folder), _internal_call=True)
         if not self.args.save_only_model:
-            self._write_optimizer(folder, records)
+            self._write_optimizer(folder)
         state = {"random_state": random_state(), **self.rank_progress()}
-        name = RANK_FILE.format(rank=self.ranks.rank)
-        records[name] = write_json(folder / name, state)
+        write_json(folder / RANK_FILE.format(rank=self.ranks.rank), state)
         if self.args.should_save:
             write_position(folder, self.position())
-            records[PROGRESS_FILE] = write_json(folder / PROGRESS_FILE, self.progress())
+            write_json(folder / PROGRESS_FILE, self.progress())
             self._write_state(folder)
 
-    def _write_optimizer(self, folder: Path, records) -> None:
+    def _write_optimizer(self, folder: Path) -> None:
         """Optimizer, schedule and loss scaler; those of DeepSpeed as it writes them."""
         if self.is_deepspeed_enabled:
             self._save_optimizer_and_scheduler(str(folder))
@@ -119,11 +113,11 @@ class Checkpointing(HubUploads):
         if self.is_fsdp_enabled:
             state = whole_state(state, keep=self.args.should_save)
         if self.args.should_save:
-            records |= save_state(folder, OPTIMIZER, state)
-            records |= save_state(folder, SCHEDULER, self.lr_scheduler.state_dict())
+            save_state(folder, OPTIMIZER, state)
+            save_state(folder, SCHEDULER, self.lr_scheduler.state_dict())
         scaler = getattr(self.accelerator, "scaler", None)
         if scaler is not None and self.args.should_save:
-            records |= save_state(folder, SCALER, scaler.state_dict())
+            save_state(folder, SCALER, scaler.state_dict())
 
     def _write_state(self, folder: Path) -> None:
         """The trainer's own state, with that of its callbacks."""
@@ -165,14 +159,15 @@ class Checkpointing(HubUploads):
         folder = Path(output_dir or self.args.output_dir)
         new = folder / NEW_MODEL
         self.ranks.together(shutil.rmtree, new, ignore_errors=True)
-        records = {}
         try:
-            with recorded_weights(new, records):  # whose errors name file and bytes
-                self.save_model(str(new), _internal_call=True)
-            settle(records)
-        except BaseException:
+            self.save_model(str(new), _internal_call=True)
+        except Exception as error:
             shutil.rmtree(new, ignore_errors=True)
-            raise
+            failure = as_os_error(error, folder / "model.safetensors")
+            if failure is None:
+                raise
+            failure.bytes_wanted = sum(p.numel() * p.element_size() for p in self.model.parameters())
+            raise failure from None
         self.ranks.barrier()
         self.ranks.together(_move_into_place, new, folder)
 
@@ -185,8 +180,8 @@ class Checkpointing(HubUploads):
     # Going on
 
     def _load_optimizer_and_scheduler(self, checkpoint) -> None:
-        """From our files; from those of the stock trainer (`weights_only=True`) where there are none of ours."""
-        if checkpoint is None or not (Path(checkpoint) / f"{OPTIMIZER}.json").is_file():
+        """Bit by bit; DeepSpeed's and FSDP's own files as the stock trainer reads them."""
+        if checkpoint is None or self.is_deepspeed_enabled or not (Path(checkpoint) / f"{OPTIMIZER}.pt").is_file():
             super()._load_optimizer_and_scheduler(checkpoint)
             return
         state = load_state(checkpoint, OPTIMIZER)
@@ -200,11 +195,10 @@ class Checkpointing(HubUploads):
         load_weights(self.accelerator.unwrap_model(self.model, keep_torch_compile=False), checkpoint)
 
     def _load_scaler(self, checkpoint) -> None:
-        """From our file, where there is one."""
-        if checkpoint is None or not (Path(checkpoint) / f"{SCALER}.json").is_file():
-            super()._load_scaler(checkpoint)
-        elif self.accelerator.scaler is not None:  # a run that went from --fp16 to --bf16 has none any more
-            self.accelerator.scaler.load_state_dict(load_state(checkpoint, SCALER))
+        """The loss scaler's state, where there is one: a run that went from --fp16 to --bf16 has none any more."""
+        if checkpoint is not None and self.accelerator.scaler is not None:
+            if (Path(checkpoint) / f"{SCALER}.pt").is_file():
+                self.accelerator.scaler.load_state_dict(load_state(checkpoint, SCALER))
 
     def _load_rng_state(self, checkpoint) -> None:
         """This rank's random numbers; a rank that was not there draws from numbers of its own."""
@@ -232,7 +226,9 @@ class Checkpointing(HubUploads):
 def _move_into_place(new: Path, folder: Path) -> None:
     """Each file is whole at any time; the last one moved is the weights', which a reader looks for."""
     names = sorted(files_below(new), key=lambda name: name.endswith(".safetensors"))
-    sync_files(new, names)
+    follow_umask(new / name for name in names)
+    for name in names:
+        sync_file(new / name)
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         os.replace(new / name, folder / name)

@@ -108,9 +108,9 @@ class StreamTraining:
         """The stream, as it is: accelerate would read a batch ahead and count it as given out."""
         return self.stream
 
-    def write_checkpoint(self, folder: Path, records) -> None:
+    def write_checkpoint(self, folder: Path) -> None:
         """A checkpoint comes with the position of every rank's streams."""
-        super().write_checkpoint(folder, records)
+        super().write_checkpoint(folder)
         save_position(self.stream, folder)
 
     def examples_of(self, step: int) -> list[str]:

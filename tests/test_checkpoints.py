@@ -1,5 +1,7 @@
 """The commit protocol: killed at any point, on a full disk, over ranks; which checkpoint is found and which ones go."""
 
+import errno
+import hashlib
 import json
 import os
 import resource
@@ -18,19 +20,17 @@ import torch.distributed as dist
 from absl.testing import absltest, parameterized
 
 from t5suite.base.errors import CheckpointError, ConfigError
-from t5suite.training.checkpoints import (
+from t5suite.runs.directory import write_json
+from t5suite.training.checkpoints.committing import commit_checkpoint
+from t5suite.training.checkpoints.folders import (
     checkpoints,
     checkpoints_to_delete,
     clean_leftovers,
-    commit_checkpoint,
-    damage,
     find_checkpoint,
-    load_state,
     rotate,
-    save_state,
-    verify,
-    write_json,
 )
+from t5suite.training.checkpoints.manifests import damage, hash_file, verify
+from t5suite.training.checkpoints.states import load_state, save_state
 from t5suite.training.processes.ranks import Ranks
 
 RUN = "run-1"
@@ -41,8 +41,8 @@ def folder():
 
 
 def writer(step, size=100):
-    def write(place, records):
-        records.update(save_state(place, "optimizer", {"step": step, "moment": torch.full((size,), float(step))}))
+    def write(place):
+        save_state(place, "optimizer", {"step": step, "moment": torch.full((size,), float(step))})
         (place / "config.json").write_text(json.dumps({"step": step}))
         (place / "part").mkdir()
         (place / "part" / "shard.bin").write_bytes(bytes([step % 256]) * size)
@@ -58,7 +58,7 @@ def names(place):
     return sorted(path.name for path in Path(place).iterdir())
 
 
-def break_file(checkpoint, name="optimizer.safetensors"):
+def break_file(checkpoint, name="optimizer.pt"):
     os.truncate(checkpoint / name, 10)
 
 
@@ -117,7 +117,7 @@ def killed_at(place, point: int | None) -> int:
 
 class KillTest(parameterized.TestCase):
     def test_killed_at_some_operation_one_verified_checkpoint_exists_and_the_run_goes_on(self):
-        self.kill_at_every(5)
+        self.kill_at_every(41)
 
     @pytest.mark.slow
     @pytest.mark.resume
@@ -155,24 +155,23 @@ class CommitTest(parameterized.TestCase):
 
         def note_rename(source, target):
             on_disk = set(synced)
-            inside = [str(p) for p in Path(source).rglob("*")]
-            self.assertEqual([p for p in inside if p not in on_disk], [])
-            self.assertEqual(synced[-1], str(source), "the folder with the manifest in it comes last")
+            self.assertEqual([p for p in Path(source).rglob("*") if p.stat().st_ino not in on_disk], [])
+            self.assertEqual(synced[-1], Path(source).stat().st_ino, "the folder with the manifest in it comes last")
             rename(source, target)
 
         with (
-            mock.patch("os.fsync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), sync(fd))),
+            mock.patch("os.fsync", lambda fd: (synced.append(os.fstat(fd).st_ino), sync(fd))),
             mock.patch("os.rename", note_rename),
         ):
             commit(place, 4)
-        self.assertEqual(synced[-1], str(place), "the rename itself is brought to the disk")
+        self.assertEqual(synced[-1], place.stat().st_ino, "the rename itself is brought to the disk")
 
     def test_write_that_fails_leaves_everything_as_it_was(self):
         place = folder()
         commit(place, 2)
 
-        def write(target, records):
-            writer(4)(target, records)
+        def write(target):
+            writer(4)(target)
             raise ConfigError("no")
 
         with self.assertRaisesRegex(ConfigError, "^no$"):
@@ -180,52 +179,65 @@ class CommitTest(parameterized.TestCase):
         self.assertEqual(names(place), ["checkpoint-2"])
         verify(place / "checkpoint-2")
 
-    def test_a_record_that_does_not_fit_the_file_is_not_committed(self):
+    def test_a_disk_that_fails_at_the_end_is_an_error_that_names_the_file(self):
         place = folder()
+        commit(place, 2)
 
-        def write(target, records):
-            writer(4)(target, records)
-            break_file(target)
+        def fail(descriptor):
+            raise OSError(errno.EIO, "Input/output error")
 
-        with self.assertRaisesRegex(CheckpointError, "optimizer.safetensors: 10 bytes of"):
-            commit_checkpoint(place, 4, write)
-        self.assertEqual(names(place), [])
+        with (
+            mock.patch("os.fsync", fail),
+            self.assertRaisesRegex(CheckpointError, "config.json: .*EIO.*2 is as it was"),
+        ):
+            commit(place, 4)
+        self.assertEqual(names(place), ["checkpoint-2"])
+
+    def test_what_is_committed_is_readable_to_whom_the_umask_says(self):
+        def write(target):
+            (target / "model.safetensors").touch(0o600)
+
+        before = os.umask(0o027)
+        self.addCleanup(os.umask, before)
+        checkpoint = commit_checkpoint(folder(), 4, write)
+        self.assertEqual(oct((checkpoint / "model.safetensors").stat().st_mode & 0o777), "0o640")
 
     def test_files_that_could_not_be_verified_are_not_committed(self):
         for make in (lambda p: (p / "a").symlink_to(p / "config.json"), lambda p: (p / "a\nb").write_text("")):
             with self.assertRaises((CheckpointError, ValueError)):
-                commit_checkpoint(folder(), 4, lambda target, records, make=make: make(target))
+                commit_checkpoint(folder(), 4, lambda target, make=make: make(target))
 
-    @parameterized.parameters(100, 1000, 20_000, 60_000, 90_000)
-    def test_full_disk_leaves_the_previous_one_and_says_what_was_missing(self, most):
-        place = folder()
-        commit(place, 2)
+    def test_a_full_disk_leaves_the_previous_one_and_says_what_was_missing(self):
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (most, limit[1]))
-        try:
-            with self.assertRaises(CheckpointError) as caught:
-                commit_checkpoint(place, 4, writer(4, size=25_000), run_id=RUN)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-        self.assertRegex(
-            str(caught.exception),
-            r"checkpoint-4 could not be written: .*optimizer\.safetensors: File too large \(EFBIG\); 100,\d\d\d bytes "
-            r"wanted, [\d,]+ bytes free; checkpoint-2 is as it was; make room",
-        )
-        self.assertEqual(caught.exception.exit_code, 74)
-        self.assertEqual(names(place), ["checkpoint-2"])
-        self.assertEqual(commit(place, 4), find_checkpoint(place, "auto"))
+        for most in (0, 1000, 60_000):
+            place = folder()
+            commit(place, 2)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most, limit[1]))
+            try:
+                with self.assertRaises(CheckpointError) as caught:
+                    commit_checkpoint(place, 4, writer(4, size=25_000), run_id=RUN)
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+            self.assertRegex(
+                str(caught.exception),
+                r"checkpoint-4 could not be written: .*optimizer\.pt: File too large \(EFBIG\); about [\d,]+ bytes "
+                r"wanted, [\d,]+ bytes free; checkpoint-2 is as it was; make room",
+            )
+            self.assertEqual(caught.exception.exit_code, 74)
+            self.assertEqual(names(place), ["checkpoint-2"])
+            self.assertEqual(commit(place, 4), find_checkpoint(place, "auto"))
 
-    @parameterized.parameters("inline_container.cc:664] . unexpected pos 78656 vs 78548", "PytorchStreamWriter failed")
-    def test_libraries_words_for_a_full_disk(self, words):
-        def write(target, records):
-            raise RuntimeError(words)
+    def test_libraries_words_for_a_full_disk(self):
+        for words in ("inline_container.cc:664] . unexpected pos 78656 vs 78548", "PytorchStreamWriter failed"):
 
-        with self.assertRaisesRegex(CheckpointError, "could not be written"):
-            commit_checkpoint(folder(), 4, write)
+            def write(target, words=words):
+                raise RuntimeError(words)
+
+            with self.assertRaisesRegex(CheckpointError, "could not be written"):
+                commit_checkpoint(folder(), 4, write)
 
     def test_other_errors_stay_what_they_are(self):
-        def write(target, records):
+        def write(target):
             raise RuntimeError("shapes do not match")
 
         with self.assertRaisesRegex(RuntimeError, "^shapes do not match"):
@@ -249,9 +261,9 @@ class CommitTest(parameterized.TestCase):
     def test_leftovers_of_a_killed_save_do_not_hinder(self):
         place = folder()
         (place / ".saving-checkpoint-4").mkdir()
-        (place / ".saving-checkpoint-4" / "optimizer.pt").write_bytes(b"torn")
+        (place / ".saving-checkpoint-4" / "torn.pt").write_bytes(b"torn")
         commit(place, 4)
-        self.assertNotIn("optimizer.pt", verify(place / "checkpoint-4").files)
+        self.assertNotIn("torn.pt", verify(place / "checkpoint-4").files)
 
 
 def two_ranks(place, rank):
@@ -260,12 +272,12 @@ def two_ranks(place, rank):
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=2, timeout=patience)
     ranks, run = Ranks.of_process(), place / "run"
 
-    def write(target, records):
-        records[f"rank-{rank}.json"] = write_json(target / f"rank-{rank}.json", rank)
+    def write(target):
+        write_json(target / f"rank-{rank}.json", rank)
         (target / f"shard-{rank}.bin").write_text(str(rank))  # as a library writes: without a record
 
-    def failing(target, records):
-        write(target, records)
+    def failing(target):
+        write(target)
         if rank == 1:
             raise OSError(28, "No space left on device", "shard")
 
@@ -296,26 +308,26 @@ class RotationTest(parameterized.TestCase):
     def steps(self, place):
         return [int(path.name.removeprefix("checkpoint-")) for path in checkpoints(place)]
 
-    @parameterized.parameters(
-        (None, None, None, [100, 150, 200, 250, 300]),
-        (0, None, None, [100, 150, 200, 250, 300]),
-        (1, None, None, [300]),
-        (2, None, None, [250, 300]),
-        (1, None, 150, [150, 300]),
-        (2, None, 150, [150, 300]),
-        (1, 100, None, [100, 200, 250, 300]),
-        (1, 100, 150, [100, 150, 200, 300]),
-        (9, None, None, [100, 150, 200, 250, 300]),
-    )
-    def test_what_stays(self, limit, keep_every, best, expected):
-        place = folder()
-        for step in (100, 150, 200, 250, 300):
-            commit(place, step)
-        best = best and place / f"checkpoint-{best}"
-        chosen = checkpoints_to_delete(place, limit, keep_every, best)
-        self.assertEqual(rotate(place, limit, keep_every, best), chosen)
-        self.assertEqual(self.steps(place), expected)
-        self.assertEqual(names(place), sorted(f"checkpoint-{step}" for step in expected))
+    def test_what_stays(self):
+        for limit, keep_every, best, expected in (
+            (None, None, None, [100, 150, 200, 250, 300]),
+            (0, None, None, [100, 150, 200, 250, 300]),
+            (1, None, None, [300]),
+            (2, None, None, [250, 300]),
+            (1, None, 150, [150, 300]),
+            (2, None, 150, [150, 300]),
+            (1, 100, None, [100, 200, 250, 300]),
+            (1, 100, 150, [100, 150, 200, 300]),
+            (9, None, None, [100, 150, 200, 250, 300]),
+        ):
+            place = folder()
+            for step in (100, 150, 200, 250):
+                (place / f"checkpoint-{step}").mkdir()
+            commit(place, 300)
+            best = best and place / f"checkpoint-{best}"
+            chosen = checkpoints_to_delete(place, limit, keep_every, best)
+            self.assertEqual(rotate(place, limit, keep_every, best), chosen)
+            self.assertEqual(names(place), sorted(f"checkpoint-{step}" for step in expected))
 
     def test_nothing_goes_while_the_newest_is_not_whole(self):
         place = folder()
@@ -355,6 +367,24 @@ class RotationTest(parameterized.TestCase):
 
 
 class FindingTest(parameterized.TestCase):
+    def test_checkpoints_of_the_former_format_are_refused_untouched_with_the_version_that_reads_them(self):
+        place = folder()
+        for step in (2, 4, 6):
+            path = commit(place, step)
+            content = {**json.loads((path / "checkpoint.json").read_text()), "format": 1}
+            del content["sha256"]
+            text = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+            signed = {**content, "sha256": hashlib.sha256(text).hexdigest()}
+            (path / "checkpoint.json").write_text(json.dumps(signed))
+        break_file(path)
+        self.assertIsNone(damage(place / "checkpoint-4"), "what it holds can still be looked at, and exported")
+        for resume in ("auto", str(place / "checkpoint-4")):
+            with self.assertRaisesRegex(
+                ConfigError, "checkpoint-4 was written by t5suite 0.1.0, which .*--model_name_or"
+            ):
+                find_checkpoint(place, resume)
+            self.assertEqual(names(place), ["checkpoint-2", "checkpoint-4", "checkpoint-6"])
+
     def test_newest_that_verifies_and_the_others_named_and_set_aside(self):
         place = folder()
         for step in (2, 4, 6, 10):
@@ -364,7 +394,7 @@ class FindingTest(parameterized.TestCase):
         with self.assertLogs("t5suite", "WARNING") as logs:
             self.assertEqual(find_checkpoint(place, "auto", run_id=RUN), place / "checkpoint-4")
         text = "\n".join(logs.output)
-        self.assertRegex(text, r"checkpoint-10 is damaged \(optimizer.safetensors: 10 bytes of \d+ \(cut short\?\)\)")
+        self.assertRegex(text, r"checkpoint-10 is damaged \(optimizer.pt: 10 bytes of \d+ \(cut short\?\)\)")
         self.assertRegex(text, r"checkpoint-6 is damaged \(config.json: is missing\); it is set aside as damaged-check")
         self.assertEqual(
             names(place), ["checkpoint-2", "checkpoint-4", "damaged-checkpoint-10", "damaged-checkpoint-6"]
@@ -422,7 +452,7 @@ class FindingTest(parameterized.TestCase):
         path = commit(place, 2)
         self.assertEqual(find_checkpoint(folder(), str(path)), path)
         break_file(path)
-        with self.assertRaisesRegex(CheckpointError, "--resume .*checkpoint-2: optimizer.safetensors: 10 bytes"):
+        with self.assertRaisesRegex(CheckpointError, "--resume .*checkpoint-2: optimizer.pt: 10 bytes"):
             find_checkpoint(folder(), str(path))
         self.assertEqual(names(place), ["checkpoint-2"])
         with self.assertRaisesRegex(ConfigError, "choose auto, none or the path"):
@@ -445,7 +475,7 @@ class FindingTest(parameterized.TestCase):
         self.assertEqual(find_checkpoint(folder(), str(path), trust=True), path)
         place = folder()
 
-        def write(target, records):
+        def write(target):
             (target / "global_step4").mkdir()
             (target / "global_step4" / "zero_pp_rank_0.pt").write_bytes(b"state")
 
@@ -460,7 +490,6 @@ class FindingTest(parameterized.TestCase):
             commit(place, step)
         broken = place / "checkpoint-4" / "config.json"
         module = "t5suite.training.checkpoints.manifests.hash_file"
-        from t5suite.training.checkpoints.manifests import hash_file
 
         def read(path):
             if Path(path) == broken:

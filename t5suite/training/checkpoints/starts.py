@@ -1,4 +1,4 @@
-"""Going on from a checkpoint as something else: what is reset, what another or a longer run keeps.
+"""Where a run begins: the checkpoint, what is reset, what another or a longer run keeps.
 
     >>> start = choose_start("runs/new", resume="runs/old/checkpoint-400", reset="optimizer,schedule")
     >>> with going_on(trainer, start) as folder:
@@ -15,6 +15,9 @@
 A reset is done once: the same command over its own checkpoints (a job that was requeued) goes on without another. In
 `position.json` every checkpoint says how many examples were seen and when the schedule began, so a run in a new
 directory, with another batch size or number of ranks, goes on with the next example, too.
+
+One process, plain data parallelism and FSDP2 write the same files, so each goes on from any other's. DeepSpeed keeps a
+rank's moments and master weights in files of that rank, which only as many ranks can read (`check_kind`).
 """
 
 import contextlib
@@ -22,13 +25,11 @@ import dataclasses
 import logging
 import math
 import os
-import pickle
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import TrainerCallback, TrainerState
 from transformers.trainer_callback import ExportableState
@@ -37,18 +38,10 @@ from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.base.lookup import suggestion
 from t5suite.optim.learning_rates import set_rates
 from t5suite.runs.directory import read_json, write_json
-from t5suite.training.checkpoints import (
-    MANIFEST_FILE,
-    STATE_FILE,
-    checkpoint_step,
-    find_checkpoint,
-    load_state,
-    newest_verified,
-    read_manifest,
-    restore_optimizer,
-)
-from t5suite.training.resuming.exact_resume import PROGRESS_FILE, RANK_FILE
-from t5suite.training.sharding.checkpoint_kinds import check_kind
+from t5suite.training.checkpoints.folders import STATE_FILE, checkpoint_step, find_checkpoint, newest_verified
+from t5suite.training.checkpoints.manifests import MANIFEST_FILE, Manifest
+from t5suite.training.checkpoints.resuming import PROGRESS_FILE, RANK_FILE
+from t5suite.training.checkpoints.states import load_state, restore_optimizer
 
 logger = logging.getLogger(__name__)
 
@@ -171,7 +164,7 @@ def _has_other_settings(checkpoint: Path, fingerprint: str | None) -> bool:
     """Whether the checkpoint was made under other settings than the run's (it was extended, or a change allowed)."""
     if fingerprint is None or not (checkpoint / MANIFEST_FILE).is_file():
         return False
-    return read_manifest(checkpoint).details.get("settings", fingerprint) != fingerprint
+    return Manifest.read(checkpoint).details.get("settings", fingerprint) != fingerprint
 
 
 def read_position(checkpoint) -> Position | None:
@@ -255,9 +248,9 @@ class RestartCallback(TrainerCallback):
     def on_train_begin(self, args, state, control, optimizer=None, lr_scheduler=None, **kwargs):
         """Loads, and gives every group the rate of the present step."""
         if self.loads and "optimizer" not in self.start.reset:
-            load_moments(optimizer, _load(self.start.checkpoint, OPTIMIZER), self.start.checkpoint)
+            load_moments(optimizer, load_state(self.start.checkpoint, OPTIMIZER), self.start.checkpoint)
         if self.loads and "schedule" not in self.start.reset:
-            load_schedule(lr_scheduler, _load(self.start.checkpoint, SCHEDULER), optimizer)
+            load_schedule(lr_scheduler, load_state(self.start.checkpoint, SCHEDULER), optimizer)
         if isinstance(lr_scheduler, LambdaLR):
             set_rates(lr_scheduler)
         state.compute_steps(args, state.max_steps)
@@ -328,8 +321,7 @@ def _total_steps(trainer) -> int:
 
 
 # What a staged checkpoint does not link: it is restored by the callback, or follows this run's flags.
-NOT_LINKED = tuple(f"{name}.{kind}" for name in (OPTIMIZER, SCHEDULER) for kind in ("safetensors", "json", "pt"))
-NOT_LINKED += (POSITION_FILE, STATE_FILE, PROGRESS_FILE)
+NOT_LINKED = (f"{OPTIMIZER}.pt", f"{SCHEDULER}.pt", POSITION_FILE, STATE_FILE, PROGRESS_FILE)
 
 
 def _stage(trainer, start: Start, folder: Path) -> None:
@@ -369,19 +361,33 @@ def _stage_progress(checkpoint: Path, folder: Path) -> None:
         write_json(folder / PROGRESS_FILE, {**progress, "stopped": False, "pending": {}})
 
 
-def _load(checkpoint: Path, name: str):
-    """An optimizer's or schedule's state, as tensors and plain data alone."""
-    if (checkpoint / f"{name}.json").is_file():
-        return load_state(checkpoint, name)
-    try:
-        return torch.load(checkpoint / f"{name}.pt", map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, LookupError, ValueError, TypeError, AttributeError, RuntimeError, EOFError):
-        # torch's message advises to switch the protection off.
-        raise CheckpointError(
-            f"{checkpoint / name}.pt is torn, or holds Python objects besides tensors, and reading those could run "
-            "code; begin with fresh moments by --reset optimizer,schedule"
-        ) from None
-
-
 def _is_in(checkpoint: Path, output_dir) -> bool:
     return checkpoint.resolve().parent == Path(output_dir).resolve()
+
+
+def is_deepspeeds(folder) -> bool:
+    """Whether a checkpoint's optimizer is in DeepSpeed's files."""
+    return any(Path(folder).glob("global_step*"))
+
+
+def check_kind(folder, deepspeed: bool, world_size: int) -> None:
+    """Refuses a checkpoint that this run could only take the weights from.
+
+    Raises:
+      ConfigError: with what to do.
+    """
+    fresh = f"or start a new run with its weights: --model_name_or_path {folder}"
+    if is_deepspeeds(folder) != deepspeed:
+        was, now = ("under", "without") if is_deepspeeds(folder) else ("without", "under")
+        raise ConfigError(f"{folder} was written {was} DeepSpeed, and this run is {now} it; run as before, {fresh}")
+    if not deepspeed:
+        return
+    try:
+        written_by = Manifest.read(folder).world_size
+    except CheckpointError:
+        return  # it has none, and --trust_checkpoint; DeepSpeed says itself that ranks are missing
+    if written_by != world_size:
+        raise ConfigError(
+            f"{folder}: DeepSpeed wrote it on {written_by} ranks, and only as many can go on from it, not {world_size};"
+            f" start {written_by} processes, {fresh}"
+        )

@@ -1,0 +1,452 @@
+"""Files of a checkpoint: states that come back bit by bit; every damage is found and named, a manifest of any shape is a
+result or a CheckpointError."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pickle
+import random
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from absl.testing import absltest, parameterized
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import nn
+from transformers import T5Config, T5ForConditionalGeneration
+
+from t5suite.base.errors import CheckpointError, ConfigError
+from t5suite.optim.learning_rates import PlateauLR, make_scheduler
+from t5suite.optim.optimizers import OPTIMIZERS, make_optimizer
+from t5suite.optim.schedules import SCHEDULES
+from t5suite.training.checkpoints.committing import commit_checkpoint
+from t5suite.training.checkpoints.manifests import (
+    MANIFEST_FILE,
+    Manifest,
+    Record,
+    check_name,
+    damage,
+    hash_files,
+    verify,
+)
+from t5suite.training.checkpoints.states import (
+    load_state,
+    random_state,
+    restore_optimizer,
+    restore_random_state,
+    save_state,
+)
+
+FUZZ_EXAMPLES = int(os.environ.get("T5SUITE_FUZZ_EXAMPLES", "400")) // 4  # a test
+FILES = ("model.safetensors", "optimizer.pt", "rank-0.json", MANIFEST_FILE)
+
+
+def same(a, b):
+    """Equal in type and in every bit."""
+    if torch.is_tensor(a):
+        raw = lambda t: t.contiguous().reshape(-1).view(torch.uint8)
+        return torch.is_tensor(b) and a.dtype == b.dtype and a.shape == b.shape and torch.equal(raw(a), raw(b))
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, dict):
+        return [*a] == [*b] and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    return np.asarray(a).tobytes() == np.asarray(b).tobytes() if isinstance(a, float) else a == b
+
+
+def tiny_t5(dtype=torch.float32):
+    torch.manual_seed(0)
+    config = T5Config(vocab_size=64, d_model=16, d_kv=4, d_ff=24, num_layers=1, num_heads=2, decoder_start_token_id=0)
+    return T5ForConditionalGeneration(config).to(dtype)
+
+
+def trained(model, optimizer, steps=3):
+    for step in range(steps):
+        torch.manual_seed(step)
+        for parameter in model.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        optimizer.step()
+
+
+def round_trip(state):
+    place = tempfile.mkdtemp()
+    save_state(place, "optimizer", state)
+    return load_state(place, "optimizer")
+
+
+MAKERS = {
+    **{name: lambda model, name=name: make_optimizer(name, model, 1e-2) for name in OPTIMIZERS},
+    "adafactor_with_momentum": lambda model: make_optimizer("adafactor", model, 1e-2, {"beta1": 0.9}),
+    "torch_adamw_fused": lambda model: torch.optim.AdamW(model.parameters(), fused=True, amsgrad=True),
+    "named_groups": lambda model: torch.optim.SGD(
+        [{"params": [p], "name": n} for n, p in model.named_parameters()], lr=1.0, momentum=0.9
+    ),
+}
+
+
+class StatesTest(parameterized.TestCase):
+    @parameterized.parameters(*MAKERS)
+    def test_a_restored_optimizer_goes_on_bit_by_bit(self, name):
+        for dtype in (torch.float32, torch.bfloat16):
+            model, other = tiny_t5(dtype), tiny_t5(dtype)
+            optimizer, restored = MAKERS[name](model), MAKERS[name](other)
+            trained(model, optimizer)
+            state = round_trip(optimizer.state_dict())
+            self.assertTrue(same(state, optimizer.state_dict()))
+            other.load_state_dict(model.state_dict())
+            restore_optimizer(restored, state)
+            self.assertTrue(same(restored.state_dict(), optimizer.state_dict()))
+            trained(model, optimizer)
+            trained(other, restored)
+            self.assertTrue(same(dict(other.state_dict()), dict(model.state_dict())))
+            self.assertTrue(same(restored.state_dict(), optimizer.state_dict()))
+
+    @parameterized.parameters(*SCHEDULES)
+    def test_schedules_go_on_bit_by_bit(self, name):
+        def make():
+            optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.3)
+            return optimizer, make_scheduler(optimizer, name, 40, 0 if name in ("inverse_sqrt_t5",) else 5)
+
+        def step(optimizer, scheduler):
+            optimizer.step()
+            scheduler.step()
+            if isinstance(scheduler, PlateauLR):
+                scheduler.observe(-1.0)
+
+        first, second = make(), make()
+        for _ in range(17):
+            step(*first)
+        state = round_trip(first[1].state_dict())
+        self.assertTrue(same(state, first[1].state_dict()))
+        second[0].load_state_dict(round_trip(first[0].state_dict()))
+        second[1].load_state_dict(state)
+        for _ in range(17):
+            step(*first)
+            step(*second)
+            self.assertEqual(first[1].get_last_lr(), second[1].get_last_lr())
+
+    def test_torchs_own_schedules_and_scaler(self):
+        optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.3, momentum=0.9)
+        library = torch.optim.lr_scheduler
+        scaler = torch.amp.GradScaler("cpu")
+        scaler.scale(torch.ones(1, requires_grad=True)).backward()
+        for part in (
+            library.ReduceLROnPlateau(optimizer),
+            library.OneCycleLR(optimizer, 0.1, 10),
+            library.SequentialLR(optimizer, [library.ConstantLR(optimizer), library.LinearLR(optimizer)], [2]),
+            scaler,
+        ):
+            self.assertTrue(same(round_trip(part.state_dict()), part.state_dict()), part)
+
+    def test_what_could_not_be_read_without_running_code_is_refused_when_it_is_saved(self):
+        for value in (Path("/"), np.float64(1), random.Random):
+            with self.assertRaisesRegex(ConfigError, "^optimizer: objects of .* cannot be kept in a checkpoint"):
+                save_state(tempfile.mkdtemp(), "optimizer", {"state": {3: value}})
+
+    def test_torn_files_and_pickles_are_checkpoint_errors(self):
+        place = Path(tempfile.mkdtemp())
+        save_state(place, "optimizer", [torch.zeros(800)])
+        whole = (place / "optimizer.pt").read_bytes()
+        for content in (b"", whole[:-400], b"\xff" * 64, pickle.dumps(Path("/")), None):
+            (place / "optimizer.pt").unlink() if content is None else (place / "optimizer.pt").write_bytes(content)
+            with self.assertRaisesRegex(
+                CheckpointError, f"{place}/optimizer.pt( is torn, or holds Python obj| is missing)"
+            ):
+                load_state(place, "optimizer")
+
+    def draw(self):
+        return random.random(), random.gauss(0, 1), np.random.rand(), np.random.randn(), torch.randn(3).tolist()
+
+    def test_all_generators_go_on_through_json_and_damaged_states_are_checkpoint_errors(self):
+        self.draw()
+        whole = json.loads(json.dumps(random_state(), allow_nan=False))
+        expected = [self.draw() for _ in range(3)]
+        restore_random_state(whole)
+        self.assertEqual([self.draw() for _ in range(3)], expected)
+        for broken in ({"python": 3}, {"torch": []}, {"numpy": None}, {"numpy": ["MT19937", [0], 0, 0, 0.0]}):
+            with self.assertRaises(CheckpointError):
+                restore_random_state({**whole, **broken})
+        with self.assertRaises(CheckpointError):
+            restore_random_state({})
+        restore_random_state(whole)
+
+
+def write_files(folder):
+    """A small checkpoint, with a file in a folder of its own."""
+    torch.manual_seed(0)
+    save_state(folder, "optimizer", {0: torch.randn(1000), "step": 3})
+    (folder / "model.safetensors").write_bytes(bytes(range(256)) * 40)
+    (folder / "rank-0.json").write_text('{"random_state": 0}')
+    (folder / "original").mkdir()
+    (folder / "original" / "config.json").write_text("{}")
+
+
+def make_checkpoint(step=4, run_id="abc"):
+    return commit_checkpoint(tempfile.mkdtemp(), step, write_files, run_id=run_id)
+
+
+def truncate(path):
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def empty(path):
+    os.truncate(path, 0)
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0x10
+    path.write_bytes(content)
+
+
+def zero(path):
+    size = path.stat().st_size
+    with open(path, "r+b") as file:
+        file.seek(size // 3)
+        file.write(b"\0" * (size // 3))
+
+
+def grow(path):
+    with open(path, "ab") as file:
+        file.write(b"\0")
+
+
+def link(path):
+    moved = path.parent.parent / "elsewhere"
+    shutil.move(path, moved)
+    path.symlink_to(moved)
+
+
+def pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+def folder_instead(path):
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGES = {
+    "truncate": (truncate, "cut short|damaged"),
+    "empty": (empty, "0 bytes of|damaged"),
+    "flip": (flip, "SHA-256"),
+    "zero": (zero, "SHA-256|damaged"),
+    "delete": (Path.unlink, "missing"),
+    "grow": (grow, "instead of|damaged"),
+    "link": (link, "link"),
+    "pipe": (pipe, "no plain file"),
+    "folder": (folder_instead, "no plain file"),
+}
+
+
+class DamageTest(parameterized.TestCase):
+    @parameterized.parameters(*DAMAGES)
+    def test_every_damage_to_every_file_is_found_and_named(self, kind):
+        inflict, reason = DAMAGES[kind]
+        for file in FILES:
+            checkpoint = make_checkpoint()
+            self.assertIsNone(damage(checkpoint))
+            inflict(checkpoint / file)
+            self.assertRegex(damage(checkpoint), rf"^{file}.*({reason}|damaged)")
+            with self.assertRaisesRegex(CheckpointError, file):
+                verify(checkpoint)
+
+    def test_single_bits_of_a_manifest_count(self):
+        checkpoint = make_checkpoint()
+        path = checkpoint / MANIFEST_FILE
+        whole, known = path.read_bytes(), Manifest.read(checkpoint)
+        for place in range(0, 8 * len(whole), 13):
+            content = bytearray(whole)
+            content[place // 8] ^= 1 << place % 8
+            path.write_bytes(content)
+            try:
+                self.assertEqual(Manifest.read(checkpoint), known)  # white space
+            except CheckpointError:
+                pass
+
+    def test_sizes_alone_take_no_hashing(self):
+        checkpoint = make_checkpoint()
+        flip(checkpoint / "model.safetensors")
+        self.assertIsNone(damage(checkpoint, hashed=False))
+        truncate(checkpoint / "model.safetensors")
+        self.assertRegex(damage(checkpoint, hashed=False), "model.safetensors: 5120 bytes of 10240")
+
+    def test_what_libraries_would_load_unlisted_is_damage(self):
+        for name in ("rng_state.pth", "pytorch_model.bin", "model.safetensors.index.json", "global_step4/x.pt", "a.py"):
+            checkpoint = make_checkpoint()
+            (checkpoint / name).parent.mkdir(exist_ok=True)
+            (checkpoint / name).write_bytes(b"\x80\x04.")
+            self.assertRegex(damage(checkpoint), f"^{name}: not in checkpoint.json")
+
+    def test_a_note_beside_the_files_is_named_in_a_warning(self):
+        checkpoint = make_checkpoint()
+        (checkpoint / "notes.txt").write_text("best so far")
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            self.assertIsNone(damage(checkpoint))
+        self.assertIn("notes.txt", logs.output[0])
+
+    def test_a_checkpoint_under_the_name_of_another_step(self):
+        checkpoint = make_checkpoint(4)
+        other = checkpoint.rename(checkpoint.with_name("checkpoint-40"))
+        self.assertRegex(damage(other), "says step 4")
+
+    def test_a_newer_format_is_named(self):
+        checkpoint = make_checkpoint()
+        content = json.loads((checkpoint / MANIFEST_FILE).read_text())
+        (checkpoint / MANIFEST_FILE).write_text(json.dumps({**content, "format": 3}))
+        self.assertRegex(damage(checkpoint), "format 3; this version reads format 2")
+
+    def test_manifest_says_what_it_was_told(self):
+        place = tempfile.mkdtemp()
+        checkpoint = commit_checkpoint(place, 7, write_files, run_id="r1", details={"seed": 3, "by_id": {"1": 0.5}})
+        manifest = verify(checkpoint)
+        self.assertEqual((manifest.step, manifest.run_id, manifest.world_size), (7, "r1", 1))
+        self.assertEqual(manifest.details, {"seed": 3, "by_id": {"1": 0.5}})
+        for name, record in manifest.files.items():
+            content = (checkpoint / name).read_bytes()
+            self.assertEqual(record, Record(len(content), hashlib.sha256(content).hexdigest()))
+        self.assertEqual(set(manifest.files), {*FILES, "original/config.json"} - {MANIFEST_FILE})
+
+    def test_names_that_lead_elsewhere_are_refused(self):
+        for name in (
+            "../x", "/etc/passwd", "a/../../x", "", ".", "..", "a//b", "a/", "./a", "a\\b", "a\0b", "a\nb", "\ud800",
+            MANIFEST_FILE, 3, None,
+        ):  # fmt: skip
+            with self.subTest(name), self.assertRaises(ValueError):
+                check_name(name)
+
+    def test_a_manifest_that_leads_elsewhere_is_refused_before_anything_is_read(self):
+        place = Path(tempfile.mkdtemp())
+        (place / "secret").write_text("x")
+        checkpoint = place / "checkpoint-1"
+        checkpoint.mkdir()
+        for name in ("../secret", str(place / "secret")):
+            record = dataclasses.asdict(hash_files(place, ["secret"])["secret"])
+            content = {"format": 1, "step": 1, "run_id": "", "world_size": 1, "files": {name: record}, "details": {}}
+            text = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+            signed = {**content, "sha256": hashlib.sha256(text).hexdigest()}
+            (checkpoint / MANIFEST_FILE).write_text(json.dumps(signed))
+            self.assertRegex(damage(checkpoint), "is no name of a file inside the checkpoint")
+        with self.assertRaises(ValueError):
+            Manifest(1, "", 1, {"../secret": Record(1, "0" * 64)}).write(checkpoint)
+
+
+ATOMS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=6)
+NAMES = (
+    st.sampled_from(["model.safetensors", "../x", "/x", "a/b", "checkpoint.json", "a" * 300, "\ud800", ""]) | st.text()
+)
+JSON = st.recursive(ATOMS, lambda x: st.lists(x, max_size=3) | st.dictionaries(NAMES, x, max_size=3), max_leaves=8)
+RECORDS = st.fixed_dictionaries(
+    {
+        "size": st.integers(-1, 5) | JSON,
+        "sha256": st.sampled_from(["0" * 64, "0" * 63, hashlib.sha256(b"").hexdigest()]) | JSON,
+    }
+)
+FILES_IN_MANIFESTS = st.dictionaries(st.just("model.safetensors") | NAMES, RECORDS | JSON, min_size=1, max_size=2)
+MANIFESTS = st.fixed_dictionaries(
+    {"format": st.just(1) | JSON},
+    optional={
+        "step": st.just(1) | JSON,
+        "run_id": st.just("x") | JSON,
+        "world_size": st.just(1) | JSON,
+        "files": FILES_IN_MANIFESTS | JSON,
+        "details": st.just({}) | JSON,
+        "sha256": JSON,
+        "other": JSON,
+    },
+)
+WHOLE = st.fixed_dictionaries(
+    {
+        "format": st.just(1),
+        "step": st.just(1) | JSON,
+        "run_id": st.just("x") | JSON,
+        "world_size": st.just(1) | JSON,
+        "files": FILES_IN_MANIFESTS,
+        "details": st.just({}) | JSON,
+    }
+)
+SETTINGS = settings(max_examples=FUZZ_EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+
+
+def judged(content: bytes):
+    """What `damage` and `verify` make of a checkpoint with this manifest and an empty file: no other exception."""
+    folder = Path(tempfile.gettempdir()) / f"fuzzed-{os.getpid()}" / "checkpoint-1"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "model.safetensors").touch()
+    (folder / MANIFEST_FILE).write_bytes(content)
+    reason = damage(folder)
+    assert reason is None or isinstance(reason, str)
+    try:
+        verify(folder)
+        assert reason is None
+    except CheckpointError:
+        assert reason is not None
+    return reason
+
+
+def dumped(value) -> bytes:
+    return json.dumps(value).encode()
+
+
+def signed(content) -> bytes:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+    return dumped({**content, "sha256": hashlib.sha256(text).hexdigest()})
+
+
+class FuzzTest(parameterized.TestCase):
+    @SETTINGS
+    @given(st.binary(max_size=40) | JSON.map(dumped))
+    def test_any_bytes(self, content):
+        self.assertIsNotNone(judged(content))
+
+    @SETTINGS
+    @given(MANIFESTS)
+    def test_any_near_manifest(self, content):
+        self.assertIsNotNone(judged(dumped(content)))
+
+    @SETTINGS
+    @given(WHOLE)
+    def test_any_manifest_that_states_its_own_hash(self, content):
+        judged(signed(content))
+
+    @SETTINGS
+    @given(st.data())
+    def test_any_cut_or_change_of_a_real_manifest(self, data):
+        content = bytearray(self.real)
+        for _ in range(data.draw(st.integers(1, 3))):
+            place = data.draw(st.integers(0, len(content) - 1))
+            content[place : place + data.draw(st.integers(0, 4))] = data.draw(st.binary(max_size=4))
+        judged(bytes(content))
+
+    def test_what_has_broken_readers_before(self):
+        for content in (b"[" * 10**5, b'{"a":' * 10**5, b'{"format": ' + b"9" * 5000 + b"}", b"\xff\xfe", b"1e999"):
+            self.assertIsNotNone(judged(content))
+
+    def test_records_that_are_none(self):
+        for size, sha256 in (
+            ("0", "0" * 64), (True, "0" * 64), (-1, "0" * 64), (0.0, "0" * 64), (None, "0" * 64), (10**30, "0" * 64),
+            (0, None), (0, 0), (0, ["0" * 64]), (0, "0" * 63), (0, "0" * 64 + "\n"), (0, "G" * 64),
+        ):  # fmt: skip
+            files = {"model.safetensors": {"size": size, "sha256": sha256}}
+            content = {"format": 1, "step": 1, "run_id": "x", "world_size": 1, "files": files, "details": {}}
+            self.assertRegex(judged(signed(content)), "is no record|bytes of")
+
+    def test_what_fuzzing_signs_can_verify(self):
+        files = {"model.safetensors": {"size": 0, "sha256": hashlib.sha256(b"").hexdigest()}}
+        content = {"format": 1, "step": 1, "run_id": "x", "world_size": 1, "files": files, "details": {}}
+        self.assertIsNone(judged(signed(content)))
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.real = (make_checkpoint(1) / MANIFEST_FILE).read_bytes()
+
+
+if __name__ == "__main__":
+    absltest.main()
