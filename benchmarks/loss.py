@@ -15,8 +15,8 @@ import torch
 
 from benchmarks.growth import found_of
 from benchmarks.harness import OURS, Goal, Work, run
-from t5suite.models.chunked_cross_entropy import LossSettings, summed_cross_entropy
-from t5suite.models.memory_runs import LiveBytes
+from t5suite.models.chunked_loss import LossSettings, summed_cross_entropy
+from t5suite.models.memory import LiveBytes
 from t5suite.training.losses import token_loss
 
 VOCABULARY = 32128

@@ -14,8 +14,7 @@ import torch
 from t5suite.models.adapters import adapted
 from t5suite.models.freezing import freeze
 from t5suite.models.loading import load_model_shapes
-from t5suite.models.memory import estimate
-from t5suite.models.memory_runs import rehearse
+from t5suite.models.memory import estimate, rehearse
 from t5suite.models.presets import PRESETS
 from t5suite.training.flags.memory import RowsOnly
 from t5suite.training.memory_summary import GIB, Load, checkpoint_layers, training_step

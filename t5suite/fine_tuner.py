@@ -44,10 +44,11 @@ from t5suite.fine_tuner_support import (
     needed_data,
     plain_progress,
 )
-from t5suite.models.adapters import is_adapted, save_adapter
+from t5suite.models.adapter_files import save_adapter
+from t5suite.models.adapters import is_adapted
 from t5suite.models.freezing import freeze
 from t5suite.models.loading import describe, load_tokenizer
-from t5suite.models.quantization import is_quantized
+from t5suite.models.placement import is_quantized
 from t5suite.reports import finishing as reports
 from t5suite.reports.finishing import give_hints
 from t5suite.runs.directory import MANIFEST, METRICS, default_output_dir

@@ -42,14 +42,12 @@ from t5suite.inference.predictor import Answer, Predictor
 from t5suite.inference.rows import Row
 from t5suite.inference.running import WINDOW, Job
 from t5suite.inference.settings import Decoding, given_labels, text_settings
-from t5suite.models.adapters import is_adapted
-from t5suite.models.adapters.making import fingerprint
+from t5suite.models.adapters import fingerprint, is_adapted
+from t5suite.models.attention import accept_packed_batches
 from t5suite.models.families import FAMILIES, family_of_model
-from t5suite.models.family_encodings import encoding_for
-from t5suite.models.head_tying import T5_TYPES
-from t5suite.models.loading import check_vocabulary
+from t5suite.models.heads import T5_TYPES
+from t5suite.models.loading import check_vocabulary, encoding_for
 from t5suite.models.own_models import hold_module
-from t5suite.models.packed_t5 import accept_packed_batches
 from t5suite.models.presets import PRESETS
 from t5suite.models.vocabulary import ensure_padding, set_generation_tokens, set_special_tokens
 from t5suite.runs.directory import MANIFEST, read_json

@@ -32,8 +32,7 @@ from transformers import (
 
 from t5suite.data.batches.training_data import tokenize_split
 from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.models.family_encodings import encoding_for
-from t5suite.models.loading import load_model, load_tokenizer
+from t5suite.models.loading import encoding_for, load_model, load_tokenizer
 from t5suite.models.vocabulary import ensure_padding
 from t5suite.tasks.registry import Lengths, load_task
 from t5suite.training.eval_sets import make_eval_set, method_for

@@ -10,7 +10,7 @@ import sys
 import law_worker
 
 from t5suite.data.batches.packed_rows import with_packed_rows
-from t5suite.models.packed_t5 import accept_packed_batches
+from t5suite.models.attention import accept_packed_batches
 
 
 def packing_trainer(batch_size, accumulation, most=0, row_lengths=(None, None), **settings):

@@ -19,7 +19,7 @@ from t5suite.base.errors import NumericsError, Preempted
 from t5suite.data.batches.training_data import tokenize_split
 from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.models.loading import load_tokenizer
-from t5suite.models.weight_files import read_weights
+from t5suite.models.weights import read_weights
 from t5suite.tasks.registry import load_task
 from t5suite.training.checkpoints.manifests import damage
 from t5suite.training.eval_sets import make_eval_set

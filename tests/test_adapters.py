@@ -13,13 +13,12 @@ from transformers import AutoModelForSeq2SeqLM, BertConfig, GPT2Config, GPT2LMHe
 
 from t5suite.base.errors import ConfigError
 from t5suite.data.batches.collators import shift_right
-from t5suite.models.adapters import ADAPTERS, adapted, adapter_of, is_adapter, load_adapter, merged, save_adapter
-from t5suite.models.adapters.kinds import FLAGS
-from t5suite.models.adapters.making import fingerprint, inner_model
+from t5suite.models.adapter_files import is_adapter, save_adapter
+from t5suite.models.adapters import ADAPTERS, FLAGS, adapted, adapter_of, fingerprint, inner_model, merged
 from t5suite.models.answering import answerer_for
 from t5suite.models.families import family_of_model
 from t5suite.models.heads import Head, give_head
-from t5suite.models.loading import describe, load_model, load_tokenizer
+from t5suite.models.loading import describe, load_adapter, load_model, load_tokenizer
 from t5suite.optim.optimizers import OPTIMIZERS, make_optimizer
 from t5suite.training.flags.adapters import AdapterArguments
 
@@ -402,7 +401,7 @@ class HeadTest(parameterized.TestCase):
 
     @parameterized.parameters("lora", "ia3", "prompt_tuning")
     def test_the_head_is_saved_with_the_adapter(self, kind):
-        from t5suite.models.adapters.files import restore_adapter
+        from t5suite.models.adapter_files import restore_adapter
         from t5suite.models.heads import HEAD_CLASS
 
         config = BertConfig(

@@ -27,7 +27,7 @@ from t5suite.data.batches.training_data import tokenize_split
 from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.models.adapters import ADAPTERS, adapted
 from t5suite.models.loading import load_model, load_tokenizer
-from t5suite.models.weight_files import read_weights
+from t5suite.models.weights import read_weights
 from t5suite.tasks.registry import load_task
 from t5suite.training.flags.adapters import AdapterArguments, adapt_by_flags
 from t5suite.training.flags.fine_tuning import ModelArguments, SuiteTrainingArguments

@@ -9,8 +9,8 @@ from absl.testing import absltest, parameterized
 
 import fine_tune_t5
 from t5suite.base.errors import ConfigError
-from t5suite.models.added_tokens import add_words, begin_at_mean, parse_tokens
 from t5suite.models.loading import load_model, load_tokenizer
+from t5suite.models.vocabulary import add_words, begin_at_mean, parse_tokens
 from t5suite.training.flags.fine_tuning import ModelArguments
 from t5suite.training.flags.parser import parse_arguments
 from t5suite.training.run import tokenizer_and_model
@@ -90,7 +90,7 @@ class AddedTokensTest(parameterized.TestCase):
     def test_known_tokens_are_left_alone(self):
         tokenizer = load_tokenizer(None)
         known = tokenizer.convert_ids_to_tokens(50)
-        with self.assertLogs("t5suite.models.added_tokens", "WARNING"):
+        with self.assertLogs("t5suite.models.vocabulary", "WARNING"):
             self.assertEqual(add_words(tokenizer, [known]), [])
         begin_at_mean(None, [])
 

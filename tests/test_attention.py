@@ -8,11 +8,19 @@ from transformers import MT5Config, MT5ForConditionalGeneration, T5Config, T5For
 from transformers.models.t5 import modeling_t5
 from transformers.models.umt5.modeling_umt5 import UMT5ForConditionalGeneration
 
-from t5suite.models import quick_attention
+from t5suite.models import attention
+from t5suite.models.attention import (
+    QuickT5Attention,
+    accept_packed_batches,
+    merged,
+    note_padding,
+    quicken_attention,
+    ready_masks,
+    slow_attention,
+    stock_class,
+    takes_ready_masks,
+)
 from t5suite.models.block_sparse import BlockSparseT5Attention
-from t5suite.models.fast_masks import note_padding, ready_masks, takes_ready_masks
-from t5suite.models.packed_t5 import accept_packed_batches
-from t5suite.models.quick_attention import QuickT5Attention, merged, quicken_attention, slow_attention, stock_class
 from t5suite.models.t5_decoder import takes_apart
 from t5suite.training.run import leave_out_cudnn_attention
 
@@ -86,12 +94,12 @@ class QuickAttentionTest(parameterized.TestCase):
 
     def test_bias_and_mask_meet_once_a_stack(self):
         _, twin = pair()
-        calls, plain = [], quick_attention.merged
-        quick_attention.merged = lambda *args: calls.append(args) or plain(*args)
+        calls, plain = [], attention.merged
+        attention.merged = lambda *args: calls.append(args) or plain(*args)
         try:
             twin.eval()(**batch_of([6, 3]))
         finally:
-            quick_attention.merged = plain
+            attention.merged = plain
         # A stack's own attention, and the decoder's to the encoder, whose mask is made once, too.
         self.assertLen([args for args in calls if args[0] is not None], 2)
         self.assertLen([args for args in calls if args[0] is None], 1)

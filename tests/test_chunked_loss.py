@@ -24,10 +24,9 @@ from transformers import (
     UMT5Config,
 )
 
-from t5suite.models import chunked_cross_entropy
-from t5suite.models.chunked_cross_entropy import LossSettings, summed_cross_entropy
-from t5suite.models.head_loss import accept_loss_labels, takes_loss_labels
-from t5suite.models.head_tying import random_model
+from t5suite.models import chunked_loss
+from t5suite.models.chunked_loss import LossSettings, accept_loss_labels, summed_cross_entropy, takes_loss_labels
+from t5suite.models.heads import random_model
 from t5suite.training.losses import IGNORED, TokenLoss, WatchedLoss, chunk_settings, logits_needed, token_logits
 
 SIZES = dict(
@@ -203,7 +202,7 @@ class NumbersTest(parameterized.TestCase):
         self.assertAlmostEqual(quiet.item(), loss.item(), places=11)
 
     def test_docstrings(self):
-        result = doctest.testmod(chunked_cross_entropy)
+        result = doctest.testmod(chunked_loss)
         self.assertGreater(result.attempted, 3)
         self.assertEqual(result.failed, 0)
 

@@ -5,7 +5,7 @@ import torch
 from absl.testing import parameterized
 from test_attention import batch_of, tiny
 
-from t5suite.models.fast_masks import note_padding, ready_masks
+from t5suite.models.attention import note_padding, ready_masks
 from t5suite.training.losses import TokenLoss
 
 

@@ -38,7 +38,8 @@ from t5suite.export.sources import (
     whole_weights,
     write_in_pieces,
 )
-from t5suite.models.adapters import adapted, save_adapter
+from t5suite.models.adapter_files import save_adapter
+from t5suite.models.adapters import adapted
 from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
 from t5suite.training.checkpoints.committing import commit_checkpoint
 

@@ -17,9 +17,8 @@ from t5suite.data.batches.collators import COLLATORS, CausalCollator, SegmentCol
 from t5suite.data.batches.encodings import DEFAULT_SEPARATOR, PromptEncoding, SegmentEncoding, leading_ids, segments
 from t5suite.models.answering import ANSWERERS, answerer_for
 from t5suite.models.families import FAMILIES, family_of_model
-from t5suite.models.family_encodings import ENCODINGS, encoding_for
 from t5suite.models.heads import Head, head_for
-from t5suite.models.loading import load_model, load_tokenizer
+from t5suite.models.loading import ENCODINGS, encoding_for, load_model, load_tokenizer
 from t5suite.models.vocabulary import ensure_padding
 from t5suite.tasks.registry import Lengths, load_task
 from t5suite.training.fine_tuning import encoding_by_flags
@@ -224,7 +223,7 @@ class PromptsTest(parameterized.TestCase):
     def test_another_separator_than_the_model_was_trained_with_is_told(self):
         tokenizer, model = family_worker.tokenizer_and_model("gpt2", load_task("mini", "entailment"))
         self.assertEqual(encoding_for(model, tokenizer, Lengths(64, 8)).separator, DEFAULT_SEPARATOR)
-        with self.assertLogs("t5suite.models.family_encodings", "WARNING") as log:
+        with self.assertLogs("t5suite.models.loading", "WARNING") as log:
             encoding_for(model, tokenizer, Lengths(64, 8), " => ")
         self.assertIn("was trained with '\\nanswer: '", log.output[0])
 

@@ -13,7 +13,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.data.batches.collators import COLLATORS, IGNORED, choose_widths, shift_right, with_few_shapes
 from t5suite.data.batches.features import Ragged, TokenArrays, TokenRows
 from t5suite.data.batches.samplers import EpochDataLoader, GlobalBatchSampler, length_grouped_order, shuffled_order
-from t5suite.models.fast_masks import UNPADDED
+from t5suite.models.attention import UNPADDED
 from t5suite.training.losses import token_loss
 
 PAD, START = 3, 7

@@ -48,7 +48,7 @@ from t5suite.launch.search import grid_of, propose, searched, trial_parameters
 from t5suite.launch.sweep_checks import check_sweep
 from t5suite.launch.sweep_files import DISTRIBUTIONS, read_sweep
 from t5suite.launch.sweep_store import plan_of
-from t5suite.models.weight_files import read_weights
+from t5suite.models.weights import read_weights
 from t5suite.runs.directory import open_run
 from t5suite.tasks.entries import load_registry
 from t5suite.tasks.registry import load_task

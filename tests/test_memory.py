@@ -20,8 +20,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.script_flags import flags_marked
 from t5suite.commands.summary import KNOWN
 from t5suite.models.loading import load_model, load_model_shapes
-from t5suite.models.memory import OPTIMIZER_MEMORY, SHARDINGS, estimate
-from t5suite.models.memory_runs import LiveBytes, rehearse
+from t5suite.models.memory import OPTIMIZER_MEMORY, SHARDINGS, LiveBytes, estimate, rehearse
 from t5suite.optim.optimizers import OPTIMIZERS, make_optimizer
 from t5suite.training.flags.fine_tuning import ModelArguments
 from t5suite.training.flags.memory import RowsOnly

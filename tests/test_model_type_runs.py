@@ -20,8 +20,7 @@ import fine_tune_t5
 import pre_train_t5
 from t5suite.data.batches.training_data import tokenize_split
 from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.models.family_encodings import encoding_for
-from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
+from t5suite.models.loading import BUNDLED_MODEL, encoding_for, load_model, load_tokenizer
 from t5suite.tasks.registry import Lengths, load_task
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 

@@ -35,11 +35,10 @@ from t5suite.inference.loading import (
     fits_of,
     load_parts,
 )
-from t5suite.models import configs, families, initialization, presets, vocabulary
+from t5suite.models import configs, families, heads, presets, vocabulary
 from t5suite.models.configs import check_length, load_config
 from t5suite.models.families import FAMILIES, family_of, model_class_for
-from t5suite.models.head_tying import T5_TYPES, asked_for_tied, random_model, trained_model
-from t5suite.models.initialization import expected_first_loss
+from t5suite.models.heads import T5_TYPES, asked_for_tied, expected_first_loss, random_model, trained_model
 from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
 from t5suite.models.presets import NUM_PARAMETERS, PRESETS
 from t5suite.models.vocabulary import MODE_TOKENS, add_sentinels, add_tokens, rows_for
@@ -125,7 +124,7 @@ class PresetTest(parameterized.TestCase):
             model = random_model(AutoModelForSeq2SeqLM, load_config("mini", from_scratch=True))
         self.assertBetween(sum(p.numel() for p in model.parameters()), 4e6, 6e6)
 
-    @parameterized.parameters(presets, configs, families, initialization, vocabulary)
+    @parameterized.parameters(presets, configs, families, heads, vocabulary)
     def test_examples_in_docstrings(self, module):
         """Those that need neither a model nor a tokenizer."""
         runner = doctest.DocTestRunner()
@@ -381,7 +380,7 @@ class FamilyTest(parameterized.TestCase):
 class HeadTest(parameterized.TestCase):
     @parameterized.parameters(T5Config, MT5Config, UMT5Config)
     def test_transformers_still_ties_every_t5(self, config_class):
-        """Fails when transformers keeps its word: `head_tying` may then go."""
+        """Fails when transformers keeps its word: `heads.random_model` may then go."""
         config = config_class(tie_word_embeddings=False)
         self.assertTrue(config.tie_word_embeddings)
         with torch.device("meta"):

@@ -25,8 +25,8 @@ from t5suite.data.corpora.documents import require_splitter
 from t5suite.export.onnx_runtime import require_onnx
 from t5suite.export.sources import _converter
 from t5suite.inference.loading import cut_into_pieces
-from t5suite.models.adapters.kinds import peft_library
-from t5suite.models.quantization import quantization_of
+from t5suite.models.adapters import peft_library
+from t5suite.models.placement import quantization_of
 from t5suite.optim.libraries import check_library
 from t5suite.tracking.trackers import TRACKERS, Identity
 from t5suite.training.monitoring.energy import nvml_counters

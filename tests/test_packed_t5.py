@@ -11,8 +11,8 @@ from absl.testing import absltest, parameterized
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, BartConfig, BartForConditionalGeneration
 
 from t5suite.base.errors import ConfigError
-from t5suite.models import packed_t5
-from t5suite.models.packed_t5 import accept_packed_batches
+from t5suite.models import attention
+from t5suite.models.attention import accept_packed_batches
 
 SETTINGS = dict(vocab_size=60, d_model=32, d_kv=8, d_ff=48, num_layers=3, num_heads=4, dropout_rate=0.0)
 # Source and target lengths of the examples of each row; the rest of [3, 40] and [3, 20] is padding.
@@ -207,16 +207,16 @@ class PackedT5Test(parameterized.TestCase):
             model(**packed(examples()))
 
     def test_eager_still_adds_boolean_masks(self):
-        """Fails when transformers mends it; `packed_t5._as_taken` may then hand booleans to eager too."""
+        """Fails when transformers mends it; `attention._as_taken` may then hand booleans to eager too."""
         model, batch = tiny(attention="eager"), packed(examples())
-        mask = packed_t5.encoder_mask(batch["encoder_segment_ids"])
+        mask = attention.encoder_mask(batch["encoder_segment_ids"])
         with torch.no_grad():
             wrong = model.encoder(batch["input_ids"], attention_mask=mask).last_hidden_state
             right = tiny().encoder(batch["input_ids"], attention_mask=mask).last_hidden_state
         self.assertGreater((wrong - right).abs().max(), 1e-2)
 
     def test_examples_in_docstrings(self):
-        for function in (packed_t5.encoder_mask, packed_t5.decoder_mask, packed_t5.cross_mask):
+        for function in (attention.encoder_mask, attention.decoder_mask, attention.cross_mask):
             finder = doctest.DocTestFinder().find(function, globs={"torch": torch, function.__name__: function})
             for case in finder:
                 self.assertEqual(doctest.DocTestRunner().run(case).failed, 0)

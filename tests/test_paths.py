@@ -23,7 +23,7 @@ from t5suite.data.corpora.store import TokenStore
 from t5suite.data.rows.jsonl import write_jsonl
 from t5suite.data.rows.sources import DataOptions, LoadedSplit, load_split, mirror_split
 from t5suite.models.loading import load_model, load_tokenizer
-from t5suite.models.weight_files import read_weights
+from t5suite.models.weights import read_weights
 from t5suite.runs.directory import default_output_dir, new_run_id, open_run
 from t5suite.tasks.entries import load_registry
 from t5suite.tasks.registry import load_task

@@ -11,9 +11,9 @@ from later_flags import later_wins
 
 import fine_tune_t5
 from t5suite.base.errors import ConfigError
-from t5suite.models.adapters import is_adapter, load_adapter
-from t5suite.models.loading import load_model, load_tokenizer
-from t5suite.models.quantization import KINDS, is_quantized, quantization_of
+from t5suite.models.adapter_files import is_adapter
+from t5suite.models.loading import load_adapter, load_model, load_tokenizer
+from t5suite.models.placement import KINDS, is_quantized, quantization_of
 
 HAS_LIBRARY = importlib.util.find_spec("bitsandbytes") is not None
 FAST = ["--max_train_samples", "32", "--max_eval_samples", "8", "--max_steps", "3", "--per_device_train_batch_size",

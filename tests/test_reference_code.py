@@ -8,7 +8,7 @@ from test_evaluation import LENGTHS, bundled_rows, evaluator_and_model
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.reference_code import FAST_PATHS, reference_code
-from t5suite.models.quick_attention import quicken_attention
+from t5suite.models.attention import quicken_attention
 from t5suite.tasks.registry import load_task
 from t5suite.training.eval_sets import make_eval_set
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
@@ -34,7 +34,7 @@ CASES = {
     "quick_decoding": (
         lambda left: evaluated(left, "generate"), "t5suite.models.seq2seq_answering.begin_writing", 1e-5,
     ),
-    "quick_attention": (lambda left: evaluated(left, "generate"), "t5suite.models.quick_attention.merged", 1e-5),
+    "quick_attention": (lambda left: evaluated(left, "generate"), "t5suite.models.attention.merged", 1e-5),
 }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from absl.testing import absltest, parameterized
 from later_flags import later_wins
 from transformers import AutoModelForSeq2SeqLM
 
-from t5suite.models.weight_files import read_weights
+from t5suite.models.weights import read_weights
 from t5suite.training.checkpoints.manifests import damage
 
 pytestmark = pytest.mark.slow

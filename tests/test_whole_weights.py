@@ -32,7 +32,7 @@ from t5suite.fine_tuner import FineTuner
 from t5suite.models.configs import check_resumes, load_config
 from t5suite.models.families import check_reads_text
 from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
-from t5suite.models.whole_weights import fitted, load_weights, skeleton
+from t5suite.models.weights import fitted, load_weights, skeleton
 from t5suite.tasks.registry import load_task
 
 AUTO_CLASSES = {"seq2seq": AutoModelForSeq2SeqLM, "causal": AutoModelForCausalLM, "masked": AutoModelForMaskedLM}
@@ -143,7 +143,7 @@ class LoadWeightsTest(parameterized.TestCase):
         )
         published = saved(BertForPreTraining(config))  # with a pooler and a next-sentence head
         tokenizer = load_tokenizer(None)
-        with self.assertLogs("t5suite.models.whole_weights", "WARNING") as logged:
+        with self.assertLogs("t5suite.models.weights", "WARNING") as logged:
             load_model(str(published), tokenizer=tokenizer, family="masked")
         self.assertIn("cls.seq_relationship.weight", logged.output[0])
         tasks = [load_task("mini", "sentiment")]

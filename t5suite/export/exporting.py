@@ -22,8 +22,7 @@ from t5suite.export.folders import CARD, new_folder, sizes_of
 from t5suite.export.sources import Source, dtype_for, load_bare_weights, load_source
 from t5suite.models.loading import describe
 from t5suite.models.own_models import own_names
-from t5suite.models.weight_files import read_weights
-from t5suite.models.whole_weights import fitted
+from t5suite.models.weights import fitted, read_weights
 from t5suite.runs.directory import read_json, write_json
 
 

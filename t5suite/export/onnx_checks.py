@@ -17,7 +17,7 @@ from t5suite.base.errors import CheckpointError, ConfigError, DataError
 from t5suite.data.rows.formats import format_source, rows_stay
 from t5suite.data.rows.sources import DataOptions
 from t5suite.export.onnx_runtime import OnnxModel
-from t5suite.models.family_encodings import encoding_for
+from t5suite.models.loading import encoding_for
 from t5suite.reports.evaluations import FILES, settings_by_place
 from t5suite.runs.directory import MANIFEST, read_json
 from t5suite.tasks.registry import Lengths

@@ -28,12 +28,13 @@ from transformers import AutoModelForSequenceClassification
 from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.base.files import follow_umask
 from t5suite.base.lookup import find
-from t5suite.models.adapters import is_adapter, merged
+from t5suite.models.adapter_files import is_adapter
+from t5suite.models.adapters import merged
 from t5suite.models.configs import first_line, load_config
 from t5suite.models.families import family_of_model
 from t5suite.models.loading import load_model, load_tokenizer, trained_weights
 from t5suite.models.own_models import MODEL_CLASS, stored_settings
-from t5suite.models.weight_files import FOLDER_FILES
+from t5suite.models.weights import FOLDER_FILES
 from t5suite.runs.directory import write_json
 from t5suite.training.checkpoints.folders import checkpoints
 from t5suite.training.checkpoints.manifests import MANIFEST_FILE, damage

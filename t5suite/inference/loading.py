@@ -33,8 +33,7 @@ from t5suite.inference.running import (
 from t5suite.inference.settings import TextSettings, decoding_by_flags, given_labels, text_settings
 from t5suite.models.configs import first_line
 from t5suite.models.families import family_of_model
-from t5suite.models.family_encodings import encoding_for
-from t5suite.models.loading import load_model, load_tokenizer
+from t5suite.models.loading import encoding_for, load_model, load_tokenizer
 from t5suite.models.own_models import OwnModel
 from t5suite.models.placement import check_alone, place_model
 from t5suite.models.vocabulary import ensure_padding

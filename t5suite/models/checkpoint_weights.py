@@ -15,10 +15,9 @@ import torch
 from transformers.conversion_mapping import get_model_conversion_mapping
 
 from t5suite.base.errors import ConfigError
-from t5suite.models.initialization import whole
+from t5suite.models.heads import whole
 from t5suite.models.vocabulary import MULTIPLE
-from t5suite.models.weight_files import FLAG, read_weights
-from t5suite.models.whole_weights import fitted, listed
+from t5suite.models.weights import FLAG, fitted, listed, read_weights
 
 logger = logging.getLogger(__name__)
 

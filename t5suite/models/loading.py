@@ -8,8 +8,11 @@ bfloat16 checkpoint loaded as it is would train in pure bfloat16, whose 8 bits o
 """
 
 import contextlib
+import inspect
 import logging
+import os
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -19,7 +22,18 @@ from transformers import AutoTokenizer, T5Tokenizer
 from transformers.integrations import is_deepspeed_zero3_enabled
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.models.adapters import adapter_of, inner_model, is_adapter, load_adapter
+from t5suite.data.batches.encodings import DEFAULT_SEPARATOR, PromptEncoding, SegmentEncoding, TextEncoding
+from t5suite.models.adapter_files import (
+    PROMPT_ENCODER,
+    check_base,
+    find_base,
+    is_adapter,
+    needs_network,
+    read_config,
+    restore_adapter,
+)
+from t5suite.models.adapters import adapter_of, inner_model, kind_of, wrap
+from t5suite.models.attention import accept_packed_batches, quicken_attention
 from t5suite.models.checkpoint_weights import load_init_checkpoint
 from t5suite.models.configs import (
     cannot_load,
@@ -29,12 +43,21 @@ from t5suite.models.configs import (
     parse_overrides,
     require,
 )
-from t5suite.models.families import FAMILIES, check_reads_text, family_of, model_class_for
-from t5suite.models.head_tying import T5_TYPES, random_model, trained_model
-from t5suite.models.heads import HEAD_CLASS, draw_head_anew, give_head, head_for
-from t5suite.models.initialization import initialize
+from t5suite.models.families import FAMILIES, check_reads_text, family_of, family_of_model, model_class_for, plain
+from t5suite.models.heads import (
+    HEAD_CLASS,
+    T5_TYPES,
+    draw_head_anew,
+    give_head,
+    head_for,
+    initialize,
+    random_model,
+    trained_model,
+    words_of,
+)
 from t5suite.models.own_models import (
     OneClass,
+    OwnModel,
     check_class_given,
     check_no_class,
     class_name,
@@ -43,12 +66,10 @@ from t5suite.models.own_models import (
     is_transformers_class,
     load_module,
     mark_class,
+    module_methods,
     unknown_config_class,
 )
-from t5suite.models.packed_t5 import accept_packed_batches
-from t5suite.models.placement import by_device
-from t5suite.models.quantization import quantization_options
-from t5suite.models.quick_attention import quicken_attention
+from t5suite.models.placement import by_device, quantization_options
 from t5suite.models.vocabulary import (
     fit_config,
     grow_embeddings,
@@ -56,8 +77,15 @@ from t5suite.models.vocabulary import (
     set_generation_tokens,
     set_special_tokens,
 )
-from t5suite.models.weight_files import FOLDER_FILES, shards_of
-from t5suite.models.whole_weights import check_loaded, check_saves_whole, mismatch_of, mismatch_with_files
+from t5suite.models.weights import (
+    FOLDER_FILES,
+    check_loaded,
+    check_saves_whole,
+    mismatch_of,
+    mismatch_with_files,
+    shards_of,
+)
+from t5suite.tasks.registry import Lengths
 
 BUNDLED_MODEL = str(Path(__file__).parent.parent / "data" / "mini" / "model")
 
@@ -123,7 +151,7 @@ def load_model(
     """A model in float32; without a name, the bundled tiny T5 with random weights.
 
     `config_name` or `from_scratch` give random weights; the vocabulary is then made to fit the tokenizer, rounded up
-    to a multiple of 128 as T5's is (32100 pieces, 32128 rows). The T5 family takes packed batches (`packed_t5`).
+    to a multiple of 128 as T5's is (32100 pieces, 32128 rows). The T5 family takes packed batches (`attention`).
 
     Args:
       config_name: a preset, a model type, a hub name, a folder or a .json file (`configs.load_config`).
@@ -131,9 +159,9 @@ def load_model(
       sentence_pairs: take a masked model with a head for pairs of sentences.
       tasks: what a masked model is fine-tuned for: it gets a head for their labels (`heads`).
       num_new_tokens: how many of the tokenizer's last pieces were added to it: trained weights grow rows for these.
-      init_checkpoint: a file or folder of bare weights that replace the model's (`checkpoint_weights`).
+      init_checkpoint: a file or folder of bare weights that replace the model's (`init_checkpoint`).
       attn_implementation: eager, sdpa, ...; transformers' own choice without it (sdpa where the model has it).
-      quantization: 8bit or 4bit for matrices that stay as they are under an adapter (`quantization`).
+      quantization: 8bit or 4bit for matrices that stay as they are under an adapter (`placement`).
       adapter_base: where the base model is, if `name` is an adapter's folder and it is not where that says.
       model_class: `module:Class` of the user's own (`own_models`); a plain module is made with `model_class_args`.
 
@@ -171,6 +199,34 @@ def load_model(
         revision=revision,
         **shared,
     )
+
+
+def load_adapter(folder, *, tokenizer, base: str | None = None, **settings):
+    """An adapter with its base model, ready to be asked or trained further.
+
+    Args:
+      base: where the base model is, if not where the adapter says.
+      settings: the other ones of `load_model`, for the base model.
+
+    Raises:
+      ConfigError: the base model is gone or another one; files that are torn; a kind that is not in `ADAPTERS`.
+    """
+    folder = Path(folder)
+    for flag in ("config_name", "from_scratch", "config_overrides", "init_checkpoint"):
+        if settings.get(flag):
+            raise ConfigError(f"--{flag}: {folder} is an adapter, and belongs to its base model as that is")
+    config = read_config(folder)
+    kind_of(config)
+    name = base or find_base(folder, config.base_model_name_or_path)
+    revision = None if base else config.revision
+    settings = {**settings, "revision": revision} if revision else settings
+    model = load_model(name, tokenizer=tokenizer, **settings)
+    check_base(folder, name, model)
+    # What p-tuning and projected prefixes are made by is not in PEFT's file: without it they cannot be trained.
+    config.inference_mode = needs_network(config) and not (folder / PROMPT_ENCODER).is_file()
+    model = wrap(model, config, os.path.abspath(name) if Path(name).is_dir() else name, revision)
+    restore_adapter(model, folder)
+    return model
 
 
 def _load_whole_model(
@@ -284,7 +340,7 @@ def trained_weights(auto_class, name, config, options, new_head: bool = False, a
     """`auto_class.from_pretrained(name, config, **options)`, whole.
 
     Raises:
-      ConfigError: no such model. DataError: it is torn, or not whole (`whole_weights.check_loaded`).
+      ConfigError: no such model. DataError: it is torn, or not whole (`weights.check_loaded`).
     """
     folder = Path(name)
     if folder.is_dir():
@@ -377,3 +433,54 @@ def describe(model) -> dict:
         **({"placement": placement} if placement else {}),
         **adapter_of(model),
     }
+
+
+logger = logging.getLogger(__name__)
+
+SEPARATOR = "answer_separator"  # the configuration's name for it
+
+
+def encoding_for(model, tokenizer, lengths: Lengths, separator: str | None = None) -> TextEncoding:
+    """What makes texts ids and ids texts for this model.
+
+    Args:
+      separator: between prompt and answer of a decoder-only model; None takes what the model was trained with.
+
+    Raises:
+      ConfigError: an encoder without a head.
+    """
+    encoding = ENCODINGS[family_of_model(model)](model, tokenizer, lengths, separator)
+    return replace(encoding, methods=module_methods(model)) if isinstance(model, OwnModel) else encoding
+
+
+def _text(model, tokenizer, lengths, separator):
+    return TextEncoding(tokenizer, lengths)
+
+
+def _prompt(model, tokenizer, lengths, separator):
+    trained_with = getattr(model.config, SEPARATOR, None)
+    if separator is None:
+        separator = DEFAULT_SEPARATOR if trained_with is None else trained_with
+    elif trained_with not in (None, separator):
+        logger.warning("--answer_separator %r: the model was trained with %r", separator, trained_with)
+    setattr(model.config, SEPARATOR, separator)
+    encoding = PromptEncoding(tokenizer, lengths, separator)
+    # Answers end with the tokenizer's end token: the model stops there, whatever else its checkpoint has stopped at.
+    for settings in (model.config, getattr(model, "generation_config", None)):
+        if settings is not None:
+            settings.eos_token_id = encoding.eos
+    return encoding
+
+
+def _segments(model, tokenizer, lengths, separator):
+    if isinstance(model, OwnModel):
+        has_types = not {"input_ids", "token_type_ids"} & set(model.left_out)
+        return SegmentEncoding(tokenizer, lengths, words_of(model.config), has_types)
+    takes = inspect.signature(plain(model).forward).parameters
+    if "input_ids" not in takes or model.config.problem_type is None:
+        raise ConfigError(f"{type(model).__name__} has no head for classes or numbers")
+    has_types = "token_type_ids" in takes and getattr(model.config, "type_vocab_size", 2) > 1
+    return SegmentEncoding(tokenizer, lengths, words_of(model.config), has_types)
+
+
+ENCODINGS = {"seq2seq": _text, "causal": _prompt, "masked": _segments}

@@ -14,7 +14,7 @@ import torch
 
 from t5suite.base.errors import ConfigError
 from t5suite.data.batches.collators import IGNORED
-from t5suite.models.answering import Answerer
+from t5suite.models.seq2seq_answering import Answerer
 
 FLAG = "--model_class"
 

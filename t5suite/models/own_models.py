@@ -47,7 +47,7 @@ from t5suite.models.families import class_in
 from t5suite.models.heads import head_for
 from t5suite.models.module_answering import ModuleAnswerer
 from t5suite.models.vocabulary import rows_for
-from t5suite.models.whole_weights import load_weights
+from t5suite.models.weights import load_weights
 
 logger = logging.getLogger(__name__)
 

@@ -10,6 +10,7 @@ should work, shard it (FSDP, DeepSpeed). Both work after the model is whole in m
 fresh, grown and replaced weights are all the same to them.
 """
 
+import importlib.util
 import json
 import logging
 import re
@@ -328,3 +329,55 @@ def _top_modules(model) -> str:
 
 def _some(names: list[str], limit: int = 6) -> str:
     return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
+
+
+KINDS = ("8bit", "4bit")
+
+
+def quantization_of(load_in_8bit: bool, load_in_4bit: bool) -> str | None:
+    """What the two flags say.
+
+    >>> quantization_of(False, True)
+    '4bit'
+
+    Raises:
+      ConfigError: both; bitsandbytes is not there.
+    """
+    if not (load_in_8bit or load_in_4bit):
+        return None
+    if load_in_8bit and load_in_4bit:
+        raise ConfigError("--load_in_8bit and --load_in_4bit: give one of them")
+    kind = "4bit" if load_in_4bit else "8bit"
+    if importlib.util.find_spec("bitsandbytes") is None:
+        install = "pip install 't5suite[quantization]'"
+        raise ConfigError(f"--load_in_{kind} is bitsandbytes', which is not installed: {install}")
+    return kind
+
+
+def quantization_options(kind: str | None, name: str | None, scratch: bool) -> dict:
+    """The options of `from_pretrained`; none without a kind.
+
+    Raises:
+      ConfigError: weights that are random.
+    """
+    if kind is None:
+        return {}
+    if scratch or name is None:
+        raise ConfigError(
+            f"--load_in_{kind} is for trained weights, which an adapter is trained over; these would be random: leave "
+            f"it out, or give --model_name_or_path alone"
+        )
+    from transformers import BitsAndBytesConfig
+
+    if kind == "8bit":
+        config = BitsAndBytesConfig(load_in_8bit=True)
+    else:
+        computed = torch.bfloat16 if torch.cuda.is_available() and torch.cuda.is_bf16_supported() else torch.float32
+        config = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=computed)
+    device = torch.cuda.current_device() if torch.cuda.is_available() else "cpu"
+    return {"quantization_config": config, "device_map": {"": device}}
+
+
+def is_quantized(model) -> bool:
+    """Whether a model's matrices are in 8 or 4 bits."""
+    return bool(getattr(model, "is_quantized", False))

@@ -27,8 +27,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from t5suite.models.attention import stock_class
 from t5suite.models.families import plain
-from t5suite.models.quick_attention import stock_class
 
 # How many looks a GPU may be behind: by then it has most often come that far, and nobody waits.
 LAG = 2

@@ -14,11 +14,11 @@ import numpy as np
 from t5suite.base.errors import ConfigError
 from t5suite.data.batches.encodings import SegmentEncoding, TextEncoding
 from t5suite.data.batches.features import TokenArrays
+from t5suite.models.attention import accept_packed_batches
 from t5suite.models.configs import check_length, check_resumes
 from t5suite.models.families import family_of_model, plain
-from t5suite.models.head_tying import T5_TYPES
+from t5suite.models.heads import T5_TYPES
 from t5suite.models.own_models import SETTING, OwnModel
-from t5suite.models.packed_t5 import accept_packed_batches
 from t5suite.tasks.registry import Lengths
 from t5suite.training.flags.fields import warn_of_idle_flags
 

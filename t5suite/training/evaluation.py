@@ -28,9 +28,9 @@ from transformers import GenerationConfig
 
 from t5suite.data.batches.collators import Seq2SeqCollator
 from t5suite.data.batches.encodings import TextEncoding
-from t5suite.models.answering import Answerer, answerer_for
-from t5suite.models.quick_attention import slow_attention
-from t5suite.models.seq2seq_answering import begin_generating, begin_scoring
+from t5suite.models.answering import answerer_for
+from t5suite.models.attention import slow_attention
+from t5suite.models.seq2seq_answering import Answerer, begin_generating, begin_scoring
 from t5suite.tasks.registry import Lengths, Task
 from t5suite.tasks.targets import OUTPUT, fill
 from t5suite.training.eval_batches import batches_by_length, batches_by_tokens, tell_speed

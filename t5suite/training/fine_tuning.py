@@ -35,12 +35,11 @@ from t5suite.data.batches.training_data import (
 )
 from t5suite.data.rows.sources import DataOptions
 from t5suite.data.rows.subsets import selection_share
-from t5suite.models.adapters import is_adapter
+from t5suite.models.adapter_files import is_adapter
 from t5suite.models.families import family_of_model
-from t5suite.models.family_encodings import SEPARATOR, encoding_for
-from t5suite.models.loading import describe
+from t5suite.models.loading import SEPARATOR, describe, encoding_for
 from t5suite.models.own_models import OwnModel
-from t5suite.models.whole_weights import load_weights
+from t5suite.models.weights import load_weights
 from t5suite.tasks.registry import Lengths
 from t5suite.tasks.targets import unescaped
 from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card
@@ -152,7 +151,7 @@ def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None, plug
     """Loads, checks and tokenizes every split that the flags ask for, and binds its metrics.
 
     Args:
-      encoding: how the model's family reads and writes (`models.family_encodings`); text to text without one.
+      encoding: how the model's family reads and writes (`models.loading`); text to text without one.
 
     Raises:
       DataError, ConfigError: a split is missing, a row is wrong, a method does not fit.

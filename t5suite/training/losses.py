@@ -17,8 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from t5suite.data.batches.collators import IGNORED
-from t5suite.models.chunked_cross_entropy import LossSettings
-from t5suite.models.head_loss import accept_loss_labels, takes_loss_labels
+from t5suite.models.chunked_loss import LossSettings, accept_loss_labels, takes_loss_labels
 from t5suite.models.module_answering import module_loss
 
 logger = logging.getLogger(__name__)

@@ -27,14 +27,12 @@ from transformers.utils import logging as transformers_logging
 from t5suite.base.errors import CheckpointError, ConfigError, DataError, Preempted
 from t5suite.base.redaction import RedactingFormatter
 from t5suite.data.corpora.store import MANIFEST as CORPUS
-from t5suite.models.added_tokens import add_words, begin_at_mean, parse_tokens
 from t5suite.models.freezing import freeze
 from t5suite.models.loading import describe, load_model, load_model_shapes, load_tokenizer
 from t5suite.models.own_models import OwnModel, class_name
-from t5suite.models.placement import check_alone
+from t5suite.models.placement import check_alone, quantization_of
 from t5suite.models.placement import place_model as place_model_on_devices
-from t5suite.models.quantization import quantization_of
-from t5suite.models.vocabulary import add_sentinels, add_tokens, ensure_padding
+from t5suite.models.vocabulary import add_sentinels, add_tokens, add_words, begin_at_mean, ensure_padding, parse_tokens
 from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, Run, open_run
 from t5suite.runs.lock import LOCK_FILE, RunLock
 from t5suite.runs.settings import public_settings

@@ -21,7 +21,7 @@ from transformers import Seq2SeqTrainer
 from t5suite.base.errors import ConfigError
 from t5suite.data.batches.collators import as_module_sees
 from t5suite.data.batches.samplers import EpochDataLoader, GlobalBatchSampler, shifted_order
-from t5suite.models.fast_masks import note_padding, ready_masks, takes_ready_masks
+from t5suite.models.attention import note_padding, ready_masks, takes_ready_masks
 from t5suite.training.callbacks import limit_callbacks
 from t5suite.training.checkpoints.folders import newest_verified
 from t5suite.training.checkpoints.resuming import ExactResume

@@ -9,7 +9,7 @@
 
 A batch has the examples that it would have without packing: updates, epochs, resuming and ranks stay as they are, and
 the loss is the same, being summed over target tokens (law 1). Only its shape is another: rows of one length, as many as
-first-fit decreasing needs, which T5 reads with block masks (`t5suite.models.packed_t5`). How long rows are and how many
+first-fit decreasing needs, which T5 reads with block masks (`t5suite.models.attention`). How long rows are and how many
 a batch may have is chosen before the first step (`choose_rows`), so that a compiled model has a few graphs.
 
 Shapes: B examples, R rows, S input tokens of a row, T target tokens of a row.
@@ -207,7 +207,7 @@ def choose_counts(needed: np.ndarray, batch_size: int, most: int) -> tuple[int, 
 # ---------------------------------------------------------------------------------------------------------------------
 # Several examples in one row: who goes where, and the rows themselves.
 #
-# Segment ids become block masks in the model (`t5suite.models.packed_t5`), so that no example sees another.
+# Segment ids become block masks in the model (`t5suite.models.attention`), so that no example sees another.
 
 
 def pack_examples(lengths_B2, row_lengths):

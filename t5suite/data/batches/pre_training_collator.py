@@ -38,7 +38,7 @@ class T5DataCollator:
 
     With `pack`, examples share rows of [row_inputs_length, row_targets_length], as few as first-fit finds, and the
     batch also has `encoder_segment_ids` [R, S] and `decoder_segment_ids` [R, T] (`packed_rows.lay_out`), which the
-    model must heed (`t5suite.models.packed_t5`); decoder inputs begin anew with every example.
+    model must heed (`t5suite.models.attention`); decoder inputs begin anew with every example.
 
     Args:
       objective: a seq2seq name in `OBJECTIVES`.

@@ -23,8 +23,9 @@ from transformers.trainer_callback import ExportableState
 
 from t5suite.base.errors import CheckpointError
 from t5suite.base.files import follow_umask, sync_file, sync_folder
-from t5suite.models.adapters import is_adapted, save_adapter
-from t5suite.models.whole_weights import load_weights
+from t5suite.models.adapter_files import save_adapter
+from t5suite.models.adapters import is_adapted
+from t5suite.models.weights import load_weights
 from t5suite.runs.directory import read_json, write_json
 from t5suite.tasks.task_card import write_task_card
 from t5suite.training.checkpoints.committing import as_os_error, commit_checkpoint

@@ -12,10 +12,9 @@ import os
 from dataclasses import dataclass
 
 from t5suite.base.errors import ConfigError
-from t5suite.models.adapters import ADAPTERS, adapted, adapter_of, is_adapted, merged
-from t5suite.models.adapters.kinds import FLAGS, check_flags
+from t5suite.models.adapters import ADAPTERS, FLAGS, adapted, adapter_of, check_flags, is_adapted, merged
 from t5suite.models.configs import load_config
-from t5suite.models.quantization import is_quantized
+from t5suite.models.placement import is_quantized
 from t5suite.optim.settings import parse_settings, read_value
 from t5suite.training.flags.fields import flag
 from t5suite.training.sharding.deepspeed import get_key

@@ -19,8 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from t5suite.base.errors import ConfigError
-from t5suite.models.adapters.kinds import peft_library
-from t5suite.models.adapters.making import NAME, fingerprint, inner_model, kind_of, wrap
+from t5suite.models.adapters import NAME, fingerprint, inner_model, kind_of, peft_library
 
 logger = logging.getLogger(__name__)
 
@@ -66,37 +65,6 @@ def save_adapter(model, folder, state_dict: dict | None = None, run_folder=None)
     (folder / BASE_FILE).write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
 
 
-def load_adapter(folder, *, tokenizer, base: str | None = None, **settings):
-    """An adapter with its base model, ready to be asked or trained further.
-
-    Args:
-      base: where the base model is, if not where the adapter says.
-      settings: the other ones of `load_model`, for the base model.
-
-    Raises:
-      ConfigError: the base model is gone or another one; files that are torn; a kind that is not in `ADAPTERS`.
-    """
-    # `load_model` takes adapters, too, and comes here with them.
-    from t5suite.models.loading import load_model
-
-    folder = Path(folder)
-    for flag in ("config_name", "from_scratch", "config_overrides", "init_checkpoint"):
-        if settings.get(flag):
-            raise ConfigError(f"--{flag}: {folder} is an adapter, and belongs to its base model as that is")
-    config = _read_config(folder)
-    kind_of(config)
-    name = base or find_base(folder, config.base_model_name_or_path)
-    revision = None if base else config.revision
-    settings = {**settings, "revision": revision} if revision else settings
-    model = load_model(name, tokenizer=tokenizer, **settings)
-    _check_base(folder, name, model)
-    # What p-tuning and projected prefixes are made by is not in PEFT's file: without it they cannot be trained.
-    config.inference_mode = _needs_network(config) and not (folder / PROMPT_ENCODER).is_file()
-    model = wrap(model, config, os.path.abspath(name) if Path(name).is_dir() else name, revision)
-    restore_adapter(model, folder)
-    return model
-
-
 def restore_adapter(model, folder) -> None:
     """The weights of an adapter that was saved into the one that the model has.
 
@@ -134,7 +102,7 @@ def find_base(folder: Path, name: str | None) -> str:
     raise ConfigError(f"{folder}: the base model of this adapter, {name!r}, is not there; name it with --adapter_base")
 
 
-def _check_base(folder: Path, name: str, model) -> None:
+def check_base(folder: Path, name: str, model) -> None:
     path = folder / BASE_FILE
     if not path.is_file():
         return
@@ -161,17 +129,17 @@ def _save_base(model, folder) -> Path:
     return place.absolute()
 
 
-def _needs_network(config) -> bool:
+def needs_network(config) -> bool:
     return kind_of(config) == "p_tuning" or bool(getattr(config, "prefix_projection", False))
 
 
 def _has_network(model) -> bool:
     """Whether virtual tokens are made by a network, which PEFT's own file leaves out."""
     config = model.peft_config[NAME]
-    return _needs_network(config) and not config.inference_mode
+    return needs_network(config) and not config.inference_mode
 
 
-def _read_config(folder: Path):
+def read_config(folder: Path):
     peft = peft_library()
     try:
         return peft.PeftConfig.from_pretrained(str(folder))

@@ -1,24 +1,16 @@
-"""Output layer and cross-entropy in one, a few target tokens at a time: the logits of all are never there at once.
+"""TODO"""
 
-    >>> hidden_ND, weight_VD, labels_N = torch.zeros(3, 8), torch.zeros(10, 8), torch.tensor([4, 7, -100])
-    >>> summed, guessed = summed_cross_entropy(hidden_ND, weight_VD, labels_N)
-    >>> summed                                          # two labels that count, ten tokens alike: 2 ln 10
-    tensor(4.6052)
-
-The logits of a batch are its largest tensor: 128 rows of 114 targets over 32,128 tokens are 1.9 GB in float32, and the
-plain way holds three of them (logits, logarithms of the softmax, gradient). Here a chunk of tokens goes through matrix
-product, softmax in float32 and the gradient of its logits, which the forward pass folds at once into the gradients of
-hidden states and matrix; the backward pass only scales them. Tokens that are one chunk keep the gradient of their
-logits instead, folded by the backward pass: one tensor of their size, and no second matrix. No product is computed
-twice. Others call it fused linear cross-entropy (Liger Kernel, arXiv:2410.10989, section 3.2).
-
-Logits are made in the dtype of autocast, if any, else in that of the hidden states. Shapes: N target tokens, C of a
-chunk, D model width, V vocabulary.
-"""
-
+import inspect
+from dataclasses import dataclass
+from types import MethodType
 from typing import NamedTuple
 
 import torch
+from torch import nn
+from transformers.utils import ModelOutput
+
+from t5suite.models.families import plain
+from t5suite.models.t5_decoder import SCALED, takes_apart
 
 IGNORED = -100
 
@@ -163,3 +155,75 @@ def _added(so_far, grad_logits_CV, hidden_CD, dtype) -> torch.Tensor:
 
 def _scaled(product, scale, dtype) -> torch.Tensor:
     return product.to(dtype).mul_(scale)
+
+
+@dataclass
+class LossParts(ModelOutput):
+    """What a model says of a batch whose labels it was given.
+
+    Attributes:
+      loss_sum: nats, summed over the labels that are not -100.
+      guessed: how many of them are the likeliest token; 0 where that was not asked for.
+    """
+
+    loss_sum: torch.Tensor | None = None
+    guessed: torch.Tensor | None = None
+
+
+def takes_loss_labels(model) -> bool:
+    """Whether a model is transformers' own T5 whose output layer is a plain matrix, and nobody changes what it does:
+    no learned prompts, no adapter of the output layer, no weights on other ranks or devices, no other `forward`."""
+    inner = plain(model)
+    if not takes_apart(model) or type(inner.lm_head) is not nn.Linear or inner.lm_head.bias is not None:
+        return False
+    hooked = inner.lm_head._forward_hooks or inner.lm_head._forward_pre_hooks
+    return not hooked and (hasattr(inner, "loss_of_labels") or "forward" not in vars(inner))
+
+
+def accept_loss_labels(model) -> None:
+    """Has a model that `takes_loss_labels` take `loss_labels` and `loss_settings`; a second time changes nothing."""
+    inner = plain(model)
+    if not hasattr(inner, "loss_of_labels"):
+        inner.loss_of_labels = MethodType(loss_of_labels, inner)
+        inner.forward = MethodType(_with_labels(type(inner).forward), inner)
+
+
+def _with_labels(forward):
+    """A class's `forward` that answers labels by their loss; to whoever looks, its parameters are the same."""
+
+    def logits_or_loss(self, *args, loss_labels=None, **kwargs):
+        if loss_labels is None:
+            return forward(self, *args, **kwargs)
+        return self.loss_of_labels(loss_labels, *args, **kwargs)
+
+    logits_or_loss.__signature__ = inspect.signature(forward)
+    return logits_or_loss
+
+
+def loss_of_labels(
+    model,
+    loss_labels,
+    input_ids=None,
+    attention_mask=None,
+    decoder_input_ids=None,
+    decoder_attention_mask=None,
+    loss_settings=PLAIN,
+    **kwargs,
+) -> LossParts:
+    """The forward pass of transformers' T5 up to the output layer, and the loss of these labels [B, T]."""
+    for name in ("labels", "use_cache"):
+        kwargs.pop(name, None)
+    inputs_embeds = kwargs.pop("inputs_embeds", None)
+    encoded = model.encoder(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
+    hidden_BTD = model.decoder(
+        input_ids=decoder_input_ids,
+        attention_mask=decoder_attention_mask,
+        inputs_embeds=kwargs.pop("decoder_inputs_embeds", None),
+        encoder_hidden_states=encoded[0],
+        encoder_attention_mask=attention_mask,
+        **kwargs,
+    )[0]
+    if SCALED[type(model).__name__](model.config):
+        hidden_BTD = hidden_BTD * model.model_dim**-0.5
+    found = summed_cross_entropy(hidden_BTD.flatten(0, 1), model.lm_head.weight, loss_labels.flatten(), loss_settings)
+    return LossParts(*found)

@@ -1,0 +1,472 @@
+"""A few trained weights over a frozen model (PEFT): which kinds there are, how they are made and merged.
+
+>>> model = adapted(model, tokenizer, "lora", {"lora_r": 8}, base_name="google/t5-v1_1-small")
+>>> adapter_of(model)
+{"adapter": "lora", "trained": 344064, "base": "google/t5-v1_1-small"}
+>>> plain = merged(model)
+
+Flags have PEFT's names; what has no flag is a `key=value` of `--adapter_args`. A setting that a kind does not have is
+refused by name. The model itself is frozen and stays what it is: only the adapter is trained, has moments and is saved
+(`adapter_files`).
+"""
+
+import dataclasses
+import hashlib
+import logging
+import warnings
+from dataclasses import dataclass, field
+
+import torch
+
+from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import find, suggestion
+from t5suite.models.families import family_of_model
+
+# Every flag that one kind or another heeds -> the field of PEFT's configuration.
+FLAGS = {
+    "lora_r": "r",
+    "lora_alpha": "lora_alpha",
+    "lora_dropout": "lora_dropout",
+    "target_modules": "target_modules",
+    "modules_to_save": "modules_to_save",
+    "num_virtual_tokens": "num_virtual_tokens",
+    "prompt_tuning_init": None,
+    "prompt_tuning_init_text": None,
+}
+PROMPT_INITS = {
+    "random": "normal numbers",
+    "vocabulary": "embeddings of pieces drawn from the vocabulary",
+    "sample_vocab": "the same, as PEFT calls it",
+    "text": "embeddings of --prompt_tuning_init_text",
+}
+DEFAULT_VIRTUAL_TOKENS = 20
+TASK_TYPES = {"seq2seq": "SEQ_2_SEQ_LM", "causal": "CAUSAL_LM"}
+# What of PEFT's configurations is not the user's: set by the model, by another flag or when it is saved.
+NOT_SETTINGS = {
+    "task_type", "peft_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode",
+    "num_transformer_submodules", "use_dora", "runtime_config", "prompt_tuning_init", "prompt_tuning_init_text",
+    "tokenizer_name_or_path", "tokenizer_kwargs",
+}  # fmt: skip
+# Ways to begin LoRA that leave the base model as it is; the others change it, so that its name would not bring it back.
+LORA_INITS = (True, False, "gaussian", "orthogonal")
+
+
+@dataclass(frozen=True)
+class AdapterKind:
+    """One way to adapt a model.
+
+    Attributes:
+      description: for help texts, with the paper.
+      config_class: the name of PEFT's class of its configuration.
+      flags: the flags that it heeds, of `FLAGS`.
+      fixed: fields of the configuration that make it this kind.
+      merges: whether its weights can be added to those of the model.
+      in_prompt: whether it puts virtual tokens before the input.
+    """
+
+    description: str
+    config_class: str
+    flags: tuple[str, ...]
+    fixed: dict = field(default_factory=dict)
+    merges: bool = False
+    in_prompt: bool = False
+
+
+def peft_library():
+    """The `peft` module.
+
+    Raises:
+      ConfigError: it is not installed, with the line that installs it.
+    """
+    try:
+        import peft
+    except ImportError:
+        raise ConfigError("adapters need the library PEFT: pip install 't5suite[peft]'") from None
+    return peft
+
+
+def check_flags(kind_name: str | None, given: dict, args: dict) -> None:
+    """Refuses flags that the kind does not heed.
+
+    >>> check_flags("ia3", {"lora_r": 8}, {})
+    ConfigError: --lora_r: ia3 (--adapter) has no such setting; lora, dora have
+
+    Args:
+      given: the adapter flags that were given, with their values.
+      args: what `--adapter_args` says, by field.
+
+    Raises:
+      ConfigError: an unknown kind, too.
+    """
+    if kind_name is None:
+        if given or args:
+            raise ConfigError(f"--{next(iter(given), 'adapter_args')} has no effect without --adapter")
+        return
+    kind = find(kind_name, ADAPTERS, "adapter", where="--adapter")
+    for flag in given:
+        if flag not in kind.flags:
+            others = ", ".join(name for name, other in ADAPTERS.items() if flag in other.flags)
+            raise ConfigError(f"--{flag}: {kind_name} (--adapter) has no such setting; {others} have")
+    if "prompt_tuning_init" in given:
+        find(given["prompt_tuning_init"].lower(), PROMPT_INITS, "initialisation", where="--prompt_tuning_init")
+    by_text = given.get("prompt_tuning_init", "").lower() == "text"
+    if by_text != ("prompt_tuning_init_text" in given):
+        raise ConfigError("--prompt_tuning_init text and --prompt_tuning_init_text belong together: give both")
+
+
+def adapter_config(kind_name: str, config, family: str, given: dict, args: dict | None = None):
+    """PEFT's configuration of a new adapter.
+
+    Args:
+      config: the model's configuration.
+      family: seq2seq, causal or masked; a `task_type` of PEFT's (SEQ_CLS) for a model with another head.
+      given: flags with their values.
+      args: further fields of the configuration, as `--adapter_args` has them.
+
+    Raises:
+      ConfigError: a field that PEFT's configuration does not have, or a value that it does not take.
+    """
+    check_flags(kind_name, given, args or {})
+    kind = ADAPTERS[kind_name]
+    config_class = getattr(peft_library(), kind.config_class)
+    settings = {"task_type": TASK_TYPES.get(family, None if family == "masked" else family), **kind.fixed}
+    settings |= {FLAGS[flag]: _value(flag, value) for flag, value in given.items() if FLAGS[flag]}
+    settings |= _checked(config_class, args or {}, kind_name, {FLAGS[flag]: flag for flag in kind.flags})
+    if "num_virtual_tokens" in kind.flags:
+        settings = {**_prompt_shape(kind_name, config, family), **settings}
+    if kind_name == "ia3" and settings.get("target_modules") and not settings.get("feedforward_modules"):
+        settings["feedforward_modules"] = _feed_forward(config.model_type, settings["target_modules"])
+    try:
+        return config_class(**settings)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"--adapter {kind_name}: {str(error).splitlines()[0]}") from None
+
+
+def _value(flag: str, value):
+    """`q,v` -> names; `all-linear` and `regex:...` -> what PEFT takes for them."""
+    if flag == "target_modules" and (value == "all-linear" or value.startswith("regex:")):
+        return value.removeprefix("regex:")
+    if flag in ("target_modules", "modules_to_save"):
+        return [name.strip() for name in value.split(",") if name.strip()]
+    return value
+
+
+def _checked(config_class, args: dict, kind_name: str, of_flags: dict) -> dict:
+    """`--adapter_args` by field, where each field is there, has no flag of its own and gets a value of its type."""
+    fields = {spec.name: spec for spec in dataclasses.fields(config_class) if spec.name not in NOT_SETTINGS}
+    for name, value in args.items():
+        if name in of_flags:
+            raise ConfigError(f"--adapter_args {name}: give it as --{of_flags[name]}")
+        if name not in fields:
+            raise ConfigError(f"--adapter_args: {kind_name} has no setting {name!r}; {suggestion(name, fields)}")
+        wanted = type(fields[name].default)
+        if name != "init_lora_weights" and wanted in (bool, int, float, str):
+            number = wanted is float and isinstance(value, int) and not isinstance(value, bool)
+            if type(value) is not wanted and not number:
+                raise ConfigError(f"--adapter_args {name}={value}: expected {wanted.__name__}")
+    if args.get("init_lora_weights", True) not in LORA_INITS:
+        names = ", ".join(map(str, LORA_INITS))
+        raise ConfigError(
+            f"--adapter_args init_lora_weights={args['init_lora_weights']}: it would change the base model, which is "
+            f"kept by its name alone; choose from {names}"
+        )
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in args.items()}
+
+
+def _prompt_shape(kind_name: str, config, family: str) -> dict:
+    """Shapes that PEFT 0.21 guesses from the encoder, or takes twice as large as are used.
+
+    Of `num_transformer_submodules` 2, its default for encoder-decoder models, prompt tuning and p-tuning use the first
+    half of the rows alone. Prefixes go to the decoder, whose layers and heads may be other than the encoder's, and
+    whose width need not be the model's (T5 v1.1 small: 6 heads of 64 in a model 512 wide).
+    """
+    shape = {"num_virtual_tokens": DEFAULT_VIRTUAL_TOKENS}
+    if kind_name == "p_tuning":
+        shape["encoder_hidden_size"] = config.hidden_size
+    if kind_name != "prefix":
+        return {**shape, "num_transformer_submodules": 1}
+    if family != "seq2seq":
+        return shape
+    heads = getattr(config, "decoder_attention_heads", None) or config.num_attention_heads
+    layers = getattr(config, "num_decoder_layers", None) or getattr(config, "decoder_layers", None)
+    width = getattr(config, "d_kv", None) or config.hidden_size // heads
+    return {
+        **shape,
+        "num_attention_heads": heads,
+        "num_layers": layers or config.num_hidden_layers,
+        "token_dim": heads * width,
+    }
+
+
+def _feed_forward(model_type: str, targets) -> list[str]:
+    """Which of IA3's targets scale what goes into a layer, as those of the feed-forward network do."""
+    from peft.utils.constants import TRANSFORMERS_MODELS_TO_IA3_FEEDFORWARD_MODULES_MAPPING as KNOWN
+
+    known = KNOWN.get(model_type, ["wo", "fc2", "c_proj", "down_proj", "dense_4h_to_h"])
+    return [name for name in targets if name in known] if isinstance(targets, list) else []
+
+
+LORA_FLAGS = ("lora_r", "lora_alpha", "lora_dropout", "target_modules", "modules_to_save")
+
+ADAPTERS = {
+    "prompt_tuning": AdapterKind(
+        "virtual tokens before the input (arXiv:2104.08691)",
+        "PromptTuningConfig",
+        ("num_virtual_tokens", "prompt_tuning_init", "prompt_tuning_init_text"),
+        in_prompt=True,
+    ),
+    "lora": AdapterKind(
+        "a product of two thin matrices added to each target (arXiv:2106.09685)", "LoraConfig", LORA_FLAGS, merges=True
+    ),
+    "dora": AdapterKind(
+        "LoRA with a magnitude of its own for each output (arXiv:2402.09353)",
+        "LoraConfig",
+        LORA_FLAGS,
+        {"use_dora": True},
+        merges=True,
+    ),
+    "ia3": AdapterKind(
+        "a factor for each key, value and hidden unit (arXiv:2205.05638)",
+        "IA3Config",
+        ("target_modules", "modules_to_save"),
+        merges=True,
+    ),
+    "prefix": AdapterKind(
+        "keys and values before those of the decoder's (arXiv:2101.00190)",
+        "PrefixTuningConfig",
+        ("num_virtual_tokens",),
+    ),
+    "p_tuning": AdapterKind(
+        "virtual tokens that a small network makes (arXiv:2103.10385)",
+        "PromptEncoderConfig",
+        ("num_virtual_tokens",),
+        in_prompt=True,
+    ),
+}
+
+
+logger = logging.getLogger(__name__)
+
+NAME = "default"
+# Vocabularies are sorted by frequency; prompt tuning drew from the 5000 commonest pieces (arXiv:2104.08691, 3.2)
+COMMON_PIECES = 5000
+SAMPLED = 64
+
+
+@dataclass
+class Base:
+    """What an adapter stands on.
+
+    Attributes:
+      name: the hub's name or the folder that has these weights; None where nothing has them (random, changed).
+      revision: of the hub's model.
+      fingerprint: what tells it from another model of the same shape; None where it is in pieces.
+      parameters: its own tensors by name, as they were before the adapter came over them.
+    """
+
+    name: str | None
+    revision: str | None = None
+    fingerprint: str | None = None
+    parameters: dict = field(default_factory=dict)
+
+
+def adapted(
+    model,
+    tokenizer,
+    kind_name: str,
+    given: dict | None = None,
+    args: dict | None = None,
+    *,
+    base_name: str | None = None,
+    revision: str | None = None,
+):
+    """The model with a new adapter over it; the model is changed in place, its own weights are frozen.
+
+    Args:
+      given: adapter flags with their values (`kinds.FLAGS`).
+      args: further fields of PEFT's configuration.
+      base_name: what brings the model's weights back; None where nothing does.
+
+    Raises:
+      ConfigError: settings that do not fit the kind or the model; a model that has an adapter already.
+    """
+    given = given or {}
+    if is_adapted(model):
+        raise ConfigError(
+            f"--adapter {kind_name}: the model is an adapter already ({adapter_of(model)['adapter']}); leave --adapter "
+            "out to train it further, or merge it first (--merge_adapter)"
+        )
+    family = _task_of(model)
+    config = adapter_config(kind_name, model.config, family, given, args)
+    model = wrap(model, config, base_name, revision)
+    _check_targets(model, kind_name)
+    if kind_name == "prompt_tuning":
+        begin_prompt(model, tokenizer, given.get("prompt_tuning_init", "vocabulary").lower(), given)
+    found = adapter_of(model)
+    total = sum(getattr(p, "ds_numel", p.numel()) for p in model.parameters())
+    logger.info("--adapter %s: %d of %d parameters are trained (%.2f%%)", kind_name, found["trained"], total,
+                100 * found["trained"] / total)  # fmt: skip
+    return model
+
+
+def wrap(model, config, base_name: str | None, revision: str | None = None):
+    """PEFT's model of a configuration; its weights are new."""
+    base = Base(base_name, revision, fingerprint(model), dict(model.state_dict(keep_vars=True)))
+    config.base_model_name_or_path, config.revision = base_name, revision
+    try:
+        with warnings.catch_warnings():
+            # What PEFT 0.21 says of its own use of transformers, and of layers that it then treats rightly (GPT-2's).
+            warnings.filterwarnings("ignore", message=".*(is_gradient_checkpointing|fan_in_fan_out).*")
+            wrapped = _class_for(config)(model, config, adapter_name=NAME)
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        raise ConfigError(f"the adapter does not fit {type(model).__name__}: {str(error).splitlines()[0]}") from None
+    wrapped.t5suite_base = base
+    return wrapped
+
+
+def is_adapted(model) -> bool:
+    """Whether the model has an adapter over it."""
+    return hasattr(model, "peft_config") and hasattr(model, "get_base_model")
+
+
+def inner_model(model):
+    """The model below the adapter; a plain model itself."""
+    return model.get_base_model() if is_adapted(model) else model
+
+
+def adapter_of(model) -> dict:
+    """What manifests say of a model's adapter; empty for a plain model."""
+    if not is_adapted(model):
+        return {}
+    base = getattr(model, "t5suite_base", Base(None))
+    trained = sum(getattr(p, "ds_numel", p.numel()) for p in model.parameters() if p.requires_grad)
+    return {"adapter": kind_of(model.peft_config[NAME]), "trained": trained, "base": base.name}
+
+
+def kind_of(config) -> str:
+    """The kind that a configuration of PEFT's is of.
+
+    Raises:
+      ConfigError: one that is not in `ADAPTERS`.
+    """
+    fixed = {True: "dora", False: "lora"}
+    if type(config).__name__ == "LoraConfig":
+        return fixed[bool(config.use_dora)]
+    for name, kind in ADAPTERS.items():
+        if kind.config_class == type(config).__name__:
+            return name
+    raise ConfigError(
+        f"adapters of PEFT's type {config.peft_type} are not known here; these are: {', '.join(ADAPTERS)}"
+    )
+
+
+def merged(model):
+    """The plain model with the adapter's weights added to its own; the adapter is gone from the model that was given.
+
+    Its logits equal the unmerged ones' (float32: to 1e-5); what was tied stays tied.
+
+    Raises:
+      ConfigError: an adapter whose virtual tokens or prefixes are nothing that weights can hold.
+    """
+    if not is_adapted(model):
+        return model
+    kind_name = kind_of(model.peft_config[NAME])
+    if not ADAPTERS[kind_name].merges:
+        able = ", ".join(name for name, kind in ADAPTERS.items() if kind.merges)
+        raise ConfigError(f"{kind_name} cannot be merged into the model: no weights of its own change; {able} can")
+    plain = model.merge_and_unload(safe_merge=True)
+    plain.requires_grad_(True)
+    return plain
+
+
+def begin_prompt(model, tokenizer, how: str, given: dict) -> None:
+    """First values of the virtual tokens: `random` as PEFT has left them, else rows of the embedding matrix.
+
+    A text is repeated, or cut, to the number of virtual tokens.
+
+    Raises:
+      ConfigError: a text without a token.
+    """
+    if how == "random":
+        return
+    rows_ND = model.prompt_encoder[NAME].embedding.weight
+    if how == "text":
+        ids = tokenizer(given["prompt_tuning_init_text"], add_special_tokens=False)["input_ids"]
+        if not ids:
+            raise ConfigError("--prompt_tuning_init_text: no token is in it")
+        ids = torch.tensor([ids[place % len(ids)] for place in range(len(rows_ND))])
+    else:
+        special = {*tokenizer.all_special_ids}
+        pieces = [number for number in range(len(tokenizer)) if number not in special][:COMMON_PIECES]
+        ids = torch.tensor(pieces)[torch.randint(len(pieces), (len(rows_ND),))]
+    embeddings_VD = model.get_input_embeddings().weight
+    with torch.no_grad():
+        rows_ND.copy_(embeddings_VD[ids.to(embeddings_VD.device)])
+
+
+def fingerprint(model) -> str | None:
+    """64 hexadecimal digits from some numbers of each of a model's tensors; a classifier's head, which is new, aside.
+
+    >>> fingerprint(t5_small) == fingerprint(t5_small_loaded_again)
+    True
+    """
+    digest = hashlib.sha256()
+    body = model.base_model if _task_of(model) == "SEQ_CLS" else model
+    for name, parameter in body.named_parameters():
+        if hasattr(parameter, "ds_id") or parameter.is_meta or not parameter.dtype.is_floating_point:
+            return None
+        flat = parameter.detach().view(-1)
+        sample = flat[:: max(1, flat.numel() // SAMPLED)][:SAMPLED].float().cpu()
+        digest.update(f"{name} {tuple(parameter.shape)} ".encode() + sample.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _task_of(model) -> str:
+    """The family of a language model; PEFT's word for a model with a classification head."""
+    name = type(model).__name__
+    return "SEQ_CLS" if name.endswith("ForSequenceClassification") else family_of_model(model)
+
+
+def _class_for(config):
+    """PEFT's class of model, or ours where virtual tokens would come between (`prompted`)."""
+    from peft.auto import MODEL_TYPE_TO_PEFT_MODEL_MAPPING
+
+    from t5suite.models.prompted import PROMPTED
+
+    if config.is_prompt_learning and config.task_type in PROMPTED:
+        return PROMPTED[config.task_type]
+    if config.task_type is None and config.is_prompt_learning:
+        raise ConfigError("virtual tokens and prefixes need a model that answers (encoder-decoder, causal, classifier)")
+    return MODEL_TYPE_TO_PEFT_MODEL_MAPPING.get(config.task_type, peft_library().PeftModel)
+
+
+def _check_targets(model, kind_name: str) -> None:
+    """Refuses an adapter over a matrix that modules share: it would work in one of their places only."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+    from peft.utils import AuxiliaryTrainingWrapper
+    from peft.utils.other import TrainableTokensWrapper
+
+    places = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        places.setdefault(id(parameter), []).append(name)
+    rows = {name: module for name, module in model.named_modules() if isinstance(module, TrainableTokensWrapper)}
+    everywhere = tuple(rows)
+    held = {place for module in rows.values() for place in places[id(module.original_module.weight)]}
+    if any(not place.startswith(everywhere) for place in held):
+        raise ConfigError(
+            f"--adapter {kind_name}: trainable_token_indices: without a tied output layer (T5 v1.1) PEFT would train "
+            "the rows in one of their places only; models where all are tied can have them"
+        )
+    for name, module in model.named_modules():
+        if name.startswith(everywhere):
+            continue  # single rows of an embedding matrix: PEFT trains them in all of its places
+        inside = getattr(module, "base_layer", getattr(module, "original_module", None))
+        if not isinstance(module, (BaseTunerLayer, AuxiliaryTrainingWrapper)) or inside is None:
+            continue
+        weight = getattr(inside, "weight", None)
+        if weight is not None and len(places.get(id(weight), ())) > 1:
+            shown = name.removeprefix("base_model.model.")
+            raise ConfigError(
+                f"--adapter {kind_name}: {shown} is one matrix with others of the model (tied embeddings), and an "
+                "adapter over it would work in one place only; leave it out of --target_modules and --modules_to_save"
+            )
