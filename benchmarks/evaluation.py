@@ -36,9 +36,8 @@ from transformers import (
 from benchmarks.harness import Goal, Work, run
 from t5suite.data.batches.collators import Seq2SeqCollator
 from t5suite.tasks.registry import Lengths, load_task
-from t5suite.training.eval_batches import batch_tokens
 from t5suite.training.eval_sets import make_eval_set
-from t5suite.training.evaluation import Decoding, Evaluator
+from t5suite.training.evaluation import Decoding, Evaluator, batch_tokens
 from t5suite.training.run import leave_out_cudnn_attention
 
 ROWS, PIECES = 512, 32128

@@ -31,7 +31,7 @@ from t5suite.data.batches.features import Ragged, TokenArrays
 from t5suite.models.loading import load_tokenizer
 from t5suite.training.fine_tuning import make_collator
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
-from t5suite.training.monitoring.progress import Progress
+from t5suite.training.monitoring.terminal import Progress
 from t5suite.training.trainer import SuiteTrainer
 
 STEPS, CHECKED = 8, 6

@@ -55,8 +55,7 @@ from t5suite.tasks.formatters import FITTED_FORMATTERS
 from t5suite.tasks.registry import bind_fits
 from t5suite.tasks.task_card import TaskCard
 from t5suite.training.checkpoints.states import random_state, restore_random_state
-from t5suite.training.monitoring.chatter import LOGGERS, is_news
-from t5suite.training.monitoring.progress import somebody_watches
+from t5suite.training.monitoring.terminal import LOGGERS, is_shown, somebody_watches
 from t5suite.training.plug_ins import PlugIns, check_callbacks
 from t5suite.training.processes.signals import SET_UP, stop_requests
 from t5suite.training.sharding.process_state import keeping_process_state
@@ -546,14 +545,14 @@ def _with_bars(of_data: bool) -> Iterator[None]:
 @contextlib.contextmanager
 def _without_old_news() -> Iterator[None]:
     """Messages of the libraries that say nothing to the user are left out meanwhile."""
-    only_news = functools.partial(is_news)  # an entry script's own filter is another object, and stays
+    only_shown = functools.partial(is_shown)  # an entry script's own filter is another object, and stays
     for name in LOGGERS:
-        logging.getLogger(name).addFilter(only_news)
+        logging.getLogger(name).addFilter(only_shown)
     try:
         yield
     finally:
         for name in LOGGERS:
-            logging.getLogger(name).removeFilter(only_news)
+            logging.getLogger(name).removeFilter(only_shown)
 
 
 def plain_progress(trainer) -> None:

@@ -26,8 +26,7 @@ from t5suite.tasks.entries import check_entry, load_registry, metric_functions, 
 from t5suite.tasks.formatters import pad_punctuation
 from t5suite.tasks.metrics import METRICS
 from t5suite.tasks.registry import Lengths, Task
-from t5suite.training.eval_results import Report
-from t5suite.training.eval_sets import make_eval_set
+from t5suite.training.eval_sets import Report, make_eval_set
 
 TASK_FILES = {n: str(Path(__file__).parents[1] / f"examples/tasks/{n}.yaml") for n in ("hyperpartisan", "discoeval")}
 SQUAD_ROWS = "seq2seq/squad/validation.jsonl"

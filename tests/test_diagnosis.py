@@ -21,9 +21,9 @@ from absl.testing import absltest, parameterized
 from t5suite.base import provenance
 from t5suite.base.errors import ConfigError
 from t5suite.runs.directory import open_run
-from t5suite.training.monitoring import chatter, progress
-from t5suite.training.monitoring.profiling import ProfileCallback, narrow, parse_steps
-from t5suite.training.monitoring.progress import Progress, show_progress, shows_bars
+from t5suite.training.monitoring import terminal
+from t5suite.training.monitoring.measurements import ProfileCallback, narrow, parse_steps
+from t5suite.training.monitoring.terminal import Progress, show_progress, shows_bars
 from t5suite.training.processes.ranks import RankLog, attached, logging_to
 
 SECRET = "hf_" + "a1B2" * 8
@@ -156,7 +156,7 @@ class RankLogTest(absltest.TestCase):
 class ChatterTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        self.addCleanup(chatter.hush, True)
+        self.addCleanup(terminal.quiet_libraries, True)
 
     def warned(self, text: str) -> list[str]:
         """What comes through of a warning and of a library's log line."""
@@ -165,7 +165,7 @@ class ChatterTest(parameterized.TestCase):
         handler.emit = lambda record: shown.append(record.getMessage())
         log.addHandler(handler)
         with mock.patch.object(warnings, "showwarning", lambda message, *rest: shown.append(str(message))):
-            chatter.hush(self.verbose)
+            terminal.quiet_libraries(self.verbose)
             log.warning(text)
             warnings.showwarning(UserWarning(text), UserWarning, "x.py", 1)
         log.removeHandler(handler)
@@ -173,10 +173,10 @@ class ChatterTest(parameterized.TestCase):
 
     verbose = False
 
-    @parameterized.parameters(*chatter.CHATTER)
+    @parameterized.parameters(*terminal.LIBRARY_NOISE)
     def test_what_is_in_the_table_is_left_out_for_a_reason(self, text):
         self.assertEmpty(self.warned(f"Note: {text} (in this case)."))
-        self.assertGreater(len(chatter.CHATTER[text].split()), 5)
+        self.assertGreater(len(terminal.LIBRARY_NOISE[text].split()), 5)
 
     def test_an_unknown_warning_passes_through(self):
         self.assertLen(self.warned("A warning that nobody has looked at"), 2)
@@ -184,7 +184,7 @@ class ChatterTest(parameterized.TestCase):
 
     def test_verbose_shows_all(self):
         self.verbose = True
-        self.assertLen(self.warned(next(iter(chatter.CHATTER))), 2)
+        self.assertLen(self.warned(next(iter(terminal.LIBRARY_NOISE))), 2)
 
 
 class CodeTest(absltest.TestCase):
@@ -258,7 +258,7 @@ class ProgressTest(parameterized.TestCase):
         )
 
     def test_the_bar_has_the_score_and_evaluations_above_it(self):
-        with mock.patch.object(progress, "bar_width", lambda: {"ncols": 100}):
+        with mock.patch.object(terminal, "bar_width", lambda: {"ncols": 100}):
             out, err = self.logged({"eval/accuracy": 91.0, "eval/average": 91.0}, show_bar=True)
             self.assertEqual(out, "step 3/9 · evaluation · accuracy 91.00\n")
             self.assertRegex(err, r"33%.*3/9 \[.*score=91\.00")
@@ -267,9 +267,9 @@ class ProgressTest(parameterized.TestCase):
     def test_a_terminal_without_a_width_has_a_bar_all_the_same(self):
         with mock.patch.object(sys, "stderr", mock.Mock()), mock.patch.object(os, "get_terminal_size") as size:
             size.return_value = os.terminal_size((0, 0))
-            self.assertEqual(progress.bar_width(), {"ncols": 100, "nrows": 24})
+            self.assertEqual(terminal.bar_width(), {"ncols": 100, "nrows": 24})
             size.return_value = os.terminal_size((80, 24))
-            self.assertEqual(progress.bar_width(), {"dynamic_ncols": True})
+            self.assertEqual(terminal.bar_width(), {"dynamic_ncols": True})
 
     @parameterized.parameters(
         (True, False, (), True),

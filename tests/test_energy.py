@@ -6,7 +6,7 @@ from pathlib import Path
 from absl.testing import absltest, parameterized
 
 from t5suite.reports.cards import energy_text
-from t5suite.training.monitoring.energy import Counter, Meter, metered, rapl_counters
+from t5suite.training.monitoring.measurements import Counter, Meter, metered, rapl_counters
 
 
 def readings(*values):

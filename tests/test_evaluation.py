@@ -15,9 +15,16 @@ from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
 from t5suite.reports.finishing import build_results
 from t5suite.tasks.registry import Lengths, decode_ids, load_task
-from t5suite.training.eval_batches import batches_by_length
-from t5suite.training.eval_results import Report, Result, selection_value, task_values
-from t5suite.training.eval_sets import EvalSet, choose_method, make_eval_set
+from t5suite.training.eval_sets import (
+    EvalSet,
+    Report,
+    Result,
+    choose_method,
+    make_eval_set,
+    selection_value,
+    task_values,
+)
+from t5suite.training.evaluation import batches_by_length
 from t5suite.training.fine_tuning import make_collator, make_evaluator
 from t5suite.training.trainer import report_metrics
 

@@ -18,9 +18,8 @@ from transformers.utils import ModelOutput
 from t5suite.reports import plots
 from t5suite.training import pre_training_evaluation
 from t5suite.training.losses import PAIR_LABELS, TokenLoss, WatchedLoss
-from t5suite.training.monitoring import monitors, progress
-from t5suite.training.monitoring.monitors import StepMonitor, weight_norm
-from t5suite.training.monitoring.throughput import forward_flops
+from t5suite.training.monitoring import rates, terminal
+from t5suite.training.monitoring.rates import StepMonitor, forward_flops, weight_norm
 from t5suite.training.pre_training_evaluation import HeldOut, unigram_entropies
 
 
@@ -50,11 +49,11 @@ class StepMonitorTest(parameterized.TestCase):
         monitor.count(None, batch(2, 7))
         monitor.count(None, batch(2, 12))
         self.state.global_step = 2
-        rates = monitor.rates(self.state)
-        self.assertEqual(rates["tokens_seen"], 100 + 2 * 19)
-        self.assertAlmostEqual(rates["tokens_per_second"] * rates["seconds_per_step"] * 2, 2 * 19, places=6)
-        self.assertAlmostEqual(rates["seconds_left"], 8 * rates["seconds_per_step"])
-        self.assertNotIn("mfu", rates)
+        found = monitor.rates(self.state)
+        self.assertEqual(found["tokens_seen"], 100 + 2 * 19)
+        self.assertAlmostEqual(found["tokens_per_second"] * found["seconds_per_step"] * 2, 2 * 19, places=6)
+        self.assertAlmostEqual(found["seconds_left"], 8 * found["seconds_per_step"])
+        self.assertNotIn("mfu", found)
         self.assertEqual(monitor.rates(self.state), {}, "no step since the last log")
 
     def test_packed_rows_count_their_examples_tokens(self):
@@ -85,8 +84,8 @@ class StepMonitorTest(parameterized.TestCase):
             monitor.count(model, batch(rows, 6))
         flops = forward_flops(model, {"input_ids": (5, 6), "decoder_input_ids": (5, 3)})
         self.state.global_step = 1
-        rates = monitor.rates(self.state)
-        self.assertAlmostEqual(rates["mfu"], 100 * 3 * flops / rates["seconds_per_step"] / peak, places=6)
+        found = monitor.rates(self.state)
+        self.assertAlmostEqual(found["mfu"], 100 * 3 * flops / found["seconds_per_step"] / peak, places=6)
 
     def test_a_model_that_cannot_be_counted_has_no_utilisation(self):
         class Uncountable(torch.nn.Module):
@@ -98,7 +97,7 @@ class StepMonitorTest(parameterized.TestCase):
                 raise NotImplementedError("no kernel for the meta device")
 
         monitor = self.monitored(peak=1e9)
-        with self.assertLogs("t5suite.training.monitoring.monitors", "WARNING") as logs:
+        with self.assertLogs("t5suite.training.monitoring.rates", "WARNING") as logs:
             monitor.count(Uncountable(None), batch(1, 6))
             monitor.count(Uncountable(None), batch(1, 6, length=7))
         self.assertLen(logs.output, 1, "it is said once")
@@ -115,9 +114,9 @@ class StepMonitorTest(parameterized.TestCase):
         self.assertEqual(list(monitor.timed(slow([1, 2]))), [1, 2])
         time.sleep(0.2)
         self.state.global_step = 1
-        rates = monitor.rates(self.state)
-        self.assertBetween(rates["data_wait"], 25, 75)
-        self.assertAlmostEqual(rates["data_wait"] / 100 * rates["seconds_per_step"], 0.2, delta=0.15)
+        found = monitor.rates(self.state)
+        self.assertBetween(found["data_wait"], 25, 75)
+        self.assertAlmostEqual(found["data_wait"] / 100 * found["seconds_per_step"], 0.2, delta=0.15)
         self.state.global_step = 2
         self.assertEqual(monitor.rates(self.state)["data_wait"], 0, "each log tells of its own steps")
 
@@ -208,18 +207,18 @@ class LossCurveTest(absltest.TestCase):
 
 class DocstringTest(parameterized.TestCase):
     @parameterized.parameters(
-        progress.terminal_line,
-        progress.short_number,
-        progress.short_time,
-        progress.scores_of,
-        progress.bar_figures,
+        terminal.terminal_line,
+        terminal.short_number,
+        terminal.short_time,
+        terminal.scores_of,
+        terminal.bar_figures,
         pre_training_evaluation.entropy,
     )
     def test_examples_hold(self, function):
         finder = doctest.DocTestFinder()
         runner = doctest.DocTestRunner()
         for test in finder.find(
-            function, globs={**vars(monitors), **vars(progress), **vars(pre_training_evaluation), "np": np}
+            function, globs={**vars(rates), **vars(terminal), **vars(pre_training_evaluation), "np": np}
         ):
             runner.run(test)
         self.assertGreater(runner.tries, 0)

@@ -9,7 +9,7 @@ from test_freezing import model_of, run
 from transformers.integrations.neftune import activate_neftune
 
 from t5suite.base.errors import Preempted
-from t5suite.training.neftune import NeftuneCallback, input_embeddings
+from t5suite.training.callbacks import NeftuneCallback, input_embeddings
 
 NOISE = ["--neftune_noise_alpha", "5", "--dropout_rate", "0"]
 

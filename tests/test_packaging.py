@@ -29,7 +29,7 @@ from t5suite.models.adapters import peft_library
 from t5suite.models.placement import quantization_of
 from t5suite.optim.libraries import check_library
 from t5suite.tracking.trackers import TRACKERS, Identity
-from t5suite.training.monitoring.energy import nvml_counters
+from t5suite.training.monitoring.measurements import nvml_counters
 from t5suite.training.sharding.deepspeed import closed_sections
 
 ROOT = Path(__file__).parent.parent

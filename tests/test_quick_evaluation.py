@@ -23,8 +23,8 @@ from t5suite.models.seq2seq_answering import Seq2SeqAnswerer, writes_plainly
 from t5suite.models.t5_decoder import takes_apart
 from t5suite.tasks.registry import load_task
 from t5suite.training import evaluation
-from t5suite.training.eval_batches import batches_by_tokens
 from t5suite.training.eval_sets import make_eval_set
+from t5suite.training.evaluation import batches_by_tokens
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 
 # One begins another, two are equal, one has no tokens in common with the rest, one is longer than all.

@@ -21,7 +21,7 @@ from t5suite.reports import evaluations, plots, results, sections, tables
 from t5suite.reports.finishing import changed_files, give_hints, hints_of, warn_of_changed_files
 from t5suite.reports.tables import averages_of_runs, explained, print_run_table, read_runs, rows_of_runs
 from t5suite.tasks.registry import load_task
-from t5suite.training.eval_results import Report, Result
+from t5suite.training.eval_sets import Report, Result
 
 ROOT = Path(__file__).resolve().parent.parent
 

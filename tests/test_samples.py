@@ -17,8 +17,7 @@ from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.tasks.postprocessors import is_right
 from t5suite.tasks.registry import load_task
 from t5suite.training import callbacks
-from t5suite.training.monitoring import samples
-from t5suite.training.monitoring.samples import SampleCallback, chosen, samples_of
+from t5suite.training.callbacks import SampleCallback, chosen, samples_of
 
 TINY = (
     "--benchmark mini --dataset_name sentiment --max_train_samples 64 --max_eval_samples 20 --max_steps 8 "
@@ -181,7 +180,7 @@ class RunsTest(parameterized.TestCase):
 
 class DocstringTest(parameterized.TestCase):
     def test_examples_hold(self):
-        test = doctest.DocTestFinder().find(chosen, globs=vars(samples))[0]
+        test = doctest.DocTestFinder().find(chosen, globs=vars(callbacks))[0]
         self.assertEqual(doctest.DocTestRunner().run(test).failed, 0)
 
 

@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from t5suite.training.memory_summary import checkpoint_layers
-from t5suite.training.monitoring import throughput
+from t5suite.training.monitoring import rates as throughput
 
 
 def t5_formula(config, S, T):

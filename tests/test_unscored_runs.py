@@ -15,7 +15,7 @@ from test_data_formats_runs import COLUMNS, csv_reviews, flags
 import fine_tune_t5
 from t5suite.reports.finishing import write_results
 from t5suite.reports.tables import NO_SCORES, average_title, print_results, print_table
-from t5suite.training.eval_results import Result
+from t5suite.training.eval_sets import Result
 
 NOTHING = "--eval_strategy no: nothing is evaluated"
 QUIET = ("eval_strategy", "eval_steps")

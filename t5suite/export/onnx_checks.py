@@ -22,9 +22,8 @@ from t5suite.reports.evaluations import FILES, settings_by_place
 from t5suite.runs.directory import MANIFEST, read_json
 from t5suite.tasks.registry import Lengths
 from t5suite.tasks.task_card import read_task_card
-from t5suite.training.eval_batches import batches_by_length
 from t5suite.training.eval_sets import EvalSet, load_eval_sets
-from t5suite.training.evaluation import number_range
+from t5suite.training.evaluation import batches_by_length, number_range
 from t5suite.training.plans import plan_tasks
 
 # None of them is the length that was traced; beyond 128 tokens T5's distances share their last bucket.

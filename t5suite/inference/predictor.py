@@ -21,7 +21,7 @@ from t5suite.inference.decoding import generation_options
 from t5suite.inference.settings import Decoding
 from t5suite.models.answering import answerer_for
 from t5suite.models.configs import check_length
-from t5suite.training.eval_batches import batches_by_length
+from t5suite.training.evaluation import batches_by_length
 from t5suite.training.processes.ranks import Ranks
 
 

@@ -13,8 +13,7 @@ from t5suite.data.batches.encodings import PromptEncoding, SegmentEncoding, Text
 from t5suite.data.objectives import OBJECTIVES
 from t5suite.reports.card_facts import CardFacts, Scored
 from t5suite.reports.cards import write_card
-from t5suite.training.eval_results import Report
-from t5suite.training.eval_sets import EvalSet
+from t5suite.training.eval_sets import EvalSet, Report
 
 SHOWN = 300  # characters of an example
 

@@ -17,8 +17,8 @@ from transformers import Seq2SeqTrainingArguments
 from t5suite.base.redaction import redacted_value
 from t5suite.base.terminal import Terminal
 from t5suite.data.corpora.documents import bundled_text, read_documents
-from t5suite.training.monitoring.progress import short_number
-from t5suite.training.monitoring.throughput import forward_flops
+from t5suite.training.monitoring.rates import forward_flops
+from t5suite.training.monitoring.terminal import short_number
 from t5suite.training.run import update_size
 
 PAIRS = 3

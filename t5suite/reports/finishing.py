@@ -17,8 +17,7 @@ from t5suite.reports.card_usage import write_fine_tuned_card, write_pre_trained_
 from t5suite.reports.plots import learning_curves, loss_curve
 from t5suite.reports.tables import RATES, print_groups, print_results, print_table
 from t5suite.runs.directory import RESULTS, read_results, write_json
-from t5suite.training.eval_results import Report, Result
-from t5suite.training.eval_sets import EvalSet
+from t5suite.training.eval_sets import EvalSet, Report, Result
 from t5suite.training.pre_training_evaluation import NAME, HeldOut
 
 logger = logging.getLogger(__name__)

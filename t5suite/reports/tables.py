@@ -20,8 +20,7 @@ from t5suite.runs.directory import MANIFEST, RESULTS, read_manifest, read_result
 from t5suite.tasks.entries import task_figure
 
 if TYPE_CHECKING:  # they need torch
-    from t5suite.training.eval_results import Report, Result
-    from t5suite.training.eval_sets import EvalSet
+    from t5suite.training.eval_sets import EvalSet, Report, Result
 
 
 def format_points(value: float | None) -> str:

@@ -14,14 +14,19 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import nn
 from transformers import TrainerCallback
+from transformers.integrations.neftune import neftune_post_forward_hook
 from transformers.trainer_callback import ExportableState
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.files import named_errors
 from t5suite.data.rows.jsonl import without_nan
+from t5suite.models.adapters import inner_model
 from t5suite.optim.learning_rates import PlateauLR
 from t5suite.runs.directory import METRICS
+from t5suite.tasks.postprocessors import is_right
+from t5suite.tracking.metric_lines import SAMPLES
 
 logger = logging.getLogger(__name__)
 
@@ -343,3 +348,139 @@ def limit_callbacks(args) -> list[TrainerCallback]:
     if args.max_minutes is not None:
         callbacks.append(MaxMinutesCallback())
     return callbacks
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Samples: answers of the evaluation itself (nothing is generated twice), of rows that are spread evenly over the split
+# and the same every time, so that one sees how they change.
+
+
+# Longer texts are cut: a table is to be read.
+LONGEST_TEXT = 2000
+
+
+class SampleCallback(LinesCallback):
+    """Writes some rows' answers after each evaluation to `samples.jsonl` and the trackers; a resumed run has each once.
+
+    >>> read_jsonl(run_dir / "samples.jsonl")[0]
+    {'step': 20, 'task': 'rte', 'row': 0, 'input': 'rte sentence1: ...', 'target': 'entailment',
+     'prediction': 'entailment', 'right': True}
+
+    Args:
+      num_samples: rows of each split; 0: none.
+      sets: what is evaluated during training, in the order of the report.
+      report_of: gives the report of the evaluation that just was.
+    """
+
+    def __init__(self, directory, trackers, num_samples: int, sets, report_of):
+        super().__init__(directory, SAMPLES)
+        self.trackers, self.num_samples, self.sets, self.report_of = trackers, num_samples, sets, report_of
+        self.begun = False
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        """Keeps what an interrupted run wrote up to the checkpoint that it goes on from."""
+        self.begun = True
+        if state.is_world_process_zero:
+            self.lines.trim(state.global_step)
+
+    def on_evaluate(self, args, state, control, **kwargs):
+        """The evaluation's samples."""
+        self.write(self.report_of(), self.sets, state)
+
+    def on_final(self, report, eval_sets, state) -> None:
+        """The samples of the last evaluation, with the weights that the run ends with."""
+        if not self.begun and state.is_world_process_zero:
+            self.lines.trim(-1)
+        self.write(report, eval_sets, state, final=True)
+
+    def write(self, report, eval_sets, state, **also) -> None:
+        """Adds the lines of one evaluation."""
+        if not (self.num_samples and report is not None and state.is_world_process_zero):
+            return
+        lines = [
+            {"step": state.global_step, "task": eval_set.name, **also, **line}
+            for eval_set in eval_sets
+            for line in samples_of(eval_set, report.results[eval_set.name], self.num_samples)
+        ]
+        for line in lines:
+            self.lines.add(line)
+        if lines:
+            self.trackers.samples(lines, state.global_step)
+
+
+def samples_of(eval_set, result, num_samples: int) -> list[dict]:
+    """The answers of some examples of a split, as plain values."""
+    if result.samples:
+        return [{name: _short(value) for name, value in sample.items()} for sample in result.samples]
+    found = []
+    for i in chosen(len(result.predictions), num_samples):
+        row, example = eval_set.rows[eval_set.row_of_example[i]], eval_set.examples[i]
+        line = {
+            "row": eval_set.row_of_example[i],
+            "input": example.inputs,
+            "target": example.targets if eval_set.labelled else None,
+            "prediction": result.predictions[i],
+            "right": is_right(eval_set.task, row, example.targets, result.predictions[i]),
+        }
+        found.append({name: _short(value) for name, value in line.items()})
+    return found
+
+
+def chosen(num_examples: int, num_samples: int) -> list[int]:
+    """Examples spread evenly.
+
+    >>> chosen(100, 4), chosen(2, 4)
+    ([0, 25, 50, 75], [0, 1])
+    """
+    count = min(num_examples, num_samples)
+    return [i * num_examples // count for i in range(count)]
+
+
+def _short(value):
+    if isinstance(value, str) and len(value) > LONGEST_TEXT:
+        return f"{value[:LONGEST_TEXT]} ... ({len(value) - LONGEST_TEXT} more characters)"
+    return value
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# NEFTune
+
+
+class NeftuneCallback(TrainerCallback):
+    """NEFTune (arXiv:2310.05914), `--neftune_noise_alpha 5`: noise on the input's embeddings while training.
+
+    Uniform noise of up to alpha / sqrt(tokens x width) is added to each embedding that the encoder, or a model's only
+    stack, is given; it is drawn from torch's random numbers, which checkpoints keep. The noise is Hugging Face's, only
+    its place is ours: their trainer hooks the module that `get_input_embeddings` names, which no T5 or BART of
+    transformers 5.23 ever calls (each stack has a module of its own over the same matrix), so that the flag would do
+    nothing there (`test_the_stock_hook_still_misses_t5` tells when that is gone).
+    """
+
+    def __init__(self, alpha: float):
+        self.alpha = alpha
+        self.hooks = []
+
+    def on_train_begin(self, args, state, control, model=None, **kwargs):
+        """Hooks the modules that look up the input's tokens."""
+        self.on_train_end(args, state, control)
+        for module in input_embeddings(model):
+            module.neftune_noise_alpha = self.alpha
+            self.hooks.append(module.register_forward_hook(neftune_post_forward_hook))
+
+    def on_train_end(self, args, state, control, **kwargs):
+        """Takes the hooks away."""
+        for hook in self.hooks:
+            hook.remove()
+        self.hooks = []
+
+
+def input_embeddings(model) -> list[nn.Module]:
+    """The modules that turn a model's input tokens into vectors.
+
+    >>> input_embeddings(t5) == [t5.encoder.embed_tokens], input_embeddings(gpt2) == [gpt2.transformer.wte]
+    (True, True)
+    """
+    inner = inner_model(model)
+    matrix = inner.get_input_embeddings().weight
+    stack = inner.get_encoder() if inner.config.is_encoder_decoder else inner
+    return [module for module in stack.modules() if isinstance(module, nn.Embedding) and module.weight is matrix]

@@ -43,7 +43,7 @@ from t5suite.models.weights import load_weights
 from t5suite.tasks.registry import Lengths
 from t5suite.tasks.targets import unescaped
 from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card
-from t5suite.training.callbacks import BestPerTaskCallback, MetricsCallback, note_final
+from t5suite.training.callbacks import BestPerTaskCallback, MetricsCallback, SampleCallback, note_final
 from t5suite.training.checks import (
     check_module,
     check_packable,
@@ -52,18 +52,22 @@ from t5suite.training.checks import (
     warn_of_cut_texts,
     warn_of_idle_family_flags,
 )
-from t5suite.training.eval_batches import batch_tokens
-from t5suite.training.eval_results import Report, task_values
-from t5suite.training.eval_sets import EvalSet, load_eval_sets, selection_eval_sets, widen_for_training_targets
-from t5suite.training.evaluation import Decoding, Evaluator
+from t5suite.training.eval_sets import (
+    EvalSet,
+    Report,
+    load_eval_sets,
+    selection_eval_sets,
+    task_values,
+    widen_for_training_targets,
+)
+from t5suite.training.evaluation import Decoding, Evaluator, batch_tokens
 from t5suite.training.flags.fields import warn_of_idle_flags as idle_flags
 from t5suite.training.flags.plug_ins import plug_ins_of
 from t5suite.training.flags.rows import PackedRows
 from t5suite.training.flags.tracking import add_profile
 from t5suite.training.losses import ModuleLoss, SquaredLoss
-from t5suite.training.monitoring.progress import shows_bars
-from t5suite.training.monitoring.samples import SampleCallback
-from t5suite.training.monitoring.throughput import peak_flops
+from t5suite.training.monitoring.rates import peak_flops
+from t5suite.training.monitoring.terminal import shows_bars
 from t5suite.training.plans import Plan
 from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns, add_metrics, add_plug_in_callbacks, with_transform
 from t5suite.training.run import update_size

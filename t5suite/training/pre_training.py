@@ -31,14 +31,12 @@ from t5suite.models.loading import describe
 from t5suite.models.own_models import OwnModel
 from t5suite.runs.directory import sweep_run_id
 from t5suite.runs.settings import allowed_names
-from t5suite.training.callbacks import MetricsCallback
+from t5suite.training.callbacks import MetricsCallback, SampleCallback
 from t5suite.training.flags.fields import warn_of_idle_flags as idle_flags
 from t5suite.training.flags.tracking import add_profile
 from t5suite.training.losses import PAIR_LABELS, WatchedLoss
-from t5suite.training.monitoring.monitors import StepMonitor, weight_norm
-from t5suite.training.monitoring.progress import shows_bars
-from t5suite.training.monitoring.samples import SampleCallback
-from t5suite.training.monitoring.throughput import peak_flops
+from t5suite.training.monitoring.rates import StepMonitor, peak_flops, weight_norm
+from t5suite.training.monitoring.terminal import shows_bars
 from t5suite.training.plug_ins import add_plug_in_callbacks
 from t5suite.training.pre_training_data import Examples, block_data, pair_data, stream_data, tokenized_text
 from t5suite.training.pre_training_evaluation import EVALUATION_SEED, NAME, PreTrainingEvaluator

@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from accelerate.utils import gather_object
 
 from t5suite.data.batches.collators import IGNORED
-from t5suite.training.eval_results import Report, Result
+from t5suite.training.callbacks import chosen
+from t5suite.training.eval_sets import Report, Result
 from t5suite.training.losses import PAIR_LABELS, pair_logits, token_logits
-from t5suite.training.monitoring.samples import chosen
 
 NAME = "pre_train"
 # The same for every run, whatever its --seed, so that all of them are asked the same; no run's seed is that large.

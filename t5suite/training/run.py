@@ -41,9 +41,8 @@ from t5suite.training.checkpoints.folders import STATE_FILE, clean_leftovers
 from t5suite.training.checkpoints.starts import choose_start, going_on
 from t5suite.training.flags.plug_ins import module_settings
 from t5suite.training.flags.tracking import identity_of
-from t5suite.training.monitoring.chatter import hush
-from t5suite.training.monitoring.energy import metered
-from t5suite.training.monitoring.progress import settle_bars
+from t5suite.training.monitoring.measurements import metered
+from t5suite.training.monitoring.terminal import quiet_libraries, settle_bars
 from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns
 from t5suite.training.processes.lost_ranks import watching_ranks
 from t5suite.training.processes.ranks import RankLog, Ranks, attached, logging_to
@@ -91,7 +90,7 @@ def prepare_process(args, device_map: str | None = None) -> bool:
 
 def start_logging(is_main: bool, disable_tqdm: bool = False, verbose: bool = False, rank: int = 0) -> None:
     """Our log lines on standard error, and every rank's for its own file; other ranks and the libraries speak up for
-    warnings only, and of those not for the ones that `chatter` has a reason to leave out.
+    warnings only, and of those not for the ones that `monitoring.terminal` has a reason to leave out.
 
     Args:
       verbose: the libraries' own logs, progress bars and all of their warnings, too (`--verbose`).
@@ -106,7 +105,7 @@ def start_logging(is_main: bool, disable_tqdm: bool = False, verbose: bool = Fal
     root.handlers, root.propagate = [handler], False
     root.setLevel(logging.INFO)
     RankLog(rank).attach()
-    hush(verbose)
+    quiet_libraries(verbose)
     loud = is_main and verbose
     transformers_logging.set_verbosity(logging.INFO if loud else logging.WARNING if is_main else logging.ERROR)
     if verbose:

@@ -22,19 +22,17 @@ from t5suite.base.errors import ConfigError
 from t5suite.data.batches.collators import as_module_sees
 from t5suite.data.batches.samplers import EpochDataLoader, GlobalBatchSampler, shifted_order
 from t5suite.models.attention import note_padding, ready_masks, takes_ready_masks
-from t5suite.training.callbacks import limit_callbacks
+from t5suite.training.callbacks import NeftuneCallback, limit_callbacks
 from t5suite.training.checkpoints.folders import newest_verified
 from t5suite.training.checkpoints.resuming import ExactResume
 from t5suite.training.checkpoints.saving import Checkpointing
 from t5suite.training.checkpoints.starts import Position, examples_before, load_moments
 from t5suite.training.checkpoints.states import load_state
 from t5suite.training.compile_cache import keep_compiled
-from t5suite.training.eval_results import selection_value
+from t5suite.training.eval_sets import selection_value
 from t5suite.training.losses import TokenLoss, ask_for_loss, chunk_settings
-from t5suite.training.monitoring.monitors import StepMonitor
-from t5suite.training.monitoring.progress import show_progress, shows_bars
-from t5suite.training.monitoring.throughput import peak_flops
-from t5suite.training.neftune import NeftuneCallback
+from t5suite.training.monitoring.rates import StepMonitor, peak_flops
+from t5suite.training.monitoring.terminal import show_progress, shows_bars
 from t5suite.training.optimization import (
     build_optimizer,
     build_scheduler,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from t5suite.tracking.trackers import AIM_REPO, Identity, tracker_names
 from t5suite.training.flags.fields import flag
-from t5suite.training.monitoring.profiling import ProfileCallback, parse_steps
+from t5suite.training.monitoring.measurements import ProfileCallback, parse_steps
 
 
 @dataclass

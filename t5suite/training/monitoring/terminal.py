@@ -1,4 +1,4 @@
-"""How far a run is, on the terminal: a bar where there is one, else one line a log.
+"""How far a run is, on the terminal: a bar where there is one, else one line a log; and what libraries may say there.
 
     step 300/1000 · loss 3.412 · acc 38.9 · |g| 0.81 · lr 2.0e-03 · 0.56 s · 117k tok/s · MFU 31.2% · 6m32s left
     step 300/1000 · evaluation · rte: accuracy 71.12 · cb: mean_3class_f1 80.40, accuracy 84.00 · average 76.66
@@ -7,9 +7,11 @@ The bar has rate, time left, the last loss and the last score; evaluations stand
 `metrics.jsonl` too.
 """
 
+import logging
 import math
 import os
 import sys
+import warnings
 
 from tqdm.auto import tqdm
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
@@ -219,4 +221,70 @@ SHOWN = {
     "eval/nll": lambda value: f"nll {value:.3f}",
     "eval/nll_text": lambda value: f"text alone {value:.3f}",
     "eval/accuracy": lambda value: f"acc {value:.1f}",
+}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What libraries say that does not concern the user is left out unless `--verbose` asks for it: messages that hold a
+# text of LIBRARY_NOISE, each for the reason beside it. Anything else is shown, for it may matter.
+
+
+# Where a library's own logger is the one to be asked.
+LOGGERS = (
+    "transformers.trainer",
+    "transformers.trainer_utils",
+    "transformers.configuration_utils",
+    "transformers.modeling_utils",
+    "transformers.generation.utils",
+    "transformers.generation.configuration_utils",
+    "transformers.tokenization_utils_base",
+    "accelerate.accelerator",
+    "accelerate.utils.other",
+    "torch.distributed.elastic.multiprocessing.redirects",
+    "DeepSpeed",
+)
+
+
+def is_shown(record: logging.LogRecord) -> bool:
+    """Whether a record is shown: a filter for loggers."""
+    return not is_noise(record.getMessage())
+
+
+def is_noise(message: str) -> bool:
+    """Whether a message is one of those that say nothing to the user."""
+    return any(text in message for text in LIBRARY_NOISE)
+
+
+def quiet_libraries(verbose: bool = False) -> None:
+    """Leaves out what libraries say of no concern, in their logs and in Python's warnings; `verbose` undoes it."""
+    for name in LOGGERS:
+        log = logging.getLogger(name)
+        log.removeFilter(is_shown)
+        if not verbose:
+            log.addFilter(is_shown)
+    shown = getattr(warnings.showwarning, "passed_on", warnings.showwarning)
+    warnings.showwarning = shown if verbose else _selective(shown)
+
+
+def _selective(show):
+    def showwarning(message, category, filename, lineno, file=None, line=None):
+        if not is_noise(str(message)):
+            show(message, category, filename, lineno, file, line)
+
+    showwarning.passed_on = show
+    return showwarning
+
+
+# {text: why it is no news}
+LIBRARY_NOISE = {
+    "missing keys in the checkpoint": "tied weights are stored once: that their other names lack is expected",
+    "mtime may not be reliable": "checkpoints are sorted by their step where two were written within a second",
+    "arguments do not match the ones in the `trainer_state.json`": "whether a run is the same is decided by all its "
+    "settings (`runs`); the trainer compares three, and takes a share of the steps for another number",
+    "Gradient accumulation steps mismatch: GradientAccumulationPlugin": "the trainer accumulates itself, so that "
+    "accelerate, which is told of no accumulation, wonders about DeepSpeed's",
+    "Setting accelerator to CPU. If you have GPU": "DeepSpeed looks for one whenever another library imports it; "
+    "`t5suite doctor` says what is computed on",
+    "You are using a model of type `own_module`": "a tokenizer beside a module of the user's own has no need to know "
+    "the type of that module's configuration",
 }
