@@ -75,7 +75,7 @@ class RunTablesTest(parameterized.TestCase):
             read_runs([directory])
 
     def test_it_needs_no_torch(self):
-        code = "import sys, t5suite.reports.tables; assert 'torch' not in sys.modules"
+        code = "import sys, t5suite.reports.tables, t5suite.reports.sweeps; assert 'torch' not in sys.modules"
         subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 

@@ -22,9 +22,9 @@ from t5suite.base.errors import ConfigError
 from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, write_json
 from t5suite.tracking import mirror
 from t5suite.tracking import trackers as trackers_module
-from t5suite.tracking.backends import plain, start
+from t5suite.tracking.backends import WandbRun, plain, start
 from t5suite.tracking.callbacks import CALLBACKS, GOING_ON, CallbackRun, Settings
-from t5suite.tracking.metric_lines import SAMPLES, markdown
+from t5suite.tracking.metric_lines import COLUMNS, SAMPLES, SampleLines, markdown
 from t5suite.tracking.mirror import Commands, Told
 from t5suite.tracking.trackers import TRACKERS, Identity, Trackers, tracker_names
 
@@ -131,6 +131,33 @@ class WandbTest(parameterized.TestCase):
             start(wandb, Path("x"), setup, offline=True)
         self.assertEqual(init.call_args.kwargs["project"], expected)
 
+    def test_rows_have_their_tables_and_a_finished_run_its_manifest(self):
+        """What wandb's own module is told, without its processes."""
+        directory, module = folder(), mock.MagicMock()
+        module.setup().settings.mode, module.Settings = "offline", type("Settings", (), {"model_fields": {}})
+        module.Table = lambda columns, data, allow_mixed_types: [columns, data]
+        module.init().settings.sync_dir = f"x/offline-run-2-{RUN_ID}"
+        (directory / "wandb" / f"offline-run-1-{RUN_ID}").mkdir(parents=True)
+        write_sample(directory, 4)
+        setup = {**IDENTITY.described(directory, RUN_ID), "config": {}, "offline": False, "by_hand": False}
+        with mock.patch.dict(sys.modules, wandb=module), wandb_environment():
+            run = WandbRun(directory, setup, {"segments": []})
+            run.log({"train/loss": 0.5}, 4, SampleLines(directory).tables(4))
+            run.conclude(RESULTS_OF_RUN, {})
+            run.finish(75)
+        theirs = module.init()
+        self.assertEqual(
+            [path.name for path in (directory / "wandb").iterdir()], [f"unfinished-offline-run-1-{RUN_ID}"]
+        )
+        samples = [list(COLUMNS), [[3, "a|b\nc", "x", "y", False]]]
+        results = [["task", "metric", "points"], [["rte", "accuracy", 70.5], ["average", "glue", 60.25]]]
+        rows = [mock.call({"train/loss": 0.5, "samples/rte": samples}, step=4), mock.call({"results": results}, step=4)]
+        self.assertEqual(theirs.log.call_args_list, rows)
+        theirs.save.assert_called_once_with(str(directory / MANIFEST), base_path=str(directory), policy="now")
+        theirs.mark_preempting.assert_called_once_with()
+        self.assertEqual((run.state["wanted"], run.of_theirs), (True, {"segments": [f"offline-run-2-{RUN_ID}"]}))
+
+    @pytest.mark.slow
     def test_offline_files_hold_everything_once(self):
         directory = folder()
         with patient(), wandb_environment(WANDB_MODE="offline"), self.assertLogs("t5suite", "INFO") as logs:

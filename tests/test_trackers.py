@@ -187,15 +187,6 @@ class RowsTest(parameterized.TestCase):
     def test_steps_that_are_there_are_not_sent_again(self):
         self.assertEqual(self.sent([2, 4, 6, 8], b"go\nend 0\n", first=5), [6, 8])
 
-    def test_words_may_come_in_pieces(self):
-        read, write = os.pipe()
-        commands = Commands(read)
-        for piece in (b"g", b"o\nen", b"d 7", b"5\n"):
-            self.assertFalse(commands.ended)
-            os.write(write, piece)
-            commands.wait(1.0)
-        self.assertEqual((commands.exit_code, commands.orphaned), (75, False))
-
     def test_segments_that_were_not_closed_are_set_aside(self):
         directory = folder()
         names = [f"offline-run-{number}-{RUN_ID}" for number in (1, 2, 3)]
@@ -243,6 +234,7 @@ class ReachingTest(parameterized.TestCase):
 
 
 class WandbTest(parameterized.TestCase):
+    @pytest.mark.slow
     def test_a_resumed_run_goes_on_in_the_same_place_with_every_step_once(self):
         directory = folder()
         with WandbServer() as server, wandb_environment(**server.environment()):
@@ -257,6 +249,7 @@ class WandbTest(parameterized.TestCase):
             self.assertEqual([row["train/loss"] for row in run.rows()], [1 / (step + 1) for step in (2, 4, 6, 8)])
             self.assertEqual((run.config["seed"]["value"], run.exit_code), (1, 0))
 
+    @pytest.mark.slow
     def test_one_that_cannot_be_reached_costs_one_warning_with_the_command_for_later(self):
         directory = folder()
         with WandbServer() as server, wandb_environment(**server.environment()):
