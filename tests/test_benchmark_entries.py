@@ -18,7 +18,7 @@ from absl.testing import absltest, parameterized
 
 import fine_tune_t5
 from t5suite import DATASET_VALS, load_task
-from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.errors import DataError
 from t5suite.data.rows.sources import DataOptions, load_split, merge_references
 from t5suite.models.loading import load_tokenizer
 from t5suite.reports.finishing import build_results
@@ -81,11 +81,6 @@ class OriginalTextTest(parameterized.TestCase):
     def test_ascii_punctuation_alone_is_padded(self, text, padded):
         self.assertEqual(pad_punctuation(text), padded)
 
-    def test_a_question_without_known_answers_has_an_unknown_target(self):
-        row = {"question": "q", "context": "c", "answers": {"text": [], "answer_start": []}}
-        self.assertEqual(texts("squad", "squad", row)[0][1], "<unk>")
-        self.assertFalse(load_task("squad", "squad").is_labelled(row))
-
     @parameterized.parameters(
         ("cnn_dailymail", {"article": "A. \n B", "highlights": "H ."}, ("summarize: A. \n B", "H .")),
         ("xsum", {"document": "D", "summary": "S", "id": "1"}, ("summarize: D", "S")),
@@ -104,13 +99,9 @@ class OriginalTextTest(parameterized.TestCase):
         with self.assertRaisesRegex(DataError, r"translation\.en"):
             texts("translation", name, {"translation": {language: "X."}})
 
-    def test_a_column_whose_name_has_a_dot_is_itself(self):
-        row = {"translation.en": "flat", "translation": {"en": "deep", "de": "d"}}
-        self.assertEqual(texts("translation", "wmt14_en_de", row), [("translate English to German: flat", "d")])
-
 
 class SquadScoresTest(parameterized.TestCase):
-    @parameterized.product(seed=[0, 1, 2, 3], padded=[False, True])
+    @parameterized.product(seed=[0], padded=[False, True])
     def test_scores_equal_the_official_definition_in_either_form(self, seed, padded):
         if not shared_data.has(SQUAD_ROWS):
             self.skipTest(shared_data.MISSING)
@@ -128,15 +119,6 @@ class SquadScoresTest(parameterized.TestCase):
         task, row = load_task("squad", "squad"), {"question": "q", "context": "c", "answers": ANSWERS}
         for prediction in ("U.S. troops", "U . S . troops", "the troops", "Troops."):
             self.assertEqual(task.score([row], [prediction]), {"f1": 100.0, "exact_match": 100.0}, prediction)
-
-    def test_the_metrics_equal_brute_force_on_random_words(self):
-        draw = random.Random(0)
-        words = ["the", "a", "cat", "U.S.", "2-1", "mat!", "on", "Ä"]
-        predictions = [" ".join(draw.choices(words, k=draw.randrange(5))) for _ in range(300)]
-        answers = [[" ".join(draw.choices(words, k=draw.randrange(1, 5))) for _ in range(3)] for _ in range(300)]
-        exact, f1 = official_squad(predictions, answers)
-        self.assertAlmostEqual(METRICS["squad_exact_match"](predictions, answers), exact)
-        self.assertAlmostEqual(METRICS["squad_f1"](predictions, answers), f1)
 
 
 class TextScoresTest(parameterized.TestCase):
@@ -169,18 +151,6 @@ class TextScoresTest(parameterized.TestCase):
             expected = 100 * sum(scorer.score(*pair)[metric].fmeasure for pair in lines) / len(lines)
             self.assertAlmostEqual(found[metric], expected)
         self.assertAlmostEqual(load_task("summarization", name).optimised(found), sum(found.values()) / 3)
-
-    def test_bleu_and_chrf_take_all_references_of_a_row(self):
-        predictions, references = (
-            ["a cat sat on it", "yes it is so"],
-            [["the cat sat on it", "a cat sat"], ["it is so"]],
-        )
-        streams = [["the cat sat on it", "it is so"], ["a cat sat", None]]
-        expected = sacrebleu.corpus_bleu(predictions, streams, tokenize="intl").score
-        self.assertAlmostEqual(METRICS["bleu"](predictions, references), expected)
-        self.assertAlmostEqual(
-            METRICS["chrf"](predictions, references), sacrebleu.corpus_chrf(predictions, streams).score
-        )
 
     @parameterized.parameters("exact_match", "accuracy")
     def test_exact_match_takes_several_references(self, name):
@@ -221,20 +191,6 @@ class MetricGroupsTest(parameterized.TestCase):
             Task("mine", "x", entry).optimised(scores), sum(10.0 * i for i in range(len(members))) / len(members)
         )
 
-    def test_another_metric_of_the_task_or_its_group_may_select(self):
-        task = load_task("summarization", "xsum")
-        self.assertEqual(task.with_metric_to_optimize("rouge2").entry["metric_to_optimize"], "rouge2")
-        self.assertEqual(
-            task.with_metric_to_optimize("rouge2").with_metric_to_optimize("rouge").entry["metric_to_optimize"], "rouge"
-        )
-        with self.assertRaisesRegex(ConfigError, "squad"):
-            task.with_metric_to_optimize("squad")
-
-    def test_a_group_of_texts_is_refused_for_classes(self):
-        entry = {**self.ENTRY, "labels": ["no", "yes"], "metric_names": ["accuracy"], "metric_to_optimize": "rouge"}
-        with self.assertRaisesRegex(ConfigError, "rouge.*texts"):
-            check_entry("mine/x", entry)
-
 
 def scrolls_rows():
     return [
@@ -251,11 +207,6 @@ class ScrollsTest(parameterized.TestCase):
         folder.mkdir(parents=True)
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         return root
-
-    @parameterized.parameters(*DATASET_VALS["scrolls"])
-    def test_the_input_is_read_as_it_is(self, name):
-        row = {"id": "1", "pid": "1_0", "input": "Q?\n\n text ", "output": "A"}
-        self.assertEqual(texts("scrolls", name, row), [("Q?\n\n text ", "A")])
 
     def test_rows_of_one_question_are_one_scored_row_with_all_answers(self):
         options = DataOptions(data_dir=self.directory("narrative_qa", scrolls_rows()))
@@ -285,21 +236,6 @@ class ScrollsTest(parameterized.TestCase):
         loaded = load_split(task, "test", "test", options).rows.to_list()
         self.assertEqual([row["output"] for row in loaded], [None, None])
         self.assertEqual(task.score(loaded, ["a", "b"], "test"), {})
-
-    def test_rows_without_ids_are_refused(self):
-        rows = [{"input": "i", "output": "o"}]
-        with self.assertRaisesRegex(DataError, "'id'"):
-            load_split(
-                load_task("scrolls", "quality"),
-                "validation",
-                "validation",
-                DataOptions(data_dir=self.directory("quality", rows)),
-            )
-
-    @parameterized.parameters(("quality", "The Answer!", 100.0), ("contract_nli", "not mentioned.", 0.0))
-    def test_choices_are_scored_by_exact_match_after_normalising(self, name, prediction, expected):
-        row = {"id": "1", "pid": "1_0", "input": "x", "output": "answer"}
-        self.assertEqual(load_task("scrolls", name).score([row], [prediction]), {"exact_match": expected})
 
 
 class ClassificationTest(parameterized.TestCase):
@@ -365,16 +301,7 @@ class CommandLineTest(parameterized.TestCase):
         folder = Path(self.enter_context(tempfile.TemporaryDirectory()))
         rows = folder / "rows.jsonl"
         rows.write_text("".join(json.dumps(RUN_ROWS[benchmark, name](i)) + "\n" for i in range(8)))
-        argv = [
-            "--benchmark",
-            benchmark,
-            "--dataset_name",
-            name,
-            "--train_file",
-            str(rows),
-            "--validation_file",
-            str(rows),
-        ]
+        argv = f"--benchmark {benchmark} --dataset_name {name} --train_file {rows} --validation_file {rows}".split()
         argv += ["--task_file", TASK_FILES[benchmark]] if benchmark in TASK_FILES else []
         argv += ["--max_steps", "2", "--per_device_train_batch_size", "4", "--max_source_length", "32", "--use_cpu"]
         results = fine_tune_t5.main([*argv, "--output_dir", str(folder / "run")])

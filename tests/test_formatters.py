@@ -306,8 +306,10 @@ class WscTest(parameterized.TestCase):
         self.assertEqual(found, [(f"wsc: {expected}", "the Tom ")])
 
     @parameterized.parameters(
-        (PONY, 24, "him", 'wsc: The boy continued to whip the pony , and eventually the pony threw him over. John laughed out quite loud. "Good for *him* ," he said.'),
-        (FARLEY, 26, "it", "wsc: When they had eventually calmed down a bit , and had gotten home, Mr. Farley put the magic pebble in an iron safe . Some day they might want to use *it* , but really for now, what more could they wish for?"),
+        (PONY, 24, "him", 'wsc: The boy continued to whip the pony , and eventually the pony threw him over. '
+         'John laughed out quite loud. "Good for *him* ," he said.'),
+        (FARLEY, 26, "it", "wsc: When they had eventually calmed down a bit , and had gotten home, Mr. Farley put the magic pebble in an iron "
+         "safe . Some day they might want to use *it* , but really for now, what more could they wish for?"),
     )  # fmt: skip
     def test_two_sentences_are_corrected(self, text, index, pronoun, expected):
         self.assertEqual(texts("super_glue", "wsc.fixed", self.row(text, index, pronoun)), [(expected, "Tom")])
@@ -556,7 +558,7 @@ ORIGINAL = {
     "super_glue/wsc.fixed/train.jsonl": (554, 259, "b693ce5e5b228fa1", {"accuracy": 1.544401544}),
     "super_glue/wsc.fixed/validation.jsonl": (104, 104, "0df2393341df30d1", {"accuracy": 63.461538462}),
 }  # fmt: skip
-LARGE = [path for path in ORIGINAL if path.endswith(".gz") or path == "glue/wnli_simple/train.jsonl"]
+LARGE = [path for path, (count, *_) in ORIGINAL.items() if count > 3000 or path == "glue/wnli_simple/train.jsonl"]
 VERDICTS = {"wsc", "wsc.fixed", "wnli_simple"}
 
 
