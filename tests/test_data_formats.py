@@ -34,7 +34,6 @@ from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.data.rows.subsets import held_out_rows
 from t5suite.models.loading import BUNDLED_MODEL, load_tokenizer
 from t5suite.tasks.registry import Lengths, Task
-from t5suite.tasks.targets import unfilled
 from t5suite.training.flags.data_formats import FORMATS, DataFormatArguments
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments
 from t5suite.training.flags.parser import parse_arguments
@@ -99,27 +98,27 @@ class TablesTest(parameterized.TestCase):
         texts = ['a "quoted, cell', "'", "naïve ☃"]
         self.assertEqual([row["text"] for row in self.rows_of("tsv", texts)], texts)
 
-    @parameterized.parameters(b"text,label\r\nx,a\r\n", b"\xef\xbb\xbftext,label\nx,a\n", b"text,label\n\nx,a")
-    def test_line_ends_byte_order_marks_and_empty_lines_of_csv(self, content):
-        form = format_form("csv", FormatOptions(train_file=str(write(folder() / "a.csv", content)), **COLUMNS))
-        self.assertEqual(read(form).rows, [{"text": "x", "label": "a"}])
+    def test_line_ends_byte_order_marks_empty_lines_and_compression_of_csv(self):
+        plain = b"text,label\nx,a\n"
+        for name, content in (
+            ("a.csv", plain.replace(b"\n", b"\r\n")), ("a.csv", b"\xef\xbb\xbf" + plain),
+            ("a.csv", b"text,label\n\nx,a"), ("a.csv.gz", gzip.compress(plain)),
+        ):  # fmt: skip
+            form = format_form("csv", FormatOptions(train_file=str(write(folder() / name, content)), **COLUMNS))
+            self.assertEqual(read(form).rows, [{"text": "x", "label": "a"}])
 
-    def test_a_compressed_file_is_read_as_the_plain_one(self):
-        path = write(folder() / "a.csv.gz", gzip.compress(b"text,label\nx,a\n"))
-        self.assertEqual(read(format_form("csv", FormatOptions(train_file=str(path), **COLUMNS))).rows[0]["text"], "x")
-
-    @parameterized.parameters(
-        ("text,label\nx,a\ny\n", "a.csv:3: 1 cells, but the first line names 2"),
-        ('text,label\n"x\ny",a\nz\n', "a.csv:4: 1 cells"),  # a row of two lines counts as two
-        ("text,text\nx,a\n", "a.csv:1: column 'text' stands there for the second time"),
-        ('text,label\nx,a\n"y"z,a\n', "a.csv:3: "),
-        ("text,label\n", "a.csv: the file has no rows"),
-        (b"text,label\nx,a\n\xff,b\n", "a.csv:3: not UTF-8"),
-    )
-    def test_a_bad_line_of_csv_is_named(self, content, message):
-        path = write(folder() / "a.csv", content)
-        with self.assertRaisesRegex(DataError, message):
-            read(format_form("csv", FormatOptions(train_file=str(path), **COLUMNS)))
+    def test_a_bad_line_of_csv_is_named(self):
+        for content, message in (
+            ("text,label\nx,a\ny\n", "a.csv:3: 1 cells, but the first line names 2"),
+            ('text,label\n"x\ny",a\nz\n', "a.csv:4: 1 cells"),
+            ("text,text\nx,a\n", "a.csv:1: column 'text' stands there for the second time"),
+            ('text,label\nx,a\n"y"z,a\n', "a.csv:3: "),
+            ("text,label\n", "a.csv: the file has no rows"),
+            (b"text,label\nx,a\n\xff,b\n", "a.csv:3: not UTF-8"),
+        ):
+            path = write(folder() / "a.csv", content)
+            with self.assertRaisesRegex(DataError, message):
+                read(format_form("csv", FormatOptions(train_file=str(path), **COLUMNS)))
 
     def test_an_array_and_lines_of_json_hold_the_same_rows(self):
         rows = [{"instruction": "Say it.", "input": "", "output": "It."}, {"instruction": "Go.", "output": "Gone."}]
@@ -164,18 +163,18 @@ class FilesTest(parameterized.TestCase):
         a.write_bytes(content[1]), b.write_bytes(content[0])
         self.assertNotEqual(read(class_form("JSONLines", str(root), {})).fingerprint, before)
 
-    @parameterized.parameters(
-        (["train/a.csv", "val/a.csv", "test/a.csv"], ["train", "validation", "test"]),
-        (["train.csv", "dev.csv"], ["train", "validation"]),
-        (["train-00000-of-00002.csv", "train-00001-of-00002.csv", "validation.csv"], ["train", "validation"]),
-        (["some.csv", "others.csv"], ["train"]),
-        (["training.csv", "notes.txt", ".hidden.csv"], ["train"]),
-    )
-    def test_the_splits_of_a_folder(self, names, roles):
-        root = folder()
-        for name in names:
-            write(root / name, "x")
-        self.assertEqual(list(split_files(root, (".csv",))), roles)
+    def test_the_splits_of_a_folder(self):
+        for names, roles in (
+            (["train/a.csv", "val/a.csv", "test/a.csv"], ["train", "validation", "test"]),
+            (["train.csv", "dev.csv"], ["train", "validation"]),
+            (["train-00000-of-00002.csv", "train-00001-of-00002.csv", "validation.csv"], ["train", "validation"]),
+            (["some.csv", "others.csv"], ["train"]),
+            (["training.csv", "notes.txt", ".hidden.csv"], ["train"]),
+        ):
+            root = folder()
+            for name in names:
+                write(root / name, "x")
+            self.assertEqual(list(split_files(root, (".csv",))), roles)
 
     def test_a_split_in_two_forms_is_refused(self):
         root = folder()
@@ -251,10 +250,6 @@ class TasksTest(parameterized.TestCase):
         example = plan.train[0].examples({"text": "x", "label": "good"})[0]
         self.assertEqual(example, ("Do\n: \\nabla\tx\\d", "\ngood"))
 
-    @parameterized.parameters(("<a>", "a"), ("<>", ""), ("<", "<"), ("a", "a"), ("<<a>>", "<a>"))
-    def test_a_text_without_the_form_stays_as_it_is(self, text, inner):
-        self.assertEqual(unfilled(text, {"output_format": "<__output__>"}), inner)
-
     def test_several_columns_are_named_in_the_input(self):
         task, rows = self.task([{"question": "Why?", "context": "So.", "label": "x"}], columns=("question", "context"))
         self.assertEqual(task.examples(rows[0])[0].inputs, "question: Why? context: So.")
@@ -273,23 +268,18 @@ class TasksTest(parameterized.TestCase):
         with self.assertRaisesRegex(ConfigError, "unknown metric 'rogue'; did you mean rouge"):
             self.task(rows, metrics=("rogue",))
 
-    def test_numbers_are_scored_as_numbers(self):
-        rows = [{"text": "x", "label": i} for i in (1, 2.5, 4)]
-        task, rows = self.task(rows, metrics=("pearson",))
-        self.assertAlmostEqual(task.score(rows, ["2.0", "5.0", "8.0"])["pearson"], 100.0)
-
-    @parameterized.parameters(
-        (
-            [{"text": "x", "label": "a"}, {"text": "y"}],
-            r"rows\.jsonl:2: column 'label' holds None: a train row must be",
-        ),
-        ([{"text": "x", "label": "a"}, {"txt": "y", "label": "a"}], r"rows\.jsonl:2: no column 'text'"),
-        ([{"text": "x", "label": "a"}, {"text": None, "label": "a"}], r"rows\.jsonl:2: column 'text' holds None"),
-        ([{"text": "x", "label": "worse"}], r"rows\.jsonl:1: label 'worse' in column 'label' is none of 0 bad"),
-    )
-    def test_a_bad_row_is_named(self, rows, message):
-        with self.assertRaisesRegex(DataError, message):
-            self.task(rows, ("bad", "good", "a") if "worse" not in str(rows) else ("bad", "good"))
+    def test_a_bad_row_is_named(self):
+        for rows, message in (
+            (
+                [{"text": "x", "label": "a"}, {"text": "y"}],
+                r"rows\.jsonl:2: column 'label' holds None: a train row must be",
+            ),
+            ([{"text": "x", "label": "a"}, {"txt": "y", "label": "a"}], r"rows\.jsonl:2: no column 'text'"),
+            ([{"text": "x", "label": "a"}, {"text": None, "label": "a"}], r"rows\.jsonl:2: column 'text' holds None"),
+            ([{"text": "x", "label": "worse"}], r"rows\.jsonl:1: label 'worse' in column 'label' is none of 0 bad"),
+        ):
+            with self.assertRaisesRegex(DataError, message):
+                self.task(rows, ("bad", "good", "a") if "worse" not in str(rows) else ("bad", "good"))
 
     def test_translation(self):
         path = jsonl(folder() / "a.jsonl", [{"translation": {"en": "Good.", "de": "Gut.", "fr": "Bon."}}])
@@ -327,10 +317,6 @@ class TasksTest(parameterized.TestCase):
         self.assertEqual(examples[0], ("Name it.\ninput: a cat\noutput:", "Tom"))
         self.assertEqual(examples[1], ("Sing.\noutput:", "La"))
 
-    def test_a_data_set_has_its_own_lengths(self):
-        task, _ = self.task([{"text": "x", "label": "a"}], max_input_tokens=7)
-        self.assertEqual(task.lengths(Lengths(512, 64)), Lengths(7, 64))
-
 
 class HeldOutTest(parameterized.TestCase):
     """Where there is no validation split, a part of the training rows is one, and is never trained on."""
@@ -355,8 +341,6 @@ class HeldOutTest(parameterized.TestCase):
     def test_the_seed_alone_decides(self):
         self.assertEqual(self.parts(seed=3), self.parts(seed=3))
         self.assertNotEqual(self.parts(seed=3), self.parts(seed=4))
-
-    def test_the_default_is_a_twentieth(self):
         self.assertLen(self.parts()[1], 5)
 
     def test_without_evaluation_everything_is_trained_on(self):
@@ -382,21 +366,28 @@ class ProportionsTest(parameterized.TestCase):
         grouped = grouped_in_updates(orders.__getitem__, lengths=[5, 9, 7, 9, 1], update_size=3)
         self.assertEqual((grouped(0).tolist(), grouped(1).tolist()), ([1, 2, 0, 3, 4], [2, 0, 4, 3, 1]))
 
-    @parameterized.parameters(([40, 60], [1, 3]), ([5, 95], [1, 1]), ([97, 3], [1, 99]), ([10, 20, 30], [3, 2, 1.5]))
-    def test_every_row_comes_before_any_comes_again_and_all_come(self, sizes, proportions):
-        order = proportional_order(sizes, proportions, seed=7)
-        counts, total, start = epoch_counts(proportions, sum(sizes)), sum(sizes), 0
-        epochs = [order(epoch) for epoch in range(max(-(-size // n) for size, n in zip(sizes, counts, strict=True)))]
-        for size, count in zip(sizes, counts, strict=True):
-            seen = Counter()
-            for epoch in epochs:
-                mine = epoch[(epoch >= start) & (epoch < start + size)]
-                self.assertLen(mine, count)
-                seen.update(mine.tolist())
-            self.assertLen(seen, size)  # the whole data set, not its first rows
-            self.assertLessEqual(max(seen.values()) - min(seen.values()), 1 + (count > size))
-            start += size
-        self.assertLen(epochs[0], total)
+    def test_every_row_comes_before_any_comes_again_and_all_come(self):
+        for sizes, proportions in (
+            ([40, 60], [1, 3]),
+            ([5, 95], [1, 1]),
+            ([97, 3], [1, 99]),
+            ([10, 20, 30], [3, 2, 1.5]),
+        ):
+            order = proportional_order(sizes, proportions, seed=7)
+            counts, total, start = epoch_counts(proportions, sum(sizes)), sum(sizes), 0
+            epochs = [
+                order(epoch) for epoch in range(max(-(-size // n) for size, n in zip(sizes, counts, strict=True)))
+            ]
+            for size, count in zip(sizes, counts, strict=True):
+                seen = Counter()
+                for epoch in epochs:
+                    mine = epoch[(epoch >= start) & (epoch < start + size)]
+                    self.assertLen(mine, count)
+                    seen.update(mine.tolist())
+                self.assertLen(seen, size)  # the whole data set, not its first rows
+                self.assertLessEqual(max(seen.values()) - min(seen.values()), 1 + (count > size))
+                start += size
+            self.assertLen(epochs[0], total)
 
     def test_passes_are_whole_and_each_has_an_order_of_its_own(self):
         found = draws(10, 0, 40, seed=0, number=0).reshape(4, 10)
@@ -408,11 +399,6 @@ class ProportionsTest(parameterized.TestCase):
         whole = draws(7, 0, 50, seed=3, number=1)
         for start, count in ((0, 3), (6, 9), (13, 1), (49, 1)):
             np.testing.assert_array_equal(draws(7, start, count, seed=3, number=1), whole[start : start + count])
-
-    def test_an_epoch_is_the_same_in_every_process(self):
-        for epoch in (0, 5):
-            a, b = (proportional_order([30, 10], [1, 2], seed=5)(epoch) for _ in range(2))
-            np.testing.assert_array_equal(a, b)
 
     @parameterized.parameters(([1], "1 values for 2"), ([1, 0], "each must be above 0"), ([1, -2], "above 0"))
     def test_bad_proportions_are_refused(self, proportions, message):
@@ -557,17 +543,17 @@ class ClassesTest(parameterized.TestCase):
         with self.assertRaisesRegex(ConfigError, "no module 'no_such_rows'"):
             class_form("no_such_rows:Mine", None, {})
 
-    @parameterized.parameters(
-        ("JSONLine", "x", {}, "unknown data class 'JSONLine'; did you mean JSONLines"),
-        ("JSONLines", None, {}, "needs a --data_path"),
-        ("JSONLines", "/no/such/folder", {}, "no such folder"),
-        ("Debug", "x", {}, "has no files"),
-        ("Debug", None, {"num_exmples": 3}, "has no setting 'num_exmples'; did you mean num_examples"),
-        ("Debug", None, {"num_examples": 0}, "num_examples 0"),
-    )
-    def test_what_cannot_be_is_refused(self, name, path, config, message):
-        with self.assertRaisesRegex(ConfigError, message):
-            class_form(name, path, config)
+    def test_what_cannot_be_is_refused(self):
+        for name, path, config, message in (
+            ("JSONLine", "x", {}, "unknown data class 'JSONLine'; did you mean JSONLines"),
+            ("JSONLines", None, {}, "needs a --data_path"),
+            ("JSONLines", "/no/such/folder", {}, "no such folder"),
+            ("Debug", "x", {}, "has no files"),
+            ("Debug", None, {"num_exmples": 3}, "has no setting 'num_exmples'; did you mean num_examples"),
+            ("Debug", None, {"num_examples": 0}, "num_examples 0"),
+        ):
+            with self.assertRaisesRegex(ConfigError, message):
+                class_form(name, path, config)
 
     def test_every_class_takes_the_predecessors_ending(self):
         for name in DATA_CLASSES:
@@ -577,21 +563,24 @@ class ClassesTest(parameterized.TestCase):
 
 
 class FlagsTest(parameterized.TestCase):
-    @parameterized.parameters(
-        ({"data_class": ["Debug", "Debug"], "data_path": ["none"]}, "data_path has 1 values, but --data_class names 2"),
-        ({"data_class": ["Debug"], "data_format": "csv"}, "two ways to name data"),
-        ({"text_column": "x"}, "text_column x: it belongs to --data_format"),
-        ({"data_class": ["Debug"], "prefix": "x"}, "prefix x: it belongs to --data_format"),
-        ({"metrics": "bleu"}, "metrics bleu: it belongs to --data_format or --data_class"),
-        ({"data_format": "csv", "data_path": ["x"]}, "data_path x: it belongs to --data_class"),
-        (
-            {"data_format": "csv", "input_format": ["__input__", "x"]},
-            "input_format has 2 values, but --data_format is one",
-        ),
-    )
-    def test_flags_that_do_not_go_together(self, flags, message):
-        with self.assertRaisesRegex(ConfigError, message):
-            DataFormatArguments(**flags)
+    def test_flags_that_do_not_go_together(self):
+        for flags, message in (
+            (
+                {"data_class": ["Debug", "Debug"], "data_path": ["none"]},
+                "data_path has 1 values, but --data_class names 2",
+            ),
+            ({"data_class": ["Debug"], "data_format": "csv"}, "two ways to name data"),
+            ({"text_column": "x"}, "text_column x: it belongs to --data_format"),
+            ({"data_class": ["Debug"], "prefix": "x"}, "prefix x: it belongs to --data_format"),
+            ({"metrics": "bleu"}, "metrics bleu: it belongs to --data_format or --data_class"),
+            ({"data_format": "csv", "data_path": ["x"]}, "data_path x: it belongs to --data_class"),
+            (
+                {"data_format": "csv", "input_format": ["__input__", "x"]},
+                "input_format has 2 values, but --data_format is one",
+            ),
+        ):
+            with self.assertRaisesRegex(ConfigError, message):
+                DataFormatArguments(**flags)
 
 
 if __name__ == "__main__":

@@ -76,6 +76,7 @@ COLUMNS = ("--text_column", "text", "--target_column", "label")
 
 
 class CommandTest(parameterized.TestCase):
+    @pytest.mark.slow
     def test_classes_from_csv_are_scored_and_predicted_like_any_task(self):
         results, directory = run("--data_format", "csv", "--train_file", csv_reviews(), *COLUMNS, "--labels", "bad,good",
                                  "--eval_method", "score")  # fmt: skip
@@ -89,6 +90,7 @@ class CommandTest(parameterized.TestCase):
         self.assertEqual(parts[0]["fingerprint"], parts[1]["fingerprint"])
         self.assertNotEqual(parts[0]["origin"], parts[1]["origin"])
 
+    @pytest.mark.slow
     def test_several_data_sets_with_templates_lengths_proportions_and_tests_without_answers(self):
         a, b = pairs("a", 30), pairs("b", 6)
         results, directory = run(
@@ -109,6 +111,7 @@ class CommandTest(parameterized.TestCase):
         self.assertEqual([Path(name).name for name in files], ["0.jsonl", "1.jsonl"])
         self.assertTrue(all(value.startswith("sha256:") for value in files.values()))
 
+    @pytest.mark.slow
     def test_without_evaluation_everything_is_trained_on_and_the_last_checkpoint_stays(self):
         results, directory = run("--data_format", "csv", "--train_file", csv_reviews(), *COLUMNS, "--no_eval",
                                  "--save_strategy", "steps", "--save_steps", "2",
@@ -131,6 +134,7 @@ class CommandTest(parameterized.TestCase):
             run("--data_format", "csv", "--train_file", csv_reviews(), "--no_eval", flag, *value,
                 without=("eval_strategy", "eval_steps"))  # fmt: skip
 
+    @pytest.mark.slow
     def test_running_text_is_scored_by_its_likelihood(self):
         """In nats a token of its held-out blocks, as the saved model gives them by itself."""
         path = folder() / "book.txt"
@@ -149,6 +153,7 @@ class CommandTest(parameterized.TestCase):
         self.assertEqual(list(results["tasks"]["book"]), ["nll"])
         self.assertAlmostEqual(results["tasks"]["book"]["nll"], total / tokens, places=5)
 
+    @pytest.mark.slow
     def test_translation_and_a_hub_data_set_of_a_local_folder(self):
         rows = [{"translation": {"en": f"good {i}", "de": f"gut {i}"}} for i in range(40)]
         path = jsonl(folder() / "train.jsonl", rows)
@@ -182,6 +187,7 @@ class CommandTest(parameterized.TestCase):
         with self.assertRaisesRegex(DataError, r"rows\.jsonl:6: "):
             run("--data_format", "jsonl", "--train_file", str(path), *COLUMNS, "--validation_file", str(path))
 
+    @pytest.mark.slow
     def test_settings_may_stand_in_a_configuration_file(self):
         path = folder() / "run.yaml"
         path.write_text("data_class: [Debug]\ndata_config: [{name: x, num_examples: 7}]\n")
@@ -196,46 +202,31 @@ class CommandTest(parameterized.TestCase):
         ("--data_sampling_proportion", "3", "--data_sampling_proportion has no effect: there is one"),
         ("--validation_split", "0.2", "--validation_split 0.2 has no effect: debug has validation rows"),
     )
+    @pytest.mark.slow
     def test_a_flag_without_effect_warns(self, flag, value, message):
         with contextlib.redirect_stderr(io.StringIO()) as said:
             run("--data_class", "Debug", flag, value, "--dry_run")
         self.assertIn(f": {message}", said.getvalue())
 
-    def test_a_flag_that_a_format_does_not_read_warns(self):
-        with contextlib.redirect_stderr(io.StringIO()) as said:
-            run("--data_format", "csv", "--train_file", csv_reviews(), *COLUMNS, "--source_id", "en", "--dry_run")
-        self.assertIn("--source_id has no effect", said.getvalue())
-
+    @pytest.mark.slow
     def test_a_test_file_without_answers_is_predicted(self):
         unlabelled = csv_file([["text"], ["film 1"], ["film 2"]], folder() / "unlabelled.csv")
         _, directory = run("--data_format", "csv", "--train_file", csv_reviews(), "--test_file", str(unlabelled), *COLUMNS,
                            "--do_predict")  # fmt: skip
         self.assertLen(read_jsonl(directory / "predictions" / "reviews.test.jsonl"), 2)
 
+    @pytest.mark.slow
     def test_a_dry_run_counts_what_a_data_sets_own_lengths_cut_off(self):
         found, _ = run("--data_class", "Debug", "--max_input_tokens", "20", "--max_output_tokens", "5", "--dry_run")
         self.assertEqual(found["lengths"]["debug train inputs"]["cut_off"], 100.0)
 
 
 class ApiTest(parameterized.TestCase):
-    def test_fine_tuner_takes_the_same_flags_and_trains_without_validation(self):
-        given = {**SETTINGS, "data_format": "csv", "train_file": csv_reviews(), "text_column": "text",
-                 "target_column": "label", "output_dir": str(folder() / "run")}  # fmt: skip
-        del given["eval_strategy"], given["eval_steps"]
-        tuner = FineTuner(**given)
-        self.assertEqual(tuner.train(valid=False), {"tasks": {}, "averages": {}})
-        self.assertEqual(manifest(Path(given["output_dir"]))["data"]["reviews.train"]["used"], 60)
-
     def test_settings_are_python_tables(self):
         tuner = FineTuner(**SETTINGS, data_class=["Debug", "Debug"], data_config=[{"name": "x"}, {"num_examples": 7}],
                           output_dir=str(folder() / "run"))  # fmt: skip
         self.assertEqual([task.name for task in tuner.plan.train], ["x", "debug"])
         self.assertLen(tuner.plan.sources["debug"].read("train").rows, 7)
-
-    def test_lists_are_python_lists(self):
-        tuner = FineTuner(**SETTINGS, data_class=["JSONLines", "Debug"], data_path=[pairs("a", 20), "none"],
-                          data_sampling_proportion=[1, 3], output_dir=str(folder() / "run"))  # fmt: skip
-        self.assertEqual([task.name for task in tuner.plan.train], ["a", "debug"])
 
 
 def two_sets() -> list[str]:
@@ -251,6 +242,8 @@ class ResumeTest(parameterized.TestCase):
         patched.start()
         self.addCleanup(patched.stop)
 
+    @pytest.mark.slow
+    @pytest.mark.resume
     def test_a_resumed_run_draws_what_the_unbroken_one_does(self):
         """The predecessor's sampler forgot where it was: every restart began with the same first rows."""
         given = [*two_sets(), "--max_steps", "9", "--eval_steps", "4", "--dropout_rate", "0.1"]
@@ -280,14 +273,8 @@ class RanksTest(parameterized.TestCase):
         def trained(launcher, batch_size):
             directory = Path(tempfile.mkdtemp()) / "run"
             argv = [*flags(*given, without=("per_device_train_batch_size",)), "--output_dir", str(directory)]
-            command = [
-                sys.executable,
-                *launcher,
-                str(ROOT / "fine_tune_t5.py"),
-                *argv,
-                "--per_device_train_batch_size",
-                batch_size,
-            ]
+            argv += ["--per_device_train_batch_size", batch_size]
+            command = [sys.executable, *launcher, str(ROOT / "fine_tune_t5.py"), *argv]
             environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
             done = subprocess.run(command, cwd=directory.parent, env=environment, capture_output=True, text=True)
             self.assertEqual(done.returncode, 0, done.stderr[-2000:])
