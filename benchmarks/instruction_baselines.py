@@ -17,7 +17,7 @@ import json
 
 from t5suite import load_task
 from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.training.flags.instructions import with_instruction
+from t5suite.training.flags.data import with_instruction
 
 
 def baselines(data_dir: str, task_lists: str, per_task: int) -> dict:

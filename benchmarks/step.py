@@ -28,8 +28,8 @@ from t5suite.data.batches.features import Ragged, TokenArrays
 from t5suite.models.configs import load_config
 from t5suite.models.heads import random_model
 from t5suite.training.fine_tuning import make_collator
+from t5suite.training.flags.data import PackedRows
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
-from t5suite.training.flags.rows import PackedRows
 from t5suite.training.monitoring.rates import forward_flops
 from t5suite.training.trainer import SuiteTrainer
 

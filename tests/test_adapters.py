@@ -20,7 +20,7 @@ from t5suite.models.families import family_of_model
 from t5suite.models.heads import Head, give_head
 from t5suite.models.loading import describe, load_adapter, load_model, load_tokenizer
 from t5suite.optim.optimizers import OPTIMIZERS, make_optimizer
-from t5suite.training.flags.adapters import AdapterArguments
+from t5suite.training.flags.model import AdapterArguments
 
 TOLERANCE = 1e-5
 TOKENIZER = load_tokenizer(None)

@@ -29,8 +29,8 @@ from t5suite.models.adapters import ADAPTERS, adapted
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.models.weights import read_weights
 from t5suite.tasks.registry import load_task
-from t5suite.training.flags.adapters import AdapterArguments, adapt_by_flags
 from t5suite.training.flags.fine_tuning import ModelArguments, SuiteTrainingArguments
+from t5suite.training.flags.model import AdapterArguments, adapt_by_flags
 from t5suite.training.processes.signals import StopRequests
 from t5suite.training.trainer import SuiteTrainer
 

@@ -34,7 +34,7 @@ from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.data.rows.subsets import held_out_rows
 from t5suite.models.loading import BUNDLED_MODEL, load_tokenizer
 from t5suite.tasks.registry import Lengths, Task
-from t5suite.training.flags.data_formats import FORMATS, DataFormatArguments
+from t5suite.training.flags.data import FORMATS, DataFormatArguments
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments
 from t5suite.training.flags.parser import parse_arguments
 from t5suite.training.plans import own_plan

@@ -22,7 +22,7 @@ from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.instructions import MIXED_ENCODINGS, drawn_reference, encoding_of, instruction_text
 from t5suite.tasks.metrics import METRICS
 from t5suite.tasks.registry import Lengths, tokenize_rows
-from t5suite.training.flags.instructions import InstructionArguments, with_instruction
+from t5suite.training.flags.data import InstructionArguments, with_instruction
 from t5suite.training.plans import plan_tasks
 
 SETTINGS = DATASET_VALS["super_ni"]["english"]["instruction"]

@@ -227,7 +227,7 @@ class RefusalTest(parameterized.TestCase):
 
     @parameterized.parameters("row_inputs_length", "row_targets_length")
     def test_lengths_without_packing(self, name):
-        with self.assertRaisesRegex(ConfigError, f"--{name} 64 has no effect without --pack_rows"):
+        with self.assertRaisesRegex(ConfigError, f"--{name} 64: it belongs to --pack_rows"):
             DataArguments(**{name: 64})
 
     def test_examples_are_shuffled_unless_grouping_is_asked_for(self):

@@ -263,10 +263,10 @@ class ModelClassTest(parameterized.TestCase):
         (["--model_class", "no_such_module:Pooled"], "no module 'no_such_module'"),
         (["--model_class", "plug_in_modules:Pooled", "--model_class_args", "d_modle=8"], "did you mean d_model"),
         (["--model_class", "plug_in_modules:Pooled", "--config_overrides", "d_model=8"], "--config_overrides has no"),
-        (["--model_class_args", "d_model=8"], "there is no --model_class"),
+        (["--model_class_args", "d_model=8"], "belongs to --model_class, which"),
         (["--batch_transform", "plug_in_modules:Pooled"], "not a function"),
         (["--callbacks", "plug_in_modules:Pooled"], "plug_in_modules:Pooled"),
-        (["--transform_evaluation", "True"], "there is no --batch_transform"),
+        (["--transform_evaluation", "True"], "belongs to --batch_transform, which"),
         (["--metrics", "accuracy"], "it belongs to --data_format"),
     )
     def test_what_cannot_be_is_said(self, flags, message):

@@ -57,7 +57,7 @@ def preview(arguments) -> None:
 
 def _with_lists(task, arguments):
     """The task, its rows those of other lists of tasks."""
-    from t5suite.training.flags.instructions import with_instruction
+    from t5suite.training.flags.data import with_instruction
 
     if not task.entry.get("instruction"):
         raise ConfigError(f"--task_lists is for super_ni's tasks, not for {task.benchmark}/{task.name}")

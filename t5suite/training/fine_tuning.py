@@ -62,9 +62,8 @@ from t5suite.training.eval_sets import (
 )
 from t5suite.training.evaluation import Decoding, Evaluator, batch_tokens
 from t5suite.training.flags.fields import warn_of_idle_flags as idle_flags
+from t5suite.training.flags.fine_tuning import add_profile
 from t5suite.training.flags.plug_ins import plug_ins_of
-from t5suite.training.flags.rows import PackedRows
-from t5suite.training.flags.tracking import add_profile
 from t5suite.training.losses import ModuleLoss, SquaredLoss
 from t5suite.training.monitoring.rates import peak_flops
 from t5suite.training.monitoring.terminal import shows_bars

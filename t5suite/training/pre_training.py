@@ -33,7 +33,7 @@ from t5suite.runs.directory import sweep_run_id
 from t5suite.runs.settings import allowed_names
 from t5suite.training.callbacks import MetricsCallback, SampleCallback
 from t5suite.training.flags.fields import warn_of_idle_flags as idle_flags
-from t5suite.training.flags.tracking import add_profile
+from t5suite.training.flags.fine_tuning import add_profile
 from t5suite.training.losses import PAIR_LABELS, WatchedLoss
 from t5suite.training.monitoring.rates import StepMonitor, peak_flops, weight_norm
 from t5suite.training.monitoring.terminal import shows_bars

@@ -39,8 +39,8 @@ from t5suite.runs.settings import public_settings
 from t5suite.tracking.trackers import Trackers, tracker_names
 from t5suite.training.checkpoints.folders import STATE_FILE, clean_leftovers
 from t5suite.training.checkpoints.starts import choose_start, going_on
+from t5suite.training.flags.fine_tuning import identity_of
 from t5suite.training.flags.plug_ins import module_settings
-from t5suite.training.flags.tracking import identity_of
 from t5suite.training.monitoring.measurements import metered
 from t5suite.training.monitoring.terminal import quiet_libraries, settle_bars
 from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns

@@ -93,6 +93,25 @@ def check_bounds(values: dict, dataclass_types) -> None:
                 raise ConfigError(f"--{name} {str(item).removesuffix('.0')}: {problem}")
 
 
+def check_needed_flags(arguments) -> None:
+    """Refuses flags that need another one (`--pack_rows`; `--data_format or --data_class`) where that is not given.
+
+    Raises:
+      ConfigError: naming both.
+    """
+    for name, flag_facts in facts_of(type(arguments)).items():
+        value, default = getattr(arguments, name), arguments.__dataclass_fields__[name].default
+        for need in flag_facts.get("needs", "").split(", "):
+            if need.startswith("--") and value not in (default, None):
+                others = [other.removeprefix("--") for other in need.split(" or ")]
+                if not any(getattr(arguments, other) for other in others):
+                    raise ConfigError(f"--{name} {_typed(value)}: it belongs to {need}, which is not given")
+
+
+def _typed(value) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
 def warn_of_idle_flags(script: str, changed, lacking: dict[str, str | None], unheeded=()) -> list[str]:
     """Warns of every flag that was given and needs what this run lacks; returns the flags.
 

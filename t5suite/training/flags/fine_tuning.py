@@ -19,258 +19,105 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.reference_code import FAST_PATHS, reference_code
-from t5suite.base.yaml_files import check_model_files, read_json_text
-from t5suite.models.placement import check_flags
+from t5suite.base.yaml_files import read_json_text
 from t5suite.optim.schedules import SCHEDULES
-from t5suite.training.checkpoints.starts import parse_reset
-from t5suite.training.flags.adapters import AdapterArguments
-from t5suite.training.flags.compiling import CompileArguments
-from t5suite.training.flags.data_formats import DataFormatArguments
+from t5suite.tracking.trackers import AIM_REPO, Identity, tracker_names
+from t5suite.training.flags.data import DataArguments, DataFormatArguments, InstructionArguments
 from t5suite.training.flags.fields import flag
-from t5suite.training.flags.instructions import InstructionArguments
-from t5suite.training.flags.modes import ModeArguments
+from t5suite.training.flags.model import AdapterArguments, ModelArguments
 from t5suite.training.flags.plug_ins import PlugInArguments
-from t5suite.training.flags.rows import RowArguments
-from t5suite.training.flags.tracking import TrackingArguments
+from t5suite.training.monitoring.measurements import ProfileCallback, parse_steps
 from t5suite.training.optimization import check_schedule, resolve_names
 from t5suite.training.processes.ranks import check_meeting_place
 from t5suite.training.sharding.settings import begin_sharding, resolve_sharding
 
-AttentionKernel = Literal["sdpa", "eager", "flash_attention_2", "flex_attention"]
-
 
 @dataclass
-class ModelArguments:
-    """Which model: a hub name, a local folder, or one made from a configuration."""
+class ModeArguments:
+    """Without a heading of its own: `--help` has these flags below those of evaluation and of resuming."""
 
-    _theme = "model"
-
-    model_name_or_path: str | None = flag(
-        None,
-        "Hub name or folder of a model. Default: the bundled tiny T5, made from its configuration.",
-        "common report shapes",
-    )
-    config_name: str | None = flag(
-        None,
-        "A preset (t5-v1_1-base, mini), a model type (bert, gpt2), a folder, .json file or hub name of a "
-        "configuration, if not the model's. Implies --from_scratch.",
-        "common report shapes",
-        needs="a library's model",
-    )
-    tokenizer_name: str | None = flag(
-        None, "Hub name or folder of a tokenizer (a lone spiece.model suffices), if not the model's.", "common shapes"
-    )
-    from_scratch: bool = flag(False, "Take random weights instead of the trained ones.", "common shapes")
-    config_overrides: str | None = flag(
-        None, "Changes to the configuration: d_model=256,num_layers=4.", "shapes pairs", needs="a library's model"
-    )
-    dropout_rate: float | None = flag(
-        None,
-        "Dropout, if not the configuration's.",
-        "common report",
-        bounds="[0, 1) a share",
-        needs="a library's model",
-    )
-    model_revision: str | None = flag(None, "Branch, tag or commit of the hub's model.", "shapes")
-    model_family: Literal["auto", "seq2seq", "causal", "masked"] = flag(
-        "auto", "What the model is trained as; auto: what its configuration says.", "shapes"
-    )
-    init_checkpoint: str | None = flag(
-        None,
-        "Bare weights that replace the model's: a file (.safetensors, .pth, .bin, .index.json) or folder.",
-        needs="a library's model",
-    )
-    allow_missing_keys: bool = flag(
-        False, "Take a model or --init_checkpoint that lacks tensors, or has some too many."
-    )
-    num_sentinels: int | None = flag(
-        None,
-        "Give the tokenizer this many sentinels (T5 has 100), and the model rows.",
-        "shapes",
-        bounds="[1, inf) tokens",
-    )
-    add_tokens: str | None = flag(
-        None,
-        "Tokens that the tokenizer lacks: '<turn>,<speaker>', or a file with one in each line.",
-        "shapes",
-        needs="a library's model",
-    )
-    attn_implementation: AttentionKernel | None = flag(
-        None,
-        "Attention kernels; default: sdpa where the model has it, else eager. A T5 has these two.",
-        "shapes",
-        theme="speed",
-        needs="a library's model",
-    )
-    device_map: str | None = flag(
-        None,
-        "Deal the layers out to this process's devices, one working at a time: balanced, auto (the same), "
-        "sequential, or a JSON file {module: device number}. What fits none is offloaded (--eval_only).",
-        theme="speed",
-        needs="a library's model",
-        change="layout",
-    )
-    max_memory: str | None = flag(
-        None,
-        "What --device_map may fill: 0=10GiB,1=10GiB,cpu=30GiB. Default: what is free.",
-        theme="speed",
-        change="layout",
-    )
-    embedding_on_cpu: bool = flag(
-        False,
-        "Keep the embedding matrix, its gradient and moments on the CPU (untied output layer only).",
-        theme="speed",
-        needs="a library's model",
-        change="layout",
-    )
-    load_in_8bit: bool = flag(
-        False,
-        "Keep the frozen matrices below an --adapter in 8 bits (bitsandbytes).",
-        "report",
-        theme="speed",
-        needs="a library's model",
-    )
-    load_in_4bit: bool = flag(
-        False,
-        "Keep the frozen matrices below an --adapter in 4 bits (bitsandbytes, QLoRA).",
-        "report",
-        theme="speed",
-        needs="a library's model",
-    )
-    freeze: str | None = flag(
-        None,
-        "What is not trained: any of encoder,decoder,embeddings,head,layers:N (the first N layers of each "
-        "stack), encoder:N,decoder:N.",
-        "report shapes",
-        needs="training, a library's model",
-    )
-    freeze_regex: str | None = flag(
-        None,
-        "Freeze the parameters in whose names this regular expression is found.",
-        "report shapes",
-        needs="training",
-    )
-    unfreeze_regex: str | None = flag(
-        None, "Of what --freeze and --freeze_regex name, train these all the same.", "shapes", needs="training"
-    )
-    adapter_base: str | None = flag(
-        None,
-        "The base of an adapter (--model_name_or_path), if not where the adapter says that it is.",
-        "shapes",
-        needs="a library's model",
-    )
-    model_class: str | None = flag(
-        None, "module:Class of your own: a PreTrainedModel, or any torch.nn.Module whose forward returns a loss."
-    )
-    model_class_args: str | None = flag(None, "What a plain module is made with: d_model=64,num_layers=2.", "pairs")
-    trust_remote_code: bool = flag(False, "Run code that a hub repository brings along.", "shapes")
-
-    def __post_init__(self):
-        for name in ("model_name_or_path", "config_name", "tokenizer_name"):
-            if getattr(self, name):
-                check_model_files(f"--{name}", getattr(self, name))
-        check_flags(self.device_map, self.max_memory, self.embedding_on_cpu)
-        if self.model_class_args and not self.model_class:
-            raise ConfigError("--model_class_args has no effect: there is no --model_class")
-
-
-@dataclass
-class DataArguments(RowArguments):
-    """Which task, and where its rows come from."""
-
-    _theme = "data"
-
-    benchmark: str = flag("mini", "glue, super_glue, squad, ... (see t5suite tasks), or one of --task_file.", "common")
-    dataset_name: str = flag("sentiment", "A task, several with commas between, or a mixture such as all.", "common")
-    task_file: str | None = flag(
-        None, "Tasks of your own: YAML {benchmark: {task: entry}}, or Python with DATASET_VALS.", "common"
-    )
-    data_dir: str | None = flag(
-        help="A mirror: DIR/<benchmark>/<task>/<split>.jsonl[.gz]. Default: $T5SUITE_DATA_DIR, else the hub.",
-        default_factory=lambda: os.environ.get("T5SUITE_DATA_DIR"),
-        marks="common",
-        change="nothing",
-    )
-    train_file: str | None = flag(
-        None,
-        "Training rows: a file of --data_format; without it, JSON lines in place of the task's own.",
+    eval_only: bool = flag(False, "Score the model without training it.", "common", theme="evaluation")
+    resume: str = flag(
+        "auto",
+        "auto: go on from the newest complete checkpoint; none: a fresh run; or a checkpoint's path.",
         "common",
-        needs="training",
-    )
-    validation_file: str | None = flag(
-        None, "Likewise, validation rows: what scores are of.", "common", needs="validation"
-    )
-    test_file: str | None = flag(None, "Likewise, test rows.", needs="prediction")
-    data_revision: str | None = flag(None, "Branch, tag or commit of the hub's data set.")
-    max_source_length: int = flag(
-        512,
-        "Longest input in tokens; more is cut off on the right.",
-        "common report",
-        bounds="[2, inf) tokens: one, and the end of the sequence",
-    )
-    max_target_length: int = flag(
-        512,
-        "Longest target in tokens.",
-        "common report",
-        bounds="[2, inf) tokens: one, and the end of the sequence",
-        needs="written targets",
-    )
-    token_cache: str | None = flag(
-        None,
-        "Where tokenized training sets of 5000 rows and more are kept for other ranks and runs; none: "
-        "nowhere. Default: the cache of the datasets library.",
-        theme="speed",
+        theme="resuming",
         change="nothing",
     )
-    answer_separator: str | None = flag(
-        None,
-        "What stands between prompt and answer of a decoder-only model; \\n is a line break, \\t a tab, "
-        "\\\\ a backslash. Default: what the model was trained with, else '\\nanswer: '.",
-        needs="a shared row",
+
+
+@dataclass
+class TrackingArguments:
+    """What trackers are told, what is shown on the terminal, and what is measured."""
+
+    _theme = "tracking"
+
+    wandb_project: str | None = flag(
+        None, "Project in W&B and Trackio. Default: $WANDB_PROJECT, else t5suite.", change="nothing"
     )
-    max_train_samples: int | None = flag(
+    wandb_entity: str | None = flag(
+        None, "User or team in W&B. Default: $WANDB_ENTITY, else the key's.", change="nothing"
+    )
+    run_group: str | None = flag(None, "Runs of one group stand together in trackers.", change="nothing")
+    run_tags: str | None = flag(None, "Tags in trackers, with commas between.", change="nothing")
+    aim_repo: str = flag(AIM_REPO, "Aim's repository, a folder for all runs.", change="nothing")
+    experiment_name: str | None = flag(
+        None, "Aim's (and MLflow's) experiment. Default: --wandb_project, else t5suite.", change="nothing"
+    )
+    num_samples: int = flag(
+        8,
+        "Rows a task whose answers are kept at each evaluation (samples.jsonl, trackers); 0: none.",
+        bounds="[0, inf) rows or examples",
+        change="nothing",
+    )
+    profile: str | None = flag(
         None,
-        "At most this many training rows a task.",
-        "common report",
-        bounds="[1, inf) rows or blocks",
+        "Steps FIRST:LAST, such as 10:12, of which a trace and a memory snapshot are written.",
         needs="training",
+        change="nothing",
     )
-    max_eval_samples: int | None = flag(
-        None, "At most this many evaluation rows a split.", bounds="[1, inf) rows or blocks", needs="validation"
+    verbose: bool = flag(
+        False,
+        "Show what libraries log, warn of and draw bars for, too.",
+        change="nothing",
+        python="choose what loggers show: logging.getLogger('transformers').setLevel(logging.INFO)",
     )
-    max_predict_samples: int | None = flag(
-        None, "At most this many test rows a split.", bounds="[1, inf) rows or blocks", needs="prediction"
-    )
-    train_fraction: float | None = flag(
-        None, "Share of the training rows, 0 to 1.", "report", bounds="(0, 1] the share of the rows", needs="training"
-    )
-    few_shot: int | None = flag(
-        None, "This many training rows of each class.", "report", bounds="[1, inf) rows or blocks", needs="training"
-    )
-    mixing: Literal["proportional", "equal"] = flag(
-        "proportional", "How often a mixture's tasks are drawn.", "report", needs="training, several tasks"
-    )
-    mixing_limit: float | None = flag(
+    peak_tflops: float | None = flag(
         None,
-        "No task counts for more examples than this.",
-        "report",
-        bounds="(0, inf) a number",
-        needs="training, several tasks",
-    )
-    mixing_temperature: float = flag(
-        1.0,
-        "Rates are taken to the power 1/temperature.",
-        "report",
-        bounds="(0, inf) a number",
-        needs="training, several tasks",
-    )
-    allow_missing_tasks: bool = flag(
-        False, "Leave out members of a mixture that have no local training split.", needs="several tasks"
-    )
-    selection_split: str = flag(
-        "validation",
-        "What selects checkpoints: validation, or a part never trained on: 'train[5%%]'.",
+        "The device's peak for MFU, where its name does not tell (bf16, dense).",
+        bounds="(0, inf) TFLOP/s; H200: 989, A100: 312",
         needs="training",
+        change="nothing",
+    )
+
+    def check_tracking(self) -> None:
+        """Called once the other settings are there.
+
+        Raises:
+          ConfigError: an unknown tracker; a range that makes no sense.
+        """
+        if self.profile is not None:
+            parse_steps(self.profile)
+        tracker_names(self.trackers)
+
+
+def add_profile(trainer, directory) -> None:
+    """`--profile`, where it is asked for; on every rank."""
+    if trainer.args.profile is not None:
+        trainer.add_callback(ProfileCallback(trainer.args.profile, directory, trainer.args.process_index))
+
+
+def identity_of(args) -> Identity:
+    """What trackers call the run."""
+    tags = tuple(tag.strip() for tag in (args.run_tags or "").split(",") if tag.strip())
+    return Identity(
+        args.run_name,
+        args.run_group,
+        tags,
+        args.wandb_project,
+        args.wandb_entity,
+        args.experiment_name,
+        args.aim_repo,
     )
 
 
@@ -321,7 +168,7 @@ EVAL_ROWS = 64
 
 
 @dataclass
-class SuiteTrainingArguments(TrackingArguments, CompileArguments, Seq2SeqTrainingArguments):
+class SuiteTrainingArguments(TrackingArguments, Seq2SeqTrainingArguments):
     """Hugging Face's training arguments, with defaults that suit T5's fine-tuning."""
 
     _theme = "training"
@@ -503,6 +350,13 @@ class SuiteTrainingArguments(TrackingArguments, CompileArguments, Seq2SeqTrainin
         theme="output",
         change="nothing",
         python="call tuner.summary()",
+    )
+    compile_cache: str | None = flag(
+        None,
+        "Where --torch_compile keeps code for other runs and ranks; none: torch's own place, a temporary "
+        "one. Default: $TORCHINDUCTOR_CACHE_DIR, else $XDG_CACHE_HOME/t5suite/compiled.",
+        theme="speed",
+        change="nothing",
     )
     length_buckets: int | None = flag(
         None,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from t5suite.base.errors import ConfigError
 from t5suite.models.configs import load_config
-from t5suite.training.flags.adapters import adapt_by_flags
+from t5suite.training.flags.model import adapt_by_flags
 from t5suite.training.memory_summary import Load, print_summary, summarize
 from t5suite.training.pre_training import pre_training_collators
 from t5suite.training.run import tokenizer_and_model

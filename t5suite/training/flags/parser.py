@@ -9,11 +9,14 @@ A mistyped flag or value is answered with where it stands and what would be righ
 """
 
 import argparse
+import ast
 import copy
 import datetime
 import difflib
+import functools
 import json
 import os
+import re
 import sys
 import types
 import typing
@@ -25,11 +28,10 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.files import shipped_folder
 from t5suite.base.lookup import in_plain_words, suggestion
 from t5suite.base.script_flags import is_script
-from t5suite.base.yaml_files import read_json_text, read_yaml
+from t5suite.base.yaml_files import read_json_text, read_yaml, unique
 from t5suite.launch.script_help import answer
 from t5suite.training.flags.fields import check_bounds, facts_of
 from t5suite.training.flags.hugging_face import FACTS
-from t5suite.training.flags.sweep_words import flags_and_files, list_items, settings_text, table_text
 from t5suite.training.processes.launchers import without_launcher_flags
 from t5suite.training.sharding.process_state import keeping_process_state
 
@@ -305,3 +307,133 @@ def changed_settings(arguments) -> dict:
             if spec.init and getattr(part, name) != default:
                 changed[name] = getattr(part, name)
     return changed
+
+
+ASSIGNMENT = re.compile(r"\+{0,2}([A-Za-z_][A-Za-z0-9_-]*)=")
+BOOLEAN_WORDS = ("yes", "true", "t", "y", "1", "no", "false", "f", "n", "0", "none")
+
+
+def flags_and_files(argv: list[str], parser: argparse.ArgumentParser) -> tuple[list[str], list[str]]:
+    """`(files, flags)`: YAML or JSON files and JSON texts, in order, and the words of the flags.
+
+    A word `name=value` is a flag where no flag before it takes it as its value, and only by a flag's name.
+
+    Raises:
+      ConfigError: `--config` without a file; a flag that is given twice, with different values.
+    """
+    files, flags, i = [], [], 0
+    given: dict[str, list[str]] = {}
+    while i < len(argv):
+        word, end = argv[i], i + 1
+        if word.startswith("--config") and word[8:9] in ("", "="):
+            end = i + (1 if "=" in word else 2)
+            if end > len(argv):
+                raise ConfigError("--config: give a YAML file")
+            files.append(word[9:] if "=" in word else argv[i + 1])
+        elif word.startswith("-"):
+            end += _num_values(word, argv[i + 1 :], parser)
+            one_list = end == i + 2 and list_items(argv[i + 1]) is not None
+            _note(given, argv[i:end], parser)
+            flags += [f"{word}={argv[i + 1]}"] if one_list else argv[i:end]
+        elif assigned_flag(word, parser):
+            flags.append(f"--{word.lstrip('+')}")
+            _note(given, flags[-1:], parser)
+        elif word.startswith("{") or not flags:
+            files.append(word)
+        else:
+            flags.append(word)
+        i = end
+    return files, flags
+
+
+def _note(given: dict[str, list[str]], words: list[str], parser) -> None:
+    """Remembers a flag's words by its name; argparse would let the last of two values win without a word."""
+    flag, equals, value = words[0].partition("=")
+    action = parser._option_string_actions.get(flag)
+    values = [value] if equals else words[1:] or [flag]
+    if action is not None and given.setdefault(action.dest, values) != values:
+        raise ConfigError(f"--{action.dest} is given twice: {' '.join(given[action.dest])} and {' '.join(values)}")
+
+
+def assigned_flag(word: str, parser) -> str | None:
+    """The flag of `name=value`, `+name=value` or `++name=value`; None for other words.
+
+    >>> assigned_flag("++learning_rate=0.001", parser)
+    '--learning_rate'
+    """
+    found = ASSIGNMENT.match(word)
+    flag = f"--{found[1]}" if found else None
+    return flag if flag in parser._option_string_actions else None
+
+
+def _num_values(flag: str, rest: list[str], parser) -> int:
+    """How many of the words behind a flag are its values."""
+    action = parser._option_string_actions.get(flag)
+    if action is None or action.nargs == 0:
+        return 0
+    num_words = next((i for i, word in enumerate(rest) if word.startswith("--")), len(rest))
+    if action.nargs == "+":
+        return num_words
+    if action.nargs == "?" and num_words and rest[0].lower() not in BOOLEAN_WORDS:
+        return 0
+    return min(num_words, 1)
+
+
+def table_text(text: str) -> str:
+    """A flag's table as JSON, if Python wrote it; any other text as it is.
+
+    Raises:
+      argparse.ArgumentTypeError: it begins as a table and is none.
+    """
+    table = read_table(text)
+    return text if table is None else json.dumps(table)
+
+
+def settings_text(text: str) -> str:
+    """A table as the settings that some flags take; any other text as it is.
+
+    >>> settings_text("{'betas': (0.9, 0.95), 'fused': True}")
+    'betas=(0.9,0.95),fused=True'
+
+    Raises:
+      argparse.ArgumentTypeError: it begins as a table and is none.
+    """
+    table = read_table(text)
+    return text if table is None else ",".join(f"{name}={_setting(value)}" for name, value in table.items())
+
+
+def read_table(text: str) -> dict | None:
+    """A table in JSON or as Python writes it; None for a text that does not begin as one."""
+    if not text.lstrip().startswith("{"):
+        return None
+    for read in (functools.partial(json.loads, object_pairs_hook=unique), ast.literal_eval):
+        try:
+            table = read(text.strip())
+            if isinstance(table, dict) and json.dumps(table):
+                return table
+        except ConfigError as error:
+            raise argparse.ArgumentTypeError(f"{text!r:.200}: {error}") from None
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            continue
+    raise argparse.ArgumentTypeError(f'{text!r:.200} is no table: write {{"name": value, ...}}')
+
+
+def list_items(text: str) -> list | None:
+    """The items of a list as Python or JSON writes it; None for another text.
+
+    >>> list_items("['a.txt', 'b.txt']")
+    ['a.txt', 'b.txt']
+    """
+    if not text.startswith("["):
+        return None
+    try:
+        items = ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return None
+    return items if isinstance(items, list) else None
+
+
+def _setting(value) -> str:
+    if isinstance(value, (list, tuple)):
+        return f"({','.join(map(str, value))})"
+    return str(value)

@@ -13,7 +13,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import load_object
 from t5suite.models.own_models import class_named, is_transformers_class
 from t5suite.optim.settings import parse_settings, read_value
-from t5suite.training.flags.fields import facts_of, flag
+from t5suite.training.flags.fields import check_needed_flags, facts_of, flag
 from t5suite.training.plug_ins import PlugIns, check_callbacks
 
 
@@ -41,14 +41,15 @@ class PlugInArguments(TrainingPlugIns):
 
     _theme = "plug-ins"
 
-    transform_evaluation: bool = flag(False, "Evaluation's batches go through --batch_transform, too.")
+    transform_evaluation: bool = flag(
+        False, "Evaluation's batches go through --batch_transform, too.", needs="--batch_transform"
+    )
     batch_metrics: str | None = flag(
         None, "module:function, (model outputs, batch) -> {name: tensor}, logged as train/<name>.", needs="training"
     )
 
     def __post_init__(self):
-        if self.transform_evaluation and self.batch_transform is None:
-            raise ConfigError("--transform_evaluation has no effect: there is no --batch_transform")
+        check_needed_flags(self)
 
 
 def plug_ins_of(flags: TrainingPlugIns, metrics: str | None = None, model_class: str | None = None) -> PlugIns:

@@ -15,8 +15,7 @@ from t5suite.base.lookup import find
 from t5suite.data.objectives import OBJECTIVES
 from t5suite.models.vocabulary import MODE_TOKENS
 from t5suite.training.flags.fields import facts_of, flag
-from t5suite.training.flags.fine_tuning import ModelArguments, SuiteTrainingArguments
-from t5suite.training.flags.modes import ModeArguments
+from t5suite.training.flags.fine_tuning import ModeArguments, ModelArguments, SuiteTrainingArguments
 from t5suite.training.flags.plug_ins import TrainingPlugIns
 
 OWN_TEXT_INPUTS_LENGTH = 512

@@ -1,24 +1,166 @@
-"""The flags of adapters: which kind is trained over the model, and how it is made.
+"""The flags of the model, and of the adapter that is trained over it.
 
     >>> arguments = AdapterArguments(adapter="lora", lora_r=4, adapter_args="use_rslora=true")
     >>> arguments.given, arguments.args
     ({'lora_r': 4}, {'use_rslora': True})
 
-A flag that the kind does not heed is refused by name, as is one without `--adapter`.
+An adapter's flag that its kind does not heed is refused by name, as is one without `--adapter`.
 """
 
 import logging
 import os
 from dataclasses import dataclass
+from typing import Literal
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.yaml_files import check_model_files
 from t5suite.models.adapters import ADAPTERS, FLAGS, adapted, adapter_of, check_flags, is_adapted, merged
 from t5suite.models.configs import load_config
+from t5suite.models.placement import check_flags as check_placement
 from t5suite.models.placement import is_quantized
 from t5suite.optim.settings import parse_settings, read_value
-from t5suite.training.flags.fields import flag
+from t5suite.training.flags.fields import check_needed_flags, flag
 from t5suite.training.sharding.deepspeed import get_key
 from t5suite.training.sharding.settings import FSDP, is_set
+
+AttentionKernel = Literal["sdpa", "eager", "flash_attention_2", "flex_attention"]
+
+
+@dataclass
+class ModelArguments:
+    """Which model: a hub name, a local folder, or one made from a configuration."""
+
+    _theme = "model"
+
+    model_name_or_path: str | None = flag(
+        None,
+        "Hub name or folder of a model. Default: the bundled tiny T5, made from its configuration.",
+        "common report shapes",
+    )
+    config_name: str | None = flag(
+        None,
+        "A preset (t5-v1_1-base, mini), a model type (bert, gpt2), a folder, .json file or hub name of a "
+        "configuration, if not the model's. Implies --from_scratch.",
+        "common report shapes",
+        needs="a library's model",
+    )
+    tokenizer_name: str | None = flag(
+        None, "Hub name or folder of a tokenizer (a lone spiece.model suffices), if not the model's.", "common shapes"
+    )
+    from_scratch: bool = flag(False, "Take random weights instead of the trained ones.", "common shapes")
+    config_overrides: str | None = flag(
+        None, "Changes to the configuration: d_model=256,num_layers=4.", "shapes pairs", needs="a library's model"
+    )
+    dropout_rate: float | None = flag(
+        None,
+        "Dropout, if not the configuration's.",
+        "common report",
+        bounds="[0, 1) a share",
+        needs="a library's model",
+    )
+    model_revision: str | None = flag(None, "Branch, tag or commit of the hub's model.", "shapes")
+    model_family: Literal["auto", "seq2seq", "causal", "masked"] = flag(
+        "auto", "What the model is trained as; auto: what its configuration says.", "shapes"
+    )
+    init_checkpoint: str | None = flag(
+        None,
+        "Bare weights that replace the model's: a file (.safetensors, .pth, .bin, .index.json) or folder.",
+        needs="a library's model",
+    )
+    allow_missing_keys: bool = flag(
+        False, "Take a model or --init_checkpoint that lacks tensors, or has some too many."
+    )
+    num_sentinels: int | None = flag(
+        None,
+        "Give the tokenizer this many sentinels (T5 has 100), and the model rows.",
+        "shapes",
+        bounds="[1, inf) tokens",
+    )
+    add_tokens: str | None = flag(
+        None,
+        "Tokens that the tokenizer lacks: '<turn>,<speaker>', or a file with one in each line.",
+        "shapes",
+        needs="a library's model",
+    )
+    attn_implementation: AttentionKernel | None = flag(
+        None,
+        "Attention kernels; default: sdpa where the model has it, else eager. A T5 has these two.",
+        "shapes",
+        theme="speed",
+        needs="a library's model",
+    )
+    device_map: str | None = flag(
+        None,
+        "Deal the layers out to this process's devices, one working at a time: balanced, auto (the same), "
+        "sequential, or a JSON file {module: device number}. What fits none is offloaded (--eval_only).",
+        theme="speed",
+        needs="a library's model",
+        change="layout",
+    )
+    max_memory: str | None = flag(
+        None,
+        "What --device_map may fill: 0=10GiB,1=10GiB,cpu=30GiB. Default: what is free.",
+        theme="speed",
+        change="layout",
+    )
+    embedding_on_cpu: bool = flag(
+        False,
+        "Keep the embedding matrix, its gradient and moments on the CPU (untied output layer only).",
+        theme="speed",
+        needs="a library's model",
+        change="layout",
+    )
+    load_in_8bit: bool = flag(
+        False,
+        "Keep the frozen matrices below an --adapter in 8 bits (bitsandbytes).",
+        "report",
+        theme="speed",
+        needs="a library's model",
+    )
+    load_in_4bit: bool = flag(
+        False,
+        "Keep the frozen matrices below an --adapter in 4 bits (bitsandbytes, QLoRA).",
+        "report",
+        theme="speed",
+        needs="a library's model",
+    )
+    freeze: str | None = flag(
+        None,
+        "What is not trained: any of encoder,decoder,embeddings,head,layers:N (the first N layers of each "
+        "stack), encoder:N,decoder:N.",
+        "report shapes",
+        needs="training, a library's model",
+    )
+    freeze_regex: str | None = flag(
+        None,
+        "Freeze the parameters in whose names this regular expression is found.",
+        "report shapes",
+        needs="training",
+    )
+    unfreeze_regex: str | None = flag(
+        None, "Of what --freeze and --freeze_regex name, train these all the same.", "shapes", needs="training"
+    )
+    adapter_base: str | None = flag(
+        None,
+        "The base of an adapter (--model_name_or_path), if not where the adapter says that it is.",
+        "shapes",
+        needs="a library's model",
+    )
+    model_class: str | None = flag(
+        None, "module:Class of your own: a PreTrainedModel, or any torch.nn.Module whose forward returns a loss."
+    )
+    model_class_args: str | None = flag(
+        None, "What a plain module is made with: d_model=64,num_layers=2.", "pairs", needs="--model_class"
+    )
+    trust_remote_code: bool = flag(False, "Run code that a hub repository brings along.", "shapes")
+
+    def __post_init__(self):
+        for name in ("model_name_or_path", "config_name", "tokenizer_name"):
+            if getattr(self, name):
+                check_model_files(f"--{name}", getattr(self, name))
+        check_placement(self.device_map, self.max_memory, self.embedding_on_cpu)
+        check_needed_flags(self)
+
 
 logger = logging.getLogger(__name__)
 

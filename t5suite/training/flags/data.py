@@ -1,0 +1,329 @@
+"""The flags of fine-tuning's data: a benchmark's tasks, rows of one's own, and Super-NaturalInstructions.
+
+    >>> DataArguments(pack_rows=True, row_inputs_length=256).rows
+    PackedRows(inputs=256, targets=None)
+    >>> DataFormatArguments(data_format="csv", text_column="text", target_column="label").is_given
+    True
+
+`--data_format` names one data set's form; `--data_class` and the lists beside it name several data sets, one value
+each, under the names of IBM/dolomite-engine (Apache-2.0). Those of instructions are Tk-Instruct's; what is given goes
+into the task's entry, so that manifest, caches and task card tell the whole form.
+"""
+
+import os
+from dataclasses import dataclass, fields, replace
+from typing import Literal, NamedTuple
+
+from t5suite.base.errors import ConfigError
+from t5suite.training.flags.fields import check_needed_flags, flag
+from t5suite.training.flags.plug_ins import named_metrics
+
+
+class PackedRows(NamedTuple):
+    """Tokens of a row; None where they are to be chosen."""
+
+    inputs: int | None = None
+    targets: int | None = None
+
+
+@dataclass
+class DataArguments:
+    """Which task, and where its rows come from."""
+
+    _theme = "data"
+
+    benchmark: str = flag("mini", "glue, super_glue, squad, ... (see t5suite tasks), or one of --task_file.", "common")
+    dataset_name: str = flag("sentiment", "A task, several with commas between, or a mixture such as all.", "common")
+    task_file: str | None = flag(
+        None, "Tasks of your own: YAML {benchmark: {task: entry}}, or Python with DATASET_VALS.", "common"
+    )
+    data_dir: str | None = flag(
+        help="A mirror: DIR/<benchmark>/<task>/<split>.jsonl[.gz]. Default: $T5SUITE_DATA_DIR, else the hub.",
+        default_factory=lambda: os.environ.get("T5SUITE_DATA_DIR"),
+        marks="common",
+        change="nothing",
+    )
+    train_file: str | None = flag(
+        None,
+        "Training rows: a file of --data_format; without it, JSON lines in place of the task's own.",
+        "common",
+        needs="training",
+    )
+    validation_file: str | None = flag(
+        None, "Likewise, validation rows: what scores are of.", "common", needs="validation"
+    )
+    test_file: str | None = flag(None, "Likewise, test rows.", needs="prediction")
+    data_revision: str | None = flag(None, "Branch, tag or commit of the hub's data set.")
+    max_source_length: int = flag(
+        512,
+        "Longest input in tokens; more is cut off on the right.",
+        "common report",
+        bounds="[2, inf) tokens: one, and the end of the sequence",
+    )
+    max_target_length: int = flag(
+        512,
+        "Longest target in tokens.",
+        "common report",
+        bounds="[2, inf) tokens: one, and the end of the sequence",
+        needs="written targets",
+    )
+    token_cache: str | None = flag(
+        None,
+        "Where tokenized training sets of 5000 rows and more are kept for other ranks and runs; none: "
+        "nowhere. Default: the cache of the datasets library.",
+        theme="speed",
+        change="nothing",
+    )
+    answer_separator: str | None = flag(
+        None,
+        "What stands between prompt and answer of a decoder-only model; \\n is a line break, \\t a tab, "
+        "\\\\ a backslash. Default: what the model was trained with, else '\\nanswer: '.",
+        needs="a shared row",
+    )
+    max_train_samples: int | None = flag(
+        None,
+        "At most this many training rows a task.",
+        "common report",
+        bounds="[1, inf) rows or blocks",
+        needs="training",
+    )
+    max_eval_samples: int | None = flag(
+        None, "At most this many evaluation rows a split.", bounds="[1, inf) rows or blocks", needs="validation"
+    )
+    max_predict_samples: int | None = flag(
+        None, "At most this many test rows a split.", bounds="[1, inf) rows or blocks", needs="prediction"
+    )
+    train_fraction: float | None = flag(
+        None, "Share of the training rows, 0 to 1.", "report", bounds="(0, 1] the share of the rows", needs="training"
+    )
+    few_shot: int | None = flag(
+        None, "This many training rows of each class.", "report", bounds="[1, inf) rows or blocks", needs="training"
+    )
+    mixing: Literal["proportional", "equal"] = flag(
+        "proportional", "How often a mixture's tasks are drawn.", "report", needs="training, several tasks"
+    )
+    mixing_limit: float | None = flag(
+        None,
+        "No task counts for more examples than this.",
+        "report",
+        bounds="(0, inf) a number",
+        needs="training, several tasks",
+    )
+    mixing_temperature: float = flag(
+        1.0,
+        "Rates are taken to the power 1/temperature.",
+        "report",
+        bounds="(0, inf) a number",
+        needs="training, several tasks",
+    )
+    allow_missing_tasks: bool = flag(
+        False, "Leave out members of a mixture that have no local training split.", needs="several tasks"
+    )
+    selection_split: str = flag(
+        "validation",
+        "What selects checkpoints: validation, or a part never trained on: 'train[5%%]'.",
+        needs="training",
+    )
+    pack_rows: bool = flag(
+        False,
+        "Train a T5 on rows that several examples share and that hide them from one another; the same "
+        "examples in an update, and the same loss.",
+        theme="speed",
+        needs="training",
+    )
+    row_inputs_length: int | None = flag(
+        None,
+        "Input tokens of a packed row. Default: what costs least on trial.",
+        bounds="[1, inf) tokens",
+        needs="training, --pack_rows",
+    )
+    row_targets_length: int | None = flag(
+        None,
+        "Target tokens of a packed row. Default: what costs least on trial.",
+        bounds="[1, inf) tokens",
+        needs="training, --pack_rows",
+    )
+
+    def __post_init__(self):
+        check_needed_flags(self)
+
+    @property
+    def rows(self) -> PackedRows | None:
+        """What `fine_tuning.make_trainer` takes; None where examples have rows of their own."""
+        return PackedRows(self.row_inputs_length, self.row_targets_length) if self.pack_rows else None
+
+
+FORMATS = ("jsonl", "csv", "tsv", "parquet", "translation", "alpaca", "text", "hub")
+
+
+@dataclass
+class DataFormatArguments:
+    """Rows of one's own, in whatever form they come."""
+
+    _theme = "rows"
+
+    data_format: Literal[FORMATS] | None = flag(
+        None, "What --train_dir, --train_file and so on hold, if not a benchmark's rows.", "common"
+    )
+    train_dir: str | None = flag(
+        None,
+        "A folder with the splits of --data_format: train/, val/, test/, or train.csv and so on.",
+        needs="--data_format",
+    )
+    text_column: str | None = flag(
+        None,
+        "What is read: a column, or several with commas. Default: input (text: text).",
+        "common",
+        needs="--data_format",
+    )
+    target_column: str | None = flag(None, "What is to be written. Default: output.", "common", needs="--data_format")
+    source_id: str = flag("s", "The language read of {'translation': {...}}.", needs="--data_format")
+    target_id: str = flag("t", "The language to be written.", needs="--data_format")
+    prefix: str | None = flag(
+        None, r"What stands before every input: 'Translate: ' (\n, \t and \\ likewise).", needs="--data_format"
+    )
+    labels: str | None = flag(
+        None,
+        "Label words by id, with commas: makes a task of classes of free text.",
+        needs="--data_format or --data_class",
+    )
+    metrics: str | None = flag(
+        None,
+        "Metrics, with commas, or none; module:function of your own (for every task). Default: accuracy "
+        "with labels, else what suits the format.",
+    )
+    hub_path: str | None = flag(
+        None, "Hub name, or a local folder, of the data set of --data_format hub.", needs="--data_format"
+    )
+    hub_name: str | None = flag(None, "Its configuration.", needs="--data_format")
+    text_unit: Literal["line", "paragraph", "file"] = flag(
+        "line", "What a document is in a .txt file of --data_format text.", needs="--data_format"
+    )
+    block_size: int | None = flag(
+        None,
+        "Tokens of a block of --data_format text. Default: --max_target_length.",
+        bounds="[8, inf) tokens",
+        needs="--data_format",
+    )
+    validation_split: float | None = flag(
+        None,
+        "Share of the training rows that validates where nothing else does. Default: 0.05.",
+        bounds="(0, 1) the share that is held out",
+        needs="--data_format or --data_class",
+    )
+    no_eval: bool = flag(False, "Train on all training rows, evaluate nothing, keep the last checkpoint.")
+    data_class: list[str] | None = flag(
+        None,
+        "Data sets: JSONLines, SST2, Alpaca, Debug, or module:Class of your own. This and the lists below "
+        "have one value for each data set.",
+    )
+    data_path: list[str] | None = flag(None, "The folder of each; none for no folder.", needs="--data_class")
+    data_config: list[str] | None = flag(
+        None, "Settings of each: JSON text, or a .json or .yaml file; none for no settings.", needs="--data_class"
+    )
+    data_sampling_proportion: list[float] | None = flag(
+        None,
+        "How often each is drawn, as parts of the sum. Default: after --mixing.",
+        bounds="(0, inf) parts of the sum",
+        needs="training, --data_class",
+    )
+    input_format: list[str] | None = flag(
+        None,
+        r"Around each one's inputs: 'Ask:\n__input__' (\n, \t and \\ are understood).",
+        needs="--data_format or --data_class",
+    )
+    output_format: list[str] | None = flag(
+        None, "Likewise around each one's targets: '__output__'.", needs="--data_format or --data_class"
+    )
+    max_input_tokens: list[int] | None = flag(
+        None,
+        "Longest input of each in tokens. Default: --max_source_length.",
+        bounds="[1, inf) tokens",
+        needs="--data_format or --data_class",
+    )
+    max_output_tokens: list[int] | None = flag(
+        None,
+        "Longest target of each in tokens. Default: --max_target_length.",
+        bounds="[1, inf) tokens",
+        needs="--data_format or --data_class",
+    )
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the run's rows are the user's own."""
+        return bool(self.data_format or self.data_class)
+
+    def __post_init__(self):
+        if self.data_format and self.data_class:
+            raise ConfigError(f"--data_format {self.data_format} and --data_class are two ways to name data; give one")
+        check_needed_flags(self)
+        if not self.is_given and named_metrics(self.metrics) is not None:
+            raise ConfigError(
+                f"--metrics {self.metrics}: it belongs to --data_format or --data_class, which is not given (a "
+                "function of one's own, module:function, is taken by every task)"
+            )
+        count = len(self.data_class) if self.data_class else 1
+        for name, values in vars(self).items():
+            if isinstance(values, list) and len(values) != count:
+                sets = f"--data_class names {count}" if self.data_class else "--data_format is one"
+                raise ConfigError(f"--{name} has {len(values)} values, but {sets}: one value for each data set")
+
+
+@dataclass
+class InstructionArguments:
+    """How instances and instructions of `--benchmark super_ni` are chosen and written."""
+
+    _theme = "instructions"
+
+    task_lists: str | None = flag(None, "The folder below DIR/splits whose lists of tasks are used (default).")
+    max_num_instances_per_task: int | None = flag(
+        None, "At most this many instances of each training task (100); 0: all.", bounds="[0, inf) rows or examples"
+    )
+    max_num_instances_per_eval_task: int | None = flag(
+        None, "At most this many of each test task, the first ones (100).", bounds="[1, inf) rows or blocks"
+    )
+    add_task_definition: bool | None = flag(None, "Begin with the task's definition (yes).")
+    num_pos_examples: int | None = flag(None, "Positive examples shown (2).", bounds="[0, inf) rows or examples")
+    num_neg_examples: int | None = flag(None, "Negative examples shown (0).", bounds="[0, inf) rows or examples")
+    add_explanation: bool | None = flag(None, "Explain the examples (no).")
+    add_task_name: bool | None = flag(None, "Begin with the task's name (no).")
+    tk_instruct: bool | None = flag(None, "Draw each row's form from Tk-Instruct's five, in place of the flags before.")
+
+    def __post_init__(self):
+        forms = ("add_task_definition", "num_pos_examples", "num_neg_examples", "add_explanation", "add_task_name")
+        idle = [name for name in forms if getattr(self, name) is not None]
+        if self.tk_instruct and idle:
+            raise ConfigError(f"--tk_instruct draws the form of every row; --{idle[0]} has no place beside it")
+
+    @property
+    def given(self) -> dict:
+        """The flags that were given, by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
+
+    def applied(self, plan, seed: int):
+        """The plan, the settings and the seed in the entries of its tasks that have instructions.
+
+        Raises:
+          ConfigError: flags were given, and no task has instructions.
+        """
+        if not any(task.entry.get("instruction") for task in plan.tasks):
+            if self.given:
+                raise ConfigError(
+                    f"--{next(iter(self.given))} is for tasks with instructions (--benchmark super_ni), "
+                    f"not for {plan.benchmark}/{plan.dataset_name}"
+                )
+            return plan
+        changes = {**self.given, "seed": seed}
+        if self.max_num_instances_per_task == 0:
+            changes["max_num_instances_per_task"] = None
+        return replace(
+            plan,
+            train=[with_instruction(task, changes) for task in plan.train],
+            evaluate=[with_instruction(task, changes) for task in plan.evaluate],
+        )
+
+
+def with_instruction(task, changes: dict):
+    """The task with some of its instruction's settings changed; one without instructions as it is."""
+    settings = task.entry.get("instruction")
+    return task if not settings else replace(task, entry={**task.entry, "instruction": {**settings, **changes}})
