@@ -61,6 +61,7 @@ from t5suite.training.eval_sets import (
     widen_for_training_targets,
 )
 from t5suite.training.evaluation import Decoding, Evaluator, batch_tokens
+from t5suite.training.flags.data import PackedRows
 from t5suite.training.flags.fields import warn_of_idle_flags as idle_flags
 from t5suite.training.flags.fine_tuning import add_profile
 from t5suite.training.flags.plug_ins import plug_ins_of

@@ -22,6 +22,7 @@ from t5suite.base.reference_code import FAST_PATHS, reference_code
 from t5suite.base.yaml_files import read_json_text
 from t5suite.optim.schedules import SCHEDULES
 from t5suite.tracking.trackers import AIM_REPO, Identity, tracker_names
+from t5suite.training.checkpoints.starts import parse_reset
 from t5suite.training.flags.data import DataArguments, DataFormatArguments, InstructionArguments
 from t5suite.training.flags.fields import flag
 from t5suite.training.flags.model import AdapterArguments, ModelArguments
