@@ -54,6 +54,7 @@ def make_trainer(
     max_grad_norm=1.0,
     schedule="constant",
     loss_chunk_tokens=None,
+    reference_code=None,
 ) -> SuiteTrainer:
     """A trainer over 21 rows of differing length, three updates an epoch at an update size of 8."""
     tokenizer = load_tokenizer(None)
@@ -74,6 +75,7 @@ def make_trainer(
         label_smoothing_factor=label_smoothing,
         z_loss=z_loss,
         loss_chunk_tokens=loss_chunk_tokens,
+        reference_code=reference_code,
         eval_strategy="no",
         save_strategy="no",
         disable_tqdm=True,

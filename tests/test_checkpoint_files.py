@@ -20,8 +20,7 @@ from torch import nn
 from transformers import T5Config, T5ForConditionalGeneration
 
 from t5suite.base.errors import CheckpointError, ConfigError
-from t5suite.optim.learning_rates import PlateauLR, make_scheduler
-from t5suite.optim.optimizers import OPTIMIZERS, make_optimizer
+from t5suite.optim.optimizers import OPTIMIZERS, PlateauLR, make_optimizer, make_scheduler
 from t5suite.optim.schedules import SCHEDULES
 from t5suite.training.checkpoints.committing import commit_checkpoint
 from t5suite.training.checkpoints.manifests import (

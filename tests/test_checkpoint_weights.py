@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 from transformers import BertConfig, BertForMaskedLM, set_seed
 
 from t5suite.base.errors import ConfigError
-from t5suite.models.checkpoint_weights import load_init_checkpoint, strip_prefixes, tied_groups
 from t5suite.models.loading import load_model, load_tokenizer
+from t5suite.models.weights import load_init_checkpoint, strip_prefixes
 from t5suite.training.flags.fine_tuning import ModelArguments
 from t5suite.training.run import tokenizer_and_model
 
@@ -111,7 +111,13 @@ class FormsTest(parameterized.TestCase):
         path = FORMS[form](folder(), weights_of(source))
         report = load_init_checkpoint(target, path)
         self.assertEqual(
-            report, {"path": str(path), "loaded": len(tied_groups(target)), "missing": [], "unexpected": []}
+            report,
+            {
+                "path": str(path),
+                "loaded": len({id(tensor) for tensor in target.state_dict(keep_vars=True).values()}),
+                "missing": [],
+                "unexpected": [],
+            },
         )
         for name, value in target.state_dict().items():
             wanted = source.state_dict()[name]
@@ -216,12 +222,12 @@ class RefusalTest(parameterized.TestCase):
     def test_weights_that_one_side_lacks(self):
         drop = ("encoder.final_layer_norm.weight", "decoder.final_layer_norm.weight")
         path = self.changed(drop=drop, **{f"extra.{n:02}": torch.ones(1) for n in range(12)})
-        self.refused(path, "2 weights of the model are not in it: encoder.final_layer_norm.weight, decoder.final_")
-        self.refused(path, "12 of its weights are not the model's: extra.00, .*, extra.09 and 2 more; add --allow_mis")
+        self.refused(path, r"missing \(2\): decoder.final_layer_norm.weight, encoder.final_layer_norm.weight; unknown")
+        self.refused(path, r"unknown \(12\): extra.00, .*, extra.04 and 7 more; add --allow_mis")
         model = tiny(seed=2)
         with self.assertLogs("t5suite", "WARNING") as logs:
             report = load_init_checkpoint(model, path, allow_missing=True)
-        self.assertLen(logs.output, 2)
+        self.assertLen(logs.output, 1)
         self.assertCountEqual(report["missing"], drop)
         self.assertLen(report["unexpected"], 12)
         self.assertTrue(torch.equal(model.shared.weight, tiny(seed=1).shared.weight))
@@ -232,19 +238,24 @@ class RefusalTest(parameterized.TestCase):
 
     def test_other_shapes(self):
         path = self.changed(f"{TINY},d_ff=64,num_heads=4")
-        self.refused(path, "wi.weight is 64x32, the model's 48x32", allow_missing=True)
-        self.refused(self.changed(f"{TINY},vocab_size=800"), "shared.weight is 800x32, the model's 640x32")
-        self.refused(self.changed(**{"shared.weight": torch.ones(640, 32, dtype=torch.int8)}), "shared.weight.* differ")
+        self.refused(path, r"k.weight \(32x32, not 16x32\)", allow_missing=True)
+        self.refused(self.changed(f"{TINY},vocab_size=800"), r"weight \(800x32, not 640x32\)")
+        self.refused(
+            self.changed(**{"shared.weight": torch.ones(640, 32, dtype=torch.int8)}), "stored with other values"
+        )
 
     def test_integers_are_not_taken_for_weights(self):
         name = "encoder.final_layer_norm.weight"
         self.refused(
-            self.changed(**{name: torch.ones(32, dtype=torch.int8)}), f"{name} is torch.int8, the model's torch.fl"
+            self.changed(**{name: torch.ones(32, dtype=torch.int8)}), rf"{name} \(torch.int8, not torch.float32\)"
         )
 
     def test_an_output_layer_of_its_own_does_not_go_into_a_tied_model(self):
         path = write_torch("a.bin")(folder(), nanot5_weights(tiny(f"{TINY},tie_word_embeddings=False", seed=1)))
-        self.refused(path, "shared.weight and lm_head.weight differ, .*--config_overrides tie_word_embeddings=False")
+        self.refused(
+            path,
+            "lm_head.weight .tied to .*, but stored with other values.*--config_overrides tie_word_embeddings=False",
+        )
 
     @parameterized.parameters("zip", "legacy", "pickle")
     def test_a_pickle_with_code_is_refused_and_not_run(self, form):

@@ -10,7 +10,7 @@ from transformers import trainer_optimizer
 from transformers.training_args import OptimizerNames
 
 from t5suite.base.errors import ConfigError
-from t5suite.optim.libraries import LIBRARIES, check_library, check_their_args, library_of
+from t5suite.optim.settings import LIBRARIES, check_library, check_their_args, library_of
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.flags.parser import parse_arguments
 

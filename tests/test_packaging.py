@@ -27,7 +27,7 @@ from t5suite.export.sources import _converter
 from t5suite.inference.loading import cut_into_pieces
 from t5suite.models.adapters import peft_library
 from t5suite.models.placement import quantization_of
-from t5suite.optim.libraries import check_library
+from t5suite.optim.settings import check_library
 from t5suite.tracking.trackers import TRACKERS, Identity
 from t5suite.training.monitoring.measurements import nvml_counters
 from t5suite.training.sharding.deepspeed import closed_sections

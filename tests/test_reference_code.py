@@ -2,6 +2,7 @@
 
 from unittest import mock
 
+import law_worker
 import numpy as np
 from absl.testing import absltest
 from test_evaluation import LENGTHS, bundled_rows, evaluator_and_model
@@ -26,6 +27,14 @@ def evaluated(reference: frozenset, method: str) -> dict:
     return {"predictions": found.predictions, "numbers": [*found.metrics.values(), found.loss]}
 
 
+def trained(reference: frozenset) -> dict:
+    """The losses and norms of six updates."""
+    trainer = law_worker.make_trainer(8, 1, reference_code=",".join(reference))
+    trainer.train()
+    lines = [line for line in trainer.state.log_history if "loss" in line]
+    return {"predictions": [], "numbers": [line[name] for line in lines for name in ("loss", "grad_norm")]}
+
+
 # By fast path: what both ways compute, what the fast one alone calls, and how far numbers may be apart (relative).
 CASES = {
     "candidate_trees": (
@@ -34,6 +43,7 @@ CASES = {
     "quick_decoding": (
         lambda left: evaluated(left, "generate"), "t5suite.models.seq2seq_answering.begin_writing", 1e-5,
     ),
+    "loss_chunks": (trained, "t5suite.models.chunked_loss.summed_cross_entropy", 1e-5),
     "quick_attention": (lambda left: evaluated(left, "generate"), "t5suite.models.attention.merged", 1e-5),
 }  # fmt: skip
 

@@ -20,7 +20,7 @@ import fine_tune_t5
 from t5suite.base.errors import ConfigError
 from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.optim import schedules
-from t5suite.optim.learning_rates import make_scheduler
+from t5suite.optim.optimizers import make_scheduler
 from t5suite.optim.schedules import SCHEDULES, has_warmup, make_multiplier, schedule_settings
 from t5suite.training.checkpoints.states import load_state
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments

@@ -34,7 +34,6 @@ from t5suite.models.adapter_files import (
 )
 from t5suite.models.adapters import adapter_of, inner_model, kind_of, wrap
 from t5suite.models.attention import accept_packed_batches, quicken_attention
-from t5suite.models.checkpoint_weights import load_init_checkpoint
 from t5suite.models.configs import (
     cannot_load,
     first_line,
@@ -81,6 +80,7 @@ from t5suite.models.weights import (
     FOLDER_FILES,
     check_loaded,
     check_saves_whole,
+    load_init_checkpoint,
     mismatch_of,
     mismatch_with_files,
     shards_of,

@@ -1,10 +1,23 @@
-"""TODO"""
+"""Weights of a file or folder into a model: all of them, or an error that names the file and the tensors.
+
+    >>> read_weights("checkpoint-pt-65536/pytorch_model.bin")["shared.weight"].shape    # torch's, safetensors, shards
+    torch.Size([32128, 768])
+    >>> load_weights(model, "runs/rte/checkpoint-400")          # resume, best checkpoint, rollback, one task's best
+
+A saved folder has transformers' published tensor names, so that plain `from_pretrained` loads it. For 66 of the 255
+text models that transformers 5.23 has, these are not the names of the module: `save_pretrained` renames, splits or
+merges tensors (`core_model_loading.revert_weight_conversion`), and only `from_pretrained` undoes it. The stock
+`Trainer` loads such a checkpoint by `load_state_dict(..., strict=False)`, which leaves the weights as they were
+(docs/footguns.md). Here the same rules are applied to a model in memory, and nothing is left out. Nothing in the
+files is ever run.
+"""
 
 import copy
 import json
 import logging
 import os
 import pickle
+import re
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,10 +41,26 @@ from t5suite.models.adapter_files import restore_adapter
 from t5suite.models.adapters import is_adapted
 from t5suite.models.configs import first_line
 from t5suite.models.families import class_in
+from t5suite.models.heads import whole
+from t5suite.models.vocabulary import MULTIPLE
 
 logger = logging.getLogger(__name__)
 
 SHOWN = 5
+FLAG = "--init_checkpoint"
+FOLDER_FILES = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+TORCH_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
+# Where trainers put the weights in a file that holds more: Lightning, nanoGPT and its kin, DeepSpeed.
+WRAPPERS = ("model_state_dict", "state_dict", "model", "module")
+# Other things that a run's folder keeps beside its weights.
+OTHER_FILES = ("optimizer", "scheduler", "training_args", "random_states", "rng_state", "scaler", "sampler")
+# What wrappers put before every name: DistributedDataParallel, torch.compile, Lightning, accelerate's and our own.
+PREFIXES = ("module.", "_orig_mod.", "model.", "_forward_module.")
 
 
 @dataclass
@@ -104,6 +133,88 @@ def fitted(model, stored: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tens
     info.missing_keys -= reshaped.keys()
     wrong = [*reshaped.values(), *(f"{name} (cannot be converted)" for name in info.conversion_errors)]
     return tensors, Mismatch(sorted(info.missing_keys), sorted(info.unexpected_keys), sorted(wrong))
+
+
+def load_init_checkpoint(model, path, allow_missing: bool = False) -> dict:
+    """Copies bare weights of any origin into a model (`--init_checkpoint FILE|FOLDER`), in the model's precision.
+
+    >>> load_init_checkpoint(model, "checkpoint-pt-65536")                    # a run of nanoT5
+    {'path': 'checkpoint-pt-65536', 'loaded': 256, 'missing': [], 'unexpected': []}
+
+    nanoT5's compact T5 has Hugging Face's names with the shared embedding spelled out three times; its output layer is
+    always its own, so that `tie_word_embeddings=False` (a v1.1 preset) is what it goes into. A vocabulary of up to 128
+    rows more or less is padding (32100 pieces, 32128 rows): the rows that both have are copied, the model's others keep
+    their values.
+
+    Args:
+      allow_missing: go on without weights that one side lacks, which are named in a warning.
+
+    Raises:
+      ConfigError: an unreadable file; weights that one side lacks; other shapes; two values for what the model ties;
+        no weight in common.
+    """
+    stored, own = strip_prefixes(read_weights(path), model), model.state_dict(keep_vars=True)
+    ignored = (*dict(model.named_buffers()).keys() - own.keys(), *(model._keys_to_ignore_on_load_unexpected or ()))
+    stored = {n: v for n, v in stored.items() if n in own or not any(re.search(pattern, n) for pattern in ignored)}
+    fewer = _fit_vocabulary(model, own, stored, path)
+    tensors, found = fitted(model, stored)
+    found.reshaped += [
+        f"{name} ({stored[name].dtype}, not {own[name].dtype})"
+        for name in tensors.keys() & stored.keys()
+        if stored[name].is_floating_point() != own[name].is_floating_point()
+    ]
+    if not tensors:
+        raise ConfigError(
+            f"{FLAG} {path}: none of its {len(stored)} weights is the model's: it has {listed(sorted(stored))}, the "
+            f"model {listed(sorted(own))}"
+        )
+    if found and (found.reshaped or not allow_missing):
+        cure = "" if found.reshaped else "; add --allow_missing_keys to go on without them"
+        cure += "; make the model with --config_overrides tie_word_embeddings=False" if "tied to" in str(found) else ""
+        raise ConfigError(f"{FLAG} {path}: {found}{cure}")
+    if found:
+        logger.warning("%s %s: %s", FLAG, path, found)
+    with torch.no_grad():
+        for name, value in tensors.items():
+            with whole(own[name]):
+                kept = slice(None) if name not in fewer else slice(fewer[name])
+                own[name][kept].copy_(value[kept]) if own[name].ndim else own[name].copy_(value)
+    loaded = len({id(own[name]) for name in tensors})
+    logger.info("%d weights of %s are loaded", loaded, path)
+    return {"path": str(path), "loaded": loaded, "missing": found.missing, "unexpected": found.unknown}
+
+
+def strip_prefixes(weights: dict, model) -> dict:
+    """Takes away what stands before every name, one wrapper after the other, until a name is the model's.
+
+    >>> list(strip_prefixes({"module._orig_mod.shared.weight": w}, model))
+    ['shared.weight']
+    """
+    own = model.state_dict().keys()
+    while weights and own.isdisjoint(weights):
+        prefix = next((p for p in PREFIXES if all(name.startswith(p) for name in weights)), None)
+        if prefix is None:
+            break
+        weights = {name.removeprefix(prefix): value for name, value in weights.items()}
+    return weights
+
+
+def _fit_vocabulary(model, own: dict, stored: dict, path) -> dict[str, int]:
+    """Gives stored tensors with a row a piece (embeddings, output layer) the model's number of rows, in place; returns
+    how many of them were stored, by name."""
+    modules = (model.get_input_embeddings(), model.get_output_embeddings())
+    pieces = {id(tensor) for module in modules if module is not None for tensor in module.parameters()}
+    fewer, told = {}, set()
+    for name in [name for name in stored if id(own.get(name)) in pieces]:
+        value, shape = stored[name], tuple(getattr(own[name], "ds_shape", own[name].shape))
+        if value.shape[1:] != shape[1:] or not 0 < abs(len(value) - shape[0]) <= MULTIPLE:
+            continue
+        if id(own[name]) not in told:
+            logger.warning("%s %s: %s has %d rows, the model %d", FLAG, path, name, len(value), shape[0])
+        told.add(id(own[name]))
+        fewer[name] = min(len(value), shape[0])
+        stored[name] = torch.cat([value, value.new_zeros(MULTIPLE, *shape[1:])])[: shape[0]]
+    return fewer
 
 
 def mismatch_of(found: dict) -> Mismatch:
@@ -225,20 +336,6 @@ def _names_of_pre_trained_heads(model) -> set[str]:
 
 def _size(shape) -> str:
     return "x".join(map(str, shape)) or "a number"
-
-
-FLAG = "--init_checkpoint"
-FOLDER_FILES = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-)
-TORCH_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
-# Where trainers put the weights in a file that holds more: Lightning, nanoGPT and its kin, DeepSpeed.
-WRAPPERS = ("model_state_dict", "state_dict", "model", "module")
-# Other things that a run's folder keeps beside its weights.
-OTHER_FILES = ("optimizer", "scheduler", "training_args", "random_states", "rng_state", "scaler", "sampler")
 
 
 def read_weights(path, flag: str = FLAG) -> dict[str, torch.Tensor]:

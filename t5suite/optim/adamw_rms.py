@@ -19,8 +19,6 @@ A learning rate of 2e-2 means: 2% of the parameter's own size. Moments are float
 
 import torch
 
-from t5suite.optim.parameter_groups import parameter_rms
-
 MOMENTS = ("exp_avg", "exp_avg_sq")
 FUSED_DEVICES = ("cpu", "cuda")
 WHOLE = (torch.nn.Parameter, torch.Tensor)
@@ -139,3 +137,15 @@ def foreach_update(parameters, grads, exp_avgs, exp_avg_sqs, steps, scales, beta
     torch._foreach_mul_(scales, [(1 - beta2**step) ** 0.5 / (1 - beta1**step) for step in steps])
     torch._foreach_mul_(updates, scales)
     torch._foreach_sub_(parameters, [update.to(p.dtype) for update, p in zip(updates, parameters, strict=True)])
+
+
+def parameter_rms(parameters: list[torch.Tensor], factor: float = 1.0) -> list[torch.Tensor]:
+    """Root mean square of each parameter times a factor, 0-d float32, on its device and without waiting for it.
+
+    >>> parameter_rms([torch.tensor([3.0, 4.0])])
+    [tensor(3.5355)]
+    """
+    exact = all(parameter.dtype == torch.float32 for parameter in parameters)  # naming the type costs a tenth
+    norms = torch._foreach_norm(parameters, 2, dtype=None if exact else torch.float32)
+    torch._foreach_mul_(norms, [factor / parameter.numel() ** 0.5 for parameter in parameters])
+    return list(norms)

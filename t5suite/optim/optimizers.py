@@ -5,19 +5,114 @@
 
 Every function takes the model and the learning rate and returns a `torch.optim.Optimizer`; its keyword-only parameters
 are the settings that `--optim_args "name=value,..."` may give. Weight decay follows Hugging Face's rule
-(`parameter_groups.decay_names`).
+(`decay_names`).
+
+    >>> scheduler = make_scheduler(optimizer, "cosine", num_training_steps=100, num_warmup_steps=10)
+    >>> scheduler.step()                            # once an update, on every rank alike
+
+Each group's rate is its own base rate times f(step). The trainer steps a scheduler itself, once an update; a scheduler
+that accelerate has prepared would be stepped once a process (nanoT5's cosine ended at half the run on two GPUs).
 """
+
+from collections.abc import Iterable
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import Trainer
 from transformers.optimization import Adafactor
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find
 from t5suite.optim.adamw_rms import AdamWRMS
-from t5suite.optim.muon import MuonWithAdamW
-from t5suite.optim.parameter_groups import decay_groups, hidden_matrices, trained_parameters
+from t5suite.optim.schedules import SCHEDULES, make_multiplier, plateau
 from t5suite.optim.settings import setting_types, settings_for
+
+
+def decay_names(model: nn.Module) -> set[str]:
+    """Names of the parameters that weight decay holds for, by Hugging Face's rule.
+
+    Norms, biases and whatever has `bias` in its name (T5's `relative_attention_bias` tables too) are left out;
+    embeddings are decayed. The rule is a method of their `Trainer` that needs no trainer.
+    """
+    return set(Trainer.get_decay_parameter_names(None, model))
+
+
+def trained_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """`(name, parameter)` of everything that is not frozen, tied parameters once."""
+    return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+
+
+def decay_groups(model: nn.Module, weight_decay: float = 0.0, only: Iterable[str] | None = None) -> list[dict]:
+    """Parameters with weight decay and parameters without, as two groups; a group that would be empty is left out.
+
+    Args:
+      only: names of the parameters to group; None means all that are trained.
+    """
+    decayed = decay_names(model)
+    named = [(name, p) for name, p in trained_parameters(model) if only is None or name in only]
+    groups = [
+        {"params": [p for name, p in named if (name in decayed) == decays], "weight_decay": weight_decay * decays}
+        for decays in (True, False)
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def hidden_matrices(model: nn.Module) -> set[str]:
+    """Names of the trained matrices between the layers: 2-D, and neither an embedding, a head nor a bias table.
+
+    T5's relative-bias tables are `nn.Embedding`s and so left out with the vocabulary.
+    """
+    outside = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    if head is not None:
+        outside.update(id(p) for p in head.parameters())
+    return {name for name, p in trained_parameters(model) if p.ndim == 2 and id(p) not in outside}
+
+
+class MuonWithAdamW(torch.optim.Optimizer):
+    """Two optimizers behind one set of groups and one state.
+
+    The groups' dictionaries and the state are shared with `torch.optim.Muon` and `torch.optim.AdamW`, so a learning
+    rate schedule, `state_dict` and `load_state_dict` see one optimizer.
+
+    Args:
+      muon_groups: groups of 2-D parameters. adamw_groups: the others. Either may be empty.
+      muon_settings, adamw_settings: keyword arguments of the two classes.
+    """
+
+    def __init__(self, muon_groups: list[dict], adamw_groups: list[dict], muon_settings: dict, adamw_settings: dict):
+        if not hasattr(torch.optim, "Muon"):
+            raise ConfigError(f"--optimizer muon needs torch 2.9 or newer; this is {torch.__version__}")
+        self.parts: dict[str, torch.optim.Optimizer] = {}
+        if muon_groups:
+            self.parts["muon"] = torch.optim.Muon(muon_groups, **muon_settings)
+        if adamw_groups:
+            self.parts["adamw"] = torch.optim.AdamW(adamw_groups, **adamw_settings)
+        groups = [{**group, "algorithm": name} for name, part in self.parts.items() for group in part.param_groups]
+        super().__init__(groups, {"lr": adamw_settings["lr"]})
+        self._share()
+
+    def _share(self) -> None:
+        for name, part in self.parts.items():
+            part.param_groups = [group for group in self.param_groups if group["algorithm"] == name]
+            part.state = self.state
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        """One update of both parts."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for part in self.parts.values():
+            part.step()
+        return loss
+
+    def __setstate__(self, state) -> None:
+        """`load_state_dict` ends here: it makes new groups and a new state, which the parts must see."""
+        super().__setstate__(state)
+        self._share()
 
 
 def adamw(
@@ -155,6 +250,65 @@ def is_adam(name: str) -> bool:
 # Optimizers that look at whole tensors: where ZeRO or FSDP cuts parameters into pieces, they would silently compute
 # something else.
 NEED_WHOLE_TENSORS = ("adamw_rms", "adafactor", "muon")
+
+
+class PlateauLR(LambdaLR):
+    """A rate that falls when evaluations stop getting better; everything that it remembers is in `state_dict`.
+
+    torch's `ReduceLROnPlateau` has no warm-up, and its relative threshold takes every loss written as a negative
+    number for an improvement.
+    """
+
+    def __init__(self, optimizer, multiplier, *, factor: float, patience: int, threshold: float, min_lr_rate: float):
+        self.settings = {"factor": factor, "patience": patience, "threshold": threshold, "min_lr_rate": min_lr_rate}
+        self.reduction = 1.0
+        self.best: float | None = None
+        self.num_bad = 0
+        super().__init__(optimizer, multiplier)
+
+    def observe(self, value: float) -> None:
+        """Takes the value of an evaluation, more being better, and lowers the rates after too many that are no better.
+
+        >>> for value in (-2.0, -1.5, -1.5, -1.5): scheduler.observe(value)         # patience 1, factor 0.1
+        >>> scheduler.reduction
+        0.1
+        """
+        if self.best is None or value > self.best + self.settings["threshold"]:
+            self.best, self.num_bad = value, 0
+            return
+        self.num_bad += 1
+        if self.num_bad > self.settings["patience"]:
+            self.reduction = max(self.reduction * self.settings["factor"], self.settings["min_lr_rate"])
+            self.num_bad = 0
+            set_rates(self)
+
+    def get_lr(self) -> list[float]:
+        """Base rates times the warm-up and all reductions so far."""
+        return present_rates(self)
+
+
+def make_scheduler(optimizer, name: str, num_training_steps: int, num_warmup_steps: int = 0, settings=None) -> LambdaLR:
+    """The scheduler of schedule `name`; `settings` as `schedules.schedule_settings` returns them."""
+    multiplier = make_multiplier(name, num_training_steps, num_warmup_steps, settings)
+    if SCHEDULES[name] is not plateau:
+        return LambdaLR(optimizer, multiplier)
+    defaults = {key: plateau.__kwdefaults__[key] for key in setting_types(plateau) if key != "warmup_start"}
+    return PlateauLR(optimizer, multiplier, **{key: (settings or {}).get(key, defaults[key]) for key in defaults})
+
+
+def present_rates(scheduler: LambdaLR) -> list[float]:
+    """Each group's rate for the present step; `get_lr` is the same and warns when anybody but `step` calls it."""
+    reduction = getattr(scheduler, "reduction", 1.0)
+    multipliers = [multiplier(scheduler.last_epoch) * reduction for multiplier in scheduler.lr_lambdas]
+    return [base * by for base, by in zip(scheduler.base_lrs, multipliers, strict=True)]
+
+
+def set_rates(scheduler: LambdaLR) -> None:
+    """Gives every group the rate that its schedule has for the present step."""
+    scheduler._last_lr = present_rates(scheduler)
+    for group, rate in zip(scheduler.optimizer.param_groups, scheduler._last_lr, strict=True):
+        group["lr"] = rate
+
 
 OPTIMIZERS = {
     "adamw": adamw,

@@ -23,7 +23,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.files import named_errors
 from t5suite.data.rows.jsonl import without_nan
 from t5suite.models.adapters import inner_model
-from t5suite.optim.learning_rates import PlateauLR
+from t5suite.optim.optimizers import PlateauLR
 from t5suite.runs.directory import METRICS
 from t5suite.tasks.postprocessors import is_right
 from t5suite.tracking.metric_lines import SAMPLES

@@ -18,11 +18,17 @@ from transformers.training_args import OptimizerNames
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find
-from t5suite.optim.learning_rates import make_scheduler
-from t5suite.optim.libraries import check_library, check_their_args
-from t5suite.optim.optimizers import NEED_WHOLE_TENSORS, OPTIMIZERS, is_adam, make_optimizer
+from t5suite.optim.optimizers import NEED_WHOLE_TENSORS, OPTIMIZERS, is_adam, make_optimizer, make_scheduler
 from t5suite.optim.schedules import SCHEDULES, has_warmup, schedule_settings
-from t5suite.optim.settings import parse_settings, read_value, setting_types, settings_for, typed_settings
+from t5suite.optim.settings import (
+    check_library,
+    check_their_args,
+    parse_settings,
+    read_value,
+    setting_types,
+    settings_for,
+    typed_settings,
+)
 
 logger = logging.getLogger(__name__)
 

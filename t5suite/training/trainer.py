@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 from transformers import Seq2SeqTrainer
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.reference_code import reference_code
 from t5suite.data.batches.collators import as_module_sees
 from t5suite.data.batches.samplers import EpochDataLoader, GlobalBatchSampler, shifted_order
 from t5suite.models.attention import note_padding, ready_masks, takes_ready_masks
@@ -103,9 +104,8 @@ class SuiteTrainer(ExactResume, Checkpointing, Seq2SeqTrainer):
         if args.torch_compile:
             keep_compiled(getattr(args, "compile_cache", None))
         sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
-        self.chunked = chunk_settings(
-            self.model, self.compute_loss_func, args.loss_chunk_tokens, sharded=sharded, fp16=args.fp16
-        )
+        tokens = 0 if "loss_chunks" in reference_code(args.reference_code) else args.loss_chunk_tokens
+        self.chunked = chunk_settings(self.model, self.compute_loss_func, tokens, sharded=sharded, fp16=args.fp16)
         # Non-finite losses are handled by the guard; the trainer's own filter would look at every micro-batch.
         args.logging_nan_inf_filter = False
         self.updates = UpdateGuard(args, self.accelerator, self.ranks, self.is_world_process_zero())

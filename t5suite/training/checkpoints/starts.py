@@ -36,7 +36,7 @@ from transformers.trainer_callback import ExportableState
 
 from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.base.lookup import suggestion
-from t5suite.optim.learning_rates import set_rates
+from t5suite.optim.optimizers import set_rates
 from t5suite.runs.directory import read_json, write_json
 from t5suite.training.checkpoints.folders import STATE_FILE, checkpoint_step, find_checkpoint, newest_verified
 from t5suite.training.checkpoints.manifests import MANIFEST_FILE, Manifest
