@@ -1,24 +1,42 @@
-"""Whole small runs of fine_tune_t5.py with models that are no encoder-decoders."""
+"""Whole small runs of fine_tune_t5.py with models that are no encoder-decoders.
+
+An output layer of its own stays so through a whole run: random weights, updates, checkpoints, resume, loading, export.
+
+`--dropout_rate 0` leaves nothing to chance: two forward passes in training agree, whatever the model's family.
+"""
 
 import contextlib
+import functools
 import io
 import json
 import tempfile
 from pathlib import Path
 
 import pytest
-from absl.testing import absltest, parameterized
+import torch
+from absl.testing import parameterized
 from later_flags import later_wins
+from safetensors.torch import load_file
 from shared_data import MISSING, SHARED_DATA
 from test_families import byte_tokenizer
 from tokenizers import processors
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    PreTrainedTokenizerFast,
+)
 
 import fine_tune_t5
+import pre_train_t5
 from t5suite.base.errors import ConfigError
+from t5suite.cli import main as t5suite
 from t5suite.data.rows.jsonl import read_jsonl, write_jsonl
 from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.fine_tuner import FineTuner
+from t5suite.models.configs import load_config, set_dropout
 from t5suite.models.loading import BUNDLED_MODEL
 from t5suite.tasks.registry import load_task
 
@@ -81,6 +99,7 @@ class CausalRunTest(parameterized.TestCase):
         self.assertNotIn("T5", text)
         self.assertNotIn("Seq2Seq", text)
 
+    @pytest.mark.slow
     def test_all_checkpoints_are_scored_with_their_own_weights(self):
         """--config_name says what the run began with; it must not make random weights of its checkpoints."""
         found, _ = run("--answer_separator= => ", "--eval_checkpoints=all", output_dir=self.folder, **GPT2)
@@ -91,6 +110,7 @@ class CausalRunTest(parameterized.TestCase):
         with self.assertRaisesRegex(ConfigError, "--max_source_length .*positions for 8 tokens"):
             run(**{**GPT2, "config_overrides": "n_embd=32,n_layer=1,n_head=2,n_positions=8"})
 
+    @pytest.mark.slow
     def test_python_does_what_the_script_does(self):
         tuner = FineTuner(**SETTINGS, **GPT2, answer_separator=" => ", output_dir=tempfile.mkdtemp() + "/run")
         self.assertEqual(tuner.train(), self.results)
@@ -132,6 +152,7 @@ class EncoderRunTest(parameterized.TestCase):
         with self.assertRaisesRegex(ConfigError, "an encoder has one head: mini/sentiment is"):
             run("--dataset_name=all", **BERT)
 
+    @pytest.mark.slow
     def test_numbers_are_learnt_by_squared_differences(self):
         results, folder = run("--dataset_name=similarity", **BERT)
         self.assertEqual(list(results["tasks"]["similarity"]), ["pearson", "spearman", "invalid_rate"])
@@ -239,5 +260,135 @@ class BaselineTest(parameterized.TestCase):
         )
 
 
-if __name__ == "__main__":
-    absltest.main()
+UNTIED = "d_model=16,d_kv=8,d_ff=24,num_layers=1,num_decoder_layers=1,num_heads=2"
+UNTIED_RUN = "--use_cpu --disable_tqdm True --logging_steps 1 --max_eval_samples 8 --dropout_rate 0".split()
+HEAD, EMBEDDINGS = "lm_head.weight", "shared.weight"
+
+
+def pre_trained(*flags) -> Path:
+    """A run of four updates with a checkpoint in the middle."""
+    folder = Path(tempfile.mkdtemp()) / "run"
+    saving = "--max_steps 4 --save_steps 2 --eval_strategy no --per_device_train_batch_size 4".split()
+    config = ["--config_overrides", UNTIED, "--tokenizer_name", BUNDLED_MODEL]
+    pre_train_t5.main(later_wins([*UNTIED_RUN, *saving, *config, *flags, "--output_dir", str(folder)]))
+    return folder
+
+
+@functools.cache
+def whole_run() -> Path:
+    """A v1.1's."""
+    return pre_trained("--config_name", "t5-v1_1-small")
+
+
+class UntiedRunsTest(parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        whole_run()
+
+    def check(self, folder) -> dict:
+        """The folder's weights, once it is clear that they hold two matrices and say so."""
+        weights = load_file(Path(folder) / "model.safetensors")
+        self.assertContainsSubset({HEAD, EMBEDDINGS}, weights)
+        self.assertEqual(weights[HEAD].shape, weights[EMBEDDINGS].shape)
+        self.assertFalse(torch.equal(weights[HEAD], weights[EMBEDDINGS]))
+        settings = json.loads((Path(folder) / "config.json").read_text())
+        self.assertFalse(settings["tie_word_embeddings"])
+        return weights
+
+    def test_random_weights_are_two_matrices_and_both_are_trained(self):
+        self.check_run(whole_run())
+
+    @parameterized.parameters("mt5-small", "umt5")
+    @pytest.mark.slow
+    def test_so_are_those_of_its_relatives(self, name):
+        self.check_run(pre_trained("--config_name", name))
+
+    def check_run(self, folder):
+        before, after = self.check(folder / "checkpoint-2"), self.check(folder)
+        moved = {matrix: after[matrix] - before[matrix] for matrix in (HEAD, EMBEDDINGS)}
+        for matrix in moved:
+            self.assertGreater(float(moved[matrix].abs().max()), 0.0)
+        self.assertFalse(torch.allclose(moved[HEAD], moved[EMBEDDINGS]))
+        counted = json.loads((folder / "manifest.json").read_text())["model"]["parameters"]
+        self.assertEqual(counted, sum(tensor.numel() for tensor in after.values()))
+
+    @pytest.mark.slow
+    @pytest.mark.resume
+    def test_a_resumed_run_ends_with_the_same_two_matrices(self):
+        uninterrupted = self.check(whole_run())
+        resumed = self.check(
+            pre_trained("--config_name", "t5-v1_1-small", "--resume", str(whole_run() / "checkpoint-2"))
+        )
+        self.assertEqual(resumed.keys(), uninterrupted.keys())
+        for name, tensor in uninterrupted.items():
+            self.assertTrue(torch.equal(resumed[name], tensor), name)
+
+    @pytest.mark.slow
+    def test_fine_tuning_goes_on_with_both(self):
+        folder, begun = Path(tempfile.mkdtemp()) / "tuned", self.check(whole_run())
+        task = "--benchmark mini --dataset_name sentiment --max_train_samples 16 --max_steps 2".split()
+        task += ["--model_name_or_path", str(whole_run()), "--learning_rate", "1e-2", "--output_dir", str(folder)]
+        fine_tune_t5.main([*UNTIED_RUN, *task])
+        tuned = self.check(folder)
+        for matrix in (HEAD, EMBEDDINGS):
+            self.assertFalse(torch.equal(tuned[matrix], begun[matrix]))
+            self.assertLess(float((tuned[matrix] - begun[matrix]).abs().max()), 0.1)
+
+    def test_an_export_holds_both(self):
+        folder = Path(tempfile.mkdtemp()) / "exported"
+        t5suite(["export", "--model_name_or_path", str(whole_run()), "--output_dir", str(folder)])
+        exported, trained = self.check(folder), self.check(whole_run())
+        for matrix in (HEAD, EMBEDDINGS):
+            self.assertTrue(torch.equal(exported[matrix], trained[matrix]))
+
+    @pytest.mark.slow
+    def test_a_tied_run_has_one_matrix(self):
+        weights = load_file(pre_trained("--config_name", "t5-small") / "model.safetensors")
+        self.assertLen({HEAD, EMBEDDINGS} & weights.keys(), 1)
+
+
+BART_SIZES = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16,
+        "encoder_attention_heads": 2, "decoder_attention_heads": 2, "vocab_size": 64, "max_position_embeddings": 32}  # fmt: skip
+BERT_SIZES = {
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "vocab_size": 64,
+}
+# `{type: (class, shape and every dropout on)}`
+MODELS = {
+    "t5": (AutoModelForSeq2SeqLM, {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2,
+                                   "vocab_size": 64}),
+    "bart": (AutoModelForSeq2SeqLM, {**BART_SIZES, "attention_dropout": 0.3, "activation_dropout": 0.3, "dropout": 0.3}),
+    "pegasus": (AutoModelForSeq2SeqLM, {**BART_SIZES, "attention_dropout": 0.3, "activation_dropout": 0.3}),
+    "gpt2": (AutoModelForCausalLM, {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 64}),
+    "gpt_neo": (AutoModelForCausalLM, {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "vocab_size": 64,
+                                       "attention_types": [[["global"], 1]], "resid_dropout": 0.3,
+                                       "embed_dropout": 0.3, "attention_dropout": 0.3}),
+    "opt": (AutoModelForCausalLM, {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "ffn_dim": 16,
+                                   "vocab_size": 64, "word_embed_proj_dim": 16, "attention_dropout": 0.3}),
+    "bert": (AutoModelForMaskedLM, BERT_SIZES),
+    "distilbert": (AutoModelForMaskedLM, {"dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 16, "vocab_size": 64,
+                                          "attention_dropout": 0.3}),
+}  # fmt: skip
+
+
+class DropoutOverrideTest(parameterized.TestCase):
+    def test_a_rate_of_0_switches_every_dropout_off(self):
+        for kind, (auto_class, settings) in MODELS.items():
+            config = AutoConfig.for_model(kind, **settings)
+            set_dropout(config, 0.0)
+            torch.manual_seed(0)
+            model = auto_class.from_config(config).train()
+            ids = torch.arange(2, 26).reshape(2, 12)
+            batch = {"input_ids": ids, **({"decoder_input_ids": ids} if config.is_encoder_decoder else {})}
+            with torch.no_grad(), self.subTest(kind=kind):
+                self.assertTrue(torch.equal(model(**batch).logits, model(**batch).logits))
+
+    def test_what_was_off_stays_off(self):
+        config = load_config("bart", dropout_rate=0.2, from_scratch=True)
+        self.assertEqual((config.dropout, config.attention_dropout, config.activation_dropout), (0.2, 0.0, 0.0))
+        config = load_config("bart", "attention_dropout=0.1", dropout_rate=0.2, from_scratch=True)
+        self.assertEqual((config.dropout, config.attention_dropout), (0.2, 0.2))

@@ -14,6 +14,7 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 import fine_tune_t5
@@ -116,7 +117,7 @@ FAST_PATHS = {
 
 # Flags of --torch_compile, which takes minutes on a CPU: where they are tested.
 COMPILED = {
-    "compile_cache": "test_compile_cache.py",
+    "compile_cache": "test_compile.py",
 }
 
 
@@ -135,6 +136,7 @@ class FastPathTest(parameterized.TestCase):
         self.assertIn(flag, (ROOT / "tests" / file).read_text(encoding="utf-8"))
 
     @parameterized.parameters(*FAST_PATHS)
+    @pytest.mark.slow
     def test_a_run_without_it_takes_another_way_to_the_same_numbers(self, flag):
         path = FAST_PATHS[flag]
         with mock.patch.object(token_cache, "FEWEST_ROWS", 1 if flag == "token_cache" else token_cache.FEWEST_ROWS):

@@ -1,18 +1,30 @@
-"""Whole small runs of fine_tune_t5.py: what they leave behind, and that modes and subsets do what they say."""
+"""Whole small runs of fine_tune_t5.py: what they leave behind, and that modes and subsets do what they say.
+
+A run that evaluates nothing says so at its start and at its end; averages are called by their names.
+
+What a run_in_process imports, and what it does not do twice.
+"""
 
 import contextlib
+import functools
 import io
 import json
 import logging
 import math
 import os
+import re
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
-from absl.testing import absltest, parameterized
+import pytest
+from absl.testing import parameterized
 from later_flags import later_wins
 from safetensors.torch import load_file
+from test_data_formats_runs import COLUMNS, csv_reviews, flags
 from transformers import TrainerCallback
 
 import fine_tune_t5
@@ -21,9 +33,14 @@ from t5suite.data.rows.jsonl import read_jsonl, write_jsonl
 from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.fine_tuner import FineTuner
 from t5suite.models.loading import load_tokenizer
-from t5suite.tasks.registry import load_task
+from t5suite.reports import finishing as reports
+from t5suite.reports.finishing import write_results
+from t5suite.reports.tables import NO_SCORES, average_title, print_results, print_table
+from t5suite.tasks.registry import Lengths, load_task
+from t5suite.tasks.task_card import make_task_card, write_task_card
 from t5suite.training import run as training_run
 from t5suite.training.callbacks import BestPerTaskCallback
+from t5suite.training.eval_sets import Result
 from t5suite.training.fine_tuning import data_for, warn_of_idle_flags
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments
 from t5suite.training.flags.parser import parse_arguments
@@ -49,9 +66,17 @@ def folder():
 
 
 def run(*argv, output_dir=None, quick=True):
+    """`(results, directory)`, without the card and the curves, which take longer than the training."""
     output_dir = output_dir or folder()
     flags = [*QUICK, *argv] if quick else [*argv, "--disable_tqdm", "True", "--use_cpu"]
-    return fine_tune_t5.main(later_wins([*flags, "--output_dir", str(output_dir)])), Path(output_dir)
+    with mock.patch.multiple(reports, learning_curves=mock.DEFAULT, write_fine_tuned_card=mock.DEFAULT):
+        return fine_tune_t5.main(later_wins([*flags, "--output_dir", str(output_dir)])), Path(output_dir)
+
+
+@functools.cache
+def plain():
+    """A run of no further flags; nothing may be written into its directory."""
+    return run()
 
 
 def rows_file(benchmark, name, split="validation", count=12, change=None):
@@ -68,7 +93,9 @@ class RunDirectoryTest(parameterized.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.results, cls.directory = run("--dataset_name", "all", "--do_predict", "--report_to", "tensorboard")
+        cls.directory = folder()
+        cls.flags = ["--dataset_name", "all", "--do_predict", "--report_to", "tensorboard"]
+        cls.results = fine_tune_t5.main(later_wins([*QUICK, *cls.flags, "--output_dir", str(cls.directory)]))
 
     def test_results_are_returned_and_written(self):
         written = json.loads((self.directory / "results.json").read_text())
@@ -93,18 +120,8 @@ class RunDirectoryTest(parameterized.TestCase):
     def test_the_manifest_explains_the_run(self):
         manifest = json.loads((self.directory / "manifest.json").read_text())
         self.assertEqual(manifest["status"], "finished")
-        keys = {
-            "run_id",
-            "settings",
-            "versions",
-            "hardware",
-            "tasks",
-            "data",
-            "mixing_rates",
-            "best_per_task",
-            "training",
-        }
-        self.assertContainsSubset(keys, set(manifest))
+        keys = "run_id settings versions hardware tasks data mixing_rates best_per_task training"
+        self.assertContainsSubset(keys.split(), manifest)
         self.assertTrue(manifest["data"]["sentiment.train"]["subset"])
         self.assertEqual(manifest["data"]["sentiment.train"]["used"], 64)
 
@@ -131,9 +148,7 @@ class RunDirectoryTest(parameterized.TestCase):
 
     def test_the_same_command_again_gives_the_results_without_training(self):
         before = {path: path.stat().st_mtime_ns for path in self.directory.rglob("*")}
-        results, _ = run(
-            "--dataset_name", "all", "--do_predict", "--report_to", "tensorboard", output_dir=self.directory
-        )
+        results, _ = run(*self.flags, output_dir=self.directory)
         self.assertEqual(results["averages"].keys(), self.results["averages"].keys())
         self.assertEqual(before, {path: path.stat().st_mtime_ns for path in self.directory.rglob("*")})
 
@@ -150,33 +165,34 @@ class RunDirectoryTest(parameterized.TestCase):
 
 
 class ModesTest(parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        plain()
+
     def test_two_runs_of_one_command_give_equal_bytes(self):
-        (_, a), (_, b) = run("--seed", "3"), run("--seed", "3")
+        (_, a), (_, b) = plain(), run()
         for name in ("results.json", "predictions/sentiment.validation.jsonl", "model.safetensors"):
             self.assertEqual((a / name).read_bytes(), (b / name).read_bytes(), name)
 
     def test_eval_only_scores_a_model_as_the_run_that_made_it_did(self):
-        results, directory = run()
-        again, other = run("--eval_only", "--model_name_or_path", str(directory), quick=False)
-        whole = read_jsonl(other / "predictions" / "sentiment.validation.jsonl")
-        part = read_jsonl(directory / "predictions" / "sentiment.validation.jsonl")
-        by_idx = {line["idx"]: line["prediction"] for line in whole}
-        self.assertEqual([line["prediction"] for line in part], [by_idx[line["idx"]] for line in part])
+        _, directory = plain()
+        _, other = run("--eval_only", "--model_name_or_path", str(directory), "--config_overrides", "None")
+        place = "predictions/sentiment.validation.jsonl"
+        self.assertEqual((other / place).read_bytes(), (directory / place).read_bytes())
         self.assertFalse((other / "model.safetensors").exists())
 
     def test_predict_only_writes_test_predictions_and_no_metrics(self):
-        _, directory = run()
-        results, other = run("--predict_only", "--model_name_or_path", str(directory), "--max_predict_samples", "9")
+        flags = ["--model_name_or_path", str(plain()[1]), "--config_overrides", "None", "--max_predict_samples", "9"]
+        results, other = run("--predict_only", *flags)
         self.assertEqual(results, {"tasks": {}, "averages": {}})
         self.assertLen(read_jsonl(other / "predictions" / "sentiment.test.jsonl"), 9)
 
     def test_scored_labels_are_always_labels(self):
-        results, directory = run("--eval_method", "score")
+        results, directory = run("--eval_method", "score", "--max_steps", "2")
         self.assertEqual(results["tasks"]["sentiment"]["invalid_rate"], 0.0)
-        predictions = {
-            line["prediction"] for line in read_jsonl(directory / "predictions" / "sentiment.validation.jsonl")
-        }
-        self.assertContainsSubset(predictions, {"negative", "positive"})
+        lines = read_jsonl(directory / "predictions" / "sentiment.validation.jsonl")
+        self.assertContainsSubset({line["prediction"] for line in lines}, {"negative", "positive"})
 
     @parameterized.parameters(("", 30), ("--max_train_samples=20", 20), ("--few_shot=4", 8))
     def test_rows_that_select_are_not_trained_on(self, subset, trained):
@@ -195,6 +211,7 @@ class ModesTest(parameterized.TestCase):
         self.assertContainsSubset(of_training, everything - of_selection)
         self.assertContainsSubset(of_selection, everything)
 
+    @pytest.mark.slow
     def test_each_task_is_scored_at_its_own_best_step_and_one_checkpoint_serves_all(self):
         """Weights trained on one task, then on the other, then spoilt; both tasks' losses say which is best."""
         names, runs = ("sentiment", "entailment"), []
@@ -233,7 +250,8 @@ class ModesTest(parameterized.TestCase):
         odd = lambda predictions, targets: {"odd": at_step[tuner.trainer.state.global_step if tuner.trainer else 2]}
         settings = {**SETTINGS, "max_steps": 6, "metric_for_best_model": "odd", "output_dir": str(folder())}
         tuner = FineTuner(**settings, metrics=odd, quiet=True)
-        tuner.train()
+        with mock.patch.multiple(reports, learning_curves=mock.DEFAULT, write_fine_tuned_card=mock.DEFAULT):
+            tuner.train()
         directory = Path(tuner.args.output_dir)
         files = [(place / "model.safetensors").read_bytes() for place in (directory, directory / "checkpoint-4")]
         self.assertEqual(*files)
@@ -250,10 +268,6 @@ class ModesTest(parameterized.TestCase):
         self.assertEqual(callback.best, {"a": {"step": 2, "value": 2.0}, "b": {"step": 1, "value": -2.0}})
         self.assertEqual(saved, ["run/best/a", "run/best/b", "run/best/a"])
 
-    def test_few_shot_takes_so_many_rows_of_each_class(self):
-        _, directory = run("--few_shot", "5", "--max_train_samples", "None")
-        self.assertEqual(json.loads((directory / "manifest.json").read_text())["data"]["sentiment.train"]["used"], 10)
-
     def test_a_dry_run_shows_figures_and_writes_nothing(self):
         figures, directory = run("--dry_run")
         self.assertEqual((figures["steps"], figures["update_size"]), (4, 8))
@@ -262,7 +276,7 @@ class ModesTest(parameterized.TestCase):
 
     def test_a_flag_without_effect_is_named(self):
         with contextlib.redirect_stderr(io.StringIO()) as log:
-            run("--mixing", "equal", "--max_predict_samples", "3")
+            run("--mixing", "equal", "--max_predict_samples", "3", "--dry_run", "--fp16", "--use_cpu")
         self.assertIn("--mixing has no effect: there is one task", log.getvalue())
         self.assertIn("--max_predict_samples has no effect", log.getvalue())
 
@@ -280,61 +294,41 @@ class ModesTest(parameterized.TestCase):
         self.assertLen(logs.output, 1 + len(expected))
 
     def test_weights_stay_float32_under_bf16(self):
-        _, directory = run("--bf16")
+        _, directory = run("--bf16", "--max_steps", "1", "--eval_strategy", "no", "--load_best_model_at_end", "False")
         self.assertEqual({str(t.dtype) for t in load_file(directory / "model.safetensors").values()}, {"torch.float32"})
 
     def test_fp16_with_t5_is_warned_of_and_names_bf16(self):
-        with contextlib.redirect_stderr(io.StringIO()) as log:
-            run("--fp16")
-        self.assertRegex(log.getvalue(), "--fp16 with T5 overflows.*Use --bf16")
+        for model_type, warns in (("t5", True), ("bart", False)):
+            with self.assertLogs("t5suite") as logs:
+                logging.getLogger("t5suite").info("there is something")
+                training_run.check_precision(True, model_type)
+            self.assertEqual(
+                any(re.search("--fp16 with T5 overflows.*Use --bf16", line) for line in logs.output), warns
+            )
 
-    def test_early_stopping_stops(self):
-        _, directory = run("--learning_rate", "0", "--max_steps", "40", "--early_stopping_patience", "2")
-        self.assertLess(json.loads((directory / "manifest.json").read_text())["training"]["steps"], 12)
-
+    @pytest.mark.slow
+    @pytest.mark.resume
     def test_an_interrupted_run_goes_on_and_ends_as_the_uninterrupted_one(self):
-        (_, whole), interrupted = run("--max_steps", "6", "--eval_steps", "2"), folder()
+        flags = ["--max_steps", "6", "--eval_steps", "2"]
+        (_, whole), interrupted = run(*flags), folder()
 
-        def stop_at_four(trainer, resume_from=None, train=training_run.train_from):
-            from transformers import TrainerCallback
+        class Stop(TrainerCallback):
+            def on_step_end(self, args, state, control, **kwargs):
+                if state.global_step == 5:
+                    raise KeyboardInterrupt
 
-            class Stop(TrainerCallback):
-                def on_step_end(self, args, state, control, **kwargs):
-                    if state.global_step == 5:
-                        raise KeyboardInterrupt
-
+        def stop_at_five(trainer, folder=None, train=training_run.train_from):
             trainer.add_callback(Stop())
-            return train(trainer, resume_from)
+            return train(trainer, folder)
 
-        original = training_run.train_from
-        training_run.train_from = stop_at_four
-        try:
-            with self.assertRaises(KeyboardInterrupt):
-                run("--max_steps", "6", "--eval_steps", "2", output_dir=interrupted)
-        finally:
-            training_run.train_from = original
+        with mock.patch.object(training_run, "train_from", stop_at_five), self.assertRaises(KeyboardInterrupt):
+            run(*flags, output_dir=interrupted)
         (interrupted / "checkpoint-6").mkdir()  # a save that was cut short: passed over
-        run("--max_steps", "6", "--eval_steps", "2", output_dir=interrupted)
+        run(*flags, output_dir=interrupted)
         self.assertEqual((whole / "results.json").read_bytes(), (interrupted / "results.json").read_bytes())
         self.assertEqual((whole / "model.safetensors").read_bytes(), (interrupted / "model.safetensors").read_bytes())
         steps = [line["step"] for line in read_jsonl(interrupted / "metrics.jsonl") if "train/loss" in line]
         self.assertEqual(steps, [1, 2, 3, 4, 5, 6])
-
-
-class FineTunerTest(parameterized.TestCase):
-    def test_it_does_what_the_script_does(self):
-        results, directory = run()
-        tuner = FineTuner(**SETTINGS, output_dir=str(folder()))
-        self.assertEqual(tuner.train(), results)
-        self.assertEqual(tuner.evaluate()["tasks"], results["tasks"])
-        self.assertLen(tuner.predict(["It was good."]), 1)
-        self.assertEqual(
-            (Path(tuner.args.output_dir) / "results.json").read_bytes(), (directory / "results.json").read_bytes()
-        )
-
-    def test_an_unknown_flag_is_named(self):
-        with self.assertRaisesRegex(ConfigError, "--lerning_rate; did you mean --learning_rate"):
-            FineTuner(lerning_rate=1)
 
 
 class OwnTasksTest(parameterized.TestCase):
@@ -389,24 +383,24 @@ class BadInputTest(parameterized.TestCase):
             run("--train_file", str(path))
 
     def test_a_saved_model_s_own_task_is_the_task_where_none_is_named(self):
-        _, trained = run("--dataset_name", "entailment")
-        results, directory = run("--model_name_or_path", str(trained), "--eval_only", quick=False)
-        self.assertEqual(list(results["tasks"]), ["entailment"])
-        self.assertEqual(
-            json.loads((directory / "manifest.json").read_text())["settings"]["dataset_name"], "entailment"
+        task = load_task("mini", "entailment")
+        card = make_task_card([task], Lengths(64, 8))
+        trained = Path(tempfile.mkdtemp())
+        write_task_card(trained, card)
+        arguments = FineTuningArguments(
+            *parse_arguments(FINE_TUNING_ARGUMENTS, ["--model_name_or_path", str(trained), "--use_cpu"])
         )
+        self.assertEqual([task.name for task in plan_for(arguments).tasks], ["entailment"])
+        self.assertEqual(arguments.data.dataset_name, "entailment")
         card = json.loads((trained / "task.json").read_text())
         (trained / "task.json").write_text(json.dumps({**card, "benchmark": "own"}))
         with self.assertRaisesRegex(ConfigError, "was trained on own/entailment, whose rows no flag names"):
             run("--model_name_or_path", str(trained), "--eval_only", quick=False)
 
     def test_an_empty_text_is_counted_and_kept(self):
-        def empty_first(rows):
-            return [{**rows[0], "sentence": ""}, *rows[1:]]
-
-        path = rows_file("mini", "sentiment", change=empty_first)
-        _, directory = run("--train_file", str(path))
-        data = json.loads((directory / "manifest.json").read_text())["data"]["sentiment.train"]
+        path = rows_file("mini", "sentiment", change=lambda rows: [{**rows[0], "sentence": ""}, *rows[1:]])
+        arguments = FineTuningArguments(*parse_arguments(FINE_TUNING_ARGUMENTS, [f"--train_file={path}", "--use_cpu"]))
+        data = data_for(plan_for(arguments), load_tokenizer(None), arguments, trains=True).described["sentiment.train"]
         self.assertEqual((data["empty_texts"], data["used"]), (1, 12))
 
     @parameterized.parameters(
@@ -427,13 +421,8 @@ class BadInputTest(parameterized.TestCase):
     def test_a_wrong_value_is_told_with_its_flag_and_what_would_be_right(self, argv, error, message):
         data = tempfile.mkdtemp()
         if "wsc" in argv:
-            row = {
-                "text": "Ann sat as she ate .",
-                "span1_text": "Ann",
-                "span2_index": 3,
-                "span2_text": "she",
-                "label": 1,
-            }
+            row = {"text": "Ann sat as she ate .", "span1_text": "Ann", "span2_text": "she", "label": 1}
+            row |= {"span2_index": 3}
             for split in ("train", "validation"):
                 write_jsonl(f"{data}/super_glue/wsc/{split}.jsonl", [row])
         with self.assertRaisesRegex(error, message):
@@ -453,19 +442,107 @@ class BadInputTest(parameterized.TestCase):
 
     def test_a_run_of_updates_that_are_not_finite_stops(self):
         with self.assertRaisesRegex(NumericsError, r"3 updates in a row.*were skipped.*lower --learning_rate"):
-            run(
-                "--learning_rate",
-                "1e18",
-                "--max_grad_norm",
-                "0",
-                "--optim",
-                "sgd",
-                "--max_steps",
-                "20",
-                "--eval_steps",
-                "20",
-            )
+            run(*"--learning_rate 1e18 --max_grad_norm 0 --optim sgd --max_steps 20 --eval_steps 20".split())
 
 
-if __name__ == "__main__":
-    absltest.main()
+NOTHING = "--eval_strategy no: nothing is evaluated"
+QUIET = ("eval_strategy", "eval_steps")
+
+
+def told(*argv, directory=None) -> tuple[str, str]:
+    """What a run says on standard output and on standard error."""
+    out, err = io.StringIO(), io.StringIO()
+    directory = directory or Path(tempfile.mkdtemp()) / "run"
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        fine_tune_t5.main(
+            later_wins([*flags(*argv, without=QUIET), "--output_dir", str(directory), "--max_train_samples", "16"])
+        )
+    return " ".join(out.getvalue().split()), err.getvalue()
+
+
+class UnscoredRunTest(parameterized.TestCase):
+    def test_it_says_so_at_the_start_at_the_end_and_when_it_is_asked_again(self):
+        directory = Path(tempfile.mkdtemp()) / "[bold]run"  # a path is shown as it is
+        argv = ("--data_format", "csv", "--train_file", csv_reviews(), *COLUMNS, "--no_eval", "--max_eval_samples", "4")
+        out, err = told(*argv, directory=directory)
+        self.assertIn(NOTHING, err)
+        self.assertIn("reviews: no training rows are kept for validation", err)
+        self.assertIn("--max_eval_samples has no effect: --eval_strategy no", err)
+        self.assertIn(f"{directory}) {NO_SCORES}", out)
+        self.assertNotIn("metrics", out)
+        self.assertTrue(told(*argv, directory=directory)[0].endswith(f"{directory} {NO_SCORES}"))
+
+
+class TableTest(parameterized.TestCase):
+    def test_each_number_stands_below_its_name(self):
+        values = {"name": "rte", "metrics": {"accuracy": 70.0, "invalid_rate": 12.5}, "predictions": ["x"] * 8}
+        counts = {"num_rows": 9, "seconds": 3.5, "loss": None, "truncated": 2, "method": "generate"}
+        report = SimpleNamespace(results={"rte": Result(**values, **counts, marks=[], labelled=True)})
+        out = io.StringIO()
+        print_table(report, [SimpleNamespace(name="rte", split="test")], {"averages": {}}, "a run", file=out)
+        lines = [re.split(r"\s{2,}", line.strip()) for line in out.getvalue().splitlines() if line.strip()]
+        wanted = {"task": "rte", "split": "test", "n": "9", "metrics": "accuracy 70.00"}
+        self.assertEqual(
+            dict(zip(lines[1], lines[3])), {**wanted, "invalid %": "12.50", "cut off %": "25.00", "seconds": "3.5"}
+        )
+
+    def test_what_is_not_a_number_is_null_in_the_results_and_named(self):
+        place, nan = Path(tempfile.mkdtemp()), float("nan")
+        tasks = {"stsb": {"pearson": nan, "spearman": 1.0}, "rte": {"accuracy": 50.0}}
+        write_results(place, {"tasks": tasks, "averages": {"glue": nan}})
+        found = json.loads((place / "results.json").read_text())
+        self.assertEqual(found["tasks"], {**tasks, "stsb": {"pearson": None, "spearman": 1.0}})
+        self.assertEqual(found["averages"], {"glue": None})
+        self.assertEqual([note.split()[0] for note in found["notes"]], ["tasks.stsb.pearson", "averages.glue"])
+
+
+class AverageTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ("average", "average: 50.00"),
+        ("glue", "average glue: 50.00"),
+        ("glue (3 of 8 tasks)", "average glue (3 of 8 tasks): 50.00"),
+    )
+    def test_an_average_is_called_by_its_name_once(self, name, line):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            print_results({"tasks": {"cola": {"accuracy": 50.0}}, "averages": {name: 50.0}}, "a run")
+        self.assertEqual(out.getvalue().splitlines()[-1], line)
+        self.assertEqual(average_title(name), line.partition(":")[0])
+
+
+ROOT = Path(__file__).resolve().parent.parent
+# What a plain run_in_process needs nothing of, though it is installed in many environments; each takes 0.2 to 2 s to import.
+UNNEEDED = (
+    "aim bitsandbytes deepspeed evaluate IPython matplotlib nltk onnx onnxruntime rouge_score sacrebleu sklearn "
+    "tensorboard tensorflow torchvision torchaudio trackio wandb"
+).split()
+PROGRAM = """
+import json, sys
+import fine_tune_t5
+fine_tune_t5.main(json.loads(sys.argv[1]))
+print("MODULES", json.dumps(sorted(sys.modules)))
+"""
+ONE_STEP = (
+    "mini.yaml --max_train_samples 32 --max_eval_samples 8 --max_steps 1 --per_device_train_batch_size 8 "
+    "--save_strategy no --load_best_model_at_end False --use_cpu --disable_tqdm True"
+).split()
+
+
+def run_in_process(*flags, cache=None) -> subprocess.CompletedProcess:
+    """A run_in_process of one step in a process of its own, which must succeed."""
+    words = [*ONE_STEP, "--output_dir", tempfile.mkdtemp(), *flags]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **({"HF_DATASETS_CACHE": cache} if cache else {})}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps(words)], cwd=ROOT, capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+class ImportsTest(parameterized.TestCase):
+    @pytest.mark.slow
+    def test_a_run_imports_nothing_that_it_does_not_need(self):
+        lines = run_in_process().stdout.splitlines()
+        modules = json.loads(next(line for line in lines if line.startswith("MODULES")).removeprefix("MODULES "))
+        self.assertEmpty(set(UNNEEDED) & set(modules))
+        self.assertIn("torch", modules)

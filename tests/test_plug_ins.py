@@ -14,7 +14,6 @@ from unittest import mock
 
 import numpy as np
 import plug_in_modules
-import plug_in_worker
 import pytest
 import torch
 from absl.testing import absltest, parameterized
@@ -65,33 +64,35 @@ def manifest_of(folder) -> dict:
 
 @functools.cache
 def one_rank(kind, batch_size=8, accumulation=1):
-    return plug_in_worker.history(kind, batch_size, accumulation)
+    return plug_in_modules.history(kind, batch_size, accumulation)
 
 
 @functools.cache
 def two_ranks():
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     with mock.patch.dict(os.environ, PYTHONPATH=path):
-        return reported_by_two_ranks(plug_in_worker.__file__)
+        return reported_by_two_ranks(plug_in_modules.__file__)
 
 
 class LossLawTest(parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        one_rank("labels")
+
     def assert_same_course(self, found, expected):
         self.assertLen(found["loss"], 6)  # 21 rows, 8 an update: 3 updates in each of 2 epochs
         for name in ("loss", "grad_norm", "certainty", "input_length", "mean_loss", "eval_loss"):
             np.testing.assert_allclose(found[name], expected[name], rtol=RELATIVE, err_msg=name)
         self.assertEqual(found["rows"], list(range(13)))
 
-    def test_two_micro_batches_of_a_module_make_the_same_update(self):
-        self.assert_same_course(one_rank("labels", 4, 2), one_rank("labels"))
-
-    @parameterized.product(kind=list(plug_in_worker.PLUG_INS), sizes=[(4, 2), (2, 4)])
+    @parameterized.product(kind=list(plug_in_modules.PLUG_INS), sizes=[(4, 2), (2, 4)])
     @pytest.mark.slow
     @pytest.mark.law
     def test_cutting_an_update_of_a_module_into_micro_batches_changes_nothing(self, kind, sizes):
         self.assert_same_course(one_rank(kind, *sizes), one_rank(kind))
 
-    @parameterized.parameters(*plug_in_worker.PLUG_INS)
+    @parameterized.parameters(*plug_in_modules.PLUG_INS)
     @pytest.mark.slow
     @pytest.mark.law
     def test_two_ranks_with_a_module_equal_one(self, kind):
@@ -142,22 +143,21 @@ def whole():
 
 
 class ResumeTest(parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        whole()
+
     def setUp(self):
         super().setUp()
         patched = mock.patch("t5suite.training.checkpoints.saving.stop_requests", StopRequests)
         patched.start()
         self.addCleanup(patched.stop)
 
-    def test_a_stopped_run_of_a_module_goes_on_bit_by_bit(self):
-        self.assert_goes_on_from(3)
-
-    @parameterized.parameters(1, 2, 6)
+    @parameterized.parameters(1, 2, 3, 6)
     @pytest.mark.slow
     @pytest.mark.resume
-    def test_stopped_anywhere(self, step):
-        self.assert_goes_on_from(step)
-
-    def assert_goes_on_from(self, step):
+    def test_a_stopped_run_of_a_module_goes_on_bit_by_bit(self, step):
         expected, reference = whole()
         folder = new_folder()
         with self.assertRaises(Preempted):
@@ -202,10 +202,8 @@ class ResumeTest(parameterized.TestCase):
 
 
 class ModelClassTest(parameterized.TestCase):
-    def test_trains_saves_and_is_read_again_with_its_class_alone(self):
-        self.assert_comes_back("Writer", [], {"accuracy", "invalid_rate"})
-
     @parameterized.parameters(
+        ("Writer", [], {"accuracy", "invalid_rate"}),
         ("Pooled", ["--early_stopping_patience", "1"], {"loss"}),
         ("Continuing", ["--model_family", "causal"], {"accuracy", "invalid_rate"}),
         ("Classifier", ["--model_family", "masked"], {"accuracy", "invalid_rate"}),
@@ -215,10 +213,7 @@ class ModelClassTest(parameterized.TestCase):
         ("OwnPooled", ["--eval_method", "loss"], {"loss"}),
     )
     @pytest.mark.slow
-    def test_every_kind_trains_saves_and_is_read_again(self, name, flags, metrics):
-        self.assert_comes_back(name, flags, metrics)
-
-    def assert_comes_back(self, name, flags, metrics):
+    def test_trains_saves_and_is_read_again_with_its_class_alone(self, name, flags, metrics):
         folder, spec = new_folder(), f"plug_in_modules:{name}"
         results = run(folder, "--model_class", spec, *flags)
         self.assertEqual(set(results["tasks"]["sentiment"]), metrics)

@@ -58,7 +58,7 @@ def leave_deepspeed_unimported() -> None:
     """A run without DeepSpeed does not import it, which took 1.3 s of each start where it is installed.
 
     accelerate 1.15 imports it to see whether a model is wrapped by it, in every `unwrap_model`; none is where nobody
-    has imported it. `tests/test_startup.py` tells when it goes about it in another way.
+    has imported it. `tests/test_fine_tune.py` tells when it goes about it in another way.
     """
     from accelerate.utils import other
 
