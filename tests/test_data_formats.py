@@ -16,22 +16,19 @@ from shared_data import MISSING, SHARED_DATA
 from examples.own_rows.multidoc2dial import ANSWERS, Answerability, ChitChat
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.mixtures import draws, epoch_counts, grouped_in_updates, proportional_order
-from t5suite.data.rows.data_classes import DATA_CLASSES, class_form
+from t5suite.data.rows.data_classes import class_form
 from t5suite.data.rows.files import check_benchmark_file, named_files, split_files
 from t5suite.data.rows.formats import (
     DATA_FORMATS,
     FORMAT_FLAGS,
     FormatOptions,
     Wishes,
-    distinct_names,
-    form_name,
     format_form,
     own_data,
 )
 from t5suite.data.rows.jsonl import write_jsonl
 from t5suite.data.rows.running_text import count_tokens, pieces
 from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.data.rows.subsets import held_out_rows
 from t5suite.models.loading import BUNDLED_MODEL, load_tokenizer
 from t5suite.tasks.registry import Lengths, Task
 from t5suite.training.flags.data import FORMATS, DataFormatArguments
@@ -120,14 +117,6 @@ class TablesTest(parameterized.TestCase):
             with self.assertRaisesRegex(DataError, message):
                 read(format_form("csv", FormatOptions(train_file=str(path), **COLUMNS)))
 
-    def test_an_array_and_lines_of_json_hold_the_same_rows(self):
-        rows = [{"instruction": "Say it.", "input": "", "output": "It."}, {"instruction": "Go.", "output": "Gone."}]
-        array = write(folder() / "a.json", json.dumps(rows))
-        for path in (array, jsonl(folder() / "a.jsonl", rows)):
-            found = read(format_form("alpaca", FormatOptions(train_file=str(path)))).rows
-            self.assertEqual([row["output"] for row in found], ["It.", "Gone."])
-            self.assertEqual([row["input"] for row in found], ["", None])
-
     def test_a_class_id_of_a_typeless_file_is_a_number_and_an_empty_answer_is_none(self):
         path = write(folder() / "a.csv", "text,label\nx,1\ny,bad\nz,\n")
         form = format_form("csv", FormatOptions(train_file=str(path), labels=("bad", "good"), **COLUMNS))
@@ -155,14 +144,6 @@ class FilesTest(parameterized.TestCase):
         self.assertEqual(rows.places[4], f"{root}/train/b.jsonl:2")
         self.assertLen(rows.files, 3)
 
-    def test_the_fingerprint_names_every_file_and_their_order(self):
-        root = folder()
-        a, b = (jsonl(root / "train" / f"{n}.jsonl", [{"input": n, "output": n}]) for n in "ab")
-        before = read(class_form("JSONLines", str(root), {})).fingerprint
-        content = a.read_bytes(), b.read_bytes()
-        a.write_bytes(content[1]), b.write_bytes(content[0])
-        self.assertNotEqual(read(class_form("JSONLines", str(root), {})).fingerprint, before)
-
     def test_the_splits_of_a_folder(self):
         for names, roles in (
             (["train/a.csv", "val/a.csv", "test/a.csv"], ["train", "validation", "test"]),
@@ -182,11 +163,6 @@ class FilesTest(parameterized.TestCase):
             write(root / name, "x")
         with self.assertRaisesRegex(DataError, r"train/ and train\.\*; keep one"):
             split_files(root, (".csv",))
-
-    def test_names(self):
-        self.assertEqual(form_name(FormatOptions(train_file="/data/reviews.csv.gz")), "reviews")
-        self.assertEqual(form_name(FormatOptions(train_file="parts-*.jsonl")), "parts")
-        self.assertEqual(distinct_names(["x", "y", "x", "x"]), ["x", "y", "x-2", "x-3"])
 
 
 class NamedFilesTest(parameterized.TestCase):
@@ -352,11 +328,6 @@ class HeldOutTest(parameterized.TestCase):
         with self.assertRaisesRegex(DataError, "1 rows are too few .* --no_eval"):
             self.sources(count=1).source.read("validation")
 
-    def test_one_large_group_is_not_held_out_where_smaller_ones_are_there(self):
-        chosen = held_out_rows(["a"] * 90 + [str(i) for i in range(10)], 0.05, seed=0)
-        self.assertEqual(int(chosen.sum()), 5)
-        self.assertFalse(chosen[:90].any())
-
 
 class ProportionsTest(parameterized.TestCase):
     """The predecessor's sampler only ever saw the first rows of a data set that it drew from seldom."""
@@ -404,10 +375,6 @@ class ProportionsTest(parameterized.TestCase):
     def test_bad_proportions_are_refused(self, proportions, message):
         with self.assertRaisesRegex(ConfigError, message):
             proportional_order([3, 4], proportions, seed=0)
-
-    def test_counts_add_up(self):
-        self.assertEqual(epoch_counts([1, 1, 1], 10), [4, 3, 3])
-        self.assertEqual(sum(epoch_counts([3, 1, 7, 2], 1001)), 1001)
 
 
 class TokenCutsTest(parameterized.TestCase):
@@ -516,14 +483,6 @@ class ClassesTest(parameterized.TestCase):
                 self.assertLen(ids, {"input": 33, "output": 7}[column])
         self.assertNotEqual(rows, data.source.read("validation").rows)
 
-    def test_sst2_is_stripped_and_scored_as_glue_is(self):
-        root = folder()
-        jsonl(root / "glue" / "sst2" / "train.jsonl", [{"sentence": "a fine film ", "label": 1, "idx": 0}])
-        data = own_data("sst2", class_form("SST2Dataset", str(root), {}), Wishes(evaluates=False))
-        (row,) = data.source.read("train").rows
-        self.assertEqual(data.task.examples(row)[0], ("a fine film", "positive"))
-        self.assertEqual(data.task.entry["metric_names"], ["accuracy"])
-
     def test_a_class_of_the_users_own(self):
         root = folder()
         write(root / "my_own_rows.py", (
@@ -554,12 +513,6 @@ class ClassesTest(parameterized.TestCase):
         ):
             with self.assertRaisesRegex(ConfigError, message):
                 class_form(name, path, config)
-
-    def test_every_class_takes_the_predecessors_ending(self):
-        for name in DATA_CLASSES:
-            with self.assertRaises(ConfigError) as caught:
-                class_form(f"{name}Dataset", "/no/such/folder", {})
-            self.assertNotIn("unknown data class", str(caught.exception))
 
 
 class FlagsTest(parameterized.TestCase):

@@ -776,11 +776,6 @@ class FoundTest(FuzzTest):
         with self.assertRaisesRegex(ConfigError, message):
             parse_arguments(FINE_TUNING_ARGUMENTS, [str(self.write("run.yaml", text.encode())), "--use_cpu"])
 
-    def test_an_item_of_a_list_is_no_flag(self):
-        path = self.write("run.yaml", b"train_file: [a.txt, --eval_only]\n")
-        with self.assertRaisesRegex(ConfigError, "run.yaml:1: --train_file: '--eval_only' would be taken for a flag"):
-            parse_arguments(PRE_TRAINING_ARGUMENTS, [str(path), "--use_cpu"])
-
     def test_manifests(self):
         index = self.write("model.safetensors.index.json", b'{"weight_map": null}')
         self.assertIsInstance(self.outcome(read_weights, index), ConfigError)

@@ -113,12 +113,6 @@ class ClassMetricsTest(parameterized.TestCase):
         for name, expected in (("precision", precision), ("recall", recall), ("f1", f1)):
             self.assertAlmostEqual(METRICS[name](predictions, references, num_classes=2), expected, msg=name)
 
-    def test_scores_leave_their_arguments_alone(self):
-        for name in METRICS:
-            predictions, references = ([-1, 1], [0, 1]) if name not in TEXT else (["a", "b"], ["a", "c"])
-            METRICS[name](predictions, references, groups=["g", "h"], num_classes=2)
-            self.assertEqual((predictions[0], references[0]), (-1, 0) if name not in TEXT else ("a", "a"), name)
-
     @parameterized.parameters(
         ([0, 1, 2], [0, 1, 2], 100),
         ([0, 0], [0, 0], 100 / 3),
@@ -262,56 +256,24 @@ class AnswerMetricsTest(parameterized.TestCase):
         self.assertAlmostEqual(METRICS["squad_f1"](predictions, references), 100 * np.mean(best))
 
 
+DETERMINERS = (
+    "a an few her his each every many much my our some that the their these this those which whose your A The THEIR"
+).split()
+
+
 class WscVerdictTest(parameterized.TestCase):
     CASES = [
-        ("Tom", "Tom", 1),
-        ("tom", "TOM", 1),
-        ("  Tom\n", "Tom", 1),
-        ("Tom", "Ann", 0),
-        # nested either way, in any order
-        ("the fuzzy bunny", "bunny", 1),
-        ("bunny", "the fuzzy bunny", 1),
-        ("bunny fuzzy", "fuzzy bunny", 1),
-        ("fuzzy cat", "fuzzy bunny", 0),
-        ("Tom Tom", "Tom", 1),
-        # one word inside another is not nested
+        ("Tom", "Tom", 1), ("tom", "TOM", 1), ("  Tom\n", "Tom", 1), ("Tom", "Ann", 0), ("the fuzzy bunny", "bunny", 1),
+        ("bunny", "the fuzzy bunny", 1), ("bunny fuzzy", "fuzzy bunny", 1), ("fuzzy cat", "fuzzy bunny", 0), ("Tom Tom", "Tom", 1),
         ("bun", "bunny", 0),
-        # every determiner is dropped
-        *[
-            (f"{determiner} bunny", "bunny", 1)
-            for determiner in "a an few her his each every many much my our some that the their these this those which "
-            "whose your A The THEIR".split()
-        ],
-        # these are none; a nested set still agrees
-        *[(f"{word} bunny", "the cat bunny", 0) for word in ["its", "no", "all", "any", "both", "he", "one"]],
-        # nothing left
-        ("", "Tom", -1),
-        ("   ", "Tom", -1),
-        ("the", "Tom", -1),
-        (" The a ", "Tom", -1),
-        ("the  a", "Tom", -1),
-        ("the   a", "Tom", 0),
-        ("the", "the", -1),
-        ("Tom", "the", 0),
-        ("Tom", "", 0),
-        # a possessive on one side only
-        ("Tom's", "Tom", 0),
-        ("Tom", "Tom's hat", 0),
-        ("Tom's hat", "Tom's", 1),
-        ("Tom's", "Ann's hat", 0),
-        ("the dogs' bowl", "bowl", 0),
-        ("o'clock", "tom's o'clock", 1),
-        # punctuation stays
-        ("Tom.", "Tom", 0),
-        ("Tom,", "Tom, Ann", 1),
-        # two spaces enclose an empty word, tabs separate nothing
-        ("fuzzy  bunny", "bunny", 1),
-        ("fuzzy  bunny", "big fuzzy bunny", 0),
-        ("fuzzy  bunny", "big  fuzzy bunny", 1),
-        ("the\tbunny", "bunny", 0),
-        ("fuzzy\tbunny", "fuzzy\tbunny", 1),
-        ("Tom\u2019s", "Tom\u2019s hat", 1),
-    ]
+        *[(f"{determiner} bunny", "bunny", 1) for determiner in DETERMINERS],
+        *[(f"{word} bunny", "the cat bunny", 0) for word in ["its", "no", "all", "any", "both", "he", "one"]], ("", "Tom", -1), ("   ", "Tom", -1),
+        ("the", "Tom", -1), (" The a ", "Tom", -1), ("the  a", "Tom", -1), ("the   a", "Tom", 0), ("the", "the", -1), ("Tom", "the", 0),
+        ("Tom", "", 0), ("Tom's", "Tom", 0), ("Tom", "Tom's hat", 0), ("Tom's hat", "Tom's", 1), ("Tom's", "Ann's hat", 0),
+        ("the dogs' bowl", "bowl", 0), ("o'clock", "tom's o'clock", 1), ("Tom.", "Tom", 0), ("Tom,", "Tom, Ann", 1), ("fuzzy  bunny", "bunny", 1),
+        ("fuzzy  bunny", "big fuzzy bunny", 0), ("fuzzy  bunny", "big  fuzzy bunny", 1), ("the\tbunny", "bunny", 0),
+        ("fuzzy\tbunny", "fuzzy\tbunny", 1), ("Tom\u2019s", "Tom\u2019s hat", 1),
+    ]  # fmt: skip
 
     def test_a_written_referent_is_judged(self):
         for written, referent, verdict in self.CASES:
@@ -434,17 +396,6 @@ class TaskScoreTest(parameterized.TestCase):
         self.assertAlmostEqual(found["pearson"], 100 * scipy.stats.pearsonr(gold, read)[0])
         self.assertNotAlmostEqual(found["pearson"], 100 * scipy.stats.pearsonr([0.1, 0.5, 0.9, 2.333], read)[0])
 
-    def test_stsb_predictions_are_read_and_not_clipped(self):
-        rows = labelled([0.0, 1.0, 2.0, 3.0, 4.0, 5.0], sentence1="a", sentence2="b")
-        predictions = [" 2.6 ", "1e1", "3,4", "-3", "", "7.5\n"]
-        gold, read = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0], [2.6, 10.0, -1.0, -3.0, -1.0, 7.5]
-        expected = {
-            "pearson": 100 * scipy.stats.pearsonr(gold, read)[0],
-            "spearman": 100 * scipy.stats.spearmanr(gold, read)[0],
-            "invalid_rate": 100 / 3,
-        }
-        assert_scores(self, load_task("glue", "stsb").score(rows, predictions), expected)
-
     def test_cb(self):
         rows = labelled([0, 0, 1, 2], premise="p", hypothesis="h")
         found = load_task("super_glue", "cb").score(rows, ["entailment", "Entailment", "contradiction", "neutral"])
@@ -487,14 +438,6 @@ class TaskScoreTest(parameterized.TestCase):
         same_ids = self.record_rows(["Bob"], ["Ann"], idx={"passage": 0, "query": 0})
         found = load_task("super_glue", "record").score(same_ids, ["Bob", "Bob"])
         assert_scores(self, found, {"f1": 100, "exact_match": 100})
-
-    def test_record_rows_without_ids_are_told_apart_by_their_texts(self):
-        rows = self.record_rows(["Bob"], ["Ann"], ["Ann"], idx=None)
-        rows[2]["passage"] = rows[1]["passage"]
-        for row in rows:
-            del row["idx"]
-        found = load_task("super_glue", "record").score(rows, ["Bob", "Bob", "Ann"])
-        assert_scores(self, found, {"f1": 50, "exact_match": 50})
 
     def test_record_counts_an_answer_that_normalises_to_nothing_as_a_match_without_f1(self):
         found = load_task("super_glue", "record").score(self.record_rows(["The"]), ["a"])
@@ -599,23 +542,6 @@ class ScoreContractTest(parameterized.TestCase):
         with self.assertRaisesRegex(DataError, r"1 rows make 3 examples.* 1 predictions"):
             load_task("super_glue", "record").score([row], ["A"])
 
-    def test_the_count_is_checked_before_labels_are(self):
-        with self.assertRaisesRegex(DataError, "2 predictions"):
-            load_task("glue", "sst2").score([{"sentence": "x", "label": -1}], ["a", "b"])
-
-    def test_no_rows_are_refused(self):
-        with self.assertRaises(DataError):
-            load_task("glue", "sst2").score([], [])
-
-    def test_a_label_outside_the_list_is_refused(self):
-        with self.assertRaisesRegex(DataError, "label 5"):
-            load_task("glue", "sst2").score(labelled([5], sentence="x"), ["positive"])
-
-    def test_rows_and_predictions_may_be_any_sequence(self):
-        rows = tuple(labelled([1, 0], sentence="x"))
-        predictions = np.array(["positive", "negative"])
-        self.assertEqual(load_task("glue", "sst2").score(rows, predictions)["accuracy"], 100.0)
-
     @parameterized.parameters(
         ("glue", "mrpc", {"f1": 80.0, "accuracy": 70.0, "invalid_rate": 10.0}, 75.0),
         ("glue", "stsb", {"pearson": 90.0, "spearman": 80.0, "invalid_rate": 0.0}, 85.0),
@@ -625,12 +551,6 @@ class ScoreContractTest(parameterized.TestCase):
     )
     def test_checkpoints_are_selected_by(self, benchmark, name, scores, expected):
         self.assertEqual(load_task(benchmark, name).optimised(scores), expected)
-
-    @parameterized.parameters(
-        ("glue", "ax", {}), ("glue", "mrpc", {}), ("glue", "stsb", {"pearson": math.nan, "spearman": 1.0})
-    )
-    def test_without_a_score_selection_has_nan(self, benchmark, name, scores):
-        self.assertTrue(math.isnan(load_task(benchmark, name).optimised(scores)))
 
 
 class PaddingTest(parameterized.TestCase):
@@ -675,24 +595,8 @@ class EvaluateMetricTest(parameterized.TestCase):
         with self.assertRaisesRegex(ConfigError, "acuracy.*accuracy"):
             as_evaluate_metric("acuracy")
 
-    def test_several_combine_and_batches_add_up(self):
-        import evaluate
-
-        combined = evaluate.combine([as_evaluate_metric("accuracy"), as_evaluate_metric("f1")])
-        found = combined.compute(predictions=[1, 0, 1], references=[1, 0, 0])
-        self.assertAlmostEqual(found["accuracy"], 200 / 3)
-        self.assertAlmostEqual(found["f1"], 200 / 3)
-        metric = as_evaluate_metric("f1")
-        for predictions, references in (([1, 0], [1, 1]), ([1], [0])):
-            metric.add_batch(predictions=predictions, references=references)
-        self.assertEqual(metric.compute(), {"f1": METRICS["f1"]([1, 0, 1], [1, 1, 0])})
-
 
 class TablesTest(parameterized.TestCase):
-    def test_aliases_and_groups_name_metrics(self):
-        for name in itertools.chain(METRIC_ALIASES.values(), *METRIC_GROUPS.values()):
-            self.assertIn(name, METRICS)
-
     def test_the_promised_metrics_exist(self):
         promised = (
             "accuracy f1 precision recall matthews_correlation pearson spearman mean_3class_f1 exact_match gender_parity "

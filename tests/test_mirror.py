@@ -20,7 +20,6 @@ import fine_tune_t5
 from t5suite import cli, constants
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.hub import hub_reachable
-from t5suite.commands import runs
 from t5suite.data.rows import sources
 from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.data.rows.sources import DataOptions, load_hub, load_split, mirror
@@ -167,23 +166,11 @@ class StandInTest(parameterized.TestCase):
         )  # fmt: skip
         self.assertIn("has 3 rows, but the official number is 2490", err)
 
-    def test_a_task_that_reads_anothers_rows_mirrors_those(self):
-        tasks = runs._tasks_to_mirror("glue", "wnli_simple", None)
-        self.assertEqual([task.name for task in tasks], ["wnli"])
-        self.assertEqual(
-            [task.name for task in runs._tasks_to_mirror("glue", "all", None)],
-            ["cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte", "wnli", "ax"],
-        )
-
 
 class WithoutHubTest(parameterized.TestCase):
     def test_bundled_tasks_have_nothing_to_download(self):
         with self.assertRaisesRegex(ConfigError, "mini/sentiment has no hub_path"):
             cli.main(["mirror", "--benchmark", "mini", "--output_dir", tempfile.mkdtemp()])
-
-    def test_an_unknown_task_is_answered_with_the_closest(self):
-        with self.assertRaisesRegex(ConfigError, "'rtee'; did you mean rte"):
-            cli.main(["mirror", "--benchmark", "glue", "--dataset_name", "cola,rtee", "--output_dir", "x"])
 
     @parameterized.parameters("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
     def test_either_variable_for_no_network_is_enough_and_nothing_is_asked(self, name):
