@@ -1,6 +1,6 @@
 """Whatever stands in a file or on a command line: a result or a UserError of ours, and nothing written elsewhere.
 
-    python -m pytest -q tests/test_fuzz.py                                   # five hundred inputs
+    python -m pytest -q tests/test_fuzz.py                                   # some hundred inputs
     T5SUITE_FUZZ_EXAMPLES=100000 python -m pytest -q tests/test_fuzz.py      # the full run (minutes)
 
 The number is that of generated inputs over all tests, each of which takes its share. Small runs draw the same inputs
@@ -48,7 +48,7 @@ from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS
 from t5suite.training.flags.parser import SuiteArgumentParser, parse_arguments
 from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS
 
-TOTAL = int(os.environ.get("T5SUITE_FUZZ_EXAMPLES", "500"))
+TOTAL = int(os.environ.get("T5SUITE_FUZZ_EXAMPLES", "300"))
 SMALL = TOTAL < 20_000
 MUTATED = 7 if SMALL else 15
 ARGUMENTS = {"fine_tune": FINE_TUNING_ARGUMENTS, "pre_train": PRE_TRAINING_ARGUMENTS}
