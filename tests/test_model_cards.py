@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from absl.testing import absltest, parameterized
@@ -20,9 +21,10 @@ import fine_tune_t5
 import pre_train_t5
 from t5suite.base.redaction import SHOWN
 from t5suite.constants import DATASET_VALS
+from t5suite.reports import plots
 from t5suite.reports.card_facts import CardFacts, Scored, hub_name, without_folders
 from t5suite.reports.card_usage import hub_corpora
-from t5suite.reports.cards import card_text, shown_settings, template
+from t5suite.reports.cards import card_text, shown_settings, template, write_card
 from t5suite.reports.markdown import block, code, table
 from t5suite.reports.tables import format_points
 from t5suite.tasks.registry import load_task
@@ -118,6 +120,21 @@ class MetadataTest(parameterized.TestCase):
         self.assertEqual([result.metric_type for result in ModelCard(text).data.eval_results], ["invalid_rate"])
         self.assertEqual(score_rows(text)["rte", "accuracy"], "nan")
 
+    def test_every_number_is_that_of_the_results(self):
+        results = {"rte": {"accuracy": 71.123, "invalid_rate": 0.5}, "stsb": {"pearson": 88.888, "spearman": math.nan}}
+        made = facts(["rte", "stsb"], results=results)
+        made.results["averages"] = {"glue": 80.005}
+        text = card_text(made)
+        expected = {
+            (name, metric): format_points(value) for name, of in results.items() for metric, value in of.items()
+        }
+        self.assertEqual(score_rows(text), expected | {("average glue", "average"): format_points(80.005)})
+        index = {
+            (found.task_name, found.metric_type): found.metric_value for found in ModelCard(text).data.eval_results
+        }
+        theirs = {("rte", "accuracy"): 71.123, ("rte", "invalid_rate"): 0.5, ("stsb", "pearsonr"): 88.888}
+        self.assertEqual(index, theirs)
+
     @parameterized.parameters("/home/ada/best", "./here and there", "a/b/c", "")
     def test_folders_are_no_models_of_the_hub(self, name):
         found = ModelCard(card_text(facts(settings={"model_name_or_path": name}))).data
@@ -179,6 +196,70 @@ class TextTest(parameterized.TestCase):
         self.assertIn(f"| energy of training | {expected} |", text)
 
 
+ONE_TASK = [
+    {"step": 5, "train/loss": 3.0, "train/learning_rate": 1e-3},
+    {"step": 10, "train/loss": 2.0},
+    {"step": 10, "eval/accuracy": 50.0, "eval/average": 50.0, "eval/loss": 1.5, "eval/invalid_rate": 4.0},
+    {"step": 20, "eval/accuracy": 70.0, "eval/average": 70.0, "eval/loss": 1.0, "eval/truncated_rate": 1.0},
+    {"step": 20, "train/train_runtime": 9.0, "train/train_loss": 2.5},
+]
+
+
+def run_with(lines) -> Path:
+    folder = Path(tempfile.mkdtemp())
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def drawn_lines(folder) -> list[dict]:
+    """What each half of the picture shows: `{label: points}`."""
+    figures = []
+    with mock.patch.object(plots, "_saved", lambda figure, path: figures.append(figure) or path):
+        plots.learning_curves(folder, "t5-small on rte")
+    if not figures:
+        return []
+    return [
+        {line.get_label(): list(map(tuple, line.get_xydata().tolist())) for line in axes.lines}
+        for axes in figures[0].axes
+    ]
+
+
+class LearningCurvesTest(parameterized.TestCase):
+    def test_lines_are_the_logged_points(self):
+        losses, scores = drawn_lines(run_with(ONE_TASK))
+        self.assertEqual(losses, {"training loss": [(5, 3.0), (10, 2.0)], "held-out loss": [(10, 1.5), (20, 1.0)]})
+        self.assertEqual(scores, {"accuracy": [(10, 50.0), (20, 70.0)]})
+
+    def test_a_mixture_has_every_task_or_the_average_alone(self):
+        lines = [
+            {"step": step, "eval/average": 60.0, **{f"eval/t{i}/accuracy": 50.0 + i for i in range(count)}}
+            for count, step in ((3, 10), (3, 20))
+        ]
+        (scores,) = drawn_lines(run_with(lines))
+        self.assertEqual(list(scores), ["average", "t0 accuracy", "t1 accuracy", "t2 accuracy"])
+        many = [{**line, **{f"eval/u{i}/f1": 1.0 for i in range(9)}} for line in lines]
+        (scores,) = drawn_lines(run_with(many))
+        self.assertEqual(scores, {"average": [(10, 60.0), (20, 60.0)]})
+
+    @parameterized.named_parameters(
+        ("nothing", []),
+        ("one_point", [{"step": 5, "train/loss": 3.0, "eval/accuracy": 1.0}]),
+        ("no_numbers", [{"step": 5, "eval/pearson": None}, {"step": 9, "eval/pearson": None}]),
+    )
+    def test_nothing_is_drawn_where_there_is_no_curve(self, lines):
+        folder = run_with(lines)
+        self.assertIsNone(plots.learning_curves(folder))
+        self.assertEqual([path.name for path in folder.iterdir()], ["metrics.jsonl"])
+
+    def test_the_card_shows_the_picture_that_is_there(self):
+        folder = run_with(ONE_TASK)
+        write_card(folder, facts())
+        self.assertNotIn("![", (folder / "README.md").read_text())
+        self.assertEqual(plots.learning_curves(folder).read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
+        write_card(folder, facts())
+        self.assertIn("![losses and scores over the updates](learning_curves.png)", (folder / "README.md").read_text())
+
+
 SMALL = {
     "max_train_samples": 32,
     "max_eval_samples": 8,
@@ -207,47 +288,6 @@ def trained(**settings):
 def blocks(folder, language):
     """The blocks of a card in one language."""
     return re.findall(rf"^(`{{3,}}){language}\n(.*?)\n\1$", (folder / "README.md").read_text(), re.S | re.M)
-
-
-class RunTest(parameterized.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.folder = trained(dataset_name="all", logging_steps=1, **TINY_T5)
-        cls.text = (cls.folder / "README.md").read_text(encoding="utf-8")
-
-    def test_every_number_is_that_of_the_results(self):
-        results = json.loads((self.folder / "results.json").read_text())
-        rows = score_rows(self.text)
-        for name, metrics in results["tasks"].items():
-            for metric, value in metrics.items():
-                self.assertEqual(rows.pop((name, metric)), format_points(value))
-        self.assertEqual(rows.pop(("average mini", "average")), format_points(results["averages"]["mini"]))
-        self.assertEmpty(rows)
-        index = {
-            (found.task_name, found.metric_type): found.metric_value for found in ModelCard(self.text).data.eval_results
-        }
-        for (name, metric), value in index.items():
-            self.assertEqual(
-                value, results["tasks"][name][{"pearsonr": "pearson", "spearmanr": "spearman"}.get(metric, metric)]
-            )
-
-    def test_it_tells_of_every_task_and_of_no_folder(self):
-        for words in ("sentiment sentence: {sentence}", "`neutral`", "nearest_fifth", "subset, selected on"):
-            self.assertIn(words, self.text)
-        self.assertNotIn(str(self.folder.parent), self.text)
-        self.assertNotIn(str(Path(__file__).parent.parent), self.text)
-
-    def test_its_pictures_are_there(self):
-        pictures = re.findall(r"!\[.*?\]\((.*?)\)", self.text)
-        self.assertEqual(pictures, ["learning_curves.png"])
-        self.assertTrue((self.folder / pictures[0]).is_file())
-
-    def test_its_python_runs_in_the_models_folder(self):
-        source = blocks(self.folder, "python")[0][1]
-        with contextlib.chdir(self.folder), contextlib.redirect_stdout(io.StringIO()) as shown:
-            exec(source, {})
-        self.assertTrue(shown.getvalue().endswith("\n"))
 
 
 VARIANTS = {

@@ -16,7 +16,7 @@ from t5suite.reports import intervals as resampling
 from t5suite.reports import run_facts as published
 from t5suite.reports.evaluations import chosen_examples, confusion, evaluations_of, examples_of, majority
 from t5suite.reports.intervals import SUMS, statistic_of, units_of
-from t5suite.reports.results import named, report_data
+from t5suite.reports.results import report_data
 from t5suite.reports.run_facts import curves_of, is_speed, settings_of, thinned
 from t5suite.tasks.metrics import METRICS
 from t5suite.tasks.postprocessors import Judged
@@ -135,10 +135,6 @@ class IntervalsTest(parameterized.TestCase):
             resampling.interval_over_values(np.multiply(right, 100)),
         ):
             self.assertEqual((found["low"], found["high"]), (25.0, 75.0))
-
-    def test_the_same_files_give_the_same_interval(self):
-        statistic = statistic_of("accuracy", METRICS["accuracy"], classes(50, 2), 2)
-        self.assertEqual(resampling.interval_over_rows(statistic), resampling.interval_over_rows(statistic))
 
     def test_one_run_and_a_score_that_is_none_have_no_interval(self):
         self.assertIsNone(resampling.interval_over_values([60.0]))
@@ -331,10 +327,6 @@ class PublishedTest(parameterized.TestCase):
 
 
 class RunFilesTest(parameterized.TestCase):
-    def test_names_tell_directories_apart(self):
-        names = named(["runs/a/s1", "runs/b/s1", "runs/c", "runs/c"])
-        self.assertEqual(names, {"runs/a/s1": "a/s1", "runs/b/s1": "b/s1", "runs/c": "c"})
-
     def test_curves_hold_what_was_logged_and_the_last_line_of_a_step_counts(self):
         lines = [
             {"step": 5, "seconds": 1.0, "train/loss": 2.0},

@@ -4,7 +4,6 @@ import dataclasses
 import importlib.util
 import json
 import os
-import struct
 import subprocess
 import sys
 import tempfile
@@ -93,35 +92,6 @@ class TensorBoardTest(absltest.TestCase):
             self.assertIn(word, texts[tag][0][1])
 
 
-def wandb_records(path) -> list:
-    """The records of a `.wandb` file: a LevelDB log (blocks of 32 KiB; checksum, length and kind before each part)."""
-    from wandb.proto import wandb_internal_pb2
-
-    data, at, whole, found = Path(path).read_bytes(), 7, b"", []
-    while at + 7 <= len(data):
-        room = 32768 - at % 32768
-        _, length, kind = struct.unpack("<IHB", data[at : at + 7]) if room >= 7 else (0, 0, 0)
-        if kind == 0:
-            at += room
-            continue
-        whole += data[at + 7 : at + 7 + length]
-        at += 7 + length
-        if kind in (1, 4):  # whole, or its last part
-            record = wandb_internal_pb2.Record()
-            record.ParseFromString(whole)
-            found, whole = [*found, record], b""
-    return found
-
-
-def wandb_rows(records) -> dict[int, dict]:
-    """`{step: its row}` of the history."""
-    rows = [record.history for record in records if record.WhichOneof("record_type") == "history"]
-    return {
-        json.loads(values["_step"]): values
-        for values in ({"/".join(item.nested_key) or item.key: item.value_json for item in row.item} for row in rows)
-    }
-
-
 class WandbTest(parameterized.TestCase):
     @parameterized.parameters((None, "of-the-variable"), ("of-the-flag", "of-the-flag"))
     def test_the_project_is_the_flag_s_or_else_wandb_s_own_variable_s(self, flag, expected):
@@ -156,26 +126,6 @@ class WandbTest(parameterized.TestCase):
         theirs.save.assert_called_once_with(str(directory / MANIFEST), base_path=str(directory), policy="now")
         theirs.mark_preempting.assert_called_once_with()
         self.assertEqual((run.state["wanted"], run.of_theirs), (True, {"segments": [f"offline-run-2-{RUN_ID}"]}))
-
-    @pytest.mark.slow
-    def test_offline_files_hold_everything_once(self):
-        directory = folder()
-        with patient(), wandb_environment(WANDB_MODE="offline"), self.assertLogs("t5suite", "INFO") as logs:
-            finished_run("wandb", directory)
-        self.assertRegex(logs.output[-1], rf"send this run with: wandb sync .*/wandb/offline-run-\*-{RUN_ID}\Z")
-        segments = sorted(directory.glob(f"wandb/offline-run-*-{RUN_ID}"))
-        records = [record for segment in segments for record in wandb_records(segment / f"run-{RUN_ID}.wandb")]
-        steps = [list(wandb_rows(wandb_records(segment / f"run-{RUN_ID}.wandb"))) for segment in segments]
-        self.assertEqual(sorted(step for part in steps for step in part), list(range(1, 9)))
-        run = next(record.run for record in records if record.WhichOneof("record_type") == "run")
-        self.assertEqual((run.project, run.display_name, run.run_group), ("t5", "a run", "learning rates"))
-        self.assertEqual(sorted(run.tags), ["rte", "small"])
-        last = segments[-1] / "files"
-        self.assertEqual(json.loads((last / MANIFEST).read_text())["run_id"], RUN_ID)
-        tables = {path.name.rsplit("_", 2)[0]: json.loads(path.read_text()) for path in last.rglob("*.table.json")}
-        self.assertEqual(tables["results"]["data"], [["rte", "accuracy", 70.5], ["average", "glue", 60.25]])
-        self.assertEqual(tables["rte"]["data"], [[3, "a|b\nc", "x", "y", False]])
-        self.assertEqual(json.loads(wandb_rows(records)[8]["final/accuracy"]), 70.5)
 
     @pytest.mark.slow
     def test_the_server_gets_tables_names_and_manifest(self):

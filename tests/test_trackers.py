@@ -21,7 +21,7 @@ from t5suite.tracking import backends, mirror
 from t5suite.tracking import trackers as trackers_module
 from t5suite.tracking.backends import why_unreachable
 from t5suite.tracking.metric_lines import MetricLines, rows_by_step
-from t5suite.tracking.mirror import Commands, Told
+from t5suite.tracking.mirror import Commands
 from t5suite.tracking.tensorboard import last_step
 from t5suite.tracking.trackers import Trackers
 
@@ -249,18 +249,6 @@ class WandbTest(parameterized.TestCase):
             self.assertEqual([row["train/loss"] for row in run.rows()], [1 / (step + 1) for step in (2, 4, 6, 8)])
             self.assertEqual((run.config["seed"]["value"], run.exit_code), (1, 0))
 
-    @pytest.mark.slow
-    def test_one_that_cannot_be_reached_costs_one_warning_with_the_command_for_later(self):
-        directory = folder()
-        with WandbServer() as server, wandb_environment(**server.environment()):
-            server.drop()
-            with self.assertLogs("t5suite", "WARNING") as logs:
-                leg(["wandb"], directory, [2, 4, 6])
-        self.assertLen(logs.output, 1)
-        self.assertRegex(logs.output[0], rf"Connection refused.*wandb sync {directory}/wandb/offline-run-\*-{RUN_ID}\Z")
-        self.assertLen(list(directory.glob(f"wandb/offline-run-*-{RUN_ID}/run-{RUN_ID}.wandb")), 1)
-        self.assertEqual(Told(directory / "trackers" / "wandb").step, 6)
-
     def test_disabled_is_nothing(self):
         directory = folder()
         with wandb_environment(WANDB_MODE="disabled"), self.assertNoLogs("t5suite"):
@@ -316,91 +304,6 @@ class HangingTest(parameterized.TestCase):
             leg(["wandb"], folder(), [2, 4], before_end=lambda trackers: time.sleep(0.5))
         self.assertLen(logs.output, 1)
         self.assertIn("exit 3", logs.output[0])
-
-
-@pytest.mark.slow
-class WandbFaultsTest(parameterized.TestCase):
-    def sync(self, directory) -> str:
-        segments = sorted(map(str, directory.glob("wandb/offline-run-*")))
-        command = [str(Path(sys.executable).with_name("wandb")), "sync", *segments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60).stderr
-
-    def test_offline_segments_are_one_run_once_they_are_synced(self):
-        directory = folder()
-        with WandbServer() as server, wandb_environment(**server.environment()):
-            with mock.patch.dict(os.environ, {"WANDB_MODE": "offline"}):
-                leg(["wandb"], directory, [2, 4, 6], exit_code=75)
-                cut_after(directory, 2)
-                leg(["wandb"], directory, [4, 6], before_end=self.kill_everything)
-                cut_after(directory, 4)
-                leg(["wandb"], directory, [6, 8])
-            said = self.sync(directory)
-            self.assertIn(RUN_ID, server.runs, said)
-            self.assertEqual([json.loads(line)["_step"] for line in server.runs[RUN_ID].sent], [2, 4, 6, 8])
-            self.assertLen(list(directory.glob("wandb/unfinished-*")), 1)
-            done = by_hand(directory)
-            self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertEqual([json.loads(line)["_step"] for line in server.runs[RUN_ID].sent], [2, 4, 6, 8])
-
-    def test_a_segment_whose_steps_were_sent_online_is_not_synced_again(self):
-        directory = folder()
-        with WandbServer() as server, wandb_environment(**server.environment()):
-            with mock.patch.dict(os.environ, {"WANDB_MODE": "offline"}):
-                leg(["wandb"], directory, [2, 4])
-            leg(["wandb"], directory, [6])
-            self.assertIn("Skipped 1 synced run", self.sync(directory))
-            self.assertEqual([json.loads(line)["_step"] for line in server.runs[RUN_ID].sent], [2, 4, 6])
-
-    def kill_everything(self, trackers):
-        """As a scheduler does: training, mirror and service die at once."""
-        process = trackers._trackers["wandb"]._process
-        deadline = time.monotonic() + 20
-        segments = Path(trackers._trackers["wandb"].directory) / "wandb"
-        while len(list(segments.glob("offline-run-*"))) < 2 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        for pid in (*trackers_module.children(process.pid), process.pid):
-            os.kill(pid, signal.SIGKILL)
-
-    def test_a_service_that_is_killed_is_left_alone_and_its_steps_are_sent_by_hand(self):
-        directory = folder()
-        with WandbServer() as server, wandb_environment(**server.environment()):
-
-            def kill_service(trackers):
-                process = trackers._trackers["wandb"]._process
-                self.assertTrue(server.wait_for(lambda server: RUN_ID in server.runs))
-                time.sleep(1.0)
-                for pid in trackers_module.children(process.pid):
-                    os.kill(pid, signal.SIGKILL)
-
-            with self.assertLogs("t5suite", "WARNING") as logs:
-                leg(["wandb"], directory, [2, 4, 6], before_end=kill_service)
-            self.assertLen(logs.output, 1)
-            self.assertEqual(by_hand(directory).returncode, 0)
-            self.assertEqual(server.runs[RUN_ID].steps(), [2, 4, 6])
-
-    def test_a_connection_that_drops_bounds_the_end_and_its_steps_are_sent_by_hand(self):
-        directory = folder()
-        with WandbServer() as server, wandb_environment(**server.environment()):
-            leg(["wandb"], directory, [2, 4])
-
-            def asked(server):
-                return sum(request[3] == "RunResumeStatus" for request in server.requests)
-
-            def drop(trackers):
-                # The run that goes on asks what is there; its steps are on their way (wandb sends every 15 s).
-                self.assertTrue(server.wait_for(lambda server: asked(server) == 2))
-                time.sleep(1.0)
-                server.drop()
-                drop.at = time.monotonic()
-
-            with self.assertLogs("t5suite", "WARNING") as logs:
-                leg(["wandb"], directory, [6, 8], before_end=drop)
-            self.assertLess(time.monotonic() - drop.at, 16)
-            self.assertLen(logs.output, 1)
-            self.assertEqual(by_hand(directory).returncode, 74)
-            server.restore()
-            self.assertEqual(by_hand(directory).returncode, 0)
-            self.assertEqual([json.loads(line)["_step"] for line in server.runs[RUN_ID].sent], [2, 4, 6, 8])
 
 
 if __name__ == "__main__":
