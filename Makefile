@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 # One thread: the model is so small that a second one waits more than it helps.
 DEMO := OMP_NUM_THREADS=1 $(BIN)/python fine_tune_t5.py recipes/mini.yaml
 
-.PHONY: help install demo bench docs test test-all faults fuzz lint format clean
+.PHONY: help install demo bench regenerate docs test test-all faults fuzz lint format clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -55,6 +55,12 @@ faults: $(INSTALLED)  ## inject 44 faults into real runs, two at once; a table, 
 
 bench: $(INSTALLED)  ## speed against what people use today, a table with goals, and build/bench.json (minutes)
 	$(BIN)/python -m benchmarks
+
+regenerate: $(INSTALLED)  ## write all generated files: the table of flags, pages of docs/, the bundled benchmark
+	$(BIN)/python -m t5suite.training.flags.table
+	$(BIN)/python -m docs.builders
+	$(BIN)/python -m tools.mini_benchmark.grammar --write
+	$(BIN)/python -m tools.mini_benchmark.vocabulary --write
 
 docs: $(INSTALLED)  ## build the documentation into build/site; warnings are errors
 	$(BIN)/python -m docs.builders

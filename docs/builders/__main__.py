@@ -6,11 +6,12 @@ python -m docs.builders --check
 import sys
 from pathlib import Path
 
-from docs.builders import coming_from_page, metrics_page, reproducing_page, text_formats_page
+from docs.builders import coming_from_page, flags_page, metrics_page, reproducing_page, text_formats_page
 
 DOCS = Path(__file__).parent.parent
 PAGES = {
     "coming_from.md": coming_from_page.page,
+    "flags.md": flags_page.page,
     "metrics.md": metrics_page.page,
     "reproducing.md": reproducing_page.page,
     "text_formats.md": text_formats_page.page,

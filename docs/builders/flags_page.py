@@ -1,0 +1,78 @@
+"""docs/flags.md: every flag of ours and the much used ones of Hugging Face's, out of the table of flags."""
+
+from docs.builders.markdown import MADE, table
+from t5suite.base.script_flags import THEMES, flags_of
+from t5suite.launch.script_help import choices_note, default_note, values_of
+
+BEGINNING = """
+# Flags
+
+`python fine_tune_t5.py --help` shows the flags
+that most runs need, with defaults and units, without loading torch; `--help_all` shows every one, `--version` the
+versions of the libraries. The `t5suite` command is completed in the shell: `source <(t5suite completion bash)` (or
+`zsh`, `fish`; `t5suite completion --help` says where to keep it), and so are the scripts' flags, also behind `python`
+and `accelerate launch` in bash: `source <(t5suite completion bash --script fine_tune_t5)`. What a message means and
+what to do: [troubleshooting](troubleshooting.md).
+
+A YAML file of the same names may come first (or as `--config FILE`); flags override it. `--flag value` and
+`--flag=value`, `True`, `False` and `None` are understood, and `1e-5` in YAML is a number. An unknown name or value is
+answered with the closest ones, file and line; a flag that transformers 5 removed, with its successor. A flag that is
+given twice with different values is refused, and so is a name that stands twice in a file, a number out of its flag's
+range (NaN and infinity among them), and `010` or `10:12` without quotes in YAML, which reads them as 8 and 612. A flag
+that has no effect in a run is warned of, or refused where it needs another one. A run that is refused leaves nothing
+behind.
+
+## fine_tune_t5.py
+"""
+BETWEEN = """
+## pre_train_t5.py
+
+It has the model's flags, those of training, output and checkpoints, resuming, tracking, memory and devices, too; here
+are the others, and those with another meaning or default.
+"""
+
+
+def page() -> str:
+    """The page's text."""
+    first, second = flags_of("fine_tune_t5"), flags_of("pre_train_t5")
+    others = {name: entry for name, entry in second.items() if _row(name, entry) != _row(name, first.get(name, entry))}
+    others |= {name: entry for name, entry in second.items() if name not in first}
+    made = MADE.format(sources="the argument dataclasses (t5suite/training/flags/)")
+    return "\n".join([made, BEGINNING, *_sections(first), BETWEEN, *_sections(others)]).rstrip() + "\n"
+
+
+def _sections(flags: dict[str, dict]) -> list[str]:
+    """A heading and a table for each theme, of the flags that are ours or have a theme of their own."""
+    lines = []
+    for theme, heading in THEMES.items():
+        rows = [_row(name, entry) for name, entry in flags.items() if entry["theme"] == theme and theme != "rest"]
+        if rows:
+            more = f"More: [{GUIDES[theme]}]({GUIDES[theme]})."
+            lines += [f"### {heading[0].upper()}{heading[1:]}", "", more, "", table(["flag", "meaning"], rows), ""]
+    return lines
+
+
+def _row(name: str, entry: dict) -> list[str]:
+    values, text = values_of(name, entry), entry.get("help", "")
+    words = (text, choices_note(entry, values, shows_all=False), default_note(text, entry))
+    return [f"`{f'--{name} {values}'.strip()}`", " ".join(filter(None, words)).replace("<", "&lt;")]
+
+
+# {theme: the guide that tells more}
+GUIDES = {
+    "data": "fine_tune.md",
+    "rows": "data.md",
+    "instructions": "tasks.md",
+    "text": "corpora.md",
+    "objective": "pre_training.md",
+    "model": "models.md",
+    "adapters": "adapters.md",
+    "training": "optimization.md",
+    "evaluation": "fine_tune.md",
+    "plug-ins": "plug_ins.md",
+    "output": "runs.md",
+    "resuming": "reliability.md",
+    "tracking": "tracking.md",
+    "speed": "performance.md",
+    "devices": "distributed.md",
+}
