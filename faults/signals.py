@@ -176,7 +176,7 @@ class Phase:
 
 SCORE, WRITE = (
     "t5suite.training.trainer:SuiteTrainer.score",
-    "t5suite.training.checkpoints.saving:Checkpointing.write_checkpoint",
+    "t5suite.training.trainer:SuiteTrainer.write_checkpoint",
 )
 ROTATE, RENAME = (
     "t5suite.training.checkpoints.saving:rotate",

@@ -406,7 +406,7 @@ class FineTuner:
             self.model, self.tokenizer, data, self.arguments, selects=selects, plug_ins=self._plug_ins
         )
         plain_progress(self.trainer)
-        self._card = self.trainer.task_card
+        self._card = self.trainer.checkpoints.task_card
         return rates
 
     def _train(self, run, settings: dict, resume: str) -> dict:

@@ -18,7 +18,7 @@ def packing_trainer(batch_size, accumulation, most=0, row_lengths=(None, None), 
     trainer = law_worker.make_trainer(batch_size, accumulation, **settings)
     accept_packed_batches(trainer.model)
     trainer.data_collator = with_packed_rows(
-        trainer.data_collator, trainer.train_dataset, trainer.epoch_order, batch_size, most, row_lengths
+        trainer.data_collator, trainer.train_dataset, trainer.data.order, batch_size, most, row_lengths
     )
     return trainer
 

@@ -17,8 +17,8 @@ from t5suite.data.corpora.stream_loader import StreamCorpus, StreamLoader, Strea
 from t5suite.data.corpora.stream_sources import FileSource, stream_encoder
 from t5suite.data.objectives import sentinel_ids
 from t5suite.models.loading import load_model, load_tokenizer
-from t5suite.training.checkpoints.stream_positions import StreamPreTrainer
 from t5suite.training.flags.pre_training import PreTrainerArguments
+from t5suite.training.pre_training import PreTrainer
 
 UPDATE = 8
 TINY = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
@@ -64,7 +64,7 @@ def make_trainer(output_dir, *, num_workers=0, dropout_rate=0.1, max_steps=10, w
         world_size=args.world_size,
         num_workers=num_workers,
     )
-    return StreamPreTrainer(stream=loader, model=model, args=args, collator=collator, processing_class=tokenizer)
+    return PreTrainer(stream=loader, model=model, args=args, collator=collator, processing_class=tokenizer)
 
 
 def short_text(tokenizer, num_tokens=500) -> Path:

@@ -21,12 +21,12 @@ from t5suite.training.eval_sets import (
     Result,
     choose_method,
     make_eval_set,
+    report_metrics,
     selection_value,
     task_values,
 )
 from t5suite.training.evaluation import batches_by_length
 from t5suite.training.fine_tuning import make_collator, make_evaluator
-from t5suite.training.trainer import report_metrics
 
 LENGTHS = Lengths(128, 32)
 RECORD_ROWS = [

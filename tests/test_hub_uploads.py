@@ -18,6 +18,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalToken
 from t5suite.base.errors import ConfigError
 from t5suite.training import hub_uploads
 from t5suite.training.hub_uploads import HubUploads, UploadError, linked
+from t5suite.training.trainer import SuiteTrainer
 
 ROOT = Path(__file__).parent.parent
 SMALL = (
@@ -27,24 +28,8 @@ SMALL = (
 ).split()
 
 
-class Base:
-    """What of a `Trainer` stands behind `HubUploads`."""
-
-    problem = None
-
-    def init_hf_repo(self, token=None, private=None):
-        if self.problem is not None:
-            raise self.problem
-        self.hub_model_id = self.args.hub_model_id
-
-
-class Uploading(HubUploads, Base):
-    def __init__(self, problem=None, trains=True, **args):
-        self.problem, self.train_dataset = problem, [1] if trains else None
-        self.args = SimpleNamespace(push_to_hub=True, output_dir="runs/x", hub_model_id="ada/x", **args)
-
-    def is_world_process_zero(self):
-        return True
+def uploads():
+    return HubUploads(SimpleNamespace(push_to_hub=True, output_dir="runs/x", hub_model_id="ada/x"))
 
 
 def http_error(status):
@@ -64,20 +49,22 @@ class RefusalTest(parameterized.TestCase):
     def test_what_the_hub_refuses_is_told_before_training_with_a_way_out(self, problem, message):
         expected = f"--push_to_hub: 'ada/x': .*{message}.*hf upload ada/x runs/x"
         reachable = mock.patch.object(hub_uploads, "hub_reachable", return_value=True)
-        with reachable, self.assertRaisesRegex(ConfigError, expected):
-            Uploading(problem).init_hf_repo()
+        with reachable, self.assertRaisesRegex(ConfigError, expected), uploads().refusals():
+            raise problem
 
     def test_without_a_network_it_is_refused_at_once(self):
         reachable = mock.patch.object(hub_uploads, "hub_reachable", return_value=False)
-        with reachable, self.assertRaisesRegex(ConfigError, "cannot be reached.*hf upload ada/x runs/x"):
-            Uploading().init_hf_repo()
+        expected = "cannot be reached.*hf upload ada/x runs/x"
+        with reachable, self.assertRaisesRegex(ConfigError, expected), uploads().refusals():
+            self.fail("asked the hub")
 
     def test_nothing_is_made_on_the_hub_where_nothing_is_trained(self):
-        trainer = Uploading(problem=AssertionError("asked the hub"), trains=False)
-        with self.assertLogs("t5suite.training.hub_uploads", "WARNING") as logs:
-            trainer.init_hf_repo()
+        args = SimpleNamespace(push_to_hub=True)
+        trainer = mock.MagicMock(spec=SuiteTrainer, train_dataset=None, args=args)
+        with self.assertLogs("t5suite.training.trainer", "WARNING") as logs:
+            SuiteTrainer.init_hf_repo(trainer)
         self.assertIn("--push_to_hub has no effect", logs.output[0])
-        self.assertFalse(trainer.args.push_to_hub)
+        self.assertFalse(args.push_to_hub)
 
     def test_a_problem_shows_no_token(self):
         self.assertNotIn(TOKEN, hub_uploads.hub_problem(OSError(f"https://x?{TOKEN}")))

@@ -174,7 +174,7 @@ class ModelTypeTest(parameterized.TestCase):
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(1.0)
-        self.assertEqual(trainer.roll_back(), "checkpoint-2")
+        self.assertEqual(trainer.checkpoints.roll_back(trainer.model, trainer.optimizer), "checkpoint-2")
         self.assert_equal(model.state_dict(), expected)
 
 

@@ -12,6 +12,7 @@ import law_worker
 import torch
 from absl.testing import absltest, parameterized
 from later_flags import later_wins
+from transformers import Seq2SeqTrainer
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
@@ -21,7 +22,6 @@ from t5suite.data.batches.samplers import shifted_order, shuffled_order
 from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.runs.directory import open_run
 from t5suite.training.callbacks import MaxMinutesCallback
-from t5suite.training.checkpoints import stream_positions
 from t5suite.training.checkpoints.committing import commit_checkpoint
 from t5suite.training.checkpoints.starts import (
     RESETS,
@@ -280,17 +280,13 @@ class StartTest(parameterized.TestCase):
 
     @parameterized.parameters(True, False)
     def test_a_stream_begins_anew_only_where_data_are_reset(self, data_reset):
-        class Trainer:
-            def train(self, resume_from_checkpoint=None):
-                return resume_from_checkpoint
-
-        class Streaming(stream_positions.StreamTraining, Trainer):
-            def __init__(self):
-                self.stream, self.data_reset = mock.Mock(), data_reset
-
-        with mock.patch.object(stream_positions, "load_position") as load:
-            self.assertEqual(Streaming().train("runs/x/checkpoint-4"), "runs/x/checkpoint-4")
-        self.assertEqual(load.called, not data_reset)
+        trainer = object.__new__(SuiteTrainer)
+        trainer.progress, trainer.data, trainer.args, trainer.stop = (mock.MagicMock() for _ in range(4))
+        trainer.data_reset = data_reset
+        with mock.patch.object(Seq2SeqTrainer, "train", lambda self, resume_from_checkpoint: resume_from_checkpoint):
+            self.assertEqual(trainer.train("runs/x/checkpoint-4"), "runs/x/checkpoint-4")
+        self.assertEqual(trainer.data.load.called, not data_reset)
+        self.assertTrue(trainer.data.close.called)
 
     def test_a_mixture_that_ends_is_an_error(self):
         with self.assertRaisesRegex(ConfigError, "add data to --reset"):

@@ -15,7 +15,7 @@ from absl.testing import absltest, parameterized
 from transformers import TrainerCallback
 
 from t5suite.base.errors import ConfigError, DataError, Preempted
-from t5suite.training.checkpoints.stream_positions import load_position
+from t5suite.training.checkpoints.data_positions import load_position
 from t5suite.training.processes.signals import StopRequests
 
 STEPS = 10

@@ -56,7 +56,7 @@ class LossLawTest(parameterized.TestCase):
     @parameterized.parameters(*PATHS)
     def test_the_first_loss_is_the_mean_over_the_update_s_tokens(self, loss_chunk_tokens):
         trainer = law_worker.make_trainer(8, 1)
-        rows = [int(i) for i in trainer.epoch_order(0)[:8]]
+        rows = [int(i) for i in trainer.data.order(0)[:8]]
         batch = trainer.data_collator([trainer.train_dataset[i] for i in rows])
         labels = batch.pop("labels")
         with torch.no_grad():

@@ -342,3 +342,30 @@ def selection_value(value: float) -> float:
     True
     """
     return -sys.float_info.max if math.isnan(value) else value
+
+
+def report_metrics(report, prefix: str = "eval") -> dict[str, float]:
+    """A report as flat metrics.
+
+    >>> report_metrics(report)    # one task
+    {'eval/accuracy': 91.2, 'eval/invalid_rate': 0.0, 'eval/loss': 0.31, 'eval/average': 91.2}
+    """
+    metrics = {}
+    tasks = {result.name for result in report.results.values()}
+    for name, result in report.results.items():
+        path = f"{prefix}/" if len(tasks) == 1 else f"{prefix}/{name}/"
+        metrics.update({path + metric: value for metric, value in result.metrics.items()})
+        if result.loss is not None:
+            metrics[path + "loss"] = result.loss
+        if result.method == "generate" and result.predictions:
+            metrics[path + "truncated_rate"] = 100 * result.truncated / len(result.predictions)
+    if len(report.by_task) == 1 and len(tasks) > 1:
+        metrics.update(_mean_over_splits(report, prefix))
+    metrics[f"{prefix}/average"] = report.selection
+    return metrics
+
+
+def _mean_over_splits(report, prefix) -> dict[str, float]:
+    """One task of several splits (MNLI) also reports `eval/<metric>`, the mean over its splits."""
+    scored = [result.metrics for result in report.results.values() if result.metrics]
+    return {f"{prefix}/{name}": sum(m[name] for m in scored) / len(scored) for name in scored[0]} if scored else {}

@@ -216,7 +216,7 @@ def trainer_for(model, tokenizer, data: Data, arguments, selects: bool = True, p
     trainer, rates = make_trainer(
         model, tokenizer, arguments.training, data, mixing_of(arguments), patience, plug_ins, arguments.data.rows
     )
-    trainer.task_card = task_card_of(data, lengths_of(arguments.data), model)
+    trainer.checkpoints.task_card = task_card_of(data, lengths_of(arguments.data), model)
     trainer.monitor.peak = peak_flops(arguments.training.device, arguments.training.peak_tflops)
     return trainer, rates
 
@@ -391,7 +391,7 @@ def note_in_manifest(run, plan: Plan, data: Data, rates: dict, trainer: SuiteTra
         encoding=encoding.described,
         trained_on=[plan.benchmark, plan.dataset_name],
     )
-    trainer.run_details = run.checkpoint_details
+    trainer.checkpoints.run_details = run.checkpoint_details
 
 
 def add_callbacks(trainer: SuiteTrainer, directory, trackers, keep_task_weights: bool) -> BestPerTaskCallback:

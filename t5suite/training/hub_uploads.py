@@ -1,4 +1,4 @@
-"""`--push_to_hub`: the model, with its card, to a repository on the hub; stands before `Trainer` among the bases.
+"""`--push_to_hub`: the model, with its card, to a repository on the hub.
 
     python fine_tune_t5.py --dataset_name rte --push_to_hub --hub_model_id ada/rte-t5-small
     ada/rte-t5-small: README.md, model.safetensors, config.json, tokenizer.json, task.json, results.json, metrics.jsonl
@@ -9,9 +9,11 @@ there are any); the training arguments, which may hold a token, are not written;
 predictions stay where they are; checkpoints are uploaded from links, which rotation does not take away.
 """
 
+import contextlib
 import logging
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from huggingface_hub import HfApi
@@ -43,102 +45,90 @@ class UploadError(UserError):
 
 
 class HubUploads:
-    """For a `Trainer`: uploads that neither stop a training nor tell secrets."""
+    """Uploads that neither stop a training nor tell secrets.
 
-    def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
-        """Makes the repository, before anything is trained.
+    Attributes:
+      in_progress: what is being uploaded, None before the first.
+    """
+
+    def __init__(self, args):
+        self.args = args
+        self.in_progress: PushInProgress | None = None
+
+    @contextlib.contextmanager
+    def refusals(self):
+        """Around the making of the repository, before anything is trained.
 
         Raises:
           ConfigError: the hub cannot be reached, knows no token, or refuses the name.
         """
-        if self.train_dataset is None:
-            logger.warning("--push_to_hub has no effect: nothing is trained")
-            self.args.push_to_hub = False
-            return
-        if not self.is_world_process_zero():
-            return
         name = self.args.hub_model_id or Path(self.args.output_dir).absolute().name
         later = f"or train without --push_to_hub and upload afterwards: hf upload {name} {self.args.output_dir}"
         if not hub_reachable():
             offline = " (HF_HUB_OFFLINE is set)" if os.environ.get("HF_HUB_OFFLINE") else ""
             raise ConfigError(f"--push_to_hub: the hub cannot be reached{offline}; mend that, {later}")
         try:
-            super().init_hf_repo(token, private)
+            yield
         except (HFValidationError, LocalTokenNotFoundError, HfHubHTTPError) as error:
             raise ConfigError(f"--push_to_hub: {name!r}: {hub_problem(error)}, {later}") from None
 
-    def push_checkpoint(self, checkpoint: Path) -> None:
-        """Begins to upload a checkpoint's model, and the checkpoint itself where `--hub_strategy` says so."""
+    def push_checkpoint(self, repository: str, checkpoint: Path, step: int, announce: Callable[[], object]) -> None:
+        """Begins to upload a checkpoint's model, and the checkpoint itself where `--hub_strategy` says so.
+
+        Args:
+          announce: called before anything is uploaded.
+        """
         strategy = HubStrategy(self.args.hub_strategy)
-        if not self.args.push_to_hub or not self.is_world_process_zero() or strategy == HubStrategy.END:
+        if strategy == HubStrategy.END:
             return
-        busy = self.push_in_progress is not None and not self.push_in_progress.is_done()
+        busy = self.in_progress is not None and not self.in_progress.is_done()
         if busy and not self.args.hub_always_push:
             logger.info("%s is not uploaded: the one before is still under way", checkpoint.name)
             return
         self._tell_of_failures()
-        self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        announce()
         folder = linked(checkpoint, Path(self.args.output_dir) / UPLOADING, keep_others=busy)
-        message = STEP.format(step=self.state.global_step)
-        jobs = [self._upload(folder, message, ignore_patterns=NOT_OF_THE_MODEL, run_as_future=True)]
+        message = STEP.format(step=step)
+        jobs = [self._upload(repository, folder, message, ignore_patterns=NOT_OF_THE_MODEL, run_as_future=True)]
         if strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
             place = "last-checkpoint" if strategy == HubStrategy.CHECKPOINT else checkpoint.name
-            jobs.append(self._upload(folder, f"{message}, checkpoint", path_in_repo=place, run_as_future=True))
-        earlier = self.push_in_progress.jobs if busy else []
-        self.push_in_progress = PushInProgress([*earlier, *jobs])
+            message += ", checkpoint"
+            jobs.append(self._upload(repository, folder, message, path_in_repo=place, run_as_future=True))
+        earlier = self.in_progress.jobs if busy else []
+        self.in_progress = PushInProgress([*earlier, *jobs])
 
-    def push_to_hub(
-        self,
-        commit_message: str | None = "End of training",
-        blocking: bool = True,
-        token: str | None = None,
-        revision: str | None = None,
-        private: bool | None = None,
-        **kwargs,
-    ):
+    def push_run(self, repository: str, message: str | None, *, blocking: bool = True, **options):
         """Uploads what the run's directory holds: the model as it was saved, its card, its results.
+
+        Args:
+          options: `token` and `revision` in place of the flags'.
 
         Raises:
           UploadError: the hub has not taken it.
         """
-        if self.hub_model_id is None:
-            self.init_hf_repo(token, private)
-        if not self.is_world_process_zero():
-            return None
-        self.callback_handler.on_push_begin(self.args, self.state, self.control)
-        self._finish_current_push()
         self._tell_of_failures()
-        shutil.rmtree(Path(self.args.output_dir) / UPLOADING, ignore_errors=True)
-        options = {"token": token} if token else {}
-        options |= {"revision": revision} if revision else {}
+        directory = self.args.output_dir
+        shutil.rmtree(Path(directory) / UPLOADING, ignore_errors=True)
+        options = {name: value for name, value in options.items() if value}
         try:
             return self._upload(
-                self.args.output_dir,
-                commit_message,
-                ignore_patterns=NOT_OF_THE_RUN,
-                run_as_future=not blocking,
-                **options,
+                repository, directory, message, ignore_patterns=NOT_OF_THE_RUN, run_as_future=not blocking, **options
             )
         except Exception as error:
             raise UploadError(
-                f"--push_to_hub: the run is finished, but {self.hub_model_id} was not uploaded: {hub_problem(error)}, "
-                f"and then: hf upload {self.hub_model_id} {self.args.output_dir}"
+                f"--push_to_hub: the run is finished, but {repository} was not uploaded: {hub_problem(error)}, "
+                f"and then: hf upload {repository} {directory}"
             ) from None
 
-    def push_finished(self) -> None:
-        """Uploads a finished run, where `--push_to_hub` asks for it."""
-        if self.args.push_to_hub and self.push_to_hub() is not None:
-            logger.info("uploaded to %s", self.hub_model_id)
-
-    def _upload(self, folder, message: str, **options):
+    def _upload(self, repository: str, folder, message: str | None, **options):
         settings = {"token": self.args.hub_token, "revision": self.args.hub_revision, **options}
         return HfApi(library_name="t5suite").upload_folder(
-            repo_id=self.hub_model_id, folder_path=str(folder), commit_message=message, **settings
+            repo_id=repository, folder_path=str(folder), commit_message=message, **settings
         )
 
     def _tell_of_failures(self) -> None:
         """Training goes on without an upload that failed; the next one has what it had, and more."""
-        for job in self.push_in_progress.jobs if self.push_in_progress is not None else []:
+        for job in self.in_progress.jobs if self.in_progress is not None else []:
             if job.done() and job.exception() is not None:
                 logger.warning("--push_to_hub: a checkpoint was not uploaded: %s", hub_problem(job.exception()))
 

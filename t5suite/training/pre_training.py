@@ -213,7 +213,7 @@ class PreTrainer(SuiteTrainer):
 
     def num_examples(self, dataloader) -> int:
         """Blocks an epoch, which the trainer multiplies by the epochs."""
-        return len(self.epoch_order(0))
+        return self.data.length
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         """The labels of sentence pairs go to the loss beside the tokens' labels."""
@@ -256,8 +256,6 @@ def make_trainer(
     Raises:
       ConfigError: the model is a plain module, whose loss knows nothing of the objectives.
     """
-    from t5suite.training.checkpoints.stream_positions import StreamPreTrainer
-
     if isinstance(model, OwnModel):
         raise ConfigError(
             f"--model_class {model.config.model_class}: a plain module is trained by fine_tune_t5.py; objectives take "
@@ -272,11 +270,10 @@ def make_trainer(
         "processing_class": tokenizer,
         "peak_tflops": peak_tflops,
     }
-    if stream is not None:
-        trainer = StreamPreTrainer(stream=stream, **settings)
-    else:
-        order = epoch_blocks(examples.blocks_an_epoch) if examples.train is not None else None
-        trainer = PreTrainer(train_dataset=examples.train, epoch_order=order, **settings)
+    if stream is None:
+        settings["train_dataset"] = examples.train
+        settings["epoch_order"] = epoch_blocks(examples.blocks_an_epoch) if examples.train is not None else None
+    trainer = PreTrainer(stream=stream, **settings)
     show_progress = trainer.is_world_process_zero() and shows_bars(args)
     bars = (lambda turns, name: tqdm(turns, desc=f"evaluating {name}", leave=False)) if show_progress else None
     add_plug_in_callbacks(trainer, callbacks)
@@ -288,7 +285,7 @@ def note_in_manifest(run, described: dict, trainer: PreTrainer) -> None:
     """What the run is made of: text and model."""
     run.use_data(described)
     run.update(model=describe(trainer.model))
-    trainer.run_details = run.checkpoint_details
+    trainer.checkpoints.run_details = run.checkpoint_details
 
 
 def add_callbacks(trainer: PreTrainer, directory, trackers) -> None:

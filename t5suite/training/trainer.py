@@ -4,33 +4,36 @@
     ...                        evaluator=evaluator, eval_sets=eval_sets, processing_class=tokenizer)
     >>> trainer.train()
 
-What it changes, all at documented hooks: `compute_loss_func` (law 1), `get_train_dataloader` (no row is repeated to
-fill ranks; the seed and the step decide the rows), `evaluate` (law 2, and one number that selects checkpoints).
+What it changes: `compute_loss_func` (law 1), `get_train_dataloader` (no row is repeated to fill ranks; the seed and the
+step decide the rows), `evaluate` (law 2, and one number that selects checkpoints), and what is saved and restored (laws
+3 and 4). Each hook of Hugging Face's stands here once and hands on to a part, a plain object that knows no trainer.
 """
 
 import contextlib
 import functools
 import logging
-import math
+from pathlib import Path
 
 import torch
 from accelerate.utils import send_to_device
 from torch.utils.data import DataLoader
 from transformers import Seq2SeqTrainer
+from transformers.trainer_callback import ExportableState
 
-from t5suite.base.errors import ConfigError
+from t5suite.base.errors import ConfigError, Preempted
 from t5suite.base.reference_code import reference_code
 from t5suite.data.batches.collators import as_module_sees
-from t5suite.data.batches.samplers import EpochDataLoader, GlobalBatchSampler, shifted_order
+from t5suite.data.batches.samplers import EpochDataLoader, GlobalBatchSampler
 from t5suite.models.attention import note_padding, ready_masks, takes_ready_masks
 from t5suite.training.callbacks import NeftuneCallback, limit_callbacks
-from t5suite.training.checkpoints.folders import newest_verified
-from t5suite.training.checkpoints.resuming import ExactResume
-from t5suite.training.checkpoints.saving import Checkpointing
-from t5suite.training.checkpoints.starts import Position, examples_before, load_moments
-from t5suite.training.checkpoints.states import load_state
+from t5suite.training.checkpoints.data_positions import ExampleOrder, StreamSource
+from t5suite.training.checkpoints.folders import STATE_FILE
+from t5suite.training.checkpoints.resuming import RANK_FILE, RunProgress
+from t5suite.training.checkpoints.saving import Checkpoints
+from t5suite.training.checkpoints.starts import Position
 from t5suite.training.compile_cache import keep_compiled
-from t5suite.training.eval_sets import selection_value
+from t5suite.training.eval_sets import report_metrics, selection_value
+from t5suite.training.hub_uploads import HubUploads
 from t5suite.training.losses import TokenLoss, ask_for_loss, chunk_settings
 from t5suite.training.monitoring.rates import StepMonitor, peak_flops
 from t5suite.training.monitoring.terminal import show_progress, shows_bars
@@ -41,6 +44,8 @@ from t5suite.training.optimization import (
     sets_its_own_rates,
 )
 from t5suite.training.plug_ins import MeasuredLoss
+from t5suite.training.processes.ranks import Ranks
+from t5suite.training.processes.signals import agree_to_stop, stop_requests
 from t5suite.training.processes.weight_check import holds_parts
 from t5suite.training.sharding.process_state import making_accelerator, shared_embeddings_together
 from t5suite.training.sharding.settings import FSDP, is_set
@@ -54,11 +59,12 @@ MOST_LOGS = 1000
 GRAPH_MODES = ("reduce-overhead", "max-autotune")
 
 
-class SuiteTrainer(ExactResume, Checkpointing, Seq2SeqTrainer):
+class SuiteTrainer(Seq2SeqTrainer):
     """A `Seq2SeqTrainer` that weighs every target token equally, scores every row once, and survives.
 
     Args:
       epoch_order: epoch -> the indices of the training examples in the order they are seen.
+      stream: a `StreamLoader` in place of training examples that have an order.
       collator: makes padded tensors, `decoder_input_ids` among them.
       evaluator, eval_sets: what `evaluate` runs.
       selection_metric: 'loss' selects checkpoints by loss; None by the tasks' own metrics.
@@ -67,7 +73,12 @@ class SuiteTrainer(ExactResume, Checkpointing, Seq2SeqTrainer):
       monitor: a `StepMonitor` for the rates of each log; one that counts tokens without it.
 
     Attributes:
+      ranks, stop: how the processes agree, and requests to stop (signals).
+      data: which examples an update has, and where they stand.
       updates: checks every update before it is made.
+      checkpoints, progress, uploads: what writes and reads checkpoints, what they say of the run, what goes to the hub.
+      data_reset, schedule_start, reset_done: set by `checkpoints.starts`: whether the examples begin anew, the step at
+        which the schedule began, and what was reset.
       chunked: what the model makes the loss with, None where it makes logits.
       static_shapes: all batches have one shape and either all are padded or none is.
     """
@@ -78,6 +89,7 @@ class SuiteTrainer(ExactResume, Checkpointing, Seq2SeqTrainer):
         self,
         *,
         epoch_order=None,
+        stream=None,
         collator=None,
         evaluator=None,
         eval_sets=(),
@@ -93,6 +105,7 @@ class SuiteTrainer(ExactResume, Checkpointing, Seq2SeqTrainer):
                 f"--torch_compile_mode {args.torch_compile_mode} records CUDA graphs, whose memory does not outlive a "
                 "micro-batch; choose default or max-autotune-no-cudagraphs"
             )
+        self.uploads = HubUploads(args)
         tokens = TokenLoss(label_smoothing=args.label_smoothing_factor, z_loss=getattr(args, "z_loss", 0.0))
         super().__init__(
             data_collator=collator,
@@ -103,25 +116,29 @@ class SuiteTrainer(ExactResume, Checkpointing, Seq2SeqTrainer):
         heed_use_cache(self.model, args.use_cache)
         if args.torch_compile:
             keep_compiled(getattr(args, "compile_cache", None))
-        sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
+        fsdp, deepspeed = self.is_fsdp_enabled, self.is_deepspeed_enabled
         tokens = 0 if "loss_chunks" in reference_code(args.reference_code) else args.loss_chunk_tokens
-        self.chunked = chunk_settings(self.model, self.compute_loss_func, tokens, sharded=sharded, fp16=args.fp16)
+        self.chunked = chunk_settings(
+            self.model, self.compute_loss_func, tokens, sharded=fsdp or deepspeed, fp16=args.fp16
+        )
+        self.ranks, self.stop = Ranks.of(self.accelerator), stop_requests()
+        self.checkpoints = Checkpoints(args, self.accelerator, self.ranks, self.stop, fsdp=fsdp, deepspeed=deepspeed)
+        # Rotation is ours: the trainer's own deletes in place, so that a kill leaves half a checkpoint.
+        args.save_total_limit = None
         # Non-finite losses are handled by the guard; the trainer's own filter would look at every micro-batch.
         args.logging_nan_inf_filter = False
         self.updates = UpdateGuard(args, self.accelerator, self.ranks, self.is_world_process_zero())
         self.add_callback(self.updates)
+        self.progress = RunProgress(self.ranks, self._take_up)
+        self.add_callback(self.progress)
         # Our labels stand below the token that predicts them, in every family: each of them counts. Left alone,
         # transformers 5.23 would not count the first one of a causal model's row.
         self._loss_shifts_labels = False
-        self.epoch_order = epoch_order
+        self.data = ExampleOrder(epoch_order, name_example) if stream is None else StreamSource(stream, args.max_steps)
         self.evaluator = evaluator
         self.eval_sets = list(eval_sets)
         self.selection_metric = selection_metric
-        self.name_example = name_example
         self.last_report = None
-        # Set by `resets.going_on`: how far the examples are ahead of what the step says, whether they begin anew, the
-        # step at which the schedule began, and what was reset.
-        self.data_offset = 0
         self.data_reset = False
         self.schedule_start = 0
         self.reset_done = ""
@@ -134,6 +151,10 @@ class SuiteTrainer(ExactResume, Checkpointing, Seq2SeqTrainer):
         if args.neftune_noise_alpha is not None:
             self.neftune_noise_alpha = None  # theirs misses T5's embeddings
             self.add_callback(NeftuneCallback(args.neftune_noise_alpha))
+        if stream is not None:
+            # The stream itself goes on from its position; the trainer would draw and throw away all batches before it.
+            args.ignore_data_skip = True
+            self.add_callback(self.data)
 
     def create_accelerator_and_postprocess(self) -> None:
         """The trainer's `Accelerator`; ranks on CPUs may shard, too.
@@ -152,16 +173,13 @@ class SuiteTrainer(ExactResume, Checkpointing, Seq2SeqTrainer):
         if self.args.deepspeed and not self.is_deepspeed_enabled:
             raise ConfigError("--deepspeed: accelerate has not taken it up; is another Accelerator in this process?")
 
-    def _prepare_for_training(self, *args, **kwargs):
-        """Wraps the model, its optimizer and schedule."""
-        with shared_embeddings_together(self.model) if self.is_fsdp_enabled else contextlib.nullcontext():
-            return super()._prepare_for_training(*args, **kwargs)
-
     def get_train_dataloader(self) -> DataLoader:
-        """Batches of this rank only, on its device: accelerate has nothing to prepare."""
+        """Batches of this rank only, on its device: accelerate, which has nothing to prepare, would read ahead."""
         args = self.args
+        if isinstance(self.data, StreamSource):
+            return self.data.loader
         sampler = GlobalBatchSampler(
-            self.shifted_order(),
+            self.data.shifted(),
             self._train_batch_size,
             args.gradient_accumulation_steps,
             rank=self.accelerator.process_index,
@@ -178,33 +196,18 @@ class SuiteTrainer(ExactResume, Checkpointing, Seq2SeqTrainer):
             on_host=note_padding if takes_ready_masks(self.model) else None,
         )
 
-    def epoch_length(self) -> int:
-        """Examples of an epoch; 0 where training data have no order of their own."""
-        return len(self.epoch_order(0)) if self.epoch_order else 0
-
     def update_size(self) -> int:
         """Examples that one update takes, over micro-batches and ranks."""
         return self._train_batch_size * self.args.gradient_accumulation_steps * self.accelerator.num_processes
 
     def position(self) -> Position:
         """How far the run has come, for a checkpoint."""
-        step, length, size = self.state.global_step, self.epoch_length(), self.update_size()
-        seen = examples_before(step, length, size) if length else step * size
-        return Position(seen + self.data_offset, self.schedule_start, self.reset_done)
+        seen = self.data.seen(self.state.global_step, self.update_size())
+        return Position(seen, self.schedule_start, self.reset_done)
 
     def examples_of(self, step: int) -> list:
-        """The examples of an update (1 is the first), over all ranks, by the names that `name_example` gives them."""
-        length, size = self.epoch_length(), self.update_size()
-        if not length:
-            return []
-        epoch, update = divmod(step - 1, math.ceil(length / size))
-        return [self.name_example(int(i)) for i in self.shifted_order()(epoch)[update * size : (update + 1) * size]]
-
-    def shifted_order(self):
-        """Epoch -> the indices of its examples, where a run goes on from another one begun so many examples further."""
-        if not self.data_offset:
-            return self.epoch_order
-        return shifted_order(self.epoch_order, self.epoch_length(), self.data_offset)
+        """The names of the examples of an update (1 is the first), over all ranks."""
+        return self.data.examples_of(step, self.update_size())
 
     def summed(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor's sum over the ranks."""
@@ -252,37 +255,9 @@ class SuiteTrainer(ExactResume, Checkpointing, Seq2SeqTrainer):
         args, interval = self.args, max(int(self.state.logging_steps or 1), 1)
         return args.logging_strategy != "steps" or step % interval == 0 or (step == 1 and args.logging_first_step)
 
-    def _get_grad_norm(self, model, grad_norm=None):
-        """The norm before clipping, with which the update is checked before it is made."""
-        grad_norm = super()._get_grad_norm(model, grad_norm=grad_norm)
-        self.updates.settle(
-            model,
-            self.optimizer,
-            grad_norm,
-            step=self.state.global_step + 1,
-            loss_sum=self._tr_loss,
-            stop=self.stop_requested(),
-            examples_of=self.examples_of,
-            roll_back=self.roll_back,
-        )
-        return grad_norm
-
     def stop_requested(self) -> bool:
         """Whether this process was asked to stop; ranks vote on it in every update."""
         return self.stop.requested
-
-    def roll_back(self) -> str | None:
-        """Weights and moments of the newest verified checkpoint, on every rank; rates and schedule stay as they are.
-
-        Returns:
-          its name; None if there is no checkpoint, or none with an optimizer in it.
-        """
-        checkpoint = self.ranks.together(newest_verified, self.args.output_dir)
-        if checkpoint is None or not (checkpoint / "optimizer.pt").is_file():
-            return None
-        self._load_from_checkpoint(str(checkpoint), self.model)
-        load_moments(self.optimizer, load_state(checkpoint, "optimizer"), checkpoint)
-        return checkpoint.name
 
     def measure(self, batch_metrics) -> None:
         """From now on the updates that are logged are measured by `--batch_metrics`."""
@@ -291,12 +266,12 @@ class SuiteTrainer(ExactResume, Checkpointing, Seq2SeqTrainer):
     def log(self, logs: dict, start_time: float | None = None) -> None:
         """Whenever the loss is logged, the ranks' weights are compared, too, and rates are added."""
         if "loss" in logs:
-            self.check_agreement()
+            self.checkpoints.check_agreement(self.model, self.state.global_step)
             logs |= self.monitor.rates(self.state)
             if isinstance(self.compute_loss_func, MeasuredLoss):
                 logs |= self.compute_loss_func.means(self.ranks)
         if "train_loss" in logs:
-            logs["train_loss"] = self.mean_loss()
+            logs["train_loss"] = self.progress.mean_loss(self._total_loss_scalar, self.state.global_step)
         self.updates.correct(logs)
         super().log(logs, start_time)
         # `metrics.jsonl` has them all: kept here, they would make every checkpoint of a long run larger than the last.
@@ -351,6 +326,228 @@ class SuiteTrainer(ExactResume, Checkpointing, Seq2SeqTrainer):
         """What of a report is logged."""
         return report_metrics(report, prefix)
 
+    def train(self, resume_from_checkpoint=None, **kwargs):
+        """Trains; a request to stop waits for the end of a step."""
+        self.progress.resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
+        if resume_from_checkpoint and not self.data_reset:
+            self.data.load(resume_from_checkpoint, self.args.allow_changed)
+        try:
+            with self.stop.phase("training"), self.stop.excusing_lost_ranks():
+                return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+        finally:
+            self.data.close()
+
+    def check_stop(self) -> None:
+        """Between the batches of an evaluation: gives it up on all ranks alike if one was asked to stop.
+
+        Raises:
+          Preempted: one was.
+        """
+        if agree_to_stop(self.ranks, self.stop):
+            step = self.state.global_step
+            kept = f"checkpoint-{step}" if (Path(self.args.output_dir) / f"checkpoint-{step}").is_dir() else None
+            raise self.stop.preempted(step or None, kept)
+
+    def save_model(self, output_dir=None, _internal_call: bool = False) -> None:
+        """A model for others to load: its files take the places of older ones when all are on the disk."""
+        folder = Path(output_dir or self.args.output_dir)
+        if not _internal_call:
+            write = lambda new: self.save_model(str(new), _internal_call=True)
+            self.checkpoints.replace_model(folder, self.model, self.state.global_step, write)
+        elif self.is_fsdp_enabled:
+            # Whole weights on rank 0; the trainer writes none where it writes pieces (SHARDED_STATE_DICT).
+            self._save(str(folder), state_dict=self.accelerator.get_state_dict(self.model))
+        else:
+            super().save_model(str(folder), _internal_call)
+
+    def write_checkpoint(self, folder: Path) -> None:
+        """This rank's files of a checkpoint."""
+        self.save_model(str(folder), _internal_call=True)
+        if self.is_deepspeed_enabled and not self.args.save_only_model:
+            self._save_optimizer_and_scheduler(str(folder))
+        elif not self.args.save_only_model:
+            self.checkpoints.write_optimizer(folder, self.optimizer, self.lr_scheduler)
+        callbacks = self.callback_handler.callbacks
+        progress = self.progress.described(
+            loss_total=self._total_loss_scalar,
+            logged_step=self._globalstep_last_logged,
+            stopped=self.control.should_training_stop,
+            callbacks=callbacks,
+        )
+        self.checkpoints.write_progress(folder, {"loss_since_log": self._tr_loss.item()}, progress, self.position())
+        self.data.save(folder)
+        if self.args.should_save:
+            parts = [part for part in [*callbacks, self.control] if isinstance(part, ExportableState)]
+            self.state.stateful_callbacks |= {type(part).__name__: part.state() for part in parts}
+            self.state.save_to_json(str(folder / STATE_FILE))
+
+    def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
+        """Makes the repository on the hub, before anything is trained."""
+        if self.train_dataset is None:
+            logger.warning("--push_to_hub has no effect: nothing is trained")
+            self.args.push_to_hub = False
+        elif self.is_world_process_zero():
+            with self.uploads.refusals():
+                super().init_hf_repo(token, private)
+
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        private: bool | None = None,
+        **kwargs,
+    ):
+        """Uploads what the run's directory holds: the model as it was saved, its card, its results."""
+        if self.hub_model_id is None:
+            self.init_hf_repo(token, private)
+        if not self.is_world_process_zero():
+            return None
+        self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        self._finish_current_push()
+        return self.uploads.push_run(
+            self.hub_model_id, commit_message, blocking=blocking, token=token, revision=revision
+        )
+
+    def push_finished(self) -> None:
+        """Uploads a finished run, where `--push_to_hub` asks for it."""
+        if self.args.push_to_hub and self.push_to_hub() is not None:
+            logger.info("uploaded to %s", self.hub_model_id)
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Private hooks of transformers 5.23, which has no public ones around an update's gradients, the logs and
+    # evaluations behind it, and what a checkpoint holds (tests/test_exact_resume.py tells when one is gone)
+
+    def _prepare_for_training(self, *args, **kwargs):
+        """Wraps the model, its optimizer and schedule."""
+        with shared_embeddings_together(self.model) if self.is_fsdp_enabled else contextlib.nullcontext():
+            return super()._prepare_for_training(*args, **kwargs)
+
+    def _get_grad_norm(self, model, grad_norm=None):
+        """The norm before clipping, with which the update is checked before it is made."""
+        grad_norm = super()._get_grad_norm(model, grad_norm=grad_norm)
+        self.updates.settle(
+            model,
+            self.optimizer,
+            grad_norm,
+            step=self.state.global_step + 1,
+            loss_sum=self._tr_loss,
+            stop=self.stop_requested(),
+            examples_of=self.examples_of,
+            roll_back=lambda: self.checkpoints.roll_back(self.model, self.optimizer),
+        )
+        return grad_norm
+
+    def _run_epoch(self, **kwargs) -> None:
+        """Does what is pending first; a run that is over trains no step (transformers 5.23 would train one more)."""
+        self._catch_up(kwargs["trial"], kwargs["epoch"], kwargs["ignore_keys_for_eval"], kwargs["start_time"])
+        if self.control.should_training_stop or self.state.global_step >= self.state.max_steps:
+            self.control.should_training_stop = True
+            return
+        resumes = self.progress.resumed_from and kwargs["epoch"] == kwargs["epochs_trained"]
+        if resumes and not self.args.ignore_data_skip:
+            # The trainer would have all batches of the epoch so far made, only to throw them away.
+            kwargs["train_dataloader"].batch_sampler.pass_over(kwargs["steps_trained_in_current_epoch"])
+        super()._run_epoch(**kwargs)
+
+    def _finalize_training(self, trial, num_train_samples, start_time):
+        """A run whose last step was done when it was stopped has no epoch left that would do what is pending."""
+        self._catch_up(trial, self.state.epoch, None, start_time)
+        return super()._finalize_training(trial, num_train_samples, start_time)
+
+    def _maybe_log_save_evaluate(self, tr_loss, grad_norm, *args, learning_rate=None, **kwargs) -> None:
+        """What follows a step, unless the run is to stop: then the log that is due, one checkpoint, and the end."""
+        follow = functools.partial(
+            super()._maybe_log_save_evaluate, tr_loss, grad_norm, *args, learning_rate=learning_rate, **kwargs
+        )
+        # Within an epoch the update's own vote has said it (`updates.guard`); its end comes without one.
+        if self.updates.stop_agreed or (self.progress.after_epoch_end and agree_to_stop(self.ranks, self.stop)):
+            self.stop.request()
+            with self.progress.only_logging(self.control):
+                follow()
+        else:
+            try:
+                follow()
+                return
+            except Preempted:
+                pass  # the evaluation was given up on all ranks; its flag and that of the save are still set
+        self.progress.note_pending(self.state, self.control, grad_norm, learning_rate)
+        self._save_checkpoint(self.model_wrapped)
+        self.control = self.callback_handler.on_save(self.args, self.state, self.control)
+        step = self.state.global_step
+        raise self.stop.preempted(step, f"checkpoint-{step}")
+
+    def _catch_up(self, trial, epoch, ignore_keys_for_eval, start_time) -> None:
+        """What was pending when the run was stopped; no hook."""
+        pending = self.progress.take_pending(self.control)
+        if not pending:
+            return
+        logger.info("step %d: what was pending when the run was stopped is done first", self.state.global_step)
+        # The trainer restores random numbers with the first batch; a checkpoint that is written here has them, too.
+        self._load_rng_state(str(self.progress.resumed_from))
+        rest = trial, epoch, ignore_keys_for_eval, start_time
+        follow = lambda: self._maybe_log_save_evaluate(
+            self._tr_loss, pending["grad_norm"], self.model_wrapped, *rest, learning_rate=pending["learning_rate"]
+        )
+        follow()
+        if pending["epoch_end"]:
+            self.control = self.callback_handler.on_epoch_end(self.args, self.state, self.control)
+            follow()
+
+    def _take_up(self, control) -> None:
+        """The trainer's sums as the checkpoint has them, when training begins; no hook."""
+        found = self.progress.recall(self.state.global_step, self.callback_handler.callbacks)
+        if found is not None:
+            self._tr_loss.fill_(found["loss_since_log"])
+            self._total_loss_scalar, self._globalstep_last_logged = found["loss_total"], found["logged_step"]
+            control.should_training_stop = found["stopped"]
+
+    def _save(self, output_dir=None, state_dict=None) -> None:
+        """Weights, configuration and tokenizer."""
+        folder = Path(output_dir or self.args.output_dir)
+        self.checkpoints.write_model(folder, self.model, self.processing_class, state_dict)
+
+    def _save_checkpoint(self, model, trial=None) -> None:
+        """Commits `checkpoint-N` whole, or fails with the previous one untouched."""
+        self.store_flos()
+        path = self.checkpoints.commit(self.model, self.state, self.write_checkpoint)
+        if self.args.push_to_hub and self.is_world_process_zero():
+            announce = lambda: self.callback_handler.on_push_begin(self.args, self.state, self.control)
+            self.uploads.push_checkpoint(self.hub_model_id, path, self.state.global_step, announce)
+            self.push_in_progress = self.uploads.in_progress
+
+    def _load_optimizer_and_scheduler(self, checkpoint) -> None:
+        """Bit by bit; DeepSpeed's and FSDP's own files as the stock trainer reads them."""
+        if self.checkpoints.has_optimizer(checkpoint):
+            self.checkpoints.load_optimizer(checkpoint, self.optimizer, self.lr_scheduler)
+        else:
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_from_checkpoint(self, checkpoint, model=None) -> None:
+        """All weights, or none."""
+        self.checkpoints.load_weights(self.model, checkpoint)
+
+    def _load_scaler(self, checkpoint) -> None:
+        """The loss scaler's state."""
+        self.checkpoints.load_scaler(checkpoint)
+
+    def _load_rng_state(self, checkpoint) -> None:
+        """This rank's random numbers."""
+        if checkpoint is None or not any(Path(checkpoint).glob(RANK_FILE.format(rank="*"))):
+            super()._load_rng_state(checkpoint)
+        else:
+            self.checkpoints.load_random_state(checkpoint, self.state.global_step)
+
+    def _load_best_model(self) -> None:
+        """The best checkpoint's weights, if they are still what was written."""
+        best = self.state.best_model_checkpoint
+        self.checkpoints.check_best(best)
+        if self.is_deepspeed_enabled:
+            super()._load_best_model()
+        else:
+            self.checkpoints.load_weights(self.model, best)
+
 
 def sent(batch, device: torch.device):
     """A batch's tensors on their way to a device: from pinned memory (`--dataloader_pin_memory`) without a wait."""
@@ -366,30 +563,3 @@ def heed_use_cache(model, use_cache: bool) -> None:
     for module in model.modules():
         if hasattr(getattr(module, "config", None), "use_cache"):
             module.config.use_cache = use_cache
-
-
-def report_metrics(report, prefix: str = "eval") -> dict[str, float]:
-    """A report as flat metrics.
-
-    >>> report_metrics(report)    # one task
-    {'eval/accuracy': 91.2, 'eval/invalid_rate': 0.0, 'eval/loss': 0.31, 'eval/average': 91.2}
-    """
-    metrics = {}
-    tasks = {result.name for result in report.results.values()}
-    for name, result in report.results.items():
-        path = f"{prefix}/" if len(tasks) == 1 else f"{prefix}/{name}/"
-        metrics.update({path + metric: value for metric, value in result.metrics.items()})
-        if result.loss is not None:
-            metrics[path + "loss"] = result.loss
-        if result.method == "generate" and result.predictions:
-            metrics[path + "truncated_rate"] = 100 * result.truncated / len(result.predictions)
-    if len(report.by_task) == 1 and len(tasks) > 1:
-        metrics.update(_mean_over_splits(report, prefix))
-    metrics[f"{prefix}/average"] = report.selection
-    return metrics
-
-
-def _mean_over_splits(report, prefix) -> dict[str, float]:
-    """One task of several splits (MNLI) also reports `eval/<metric>`, the mean over its splits."""
-    scored = [result.metrics for result in report.results.values() if result.metrics]
-    return {f"{prefix}/{name}": sum(m[name] for m in scored) / len(scored) for name in scored[0]} if scored else {}

@@ -290,14 +290,14 @@ def load_schedule(scheduler, saved: dict, optimizer) -> None:
 
 def _place(trainer, start: Start, old_step: int, step: int) -> None:
     """Tells the trainer how far its examples and its schedule are from what its step says."""
-    length, size = trainer.epoch_length(), trainer.update_size()
+    length, size = trainer.data.length, trainer.update_size()
     position = start.position or Position(examples_before(old_step, length, size) if length else 0)
     if length:
         seen = 0 if "data" in start.reset else position.examples
-        trainer.data_offset = seen - examples_before(step, length, size)
+        trainer.data.offset = seen - examples_before(step, length, size)
         if hasattr(trainer.train_dataset, "num_examples"):
             # A data set as long as the run: what another run saw of it comes on top.
-            trainer.train_dataset.num_examples += max(0, trainer.data_offset)
+            trainer.train_dataset.num_examples += max(0, trainer.data.offset)
     trainer.data_reset = "data" in start.reset
     trainer.schedule_start = step if "schedule" in start.reset else position.schedule_start + step - old_step
     trainer.reset_done = ",".join(sorted(start.reset)) or position.reset
@@ -314,7 +314,7 @@ def _check_steps_left(trainer, step: int) -> None:
 
 def _total_steps(trainer) -> int:
     """Steps that the flags make of the run; 0 where that is not known."""
-    args, length = trainer.args, trainer.epoch_length()
+    args, length = trainer.args, trainer.data.length
     if args.max_steps > 0 or not length:
         return max(0, args.max_steps)
     return math.ceil(args.num_train_epochs * math.ceil(length / trainer.update_size()))

@@ -1,0 +1,173 @@
+"""Where training data stand: which examples an update has, and what of that goes into a checkpoint.
+
+    >>> order = ExampleOrder(shuffled_order(21, seed=0), name_example="rte.train:{}".format)
+    >>> order.examples_of(step=3, update_size=8)                # of rows: an epoch's last update may be smaller
+    ['rte.train:4', 'rte.train:17', 'rte.train:0', 'rte.train:9', 'rte.train:20']
+
+A stream has no length: `max_steps` says when training ends. Every rank writes the position of its own virtual streams
+(`stream-rank-0.json`); a run that goes on reads all of them, whatever its number of ranks, and goes on exactly.
+"""
+
+import json
+import logging
+import math
+from pathlib import Path
+
+from transformers import TrainerCallback
+
+from t5suite.base.errors import ChangedDataError, ConfigError
+from t5suite.data.batches.samplers import shifted_order
+from t5suite.data.corpora.stream_loader import StreamLoader, merge_states
+from t5suite.runs.directory import write_json
+from t5suite.runs.settings import allowed_names
+from t5suite.training.checkpoints.starts import examples_before
+
+logger = logging.getLogger(__name__)
+
+POSITION_FILE = "stream-rank-{rank}.json"
+
+
+def save_position(loader: StreamLoader, checkpoint) -> Path:
+    """Writes the position of a rank's streams into a checkpoint."""
+    path = Path(checkpoint) / POSITION_FILE.format(rank=loader.rank)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, loader.state_dict())
+    return path
+
+
+def load_position(loader: StreamLoader, checkpoint) -> None:
+    """Makes a loader go on from a checkpoint, whatever the number of ranks that wrote it.
+
+    Raises:
+      ConfigError: the checkpoint has no position, or not of all streams; other settings.
+      DataError: the text has changed.
+    """
+    paths = sorted(Path(checkpoint).glob(POSITION_FILE.format(rank="*")))
+    if not paths:
+        raise ConfigError(
+            f"{checkpoint} has no {POSITION_FILE.format(rank=loader.rank)}: it was not trained from a stream, or its "
+            "save was cut short. Resume from an earlier checkpoint, or begin the data anew with --reset data"
+        )
+    states = []
+    for path in paths:
+        try:
+            states.append(json.loads(path.read_text(encoding="utf-8")))
+        except ValueError as error:
+            raise ConfigError(f"{path} is broken ({error}): resume from an earlier checkpoint") from None
+    try:
+        loader.load_state_dict(merge_states(states))
+    except (ConfigError, KeyError) as error:
+        raise ConfigError(f"{checkpoint}: {error}") from None
+
+
+class ExampleOrder:
+    """Training examples that have an order: an epoch after the other, cut into updates.
+
+    Args:
+      order: epoch -> the indices of its examples in the order they are seen; None: there is nothing to train on.
+      name_example: index -> what an incident calls that example.
+
+    Attributes:
+      offset: how far the examples are ahead of what the step says, where a run goes on from another one.
+    """
+
+    def __init__(self, order=None, name_example=int):
+        self.order, self.name_example = order, name_example
+        self.offset = 0
+
+    @property
+    def length(self) -> int:
+        """Examples of an epoch; 0 where there are none."""
+        return len(self.order(0)) if self.order else 0
+
+    def shifted(self):
+        """Epoch -> the indices of its examples, begun so many examples further."""
+        return shifted_order(self.order, self.length, self.offset) if self.offset else self.order
+
+    def seen(self, step: int, update_size: int) -> int:
+        """Examples that the run has seen after a step."""
+        length = self.length
+        return (examples_before(step, length, update_size) if length else step * update_size) + self.offset
+
+    def examples_of(self, step: int, update_size: int) -> list:
+        """The names of the examples of an update (1 is the first), over all ranks."""
+        length = self.length
+        if not length:
+            return []
+        epoch, update = divmod(step - 1, math.ceil(length / update_size))
+        indices = self.shifted()(epoch)[update * update_size : (update + 1) * update_size]
+        return [self.name_example(int(index)) for index in indices]
+
+    def save(self, checkpoint) -> None:
+        """The step says it all."""
+
+    def load(self, checkpoint, allow_changed: str | None = None) -> None:
+        """The step says it all."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class StreamSource(TrainerCallback):
+    """A stream of training data: keeps the epoch a share of the run, and sees that positions and steps agree.
+
+    Raises:
+      ConfigError: nothing says when training ends.
+    """
+
+    length = offset = 0
+
+    def __init__(self, loader: StreamLoader, max_steps: int):
+        if max_steps <= 0:
+            raise ConfigError(f"--max_steps {max_steps}: a stream has no end, so give the number of steps")
+        self.loader = loader
+        self.ahead_of_steps = 0
+
+    def seen(self, step: int, update_size: int) -> int:
+        """Data that the run has seen after a step."""
+        return step * update_size
+
+    def examples_of(self, step: int, update_size: int) -> list[str]:
+        """The run-long numbers of the data of an update, from the first to the last."""
+        first = self.ahead_of_steps + (step - 1) * update_size
+        return [f"stream data {first} to {first + update_size - 1}"]
+
+    def save(self, checkpoint) -> None:
+        """Writes the position of this rank's streams."""
+        save_position(self.loader, checkpoint)
+
+    def load(self, checkpoint, allow_changed: str | None = None) -> None:
+        """Goes on from a checkpoint; with `--allow_changed data` from the beginning where the text has changed."""
+        try:
+            load_position(self.loader, checkpoint)
+        except ChangedDataError as error:
+            if "data" not in allowed_names(allow_changed):
+                raise
+            logger.warning("%s; --allow_changed data: the stream begins anew", error)
+
+    def close(self) -> None:
+        """Ends the workers."""
+        self.loader.close()
+
+    def on_step_end(self, args, state, control, **kwargs):
+        """The trainer counts the epoch from where it resumed, for a stream is one epoch; a whole run counts from 0."""
+        state.epoch = state.global_step / state.max_steps
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        """Notes what has been given out."""
+        self.ahead_of_steps = self.loader.num_given - self._of_steps(args, state)
+
+    def on_save(self, args, state, control, **kwargs):
+        """The position in the checkpoint belongs to its step."""
+        assert self.loader.num_given - self._of_steps(args, state) == self.ahead_of_steps, "somebody reads ahead"
+
+    def on_train_end(self, args, state, control, **kwargs):
+        """Ends the workers and says what was read."""
+        self.loader.close()
+        read = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in self.loader.counts().items())
+        logger.info("rank %d read %s", self.loader.rank, read)
+
+    def _of_steps(self, args, state) -> int:
+        """The data of the steps so far, over all ranks."""
+        update = self.loader.batch_size * args.gradient_accumulation_steps * self.loader.world_size
+        return state.global_step * update
