@@ -29,7 +29,6 @@ from benchmarks.plain_rows import mnli_like_rows, padding_tokenizer
 from t5suite.data.batches.features import TokenArrays
 from t5suite.data.batches.training_data import Mixing
 from t5suite.training.fine_tuning import Data, make_trainer
-from t5suite.training.flags.data import PackedRows
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.losses import token_loss
 from t5suite.training.trainer import SuiteTrainer
@@ -70,9 +69,7 @@ def their_trainer(model, rows, batch_size: int, device: str, **settings) -> Seq2
     )
 
 
-def our_trainer(
-    model, arrays: TokenArrays, batch_size: int, device: str, rows: PackedRows | None = None, **settings
-) -> SuiteTrainer:
+def our_trainer(model, arrays: TokenArrays, batch_size: int, device: str, **settings) -> SuiteTrainer:
     """As `fine_tune_t5.py` makes it, over these rows."""
     args = SuiteTrainingArguments(
         output_dir=tempfile.mkdtemp(),
@@ -83,7 +80,7 @@ def our_trainer(
     )
     sets = [SimpleNamespace(task=SimpleNamespace(name="rows"))]
     data = Data(sets, [arrays], eval_sets=[], test_sets=[], selecting=[], described={}, missing=[])
-    trainer, _ = make_trainer(copy.deepcopy(model), None, args, data, Mixing(), rows=rows)
+    trainer, _ = make_trainer(copy.deepcopy(model), None, args, data, Mixing())
     return trainer
 
 
@@ -108,7 +105,6 @@ def epoch(device: str, num_rows=512, batch_size=16, vocabulary=2048) -> Work:
     arrays, model = TokenArrays.from_dataset(rows), make_model(device, vocabulary)
     makers = {
         "ours": lambda: our_trainer(model, arrays, batch_size, device),
-        "ours, rows packed": lambda: our_trainer(model, arrays, batch_size, device, rows=PackedRows()),
         "Seq2SeqTrainer": lambda: their_trainer(model, rows, batch_size, device),
         "Seq2SeqTrainer, group_by_length": lambda: their_trainer(
             model, rows, batch_size, device, train_sampling_strategy="group_by_length"

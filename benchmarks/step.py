@@ -28,7 +28,6 @@ from t5suite.data.batches.features import Ragged, TokenArrays
 from t5suite.models.configs import load_config
 from t5suite.models.heads import random_model
 from t5suite.training.fine_tuning import make_collator
-from t5suite.training.flags.data import PackedRows
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.monitoring.rates import forward_flops
 from t5suite.training.trainer import SuiteTrainer
@@ -38,7 +37,6 @@ SMALL = "d_model=32,d_kv=8,d_ff=64,num_heads=4,num_layers=2,num_decoder_layers=2
 TINY = {"rows": 4, "inputs": 64, "targets": 16, "steps": 2, "overrides": SMALL}
 RATE = 2e-3
 # H4 also with few shapes.
-PACKED = "ours, rows packed"
 
 
 class PreTraining(SuiteTrainer):
@@ -146,8 +144,6 @@ def fine_tuning(device: str) -> Work:
         "Seq2SeqTrainer, bf16": lambda: their_trainer(model, listed, batch, device, **shared),
         OURS: lambda: our_trainer(model, arrays, batch, device, torch_compile=device == "cuda", **shared),
     }
-    if device == "cuda":
-        makers[PACKED] = lambda: our_trainer(model, arrays, batch, device, PackedRows(), torch_compile=True, **shared)
     turns = {}
     for name, make in makers.items():  # who compiles comes last: see `host_cost.started`
         turns[name] = turns_of(make())

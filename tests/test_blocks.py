@@ -18,7 +18,6 @@ from t5suite.data.corpora.blocks import (
     BlocksInOrder,
     MixedBlocks,
     apportion,
-    block_order,
 )
 from t5suite.data.corpora.store import ShardedArray, TokenSequence
 
@@ -117,14 +116,6 @@ class BlockDatasetTest(parameterized.TestCase):
                 np.testing.assert_array_equal(found["input_ids"], expected[j]["input_ids"])
                 self.assertEqual(found["denoiser"], expected[j]["denoiser"])
 
-    def test_the_seed_changes_the_order(self):
-        self.assertNotEqual(block_order(3, 0, 50).tolist(), block_order(2, 0, 50).tolist())
-        self.assertCountEqual(block_order(3, 0, 50).tolist(), range(50))
-
-    def test_without_shuffling_the_text_stays_in_order(self):
-        found = BlockDataset(np.arange(30), BlockLayout(30, [7]), shuffle=False)
-        self.assertEqual([example["input_ids"][0] for example in found], [0, 7, 14, 21])
-
     def test_bounds(self):
         found = dataset(6, [2], num_examples=4)
         self.assertLen(found, 4)
@@ -204,13 +195,6 @@ class HeldOutTest(parameterized.TestCase):
         for block in some:
             np.testing.assert_array_equal(block["input_ids"], every[block["index"]]["input_ids"])
             self.assertEqual(block["denoiser"], every[block["index"]]["denoiser"])
-
-    def test_a_slice_and_the_last_one(self):
-        found = BlocksInOrder(self.TEXTS, (4,))
-        self.assertEqual([block["index"] for block in found[2:5]], [2, 3, 4])
-        self.assertEqual(found[-1]["index"], len(found) - 1)
-        with self.assertRaises(IndexError):
-            found[len(found)]
 
 
 class MixedBlocksTest(parameterized.TestCase):

@@ -166,16 +166,6 @@ class CompiledTest(parameterized.TestCase):
             self.assertEqual(dict(counters["graph_break"]), {})
 
     @pytest.mark.slow
-    def test_packed_rows_are_compiled_whole_and_train_the_same(self):
-        packed, graphs = self.losses("--pack_rows", "--length_buckets", "3")
-        self.assertBetween(graphs, 1, 3)
-        self.assertEqual(dict(counters["graph_break"]), {})
-        plain, _ = self.losses("--train_sampling_strategy", "random")
-        for one, other in zip(packed, plain, strict=True):
-            one, other = (json.loads(line)["train/loss"] for line in (one, other))
-            self.assertLess(abs(one - other) / other, 1e-4)
-
-    @pytest.mark.slow
     def test_default_is_a_few_shapes(self):
         _, graphs = self.losses()
         self.assertBetween(graphs, 1, 8)

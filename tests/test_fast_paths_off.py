@@ -110,9 +110,6 @@ FAST_PATHS = {
     "length_buckets": FastPath("0", "data.batches.collators", on="2"),
     "token_cache": FastPath("none", "data.batches.training_data", on=tempfile.mkdtemp(), tolerance=0),
     "per_device_eval_batch_size": FastPath("2", "training.eval_batches"),
-    "pack_rows": FastPath(
-        "False", "data.batches.packed_rows", on="True", among="--train_sampling_strategy group_by_length"
-    ),
 }
 
 # Flags of --torch_compile, which takes minutes on a CPU: where they are tested.

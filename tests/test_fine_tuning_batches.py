@@ -9,7 +9,6 @@ import torch
 from absl.testing import parameterized
 from transformers import T5Config, T5ForConditionalGeneration
 
-from t5suite.base.errors import ConfigError
 from t5suite.data.batches.collators import COLLATORS, IGNORED, choose_widths, shift_right, with_few_shapes
 from t5suite.data.batches.features import Ragged, TokenArrays, TokenRows
 from t5suite.data.batches.samplers import EpochDataLoader, GlobalBatchSampler, length_grouped_order, shuffled_order
@@ -91,8 +90,8 @@ class BatchTest(parameterized.TestCase):
         rows = examples(family)
         arrays, collate = arrays_of(rows), COLLATORS[family](PAD, START, multiple)
         rng = np.random.default_rng(1)
-        for size in (1, 2, 3, 32):
-            for indices in [*rng.integers(0, len(rows), (10, size)).tolist(), list(range(len(rows)))[-size:]]:
+        for size in (1, 3, 32):
+            for indices in [*rng.integers(0, len(rows), (3, size)).tolist(), list(range(len(rows)))[-size:]]:
                 wanted = PLAIN[family]([rows[i] for i in indices], multiple)
                 self.assert_equal_batches(collate(arrays.__getitems__(indices)), wanted)
                 self.assert_equal_batches(collate([rows[i] for i in indices]), wanted)
@@ -104,12 +103,6 @@ class BatchTest(parameterized.TestCase):
         batch = COLLATORS[family](PAD, START)(arrays.__getitems__([]))
         self.assertEqual(batch["input_ids"].shape, (1, 1))
         self.assertTrue(batch["labels"].eq(IGNORED).all())
-
-    def test_numbers_as_labels_stay_numbers(self):
-        numbers = Ragged(np.array([0.5, 3.25, -1.0], np.float32), np.arange(4))
-        arrays = TokenArrays(Ragged.from_rows([[1], [2, 2], [3]]), numbers)
-        labels = COLLATORS["masked"](PAD)(arrays.__getitems__([2, 1]))["labels"]
-        self.assertEqual((labels.dtype, labels.tolist()), (torch.float32, [-1.0, 3.25]))
 
     def test_a_batch_of_rows_is_a_sequence_of_examples(self):
         rows = examples("masked", 5)
@@ -171,13 +164,9 @@ class LoaderTest(parameterized.TestCase):
         self.assertLen(pinned, 0 if workers else len(batch))
         self.assertEqual(sent, [((torch.device("cuda"),), {"non_blocking": True})] * len(batch))
 
-    def test_batches_go_to_the_device(self):
-        batch = next(iter(self.loader(device=torch.device("meta"))))
-        self.assertEqual({tensor.device.type for tensor in batch.values()}, {"meta"})
-
 
 class ShapeTest(parameterized.TestCase):
-    @parameterized.parameters(*range(40))
+    @parameterized.parameters(*range(12))
     def test_no_other_widths_pad_less(self, seed):
         rng = np.random.default_rng(seed)
         lengths, most = rng.integers(1, 90, rng.integers(1, 30)), int(rng.integers(1, 5))
@@ -193,7 +182,7 @@ class ShapeTest(parameterized.TestCase):
         self.assertLessEqual(len(widths), most)
         self.assertEqual((widths[-1], places(widths)), (rounded[-1], least))
 
-    @parameterized.product(family=list(COLLATORS), most=[1, 4, 8], world_size=[1, 2])
+    @parameterized.product(family=list(COLLATORS), most=[1, 8], world_size=[2])
     def test_batches_have_few_shapes_in_every_epoch_and_the_same_rows(self, family, most, world_size):
         arrays = arrays_of(examples(family))
         collate = COLLATORS[family](PAD, START)
@@ -217,19 +206,6 @@ class ShapeTest(parameterized.TestCase):
                     self.assertTrue(other["attention_mask"][len(one["input_ids"]) :].any(dim=1).all())
         self.assertLessEqual(len(shapes), most)
         self.assertLessEqual(len(shapes), shaped.num_shapes)
-
-    def test_long_targets_have_two_widths(self):
-        rng = np.random.default_rng(0)
-        inputs = [rng.integers(5, 9, n).tolist() for n in rng.integers(20, 200, 400)]
-        targets = [rng.integers(5, 9, n).tolist() for n in rng.integers(2, 120, 400)]
-        arrays = TokenArrays(Ragged.from_rows(inputs), Ragged.from_rows(targets))
-        shaped = with_few_shapes(COLLATORS["seq2seq"](PAD, START), arrays, shuffled_order(400, 0), 4, most=8)
-        self.assertEqual((len(shaped.widths), len(shaped.target_widths), shaped.num_shapes), (4, 2, 8))
-
-    def test_none_is_refused(self):
-        arrays = arrays_of(examples("seq2seq"))
-        with self.assertRaisesRegex(ConfigError, "--length_buckets -1: must be at least 1"):
-            with_few_shapes(COLLATORS["seq2seq"](PAD, START), arrays, shuffled_order(300, 0), 4, most=-1)
 
     def test_filled_and_widened_batches_have_the_same_loss_and_gradient(self):
         torch.manual_seed(0)

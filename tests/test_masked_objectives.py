@@ -1,7 +1,12 @@
 """Masked language modelling: units, masks, replacements, and what tokenizers tell of words."""
 
+import collections
 import doctest
+import itertools
+import json
+import math
 import pathlib
+import tempfile
 
 import numpy as np
 import tokenizers
@@ -11,8 +16,16 @@ from law_worker import tiny_model
 from scipy import stats
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.corpora.collocations import Collocations
-from t5suite.data.objectives import OBJECTIVES, corrupt, datum_rng, masked, vocabulary
+from t5suite.data.corpora import collocations
+from t5suite.data.corpora.collocations import (
+    Collocations,
+    count_ngrams,
+    find_collocations,
+    load_collocations,
+    pointwise_mutual_information,
+    save_collocations,
+)
+from t5suite.data.objectives import datum_rng, masked, vocabulary
 from t5suite.data.objectives import masked as word_masks
 from t5suite.data.objectives.masked import (
     MASK_UNITS,
@@ -117,19 +130,6 @@ class UnitsTest(parameterized.TestCase):
         self.assertLen(counts, len(weights))
         self.assertGreater(stats.chisquare(counts, counts.sum() * weights / weights.sum()).pvalue, 1e-4)
 
-    def test_span_lengths_have_spanberts_mean(self):
-        starts = unit_starts(np.full((400, 500), 7), random_keys(400, 500, np.random.default_rng(1)), "span")
-        lengths = np.concatenate([np.diff(np.flatnonzero(row)) for row in starts])
-        self.assertAlmostEqual(lengths.mean(), 3.8, delta=0.05)
-
-    @parameterized.parameters("ngram", "span")
-    def test_runs_of_words_cut_no_word(self, mask_units):
-        tokens = example_text(100, 60)
-        words = unit_starts(tokens, None, "word", **UNITS)
-        starts = unit_starts(tokens, random_keys(100, 60, np.random.default_rng(0)), mask_units, **UNITS)
-        self.assertFalse((starts & ~words).any())
-        self.assertLess(starts.sum(), words.sum())
-
     @parameterized.parameters(1, 2, 7, 64, 65)
     def test_reached_equals_walking(self, length):
         steps = np.random.default_rng(length).integers(1, 6, size=(20, length))
@@ -208,14 +208,6 @@ class ChoiceTest(parameterized.TestCase):
         for rngs in (DatumRngs(7, range(20)), [datum_rng(7, j) for j in range(20)]):
             np.testing.assert_array_equal(unit_masks(tokens, 0.15, rngs, mask_units, **settings), singles)
 
-    @parameterized.parameters(*MASK_UNITS)
-    def test_masks_serve_span_corruption(self, mask_units):
-        tokens, sentinels = example_text(60), list(range(32099, 31999, -1))
-        mask = unit_mask(tokens, 0.15, datum_rng(0, 0), mask_units, **UNITS)
-        inputs, targets = corrupt(tokens, mask, sentinels)
-        self.assertEqual([t for t in inputs if t < V], tokens[~mask].tolist())
-        self.assertEqual([t for t in targets if t < V], tokens[mask].tolist())
-
     @parameterized.parameters((10, 0.01, 1), (10, 0.15, 2), (20, 0.15, 3), (512, 0.15, 77))
     def test_counts_are_those_of_berts_script(self, length, density, count):
         mask = unit_masks(example_text(4, length), density, np.random.default_rng(0), "token")
@@ -271,13 +263,6 @@ class MaskedLMTest(parameterized.TestCase):
         self.assertEqual(counts.sum(), 10_000)
         self.assertGreater(stats.chisquare(counts, 10_000 * shares).pvalue, 1e-4)
 
-    def test_random_tokens_are_uniform_over_the_ordinary_ids(self):
-        tokens = np.full((2000, 100), 7)
-        inputs, _ = masked_lm_batch(tokens, datum_rng(0, 0), VOCABULARY, noise_density=0.5)
-        others = inputs.values[(inputs.values != MASK) & (inputs.values != 7)]
-        counts = np.bincount(others, minlength=V)[NUM_SPECIAL:]
-        self.assertGreater(stats.chisquare(np.delete(counts, 7 - NUM_SPECIAL)).pvalue, 1e-4)
-
     @parameterized.parameters(*MASK_UNITS)
     def test_a_spans_or_collocations_tokens_share_one_fate(self, mask_units):
         tokens = np.tile([7, 8], (3000, 20))
@@ -304,25 +289,6 @@ class MaskedLMTest(parameterized.TestCase):
             one_inputs, one_labels = masked_lm(tokens[j], datum_rng(5, j), VOCABULARY, **settings)
             np.testing.assert_array_equal(row_inputs, one_inputs)
             np.testing.assert_array_equal(row_labels, one_labels)
-
-    def test_the_objective_has_that_name_and_says_what_it_heeds(self):
-        tokens, settings = self.rows(1)[0], {"mask_units": "word", "noise_density": 0.3}
-        entry = OBJECTIVES["masked_lm"]
-        inputs, labels = entry(tokens, datum_rng(0, 3), VOCABULARY, **settings)
-        expected = masked_lm(tokens, datum_rng(0, 3), VOCABULARY, **settings)
-        self.assertEqual((inputs.tolist(), labels.tolist()), (expected[0].tolist(), expected[1].tolist()))
-        self.assertEqual(entry.family, "masked")
-        self.assertEqual(entry.unheeded([*settings, "random_roll"]), ["random_roll"])
-        for unit in MASK_UNITS.values():
-            self.assertContainsSubset(unit.heeds, entry.heeds)
-
-    def test_ids_of_another_tokenizer_are_refused(self):
-        with self.assertRaisesRegex(DataError, "token id 40, but the tokenizer has 40 ids"):
-            masked_lm([7, V], datum_rng(0, 0), VOCABULARY)
-
-    def test_a_vocabulary_of_special_tokens_is_refused(self):
-        with self.assertRaisesRegex(ConfigError, "every id of the vocabulary is special"):
-            masked_lm([0, 1], datum_rng(0, 0), MaskVocabulary(0, np.ones(2, dtype=bool)))
 
 
 def bert_tokenizer():
@@ -408,15 +374,167 @@ class FlagsTest(parameterized.TestCase):
         labels = collate([{"input_ids": text, "index": j} for j in range(4)])["labels"]
         self.assertEqual(bool((labels[:, :-1] == first).equal(labels[:, 1:] == second)), whole)
 
-    def test_noise_of_the_evaluation_is_that_of_no_training(self):
-        for_training, for_evaluation = self.labels(mask_units="word")
-        self.assertFalse(np.array_equal(for_training, for_evaluation))
-
 
 class DoctestTest(parameterized.TestCase):
     @parameterized.parameters(vocabulary, word_masks, masked)
     def test_examples_in_docstrings_hold(self, module):
         results = doctest.testmod(module)
+        self.assertGreater(results.attempted, 0)
+        self.assertEqual(results.failed, 0)
+
+
+SEPARATOR = 0
+
+
+def ngram_text(length=4000, seed=0):
+    """Few words, so that long n-grams recur; a separator now and then."""
+    rng = np.random.default_rng(seed)
+    text = rng.choice(7, p=[0.02, 0.3, 0.2, 0.18, 0.1, 0.1, 0.1], size=length)
+    for place in rng.integers(0, length - 5, size=length // 25):
+        text[place : place + 5] = [4, 5, 6, 4, 1]
+    return text
+
+
+def ngrams_of(text, n):
+    """Every n-gram without a separator, repetitions too."""
+    windows = (tuple(text[place : place + n]) for place in range(len(text) - n + 1))
+    return [window for window in windows if SEPARATOR not in window]
+
+
+def segmentations(ngram):
+    """All ways to cut an n-gram into two or more parts."""
+    for cuts in itertools.chain.from_iterable(
+        itertools.combinations(range(1, len(ngram)), count) for count in range(1, len(ngram))
+    ):
+        yield [ngram[start:stop] for start, stop in itertools.pairwise((0, *cuts, len(ngram)))]
+
+
+class StatisticsTest(parameterized.TestCase):
+    @parameterized.parameters(1, 2, 10, 60)
+    def test_counts_equal_counting_by_hand(self, min_count):
+        text = ngram_text().tolist()
+        for n, level in enumerate(count_ngrams(text, 5, min_count, [SEPARATOR]), start=1):
+            windows = ngrams_of(text, n)
+            expected = {ngram: count for ngram, count in collections.Counter(windows).items() if count >= min_count}
+            ngrams = [tuple(text[place : place + n]) for place in level.examples_K]
+            self.assertEqual(dict(zip(ngrams, level.counts_K.tolist())), expected)
+            self.assertLen(ngrams, len(expected))
+            self.assertEqual(level.num_windows, len(windows))
+            for place, number in enumerate(level.ids_P):
+                if number >= 0:
+                    self.assertEqual(tuple(text[place : place + n]), ngrams[number])
+
+    def test_pmi_is_the_minimum_over_all_segmentations(self):
+        text = ngram_text().tolist()
+        tallies = {n: collections.Counter(ngrams_of(text, n)) for n in range(1, 6)}
+
+        def log_p(ngram):
+            tally = tallies[len(ngram)]
+            return math.log(tally[ngram] / tally.total())
+
+        levels = count_ngrams(text, 5, 5, [SEPARATOR])
+        compared = 0
+        for n, pmi_K in enumerate(pointwise_mutual_information(levels), start=2):
+            for place, pmi in zip(levels[n - 1].examples_K, pmi_K):
+                ngram = tuple(text[place : place + n])
+                expected = min(log_p(ngram) - sum(map(log_p, parts)) for parts in segmentations(ngram))
+                self.assertAlmostEqual(pmi, expected, places=9)
+                compared += 1
+        self.assertGreater(compared, 500)
+
+    def test_a_strong_pair_does_not_make_a_strong_triple(self):
+        """What the minimum is for: "New York ," is two words that belong together, and a comma that does not."""
+        rng = np.random.default_rng(0)
+        text = np.concatenate([[50, 51, *rng.integers(1, 20, 4)] for _ in range(500)])
+        table = find_collocations(text, 100, 3, 10)
+        by_ngram = dict(zip(map(tuple, table.ngrams_KN.tolist()), table.pmi_K))
+        self.assertGreater(by_ngram[50, 51, -1], 1.5)
+        self.assertLess(max(pmi for ngram, pmi in by_ngram.items() if ngram[:2] == (50, 51) and ngram[2] > 0), 1)
+
+    def test_the_table_holds_the_best_of_each_length_in_the_papers_shares(self):
+        text = ngram_text()
+        table = find_collocations(text, 16, 5, 5, [SEPARATOR])
+        levels = count_ngrams(text, 5, 5, [SEPARATOR])
+        lengths = (table.ngrams_KN >= 0).sum(axis=1)
+        self.assertEqual(np.bincount(lengths).tolist(), [0, 0, 8, 4, 2, 2])
+        for n, pmi_K in enumerate(pointwise_mutual_information(levels), start=2):
+            best = np.sort(pmi_K)[::-1][: (lengths == n).sum()]
+            np.testing.assert_allclose(table.pmi_K[lengths == n], best)
+        self.assertNotIn(SEPARATOR, table.ngrams_KN)
+
+    @parameterized.parameters({"max_ngram": 1}, {"max_ngram": 6}, {"min_count": 0}, {"num_collocations": 0})
+    def test_impossible_settings_are_refused(self, **settings):
+        with self.assertRaises(ConfigError):
+            find_collocations(ngram_text(), **settings)
+
+    @parameterized.parameters(([],), ([5],), (list(range(100)),))
+    def test_a_text_without_collocations_is_refused(self, text):
+        with self.assertRaisesRegex(DataError, f"no collocation among {len(text)} tokens"):
+            find_collocations(np.array(text, dtype=np.int32))
+
+
+class MatchingTest(parameterized.TestCase):
+    @parameterized.parameters(np.uint16, np.int32, np.int64)
+    def test_longest_matches_equal_looking_up_every_ngram(self, dtype):
+        table = find_collocations(ngram_text(), 60, 5, 5)
+        ngrams = {tuple(token for token in row if token >= 0) for row in table.ngrams_KN.tolist()}
+        rows = np.concatenate([ngram_text(600, seed=2).reshape(20, 30), np.full((1, 30), 60_000)]).astype(dtype)
+        found = table.longest_matches(rows)
+        self.assertGreater((found > 1).sum(), 50)
+        for row, lengths in zip(rows.tolist(), found.tolist()):
+            for place, length in enumerate(lengths):
+                fitting = [n for n in range(2, min(5, len(row) - place) + 1) if tuple(row[place : place + n]) in ngrams]
+                self.assertEqual(length, max(fitting, default=1))
+
+
+class FileTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.path = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory())) / "collocations.jsonl"
+        self.table = find_collocations(ngram_text(), 20, 5, 5, tokenizer="abc")
+
+    def test_a_table_comes_back_as_it_was_saved(self):
+        save_collocations(self.path, self.table)
+        self.assertEqual([path.name for path in self.path.parent.iterdir()], [self.path.name])
+        loaded = load_collocations(self.path, tokenizer="abc")
+        for name in ("ngrams_KN", "counts_K", "pmi_K"):
+            np.testing.assert_array_equal(getattr(loaded, name), getattr(self.table, name))
+        self.assertEqual(loaded.tokenizer, "abc")
+
+    def test_another_tokenizers_table_is_refused(self):
+        save_collocations(self.path, self.table)
+        with self.assertRaisesRegex(DataError, "another tokenizer .abc. than this run's .xyz."):
+            load_collocations(self.path, tokenizer="xyz")
+
+    @parameterized.parameters(
+        ({"ids": [5], "count": 1, "pmi": 1.0},),
+        ({"ids": [5, -6], "count": 1, "pmi": 1.0},),
+        ({"ids": [5, 6.5], "count": 1, "pmi": 1.0},),
+        ({"ids": [5, 6], "pmi": 1.0},),
+        ({"ids": [5, 6], "count": 1},),
+    )
+    def test_a_wrong_line_is_named(self, row):
+        save_collocations(self.path, self.table)
+        lines = self.path.read_text().splitlines()
+        lines[2] = json.dumps(row)
+        self.path.write_text("\n".join(lines))
+        with self.assertRaisesRegex(DataError, r"collocations.jsonl:3: expected .*found"):
+            load_collocations(self.path)
+
+    def test_a_file_that_is_cut_off_or_something_else_is_refused(self):
+        save_collocations(self.path, self.table)
+        lines = self.path.read_text().splitlines()
+        self.path.write_text("\n".join(lines[:-1]))
+        with self.assertRaisesRegex(DataError, f"{len(lines) - 2} collocations, but its head says {len(lines) - 1}"):
+            load_collocations(self.path)
+        self.path.write_text("\n".join(lines[1:]))
+        with self.assertRaisesRegex(DataError, "collocations.jsonl:1: no head"):
+            load_collocations(self.path)
+
+
+class CollocationsDoctestTest(absltest.TestCase):
+    def test_examples_in_docstrings_hold(self):
+        results = doctest.testmod(collocations)
         self.assertGreater(results.attempted, 0)
         self.assertEqual(results.failed, 0)
 

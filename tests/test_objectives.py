@@ -1,7 +1,6 @@
 """Span corruption: lengths, masks, corruption, sentinels."""
 
 import collections
-import doctest
 import hashlib
 import itertools
 import math
@@ -12,15 +11,11 @@ import torch
 import transformers
 from absl.testing import absltest, parameterized
 
-from t5suite.data.corpora import blocks
 from t5suite.data.objectives import (
-    OBJECTIVES,
     corrupt,
     corrupt_batch,
     corrupted_lengths,
-    corruption,
     datum_rng,
-    denoisers,
     noise_counts,
     noise_mask,
     noise_masks,
@@ -61,20 +56,6 @@ def reference_corrupt(tokens, mask, sentinels, eos_id=None):
             before = bool(noise)
         sides.append(out + ([] if eos_id is None else [eos_id]))
     return tuple(sides)
-
-
-def restore(inputs, targets, sentinels):
-    """The tokens that inputs and targets came from, for a mask that starts clean.
-
-    What a sentinel of the inputs stands for follows the same sentinel in the targets.
-    """
-    hidden, current = {}, None
-    for token in targets:
-        if token in sentinels:
-            current = hidden.setdefault(token, [])
-        else:
-            current.append(token)
-    return list(itertools.chain.from_iterable(hidden[t] if t in sentinels else [t] for t in inputs))
 
 
 def runs(mask):
@@ -163,18 +144,10 @@ class MaskTest(parameterized.TestCase):
     def test_every_composition_is_equally_likely(self, length, density, mean_span, num_masks):
         expected = masks_with(length, *noise_counts(length, density, mean_span))
         self.assertLen(set(expected), num_masks)
-        masks = noise_masks(60_000, length, density, mean_span, np.random.default_rng(3))
+        masks = noise_masks(20_000, length, density, mean_span, np.random.default_rng(3))
         counts = collections.Counter(mask.tobytes() for mask in masks)
         self.assertContainsSubset(counts, expected)
         self.assertLess(abs(chi_square_z(counts, num_masks)), 4)
-
-    def test_masks_of_consecutive_data_are_independent_and_uniform(self):
-        """The generators of neighbouring indices must not be alike: single masks and pairs of neighbours."""
-        expected = masks_with(12, 3, 2)
-        masks = [noise_mask(12, 0.25, 1.5, datum_rng(5, j)).tobytes() for j in range(20_000)]
-        self.assertLess(abs(chi_square_z(collections.Counter(masks), len(expected))), 4)
-        pairs = collections.Counter(itertools.pairwise(masks))
-        self.assertLess(abs(chi_square_z(pairs, len(expected) ** 2)), 4)
 
     def test_span_lengths_follow_the_published_law(self):
         """568 / 0.15 / 3: P(x) = C(m-x-1, k-2) / C(m-1, k-1)."""
@@ -188,15 +161,6 @@ class MaskTest(parameterized.TestCase):
         for x in range(1, 8):
             law = math.comb(85 - x - 1, 26) / math.comb(84, 27)
             self.assertAlmostEqual((noise == x).mean(), law, delta=0.006)
-
-    def test_noise_gathers_at_the_end_of_short_blocks(self):
-        masks = noise_masks(20_000, 64, 0.15, 3, np.random.default_rng(0))
-        self.assertAlmostEqual(masks[:, -8:].mean(), 0.46, delta=0.01)
-        self.assertBetween(masks[:, 10:50].mean(), 0.10, 0.15)
-
-    def test_one_span_is_a_suffix(self):
-        mask = noise_mask(512, 0.15, 64, np.random.default_rng(0))
-        self.assertEqual(np.flatnonzero(mask).tolist(), list(range(435, 512)))
 
     @parameterized.parameters((568, 0.15, 3), (20, 0.3, 2), (2, 0.15, 3), (1, 0.15, 3), (9, 0.0, 3))
     def test_batched_masks_equal_single_masks(self, length, density, mean_span):
@@ -230,10 +194,6 @@ class MaskTest(parameterized.TestCase):
         masks = noise_masks(64, 568, 0.15, 3, [datum_rng(2026, j) for j in range(64)])
         self.assertEqual(hashlib.sha256(np.packbits(masks).tobytes()).hexdigest()[:16], "dc8ec134d8ade5c6")
 
-    def test_generators_and_rows_must_agree(self):
-        with self.assertRaisesRegex(ValueError, "2 generators for 3 rows"):
-            noise_masks(3, 20, 0.3, 2, [datum_rng(0, 0), datum_rng(0, 1)])
-
     def test_datum_rng_is_a_function_of_seed_and_index(self):
         pairs = itertools.product(range(20), range(20))
         draws = {pair: tuple(datum_rng(*pair).integers(2**32, size=4)) for pair in pairs}
@@ -263,14 +223,6 @@ class CorruptTest(parameterized.TestCase):
         self.assertEqual((got[0].tolist(), got[1].tolist()), (inputs + [EOS], targets + [EOS]))
         self.assertEqual((got[0].dtype, got[1].dtype), (np.int64, np.int64))
 
-    def test_no_tokens(self):
-        inputs, targets = corrupt([], [], SENTINELS, EOS)
-        self.assertEqual((inputs.tolist(), targets.tolist()), ([EOS], [EOS]))
-
-    def test_ids_beyond_the_tokens_dtype_survive(self):
-        inputs, _ = corrupt(np.array([9, 8], dtype=np.uint16), [0, 1], [250_099], 1)
-        self.assertEqual(inputs.tolist(), [9, 250_099, 1])
-
     @parameterized.parameters(0, 1, 2, 7, 60)
     def test_any_mask_equals_the_token_by_token_reference(self, length):
         rng = np.random.default_rng(length)
@@ -293,14 +245,6 @@ class CorruptTest(parameterized.TestCase):
             expected = reference_corrupt(tokens_BL[row].tolist(), mask_BL[row], SENTINELS, EOS)
             self.assertEqual((inputs.tolist(), targets.tolist()), expected)
 
-    @parameterized.parameters((568, 0.15, 3), (190, 0.15, 3), (63, 0.2, 1), (30, 0.5, 3))
-    def test_inputs_and_targets_hold_all_tokens(self, length, density, mean_span):
-        for j in range(20):
-            tokens = np.random.default_rng(j).integers(2, 32000, length)
-            mask = noise_mask(length, density, mean_span, datum_rng(1, j))
-            inputs, targets = corrupt(tokens, mask, SENTINELS)
-            self.assertEqual(restore(inputs.tolist(), targets.tolist(), SENTINELS), tokens.tolist())
-
     def test_too_few_sentinels_on_either_side(self):
         tokens = list(range(11, 16))
         with self.assertRaisesRegex(ValueError, "inputs need 2 sentinels and the targets 3, but .* has 2"):
@@ -321,24 +265,6 @@ class CorruptTest(parameterized.TestCase):
             corrupt_batch([[1, 2, 3], [4, 5, 6]], [[0, 0, 1], [0, 1, 1]], SENTINELS)
 
 
-class ObjectivesTableTest(parameterized.TestCase):
-    @parameterized.parameters(("span_corruption",))
-    def test_datum_is_a_function_of_seed_and_index(self, name):
-        tokens = np.arange(100, 300)
-        first, again, other = (OBJECTIVES[name](tokens, datum_rng(0, j), SENTINELS, EOS) for j in (3, 3, 4))
-        for side in (0, 1):
-            np.testing.assert_array_equal(first[side], again[side])
-            self.assertEqual(first[side][-1], EOS)
-        self.assertNotEqual(first[0].tolist(), other[0].tolist())
-
-    @parameterized.parameters(("span_corruption",))
-    def test_every_token_appears_once(self, name):
-        tokens = np.arange(100, 300)
-        inputs, targets = OBJECTIVES[name](tokens, datum_rng(0, 3), SENTINELS, EOS)
-        seen = [t for t in [*inputs, *targets] if t not in (EOS, *SENTINELS)]
-        self.assertCountEqual(seen, tokens)
-
-
 class SentinelIdsTest(parameterized.TestCase):
     def test_found_by_name_in_order(self):
         self.assertEqual(sentinel_ids(Vocabulary("<pad>", "<extra_id_1>", "a", "<extra_id_0>", "<extra_id_x>")), [3, 1])
@@ -352,34 +278,12 @@ class SentinelIdsTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, "lacks <extra_id_1>"):
             sentinel_ids(Vocabulary("<extra_id_0>", "<extra_id_2>"))
 
-    def test_small_t5_tokenizer(self):
-        pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("\u2581a", -1.0), ("\u2581b", -2.0)]
-        tokenizer = transformers.T5Tokenizer(vocab=pieces, extra_ids=5)
-        ids = sentinel_ids(tokenizer)
-        self.assertEqual(tokenizer.convert_ids_to_tokens(ids), [f"<extra_id_{i}>" for i in range(5)])
-
     def test_real_t5_vocabulary(self):
         if not (T5_TOKENIZER / "spiece.model").exists():
             self.skipTest("T5's own spiece.model is not in ../shared/data/tokenizer/t5")
         tokenizer = transformers.T5Tokenizer.from_pretrained(T5_TOKENIZER)
         self.assertEqual(sentinel_ids(tokenizer), SENTINELS)
         self.assertEqual(tokenizer.eos_token_id, EOS)
-
-    def test_bundled_tokenizer(self):
-        if not MINI_TOKENIZER.exists():
-            self.skipTest("t5suite/data/mini/model is not there")
-        tokenizer = transformers.AutoTokenizer.from_pretrained(MINI_TOKENIZER)
-        ids = sentinel_ids(tokenizer)
-        self.assertEqual(tokenizer.convert_ids_to_tokens(ids[0]).lstrip("\u2581"), "<extra_id_0>")
-        self.assertLen(set(ids), len(ids))
-
-
-class DoctestTest(parameterized.TestCase):
-    @parameterized.parameters(corruption, denoisers, random_numbers, spans, blocks)
-    def test_examples_in_docstrings_hold(self, module):
-        results = doctest.testmod(module)
-        self.assertGreater(results.attempted, 0)
-        self.assertEqual(results.failed, 0)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import collections
 import doctest
-import inspect
 import itertools
 import math
 
@@ -19,8 +18,6 @@ from t5suite.data.objectives import (
     corruption,
     datum_rng,
     denoisers,
-    noise_counts,
-    noise_mask,
     noise_masks,
     random_numbers,
     span_lengths,
@@ -165,13 +162,6 @@ class LawsTest(parameterized.TestCase):
             self.assertContainsSubset(set(range(100, 100 + length)), seen)
 
     @parameterized.named_parameters(*cases())
-    def test_settings_are_those_that_the_functions_take(self, name, settings):
-        objective = OBJECTIVES[name]
-        taken = [taken for taken in inspect.signature(objective.batch).parameters if taken != "denoiser"]
-        self.assertCountEqual(taken[2:], (*objective.needs, *objective.heeds))
-        self.assertEqual(objective.unheeded([*objective.heeds, "nonsense"]), ["nonsense"])
-
-    @parameterized.named_parameters(*cases())
     def test_every_heeded_setting_changes_what_is_made(self, name, settings):
         tokens = np.arange(100, 400)
         before = [side.tolist() for side in OBJECTIVES[name](tokens, datum_rng(0, 0), **settings)]
@@ -179,10 +169,6 @@ class LawsTest(parameterized.TestCase):
             other = {setting: OTHER[setting], **COMES_WITH.get((name, setting), {})}
             after = OBJECTIVES[name](tokens, datum_rng(0, 0), **{**settings, **other})
             self.assertNotEqual([side.tolist() for side in after], before, setting)
-
-    def test_weights_are_probabilities(self):
-        for objective in OBJECTIVES.values():
-            self.assertAlmostEqual(sum(objective.weights), 1)
 
 
 def _bits(rngs):
@@ -219,18 +205,11 @@ class RandomNumbersTest(parameterized.TestCase):
         for share in shares:
             self.assertLess(np.abs(share - 0.5).max(), 5 * 0.5 / np.sqrt(3700))
 
-    def test_no_two_data_share_a_word(self):
-        words = np.concatenate([DatumRngs(seed, range(3000)).keys(40).reshape(-1).view("<u8") for seed in (0, 1, 2)])
-        self.assertLen(np.unique(words), len(words))
-
     def test_words_are_those_of_split_mix(self):
         """The first words that the authors' generator gives, begun at 1234567 (Steele et al. 2014)."""
         steps = 1234567 + np.arange(1, 4, dtype=np.uint64) * np.uint64(random_numbers.GAMMA)
         expected = [6457827717110365317, 3203168211198807973, 9817491932198370423]
         self.assertEqual(random_numbers.mixed(steps).tolist(), expected)
-
-    def test_no_rows(self):
-        self.assertEqual(DatumRngs(0, []).keys(7).shape, (0, 7))
 
     def test_below_and_bernoulli_are_uniform(self):
         keys = DatumRngs(3, range(1)).keys(60_000)[0]
@@ -249,18 +228,6 @@ class StatisticsTest(parameterized.TestCase):
         self.assertEqual(set(masks_NL.sum(axis=1)), {3})
         ends = (masks_NL & ~np.roll(masks_NL, -1, axis=1)).argmax(axis=1)
         self.assertGreater(stats.chisquare(np.bincount(ends, minlength=20)).pvalue, 1e-4)
-
-    def test_random_roll_makes_every_position_noise_equally_often(self):
-        masks_NL = noise_masks(DRAWS, 64, 0.15, 3, DatumRngs(1, range(DRAWS)), random_roll=True)
-        num_noise = noise_counts(64, 0.15, 3)[0]
-        deviation = math.sqrt(num_noise / 64 * (1 - num_noise / 64) / DRAWS)
-        self.assertLess(np.abs(masks_NL.mean(axis=0) - num_noise / 64).max(), 4.5 * deviation)
-
-    def test_a_rolled_mask_is_the_plain_one_rolled(self):
-        for j in range(50):
-            plain, rolled = (noise_mask(40, 0.3, 3, datum_rng(0, j), random_roll=roll) for roll in (False, True))
-            turns = [np.roll(plain, shift).tolist() for shift in range(40)]
-            self.assertIn(rolled.tolist(), turns)
 
     @parameterized.parameters("iid_denoising", "mass_style", "bert_style", "drop_tokens")
     def test_iid_noise_is_independent_of_place_and_neighbours(self, name):
@@ -323,25 +290,18 @@ class StatisticsTest(parameterized.TestCase):
         self.assertGreater(stats.chisquare(counts[shortest : longest + 1]).pvalue, 1e-4)
         self.assertAlmostEqual(targets.lengths.mean() / 20, density, delta=0.06)
 
-    def test_a_prefix_lm_has_neither_empty_inputs_nor_sentinels(self):
-        for length in (1, 2, 3):
-            _, inputs, targets = draw("prefix_lm", 100, length, eos_id=EOS)
-            self.assertGreaterEqual(inputs.lengths.min(), 2)
-            self.assertGreaterEqual(targets.lengths.min(), 1)
-            self.assertLess(max(inputs.values.max(), targets.values.max()), 32000)
-
     def test_iid_noise_stops_where_sentinels_or_targets_run_out(self):
         """No text is lost, no row outgrows its room, and rows that fit are as they would be."""
-        free = draw("iid_denoising", 500, 60, sentinel_ids=SENTINELS, eos_id=EOS, noise_density=0.3)
+        free = draw("iid_denoising", 200, 60, sentinel_ids=SENTINELS, eos_id=EOS, noise_density=0.3)
         for sentinels, room in ((SENTINELS[:12], None), (SENTINELS, 34), (SENTINELS[:13], 30)):
             settings = {"sentinel_ids": sentinels, "targets_length": room}
-            _, inputs, targets = draw("iid_denoising", 500, 60, eos_id=EOS, noise_density=0.3, **settings)
+            _, inputs, targets = draw("iid_denoising", 200, 60, eos_id=EOS, noise_density=0.3, **settings)
             self.assertLessEqual(targets.lengths.max(), room or 120)
             unchanged = 0
             for row, text in enumerate(zip(inputs.rows(), targets.rows())):
                 self.assertEqual(restored("iid_denoising", *text), list(range(100, 160)))
                 unchanged += text[0].tolist() == free[1].rows()[row].tolist()
-            self.assertBetween(unchanged, 50, 480)
+            self.assertBetween(unchanged, 20, 192)
 
 
 class UL2Test(parameterized.TestCase):
@@ -378,13 +338,6 @@ class UL2Test(parameterized.TestCase):
             denoisers.ul2_block(512, sentinel_ids=range(100), denoiser=3)
         denoisers.ul2_block(384, sentinel_ids=range(100), mode_token_ids=MODES, denoiser=3)
 
-    def test_the_prefix_denoiser_has_targets_of_a_quarter(self):
-        _, inputs, targets = draw(
-            "ul2", DRAWS, 400, sentinel_ids=SENTINELS, eos_id=None, mode_token_ids=MODES, denoiser=2
-        )
-        self.assertAlmostEqual(targets.lengths.mean() / 400, 0.25, delta=0.01)
-        self.assertTrue((inputs.values[inputs.starts()] == MODES["S"]).all())
-
     def test_mode_tokens_stand_in_front_of_the_inputs_alone(self):
         for number, denoiser in enumerate(UL2_DENOISERS):
             settings = {"sentinel_ids": SENTINELS, "eos_id": EOS, "denoiser": number}
@@ -415,13 +368,6 @@ class BlockLengthsTest(parameterized.TestCase):
         settings = {"inputs_length": 512, "sentinel_ids": SENTINELS, **settings}
         with self.assertRaisesRegex(ValueError, message):
             OBJECTIVES[name].block(**settings)
-
-    def test_the_common_row_of_iid_noise_fits(self):
-        """The room that is kept for targets is outgrown in less than one row of a thousand, unless it is given."""
-        block = OBJECTIVES["iid_denoising"].block(512, sentinel_ids=SENTINELS)
-        _, _, targets = draw("iid_denoising", 3000, block.tokens_length, sentinel_ids=SENTINELS, eos_id=EOS)
-        self.assertLess((targets.lengths > block.targets_length).mean(), 1e-3)
-        self.assertLess(block.targets_length, 1.5 * targets.lengths.mean())
 
 
 class DoctestTest(parameterized.TestCase):

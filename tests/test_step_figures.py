@@ -68,7 +68,6 @@ class StepFiguresTest(parameterized.TestCase):
 
     @parameterized.named_parameters(
         ("padded", "--per_device_train_batch_size 8"),
-        ("packed", "--per_device_train_batch_size 8 --pack_rows True"),
     )
     def test_useful_tokens_are_those_of_the_rows(self, flags):
         self.check_tokens(logged(*flags.split()))

@@ -1,6 +1,5 @@
 """Streams: the same data for any number of workers and ranks, exact positions, nothing held out is trained on."""
 
-import doctest
 import gzip
 import itertools
 import json
@@ -112,12 +111,6 @@ class MixtureTest(parameterized.TestCase):
             self.assertEqual(sorted(indices[corpora == corpus].tolist()), list(range((corpora == corpus).sum())))
             self.assertTrue((np.diff(indices[corpora == corpus]) == 1).all())
 
-    def test_one_at_a_time_equals_many(self):
-        mixture = CorpusMixture((5, 2, 1), seed=(7, 8), chunk_size=64)
-        numbers = np.random.default_rng(0).integers(0, 1 << 40, size=200)
-        pairs = list(zip(*(array.tolist() for array in mixture.corpora_of(numbers))))
-        self.assertEqual(pairs, [mixture.corpus_of(j) for j in numbers])
-
     def test_order_depends_on_the_seed_and_is_mixed(self):
         first, _ = CorpusMixture((1, 1), seed=0).corpora_of(np.arange(4096))
         other, _ = CorpusMixture((1, 1), seed=1).corpora_of(np.arange(4096))
@@ -166,13 +159,6 @@ class ShareTest(parameterized.TestCase):
         _, _, start, end = read.call_args.args
         self.assertAlmostEqual((end - start) / path.stat().st_size, 1 / 8, delta=0.002)
 
-    @parameterized.parameters(
-        ([1] * 64, 64, 64), ([1] * 128, 64, 64), ([1] * 6, 4, 2), ([1] * 5, 8, 1), ([1], 8, 1), ([9, 1], 8, 1)
-    )
-    def test_files_are_dealt_in_even_groups(self, sizes, count, groups):
-        found = {tuple(p.file for p in stream_sources.dealt_files(sizes, Share(i, count))[0]) for i in range(count)}
-        self.assertLen(found, groups)
-
     def test_reading_files_many_times_is_told(self):
         texts, directory = number_documents(64), folder()
         for i in range(8):
@@ -187,13 +173,6 @@ class ShareTest(parameterized.TestCase):
             loader(FileSource(plain), num_virtual_streams=16)
         self.assertLen(logs.output, 1)
         self.assertIn("is read 16 times in every pass", logs.output[0])
-
-    def test_files_come_in_another_order_every_pass(self):
-        directory = folder()
-        for i, text in enumerate(number_documents(12)):
-            written([text], f"{i:02}.txt", directory)
-        passes = [[item.text for item in FileSource(directory).read(Share(0, 1), e, seed=0)] for e in range(2)]
-        self.assertNotEqual(*passes)
 
     def test_files_and_the_hub_are_corpora_of_their_own(self):
         with self.assertRaisesRegex(ConfigError, "several corpora"):
@@ -283,29 +262,19 @@ class SameDataTest(parameterized.TestCase):
         }
         cls.whole = {name: updates(source, cls.NUM_UPDATES)[0] for name, source in cls.sources.items()}
 
-    def test_the_run_has_several_passes(self):
-        for source in self.sources.values():
-            stream = loader(source)
-            batches = iter(stream)
-            for _ in range(self.NUM_UPDATES):
-                next(batches)
-            self.assertGreaterEqual(stream.counts()["epochs"], 3)
-
-    @parameterized.product(
-        kind=("plain", "packed", "many"), shape=[(1, 1), (1, 2), (1, 4), (2, 0), (2, 1), (2, 2), (4, 0), (4, 2), (8, 0)]
-    )
+    @parameterized.product(kind=("plain", "packed", "many"), shape=[(1, 2), (2, 0), (2, 2), (8, 0)])
     def test_workers_and_ranks_change_nothing(self, kind, shape):
         world_size, num_workers = shape
         found, _ = updates(self.sources[kind], self.NUM_UPDATES, world_size, num_workers)
         self.assertEqual(found, self.whole[kind])
 
-    @parameterized.product(kind=("plain", "packed", "many"), cut=list(range(1, NUM_UPDATES, 3)))
+    @parameterized.product(kind=("plain", "packed", "many"), cut=(1, 8, 23, 35))
     def test_going_on_from_any_update_changes_nothing(self, kind, cut):
         _, state = updates(self.sources[kind], cut)
         rest, _ = updates(self.sources[kind], self.NUM_UPDATES - cut, state=state)
         self.assertEqual(rest, self.whole[kind][cut:])
 
-    @parameterized.parameters((1, 2, 1, 0), (1, 2, 1, 2), (1, 4, 2, 1), (2, 1, 1, 2), (4, 0, 2, 0), (2, 2, 8, 0))
+    @parameterized.parameters((1, 2, 1, 0), (2, 1, 1, 2), (2, 2, 8, 0))
     def test_going_on_with_other_workers_and_ranks(self, ranks_before, workers_before, ranks_after, workers_after):
         source, cut = self.sources["plain"], 23
         _, state = updates(source, cut, ranks_before, workers_before)
@@ -317,13 +286,6 @@ class SameDataTest(parameterized.TestCase):
         _, alone = updates(self.sources["plain"], 5)
         self.assertEqual(by_workers, alone)
         self.assertLess(len(json.dumps(by_workers)), 8 * 500)
-
-    def test_iterating_again_goes_on(self):
-        stream = loader(self.sources["plain"])
-        found = [next(iter(stream)) for _ in range(4)]
-        self.assertEqual([e["index"] for batch in found for e in batch], list(range(4 * UPDATE)))
-        expected = [tokens for update in self.whole["plain"][:4] for tokens, _ in update.values()]
-        self.assertEqual([e["input_ids"].tolist() for batch in found for e in batch], expected)
 
     def test_mixed_corpora_go_on_exactly(self):
         corpora = [StreamCorpus(source, weight) for source, weight in zip(self.sources.values(), (2, 1))]
@@ -369,10 +331,6 @@ class HeldOutTest(parameterized.TestCase):
         held_out = [text for text in texts if is_held_out(text, 0.2)]
         self.assertEqual(take_validation(source, 0.2, 10), held_out[:10])
         self.assertEqual(take_validation(source, 0.2, 1000), held_out)
-
-    def test_none_held_out_is_an_error(self):
-        with self.assertRaisesRegex(DataError, "none of 3 documents is held out.*validation_fraction"):
-            take_validation(FileSource(written(["1", "2", "3"], "a.txt")), 1e-9, 5)
 
 
 class TroubleTest(parameterized.TestCase):
@@ -524,7 +482,7 @@ class HubTest(parameterized.TestCase):
             dataset = datasets.load_dataset(builder, data_files=files, split="train", streaming=True)
             self.sources[kind] = HubSource(f"hub:{kind}", dataset=dataset)
 
-    @parameterized.product(kind=("jsonl", "parquet", "jsonl.gz"), count=(1, 2, 3, 8))
+    @parameterized.product(kind=("jsonl", "parquet", "jsonl.gz"), count=(3, 8))
     def test_every_document_belongs_to_one_reader(self, kind, count):
         source = self.sources[kind]
         shares = [[item.text for item in source.read(Share(i, count), seed=1)] for i in range(count)]
@@ -543,24 +501,9 @@ class HubTest(parameterized.TestCase):
         _, state = updates(source, 7, num_workers=2)
         self.assertEqual(updates(source, 5, world_size=2, state=state)[0], whole[7:])
 
-    def test_files_are_the_same_as_a_data_set(self):
-        directory = folder()
-        for i in range(4):
-            written(self.texts[i::4], f"train-{i}.jsonl.gz", directory)
-        files = FileSource(directory)
-        files.sizes = [1] * 4  # a data set's are not known
-        self.assertEqual(updates(files, 12)[0], updates(self.sources["jsonl"], 12)[0])
-
     def test_a_column_that_is_not_there(self):
         with self.assertRaisesRegex(DataError, "hub:x: no column 'body'.*text_column_name"):
             HubSource("hub:x", TextOptions("body"), dataset=self.sources["jsonl"].dataset)
-
-    def test_a_row_without_text(self):
-        directory = folder()
-        (directory / "a.jsonl").write_text('{"text": "1 2"}\n{"text": null}\n')
-        dataset = datasets.load_dataset("json", data_files=str(directory / "a.jsonl"), split="train", streaming=True)
-        items = list(HubSource("hub:x", dataset=dataset).read(Share(0, 1)))
-        self.assertRegex(items[1].problem, "^hub:x, file 0:2: column 'text' holds None")
 
     def test_a_broken_file_is_named(self):
         directory = folder()
@@ -569,19 +512,6 @@ class HubTest(parameterized.TestCase):
         (directory / "a.jsonl").write_text('{"text": "1 2"}\n{"tex\n')
         with self.assertRaisesRegex(DataError, "hub:x: file 0 cannot be read"):
             list(HubSource("hub:x", dataset=dataset).read(Share(0, 1)))
-
-
-class DocstringTest(parameterized.TestCase):
-    @parameterized.parameters(
-        (stream_sources.dealt_files, stream_sources),
-        (stream_sources.cut_files, stream_sources),
-    )
-    def test_examples_run(self, thing, module=None):
-        names = {**vars(module or thing), "np": np}
-        tests = doctest.DocTestFinder(exclude_empty=True).find(thing, globs=names)
-        self.assertNotEmpty([test for test in tests if test.examples])
-        for test in tests:
-            self.assertEqual(doctest.DocTestRunner().run(test).failed, 0)
 
 
 if __name__ == "__main__":

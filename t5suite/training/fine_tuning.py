@@ -22,7 +22,6 @@ from t5suite.base.reference_code import reference_code
 from t5suite.data.batches.collators import COLLATORS, ModuleCollator, Seq2SeqCollator, with_few_shapes
 from t5suite.data.batches.encodings import TextEncoding
 from t5suite.data.batches.features import TokenArrays
-from t5suite.data.batches.packed_rows import with_packed_rows
 from t5suite.data.batches.training_data import (
     Mixing,
     Schedule,
@@ -46,9 +45,7 @@ from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card
 from t5suite.training.callbacks import BestPerTaskCallback, MetricsCallback, SampleCallback, note_final
 from t5suite.training.checks import (
     check_module,
-    check_packable,
     check_positions,
-    sampling_for,
     warn_of_cut_texts,
     warn_of_idle_family_flags,
 )
@@ -61,7 +58,6 @@ from t5suite.training.eval_sets import (
     widen_for_training_targets,
 )
 from t5suite.training.evaluation import Decoding, Evaluator, batch_tokens
-from t5suite.training.flags.data import PackedRows
 from t5suite.training.flags.fields import warn_of_idle_flags as idle_flags
 from t5suite.training.flags.fine_tuning import add_profile
 from t5suite.training.flags.plug_ins import plug_ins_of
@@ -213,9 +209,7 @@ def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None, plug
 def trainer_for(model, tokenizer, data: Data, arguments, selects: bool = True, plug_ins: PlugIns = NO_PLUG_INS):
     """`(trainer, {task: mixing rate})`; without `selects`, one that no early stopping ends."""
     patience = arguments.evaluation.early_stopping_patience if selects else None
-    trainer, rates = make_trainer(
-        model, tokenizer, arguments.training, data, mixing_of(arguments), patience, plug_ins, arguments.data.rows
-    )
+    trainer, rates = make_trainer(model, tokenizer, arguments.training, data, mixing_of(arguments), patience, plug_ins)
     trainer.checkpoints.task_card = task_card_of(data, lengths_of(arguments.data), model)
     trainer.monitor.peak = peak_flops(arguments.training.device, arguments.training.peak_tflops)
     return trainer, rates
@@ -229,17 +223,11 @@ def make_trainer(
     mixing: Mixing,
     patience: int | None = None,
     plug_ins: PlugIns = NO_PLUG_INS,
-    rows: PackedRows | None = None,
 ):
-    """`(trainer, {task: mixing rate})`; without training data, a trainer that evaluates only.
-
-    Args:
-      rows: those that training examples share (`--pack_rows`); each has one of its own without.
-    """
+    """`(trainer, {task: mixing rate})`; without training data, a trainer that evaluates only."""
     order, rates, eval_sets = None, {}, data.selecting
     if data.features:
-        sampling = sampling_for(args, rows is not None)
-        schedule = Schedule(args.num_train_epochs, update_size(args), args.max_steps, sampling)
+        schedule = Schedule(args.num_train_epochs, update_size(args), args.max_steps, args.train_sampling_strategy)
         names = [part.task.name for part in data.training_sets]
         order, rates = make_epoch_order(data.features, names, mixing, schedule, args.seed)
     if not eval_sets or not any(eval_set.selects and eval_set.labelled for eval_set in eval_sets):
@@ -249,9 +237,7 @@ def make_trainer(
     check_positions(model, data)
     collator = make_collator(model, args.fp16 or args.bf16)
     features = TokenArrays.concatenate(data.features) if data.features else None
-    if rows is not None:
-        check_packable(model, args, plug_ins)
-    shaped = shaped_collator(collator, features, order, args, rows)
+    shaped = shaped_collator(collator, features, order, args)
     transformed = with_transform(collator, plug_ins)
     trained = with_transform(shaped, plug_ins)
     if plug_ins.transforms_evaluation and family_of_model(model) == "causal":
@@ -342,16 +328,11 @@ def make_evaluator(collator, tokenizer, args, accelerator, show_progress: bool) 
 COMPILED_SHAPES = 8
 
 
-def shaped_collator(
-    collator: Seq2SeqCollator, features: TokenArrays | None, order, args, rows: PackedRows | None = None
-) -> Seq2SeqCollator:
-    """The collator with a few shapes for training, where `--length_buckets` or `--torch_compile` ask for them; packing
-    where `--pack_rows` does."""
+def shaped_collator(collator: Seq2SeqCollator, features: TokenArrays | None, order, args) -> Seq2SeqCollator:
+    """The collator with a few shapes for training, where `--length_buckets` or `--torch_compile` ask for them."""
     most = args.length_buckets
     if most is None:
         most = COMPILED_SHAPES if args.torch_compile else 0
-    if rows is not None and features is not None:
-        return with_packed_rows(collator, features, order, args.train_batch_size, most, rows)
     if most == 0 or features is None:
         return collator
     return with_few_shapes(collator, features, order, args.train_batch_size, most, args.world_size)

@@ -1,7 +1,5 @@
 """The flags of fine-tuning's data: a benchmark's tasks, rows of one's own, and Super-NaturalInstructions.
 
-    >>> DataArguments(pack_rows=True, row_inputs_length=256).rows
-    PackedRows(inputs=256, targets=None)
     >>> DataFormatArguments(data_format="csv", text_column="text", target_column="label").is_given
     True
 
@@ -12,18 +10,11 @@ into the task's entry, so that manifest, caches and task card tell the whole for
 
 import os
 from dataclasses import dataclass, fields, replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from t5suite.base.errors import ConfigError
 from t5suite.training.flags.fields import check_needed_flags, flag
 from t5suite.training.flags.plug_ins import named_metrics
-
-
-class PackedRows(NamedTuple):
-    """Tokens of a row; None where they are to be chosen."""
-
-    inputs: int | None = None
-    targets: int | None = None
 
 
 @dataclass
@@ -124,33 +115,9 @@ class DataArguments:
         "What selects checkpoints: validation, or a part never trained on: 'train[5%%]'.",
         needs="training",
     )
-    pack_rows: bool = flag(
-        False,
-        "Train a T5 on rows that several examples share and that hide them from one another; the same "
-        "examples in an update, and the same loss.",
-        theme="speed",
-        needs="training",
-    )
-    row_inputs_length: int | None = flag(
-        None,
-        "Input tokens of a packed row. Default: what costs least on trial.",
-        bounds="[1, inf) tokens",
-        needs="training, --pack_rows",
-    )
-    row_targets_length: int | None = flag(
-        None,
-        "Target tokens of a packed row. Default: what costs least on trial.",
-        bounds="[1, inf) tokens",
-        needs="training, --pack_rows",
-    )
 
     def __post_init__(self):
         check_needed_flags(self)
-
-    @property
-    def rows(self) -> PackedRows | None:
-        """What `fine_tuning.make_trainer` takes; None where examples have rows of their own."""
-        return PackedRows(self.row_inputs_length, self.row_targets_length) if self.pack_rows else None
 
 
 FORMATS = ("jsonl", "csv", "tsv", "parquet", "translation", "alpaca", "text", "hub")

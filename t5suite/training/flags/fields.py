@@ -94,7 +94,7 @@ def check_bounds(values: dict, dataclass_types) -> None:
 
 
 def check_needed_flags(arguments) -> None:
-    """Refuses flags that need another one (`--pack_rows`; `--data_format or --data_class`) where that is not given.
+    """Refuses flags that need another one (`--streaming`; `--data_format or --data_class`) where that is not given.
 
     Raises:
       ConfigError: naming both.
