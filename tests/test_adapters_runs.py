@@ -111,9 +111,11 @@ class RunTest(parameterized.TestCase):
     def test_checkpoints_and_the_run_hold_the_adapter_alone(self):
         self.check_files("lora")
 
+    @pytest.mark.slow
     def test_killed_and_resumed_equals_uninterrupted(self):
         self.check_resumed("lora", 3)
 
+    @pytest.mark.slow
     def test_a_saved_adapter_is_scored_as_it_was_when_it_was_trained(self):
         self.check_scored("lora")
 
@@ -171,6 +173,7 @@ class RunTest(parameterized.TestCase):
         table = printed.getvalue().partition(" notes")[2]
         self.assertLen(re.findall(r"step \d", table), 2, printed.getvalue())
 
+    @pytest.mark.slow
     def test_merged_on_request_with_the_same_answers(self):
         directory = new_folder()
         expected = run(directory, *flags_of("lora"), "--merge_adapter")

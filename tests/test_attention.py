@@ -1,13 +1,32 @@
 """T5's attention: quick in evaluation with transformers' own numbers, masks of the host, and cuDNN left out."""
 
 import copy
+import doctest
+import json
+import math
+import tempfile
+from pathlib import Path
 
 import torch
-from absl.testing import parameterized
-from transformers import MT5Config, MT5ForConditionalGeneration, T5Config, T5ForConditionalGeneration, UMT5Config
+import torch.nn.functional as F
+from absl.testing import absltest, parameterized
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    BartConfig,
+    BartForConditionalGeneration,
+    MT5Config,
+    MT5ForConditionalGeneration,
+    T5Config,
+    T5ForConditionalGeneration,
+    UMT5Config,
+)
 from transformers.models.t5 import modeling_t5
+from transformers.models.t5.modeling_t5 import T5Attention
 from transformers.models.umt5.modeling_umt5 import UMT5ForConditionalGeneration
 
+import fine_tune_t5
+from t5suite.base.errors import ConfigError
 from t5suite.models import attention
 from t5suite.models.attention import (
     QuickT5Attention,
@@ -20,7 +39,8 @@ from t5suite.models.attention import (
     stock_class,
     takes_ready_masks,
 )
-from t5suite.models.block_sparse import BlockSparseT5Attention
+from t5suite.models.block_sparse import BlockSparseT5Attention, block_pattern
+from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
 from t5suite.models.t5_decoder import takes_apart
 from t5suite.training.run import leave_out_cudnn_attention
 
@@ -179,3 +199,328 @@ class CudnnTest(parameterized.TestCase):
             self.assertEqual(torch.backends.cuda.cudnn_sdp_enabled(), enabled)
         finally:
             torch.backends.cuda.enable_cudnn_sdp(before)
+
+
+CLASS = "t5suite.models.block_sparse:BlockSparseT5Attention"
+
+
+class ScaledAttention(T5Attention):
+    """With a parameter of its own, to be saved and loaded."""
+
+    def __init__(self, attention, start: float = 1.0):
+        torch.nn.Module.__init__(self)
+        self.__dict__.update(attention.__dict__)
+        self.scale = torch.nn.Parameter(torch.full((), start))
+
+    def forward(self, hidden_states, **kwargs):
+        output, *rest = super().forward(hidden_states, **kwargs)
+        return (output * self.scale, *rest)
+
+
+def config_file(**setting) -> str:
+    """The bundled model's configuration with a custom attention."""
+    settings = json.loads((Path(BUNDLED_MODEL) / "config.json").read_text())
+    path = Path(tempfile.mkdtemp()) / "config.json"
+    path.write_text(json.dumps({**settings, "dropout_rate": 0.0, "custom_attention": setting}))
+    return str(path)
+
+
+def make(path: str, **settings):
+    torch.manual_seed(0)
+    return load_model(config_name=path, tokenizer=load_tokenizer(None), **settings).eval()
+
+
+def batch(length: int = 24):
+    ids = torch.randint(5, 200, (2, length), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(ids)
+    mask[1, length // 2 :] = 0
+    return {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": ids[:, :4]}
+
+
+class CustomAttentionTest(parameterized.TestCase):
+    @parameterized.parameters("sdpa", "eager")
+    def test_blocks_that_hold_the_whole_text_are_plain_attention(self, kernels):
+        plain, sparse = make(config_file_plain()), make(config_file(**{"class": CLASS}), attn_implementation=kernels)
+        self.assertIsInstance(sparse.encoder.block[0].layer[0].SelfAttention, BlockSparseT5Attention)
+        self.assertNotIsInstance(sparse.decoder.block[0].layer[0].SelfAttention, BlockSparseT5Attention)
+        self.assertEqual(plain.state_dict().keys(), sparse.state_dict().keys())
+        sparse.load_state_dict(plain.state_dict())
+        with torch.no_grad():
+            torch.testing.assert_close(sparse(**batch()).logits, plain(**batch()).logits, rtol=1e-5, atol=1e-5)
+
+    @parameterized.parameters("sdpa", "eager")
+    def test_what_is_outside_the_pattern_has_no_influence(self, kernels):
+        parameters = {"block_size": 4, "num_window_blocks": 0, "num_global_blocks": 0}
+        model = make(config_file(**{"class": CLASS, "parameters": parameters}), attn_implementation=kernels)
+        given = batch()
+        with torch.no_grad():
+            before = model.encoder(given["input_ids"], given["attention_mask"]).last_hidden_state
+            given["input_ids"][:, 4:8] = 7
+            after = model.encoder(given["input_ids"], given["attention_mask"]).last_hidden_state
+        changed = (before != after).any(dim=-1)[0].tolist()
+        self.assertEqual([i for i, differs in enumerate(changed) if differs], [4, 5, 6, 7])
+        self.assertTrue(bool(after.isfinite().all()))
+
+    def test_the_pattern_is_window_and_global_blocks(self):
+        seen = block_pattern(10, 2, 1, 1)
+        by_hand = [[abs(i // 2 - j // 2) <= 1 or i < 2 or j < 2 for j in range(10)] for i in range(10)]
+        self.assertEqual(seen.tolist(), by_hand)
+
+    def test_it_is_trained_saved_and_loaded_with_parameters_of_its_own(self):
+        path = config_file(**{"class": "test_attention:ScaledAttention", "parameters": {"start": 0.5}})
+        folder = tempfile.mkdtemp() + "/run"
+        fine_tune_t5.main([
+            "--config_name", path, "--trust_remote_code", "--tokenizer_name", BUNDLED_MODEL, "--max_train_samples", "32",
+            "--max_eval_samples", "4", "--max_steps", "2", "--per_device_train_batch_size", "8", "--optimizer", "adamw",
+            "--learning_rate", "1e-2", "--output_dir", folder, "--use_cpu", "--disable_tqdm", "True",
+        ])  # fmt: skip
+        tokenizer = load_tokenizer(folder)
+        loaded = load_model(folder, tokenizer=tokenizer, trust_remote_code=True)
+        scales = [m.scale.item() for m in loaded.modules() if type(m).__name__ == "ScaledAttention"]
+        self.assertLen(scales, loaded.config.num_layers)
+        self.assertTrue(all(0.4 < scale < 0.6 and scale != 0.5 for scale in scales), scales)
+        with self.assertRaisesRegex(ConfigError, "trust_remote_code"):
+            load_model(folder, tokenizer=tokenizer)
+
+    def test_transformers_is_as_it_was_afterwards(self):
+        make(config_file(**{"class": CLASS}))
+        plain = T5ForConditionalGeneration(make(config_file_plain()).config)
+        self.assertIs(type(plain.encoder.block[0].layer[0].SelfAttention), T5Attention)
+
+    @parameterized.parameters(
+        (
+            {"class": "t5suite.models.block_sparse:BlockSparse"},
+            "has no 'BlockSparse'; did you mean BlockSparseT5Attention",
+        ),
+        ({"class": "subprocess:Popen", "parameters": {"args": "true"}}, "trust_remote_code"),
+        ({"class": "t5suite.models.block_sparse:block_pattern"}, "no torch.nn.Module"),
+        ({"class": CLASS, "parameters": {"block_sise": 4}}, "did you mean block_size"),
+        ({"class": CLASS, "parameters": {"block_size": 0}}, "from 1 on"),
+        ({"class": CLASS, "modules": r"encoder\.layers\..*"}, "there are .*encoder.block.0.layer.0.SelfAttention"),
+        ({"class": CLASS, "modules": r"decoder\.block\.\d+\.layer\.0\.SelfAttention"}, "encoder alone"),
+        ({"class": CLASS, "modules": "("}, "no regular expression"),
+        ({"klass": CLASS}, "must be a table"),
+        ({"class": CLASS, "module": "x"}, "did you mean modules"),
+    )
+    def test_a_wrong_setting_says_what_is_right(self, setting, message):
+        with self.assertRaisesRegex(ConfigError, message):
+            make(config_file(**setting))
+
+
+def config_file_plain() -> str:
+    settings = json.loads((Path(BUNDLED_MODEL) / "config.json").read_text())
+    path = Path(tempfile.mkdtemp()) / "config.json"
+    path.write_text(json.dumps({**settings, "dropout_rate": 0.0}))
+    return str(path)
+
+
+SETTINGS = dict(vocab_size=60, d_model=32, d_kv=8, d_ff=48, num_layers=3, num_heads=4, dropout_rate=0.0)
+# Source and target lengths of the examples of each row; the rest of [3, 40] and [3, 20] is padding.
+ROWS = (((9, 4), (20, 7), (3, 1)), ((17, 11),), ((1, 2), (12, 8), (14, 5), (6, 4)))
+SOURCE_LENGTH, TARGET_LENGTH = 40, 20
+
+
+def packed_tiny(model_type="t5", attention="sdpa", **settings):
+    """A T5 whose attention is far from uniform, so that a wrong mask shows."""
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(model_type, **SETTINGS, decoder_start_token_id=0, **settings)
+    model = AutoModelForSeq2SeqLM.from_config(config, attn_implementation=attention)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.mul_(2.0 if ".q." in name or "relative" in name else 1.0)
+    accept_packed_batches(model)
+    return model
+
+
+def examples(seed=0):
+    """Every example as (inputs, targets)."""
+    rng = torch.Generator().manual_seed(seed)
+    draw = lambda n: torch.randint(2, 60, (n,), generator=rng)
+    return [[(draw(s), draw(t)) for s, t in row] for row in ROWS]
+
+
+def packed(rows):
+    """Rows of examples -> one batch."""
+    sources = torch.zeros(len(rows), SOURCE_LENGTH, dtype=torch.long)
+    targets = torch.zeros(len(rows), TARGET_LENGTH, dtype=torch.long)
+    batch = {
+        "input_ids": sources.clone(),
+        "encoder_segment_ids": sources.clone(),
+        "labels": torch.full_like(targets, -100),
+        "decoder_input_ids": targets.clone(),
+        "decoder_segment_ids": targets.clone(),
+    }
+    for number, row in enumerate(rows):
+        s = t = 0
+        for segment, (inputs, labels) in enumerate(row, start=1):
+            source, target = slice(s, s + len(inputs)), slice(t, t + len(labels))
+            batch["input_ids"][number, source] = inputs
+            batch["encoder_segment_ids"][number, source] = segment
+            batch["labels"][number, target] = labels
+            batch["decoder_input_ids"][number, target] = torch.cat([torch.zeros(1, dtype=torch.long), labels[:-1]])
+            batch["decoder_segment_ids"][number, target] = segment
+            s, t = source.stop, target.stop
+    batch["attention_mask"] = batch["encoder_segment_ids"].gt(0).long()
+    return batch
+
+
+def summed_loss(model, batch):
+    logits_BTV = model(**{k: v for k, v in batch.items() if k != "labels"}).logits
+    return F.cross_entropy(logits_BTV.transpose(1, 2), batch["labels"], ignore_index=-100, reduction="sum")
+
+
+def summed_loss_alone(model, rows):
+    return sum(
+        F.cross_entropy(model(input_ids=inputs[None], labels=labels[None]).logits[0], labels, reduction="sum")
+        for row in rows
+        for inputs, labels in row
+    )
+
+
+def gradients(model, loss):
+    model.zero_grad()
+    loss.backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def relative_difference(a, b):
+    """Of whole gradients; that of no tensor may be ten times as large."""
+    difference, norm = ({n: f(n).norm().item() for n in b} for f in (lambda n: a[n] - b[n], lambda n: b[n]))
+    worst = max(difference[n] / max(norm[n], 1e-8) for n in b)
+    return max(math.hypot(*difference.values()) / math.hypot(*norm.values()), worst / 10)
+
+
+class PackedT5Test(parameterized.TestCase):
+    @parameterized.product(
+        model_type=("t5", "mt5", "umt5"), attention=("sdpa", "eager"), feed_forward_proj=("relu", "gated-gelu")
+    )
+    def test_packed_loss_and_gradients_equal_unpacked_ones(self, model_type, attention, feed_forward_proj):
+        model, rows = packed_tiny(model_type, attention, feed_forward_proj=feed_forward_proj), examples()
+        loss, expected = summed_loss(model, packed(rows)), summed_loss_alone(model, rows)
+        self.assertLess(abs(loss.item() / expected.item() - 1), 1e-6)
+        found, wanted = gradients(model, loss), gradients(model, expected)
+        self.assertEqual(found.keys(), wanted.keys())
+        self.assertLess(relative_difference(found, wanted), 1e-5)
+
+    @parameterized.parameters("sdpa", "eager")
+    def test_a_segment_is_blind_to_the_others_and_to_padding(self, attention):
+        model, rows = packed_tiny(attention=attention), examples()
+        other = examples(seed=1)
+        changed = [[other[r][i] if (r + i) % 2 else rows[r][i] for i in range(len(rows[r]))] for r in range(len(rows))]
+        before, after = packed(rows), packed(changed)
+        after["input_ids"][after["encoder_segment_ids"] == 0] = 33
+        after["decoder_input_ids"][after["decoder_segment_ids"] == 0] = 34
+        with torch.no_grad():
+            logits, new_logits = model(**before).logits, model(**after).logits
+        for r, row in enumerate(rows):
+            for i in range(len(row)):
+                mine = before["decoder_segment_ids"][r] == i + 1
+                difference = (logits[r, mine] - new_logits[r, mine]).abs().max()
+                if (r + i) % 2:
+                    self.assertGreater(difference, 1e-2)
+                else:
+                    self.assertLess(difference, 1e-6 * logits.abs().max())
+
+    def test_an_example_means_the_same_wherever_it_stands(self):
+        model, rows = packed_tiny(), examples()
+        backwards = [row[::-1] for row in rows[::-1]]
+        with torch.no_grad():
+            loss, moved = summed_loss(model, packed(rows)), summed_loss(model, packed(backwards))
+        self.assertLess(abs(loss.item() / moved.item() - 1), 1e-6)
+
+    def test_without_the_hooks_examples_see_each_other(self):
+        """Guards the tests above: their models are not blind anyway."""
+        model, rows = packed_tiny(), examples()
+        batch = {k: v for k, v in packed(rows).items() if not k.endswith("segment_ids")}
+        with torch.no_grad():
+            loss, expected = summed_loss(model, batch), summed_loss_alone(model, rows)
+        self.assertGreater(abs(loss.item() / expected.item() - 1), 1e-2)
+
+    def test_batches_without_segments_are_computed_as_before(self):
+        model = packed_tiny()
+        plain = copy.deepcopy(model)
+        for stack in (plain.encoder, plain.decoder):
+            stack._forward_pre_hooks.clear()
+        batch = {"input_ids": torch.randint(2, 60, (3, 9)), "labels": torch.randint(2, 60, (3, 5))}
+        with torch.no_grad():
+            self.assertTrue(torch.equal(model(**batch).logits, plain(**batch).logits))
+            generated, expected = (
+                m.generate(batch["input_ids"], max_new_tokens=6, eos_token_id=1) for m in (model, plain)
+            )
+        self.assertTrue(torch.equal(generated, expected))
+
+    def test_gradient_checkpointing_changes_nothing(self):
+        model, batch = packed_tiny(), packed(examples())
+        expected = gradients(model, summed_loss(model, batch))
+        model.gradient_checkpointing_enable()
+        model.train()
+        self.assertLess(relative_difference(gradients(model, summed_loss(model, batch)), expected), 1e-5)
+
+    def test_under_ddp_and_autocast(self):
+        """Masks are made within the wrapped forward: encoder and decoder both run in bfloat16."""
+        model, batch = packed_tiny(), packed(examples())
+        expected = summed_loss(model, batch)
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{tempfile.mkdtemp()}/store", rank=0, world_size=1
+        )
+        try:
+            wrapped = torch.nn.parallel.DistributedDataParallel(model)
+            self.assertEqual(summed_loss(wrapped, batch).item(), expected.item())
+        finally:
+            torch.distributed.destroy_process_group()
+        dtypes = set()
+        model.forward = torch.autocast("cpu", torch.bfloat16)(model.forward)
+        for layer in (model.encoder.block[0], model.decoder.block[0]):
+            layer.layer[0].SelfAttention.q.register_forward_hook(lambda _, args, output: dtypes.add(output.dtype))
+        loss = summed_loss(model, batch)
+        self.assertEqual(dtypes, {torch.bfloat16})
+        self.assertLess(abs(loss.item() / expected.item() - 1), 3e-2)
+
+    def test_hooks_are_set_once(self):
+        model = packed_tiny()
+        accept_packed_batches(model)
+        self.assertLen(model.encoder._forward_pre_hooks, 1)
+        self.assertLen(model.decoder._forward_pre_hooks, 1)
+
+    def test_half_a_packed_batch_is_refused(self):
+        batch = packed(examples())
+        del batch["decoder_segment_ids"]
+        with self.assertRaisesRegex(ValueError, "decoder_segment_ids is missing"):
+            packed_tiny()(**batch)
+
+    def test_other_models_are_refused(self):
+        bart = BartForConditionalGeneration(
+            BartConfig(
+                vocab_size=20,
+                d_model=8,
+                encoder_layers=1,
+                decoder_layers=1,
+                encoder_attention_heads=2,
+                decoder_attention_heads=2,
+            )
+        )
+        with self.assertRaisesRegex(ConfigError, "not 'bart'"):
+            accept_packed_batches(bart)
+        model = packed_tiny()
+        model.encoder.config._attn_implementation = "flex_attention"
+        with self.assertRaisesRegex(ConfigError, "sdpa or eager, not 'flex_attention'"):
+            model(**packed(examples()))
+
+    def test_eager_still_adds_boolean_masks(self):
+        """Fails when transformers mends it; `attention._as_taken` may then hand booleans to eager too."""
+        model, batch = packed_tiny(attention="eager"), packed(examples())
+        mask = attention.encoder_mask(batch["encoder_segment_ids"])
+        with torch.no_grad():
+            wrong = model.encoder(batch["input_ids"], attention_mask=mask).last_hidden_state
+            right = packed_tiny().encoder(batch["input_ids"], attention_mask=mask).last_hidden_state
+        self.assertGreater((wrong - right).abs().max(), 1e-2)
+
+    def test_examples_in_docstrings(self):
+        for function in (attention.encoder_mask, attention.decoder_mask, attention.cross_mask):
+            finder = doctest.DocTestFinder().find(function, globs={"torch": torch, function.__name__: function})
+            for case in finder:
+                self.assertEqual(doctest.DocTestRunner().run(case).failed, 0)
+
+
+if __name__ == "__main__":
+    absltest.main()

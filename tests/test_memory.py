@@ -27,7 +27,7 @@ from t5suite.training.flags.memory import RowsOnly
 from t5suite.training.memory_summary import Load, checkpoint_layers, training_step
 
 ROWS = 640
-T5 = {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4}
+T5 = {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 1, "num_heads": 4}
 BART = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48,
         "encoder_attention_heads": 2, "decoder_attention_heads": 2, "max_position_embeddings": 128}  # fmt: skip
 GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 128}
@@ -36,13 +36,13 @@ SMALL = Load(4, 48, 16)
 CHECKPOINTING = Load(4, 48, 16, gradient_checkpointing=True)
 CASES = {
     "plain": Case("mini", SMALL, overrides=T5, rows=ROWS),
+    "frozen": Case("mini", SMALL, frozen="encoder,embeddings", overrides=T5, rows=ROWS),
+}
+MORE_CASES = {
     "checkpointing": Case("mini", CHECKPOINTING, overrides=T5, rows=ROWS),
     "bf16": Case("mini", Load(4, 48, 16, bf16=True), overrides=T5, rows=ROWS),
     "adafactor": Case("mini", SMALL, "adafactor", overrides=T5, rows=ROWS),
-    "frozen": Case("mini", SMALL, frozen="encoder,embeddings", overrides=T5, rows=ROWS),
     "accumulated": Case("mini", Load(2, 48, 16, micro_batches=3), overrides=T5, rows=ROWS),
-}
-MORE_CASES = {
     "untied": Case("mini", SMALL, overrides={**T5, "tie_word_embeddings": False}, rows=ROWS),
     "bart": Case("bart", SMALL, overrides=BART, rows=ROWS),
     "gpt2": Case("gpt2", SMALL, overrides=GPT2, rows=ROWS),
@@ -97,6 +97,7 @@ class EstimateTest(parameterized.TestCase):
         self.assertEqual(part.weights, whole.weights)
         self.assertLess(part.activations, whole.activations)
 
+    @pytest.mark.slow
     def test_checkpointing_and_the_attention_of_gpus_keep_less(self):
         plain = estimated(Load(4, 128, 128), gpu=False)
         efficient = estimated(Load(4, 128, 128), gpu=True)
@@ -106,19 +107,16 @@ class EstimateTest(parameterized.TestCase):
         self.assertLess(efficient.activations, 0.9 * plain.activations)
         self.assertLess(again.activations, 0.5 * efficient.activations)
 
-    def test_activations_grow_with_the_batch_and_weights_do_not(self):
-        one, two = estimated(Load(4, 48, 16)), estimated(Load(8, 48, 16))
-        self.assertEqual(one.weights, two.weights)
-        self.assertAlmostEqual(two.activations / one.activations, 2.0, delta=0.05)
-
-    @parameterized.parameters(*SHARDINGS)
-    def test_more_ranks_take_less_of_what_is_sharded(self, name):
-        one, many = (estimated(sharding=name, num_gpus=n) for n in (1, 8))
-        self.assertEqual(many.optimizer, one.optimizer // 8)
-        self.assertLess(many.peak + many.host, one.peak + one.host)
-        self.assertEqual(many.host > 0, name.endswith("offload"))
-        if "zero3" not in name:
-            self.assertEqual(many.weights, one.weights)
+    def test_more_ranks_take_less_of_what_is_sharded(self):
+        model = shapes()
+        run = rehearse(model, training_step(model, SMALL, autocast=False), gpu=True, keep_gradients=False)
+        for name in SHARDINGS:
+            one, many = (estimated(model=model, sharding=name, num_gpus=n, run=run) for n in (1, 8))
+            self.assertEqual(many.optimizer, one.optimizer // 8)
+            self.assertLess(many.peak + many.host, one.peak + one.host)
+            self.assertEqual(many.host > 0, name.endswith("offload"))
+            if "zero3" not in name:
+                self.assertEqual(many.weights, one.weights)
 
     def test_what_cannot_be_estimated_is_refused(self):
         with self.assertRaisesRegex(ConfigError, "unknown optimizer with known memory 'adamv'; did you mean adamw"):
@@ -162,7 +160,7 @@ class SummaryTest(parameterized.TestCase):
         self.assertEqual(found["trainable"] + found["frozen"], count)
 
     def test_an_adapter_s_weights_alone_are_trained(self):
-        found = summary("--config_name", "mini", "--adapter", "lora", "--batch_size", "2", "--source_length", "16",
+        found = summary("--config_name", "mini", "--config_overrides", "num_layers=1", "--adapter", "lora", "--batch_size", "2", "--source_length", "16",
                         "--target_length", "8")  # fmt: skip
         self.assertLess(found["trainable"], 0.05 * found["parameters"])
         self.assertEqual(found["memory"]["optimizer"], 8 * found["trainable"])
