@@ -108,6 +108,7 @@ class RunTest(parameterized.TestCase):
         scored = run(new_folder(), *flags, "--eval_method", "score")["tasks"]["sentiment"]
         self.assertEqual(scored["invalid_rate"], 0.0)
 
+    @pytest.mark.slow
     def test_checkpoints_and_the_run_hold_the_adapter_alone(self):
         self.check_files("lora")
 

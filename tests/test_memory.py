@@ -138,6 +138,7 @@ class LiveBytesTest(parameterized.TestCase):
         del two
         self.assertEqual(count.live, 0)
 
+    @pytest.mark.slow
     def test_rehearsing_allocates_nothing(self):
         model = shapes()
         run = rehearse(model, training_step(model, Load(4096, 512, 512), autocast=False))
