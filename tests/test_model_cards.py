@@ -22,11 +22,18 @@ import pre_train_t5
 from t5suite.base.redaction import SHOWN
 from t5suite.constants import DATASET_VALS
 from t5suite.reports import plots
-from t5suite.reports.card_facts import CardFacts, Scored, hub_name, without_folders
-from t5suite.reports.card_usage import hub_corpora
-from t5suite.reports.cards import card_text, shown_settings, template, write_card
-from t5suite.reports.markdown import block, code, table
-from t5suite.reports.tables import format_points
+from t5suite.reports.cards import (
+    CardFacts,
+    Scored,
+    card_text,
+    hub_name,
+    shown_settings,
+    template,
+    without_folders,
+    write_card,
+)
+from t5suite.reports.finishing import hub_corpora
+from t5suite.reports.tables import block, code, format_points, table
 from t5suite.tasks.registry import load_task
 
 TOKEN = "hf_TokenOfNobodyAtAllForThisTestOnly"

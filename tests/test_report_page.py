@@ -24,10 +24,10 @@ from shared_data import MISSING, SHARED_DATA, has
 from t5suite import cli
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.rows.jsonl import write_jsonl
-from t5suite.reports.markdown import escaped, markdown
-from t5suite.reports.page import html_page
+from t5suite.reports.page import html_page, markdown
 from t5suite.reports.plots import COLOURS, INK, Plot, colours_of, draw_panel, figures_of, render, with_file_names
 from t5suite.reports.results import panels_of, report_data, shown_settings, unit_of
+from t5suite.reports.tables import escaped
 
 EVIL = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>&amp;\u2028\x1b[2J'\""
 

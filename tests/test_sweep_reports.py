@@ -18,7 +18,7 @@ from t5suite import cli
 from t5suite.base.errors import DataError
 from t5suite.reports.results import trial_names
 from t5suite.reports.sweep_plots import PLOTS, draw_plots, draw_sweep, label_of, panel_names, running_best
-from t5suite.reports.sweeps import flattened, importances, print_sweep, read_sweep, rows_of_sweep, shortened, wrapped
+from t5suite.reports.sweeps import flattened, importances, print_sweep, read_sweep, rows_of_sweep, wrapped
 
 
 def trial(number, value, state="complete", **parameters):
@@ -299,7 +299,6 @@ class PlotsTest(parameterized.TestCase):
 
     def test_labels_break_behind_their_words(self):
         self.assertEqual(wrapped("per_device_train_batch_size").split("\n"), ["per_device_", "train_batch_", "size"])
-        self.assertLen(shortened("x" * 99), 28)
 
 
 class ImportanceTest(parameterized.TestCase):

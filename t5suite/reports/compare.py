@@ -19,10 +19,9 @@ from t5suite.base.redaction import printable
 from t5suite.base.terminal import Terminal
 from t5suite.reports.evaluations import Evaluation, evaluations_of, shortened, verdict_of
 from t5suite.reports.intervals import mcnemar, paired_bootstrap, right_units, statistic_of
-from t5suite.reports.markdown import escaped, escaped_table
 from t5suite.reports.results import named
 from t5suite.reports.run_facts import read_run
-from t5suite.reports.tables import NOTHING, points
+from t5suite.reports.tables import NOTHING, escaped, escaped_table, points
 from t5suite.tasks.entries import metric_functions
 from t5suite.tasks.postprocessors import Judged
 

@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing else, and all of a report's files.
+"""A report's files: one HTML page that needs nothing else, Markdown, data and plots.
 
 >>> page = html_page(data, plots, {plot.name: render(plot) for plot in plots})
 >>> page.startswith("<!doctype html>"), "http://" in page
@@ -22,9 +22,10 @@ from markupsafe import Markup
 from t5suite.base.errors import ConfigError
 from t5suite.base.files import whole_file
 from t5suite.base.lookup import find
-from t5suite.reports.markdown import markdown
+from t5suite.base.redaction import printable
 from t5suite.reports.plots import Plot, render, write_figures
-from t5suite.reports.sections import sections_of, summary
+from t5suite.reports.sections import Part, sections_of, summary
+from t5suite.reports.tables import block, escaped, escaped_table
 from t5suite.runs.directory import read_json, write_json
 
 FORMATS = ("html", "md", "json")
@@ -168,3 +169,38 @@ def _text(name: str, data: dict, plots: list[Plot], rendered: dict) -> str:
     if name == "md":
         return markdown(data, plots, PLOTS_FOLDER)
     return json.dumps(data, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+
+
+def markdown(data: dict, plots: list[Plot], folder: str) -> str:
+    """The whole report, but for the answers one by one.
+
+    Args:
+      folder: of the plots' files, beside the report's.
+    """
+    lines = [f"# {escaped(data['title'])}", "", summary(data), ""]
+    for section in sections_of(data, plots):
+        if section.id != "examples":
+            lines += [f"## {escaped(section.title)}", ""]
+            for part in section.parts:
+                lines += _part(part, folder)
+    return printable("\n".join(lines).rstrip()) + "\n"
+
+
+def _part(part: Part, folder: str) -> list[str]:
+    """A part of a section; meanings of words, which the page explains, are left out."""
+    if part.kind == "note":
+        return [escaped(part.content), ""]
+    if part.kind == "table":
+        title = [f"**{escaped(part.content.caption)}**", ""]
+        cells = [[f"{cell.text}{cell.small}" for cell in row] for row in part.content.rows]
+        return [*title, *escaped_table([column.header for column in part.content.columns], cells)]
+    if part.kind == "plots":
+        return [*(f"![{escaped(plot.title)}]({folder}/{plot.name}.png)" for plot in part.content), ""]
+    if part.kind == "code":
+        return [part.title, "", *block("", [part.content]), ""]
+    if part.kind == "facts":
+        return [*(f"- {escaped(name)}: {escaped(text)}" for name, text in part.content), ""]
+    if part.kind == "run":
+        facts = [f"- {escaped(name)}: {escaped(text)}" for name, text in part.content["facts"]]
+        return [f"### {escaped(part.title)}", "", *block("", [part.content["command"]]), "", *facts, ""]
+    return []

@@ -17,15 +17,13 @@ from typing import NamedTuple
 
 from t5suite.base.files import whole_file
 from t5suite.reports.results import panels_of, shown_settings
+from t5suite.reports.tables import shortened
 from t5suite.tasks.metrics import METRICS
 from t5suite.tracking.metric_lines import thinned_lines
 
 LOSS_CURVE, LEARNING_CURVES = "loss_curve.png", "learning_curves.png"
-# name in metrics.jsonl -> label, colour (two that colour-blind readers tell apart), form
-CURVES = {
-    "train/loss": ("training loss", "#0072B2", {"linewidth": 1.2}),
-    "eval/nll": ("held-out NLL", "#D55E00", {"linewidth": 1.5, "marker": "o", "markersize": 3}),
-}
+CURVES = {"train/loss": "training loss", "eval/nll": "held-out NLL"}
+NATS = "nats per target token"
 # Of a mixture with more scores than this the average alone is drawn.
 MOST_SCORES = 10
 NO_SCORES = ("loss", "invalid_rate", "truncated_rate", "runtime", "samples_per_second", "steps_per_second")
@@ -33,21 +31,11 @@ NO_SCORES = ("loss", "invalid_rate", "truncated_rate", "runtime", "samples_per_s
 
 def loss_curve(directory, title: str = "") -> Path | None:
     """Draws training loss and held-out NLL over the steps into `loss_curve.png`; None where nothing was logged yet."""
-    directory = Path(directory)
-    curves = _curves(directory)
-    if not any(name in curves for name in CURVES):
-        return None
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4), dpi=120, layout="constrained")
-    axes = figure.add_subplot()
-    for name, (label, colour, form) in CURVES.items():
-        if name in curves:
-            points = curves[name]
-            axes.plot(*zip(*points), label=f"{label} (last: {points[-1][1]:.3f})", color=colour, **form)
-    _finish(axes, "nats per target token")
-    axes.set_title(title or directory.name, fontsize=10)
-    return _saved(figure, directory / LOSS_CURVE)
+    curves = _curves(Path(directory))
+    lines = {
+        f"{label} (last: {curves[name][-1][1]:.3f})": curves[name] for name, label in CURVES.items() if name in curves
+    }
+    return _drawn(Path(directory), LOSS_CURVE, title, [(lines, NATS)] if lines else [])
 
 
 def learning_curves(directory, title: str = "") -> Path | None:
@@ -56,25 +44,33 @@ def learning_curves(directory, title: str = "") -> Path | None:
     Returns:
       None where no curve has two points, which would be no curve.
     """
-    directory = Path(directory)
-    curves = _curves(directory)
+    curves = _curves(Path(directory))
     losses = {name: points for name, points in curves.items() if name == "train/loss" or _is(name, ("loss",))}
-    scores = shown_scores(curves)
-    if not any(len(points) > 1 for part in (losses, scores) for points in part.values()):
+    parts = [(losses, NATS), (shown_scores(curves), "points")]
+    named = [({_label(name): points for name, points in lines.items()}, unit) for lines, unit in parts if lines]
+    has_lines = any(len(points) > 1 for lines, _ in named for points in lines.values())
+    return _drawn(Path(directory), LEARNING_CURVES, title, named if has_lines else [])
+
+
+def _drawn(directory: Path, name: str, title: str, parts: list[tuple[dict, str]]) -> Path | None:
+    """A panel for each `({label: points}, unit)`, in one picture."""
+    if not parts:
         return None
     from matplotlib.figure import Figure
 
-    parts = [(losses, "nats per target token"), (scores, "points")]
-    parts = [(lines, unit) for lines, unit in parts if lines]
-    figure = Figure(figsize=(4.5 * len(parts), 3.4), dpi=110, layout="constrained")
+    figure = Figure(figsize=(4.5 * len(parts) if len(parts) > 1 else 7, 3.6), dpi=120, layout="constrained")
     for axes, (lines, unit) in zip(figure.subplots(1, len(parts), squeeze=False)[0], parts):
-        for at, (name, points) in enumerate(lines.items()):
+        for at, (label, points) in enumerate(lines.items()):
             form = {"color": COLOURS[at % len(COLOURS)], "linestyle": DASHES[at % len(DASHES)]}
             marker = "o" if len(points) <= 30 else ""
-            axes.plot(*zip(*points), label=_label(name), marker=marker, markersize=3, linewidth=1.4, **form)
-        _finish(axes, unit)
-    figure.suptitle((title or directory.name).replace("$", r"\$"), fontsize=10)
-    return _saved(figure, directory / LEARNING_CURVES)
+            axes.plot(*zip(*points), label=label, marker=marker, markersize=3, linewidth=1.4, **form)
+        axes.set_xlabel("update")
+        axes.set_ylabel(unit)
+        axes.xaxis.get_major_locator().set_params(integer=True, nbins=6)
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False, fontsize=8)
+    figure.suptitle(literal(title or directory.name), fontsize=10)
+    return _saved(figure, directory / name)
 
 
 def shown_scores(curves: dict[str, list]) -> dict[str, list]:
@@ -113,14 +109,6 @@ def _curves(directory: Path) -> dict[str, list]:
             if "/" in name and isinstance(value, (int, float)):
                 found.setdefault(name, {})[line["step"]] = value
     return {name: list(points.items()) for name, points in found.items()}
-
-
-def _finish(axes, unit: str) -> None:
-    axes.set_xlabel("update")
-    axes.set_ylabel(unit)
-    axes.xaxis.get_major_locator().set_params(integer=True, nbins=6)
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False, fontsize=8)
 
 
 def _saved(figure, path: Path) -> Path:
@@ -226,8 +214,8 @@ def _legend(figure, axes, labels: list[str], colours: dict) -> None:
     from matplotlib.lines import Line2D
 
     handles = [
-        Line2D([], [], color=colours[label][1], linestyle=colours[label][2], linewidth=2, label=shortened(label))
-        for label in labels
+        Line2D([], [], color=colour, linestyle=dash, linewidth=2, label=shortened(label, LONGEST_LABEL))
+        for label, (_, colour, dash) in ((label, colours[label]) for label in labels)
     ]
     figure.set_size_inches(figure.get_figwidth() * 1.5, figure.get_figheight() + 0.2 * len(handles))
     figure.legend(handles=handles, loc="outside lower center", frameon=False, fontsize=8, labelcolor=INK)
@@ -321,12 +309,6 @@ def write_figures(rendered: dict[str, dict[str, bytes]], directory) -> list[Path
                 temporary.write_bytes(forms[form])
             paths.append(path)
     return paths
-
-
-def shortened(text, limit: int = LONGEST_LABEL) -> str:
-    """A label that leaves room for others."""
-    text = str(text)
-    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def literal(text: str) -> str:

@@ -11,16 +11,7 @@ import json
 from typing import NamedTuple
 
 from t5suite.reports.plots import Plot
-from t5suite.reports.tables import (
-    MEANINGS,
-    NOTHING,
-    RATES,
-    explained,
-    interval,
-    points,
-    short_number,
-    significant,
-)
+from t5suite.reports.tables import MEANINGS, NOTHING, RATES, explained, interval, points, short_number, significant
 
 
 class Cell(NamedTuple):

@@ -14,7 +14,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from t5suite.base.files import whole_file
-from t5suite.reports.plots import Plot
+from t5suite.reports.plots import Plot, literal
 from t5suite.reports.sweeps import (
     Sweep,
     Trial,
@@ -22,10 +22,10 @@ from t5suite.reports.sweeps import (
     importances,
     is_number,
     read_sweep,
-    shortened,
     sweep_data,
     wrapped,
 )
+from t5suite.reports.tables import shortened
 
 FOLDER = "plots"
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#8C8C8C"
@@ -81,11 +81,6 @@ def label_of(metric: str) -> str:
     if leaf in ("loss", "nll"):
         return f"{metric} (nats per token)"
     return f"{metric} (points)" if leaf in METRICS or leaf == "average" else metric
-
-
-def literal(text: str) -> str:
-    """A label in which dollars are dollars, and do not set what stands between them as a formula."""
-    return text.replace("$", r"\$")
 
 
 def running_best(sweep: Sweep) -> list[tuple[int, float]]:

@@ -24,6 +24,7 @@ from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.terminal import Terminal
 from t5suite.base.yaml_files import read_yaml
 from t5suite.launch.sweep_tables import best_lines
+from t5suite.reports.tables import shortened
 from t5suite.runs.directory import read_json
 
 SWEEP_FILE, SWEEP_CONFIG = "sweep.json", "sweep.yaml"
@@ -258,16 +259,6 @@ def _value(value, distribution):
 
 
 LONGEST_LABEL = 28
-
-
-def shortened(text, limit: int = LONGEST_LABEL) -> str:
-    """A label that leaves room for others.
-
-    >>> shortened("learning_rate 0.001, optimizer adafactor, schedule linear", 24)
-    'learning_rate 0.001, ...'
-    """
-    text = str(text)
-    return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def wrapped(text, width: int = 14) -> str:

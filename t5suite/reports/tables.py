@@ -6,7 +6,8 @@ The tables of runs read `results.json` and `manifest.json` alone, so they need n
 """
 
 import math
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -368,3 +369,73 @@ def print_groups(groups: dict, file=None) -> None:
             for value, row in scores.items():
                 table.add_row(value, str(row["n"]), *(f"{row[metric]:.2f}" for metric in metrics))
             console.print(table)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence]) -> list[str]:
+    """The lines of a table; bars and line ends in cells do not end them."""
+    rule = f"|{'---|' * len(head)}"
+    above, *below = [f"| {' | '.join(map(cell, line))} |" for line in [head, *rows]]
+    return [above, rule, *below]
+
+
+def cell(value) -> str:
+    """A table's cell.
+
+    >>> cell("a | b\\nc")
+    'a \\\\| b c'
+    """
+    return re.sub(r"\s+", " ", str(value)).strip().replace("|", "\\|")
+
+
+def code(text: str) -> str:
+    """Text in a line, as it stands.
+
+    >>> code("a `b` c")
+    '`` a `b` c ``'
+    """
+    text = re.sub(r"\s+", " ", text).strip()
+    if "`" not in text:
+        return f"`{text}`"
+    fence = "`" * (1 + max(map(len, re.findall("`+", text))))
+    return f"{fence} {text} {fence}"
+
+
+def block(language: str, lines: Iterable[str]) -> list[str]:
+    """A block of code, behind a fence that its lines do not end."""
+    lines = list(lines)
+    fence = "`" * max(3, 1 + max((len(run) for line in lines for run in re.findall("`+", line)), default=0))
+    return [fence + language, *lines, fence]
+
+
+def shortened(text, most: int) -> str:
+    """The beginning of a long text.
+
+    >>> shortened("It rains.", 6)
+    'It ra…'
+    """
+    text = str(text)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def escaped(text) -> str:
+    """Text in which nothing is Markdown or HTML.
+
+    >>> escaped("a|b <i>")
+    'a\\\\|b &lt;i&gt;'
+    """
+    text = str(text).replace("\\", "\\\\").replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    for mark in "|*_`[]":
+        text = text.replace(mark, "\\" + mark)
+    return " ".join(text.split())
+
+
+def escaped_table(header: list[str], rows: list[list]) -> list[str]:
+    """A Markdown table; the first column is text, the others are numbers where they look like it."""
+    cells = [[escaped(cell) for cell in row] for row in rows]
+    right = [at > 0 and all(_is_number(row[at]) for row in rows) for at in range(len(header))]
+    rule = ["---:" if is_right else "---" for is_right in right]
+    return ["| " + " | ".join(line) + " |" for line in ([escaped(name) for name in header], rule, *cells)] + [""]
+
+
+def _is_number(cell) -> bool:
+    return all(letter in "0123456789.,-– " for letter in str(cell))
