@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from absl.testing import absltest, parameterized
-from command_words import SUB_COMMANDS, is_flag, is_name, problems
-from documented_blocks import blocks, pages, prose
+from documented import SUB_COMMANDS, blocks, is_flag, is_name, pages, problems, prose
 
 import t5suite
 from docs.builders.__main__ import PAGES

@@ -16,7 +16,7 @@ from unittest import mock
 
 import pytest
 from absl.testing import absltest, parameterized
-from command_page import check, sections, workplace
+from documented import check, sections, workplace
 from matplotlib.figure import Figure
 from report_runs import make_pre_training_run, make_run
 from shared_data import MISSING, SHARED_DATA, has
