@@ -1,14 +1,24 @@
-"""A program that is sent signals: `python signal_victim.py MODE`, for tests/test_signals.py. It imports no torch."""
+"""A program that is sent signals: `python signal_victim.py MODE ...`, for tests/test_signals.py.
 
+Of its modes only `ranks` and `workers` import torch.
+"""
+
+import contextlib
 import multiprocessing
 import os
 import sys
 import time
 
 from t5suite.base.errors import run_command
-from t5suite.training.processes.signals import catch_signals, excusing_lost_ranks
+from t5suite.training.processes.signals import (
+    agree_to_stop,
+    catch_signals,
+    catching_signals,
+    excusing_lost_ranks,
+    stop_requests,
+)
 
-stop = catch_signals()
+stop = stop_requests() if sys.argv[1:2] == ["ranks"] else catch_signals()
 
 
 def say(text):
@@ -130,6 +140,77 @@ def child(argv):
             os.kill(pid, 15)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         say(f"ready {status} {stop.requested}")
+
+
+def ranks(argv):
+    """One rank of two that train until one of them is asked to stop: `ranks RANK PORT`.
+
+    Each line of standard input begins a trial; the step at which it stopped goes to standard output.
+    """
+    import torch.distributed as dist
+
+    from t5suite.training.processes.ranks import Ranks
+
+    rank, port = argv
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, RANK=rank, WORLD_SIZE="2")
+    dist.init_process_group("gloo")
+    both = Ranks.of_process()
+    for _ in sys.stdin:
+        step = 0
+        with catching_signals() as stop, stop.phase("training"):
+            say("ready")
+            while not agree_to_stop(both, stop):
+                step += 1
+                time.sleep(0.01 * (1 + both.rank))
+            print(step, stop.signal_name, flush=True)
+            sys.stdin.readline()  # a late signal changes nothing
+    dist.destroy_process_group()
+
+
+class Rows:
+    """A data set whose rows take a while; those of a stuck set never come."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def __len__(self):
+        return 32
+
+    def __getitem__(self, index):
+        time.sleep(self.seconds)
+        return index
+
+
+def start_workers(seconds, context):
+    from torch.utils.data import DataLoader
+
+    from t5suite.data.batches.worker_signals import ignore_in_worker, shielding_workers
+
+    settings = {"num_workers": 2, "worker_init_fn": ignore_in_worker, "multiprocessing_context": context}
+    with shielding_workers():
+        return iter(DataLoader(Rows(seconds), 2, **settings))
+
+
+def workers(argv):
+    """Reads batches while the whole process group is signalled: `workers CONTEXT`."""
+    context = multiprocessing.get_context(argv[0])
+    context.set_forkserver_preload(["torch.utils.data"])
+    with stop.phase("training"):
+        batches = start_workers(0.02, context)
+        print("started", flush=True)  # workers may not have come to their init function
+        received = [next(batches)]
+        print("reading", flush=True)
+        received += list(batches)
+        print(len(received), "batches", flush=True)
+        stuck = start_workers(1000, context)
+        print(*[worker.pid for worker in stuck._workers], flush=True)
+        time.sleep(0.5)
+        first = stuck._workers[0]
+        with contextlib.suppress(RuntimeError):  # by which torch tells that a worker has ended
+            first.terminate()
+            first.join(30)
+        print("terminated:", not first.is_alive(), flush=True)
+        time.sleep(60)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
+import pytest
 import yaml
 from absl.testing import absltest, parameterized
 
@@ -374,6 +375,8 @@ def accepted() -> dict:
     return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {"failure": done.stderr[-4000:]}
 
 
+@pytest.mark.slow
+@pytest.mark.launcher
 class LibrariesTest(parameterized.TestCase):
     @parameterized.parameters(*NAMES)
     def test_deepspeed_takes_what_the_flags_make_of_a_file(self, name):

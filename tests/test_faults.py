@@ -22,12 +22,10 @@ QUICK = ("R7", "C6", "S1", "N4", "D2", "T1", "X6")
 
 
 class TableTest(parameterized.TestCase):
-    @parameterized.parameters(*NUMBERS)
-    def test_every_check_is_there_and_says_what_it_does(self, number):
-        check = all_checks()[number]
-        self.assertTrue(callable(check.function))
-        self.assertNotEmpty(check.injected)
-        self.assertNotEmpty(check.expected)
+    def test_every_check_is_there_and_says_what_it_does(self):
+        for number in NUMBERS:
+            check = all_checks()[number]
+            self.assertTrue(callable(check.function) and check.injected and check.expected, number)
 
     def test_there_are_44(self):
         self.assertLen(set(NUMBERS), 44)
@@ -35,6 +33,7 @@ class TableTest(parameterized.TestCase):
         self.assertSameElements(report.STOCK, NUMBERS)
 
 
+@pytest.mark.slow
 class RunnerTest(parameterized.TestCase):
     @classmethod
     def setUpClass(cls):

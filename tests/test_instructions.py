@@ -1,5 +1,7 @@
 """Super-NaturalInstructions: task files -> rows -> instructions -> scores by category and task, from the command line too."""
 
+import contextlib
+import io
 import json
 import random
 import string
@@ -10,9 +12,10 @@ import pytest
 import rouge_score.rouge_scorer
 import shared_data
 from absl.testing import absltest, parameterized
+from later_flags import later_wins
 
 import fine_tune_t5
-from t5suite import load_task
+from t5suite import cli, load_task
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.constants import DATASET_VALS
 from t5suite.data.batches.encodings import PromptEncoding
@@ -286,6 +289,29 @@ class CommandLineTest(parameterized.TestCase):
         first = [row["output"][0] for row in rows]
         self.assertEqual(task.score(rows, first, "test")["exact_match"], 100.0)
         self.assertLess(task.score(rows, [row["input"] for row in rows], "test")["rougeL"], 40)
+
+
+class PreviewTest(parameterized.TestCase):
+    def shown(self, *flags):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+            cli.main(["preview", "--json", *flags])
+        return [json.loads(line) for line in out.getvalue().splitlines()]
+
+    def test_other_lists_of_tasks_are_shown(self):
+        root = Path(tempfile.mkdtemp())
+        write_tasks(root, ["task1_a", "task2_b"])
+        write_tasks(root, ["task1_a", "task3_c", "task4_d", "task5_e"], lists="mine")
+        flags = ["--benchmark", "super_ni", "--dataset_name", "english", "--data_dir", str(root)]
+        for lists, rows in (([], 5), (["--task_lists", "mine"], 10)):  # one test task, two
+            self.assertLen(self.shown(*flags, "--limit", "30", *lists), rows)
+
+    @parameterized.parameters((["--rows", "x.jsonl"], "--rows"), (["--dataset_name", "sentiment"], "super_ni"))
+    def test_where_lists_mean_nothing_they_are_refused(self, flags, message):
+        benchmark = "mini" if "sentiment" in flags else "super_ni"
+        given = later_wins("--benchmark", benchmark, "--dataset_name", "english", "--task_lists", "mine", flags)
+        with self.assertRaisesRegex(ConfigError, message):
+            self.shown(*given)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
 from absl.testing import absltest, parameterized
 
 from t5suite.base.errors import ConfigError, Preempted
@@ -83,7 +84,7 @@ class SignalsTest(parameterized.TestCase):
     def test_a_run_that_has_trained_comes_to_its_end(self):
         self.assertEqual(signalled("finished")[:2], (0, "end\n"))
 
-    @parameterized.parameters(0.0, 0.0, 0.005, 0.01, 0.02, 0.03)
+    @parameterized.parameters(0.0, 0.01, 0.03)
     def test_two_signals_at_once_or_around_the_end_do_not_change_it(self, gap):
         """The second may be handled within the first one's handler; and as it ends, the interpreter gives signals their
         default handlers, by which SIGTERM would end it with -15."""
@@ -204,10 +205,11 @@ class ChildrenTest(parameterized.TestCase):
         self.assertEqual(victim.returncode, 0)
 
 
+@pytest.mark.slow
 class WorkersTest(parameterized.TestCase):
     @parameterized.parameters("fork", "forkserver")
     def test_workers_outlive_signals_to_the_whole_group_and_not_their_main_process(self, context):
-        victim = start("signal_workers.py", context, start_new_session=True)
+        victim = start("signal_victim.py", "workers", context, start_new_session=True)
         for line, number in (("started\n", TERM), ("reading\n", INT)):
             self.assertEqual(victim.stdout.readline(), line)
             os.killpg(victim.pid, number)
@@ -235,9 +237,11 @@ def two_ranks():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    return [start("signal_ranks.py", rank, port, stdin=subprocess.PIPE, bufsize=1) for rank in range(2)]
+    return [start("signal_victim.py", "ranks", rank, port, stdin=subprocess.PIPE, bufsize=1) for rank in range(2)]
 
 
+@pytest.mark.slow
+@pytest.mark.ranks
 class RanksTest(parameterized.TestCase):
     @classmethod
     def tearDownClass(cls):

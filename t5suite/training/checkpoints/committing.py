@@ -136,8 +136,13 @@ def sync_folders(folder: Path) -> None:
 
 
 def as_os_error(error: Exception, path) -> OSError | None:
-    """What the operating system said where a library tells of it in its own words; None where it is something else."""
+    """What the operating system said, of `path` if not of a file, where a library tells of it in its own words, too.
+
+    Returns:
+      None where it is something else.
+    """
     if isinstance(error, OSError):
+        error.filename = error.filename or (str(path) if error.errno else None)
         return error
     said = re.search(r"\(os error (\d+)\)", str(error))  # whatever is written in Rust
     if said:

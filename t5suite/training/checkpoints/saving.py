@@ -147,7 +147,7 @@ class Checkpoints:
             write(new)
         except Exception as error:
             shutil.rmtree(new, ignore_errors=True)
-            failure = as_os_error(error, folder / "model.safetensors")
+            failure = as_os_error(error, folder)
             if failure is None:
                 raise
             failure.bytes_wanted = sum(p.numel() * p.element_size() for p in model.parameters())
