@@ -18,7 +18,7 @@ import torch
 from absl.testing import absltest, parameterized
 from later_flags import later_wins
 from law_worker import LENGTHS, tiny_model, trainer_of
-from test_exact_resume import stop_in_evaluation, stop_in_step, untimed
+from test_resuming import stop_in_evaluation, stop_in_step, untimed
 from transformers import set_seed
 
 import fine_tune_t5

@@ -142,7 +142,8 @@ def as_os_error(error: Exception, path) -> OSError | None:
       None where it is something else.
     """
     if isinstance(error, OSError):
-        error.filename = error.filename or (str(path) if error.errno else None)
+        if error.errno and not error.filename:
+            error.filename = str(path)
         return error
     said = re.search(r"\(os error (\d+)\)", str(error))  # whatever is written in Rust
     if said:
