@@ -53,7 +53,7 @@ fuzz: $(INSTALLED)  ## 100,000 made inputs to parsers, readers, task files and m
 faults: $(INSTALLED)  ## inject 44 faults into real runs, two at once; a table, and faults.json
 	$(BIN)/python -m faults
 
-bench: $(INSTALLED)  ## speed against what people use today, a table with goals, and build/bench.json (minutes)
+bench: $(INSTALLED)  ## whole jobs against what people use today: a table, and build/bench.json (an hour)
 	$(BIN)/python -m benchmarks
 
 regenerate: $(INSTALLED)  ## write all generated files: the table of flags, pages of docs/, the bundled benchmark

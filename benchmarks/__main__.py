@@ -1,7 +1,8 @@
-"""All measurements of speed against peers, each in a process of its own: one table, and one JSON file.
+"""Measurements of speed against peers, each in a process of its own: one table, and one JSON file.
 
-python -m benchmarks                                  # `make bench`: everything that a CPU can tell
-python -m benchmarks --device cuda --only step        # what a GPU can tell, of these modules
+python -m benchmarks                                  # `make bench`: whole jobs, J1 to J7
+python -m benchmarks --only optimizers loss           # parts of them
+python -m benchmarks --device cuda                    # what a GPU can tell: steps, the loss, evaluation
 """
 
 import argparse
@@ -19,19 +20,17 @@ from benchmarks.harness import HEADER, rows_of
 
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = {
-    "collator": "span corruption of a batch (C1)",
-    "tokenization": "text to ids (C4)",
-    "text_batches": "text to batches, on the fly and from a corpus (C2, C3)",
+    "jobs": "whole jobs from start to end (J1 to J7)",
     "optimizers": "an update of AdamW with RMS scaling (C9)",
     "loss": "output layer and loss (L)",
     "host_cost": "what a step costs beside its arithmetic (C8)",
     "step": "a step of pre-training and of fine-tuning (H1, H4; on a CPU a trial)",
-    "growth": "what must not grow with the corpus and the run (G)",
-    "startup": "from the start of a process to its answer (S)",
     "fine_tuning": "an epoch of fine-tuning (C5)",
-    "fine_tuning_collator": "a fine-tuning batch (C7)",
+    "collator": "span corruption of a batch (C1)",
     "evaluation": "a fine-tuned T5's answers to 512 rows (C6); to a split, on a GPU (H5; on a CPU a trial)",
 }
+# What a decision is made by; the others say where the time goes.
+LEADING = {"cpu": ("jobs",), "cuda": ("step", "loss", "evaluation")}
 
 
 def run_module(module: str, repetitions: int, device: str, folder: Path) -> dict | None:
@@ -48,14 +47,14 @@ def main(argv=None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int, default=7)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--only", nargs="+", choices=tuple(MODULES), default=tuple(MODULES), metavar="MODULE")
+    parser.add_argument("--only", nargs="+", choices=tuple(MODULES), metavar="MODULE")
     parser.add_argument("--json", default="build/bench.json", metavar="FILE")
     parser.add_argument("--page", type=Path, metavar="FILE", help="write the table into docs/performance.md")
     options = parser.parse_args(argv)
     report, failed, started = {"environment": None, "results": []}, [], time.monotonic()
     print(HEADER, flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        for module in options.only:
+        for module in options.only or LEADING[options.device]:
             found = run_module(module, options.repetitions, options.device, Path(folder))
             if found is None:
                 failed.append(module)

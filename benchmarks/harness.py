@@ -90,6 +90,23 @@ def measure(name: str, work: Work, repetitions: int, device: str = "cpu") -> dic
     }
 
 
+def found_of(name: str, work: str, times: dict, peer: str, goal: Goal, unit: str = "ms") -> dict:
+    """What the harness says of a work, of measurements that are not its own clock's."""
+    ratio = summary([ours / theirs for ours, theirs in zip(times[OURS], times[peer], strict=True)])
+    told = {"milliseconds": summary(times[peer]), "ratio": ratio, "goal": goal.wanted, "passing": goal.passing}
+    return {
+        "id": name,
+        "work": work,
+        "checked": "the same numbers",
+        "repetitions": len(times[OURS]),
+        "device": "cpu",
+        "unit": unit,
+        "milliseconds": summary(times[OURS]),
+        "peers": {peer: {**told, "verdict": goal.verdict(ratio["median"])}},
+        "figures": {"clock": "processor" if unit == "ms" else "tracemalloc"},
+    }
+
+
 def rows_of(found: dict) -> list[str]:
     """The lines of a table, one for each peer."""
     lines = []

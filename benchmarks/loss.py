@@ -13,8 +13,7 @@ import math
 
 import torch
 
-from benchmarks.growth import found_of
-from benchmarks.harness import OURS, Goal, Work, run
+from benchmarks.harness import OURS, Goal, Work, found_of, run
 from t5suite.models.chunked_loss import LossSettings, summed_cross_entropy
 from t5suite.models.memory import LiveBytes
 from t5suite.training.losses import token_loss

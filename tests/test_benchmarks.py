@@ -6,10 +6,11 @@ import tempfile
 from pathlib import Path
 from unittest import mock
 
+import pytest
 from absl.testing import absltest, parameterized
 
 from benchmarks import __main__ as bench
-from benchmarks import harness, page, timing
+from benchmarks import harness, jobs, page, timing
 from benchmarks.harness import Goal, Work
 from t5suite.base.errors import ConfigError
 
@@ -122,12 +123,18 @@ class PageTest(absltest.TestCase):
 
 
 class ModulesTest(parameterized.TestCase):
-    @parameterized.parameters(*bench.MODULES)
-    def test_every_module_of_make_bench_has_works(self, module):
-        works = importlib.import_module(f"benchmarks.{module}").WORKS
-        self.assertNotEmpty(works)
-        for name in works:
-            self.assertRegex(name, "^[A-Z][A-Z0-9]*[a-z]?$")
+    def test_every_module_of_make_bench_has_works(self):
+        for module in bench.MODULES:
+            works = importlib.import_module(f"benchmarks.{module}").WORKS
+            self.assertNotEmpty(works, module)
+            for name in works:
+                self.assertRegex(name, "^[A-Z][A-Z0-9]*[a-z]?$")
+
+    @pytest.mark.slow
+    def test_ours_and_the_peer_of_a_whole_job_come_to_their_end(self):
+        for name in ("J5", "J6", "J7c"):
+            for call in jobs.WORKS[name]("cpu").contenders.values():
+                call()
 
 
 if __name__ == "__main__":
