@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import yaml
 from absl.testing import absltest, parameterized
-from shared_data import MISSING, SHARED_DATA
 
 from examples.own_rows.multidoc2dial import ANSWERS, Answerability, ChitChat
 from t5suite.base.errors import ConfigError, DataError
@@ -178,14 +177,6 @@ class NamedFilesTest(parameterized.TestCase):
         form = name.split(".")[1]
         with self.assertRaisesRegex(ConfigError, f"--train_file .*{name}: .*--data_format {form}"):
             check_benchmark_file(str(path), "--train_file")
-
-    @parameterized.parameters("rows.jsonl", "rows.json.gz", "rows")
-    def test_json_lines_are_a_benchmark_s_rows(self, name):
-        path = Path(tempfile.mkdtemp()) / name
-        with self.assertRaisesRegex(DataError, "no such file; --test_file"):
-            check_benchmark_file(str(path), "--test_file")
-        path.write_text("{}")
-        check_benchmark_file(str(path), "--test_file")
 
 
 class TasksTest(parameterized.TestCase):
@@ -360,12 +351,6 @@ class ProportionsTest(parameterized.TestCase):
                 start += size
             self.assertLen(epochs[0], total)
 
-    def test_passes_are_whole_and_each_has_an_order_of_its_own(self):
-        found = draws(10, 0, 40, seed=0, number=0).reshape(4, 10)
-        for one_pass in found:
-            self.assertEqual(sorted(one_pass.tolist()), list(range(10)))
-        self.assertLen({tuple(one_pass) for one_pass in found.tolist()}, 4)
-
     def test_a_draw_is_a_function_of_its_index(self):
         whole = draws(7, 0, 50, seed=3, number=1)
         for start, count in ((0, 3), (6, 9), (13, 1), (49, 1)):
@@ -402,27 +387,6 @@ class TokenCutsTest(parameterized.TestCase):
         self.assertGreater(np.mean(lengths), 12)
         task = own_data("a", form, Wishes(evaluates=False)).task
         self.assertEqual(task.examples({"text": "x"})[0], ("", "x"))
-
-
-class RealRowsTest(parameterized.TestCase):
-    """Real files, every line of them."""
-
-    @parameterized.parameters(
-        ("translation", "seq2seq/multi30k_en-de", {"source_id": "en", "target_id": "de"}),
-        ("jsonl", "seq2seq/xsum", {"text_columns": ("document",), "target_column": "summary"}),
-    )
-    def test_every_line_is_a_row(self, name, path, options):
-        if not (SHARED_DATA / path).is_dir():
-            self.skipTest(MISSING)
-        form = format_form(name, FormatOptions(train_dir=str(SHARED_DATA / path), **options))
-        data = own_data("real", form, Wishes(evaluates=False))
-        for role, files in form.source.files.items():
-            rows = data.source.read(role)
-            lines = sum(1 for file in files for line in file.read_text(encoding="utf-8").split("\n") if line.strip())
-            self.assertLen(rows.rows, lines)
-            for row in rows.rows[:50]:
-                (example,) = data.task.examples(row)
-                self.assertTrue(example.inputs and example.targets)
 
 
 class ClassesTest(parameterized.TestCase):

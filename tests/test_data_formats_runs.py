@@ -187,15 +187,6 @@ class CommandTest(parameterized.TestCase):
         with self.assertRaisesRegex(DataError, r"rows\.jsonl:6: "):
             run("--data_format", "jsonl", "--train_file", str(path), *COLUMNS, "--validation_file", str(path))
 
-    @pytest.mark.slow
-    def test_settings_may_stand_in_a_configuration_file(self):
-        path = folder() / "run.yaml"
-        path.write_text("data_class: [Debug]\ndata_config: [{name: x, num_examples: 7}]\n")
-        argv = flags("--no_eval", "--max_steps", "1", without=("eval_strategy", "eval_steps", "max_steps"))
-        directory = folder() / "run"
-        fine_tune_t5.main([str(path), *argv, "--output_dir", str(directory)])
-        self.assertEqual(manifest(directory)["data"]["x.train"]["rows"], 7)
-
     @parameterized.parameters(
         ("--data_dir", "/somewhere", "--data_dir has no effect"),
         ("--dataset_name", "x", "--dataset_name has no effect"),
@@ -207,18 +198,6 @@ class CommandTest(parameterized.TestCase):
         with contextlib.redirect_stderr(io.StringIO()) as said:
             run("--data_class", "Debug", flag, value, "--dry_run")
         self.assertIn(f": {message}", said.getvalue())
-
-    @pytest.mark.slow
-    def test_a_test_file_without_answers_is_predicted(self):
-        unlabelled = csv_file([["text"], ["film 1"], ["film 2"]], folder() / "unlabelled.csv")
-        _, directory = run("--data_format", "csv", "--train_file", csv_reviews(), "--test_file", str(unlabelled), *COLUMNS,
-                           "--do_predict")  # fmt: skip
-        self.assertLen(read_jsonl(directory / "predictions" / "reviews.test.jsonl"), 2)
-
-    @pytest.mark.slow
-    def test_a_dry_run_counts_what_a_data_sets_own_lengths_cut_off(self):
-        found, _ = run("--data_class", "Debug", "--max_input_tokens", "20", "--max_output_tokens", "5", "--dry_run")
-        self.assertEqual(found["lengths"]["debug train inputs"]["cut_off"], 100.0)
 
 
 class ApiTest(parameterized.TestCase):

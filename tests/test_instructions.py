@@ -24,7 +24,7 @@ from t5suite.data.rows.super_ni import read_instances
 from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.instructions import MIXED_ENCODINGS, drawn_reference, encoding_of, instruction_text
 from t5suite.tasks.metrics import METRICS
-from t5suite.tasks.registry import Lengths, tokenize_rows
+from t5suite.tasks.registry import Lengths
 from t5suite.training.flags.data import InstructionArguments, with_instruction
 from t5suite.training.plans import plan_tasks
 
@@ -123,24 +123,6 @@ class InstructionTextTest(parameterized.TestCase):
         other = [drawn_reference({**ROW, "idx": i}, ROW["output"], settings(seed=1)) for i in range(100)]
         self.assertNotEqual(drawn, other)
         self.assertEqual(task.examples(ROW, "test")[0].targets, "Nairobi")
-
-    def test_a_row_that_lacks_a_part_is_told_by_its_column(self):
-        task = load_task("super_ni", "english")
-        for column in ("definition", "input", "positive_examples", "negative_examples"):
-            with self.assertRaisesRegex(DataError, column):
-                task.examples({key: value for key, value in ROW.items() if key != column}, "test")
-
-    def test_tokens_decide_what_fits(self):
-        task, tokenizer = load_task("super_ni", "english"), load_tokenizer(None)
-        columns = {key: [value] for key, value in ROW.items()}
-
-        def count(text):
-            return len(tokenizer(text)["input_ids"])
-
-        whole, less = DEFINITION + INDIA + PERU + ASKED, DEFINITION + INDIA + ASKED
-        for length, text in ((count(whole), whole), (count(less), less), (count(less) + 1, less)):
-            ids = tokenize_rows(columns, task=task, tokenizer=tokenizer, lengths=Lengths(length, 8))["input_ids"][0]
-            self.assertEqual(ids, tokenizer(text)["input_ids"])
 
     def test_a_prompt_leaves_room_for_its_separator(self):
         task, tokenizer = load_task("super_ni", "english"), load_tokenizer(None)

@@ -206,12 +206,6 @@ class CommandTest(SmallTestSplits):
         again, _, _ = submit(benchmark, predictions_dir(benchmark))
         self.assertEqual((again / f"{benchmark}.zip").read_bytes(), (output_dir / f"{benchmark}.zip").read_bytes())
 
-    def test_single_task_runs_together_make_a_submission(self):
-        first, second = predictions_dir("glue", rte=0), Path(tempfile.mkdtemp())
-        write_jsonl(second / "rte.test.jsonl", official_predictions("glue", "RTE.tsv"))
-        output_dir, _, _ = submit("glue", first, "--predictions_dir", str(first), str(second))
-        self.assertTrue((output_dir / "RTE.tsv").is_file())
-
     def test_fewer_rows_than_the_board_scores_are_refused(self):
         folder = predictions_dir("glue", rte=29)
         with self.assertRaisesRegex(DataError, "RTE.tsv: 29 rows .* the board scores 30; --allow_partial"):
@@ -227,12 +221,6 @@ class CommandTest(SmallTestSplits):
         output_dir, _, err = submit("super_glue", folder, "--allow_missing_tasks")
         self.assertRegex(err, named)
         self.assertFalse((output_dir / "CB.jsonl").exists())
-
-    def test_two_files_for_one_board_file_are_refused(self):
-        folder = predictions_dir("glue")
-        write_jsonl(folder / "wnli_simple.test.jsonl", [{"row": 0, "prediction": "x", "idx": 0, "candidate": "x"}])
-        with self.assertRaisesRegex(DataError, "wnli.test.jsonl and .*wnli_simple.test.jsonl both have predictions"):
-            submit("glue", folder)
 
     @parameterized.parameters(
         ({"row": 0, "prediction": 1, "idx": 0}, "rte.test.jsonl:1: 'prediction' must be a text, not 1"),
