@@ -117,7 +117,9 @@ class SuiteTrainer(Seq2SeqTrainer):
         if args.torch_compile:
             keep_compiled(getattr(args, "compile_cache", None))
         fsdp, deepspeed = self.is_fsdp_enabled, self.is_deepspeed_enabled
-        tokens = 0 if "loss_chunks" in reference_code(args.reference_code) else args.loss_chunk_tokens
+        reference = reference_code(args.reference_code)
+        self.masks_ready = "ready_masks" not in reference and takes_ready_masks(self.model)
+        tokens = 0 if "loss_chunks" in reference else args.loss_chunk_tokens
         self.chunked = chunk_settings(
             self.model, self.compute_loss_func, tokens, sharded=fsdp or deepspeed, fp16=args.fp16
         )
@@ -193,7 +195,7 @@ class SuiteTrainer(Seq2SeqTrainer):
             pin_memory=args.dataloader_pin_memory,
             persistent_workers=args.dataloader_persistent_workers and args.dataloader_num_workers > 0,
             device=args.device,
-            on_host=note_padding if takes_ready_masks(self.model) else None,
+            on_host=note_padding if self.masks_ready else None,
         )
 
     def update_size(self) -> int:
@@ -216,7 +218,7 @@ class SuiteTrainer(Seq2SeqTrainer):
     def get_batch_samples(self, epoch_iterator, num_batches, device) -> tuple:
         """The batches of an update, sent on to the GPU at once: their labels are counted there, and nobody waits."""
         epoch_iterator = self.monitor.timed(epoch_iterator)
-        if takes_ready_masks(self.model):
+        if self.masks_ready:
             epoch_iterator = map(note_padding, epoch_iterator)
         if device.type == "cuda":
             epoch_iterator = (sent(batch, device) for batch in epoch_iterator)
