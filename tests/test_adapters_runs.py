@@ -75,7 +75,7 @@ def whole(kind):
 class RunTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        patched = mock.patch("t5suite.training.checkpoints.saving.stop_requests", StopRequests)
+        patched = mock.patch("t5suite.training.trainer.stop_requests", StopRequests)
         patched.start()
         self.addCleanup(patched.stop)
 

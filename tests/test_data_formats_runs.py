@@ -217,7 +217,7 @@ class ResumeTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
         # A request to stop is a process's own, and would reach the run that goes on.
-        patched = mock.patch("t5suite.training.checkpoints.saving.stop_requests", StopRequests)
+        patched = mock.patch("t5suite.training.trainer.stop_requests", StopRequests)
         patched.start()
         self.addCleanup(patched.stop)
 

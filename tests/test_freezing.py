@@ -61,7 +61,7 @@ def run(*argv, out=None, **patches):
     """The output directory of a run of the script."""
     out = out or tempfile.mkdtemp()
     # A request to stop is the process's own; here every run is to have its own.
-    fresh = mock.patch("t5suite.training.checkpoints.saving.stop_requests", StopRequests)
+    fresh = mock.patch("t5suite.training.trainer.stop_requests", StopRequests)
     with fresh, mock.patch.multiple(SuiteTrainer, **patches) if patches else mock.patch.dict({}):
         fine_tune_t5.main(later_wins([*FAST, *argv, "--output_dir", out]))
     return Path(out)
