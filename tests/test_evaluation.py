@@ -1,20 +1,38 @@
-"""Label scoring equals brute force; generation stops where it should; averages and selection count every task once."""
+"""Evaluation: every row once, by every method, batch and number of ranks; the quick ways answer as the plain ones."""
 
+import doctest
+import functools
 import itertools
 import math
 import tempfile
+from unittest import mock
 
 import datasets
 import law_worker
+import numpy as np
 import torch
 from absl.testing import absltest, parameterized
-from transformers import AutoModelForSeq2SeqLM, set_seed
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    BartConfig,
+    BartForConditionalGeneration,
+    GenerationConfig,
+    set_seed,
+)
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.reference_code import reference_code
+from t5suite.data.batches.collators import Seq2SeqCollator
 from t5suite.data.rows.sources import DataOptions, load_split
+from t5suite.models import candidate_trees
+from t5suite.models.candidate_trees import batch_of, sums_of_paths, tree_of
 from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
+from t5suite.models.seq2seq_answering import Seq2SeqAnswerer, writes_plainly
+from t5suite.models.t5_decoder import takes_apart
 from t5suite.reports.finishing import build_results
 from t5suite.tasks.registry import Lengths, decode_ids, load_task
+from t5suite.training import evaluation
 from t5suite.training.eval_sets import (
     EvalSet,
     Report,
@@ -25,8 +43,9 @@ from t5suite.training.eval_sets import (
     selection_value,
     task_values,
 )
-from t5suite.training.evaluation import batches_by_length
+from t5suite.training.evaluation import batches_by_length, batches_by_tokens
 from t5suite.training.fine_tuning import make_collator, make_evaluator
+from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 
 LENGTHS = Lengths(128, 32)
 RECORD_ROWS = [
@@ -285,6 +304,276 @@ class ModelsTest(parameterized.TestCase):
     def test_a_folder_without_weights_is_told(self):
         with self.assertRaisesRegex(ConfigError, "holds no weights.*--from_scratch"):
             load_model(BUNDLED_MODEL, tokenizer=load_tokenizer(None))
+
+
+# One begins another, two are equal, one has no tokens in common with the rest, one is longer than all.
+CANDIDATES = [[3, 7, 8, 1], [3, 9, 1], [4, 1], [3, 7, 1], [3, 9, 1], [5, 5, 5, 5, 5, 5, 5, 5, 1]]
+LENGTHS_OF_ROWS = (30, 17, 29, 4, 1)
+# How large the end of sequence is written, so that rows end at different lengths.
+END_WEIGHTS = {"t5": 6.0, "mt5": 12.0, "umt5": 2.0}
+TYPES = tuple(itertools.product(("t5", "mt5", "umt5"), (True, False)))
+
+
+@functools.cache
+def tiny(model_type="t5", tied=True, dtype=torch.float64):
+    """A T5 whose attention is far from uniform, so that a wrong distance or mask shows."""
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(
+        model_type, vocab_size=60, d_model=32, d_kv=8, d_ff=48, num_layers=3, num_heads=4, decoder_start_token_id=0
+    )
+    model = AutoModelForSeq2SeqLM.from_config(config).eval().to(dtype)
+    model.config.tie_word_embeddings = tied
+    if model_type == "t5":
+        model.config.scale_decoder_outputs = tied
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.mul_(2.0 if ".q." in name or "relative" in name else 1.0)
+        model.lm_head.weight[1] *= END_WEIGHTS[model_type]
+    return model
+
+
+def reading(model, quick=True, trees=True, labels=None):
+    """Rows of differing lengths, one a single token."""
+    rng = np.random.default_rng(0)
+    answerer = Seq2SeqAnswerer(model, load_tokenizer(None), Seq2SeqCollator(0, 0), "cpu")
+    answerer.reference = frozenset(
+        name for name, taken in (("quick_decoding", quick), ("candidate_trees", trees)) if not taken
+    )
+    labels = labels or [[3, 9, 1]] * len(LENGTHS_OF_ROWS)
+    return answerer.read(
+        [
+            {"input_ids": rng.integers(2, 60, length), "labels": label}
+            for length, label in zip(LENGTHS_OF_ROWS, labels, strict=True)
+        ]
+    )
+
+
+def greedy(most=12, **settings):
+    return GenerationConfig(
+        max_new_tokens=most, num_beams=1, do_sample=False, eos_token_id=1, pad_token_id=0, decoder_start_token_id=0,
+        **settings,
+    )  # fmt: skip
+
+
+def written(answers):
+    """Ids up to the first end of sequence."""
+    ids = [of_row[0][0] for of_row in answers]
+    return [row[: row.index(1) + 1] if 1 in row else row for row in ids]
+
+
+def generates(model):
+    return mock.patch.object(type(model), "generate", autospec=True, side_effect=type(model).generate)
+
+
+class TreeScoresTest(parameterized.TestCase):
+    @parameterized.parameters(*TYPES)
+    @torch.no_grad()
+    def test_scores_equal_those_of_candidates_one_by_one(self, model_type, tied):
+        model = tiny(model_type, tied)
+        found = reading(model).candidate_scores([CANDIDATES] * 5)
+        expected = reading(model, trees=False).candidate_scores([CANDIDATES] * 5)
+        np.testing.assert_allclose(found, expected, rtol=1e-6)  # logits are taken to float32
+        self.assertGreater(np.ptp(np.array(found), axis=0).min(), 1e-3)  # rows differ, so that they cannot be mixed up
+
+    @parameterized.parameters(1, 60 * 7, 10**9)
+    @torch.no_grad()
+    def test_chunks_change_no_score(self, at_once):
+        expected = reading(tiny()).candidate_scores([CANDIDATES] * 5)
+        with (
+            mock.patch.dict("t5suite.models.t5_decoder.LOGITS_AT_ONCE", {"cpu": at_once}),
+            mock.patch("t5suite.models.candidate_trees.ATTENDED_AT_ONCE", at_once),
+        ):
+            found = reading(tiny()).candidate_scores([CANDIDATES] * 5)
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+    @torch.no_grad()
+    def test_rows_may_have_trees_of_their_own(self):
+        rows = [CANDIDATES, CANDIDATES[2:3], CANDIDATES[:2], [[7, 1], [7, 6, 1]], CANDIDATES]
+        found = reading(tiny()).candidate_scores(rows)
+        expected = reading(tiny(), trees=False).candidate_scores(rows)
+        self.assertEqual([len(scores) for scores in found], [len(candidates) for candidates in rows])
+        for scores, wanted in zip(found, expected, strict=True):
+            np.testing.assert_allclose(scores, wanted, rtol=1e-6)
+
+    @parameterized.parameters(torch.float32, torch.bfloat16)
+    @torch.no_grad()
+    def test_equal_candidates_have_equal_scores(self, dtype):
+        for scores in reading(tiny(dtype=dtype)).candidate_scores([CANDIDATES] * 5):
+            self.assertEqual(scores[1], scores[4])
+
+    @parameterized.parameters(1, 8)
+    @torch.no_grad()
+    def test_attending_to_states_equals_attending_to_keys_and_values(self, times):
+        """Both forms of cross-attention, whichever is cheaper."""
+        candidates = [[[c, *range(2, 2 + times), 1] for c in range(2, 20)]] * 5
+        scores = []
+        for absorbs in (True, False):
+            with mock.patch("t5suite.models.t5_decoder._absorbs", return_value=absorbs):
+                scores.append(reading(tiny()).candidate_scores(candidates))
+        np.testing.assert_allclose(*scores, rtol=1e-6)
+
+    @torch.no_grad()
+    def test_in_bfloat16_scores_are_those_of_the_slow_way_but_for_rounding(self):
+        model = tiny(dtype=torch.bfloat16)
+        found = reading(model).candidate_scores([CANDIDATES] * 5)
+        expected = reading(model, trees=False).candidate_scores([CANDIDATES] * 5)
+        np.testing.assert_allclose(found, expected, rtol=0.05)
+
+    def test_what_candidates_share_is_read_once(self):
+        tree = tree_of(CANDIDATES)
+        self.assertLen(tree.tokens, 1 + 4 + 1 + 8)  # the start; 3, 3 7, 3 7 8, 3 9; 4; eight fives
+        batch = batch_of([tree, tree_of([[4, 1]])], start=0, pad=0)
+        self.assertEqual(batch.sees.shape, (2, batch.num_nodes, batch.num_nodes))
+        np.testing.assert_array_equal(batch.sees[1, 2:, 2:], np.eye(batch.num_nodes - 2))  # who fills up is alone
+
+    def test_examples_in_docstrings(self):
+        globs = {"np": np, "tree_of": tree_of, "sums_of_paths": sums_of_paths}
+        for module, function in ((candidate_trees, sums_of_paths), (evaluation, batches_by_tokens)):
+            for case in doctest.DocTestFinder().find(function, globs={**vars(module), **globs}):
+                self.assertEqual(doctest.DocTestRunner().run(case).failed, 0)
+
+
+class GreedyTest(parameterized.TestCase):
+    @parameterized.product(kind=TYPES, most=(1, 4, 40))
+    @torch.no_grad()
+    def test_it_writes_what_generate_writes(self, kind, most):
+        model = tiny(*kind)
+        with generates(model) as generate:
+            found = reading(model).generate(greedy(most))
+            self.assertFalse(generate.called)
+            expected = reading(model, quick=False).generate(greedy(most))
+            self.assertTrue(generate.called)
+        self.assertEqual(written(found), written(expected))
+        self.assertEqual([ids for [(ids, _)] in found], written(found))  # nothing behind the end
+
+    @torch.no_grad()
+    def test_rows_end_one_by_one(self):
+        """Guards the test above: some of its rows end early, others late or never."""
+        for kind in TYPES:
+            ends = {len(ids) for ids in written(reading(tiny(*kind)).generate(greedy(40)))}
+            self.assertGreater(len(ends), 1)
+
+    @parameterized.parameters(
+        {"num_beams": 2}, {"repetition_penalty": 1.3}, {"min_length": 3}, {"no_repeat_ngram_size": 2},
+        {"forced_eos_token_id": 1}, {"suppress_tokens": [5]}, {"eos_token_id": 2}, {"num_return_sequences": 2},
+        {"bad_words_ids": [[5]]}, {"max_new_tokens": None}, {"output_scores": True},
+    )  # fmt: skip
+    def test_what_is_not_plainly_greedy_is_left_to_generate(self, **settings):
+        model = tiny()
+        self.assertTrue(writes_plainly(model, greedy(), 1, 0))
+        config = greedy()
+        for name, value in settings.items():
+            setattr(config, name, value)
+        self.assertFalse(writes_plainly(model, config, 1, 0))
+        theirs = GenerationConfig(eos_token_id=1)
+        for name, value in settings.items():
+            setattr(theirs, name, value)
+        with mock.patch.object(model, "generation_config", theirs):
+            idle = {"num_beams", "eos_token_id", "max_new_tokens"}  # the call says these
+            self.assertEqual(writes_plainly(model, greedy(), 1, 0), settings.keys() <= idle)
+
+    @torch.no_grad()
+    def test_the_loss_of_what_was_written_needs_no_pass(self):
+        model = tiny()
+        slow = reading(model, quick=False, trees=False)
+        targets = written(slow.generate(greedy(5)))
+        targets[2] = [9, 9, 1]  # a row that is wrong
+        expected = reading(model, quick=False, trees=False, labels=targets).nll
+        for way in ("generate", "score"):
+            quick = reading(model, labels=targets)
+            if way == "generate":
+                quick.generate(greedy(5))
+            else:
+                quick.candidate_scores([[*CANDIDATES, target] for target in targets[:2]] + [CANDIDATES] * 3)
+            with mock.patch.object(model, "forward", wraps=model.forward) as forward:
+                np.testing.assert_allclose(quick.nll, expected, rtol=1e-6)
+            rows = [len(call.kwargs["decoder_input_ids"]) for call in forward.call_args_list]
+            self.assertEqual(rows, [1 if way == "generate" else 3])
+
+
+class WhichModelsTest(parameterized.TestCase):
+    def test_other_models_keep_to_their_own_forward(self):
+        bart = BartForConditionalGeneration(
+            BartConfig(
+                vocab_size=20, d_model=8, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+                decoder_attention_heads=2,
+            )
+        )  # fmt: skip
+        self.assertFalse(takes_apart(bart))
+        self.assertTrue(takes_apart(tiny()))
+        self.assertFalse(takes_apart(tiny(dtype=torch.float16)))
+
+    @torch.no_grad()
+    def test_own_attention_and_shared_out_weights_are_not_taken_apart(self):
+        model = AutoModelForSeq2SeqLM.from_config(tiny().config)
+        own = model.decoder.block[1].layer[0]
+        own.SelfAttention = torch.nn.Sequential(own.SelfAttention)
+        self.assertFalse(takes_apart(model))
+        model = AutoModelForSeq2SeqLM.from_config(tiny().config)
+        model.shared.weight.ds_id = 1
+        self.assertFalse(takes_apart(model))
+
+
+class EvaluatorTest(parameterized.TestCase):
+    @parameterized.product(
+        case=(
+            ("mini", "entailment", None),
+            ("mini", "similarity", None),
+            ("super_glue", "record", RECORD_ROWS),
+            ("super_glue", "dpr", DPR_ROWS),
+        ),
+        method=("generate", "score"),
+    )
+    def test_reports_are_equal(self, case, method):
+        benchmark, name, rows = case
+        task = load_task(benchmark, name)
+        dataset = datasets.Dataset.from_list(rows) if rows else bundled_rows(benchmark, name)
+        evaluator, model, tokenizer = evaluator_and_model()
+        eval_set = make_eval_set(name, task, "validation", "validation", dataset, tokenizer, LENGTHS, method)
+        results = []
+        for quick, tokens in ((True, 100), (True, None), (False, None)):
+            evaluator.decoding.reference = frozenset() if quick else reference_code("all")
+            evaluator.decoding.batch_tokens = tokens
+            results.append(evaluator.evaluate(model, [eval_set]).results[name])
+        for result in results[:2]:
+            self.assertEqual(result.predictions, results[2].predictions)
+            np.testing.assert_equal(result.metrics, results[2].metrics)  # no number is no number
+            self.assertAlmostEqual(result.loss, results[2].loss, places=5)
+            self.assertEqual(result.truncated, results[2].truncated)
+
+    def test_no_loss_is_worked_out_that_nobody_wants(self):
+        evaluator, model, tokenizer = evaluator_and_model()
+        task = load_task("mini", "entailment")
+        eval_set = make_eval_set(
+            "e", task, "validation", "validation", bundled_rows("mini", "entailment"), tokenizer, LENGTHS
+        )
+        evaluator.decoding.loss = False
+        with mock.patch.object(model, "forward", wraps=model.forward) as forward:
+            self.assertIsNone(evaluator.evaluate(model, [eval_set]).results["e"].loss)
+        self.assertFalse(forward.called)
+        report = evaluator.evaluate(model, [eval_set], selection_metric="loss")
+        self.assertEqual(report.selection, -report.results["e"].loss)
+
+    @parameterized.parameters(1, 10, 57, 10**6)
+    def test_batches_by_tokens_have_every_example_once(self, most):
+        lengths = np.random.default_rng(0).integers(1, 60, 40)
+        batches = batches_by_tokens(lengths, most)
+        self.assertEqual(sorted(itertools.chain(*batches)), list(range(40)))
+        flat = [lengths[i] for i in itertools.chain(*batches)]
+        self.assertEqual(flat, sorted(lengths, reverse=True))
+        for batch in batches:
+            self.assertTrue(len(batch) == 1 or len(batch) * lengths[batch].max() <= most)
+
+    def test_a_batch_size_that_is_given_counts_rows(self):
+        def arguments(**flags):
+            return SuiteTrainingArguments(output_dir=tempfile.mkdtemp(), **flags)
+
+        self.assertTrue(arguments().evaluates_by_tokens)
+        self.assertEqual(arguments().per_device_eval_batch_size, 64)
+        self.assertFalse(arguments(per_device_eval_batch_size=64).evaluates_by_tokens)
+        self.assertFalse(arguments(eval_batch_tokens=0).evaluates_by_tokens)
+        with self.assertRaisesRegex(ConfigError, "--eval_batch_tokens"):
+            arguments(eval_batch_tokens=100, per_device_eval_batch_size=4)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,17 @@ from unittest import mock
 import numpy as np
 import torch
 from absl.testing import absltest, parameterized
-from test_evaluation import LENGTHS, bundled_rows, evaluator_and_model
-from test_quick_evaluation import CANDIDATES, TYPES, greedy, reading, tiny, written
+from test_evaluation import (
+    CANDIDATES,
+    LENGTHS,
+    TYPES,
+    bundled_rows,
+    evaluator_and_model,
+    greedy,
+    reading,
+    tiny,
+    written,
+)
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 

@@ -11,7 +11,7 @@ backward pass costs twice the forward one where all weights are trained, and wha
 frozen; recomputation (gradient checkpointing) does not count, and padding does, as the device computes it. FLOPs are
 counted by `torch.utils.flop_counter` over the model's real operations on the meta device, where nothing is computed.
 For T5 that is, with S inputs, T targets, d = d_model, i = num_heads d_kv, f = d_ff, m = 2 matrices of the feed-forward
-layer (3 if gated), E and D layers, vocabulary V (checked to the last digit by `tests/test_throughput.py`):
+layer (3 if gated), E and D layers, vocabulary V (checked to the last digit by `tests/test_rates.py`):
 
     encoder    E (2 S (4 d i + m d f) + 4 S^2 i)
     decoder    D (2 T (6 d i + m d f) + 2 S 2 d i + 4 T^2 i + 4 T S i)

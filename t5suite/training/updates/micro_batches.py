@@ -154,7 +154,7 @@ def putting_off_exchange(model, compute_loss: Callable[[], torch.Tensor]) -> tor
 
     `DistributedDataParallel` (torch 2.13) gets ready for that at the end of its own forward pass, and cannot be told
     that no backward pass follows: if memory runs out in the loss, where logits become float32, it would send the
-    gradients of whatever runs next. Here it gets ready once the loss is there (`tests/test_safe_updates_ranks.py`).
+    gradients of whatever runs next. Here it gets ready once the loss is there (`tests/test_micro_batches.py`).
     """
     if not (can_put_off(model) and model.require_backward_grad_sync and torch.is_grad_enabled()):
         return compute_loss()

@@ -1,0 +1,600 @@
+"""How fast a run is, what it could be, and what it takes: rates, FLOPs, watched losses, energy; in whole runs, too."""
+
+import doctest
+import functools
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from absl.testing import absltest, parameterized
+from later_flags import later_wins
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    LongT5Config,
+    LongT5ForConditionalGeneration,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+from transformers.utils import ModelOutput
+
+import fine_tune_t5
+from t5suite.data.rows.jsonl import write_jsonl
+from t5suite.data.rows.sources import DataOptions, load_split
+from t5suite.models.loading import load_model, load_tokenizer
+from t5suite.reports import plots
+from t5suite.reports.cards import energy_text
+from t5suite.tasks.registry import load_task
+from t5suite.training import pre_training_evaluation
+from t5suite.training.losses import PAIR_LABELS, TokenLoss, WatchedLoss
+from t5suite.training.memory_summary import checkpoint_layers
+from t5suite.training.monitoring import rates, terminal
+from t5suite.training.monitoring import rates as throughput
+from t5suite.training.monitoring.measurements import Counter, Meter, metered, rapl_counters
+from t5suite.training.monitoring.rates import StepMonitor, forward_flops, weight_norm
+from t5suite.training.pre_training_evaluation import HeldOut, unigram_entropies
+
+
+def tiny_t5():
+    return T5ForConditionalGeneration(
+        T5Config(vocab_size=50, d_model=8, d_kv=4, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0)
+    )
+
+
+def batch(rows, real_tokens, length=6):
+    mask = torch.zeros(rows, length, dtype=torch.long)
+    mask.view(-1)[:real_tokens] = 1
+    return {"input_ids": torch.ones_like(mask), "attention_mask": mask, "decoder_input_ids": torch.ones(rows, 3).long()}
+
+
+class StepMonitorTest(parameterized.TestCase):
+    state = SimpleNamespace(global_step=0, max_steps=10, num_input_tokens_seen=0)
+
+    def monitored(self, **settings):
+        self.state = SimpleNamespace(global_step=0, max_steps=10, num_input_tokens_seen=100)
+        monitor = StepMonitor(**settings)
+        monitor.on_train_begin(None, self.state, None)
+        return monitor
+
+    def test_tokens_are_counted_without_padding_over_ranks_and_restarts(self):
+        monitor = self.monitored(reduce=lambda tensor: 2 * tensor)  # two ranks alike
+        monitor.count(None, batch(2, 7))
+        monitor.count(None, batch(2, 12))
+        self.state.global_step = 2
+        found = monitor.rates(self.state)
+        self.assertEqual(found["tokens_seen"], 100 + 2 * 19)
+        self.assertAlmostEqual(found["tokens_per_second"] * found["seconds_per_step"] * 2, 2 * 19, places=6)
+        self.assertAlmostEqual(found["seconds_left"], 8 * found["seconds_per_step"])
+        self.assertNotIn("mfu", found)
+        self.assertEqual(monitor.rates(self.state), {}, "no step since the last log")
+
+    def test_packed_rows_count_their_examples_tokens(self):
+        monitor = self.monitored()
+        packed = {**batch(1, 6), "encoder_segment_ids": torch.tensor([[1, 1, 2, 2, 0, 0]])}
+        monitor.count(None, packed)
+        self.state.global_step = 1
+        self.assertEqual(monitor.rates(self.state)["tokens_seen"], 104)
+
+    def test_evaluations_and_checkpoints_stand_aside(self):
+        monitor = self.monitored()
+        monitor.on_step_end(None, self.state, SimpleNamespace(should_evaluate=True, should_save=False))
+        time.sleep(0.2)
+        monitor.on_step_begin(None, self.state, None)
+        self.state.global_step = 1
+        self.assertLess(monitor.rates(self.state)["seconds_per_step"], 0.1)
+
+    def test_a_checkpoint_s_state_has_every_token_so_far(self):
+        monitor = self.monitored()
+        monitor.count(None, batch(1, 5))
+        monitor.on_step_end(None, self.state, SimpleNamespace(should_evaluate=False, should_save=True))
+        self.assertEqual(self.state.num_input_tokens_seen, 105)
+
+    def test_utilisation_counts_three_passes_of_every_row(self):
+        model, peak = tiny_t5(), 1e9
+        monitor = self.monitored(peak=peak)
+        for rows in (2, 3):
+            monitor.count(model, batch(rows, 6))
+        flops = forward_flops(model, {"input_ids": (5, 6), "decoder_input_ids": (5, 3)})
+        self.state.global_step = 1
+        found = monitor.rates(self.state)
+        self.assertAlmostEqual(found["mfu"], 100 * 3 * flops / found["seconds_per_step"] / peak, places=6)
+
+    def test_a_model_that_cannot_be_counted_has_no_utilisation(self):
+        class Uncountable(torch.nn.Module):
+            def __init__(self, config):
+                super().__init__()
+                self.config = config
+
+            def forward(self, **inputs):
+                raise NotImplementedError("no kernel for the meta device")
+
+        monitor = self.monitored(peak=1e9)
+        with self.assertLogs("t5suite.training.monitoring.rates", "WARNING") as logs:
+            monitor.count(Uncountable(None), batch(1, 6))
+            monitor.count(Uncountable(None), batch(1, 6, length=7))
+        self.assertLen(logs.output, 1, "it is said once")
+        self.state.global_step = 1
+        self.assertNotIn("mfu", monitor.rates(self.state))
+
+    def test_waiting_for_data_is_a_share_of_the_time(self):
+        def slow(batches):
+            for batch in batches:
+                time.sleep(0.1)
+                yield batch
+
+        monitor = self.monitored()
+        self.assertEqual(list(monitor.timed(slow([1, 2]))), [1, 2])
+        time.sleep(0.2)
+        self.state.global_step = 1
+        found = monitor.rates(self.state)
+        self.assertBetween(found["data_wait"], 25, 75)
+        self.assertAlmostEqual(found["data_wait"] / 100 * found["seconds_per_step"], 0.2, delta=0.15)
+        self.state.global_step = 2
+        self.assertEqual(monitor.rates(self.state)["data_wait"], 0, "each log tells of its own steps")
+
+    def test_what_is_read_while_an_evaluation_s_time_stands_aside_is_no_waiting(self):
+        monitor = self.monitored()
+        monitor.on_step_end(None, self.state, SimpleNamespace(should_evaluate=True, should_save=False))
+        next(monitor.timed(time.sleep(0.1) or batch for batch in [1]))
+        monitor.on_step_begin(None, self.state, None)
+        self.state.global_step = 1
+        self.assertEqual(monitor.rates(self.state)["data_wait"], 0)
+
+    def test_peak_memory_is_the_process_s(self):
+        monitor = self.monitored()
+        self.state.global_step = 1
+        taken = np.ones(3 * 10**7)
+        gigabytes = monitor.rates(self.state)["peak_memory_gb"]
+        self.assertBetween(gigabytes, taken.nbytes / 1e9, 64)
+
+    def test_weight_norm(self):
+        model = tiny_t5()
+        expected = math.sqrt(sum(p.detach().double().square().sum().item() for p in model.parameters()))
+        self.assertAlmostEqual(weight_norm(model), expected, places=3)
+        next(model.parameters()).ds_id = 0  # ZeRO-3 holds a part of it elsewhere
+        self.assertIsNone(weight_norm(model))
+
+
+class WatchedLossTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        torch.manual_seed(0)
+        self.logits, self.pairs = torch.randn(4, 5, 7), torch.randn(4, 2)
+        self.labels = torch.randint(0, 7, (4, 5))
+        self.labels[:, 3:] = -100
+
+    def test_accuracy_is_that_of_the_watched_batches(self):
+        loss = WatchedLoss(TokenLoss())
+        outputs = ModelOutput(logits=self.logits)
+        loss(outputs, self.labels)
+        self.assertIsNone(loss.accuracy())
+        loss.watching = True
+        loss(outputs, self.labels)
+        right = (self.logits.argmax(-1) == self.labels)[:, :3].sum().item()
+        self.assertAlmostEqual(loss.accuracy(), 100 * right / 12)
+        self.assertIsNone(loss.accuracy())
+
+    @parameterized.parameters(1, 2, 4)
+    def test_pairs_count_alike_however_the_update_is_cut(self, num_batches):
+        """Tokens and pairs are both means over the whole update."""
+        pair_labels = torch.tensor([0, 1, 1, 0])
+        expected = F.cross_entropy(self.logits[:, :3].reshape(-1, 7), self.labels[:, :3].reshape(-1))
+        expected = expected + F.cross_entropy(self.pairs, pair_labels)
+        total = 0.0
+        for rows in torch.arange(4).chunk(num_batches):
+            loss = WatchedLoss(TokenLoss())
+            loss.pair_labels = pair_labels[rows]
+            outputs = ModelOutput(prediction_logits=self.logits[rows], seq_relationship_logits=self.pairs[rows])
+            total += loss(outputs, self.labels[rows], num_items_in_batch=torch.tensor(12))
+        torch.testing.assert_close(total, expected)
+
+    def test_the_names_of_pair_labels_are_the_collators(self):
+        from t5suite.data.batches.language_model_collators import PAIR_LABELS as MADE
+
+        self.assertCountEqual(PAIR_LABELS, MADE.values())
+
+
+class EntropyTest(absltest.TestCase):
+    def test_entropies_are_those_of_the_labels_frequencies(self):
+        labels = [[5, 5, 9, 1, -100], [5, 7, 9, 1, -100], [5, 8, 9, 1, -100]]
+        collator = lambda examples: {"labels": torch.tensor([labels[e] for e in examples])}
+        found = unigram_entropies(collator, HeldOut([0, 1, 2], frozenset({1, 9, 100})), batch_size=2)
+        everything, text = [5] * 4 + [9] * 3 + [1] * 3 + [7, 8], [5] * 4 + [7, 8]
+        for name, tokens in (("unigram_nll", everything), ("unigram_nll_text", text)):
+            shares = np.bincount(tokens) / len(tokens)
+            expected = -sum(share * math.log(share) for share in shares if share)
+            self.assertAlmostEqual(found[name], expected)
+
+
+class LossCurveTest(absltest.TestCase):
+    def test_a_curve_is_drawn_of_what_was_logged(self):
+        directory = Path(tempfile.mkdtemp())
+        self.assertIsNone(plots.loss_curve(directory))
+        lines = [{"step": step, "train/loss": 5.0 - step / 10} for step in range(20)] + [{"step": 19, "eval/nll": 3.0}]
+        (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        path = plots.loss_curve(directory, "a run")
+        self.assertEqual(path.read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
+        self.assertEqual([p.name for p in directory.glob("*.png")], ["loss_curve.png"])
+
+
+class DocstringTest(parameterized.TestCase):
+    @parameterized.parameters(
+        terminal.terminal_line,
+        terminal.short_number,
+        terminal.short_time,
+        terminal.scores_of,
+        terminal.bar_figures,
+        pre_training_evaluation.entropy,
+    )
+    def test_examples_hold(self, function):
+        finder = doctest.DocTestFinder()
+        runner = doctest.DocTestRunner()
+        for test in finder.find(
+            function, globs={**vars(rates), **vars(terminal), **vars(pre_training_evaluation), "np": np}
+        ):
+            runner.run(test)
+        self.assertGreater(runner.tries, 0)
+        self.assertEqual(runner.failures, 0)
+
+
+def t5_formula(config, S, T):
+    """The formula of the module's docstring."""
+    d, i, f = config.d_model, config.num_heads * config.d_kv, config.d_ff
+    m = 3 if config.is_gated_act else 2
+    encoder = config.num_layers * (2 * S * (4 * d * i + m * d * f) + 4 * S * S * i)
+    decoder = config.num_decoder_layers * (
+        2 * T * (6 * d * i + m * d * f) + 2 * S * 2 * d * i + 4 * T * T * i + 4 * T * S * i
+    )
+    return encoder + decoder + 2 * T * d * config.vocab_size
+
+
+def t5(**settings):
+    config = T5Config(vocab_size=32128, decoder_start_token_id=0, **settings)
+    with torch.device("meta"):
+        return T5ForConditionalGeneration(config)
+
+
+class FlopsTest(parameterized.TestCase):
+    @parameterized.parameters(
+        (dict(d_model=768, d_ff=2048, num_layers=12, num_heads=12, feed_forward_proj="gated-gelu"), 512, 114),
+        (dict(d_model=512, d_ff=2048, num_layers=6, num_heads=8), 128, 29),
+        (dict(d_model=64, d_kv=24, d_ff=96, num_layers=3, num_decoder_layers=1, num_heads=4), 17, 5),
+    )
+    def test_the_count_equals_the_formula(self, settings, S, T):
+        model = t5(**settings)
+        counted = throughput.forward_flops(model, {"input_ids": (1, S), "decoder_input_ids": (1, T)})
+        self.assertEqual(counted, t5_formula(model.config, S, T))
+
+    def test_t5_base_is_as_published(self):
+        model = t5(d_model=768, d_ff=2048, num_layers=12, num_heads=12, feed_forward_proj="gated-gelu")
+        counted = throughput.forward_flops(model, {"input_ids": (128, 512), "decoder_input_ids": (128, 114)})
+        self.assertAlmostEqual(3 * counted / 1e12, 54.5209, places=4)
+
+    def test_other_architectures_are_counted_and_their_weights_left_alone(self):
+        model = BertForMaskedLM(
+            BertConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64)
+        )
+        before = {name: weight.clone() for name, weight in model.state_dict().items()}
+        one, two = (throughput.forward_flops(model, {"input_ids": (rows, 16)}) for rows in (1, 2))
+        self.assertGreater(one, 2 * 2 * 16 * (4 * 32 * 32 + 2 * 32 * 64))
+        self.assertEqual(two, 2 * one)
+        for name, weight in model.state_dict().items():
+            self.assertTrue(weight.equal(before[name]))
+
+
+class ManyShapesTest(parameterized.TestCase):
+    """What is told of a shape at once is what would have been counted."""
+
+    SHAPES = [(1, 3, 5), (2, 17, 5), (3, 100, 1), (1, 512, 114), (7, 9, 33)]
+
+    def assert_as_counted(self, model, names, most_counted):
+        flops_of, reference = throughput.ForwardFlops(model), throughput.ForwardFlops(model)
+        with mock.patch.object(flops_of, "counted", wraps=flops_of.counted) as counted:
+            for rows, *lengths in self.SHAPES:
+                shapes = {name: (rows, length) for name, length in zip(names, lengths)}
+                for _ in range(2):
+                    self.assertEqual(flops_of(shapes), reference.counted(shapes), shapes)
+        self.assertEqual(counted.call_count, most_counted)
+
+    def test_encoder_decoders(self):
+        model = t5(d_model=32, d_kv=8, d_ff=64, num_layers=2, num_decoder_layers=1, num_heads=2)
+        self.assert_as_counted(model, ["input_ids", "decoder_input_ids"], 1 + len(throughput.PROBES))
+
+    def test_models_of_one_input(self):
+        config = BertConfig(
+            vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
+        )
+        self.assert_as_counted(BertForMaskedLM(config), ["input_ids"], 1 + len(throughput.PROBES))
+
+    def test_attention_in_blocks_is_counted_shape_by_shape(self):
+        config = LongT5Config(
+            vocab_size=100, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, local_radius=5,
+            encoder_attention_type="local", decoder_start_token_id=0,
+        )  # fmt: skip
+        with torch.device("meta"):
+            model = LongT5ForConditionalGeneration(config)
+        found = throughput.ForwardFlops(model)
+        self.assert_as_counted(model, ["input_ids", "decoder_input_ids"], len(self.SHAPES) + len(throughput.PROBES))
+        self.assertEmpty(found._fitted(("input_ids", "decoder_input_ids")))
+
+
+class StepFlopsTest(parameterized.TestCase):
+    """Forward and backward pass, with what is trained."""
+
+    SHAPES = {"input_ids": (2, 24), "decoder_input_ids": (2, 7)}
+    SIZES = dict(d_model=32, d_kv=8, d_ff=64, num_layers=2, num_decoder_layers=1, num_heads=2)
+
+    def counted_anew(self, model):
+        """As torch counts it where both passes run, attention as plain products."""
+        model.set_attn_implementation("eager")
+        with torch.device("meta"):
+            inputs = {name: torch.zeros(shape, dtype=torch.long) for name, shape in self.SHAPES.items()}
+            with FlopCounterMode(display=False) as counter:
+                model(**inputs).logits.sum().backward()
+        return counter.get_total_flops()
+
+    def test_three_passes_where_everything_is_trained(self):
+        model = t5(**self.SIZES)
+        found = throughput.StepFlops(model)(self.SHAPES)
+        self.assertEqual(found, 3 * 2 * t5_formula(model.config, 24, 7))
+        self.assertEqual(found, self.counted_anew(model))
+
+    @parameterized.parameters("encoder", "decoder", "encoder.block.0", "shared")
+    def test_less_where_a_part_is_frozen(self, part):
+        model = t5(**self.SIZES)
+        for name, parameter in model.named_parameters():
+            if name.startswith(part) and parameter is not model.shared.weight:
+                parameter.requires_grad_(False)
+        found = throughput.StepFlops(model)(self.SHAPES)
+        self.assertEqual(found, self.counted_anew(model))
+        whole = throughput.StepFlops(t5(**self.SIZES))(self.SHAPES)
+        self.assertEqual(found < whole, part != "shared")
+
+    def test_a_frozen_encoder_costs_one_pass(self):
+        model = t5(**self.SIZES)
+        model.requires_grad_(False)
+        model.decoder.requires_grad_(True)
+        model.shared.requires_grad_(False)
+        whole, frozen = throughput.StepFlops(t5(**self.SIZES)), throughput.StepFlops(model)
+        # Twice as many inputs: what the encoder does more is one pass of three.
+        longer = {**self.SHAPES, "input_ids": (2, 48)}
+        config = model.config
+        d, i, f = config.d_model, config.num_heads * config.d_kv, config.d_ff
+        of_encoder = lambda S: 2 * config.num_layers * (2 * S * (4 * d * i + 2 * d * f) + 4 * S * S * i)
+        self.assertLess(frozen(longer) - frozen(self.SHAPES), whole(longer) - whole(self.SHAPES))
+        difference = (whole(longer) - frozen(longer)) - (whole(self.SHAPES) - frozen(self.SHAPES))
+        # What keys and values pass back to the encoder is left out, too.
+        passed_back = 2 * config.num_decoder_layers * 2 * 24 * 2 * d * i
+        self.assertEqual(difference, 2 * (of_encoder(48) - of_encoder(24)) + passed_back)
+
+    def test_below_an_adapter_gradients_pass_through_and_none_is_made(self):
+        import peft
+
+        config = peft.LoraConfig(task_type="SEQ_2_SEQ_LM", r=2, target_modules=["q", "v"])
+        with torch.device("meta"):
+            model = peft.get_peft_model(t5(**self.SIZES), config)
+        found = throughput.StepFlops(model)(self.SHAPES)
+        forward = throughput.ForwardFlops(t5(**self.SIZES))(self.SHAPES)
+        # Attention's products have two gradients and no weights.
+        attention = 2 * (4 * 24 * 24 * 16 * 2 + 4 * 7 * 7 * 16 + 4 * 7 * 24 * 16)
+        self.assertEqual(found, 2 * forward + attention)
+
+    def test_checkpointing_computes_again_and_counts_once(self):
+        model = t5(**self.SIZES)
+        whole = throughput.StepFlops(model)(self.SHAPES)
+        checkpoint_layers(model)
+        self.assertEqual(throughput.StepFlops(model.train())(self.SHAPES), whole)
+
+    @parameterized.parameters("sdpa", "eager", "flex_attention")
+    def test_attention_counts_whatever_computes_it(self, implementation):
+        model = t5(**self.SIZES)
+        model.config._attn_implementation = implementation
+        self.assertEqual(throughput.ForwardFlops(model)(self.SHAPES), 2 * t5_formula(model.config, 24, 7))
+
+
+class PeakTest(parameterized.TestCase):
+    @parameterized.parameters(*throughput.PEAK_FLOPS.items())
+    def test_every_device_of_the_table_is_found_by_its_own_entry(self, name, peak):
+        self.assertEqual(throughput.peak_of_name(f"NVIDIA {name}"), peak)
+
+    def test_unknown_and_given(self):
+        self.assertIsNone(throughput.peak_flops(torch.device("cpu")))
+        self.assertIsNone(throughput.utilisation(1e12, None))
+        self.assertEqual(throughput.utilisation(1e12, throughput.peak_flops(torch.device("cpu"), 2)), 0.5)
+
+    def test_docstrings(self):
+        base = t5(d_model=768, d_ff=2048, num_layers=12, num_heads=12, feed_forward_proj="gated-gelu")
+        runner = doctest.DocTestRunner()
+        for test in doctest.DocTestFinder().find(throughput, extraglobs={"t5_v1_1_base": base}):
+            if "StepMonitor" not in test.name:
+                runner.run(test)
+        self.assertGreater(runner.tries, 4)
+        self.assertEqual(runner.failures, 0)
+
+
+def readings(*values):
+    """A counter's `read` that gives these values in order."""
+    left = list(values)
+    return lambda: left.pop(0)
+
+
+def measured(*counters, looks=1):
+    meter = Meter(list(counters), [])
+    meter.start()
+    for _ in range(looks - 1):
+        meter._update()
+    meter.stop()
+    return meter.described()
+
+
+class MeterTest(parameterized.TestCase):
+    def test_devices_are_summed_from_where_they_stood(self):
+        found = measured(Counter("a", readings(100.0, 107.5)), Counter("b", readings(3.0, 4.0)))
+        self.assertEqual((found["joules"], found["of"]), (8.5, ["a", "b"]))
+
+    def test_a_counter_that_begins_again_loses_nothing(self):
+        found = measured(Counter("a", readings(95.0, 99.0, 2.0, 3.0), wraps_at=100.0), looks=3)
+        self.assertEqual(found["joules"], 8.0)
+
+    def test_a_counter_that_fails_is_left_out_and_named(self):
+        def fail():
+            raise OSError("gone")
+
+        found = measured(Counter("a", fail), Counter("b", readings(1.0, 2.0)))
+        self.assertEqual((found["joules"], found["of"], found["why"]), (1.0, ["b"], "a: gone"))
+
+    def test_other_processes_measure_nothing_and_say_nothing(self):
+        with metered(is_main=False) as meter:
+            pass
+        self.assertEqual(set(meter.described()), {"seconds"})
+
+
+class RaplTest(parameterized.TestCase):
+    def zone(self, folder, name, joules, label="package-0"):
+        place = folder / name
+        place.mkdir(parents=True)
+        (place / "energy_uj").write_text(f"{joules * 10**6}\n")
+        (place / "max_energy_range_uj").write_text("262143328850\n")
+        (place / "name").write_text(f"{label}\n")
+
+    def test_packages_count_and_their_parts_do_not(self):
+        folder = Path(tempfile.mkdtemp())
+        self.zone(folder, "intel-rapl:0", 12)
+        self.zone(folder, "intel-rapl:0:0", 5, "core")
+        self.zone(folder, "intel-rapl:1", 30, "package-1")
+        found, lack = rapl_counters(folder)
+        self.assertEqual([counter.name for counter in found], ["intel-rapl:0 (package-0)", "intel-rapl:1 (package-1)"])
+        self.assertEqual([counter.read() for counter in found], [12.0, 30.0])
+        self.assertAlmostEqual(found[0].wraps_at, 262143.32885)
+        self.assertEqual(lack, "")
+
+    def test_a_counter_that_may_not_be_read_is_told_apart_from_none(self):
+        folder = Path(tempfile.mkdtemp())
+        (folder / "intel-rapl:0").mkdir()
+        self.assertIn("cannot be read by this user", rapl_counters(folder)[1])
+        self.assertIn("no energy counter", rapl_counters(folder / "nowhere")[1])
+
+    def test_a_card_never_estimates(self):
+        self.assertEqual(energy_text(None), "not measured")
+        self.assertEqual(energy_text({"seconds": 9.0, "why": "no counter"}), "not measured (no counter)")
+
+
+ROOT = Path(__file__).parent.parent
+ROWS, PEAK_TFLOPS = 24, 0.5
+ARGV = (
+    "mini.yaml --dataset_name entailment --max_eval_samples 4 --num_train_epochs 1 --max_steps -1 --eval_strategy no "
+    f"--logging_steps 1 --use_cpu --disable_tqdm True --peak_tflops {PEAK_TFLOPS} --token_cache none --dropout_rate 0"
+).split()
+
+
+@functools.cache
+def rows() -> tuple[str, list[tuple[int, int]]]:
+    """A file of rows, and the tokens of input and target of each, by the tokenizer alone."""
+    tokenizer, task = load_tokenizer(None), load_task("mini", "entailment")
+    chosen = load_split(task, "validation", "validation", DataOptions()).rows.select(range(ROWS))
+    path = Path(tempfile.mkdtemp()) / "train.jsonl"
+    write_jsonl(path, list(chosen))
+    examples = [example for row in chosen for example in task.examples(row, "train")]
+    return str(path), [(len(tokenizer(e.inputs).input_ids), len(tokenizer(e.targets).input_ids)) for e in examples]
+
+
+def logged(*flags) -> list[dict]:
+    """The lines of the steps of an epoch over these rows."""
+    folder = Path(tempfile.mkdtemp()) / "run"
+    fine_tune_t5.main(later_wins([*ARGV, "--train_file", rows()[0], *flags, "--output_dir", str(folder)]))
+    return lines_of(folder)
+
+
+def lines_of(folder: Path) -> list[dict]:
+    """The logs of a run's steps."""
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [line for line in lines if "train/seconds_per_step" in line]
+
+
+def tokens_of(lines) -> float:
+    """Useful tokens of all steps, as the rates tell them."""
+    return sum(line["train/tokens_per_second"] * line["train/seconds_per_step"] for line in lines)
+
+
+def operations_of(lines) -> float:
+    """Floating-point operations of all steps, as MFU tells them."""
+    return sum(line["train/mfu"] / 100 * PEAK_TFLOPS * 1e12 * line["train/seconds_per_step"] for line in lines)
+
+
+class StepFiguresTest(parameterized.TestCase):
+    """One epoch over all rows: each counts once, however it is computed."""
+
+    @parameterized.named_parameters(
+        ("padded", "--per_device_train_batch_size 8"),
+    )
+    def test_useful_tokens_are_those_of_the_rows(self, flags):
+        self.check_tokens(logged(*flags.split()))
+
+    @parameterized.named_parameters(
+        ("buckets", "--per_device_train_batch_size 8 --length_buckets 2"),
+        ("accumulated", "--per_device_train_batch_size 3 --gradient_accumulation_steps 4"),
+        ("checkpointed", "--per_device_train_batch_size 8 --gradient_checkpointing True"),
+        ("whole logits", "--per_device_train_batch_size 8 --loss_chunk_tokens 0"),
+        ("in pieces of the loss", "--per_device_train_batch_size 8 --loss_chunk_tokens 5"),
+    )
+    @pytest.mark.slow
+    @pytest.mark.law
+    def test_so_they_are_however_they_are_computed(self, flags):
+        self.check_tokens(logged(*flags.split()))
+
+    @pytest.mark.slow
+    @pytest.mark.law
+    def test_so_they_are_on_two_ranks(self):
+        folder = Path(tempfile.mkdtemp()) / "run"
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+        words = [*ARGV, "--train_file", rows()[0], "--per_device_train_batch_size", "3", "--output_dir", str(folder)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        subprocess.run([*launcher, str(ROOT / "fine_tune_t5.py"), *words], check=True, env=environment)
+        self.check_tokens(lines_of(folder))
+
+    def check_tokens(self, lines):
+        self.assertAlmostEqual(tokens_of(lines), sum(inputs for inputs, _ in rows()[1]), places=3)
+
+    @parameterized.named_parameters(
+        ("accumulated", "--gradient_accumulation_steps 5"),
+        ("checkpointed", "--gradient_checkpointing True"),
+        ("in pieces of the loss", "--loss_chunk_tokens 2"),
+    )
+    @pytest.mark.slow
+    @pytest.mark.law
+    def test_so_they_are_however_a_row_is_computed(self, flags):
+        self.check_operations(*flags.split())
+
+    def test_operations_are_three_passes_over_each_row(self):
+        self.check_operations()
+
+    def check_operations(self, *flags):
+        """A row at a time, nothing is padded."""
+        config = load_model(tokenizer=load_tokenizer(None)).config
+        wanted = sum(3 * t5_formula(config, *pair) for pair in rows()[1])
+        found = operations_of(logged("--per_device_train_batch_size", "1", *flags))
+        self.assertAlmostEqual(found / wanted, 1.0, places=6)
+
+    def test_padding_costs_operations_and_counts_no_tokens(self):
+        sorted_, random = (
+            logged("--per_device_train_batch_size", "8", "--train_sampling_strategy", strategy)
+            for strategy in ("group_by_length", "random")
+        )
+        self.assertAlmostEqual(tokens_of(sorted_), tokens_of(random), places=3)
+        self.assertLess(operations_of(sorted_), operations_of(random))
+
+
+if __name__ == "__main__":
+    absltest.main()
