@@ -17,7 +17,7 @@ from t5suite.reports import run_facts as published
 from t5suite.reports.evaluations import chosen_examples, confusion, evaluations_of, examples_of, majority
 from t5suite.reports.intervals import SUMS, statistic_of, units_of
 from t5suite.reports.results import report_data
-from t5suite.reports.run_facts import curves_of, is_speed, settings_of, thinned
+from t5suite.reports.run_facts import curves_of, settings_of, thinned
 from t5suite.tasks.metrics import METRICS
 from t5suite.tasks.postprocessors import Judged
 
@@ -303,13 +303,6 @@ class PublishedTest(parameterized.TestCase):
                         np.mean(list(means.values())), published.published_average("glue", size), delta=0.006
                     )
 
-    @parameterized.parameters(
-        ("google-t5/t5-small", "small"), ("google/t5-v1_1-xl", "3B"), ("t5-11b", "11B"), ("google/flan-t5-large", "large"),
-        ("facebook/bart-base", None), ("runs/mine", None),
-    )  # fmt: skip
-    def test_sizes_by_name(self, name, size):
-        self.assertEqual(published.size_of_name(name), size)
-
     def test_the_shape_goes_before_the_name(self):
         place = folder()
         (place / "config.json").write_text(
@@ -341,13 +334,6 @@ class RunFilesTest(parameterized.TestCase):
         self.assertLen(kept, 100)
         self.assertEqual((kept[0], kept[-1]), (points[0], points[-1]))
         self.assertTrue(all(point in points for point in kept))
-
-    @parameterized.parameters(
-        ("train/mfu", True), ("train/tokens_per_second", True), ("train/peak_memory", True), ("train/loss", False),
-        ("train/learning_rate", False), ("eval/accuracy", False),
-    )  # fmt: skip
-    def test_what_is_speed(self, name, expected):
-        self.assertEqual(is_speed(name), expected)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from report_runs import make_run
 from t5suite.base.errors import DataError
 from t5suite.data.rows import formats as from_settings
 from t5suite.data.rows.jsonl import file_sha256
-from t5suite.reports import evaluations, plots, results, sections, tables
+from t5suite.reports import evaluations, plots, results, run_facts, sections, sweep_plots, sweeps, tables
 from t5suite.reports.finishing import changed_files, give_hints, hints_of, warn_of_changed_files
 from t5suite.reports.tables import averages_of_runs, explained, print_run_table, read_runs, rows_of_runs
 from t5suite.tasks.registry import load_task
@@ -102,8 +102,10 @@ class MeaningsTest(parameterized.TestCase):
 class DocstringTest(parameterized.TestCase):
     @parameterized.parameters(
         evaluations.where, evaluations._short, results.unit_of, results.trial_names, tables.one_line, tables.named,
-        plots.shown_scores, plots._label, sections.heading_of, sections.hardware_of, from_settings.rows_stay,
-        from_settings.words_of,
+        tables.interval, tables.significant, tables.escaped, tables.code, tables.shortened, plots.shown_scores,
+        plots._label, sections.heading_of, sections.hardware_of, run_facts.size_of_name, run_facts.size_of_shape,
+        run_facts.curves_of, run_facts.label_of, sweeps.flattened, sweeps.wrapped, sweeps.shown, sweeps.group_label,
+        sweep_plots.label_of, from_settings.rows_stay, from_settings.words_of,
     )  # fmt: skip
     def test_examples_hold(self, function):
         for test in doctest.DocTestFinder().find(function, globs=vars(sys.modules[function.__module__])):

@@ -17,8 +17,8 @@ from report_runs import make_run
 from t5suite import cli
 from t5suite.base.errors import DataError
 from t5suite.reports.results import trial_names
-from t5suite.reports.sweep_plots import PLOTS, draw_plots, draw_sweep, label_of, panel_names, running_best
-from t5suite.reports.sweeps import flattened, importances, print_sweep, read_sweep, rows_of_sweep, wrapped
+from t5suite.reports.sweep_plots import PLOTS, draw_plots, draw_sweep, panel_names, running_best
+from t5suite.reports.sweeps import importances, print_sweep, read_sweep, rows_of_sweep
 
 
 def trial(number, value, state="complete", **parameters):
@@ -100,9 +100,6 @@ class RecordsTest(parameterized.TestCase):
     def test_parameters_that_never_change_are_told_apart(self):
         sweep = read_sweep(sweep_dir(mixed()))
         self.assertEqual((sweep.varied(), sweep.constant()), (["learning_rate"], {"seed": 1}))
-
-    def test_nested_parameters_get_one_name(self):
-        self.assertEqual(flattened({"a": 1, "b": {"c": {"d": 2}}}), {"a": 1, "b.c.d": 2})
 
     @parameterized.parameters(
         ("{distribution: log_uniform_values, min: 0.1, max: 0.2}", [0.1, 0.2], True),
@@ -287,18 +284,6 @@ class PlotsTest(parameterized.TestCase):
         names = [path.name for path in draw_plots(read_sweep(folder), {})]
         self.assertNotIn("groups.png", names)
         self.assertEqual(sorted(names), sorted(path.name for path in (folder / "plots").iterdir()))
-
-    @parameterized.parameters(
-        ("eval/rte/accuracy", "eval/rte/accuracy (points)"),
-        ("eval/average", "eval/average (points)"),
-        ("eval/nll", "eval/nll (nats per token)"),
-        ("train/tokens_per_second", "train/tokens_per_second"),
-    )
-    def test_axes_have_units(self, metric, expected):
-        self.assertEqual(label_of(metric), expected)
-
-    def test_labels_break_behind_their_words(self):
-        self.assertEqual(wrapped("per_device_train_batch_size").split("\n"), ["per_device_", "train_batch_", "size"])
 
 
 class ImportanceTest(parameterized.TestCase):

@@ -198,7 +198,7 @@ def print_run_table(runs: list[RunResults]) -> None:
     said = one_line([*columns, "train s"], [note for row in rows for note in row["notes"]])
     console.print(said, style="dim", highlight=False)
     for benchmark, value in averages_of_runs(runs).items():
-        console.print(f"average {benchmark}: {_points(value)}", highlight=False)
+        console.print(f"average {benchmark}: {format_points(value)}", highlight=False)
 
 
 def named(directories) -> dict[str, str]:
@@ -227,8 +227,8 @@ def _cells(row: dict, names: dict[str, str]) -> list[str]:
     return [
         f"{row['benchmark']}/{row['task']}",
         str(row["n"] or "-"),
-        "  ".join(f"{name} {_points(value)}" for name, value in row["metrics"].items()),
-        _points(row["invalid_rate"]) if row["invalid_rate"] is not None else "-",
+        "  ".join(f"{name} {format_points(value)}" for name, value in row["metrics"].items()),
+        format_points(row["invalid_rate"]) if row["invalid_rate"] is not None else "-",
         f"{row['train_seconds']:.0f}" if row["train_seconds"] else "-",
         ", ".join(row["notes"]),
         names[row["run"]],
@@ -241,10 +241,6 @@ def _group_mean(found: dict[str, float], task: str) -> float | None:
     if len(halves) == 2:
         return sum(halves) / 2
     return found.get(task)
-
-
-def _points(value) -> str:
-    return "nan" if value is None or math.isnan(value) else f"{value:.2f}"
 
 
 # In place of a table without lines.
