@@ -4,6 +4,7 @@ The law behind each case: it is refused with a UserError, and what lies outside 
 """
 
 import contextlib
+import itertools
 import json
 import os
 import pickle
@@ -31,28 +32,11 @@ from t5suite.training.checkpoints.manifests import Manifest, damage, hash_file
 from t5suite.training.pre_training import pre_training_output_dir
 
 OUTWARD = ("../x", "..", ".", "/etc/x", "a/b", "a\\b", "", " ", "a\0b", "a\nb", ".hidden", "x" * 300, "é" * 60)
-LITERAL = (
-    "rte",
-    "wsc.fixed",
-    "train[:5%]",
-    "; rm -rf x",
-    "$(touch x)",
-    "`id`",
-    "a'b\"c",
-    "x" * MAX_NAME_BYTES,
-    "naïve",
-    "a b",
-    "-rf",
-)
+LITERAL = ("rte", "wsc.fixed", "train[:5%]", "; rm -rf x", "$(touch x)", "`id`", "a'b\"c", "x" * MAX_NAME_BYTES, "naïve",
+           "a b", "-rf")  # fmt: skip
 TINY = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
-ENTRY = {
-    "prefix": "x: ",
-    "text_column_name": "a",
-    "label_column_name": "label",
-    "labels": ["no", "yes"],
-    "metric_names": ["accuracy"],
-    "metric_to_optimize": "accuracy",
-}
+ENTRY = {"prefix": "x: ", "text_column_name": "a", "label_column_name": "label", "labels": ["no", "yes"],
+         "metric_names": ["accuracy"], "metric_to_optimize": "accuracy"}  # fmt: skip
 
 
 class Folders(parameterized.TestCase):
@@ -78,33 +62,27 @@ class Folders(parameterized.TestCase):
 
 
 class NamesTest(Folders):
-    @parameterized.parameters(*OUTWARD, 5, None, b"x")
-    def test_a_name_that_is_no_single_part_of_a_path_is_refused(self, name):
-        with self.assertRaisesRegex(ConfigError, "tasks.yaml:2: the task name .* cannot be part of a path"):
-            check_name(name, "task", where="tasks.yaml:2")
+    def test_a_name_that_is_no_single_part_of_a_path_is_refused(self):
+        for name in (*OUTWARD, 5, None, b"x"):
+            with self.subTest(name=name), self.assertRaisesRegex(ConfigError, "tasks.yaml:2: the task name .* cannot"):
+                check_name(name, "task", where="tasks.yaml:2")
 
-    @parameterized.parameters(*LITERAL)
-    def test_any_other_name_is_taken_literally_and_stays_in_its_folder(self, name):
-        self.assertEqual(check_name(name, "task"), name)
-        path = self.folder / f"{name}.validation_mismatched.jsonl.gz"
-        path.write_text("x")
-        self.assertEqual(os.listdir(self.folder), [path.name])
-        self.assertEqual(path_inside(self.folder, path.name), path)
+    def test_any_other_name_is_taken_literally_and_stays_in_its_folder(self):
+        for name in LITERAL:
+            with self.subTest(name=name):
+                self.assertEqual(check_name(name, "task"), name)
+                path = self.folder / f"{name}.validation_mismatched.jsonl.gz"
+                path.write_text("x")
+                self.assertEqual(os.listdir(self.folder), [path.name])
+                self.assertEqual(path_inside(self.folder, path.name), path)
+                path.unlink()
 
-    @parameterized.parameters(
-        (("..",),),
-        (("../x",),),
-        (("a", "../../x"),),
-        (("/etc",),),
-        ((".",),),
-        (("link", "x"),),
-        (("link",),),
-        (("a\0b",),),
-    )
-    def test_a_path_that_leads_out_is_refused(self, parts):
+    def test_a_path_that_leads_out_is_refused(self):
         (self.folder / "link").symlink_to(self.canary)
-        with self.assertRaises(ConfigError):
-            path_inside(self.folder, *parts)
+        parts = ["..", "../x", "a|../../x", "/etc", ".", "link|x", "link", "a\0b"]
+        for names in parts:
+            with self.subTest(names=names), self.assertRaises(ConfigError):
+                path_inside(self.folder, *names.split("|"))
 
     def test_links_within_a_folder_may_be(self):
         (self.folder / "checkpoint-4").mkdir()
@@ -120,8 +98,12 @@ class NamesTest(Folders):
 
 
 class TaskFilesTest(Folders):
-    @parameterized.product(name=OUTWARD[:9], place=["benchmark", "task", "rows_of", "split", "splits"])
-    def test_no_name_of_a_task_file_leads_out(self, name, place):
+    def test_no_name_of_a_task_file_leads_out(self):
+        for name, place in itertools.product(OUTWARD[:9], ["benchmark", "task", "rows_of", "split", "splits"]):
+            with self.subTest(name=name, place=place):
+                self.check_refused(name, place)
+
+    def check_refused(self, name, place):
         names = {"benchmark": "mine", "task": "topics", **{place: name}}
         entry = dict(ENTRY)
         if place == "rows_of":
@@ -171,21 +153,19 @@ class MirrorsTest(Folders):
 
 
 class RunsTest(Folders):
-    @parameterized.parameters("../../x", "/tmp/x", "a/b", "..", "a\nb")
-    def test_a_sweeps_run_id_leads_nowhere_else(self, run_id):
-        with mock.patch.dict(os.environ, WANDB_RUN_ID=run_id):
-            for make in (
-                new_run_id,
-                lambda: default_output_dir("glue", "rte", None),
-                lambda: pre_training_output_dir(None),
-            ):
-                with self.assertRaisesRegex(ConfigError, "WANDB_RUN_ID: the run name"):
-                    make()
+    def test_a_sweeps_run_id_leads_nowhere_else(self):
+        makers = (
+            new_run_id, lambda: default_output_dir("glue", "rte", None), lambda: pre_training_output_dir(None),
+        )  # fmt: skip
+        for run_id, make in itertools.product(("../../x", "/tmp/x", "a/b", "..", "a\nb"), makers):
+            told = self.assertRaisesRegex(ConfigError, "WANDB_RUN_ID: the run name")
+            with mock.patch.dict(os.environ, WANDB_RUN_ID=run_id), self.subTest(run_id=run_id), told:
+                make()
 
-    @parameterized.parameters("..", "/", "../..", "a/../..", "x/..", "google/t5 $(x)", "/home/me/..")
-    def test_a_models_name_leads_nowhere_else(self, model):
-        for directory in (default_output_dir("glue", "rte", model), pre_training_output_dir(model)):
-            self.assertEqual(Path(directory).resolve().parent, self.folder.resolve() / "runs")
+    def test_a_models_name_leads_nowhere_else(self):
+        for model in ("..", "/", "../..", "a/../..", "x/..", "google/t5 $(x)", "/home/me/.."):
+            for directory in (default_output_dir("glue", "rte", model), pre_training_output_dir(model)):
+                self.assertEqual(Path(directory).resolve().parent, self.folder.resolve() / "runs", model)
 
     def test_a_run_is_not_written_through_links_in_its_directory(self):
         open_run(self.folder / "run", {"seed": 1}).update()
@@ -228,14 +208,8 @@ class CheckpointsTest(Folders):
     def test_a_corpus_has_its_files_inside(self, name):
         shard = {"name": "shard-00000-of-00001", "splits": {}, "files": {}}
         for bad in ({"name": name}, {"files": {name: {"size": 0, "sha256": ""}}}):
-            manifest = {
-                "format": "t5suite corpus",
-                "version": 1,
-                "splits": {},
-                "shards": [{**shard, **bad}],
-                "dtype": "uint16",
-                "settings": {"split_sentences": False},
-            }
+            manifest = {"format": "t5suite corpus", "version": 1, "splits": {}, "shards": [{**shard, **bad}]}
+            manifest |= {"dtype": "uint16", "settings": {"split_sentences": False}}
             self.write("corpus.json", manifest)
             with self.assertRaisesRegex(UserError, "cannot be part of a path"):
                 TokenStore.open(self.folder)

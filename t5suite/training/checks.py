@@ -52,9 +52,9 @@ def check_module(args, eval_sets) -> None:
     by_loss = [eval_set.task.name for eval_set in eval_sets if eval_set.method == "loss"]
     if by_loss:
         logger.info("%s: evaluated by the module's loss (lower is better), not by answers", ", ".join(by_loss))
-        if args.selection_metric not in (None, "loss", "average", "selection"):
+        if args.metric_for_best_model not in (None, "loss", "average", "selection"):
             raise ConfigError(
-                f"--metric_for_best_model {args.selection_metric}: {by_loss[0]} is evaluated by its loss alone; "
+                f"--metric_for_best_model {args.metric_for_best_model}: {by_loss[0]} is evaluated by its loss alone; "
                 "leave it out, or give the class a method generate(input_ids, attention_mask)"
             )
 

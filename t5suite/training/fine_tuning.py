@@ -8,6 +8,7 @@
 """
 
 import bisect
+import copy
 import itertools
 import logging
 import math
@@ -198,7 +199,7 @@ def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None, plug
         widen_for_training_targets(selecting, training_sets, features)
     data = Data(training_sets, features, sets["validation"], sets["test"], selecting, described, missing)
     if plug_ins.metrics:
-        add_metrics(data, plug_ins.metrics, args.selection_metric)
+        add_metrics(data, plug_ins.metrics, args.metric_for_best_model)
     return data
 
 
@@ -230,8 +231,11 @@ def make_trainer(
         schedule = Schedule(args.num_train_epochs, update_size(args), args.max_steps, args.train_sampling_strategy)
         names = [part.task.name for part in data.training_sets]
         order, rates = make_epoch_order(data.features, names, mixing, schedule, args.seed)
+    args = copy.copy(args)  # the trainer's; what the user gave stays as it is
     if not eval_sets or not any(eval_set.selects and eval_set.labelled for eval_set in eval_sets):
         args.load_best_model_at_end = False
+    scored = any(eval_set.task.entry["metric_names"] for eval_set in eval_sets) or plug_ins.metrics
+    by_loss = args.metric_for_best_model == "loss" or (args.metric_for_best_model is None and not scored)
     if not eval_sets:
         args.eval_strategy = type(args.eval_strategy)("no")
     check_positions(model, data)
@@ -253,7 +257,7 @@ def make_trainer(
         epoch_order=order,
         collator=ModuleCollator(trained, model.takes_labels) if isinstance(model, OwnModel) else trained,
         eval_sets=eval_sets,
-        selection_metric="loss" if args.selection_metric == "loss" else None,
+        selection_metric="loss" if by_loss else None,
         name_example=example_namer([part.task.name for part in data.training_sets], data.features),
         loss=loss,
         processing_class=tokenizer,

@@ -91,7 +91,7 @@ def plan_for(arguments, rows=None, own_metrics: bool = False) -> Plan:
         data_args.benchmark,
         data_args.dataset_name,
         data_args.task_file,
-        arguments.training.selection_metric,
+        arguments.training.metric_for_best_model,
         own_metrics or bool(metric_functions(arguments.formats.metrics)),
     )
     return arguments.instruction.applied(plan, arguments.training.seed)
@@ -180,10 +180,8 @@ def own_plan(arguments, rows=None, own_metrics: bool = False) -> Plan:
     sets = _class_sets(arguments) if formats.data_class else [_format_set(arguments, rows)]
     tasks = [data.task for data in sets]
     names = [task.name for task in tasks]
-    if all(not task.entry["metric_names"] for task in tasks) and arguments.training.selection_metric is None:
-        arguments.training.selection_metric = "loss"  # there is nothing else to select by
     others = own_metrics or bool(metric_functions(formats.metrics))
-    tasks = [choose_metric(task, arguments.training.selection_metric, len(tasks), others) for task in tasks]
+    tasks = [choose_metric(task, arguments.training.metric_for_best_model, len(tasks), others) for task in tasks]
     sources = {data.task.name: data.source for data in sets}
     scored = [task.name for task in tasks if task.entry["metric_names"]]
     return Plan(OWN_BENCHMARK, ",".join(names), tasks, tasks, scored, False, sources)
@@ -313,7 +311,7 @@ def settle_no_eval(arguments) -> None:
         "early_stopping_patience": eval_args.early_stopping_patience is not None,
         "load_best_model_at_end": "load_best_model_at_end" in given and args.load_best_model_at_end,
         "eval_strategy": "eval_strategy" in given and args.eval_strategy.value != "no",
-        "metric_for_best_model": args.selection_metric is not None,
+        "metric_for_best_model": args.metric_for_best_model is not None,
         "selection_split": data_args.selection_split != "validation",
         "select": eval_args.select != "average",
         "eval_only": eval_args.eval_only,

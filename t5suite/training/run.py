@@ -76,7 +76,7 @@ def prepare_process(args, device_map: str | None = None) -> bool:
             f"{launched} processes were launched (WORLD_SIZE), but this one finds {args.world_size}: they would be so "
             "many runs in one directory. Check the devices that the launcher gives them (--use_cpu without any)"
         )
-    if args.halving_asked_for:
+    if args.auto_find_batch_size:
         logger.warning("--auto_find_batch_size has no effect: a micro-batch that does not fit is halved without it")
     set_seed(args.seed)
     if not args.cudnn_attention:
@@ -148,11 +148,10 @@ def all_settings(*arguments, plug_ins: PlugIns = NO_PLUG_INS) -> dict:
         for spec in dataclasses.fields(part)
         if spec.init and not spec.name.startswith("_")
     }
-    training = arguments[-1]
-    settings["update_size"] = update_size(training)
+    settings["update_size"] = update_size(arguments[-1])
     if plug_ins.described:
         settings["plug_ins"] = plug_ins.described
-    return {**settings, "report_to": training.trackers, "metric_for_best_model": training.selection_metric}
+    return settings
 
 
 def update_size(args) -> int:
@@ -357,7 +356,7 @@ def model_title(model, name: str | None, from_scratch: bool = False) -> str:
 
 def trackers_of(run: Run, args, settings: dict) -> Trackers:
     """The trackers that mirror `metrics.jsonl`, on the main process; to be entered until the results are there."""
-    names = tracker_names(args.trackers) if run.is_main else []
+    names = tracker_names(args.report_to) if run.is_main else []
     return Trackers(names, run.directory, run.run_id, public_settings(settings), identity_of(args))
 
 

@@ -10,6 +10,7 @@ step decide the rows), `evaluate` (law 2, and one number that selects checkpoint
 """
 
 import contextlib
+import copy
 import functools
 import logging
 from pathlib import Path
@@ -59,6 +60,18 @@ MOST_LOGS = 1000
 GRAPH_MODES = ("reduce-overhead", "max-autotune")
 
 
+def own_arguments(args):
+    """A copy of the user's arguments as transformers' Trainer is to read them.
+
+    Every metric is one number there, more being better (`selection`); our trackers mirror metrics.jsonl in the place of
+    its reporting callbacks; a micro-batch that does not fit is halved in place, not by starting anew on weights that
+    are not reset.
+    """
+    args = copy.copy(args)
+    args.metric_for_best_model, args.report_to, args.auto_find_batch_size = "selection", [], False
+    return args
+
+
 class SuiteTrainer(Seq2SeqTrainer):
     """A `Seq2SeqTrainer` that weighs every target token equally, scores every row once, and survives.
 
@@ -99,7 +112,7 @@ class SuiteTrainer(Seq2SeqTrainer):
         monitor=None,
         **kwargs,
     ):
-        args = kwargs["args"]
+        args = kwargs["args"] = own_arguments(kwargs["args"])
         if args.torch_compile and args.device.type == "cuda" and args.torch_compile_mode in GRAPH_MODES:
             raise ConfigError(
                 f"--torch_compile_mode {args.torch_compile_mode} records CUDA graphs, whose memory does not outlive a "

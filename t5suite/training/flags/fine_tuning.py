@@ -99,7 +99,7 @@ class TrackingArguments:
         """
         if self.profile is not None:
             parse_steps(self.profile)
-        tracker_names(self.trackers)
+        tracker_names(self.report_to)
 
 
 def add_profile(trainer, directory) -> None:
@@ -397,13 +397,10 @@ class SuiteTrainingArguments(TrackingArguments, Seq2SeqTrainingArguments):
         self._reconcile_strategies()
         resolve_names(self)
         parse_reset(self.reset)
-        # Every metric is turned into one number, more being better, under this name (`evaluation.selection_value`).
-        self.selection_metric, self.metric_for_best_model = self.metric_for_best_model, "selection"
-        if self.selection_metric:  # as it is logged, as Trainer writes it, or by its own name
-            self.selection_metric = self.selection_metric.removeprefix("eval_").removeprefix("eval/")
-        self.greater_is_better = True
-        # Hugging Face's starts anew on weights that are not reset; micro-batches are halved in place without a flag.
-        self.halving_asked_for, self.auto_find_batch_size = self.auto_find_batch_size, False
+        metric = self.metric_for_best_model
+        if metric:  # as it is logged, as Trainer writes it, or by its own name
+            metric = metric.removeprefix("eval_").removeprefix("eval/")
+        self.metric_for_best_model, self.greater_is_better = "selection", True  # else theirs becomes `loss` below
         if not torch.accelerator.is_available():
             # Else transformers 5.23 takes torchrun's processes without a GPU for so many runs of one process each.
             self.use_cpu = True
@@ -416,10 +413,9 @@ class SuiteTrainingArguments(TrackingArguments, Seq2SeqTrainingArguments):
             super().__post_init__()
         except (ValueError, ImportError) as error:
             raise ConfigError(with_cure(str(error))) from None
+        self.metric_for_best_model = metric
         begin_sharding(self)
         check_schedule(self)
-        # Our trackers mirror metrics.jsonl; the trainer's own reporting callbacks stay off.
-        self.trackers, self.report_to = self.report_to, []
         self.check_tracking()
 
     def _settle_eval_batches(self):

@@ -233,8 +233,8 @@ class PreTrainerArguments(SuiteTrainingArguments):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.selection_metric not in SELECTION_METRICS:
-            raise ConfigError(f"--metric_for_best_model {self.selection_metric}: pre-training is selected by loss")
+        if self.metric_for_best_model not in SELECTION_METRICS:
+            raise ConfigError(f"--metric_for_best_model {self.metric_for_best_model}: pre-training is selected by loss")
         if self.train_sampling_strategy != "random":
             raise ConfigError(
                 f"--train_sampling_strategy {self.train_sampling_strategy}: blocks are equally long and read in random "
