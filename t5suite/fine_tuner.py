@@ -29,7 +29,6 @@ from t5suite.constants import DATASET_VALS
 from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.data.rows.own_rows import as_rows
 from t5suite.fine_tuner_support import (
-    Asked,
     OwnProcess,
     answer_of,
     argv_of,
@@ -40,14 +39,17 @@ from t5suite.fine_tuner_support import (
     interruptible,
     is_plain_module,
     joined,
+    lines_of,
     made_ready,
     needed_data,
     plain_progress,
 )
+from t5suite.inference.predictor import Predictor
+from t5suite.inference.settings import text_settings
 from t5suite.models.adapter_files import save_adapter
 from t5suite.models.adapters import is_adapted
 from t5suite.models.freezing import freeze
-from t5suite.models.loading import describe, load_tokenizer
+from t5suite.models.loading import describe, encoding_for, load_tokenizer
 from t5suite.models.placement import is_quantized
 from t5suite.reports import finishing as reports
 from t5suite.reports.finishing import give_hints
@@ -211,7 +213,7 @@ class FineTuner:
         settings = decoding_of(decoding)
         one, rows = _rows(inputs)
         with self._at_work():
-            lines = self._asked(dataset_name, raw).lines(rows, settings, scores=return_scores)
+            lines = self._lines(rows, settings, dataset_name, raw, scores=return_scores)
         found = [answer_of(line, settings.num_return_sequences > 1, return_scores) for line in lines]
         return found[0] if one else found
 
@@ -223,8 +225,8 @@ class FineTuner:
         """
         one, rows = _rows(inputs)
         with self._at_work():
-            asked = self._asked(dataset_name, raw)
-            lines = asked.lines(rows, decoding_of({}), labels="task" if labels is None else list(labels))
+            wanted = "task" if labels is None else list(labels)
+            lines = self._lines(rows, decoding_of({}), dataset_name, raw, labels=wanted)
         found = [line["probabilities"] for line in lines]
         return found[0] if one else found
 
@@ -462,20 +464,21 @@ class FineTuner:
             return self._card
         return make_task_card(self.plan.tasks, lengths_of(self.data_args))
 
-    def _asked(self, dataset_name: str | None, raw: bool) -> Asked:
+    def _lines(self, rows: list, decoding, dataset_name: str | None, raw: bool, **wanted) -> list[dict]:
+        """The answers to rows, as `t5suite predict` writes them."""
         if self.model_args.device_map is None and not self.model_args.embedding_on_cpu and not is_quantized(self.model):
             self.model.to(self.args.device)
         given = self.data_args.flags_given
-        return Asked(
-            self.model,
-            self.tokenizer,
+        text = text_settings(
             self._known_card(),
-            self.args.per_device_eval_batch_size,
-            dataset_name,
-            raw,
-            self.data_args.max_source_length if "max_source_length" in given else None,
-            self.encoding.separator if "answer_separator" in given else None,
+            dataset_name=dataset_name,
+            raw=raw,
+            max_source_length=self.data_args.max_source_length if "max_source_length" in given else None,
+            answer_separator=self.encoding.separator if "answer_separator" in given else None,
         )
+        encoding = encoding_for(self.model, self.tokenizer, text.lengths, text.separator)
+        predictor = Predictor(self.model, encoding, self.args.per_device_eval_batch_size)
+        return lines_of(predictor, text, rows, decoding, raw=raw, **wanted)
 
 
 def _rows(inputs) -> tuple[bool, list]:

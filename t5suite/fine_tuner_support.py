@@ -36,21 +36,19 @@ from t5suite.base.lookup import suggestion
 from t5suite.base.script_flags import flags_of
 from t5suite.data.corpora.readers import without_compression
 from t5suite.data.rows.files import FORMATS_BY_SUFFIX, SPLIT_NAMES
-from t5suite.data.rows.formats import PLACES
 from t5suite.data.rows.own_rows import as_rows
 from t5suite.inference.predictor import Answer, Predictor
 from t5suite.inference.rows import Row
 from t5suite.inference.running import WINDOW, Job
-from t5suite.inference.settings import Decoding, given_labels, text_settings
+from t5suite.inference.settings import Decoding, given_labels
 from t5suite.models.adapters import fingerprint, is_adapted
 from t5suite.models.attention import accept_packed_batches
 from t5suite.models.families import FAMILIES, family_of_model
 from t5suite.models.heads import T5_TYPES
-from t5suite.models.loading import check_vocabulary, encoding_for
+from t5suite.models.loading import check_vocabulary
 from t5suite.models.own_models import hold_module
 from t5suite.models.presets import PRESETS
 from t5suite.models.vocabulary import ensure_padding, set_generation_tokens, set_special_tokens
-from t5suite.runs.directory import MANIFEST, read_json
 from t5suite.tasks.formatters import FITTED_FORMATTERS
 from t5suite.tasks.registry import bind_fits
 from t5suite.tasks.task_card import TaskCard
@@ -265,13 +263,14 @@ DATA_FLAGS = "benchmark dataset_name task_file data_format data_class config".sp
 
 
 NOTHING = "there are no rows to train on or to score"
-# What settings say of the columns of one's own rows, beside where those are.
-COLUMNS = ("text_column", "target_column", "labels", "metrics", "source_id", "target_id", "prefix")
-UNSAID = {"source_id": "s", "target_id": "t"}
 
 
 def needed_data(model: str | None, card: TaskCard | None) -> str:
-    """The message, with a call that would do.
+    """The message to somebody who gave no data, with a call that would do.
+
+    >>> print(needed_data("runs/topics", read_task_card("runs/topics")))
+    there are no rows to train on or to score: the model was trained on own/topics, give the data again:
+    FineTuner('runs/topics', 'rows.csv', text_column='text', target_column='label', labels='sport,news')
 
     Args:
       model: the folder or name that the tuner was made of; None for a model in memory.
@@ -282,30 +281,14 @@ def needed_data(model: str | None, card: TaskCard | None) -> str:
             f"{NOTHING}: give them as FineTuner({shown}, data), where data is a file or folder of rows, a DataFrame, a "
             "list of dicts, or benchmark/task such as 'glue/rte'"
         )
-    tasks = list(card.tasks.values())
-    name = f"{tasks[0].benchmark}/{','.join(card.tasks)}"
-    return f"{NOTHING}: the model was trained on {name}, give the data again: {_call(model, shown, tasks[0])}"
-
-
-def _call(model: str | None, shown: str, task) -> str:
-    """A call with the run's own settings where its manifest has them, else with the task's columns and labels."""
-    settings = _settings_of(model)
-    place = next((settings[name] for name in ("train_dir", *PLACES) if settings.get(name)), None)
-    if place is not None:
-        given = {name: settings.get(name) for name in COLUMNS if settings.get(name) != UNSAID.get(name)}
-    else:
-        words = task.label_words
-        given = {"text_column": ",".join(task.text_columns), "target_column": task.entry["label_column_name"]}
-        given["labels"] = ",".join(words) if words else None
+    task = next(iter(card.tasks.values()))
+    given = {"text_column": ",".join(task.text_columns), "target_column": task.entry["label_column_name"]}
+    given |= {"labels": ",".join(task.label_words)} if task.label_words else {}
     flags = "".join(f", {name}={value!r}" for name, value in given.items() if value is not None)
-    data = place or "rows.csv"
-    return f"FineTuner({shown}, {data!r}{flags})"
-
-
-def _settings_of(model: str | None) -> dict:
-    """Of a run's folder, what its manifest says; nothing of another model."""
-    manifest = Path(model or "") / MANIFEST
-    return read_json(manifest).get("settings", {}) if model and manifest.is_file() else {}
+    return (
+        f"{NOTHING}: the model was trained on {task.benchmark}/{','.join(card.tasks)}, give the data again: "
+        f"FineTuner({shown}, 'rows.csv'{flags})"
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -355,54 +338,28 @@ def described_object(model) -> str:
 # Answers
 
 
-class Asked(NamedTuple):
-    """A model that is asked, with what is known of its texts.
+def lines_of(predictor: Predictor, text, rows: Sequence, decoding: Decoding, labels=None, scores=False, raw=False):
+    """The answers to rows, one line a row, as a file of `t5suite predict` has them.
 
-    Attributes:
-      card: its task's; without one, rows are finished texts.
-      dataset_name: which of several tasks.
+    Args:
+      text: `inference.settings.text_settings`: the task, where the model knows it, and how texts are made.
+      rows: tables of the task's columns; texts, where it has one column.
+      labels: choose among these instead of writing; `task`: among the task's own.
       raw: rows are finished texts, whatever the task.
-      max_source_length, answer_separator: where they differ from the card's.
+
+    Raises:
+      ConfigError: settings that make no sense, alone or together.
+      DataError: a row that is none of the task; named by its number.
     """
-
-    model: Any
-    tokenizer: Any
-    card: TaskCard | None
-    batch_size: int
-    dataset_name: str | None = None
-    raw: bool = False
-    max_source_length: int | None = None
-    answer_separator: str | None = None
-
-    def lines(self, rows: Sequence, decoding: Decoding, labels=None, scores: bool = False) -> list[dict]:
-        """The answers, one line a row, as a file of `t5suite predict` has them.
-
-        Args:
-          rows: tables of the task's columns; texts, where it has one column.
-          labels: choose among these instead of writing; `task`: among the task's own.
-
-        Raises:
-          ConfigError: settings that make no sense, alone or together.
-          DataError: a row that is none of the task; named by its number.
-        """
-        text = text_settings(
-            self.card,
-            dataset_name=self.dataset_name,
-            raw=self.raw,
-            max_source_length=self.max_source_length,
-            answer_separator=self.answer_separator,
-        )
-        encoding = encoding_for(self.model, self.tokenizer, text.lengths, text.separator)
-        predictor = Predictor(self.model, encoding, self.batch_size)
-        if labels not in (None, "task"):
-            labels = given_labels(",".join(labels), text)
-        fitted = text.task is not None and text.task.entry.get("formatter") in FITTED_FORMATTERS
-        fits = bind_fits(self.tokenizer, text.lengths) if fitted else None
-        longest = decoding.max_new_tokens or text.max_new_tokens
-        job = Job(text.task, self.raw, decoding, longest, labels, scores, False, text.family, fits)
-        requests = [job.request(Row(i, f"row {i}", value)) for i, value in enumerate(rows)]
-        windows = [requests[i : i + WINDOW] for i in range(0, len(requests), WINDOW)]
-        return [line for window in windows for line in job.lines(window, predictor)]
+    if labels not in (None, "task"):
+        labels = given_labels(",".join(labels), text)
+    fitted = text.task is not None and text.task.entry.get("formatter") in FITTED_FORMATTERS
+    fits = bind_fits(predictor.encoding.tokenizer, text.lengths) if fitted else None
+    longest = decoding.max_new_tokens or text.max_new_tokens
+    job = Job(text.task, raw, decoding, longest, labels, scores, False, text.family, fits)
+    requests = [job.request(Row(i, f"row {i}", value)) for i, value in enumerate(rows)]
+    windows = [requests[i : i + WINDOW] for i in range(0, len(requests), WINDOW)]
+    return [line for window in windows for line in job.lines(window, predictor)]
 
 
 def decoding_of(settings: Mapping[str, Any]) -> Decoding:
@@ -444,7 +401,7 @@ NOTED = ("ACCELERATE_", "FSDP_")
 
 
 class OwnProcess:
-    """What one tuner would find if it were alone in the process.
+    """What one tuner would find if it were alone in the process: random numbers, shared states, log filters, bars.
 
     Args:
       bars: whether `datasets` draws progress bars; None: on a terminal and in a notebook. Those of transformers
@@ -455,16 +412,24 @@ class OwnProcess:
         self._shared: list[dict] | None = None
         self._bars = bars
 
-    def _draws_bars(self) -> bool:
-        return somebody_watches() if self._bars is None else self._bars
-
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
         """The process as this tuner left it; at the end, as everybody else did."""
-        kept = (keeping_process_state(), _keeping_environment(), _keeping_random_numbers())
         with contextlib.ExitStack() as stack:
-            for part in (*kept, _without_old_news(), _with_bars(self._draws_bars())):
-                stack.enter_context(part)
+            stack.enter_context(keeping_process_state())
+            stack.callback(_restore_environment, _noted_environment())
+            stack.callback(restore_random_state, random_state())
+            only_shown = functools.partial(is_shown)  # an entry script's own filter is another object, and stays
+            for log in map(logging.getLogger, LOGGERS):
+                log.addFilter(only_shown)
+                stack.callback(log.removeFilter, only_shown)
+            if transformers_logging.is_progress_bar_enabled():
+                stack.callback(transformers_logging.enable_progress_bar)
+            transformers_logging.disable_progress_bar()
+            if not (somebody_watches() if self._bars is None else self._bars):
+                if not datasets.are_progress_bars_disabled():
+                    stack.callback(datasets.enable_progress_bars)
+                datasets.disable_progress_bars()
             for kind, state in zip((PartialState, AcceleratorState), self._shared or (), strict=False):
                 kind._shared_state.clear()
                 kind._shared_state.update(state)
@@ -472,6 +437,16 @@ class OwnProcess:
                 yield
             finally:
                 self._shared = [dict(kind._shared_state) for kind in (PartialState, AcceleratorState)]
+
+
+def _noted_environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith(NOTED)}
+
+
+def _restore_environment(was: dict[str, str]) -> None:
+    for name in _noted_environment().keys() - was.keys():
+        del os.environ[name]
+    os.environ.update(was)
 
 
 @contextlib.contextmanager
@@ -504,55 +479,6 @@ def interruptible() -> Iterator[None]:
     finally:
         signal.signal(signal.SIGINT, before)
         stop.restore()
-
-
-@contextlib.contextmanager
-def _keeping_environment() -> Iterator[None]:
-    was = {name: value for name, value in os.environ.items() if name.startswith(NOTED)}
-    try:
-        yield
-    finally:
-        for name in [name for name in os.environ if name.startswith(NOTED) and name not in was]:
-            del os.environ[name]
-        os.environ.update(was)
-
-
-@contextlib.contextmanager
-def _keeping_random_numbers() -> Iterator[None]:
-    """A run has a seed of its own: whoever calls it draws on where he was."""
-    state = random_state()
-    try:
-        yield
-    finally:
-        restore_random_state(state)
-
-
-@contextlib.contextmanager
-def _with_bars(of_data: bool) -> Iterator[None]:
-    had_bars, had_none = transformers_logging.is_progress_bar_enabled(), datasets.are_progress_bars_disabled()
-    transformers_logging.disable_progress_bar()
-    if not of_data:
-        datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        if had_bars:
-            transformers_logging.enable_progress_bar()
-        if not had_none:
-            datasets.enable_progress_bars()
-
-
-@contextlib.contextmanager
-def _without_old_news() -> Iterator[None]:
-    """Messages of the libraries that say nothing to the user are left out meanwhile."""
-    only_shown = functools.partial(is_shown)  # an entry script's own filter is another object, and stays
-    for name in LOGGERS:
-        logging.getLogger(name).addFilter(only_shown)
-    try:
-        yield
-    finally:
-        for name in LOGGERS:
-            logging.getLogger(name).removeFilter(only_shown)
 
 
 def plain_progress(trainer) -> None:

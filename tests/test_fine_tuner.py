@@ -34,7 +34,6 @@ from t5suite.data.rows.own_rows import as_rows
 from t5suite.fine_tuner import FineTuner
 from t5suite.fine_tuner_support import OwnProcess, argv_of, inputs_of, needed_data
 from t5suite.reports import finishing as reports
-from t5suite.runs.directory import write_json
 from t5suite.tasks.registry import Lengths, load_task
 from t5suite.tasks.task_card import make_task_card
 from t5suite.tracking.metric_lines import is_of_the_machine
@@ -525,10 +524,6 @@ class ModelTest(EqualFiles):
         self.assertIn("trained on own/sentiment, give the data again: ", said)
         call = f"FineTuner({str(run)!r}, 'rows.csv', text_column='text', target_column='label', labels='bad,good')"
         self.assertEndsWith(said, call)
-        settings = {"train_file": "a.tsv", "text_column": "a,b", "target_column": "c", "labels": None, "source_id": "s"}
-        write_json(run / "manifest.json", {"settings": settings})
-        call = f"FineTuner({str(run)!r}, 'a.tsv', text_column='a,b', target_column='c')"
-        self.assertEndsWith(needed_data(str(run), card), call)
 
     def test_a_model_that_knows_rows_of_one_s_own_is_scored_with_rows_alone(self):
         made = tuner(data=ROWS)

@@ -178,10 +178,10 @@ class SweepWordsTest(parameterized.TestCase):
 
     def test_a_trial_of_the_agent_reports_to_wandb_unless_told_otherwise(self):
         with mock.patch.dict(os.environ, WANDB_SWEEP_ID="s1"):
-            self.assertEqual(parse()["trackers"], ["wandb"])
-            self.assertEqual(parse("--report_to", "none")["trackers"], [])
-            self.assertEqual(parse_first(config_file("report_to: tensorboard"))["trackers"], ["tensorboard"])
-        self.assertEqual(parse()["trackers"], [])
+            self.assertEqual(parse()["report_to"], ["wandb"])
+            self.assertEqual(parse("--report_to", "none")["report_to"], [])
+            self.assertEqual(parse_first(config_file("report_to: tensorboard"))["report_to"], ["tensorboard"])
+        self.assertEqual(parse()["report_to"], [])
 
 
 def numbers(hint) -> bool:
