@@ -228,7 +228,7 @@ class ResumeTest(parameterized.TestCase):
         given = [*two_sets(), "--max_steps", "9", "--eval_steps", "4", "--dropout_rate", "0.1"]
         _, whole = run(*given, without=("max_steps", "eval_steps"))
         broken = Path(tempfile.mkdtemp()) / "run"
-        stopping = mock.patch.object(SuiteTrainer, "stop_requested", lambda trainer: trainer.state.global_step == 5)
+        stopping = mock.patch.object(SuiteTrainer, "stop_requested", lambda trainer: trainer.state.global_step + 1 == 5)
         with stopping, self.assertRaises(Preempted):
             run(*given, output_dir=broken, without=("max_steps", "eval_steps"))
         run(*given, output_dir=broken, without=("max_steps", "eval_steps"))

@@ -115,7 +115,7 @@ class ExactResumeTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
         # `--stop` of one test must not be seen by the next: the process's own flag stays out of it.
-        patched = mock.patch("t5suite.training.checkpoints.saving.stop_requests", StopRequests)
+        patched = mock.patch("t5suite.training.trainer.stop_requests", StopRequests)
         patched.start()
         self.addCleanup(patched.stop)
 
