@@ -70,9 +70,7 @@ class StartTest(parameterized.TestCase):
         commands = [
             [],
             ["tasks"],
-            ["tasks", "--dataset_name", "record"],
             ["preview", *rte, "--rows", rows],
-            ["preview", *task_flags("mini", "sentiment"), "--json"],
             ["score", *rte, "--rows", rows, "--predictions", predictions],
             [*submit, "--allow_missing_tasks", "--allow_partial"],
         ]

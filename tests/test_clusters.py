@@ -10,6 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import pytest
 import yaml
 from absl.testing import absltest, parameterized
 
@@ -161,6 +162,7 @@ class DockerfileTest(parameterized.TestCase):
         self.assertEqual(done.returncode, 78)
         self.assertIn("replaced: torch==1.0", done.stderr)
 
+    @pytest.mark.slow
     def test_pip_takes_the_constraint_for_met_and_another_for_unmet(self):
         import torch
 

@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 from unittest import mock
 
+import pytest
 from absl.testing import absltest, parameterized
 
 from t5suite import cli
@@ -300,6 +301,8 @@ class EndTest(parameterized.TestCase):
         decision = decide(code, [int(each) for each in noted.split()], job)
         self.assertEqual((decision.exit_code, decision.requeue), (exit_code, requeued))
 
+    @pytest.mark.slow
+    @pytest.mark.launcher
     @parameterized.product(
         kind=("fine_tune", "pre_train"), case=((1, "75", 75, True), (1, "78", 78, False), (0, "0", 0, False))
     )
@@ -311,6 +314,8 @@ class EndTest(parameterized.TestCase):
         self.assertEqual(fakes.requeued(), ["requeue 7"] if requeued else [])
         self.assertEmpty(list(fakes.folder.glob("tmp.*")), "the file of codes is left behind")
 
+    @pytest.mark.slow
+    @pytest.mark.launcher
     @parameterized.parameters((75, 75, True), (0, 0, False), (78, 78, False))
     def test_an_agents_script_ends_as_the_agent_does(self, code, exit_code, requeued):
         """Its trials leave no word: one that the sweep stopped ends with 75, too."""
@@ -332,6 +337,8 @@ class EndTest(parameterized.TestCase):
         self.assertEqual(fakes.requeued(), ["requeue 6_2"] if exit_code == 75 else [])
         self.assertEmpty(list(fakes.folder.glob("tmp.*")))
 
+    @pytest.mark.slow
+    @pytest.mark.launcher
     def test_requeues_are_bounded_by_what_was_asked_for(self):
         script = slurm.render("fine_tune", {}, WORDS["fine_tune"], slurm.Settings(max_requeues=2))
         for restarts, calls in ((1, ["requeue 7"]), (2, [])):
@@ -339,6 +346,8 @@ class EndTest(parameterized.TestCase):
             done = fakes.run(script, code=75, SLURM_RESTART_COUNT=str(restarts))
             self.assertEqual((done.returncode, fakes.requeued()), (75, calls), done.stderr)
 
+    @pytest.mark.slow
+    @pytest.mark.launcher
     def test_several_nodes_meet_on_the_first_at_a_port(self):
         fakes = FakeSlurm()
         done = fakes.run(
@@ -355,6 +364,8 @@ class EndTest(parameterized.TestCase):
         self.assertEqual(given[-3:], ["--no_python", *WORDS["pre_train"]])
         self.assertEqual(seen["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"], "3600")
 
+    @pytest.mark.slow
+    @pytest.mark.launcher
     @parameterized.parameters(*slurm.KINDS)
     def test_offline_nodes_ask_nobody(self, kind):
         fakes = FakeSlurm()

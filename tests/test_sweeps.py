@@ -147,6 +147,7 @@ class SweepTest(parameterized.TestCase):
 
 
 class SearchesTest(SweepTest):
+    @pytest.mark.slow
     def test_bayes_with_hyperband_and_two_workers(self):
         early = {"type": "hyperband", "min_iter": 2, "eta": 2}
         words = ("--count", 8, "--workers", 2, "--", "--sleep=0.06")
@@ -212,6 +213,7 @@ class SearchesTest(SweepTest):
         self.assertIn("best for file: x 2, mean 2.00", out.getvalue())
         self.assertEqual(re.findall(r"(\d+) │ complete", out.getvalue()), ["2", "0", "1"])
 
+    @pytest.mark.slow
     def test_a_grid_is_gone_through_once_and_in_order(self):
         parameters = {"learning_rate": {"values": [1e-2, 1e-3]}, "steps": {"min": 1, "max": 3}}
         self.sweep(self.write(sweep_file(method="grid", parameters=parameters, run_cap=20)), "--workers", 2)
@@ -246,6 +248,7 @@ class SearchesTest(SweepTest):
         self.assertEqual(found[0], found[1])
         self.assertNotEqual(found[0], found[2])
 
+    @pytest.mark.slow
     def test_words_reach_the_trial_as_they_are(self):
         values = ["a b", "'\"`", "$(touch canary)", "new\nline", "-rf *", "é;#", ""]
         parameters = {"learning_rate": {"value": 1e-3}, "steps": {"value": 1}, "run_name": {"values": values}}
@@ -256,6 +259,8 @@ class SearchesTest(SweepTest):
 
 
 class FailuresTest(SweepTest):
+    @pytest.mark.slow
+    @pytest.mark.resume
     def test_failed_trials_are_recorded_and_the_sweep_goes_on_and_resumes_with_those_that_others_killed(self):
         parameters = {"exit_code": {"values": [0, 1, 70, 78, -9, 137]}, "fail_at": {"value": 3}, "steps": {"value": 3}}
         text = self.sweep(self.write(sweep_file(method="grid", parameters=parameters)))
@@ -324,6 +329,8 @@ class FailuresTest(SweepTest):
 class KilledTest(SweepTest):
     SLOW = ("--", "--sleep=0.1")
 
+    @pytest.mark.slow
+    @pytest.mark.resume
     def test_a_sweep_that_was_killed_goes_on(self):
         self.check_killed(steps_seen=6)
 
@@ -376,6 +383,8 @@ class KilledTest(SweepTest):
         self.assertLen(starts, 2)
         self.assertBetween(starts[1], 4, 119, "it was stopped on its way")
 
+    @pytest.mark.slow
+    @pytest.mark.resume
     def test_a_sweep_that_is_asked_to_stop_ends_its_trials_with_a_checkpoint(self):
         self.check_asked(signal.SIGTERM)
 
@@ -452,6 +461,8 @@ class KilledTest(SweepTest):
 
 
 class SharedTest(SweepTest):
+    @pytest.mark.slow
+    @pytest.mark.resume
     def test_two_processes_share_a_grid(self):
         self.check_shared("grid")
 
@@ -490,6 +501,7 @@ class SharedTest(SweepTest):
 
 
 class DirectoriesTest(SweepTest):
+    @pytest.mark.slow
     def test_a_sweep_is_not_begun_over_another(self):
         self.sweep(self.write(sweep_file()), "--count", 1)
         before = (self.directory / "sweep.yaml").read_bytes()
@@ -541,6 +553,7 @@ class DirectoriesTest(SweepTest):
 
 
 class GridTest(SweepTest):
+    @pytest.mark.slow
     def test_seeds_and_tasks_end_in_means_and_deviations(self):
         words = ["--grid", "learning_rate=1e-3,1e-2", "--seeds", "1,2,4", "--tasks", "rte,cola", "--workers", 2]
         command = ["--", sys.executable, TRIAL, "--steps=1", "--sleep=0", "--log=eval/average"]
@@ -680,6 +693,7 @@ class OverriddenSweepTest(parameterized.TestCase):
         rate = {"distribution": "log_uniform_values", "min": 1e-4, "max": 1e-2}
         self.parameters = {"learning_rate": rate, "steps": {"value": 9}, "sleep": {"value": 0.0}}
 
+    @pytest.mark.slow
     def test_trials_do_and_tell_what_stands_behind_the_dashes(self):
         sweep = sweep_of(self.place, self.parameters, "--steps=3")
         records = json.loads((sweep / "sweep.json").read_text())["trials"]

@@ -95,6 +95,8 @@ def manifests(directory):
 
 
 class SweepTest(absltest.TestCase):
+    @pytest.mark.slow
+    @pytest.mark.launcher
     def test_wandb_sweep_makes_the_sweep_that_the_file_says(self):
         name = "super_glue_wsc.fixed_sweep.yaml"
         directory = Path(tempfile.mkdtemp())
