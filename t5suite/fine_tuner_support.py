@@ -33,7 +33,7 @@ from transformers.utils import logging as transformers_logging
 
 from t5suite.base.errors import ConfigError, Preempted
 from t5suite.base.lookup import suggestion
-from t5suite.base.script_flags import flags_of
+from t5suite.base.script_flags import flags_marked, flags_of
 from t5suite.data.corpora.readers import without_compression
 from t5suite.data.rows.files import FORMATS_BY_SUFFIX, SPLIT_NAMES
 from t5suite.data.rows.own_rows import as_rows
@@ -96,7 +96,9 @@ def inputs_of(model: Any, data: Any, flags: Mapping[str, Any]) -> Inputs:
             if name in flags and name not in YIELDING:
                 raise ConfigError(f"{what} says {name}={value!r:.100}, and {name}={flags[name]!r:.100} too; give one")
             merged.setdefault(name, value)
-    return Inputs(merged, model, rows, data is not None or any(name in flags for name in DATA_FLAGS))
+    return Inputs(
+        merged, model, rows, data is not None or any(name in flags for name in ("config", *flags_marked("data")))
+    )
 
 
 def argv_of(flags: Mapping[str, Any]) -> list[str]:
@@ -254,8 +256,6 @@ def _label_names(data: Any, target: str) -> list[str] | None:
 HUB_PRESETS = ("t5-small", "t5-base", "t5-large", "t5-3b", "t5-11b")
 # Said by `data` where the user does not say otherwise.
 YIELDING = ("data_format", "labels")
-# Flags that say what is trained on.
-DATA_FLAGS = "benchmark dataset_name task_file data_format data_class config".split()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

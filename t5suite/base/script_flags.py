@@ -72,6 +72,18 @@ def flags_marked(mark: str) -> list[str]:
 
 
 @functools.cache
+def flags_needing(need: str) -> list[str]:
+    """The flags of both scripts that have no effect without something.
+
+    >>> flags_needing("Adam")
+    ['adam_beta1', 'adam_beta2', 'adam_epsilon']
+    """
+    scripts = flag_table()["scripts"].values()
+    found = (name for flags in scripts for name in flags if need in flags[name].get("needs", "").split(", "))
+    return list(dict.fromkeys(found))
+
+
+@functools.cache
 def changes_of_flags() -> dict[str, str]:
     """`{flag: "layout", "length" or "nothing"}` of the flags with which a run stays the same run, of both scripts."""
     entries = [item for flags in flag_table()["scripts"].values() for item in flags.items()]

@@ -18,6 +18,7 @@ from transformers.training_args import OptimizerNames
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find
+from t5suite.base.script_flags import flags_needing
 from t5suite.optim.optimizers import NEED_WHOLE_TENSORS, OPTIMIZERS, is_adam, make_optimizer, make_scheduler
 from t5suite.optim.schedules import SCHEDULES, has_warmup, schedule_settings
 from t5suite.optim.settings import (
@@ -32,7 +33,6 @@ from t5suite.optim.settings import (
 
 logger = logging.getLogger(__name__)
 
-ADAM_FLAGS = ("adam_beta1", "adam_beta2", "adam_epsilon")
 # Schedules of Hugging Face that watch evaluations. Ours are one number, more being better and often below zero, while
 # their defaults are for losses and for relative changes.
 WATCHING = {"mode": "max", "threshold_mode": "abs"}
@@ -91,7 +91,7 @@ def build_optimizer(args, model) -> torch.optim.Optimizer:
         # Ours have an eps of their own, which counts unless the flag was given.
         if _given(args, "adam_epsilon"):
             defaults["eps"] = args.adam_epsilon
-    for flag in ADAM_FLAGS:
+    for flag in flags_needing("Adam"):
         if _given(args, flag) and not is_adam(name):
             logger.warning("--%s has no effect: --optimizer %s is no Adam; see --optim_args", flag, name)
     if _given(args, "weight_decay") and "weight_decay" not in setting_types(OPTIMIZERS[name]):

@@ -41,10 +41,6 @@ from t5suite.training.flags.plug_ins import metric_functions, named_metrics
 
 logger = logging.getLogger(__name__)
 
-# Columns and such, which another format than the one given may read.
-FORMAT_ONLY = ("text_column", "target_column", "labels", "source_id", "target_id", "text_unit", "block_size",
-               "hub_path", "hub_name")  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -230,7 +226,7 @@ def _format_set(arguments, rows=None) -> OwnData:
 
 def _warn_of_idle_format_flags(formats) -> None:
     fields = type(formats).__dataclass_fields__
-    for name in FORMAT_ONLY:
+    for name in dict.fromkeys(name for names in FORMAT_FLAGS.values() for name in names):
         if getattr(formats, name) != fields[name].default and name not in FORMAT_FLAGS[formats.data_format]:
             logger.warning("--%s has no effect: --data_format %s does not read it", name, formats.data_format)
 

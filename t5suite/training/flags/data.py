@@ -23,10 +23,14 @@ class DataArguments:
 
     _theme = "data"
 
-    benchmark: str = flag("mini", "glue, super_glue, squad, ... (see t5suite tasks), or one of --task_file.", "common")
-    dataset_name: str = flag("sentiment", "A task, several with commas between, or a mixture such as all.", "common")
+    benchmark: str = flag(
+        "mini", "glue, super_glue, squad, ... (see t5suite tasks), or one of --task_file.", "common data"
+    )
+    dataset_name: str = flag(
+        "sentiment", "A task, several with commas between, or a mixture such as all.", "common data"
+    )
     task_file: str | None = flag(
-        None, "Tasks of your own: YAML {benchmark: {task: entry}}, or Python with DATASET_VALS.", "common"
+        None, "Tasks of your own: YAML {benchmark: {task: entry}}, or Python with DATASET_VALS.", "common data"
     )
     data_dir: str | None = flag(
         help="A mirror: DIR/<benchmark>/<task>/<split>.jsonl[.gz]. Default: $T5SUITE_DATA_DIR, else the hub.",
@@ -130,7 +134,7 @@ class DataFormatArguments:
     _theme = "rows"
 
     data_format: Literal[FORMATS] | None = flag(
-        None, "What --train_dir, --train_file and so on hold, if not a benchmark's rows.", "common"
+        None, "What --train_dir, --train_file and so on hold, if not a benchmark's rows.", "common data"
     )
     train_dir: str | None = flag(
         None,
@@ -183,6 +187,7 @@ class DataFormatArguments:
         None,
         "Data sets: JSONLines, SST2, Alpaca, Debug, or module:Class of your own. This and the lists below "
         "have one value for each data set.",
+        "data",
     )
     data_path: list[str] | None = flag(None, "The folder of each; none for no folder.", needs="--data_class")
     data_config: list[str] | None = flag(
