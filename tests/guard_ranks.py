@@ -85,7 +85,7 @@ def flipped_bit_on_one_rank():
         def settle_and_flip(model, *args, **kwargs):
             settle(model, *args, **kwargs)
             if trainer.state.global_step == 2:
-                bits = model.get_input_embeddings().weight.data.view(torch.int32)
+                bits = trainer.model.get_input_embeddings().weight.data.view(torch.int32)
                 bits[3, 5] ^= 1
 
         trainer.updates.settle = settle_and_flip

@@ -212,7 +212,7 @@ def make_trainer(output_dir, *argv, max_steps=8, batch_size=8):
         model=worker.model,
         args=parse_arguments((SuiteTrainingArguments,), later_wins([*flags, *argv]))[0],
         train_dataset=Watched(worker.train_dataset),
-        epoch_order=worker.epoch_order,
+        epoch_order=worker.data.order,
         collator=worker.data_collator,
         processing_class=worker.processing_class,
     )

@@ -266,7 +266,7 @@ def trained(*argv, resume=None):
         model=worker.model,
         args=arguments(*flags, *argv),
         train_dataset=worker.train_dataset,
-        epoch_order=worker.epoch_order,
+        epoch_order=worker.data.order,
         collator=worker.data_collator,
         processing_class=worker.processing_class,
     )

@@ -172,7 +172,7 @@ class ResumeTest(parameterized.TestCase):
         directory = folder()
         shutil.copytree(Path(self.whole.args.output_dir) / "checkpoint-5", directory / "checkpoint-5")
         position = directory / "checkpoint-5" / "stream-rank-0.json"
-        stream = make_trainer(directory).stream
+        stream = make_trainer(directory).data.loader
         position.write_text("{")
         with self.assertRaisesRegex(ConfigError, "stream-rank-0.json is broken"):
             load_position(stream, directory / "checkpoint-5")
@@ -183,11 +183,11 @@ class ResumeTest(parameterized.TestCase):
     def test_other_settings_or_text_are_refused(self):
         checkpoint = Path(self.whole.args.output_dir) / "checkpoint-5"
         with self.assertRaisesRegex(ConfigError, "checkpoint-5: .*buffer_size 28 there, 8 here"):
-            load_position(make_trainer(folder(), buffer_size=8).stream, checkpoint)
+            load_position(make_trainer(folder(), buffer_size=8).data.loader, checkpoint)
         text = folder() / "a.txt"
         text.write_text("The guard stood in the town.\n" * 100)
         with self.assertRaisesRegex(DataError, "text has changed"):
-            load_position(make_trainer(folder(), path=text).stream, checkpoint)
+            load_position(make_trainer(folder(), path=text).data.loader, checkpoint)
 
     def test_a_stream_needs_max_steps(self):
         with self.assertRaisesRegex(ConfigError, "--max_steps -1"):
