@@ -121,6 +121,9 @@ class TrainingTest(parameterized.TestCase):
         self.assertEqual(grouped, trained)
         self.assertLessEqual(kept, trained)
         self.assertNotIn(id(model.get_input_embeddings().weight), kept)
+        rows = plain_model().get_input_embeddings().weight.shape
+        self.assertEqual(inner_model(model).get_input_embeddings().weight.shape, rows)
+        self.assertEqual(inner_model(model).config.vocab_size, rows[0])
 
 
 class FilesTest(parameterized.TestCase):

@@ -391,8 +391,8 @@ def relative_difference(a, b):
 
 
 class PackedT5Test(parameterized.TestCase):
-    @parameterized.product(
-        model_type=("t5", "mt5", "umt5"), attention=("sdpa", "eager"), feed_forward_proj=("relu", "gated-gelu")
+    @parameterized.parameters(
+        ("t5", "sdpa", "gated-gelu"), ("t5", "eager", "relu"), ("mt5", "sdpa", "gated-gelu"), ("umt5", "sdpa", "relu")
     )
     def test_packed_loss_and_gradients_equal_unpacked_ones(self, model_type, attention, feed_forward_proj):
         model, rows = packed_tiny(model_type, attention, feed_forward_proj=feed_forward_proj), examples()

@@ -38,7 +38,7 @@ from t5suite.inference.loading import (
 from t5suite.models import configs, families, heads, presets, vocabulary
 from t5suite.models.configs import check_length, load_config
 from t5suite.models.families import FAMILIES, family_of, model_class_for
-from t5suite.models.heads import T5_TYPES, asked_for_tied, expected_first_loss, random_model, trained_model
+from t5suite.models.heads import T5_TYPES, expected_first_loss, random_model, trained_model
 from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
 from t5suite.models.presets import NUM_PARAMETERS, PRESETS
 from t5suite.models.vocabulary import MODE_TOKENS, add_sentinels, add_tokens, rows_for
@@ -118,11 +118,6 @@ class PresetTest(parameterized.TestCase):
         self.assertEqual(config.tie_word_embeddings, not name.startswith(("t5-v1_1", "mt5")))
         self.assertEqual(getattr(config, "scale_decoder_outputs", False), config.tie_word_embeddings)
         self.assertEqual(config.dropout_rate, 0.1)
-
-    def test_mini_has_about_five_million_parameters(self):
-        with torch.device("meta"):
-            model = random_model(AutoModelForSeq2SeqLM, load_config("mini", from_scratch=True))
-        self.assertBetween(sum(p.numel() for p in model.parameters()), 4e6, 6e6)
 
     @parameterized.parameters(presets, configs, families, heads, vocabulary)
     def test_examples_in_docstrings(self, module):
@@ -217,16 +212,6 @@ class ConfigTest(parameterized.TestCase):
         check_length(config, longest, "--inputs_length")
         with self.assertRaisesRegex(ConfigError, f"--inputs_length {longest + 1}: .* for {longest} tokens"):
             check_length(config, longest + 1, "--inputs_length")
-
-    def test_roberta_has_the_positions_that_it_is_said_to_have(self):
-        model = tiny(f"{SMALL_ENCODER},max_position_embeddings=64", "roberta")
-        longest = 64 - model.config.pad_token_id - 1
-        check_length(model.config, longest, "--inputs_length")
-        model(tokens(model, length=longest))
-        with self.assertRaises((IndexError, RuntimeError)):
-            model(tokens(model, length=longest + 1))
-
-    def test_t5_has_no_longest_sequence(self):
         check_length(T5Config(), 10**6, "--inputs_length")
 
 
@@ -318,9 +303,6 @@ class FamilyTest(parameterized.TestCase):
         for name, parameter in model.named_parameters():
             self.assertEqual(parameter.dtype, torch.float32, name)
             torch.testing.assert_close(parameter.detach().double(), before[name] - 1e-5, rtol=0, atol=2e-7)
-
-    def test_every_family_is_tried(self):
-        self.assertEqual({family for family, _ in MODEL_TYPES.values()}, set(FAMILIES))
 
     def test_special_tokens_of_a_masked_model_are_the_tokenizers(self):
         names = dict(pad=7, bos=8, eos=9, cls=10, sep=11, mask=12)
@@ -433,14 +415,6 @@ class HeadTest(parameterized.TestCase):
             logits = model(**batch).logits
             torch.testing.assert_close(logits, states[0] @ model.lm_head.weight.T)
 
-    def test_tied_stays_tied(self):
-        model, place = tiny(TINY), folder()
-        self.assertIs(model.lm_head.weight, model.shared.weight)
-        model.save_pretrained(place)
-        loaded = load_model(str(place), tokenizer=load_tokenizer(None))
-        self.assertIs(loaded.lm_head.weight, loaded.shared.weight)
-        self.assertTrue(loaded.config.tie_word_embeddings and loaded.config.scale_decoder_outputs)
-
     def test_a_checkpoint_whose_configuration_is_wrong_is_loaded_as_it_is(self):
         """Two matrices under a configuration that says one (transformers 5 writes such), and the other way round."""
         two, place = tiny(TINY_UNTIED), folder()
@@ -472,14 +446,9 @@ class HeadTest(parameterized.TestCase):
             trained_model(AutoModelForSeq2SeqLM, str(folder()), load_config("t5-v1_1-small", from_scratch=True))
         self.assertEqual(T5ForConditionalGeneration._tied_weights_keys, before)
 
-    def test_what_published_configurations_mean(self):
-        self.assertTrue(asked_for_tied({"model_type": "t5"}))
-        self.assertFalse(asked_for_tied({"model_type": "t5", "tie_word_embeddings": False}))
-        self.assertFalse(asked_for_tied({"model_type": "umt5"}))
-
 
 class InitializationTest(parameterized.TestCase):
-    @parameterized.product(model_type=T5_TYPES, d_model=(64, 256))
+    @parameterized.product(model_type=T5_TYPES, d_model=(64,))
     def test_first_loss_of_an_untied_t5(self, model_type, d_model):
         """Standard normal logits: ln V + 1/2. With transformers' own output layer it is above 30."""
         model = tiny(f"{TINY_UNTIED},d_model={d_model}", model_type)
@@ -487,12 +456,6 @@ class InitializationTest(parameterized.TestCase):
         self.assertAlmostEqual(model.lm_head.weight.std().item(), d_model**-0.5, delta=0.02 * d_model**-0.5)
         stock = AutoModelForSeq2SeqLM.from_config(model.config).eval()
         self.assertGreater(first_loss(stock, "seq2seq"), 15)
-
-    @parameterized.parameters(("t5-small", 0.3), ("mini", 0.3))
-    def test_first_loss_of_a_tied_t5(self, name, delta):
-        """The token just read has a higher logit than others, less so the deeper the decoder is."""
-        model = tiny("d_model=128,d_ff=512,num_layers=6", name)
-        self.assertAlmostEqual(first_loss(model, "seq2seq"), expected_first_loss(model.config.vocab_size), delta=delta)
 
     @parameterized.parameters(TINY, TINY_UNTIED)
     def test_standard_deviations_are_t5s(self, overrides):
@@ -594,12 +557,6 @@ class VocabularyTest(parameterized.TestCase):
         add_sentinels(tokenizer, 128)
         with self.assertRaisesRegex(ConfigError, "640 embeddings, but the tokenizer has 721 pieces"):
             load_model(str(place), tokenizer=tokenizer, num_new_tokens=28)
-
-    def test_random_weights_fit_the_enlarged_tokenizer(self):
-        args = ModelArguments(config_overrides=TINY, num_sentinels=128)
-        tokenizer, model = tokenizer_and_model(args)
-        self.assertEqual(model.config.vocab_size, rows_for(len(tokenizer)))
-        self.assertEqual(rows_for(len(tokenizer)), 768)
 
     def test_rows_of_ones_own(self):
         self.assertEqual(tiny(f"{TINY},vocab_size=1000").config.vocab_size, 1000)
