@@ -29,7 +29,7 @@ from t5suite.models import candidate_trees
 from t5suite.models.candidate_trees import batch_of, sums_of_paths, tree_of
 from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
 from t5suite.models.seq2seq_answering import Seq2SeqAnswerer, writes_plainly
-from t5suite.models.t5_decoder import takes_apart
+from t5suite.models.t5_decoder import begin_writing, takes_apart
 from t5suite.reports.finishing import build_results
 from t5suite.tasks.registry import Lengths, decode_ids, load_task
 from t5suite.training import evaluation
@@ -574,6 +574,19 @@ class EvaluatorTest(parameterized.TestCase):
         self.assertFalse(arguments(eval_batch_tokens=0).evaluates_by_tokens)
         with self.assertRaisesRegex(ConfigError, "--eval_batch_tokens"):
             arguments(eval_batch_tokens=100, per_device_eval_batch_size=4)
+
+
+class LateTest(parameterized.TestCase):
+    @parameterized.parameters(1, 50)
+    @torch.no_grad()
+    def test_answers_are_the_same_however_late_it_is_seen_that_rows_end(self, lag):
+        model = tiny()
+        found = reading(model)
+        arguments = (model, found.hidden_BSD, found.mask_BS, 0, 1, 40)
+        expected, late = begin_writing(*arguments)(), begin_writing(*arguments, lag=lag)()
+        self.assertEqual(late.ids, expected.ids)
+        self.assertEqual(late.ids, written(reading(model, quick=False).generate(greedy(40))))
+        np.testing.assert_allclose(late.nll, expected.nll, rtol=1e-6)
 
 
 if __name__ == "__main__":
