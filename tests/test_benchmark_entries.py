@@ -1,6 +1,8 @@
-"""Further benchmarks and the examples' task files: texts and scores of made and real rows."""
+"""Further benchmarks, Super-NaturalInstructions and the examples' task files: texts and scores of made and real rows."""
 
 import collections
+import contextlib
+import io
 import json
 import random
 import re
@@ -13,15 +15,22 @@ import rouge_score.rouge_scorer
 import sacrebleu
 import shared_data
 from absl.testing import absltest, parameterized
+from later_flags import later_wins
 
 import fine_tune_t5
-from t5suite import DATASET_VALS, load_task
-from t5suite.base.errors import DataError
+from t5suite import DATASET_VALS, cli, load_task
+from t5suite.base.errors import ConfigError, DataError
+from t5suite.data.batches.encodings import PromptEncoding
 from t5suite.data.rows.sources import DataOptions, load_split
+from t5suite.data.rows.super_ni import read_instances
+from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.entries import load_registry, metric_functions, task_figure
 from t5suite.tasks.formatters import pad_punctuation
+from t5suite.tasks.instructions import MIXED_ENCODINGS, drawn_reference, encoding_of, instruction_text
 from t5suite.tasks.metrics import METRICS
-from t5suite.tasks.registry import Task
+from t5suite.tasks.registry import Lengths, Task
+from t5suite.training.flags.data import InstructionArguments, with_instruction
+from t5suite.training.plans import plan_tasks
 
 TASK_FILES = {n: str(Path(__file__).parents[1] / f"examples/tasks/{n}.yaml") for n in ("hyperpartisan", "discoeval")}
 SQUAD_ROWS = "seq2seq/squad/validation.jsonl"
@@ -266,6 +275,274 @@ class FiguresTest(parameterized.TestCase):
     def test_a_finished_run_counts_with_the_metric_that_selects(self, benchmark, name, scores, figure):
         self.assertAlmostEqual(task_figure(scores, DATASET_VALS[benchmark][name]), figure)
         self.assertAlmostEqual(load_task(benchmark, name).optimised(scores), figure)
+
+
+SETTINGS = DATASET_VALS["super_ni"]["english"]["instruction"]
+ROW = {
+    "idx": 5,
+    "task": "task1_capital",
+    "category": "Misc.",
+    "definition": " Name the capital of the country ",
+    "positive_examples": [
+        {"input": "India", "output": "New Delhi", "explanation": "It is the capital."},
+        {"input": "Peru?", "output": "Lima!", "explanation": None},
+    ],
+    "negative_examples": [{"input": "Italy", "output": "Beijing", "explanation": "Of China"}],
+    "input": "Kenya",
+    "output": ["Nairobi", "nairobi city"],
+}
+ASKED = "Now complete the following example -\nInput: Kenya.\nOutput: "
+DEFINITION = "Definition: Name the capital of the country.\n\n"
+INDIA = " Positive Example 1 -\nInput: India.\n Output: New Delhi.\n\n"
+PERU = " Positive Example 2 -\nInput: Peru?\n Output: Lima!\n\n"
+ITALY = " Negative Example 1 -\nInput: Italy.\n Output: Beijing.\n\n"
+
+
+def settings(**changes):
+    return {**SETTINGS, **changes}
+
+
+def write_tasks(root, names, instances=5, lists="default"):
+    """A repository of made tasks, the first half for training."""
+    (root / "tasks").mkdir(parents=True, exist_ok=True)
+    (root / "splits" / lists).mkdir(parents=True, exist_ok=True)
+    for number, name in enumerate(names):
+        task = {
+            "Definition": ["Write the word again."],
+            "Categories": ["Copying" if number % 2 else "Echo", "Other"],
+            "Positive Examples": [{"input": "ha", "output": "ha", "explanation": "the same"}],
+            "Negative Examples": [],
+            "Instances": [
+                {"id": f"{name}-{i}", "input": f"w{i}", "output": [f"w{i}", f"W {i}"]} for i in range(instances)
+            ],
+        }
+        (root / "tasks" / f"{name}.json").write_text(json.dumps(task))
+    half = len(names) // 2
+    for split, chosen in (("train", names[:half]), ("test", names[half:])):
+        (root / "splits" / lists / f"{split}_tasks.txt").write_text("\n".join(chosen) + "\n")
+
+
+class InstructionTextTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ({}, DEFINITION + INDIA + PERU + ASKED),
+        ({"num_pos_examples": 0}, DEFINITION + ASKED),
+        ({"add_task_definition": False, "num_pos_examples": 1}, INDIA + ASKED),
+        ({"num_neg_examples": 2}, DEFINITION + INDIA + PERU + ITALY + ASKED),
+        ({"num_pos_examples": 1, "add_task_name": True}, "task1_capital. " + DEFINITION + INDIA + ASKED),
+        (
+            {"add_explanation": True, "num_pos_examples": 2, "num_neg_examples": 1},
+            DEFINITION
+            + INDIA.removesuffix("\n") + " Explanation: It is the capital.\n\n"
+            + PERU
+            + ITALY.removesuffix("\n") + " Explanation: Of China.\n\n"
+            + ASKED,
+        ),
+    )  # fmt: skip
+    def test_every_form_is_tk_instructs(self, changes, expected):
+        self.assertEqual(instruction_text(ROW, settings(**changes)), expected)
+
+    def test_demonstrations_that_do_not_fit_are_left_out_from_the_end(self):
+        whole = instruction_text(ROW, settings(num_neg_examples=1))
+        lengths = [len(DEFINITION + ASKED), len(DEFINITION + INDIA + ASKED), len(whole)]
+        for limit in range(lengths[0], lengths[-1] + 4):
+            text = instruction_text(
+                ROW, settings(num_neg_examples=1), lambda candidate, most=limit: len(candidate) <= most
+            )
+            self.assertLessEqual(len(text), limit)
+            self.assertStartsWith(text, DEFINITION)
+            self.assertEndsWith(text, ASKED)
+        self.assertEqual(instruction_text(ROW, settings(), lambda text: len(text) < lengths[1]), DEFINITION + ASKED)
+        self.assertEqual(
+            instruction_text(ROW, settings(), lambda text: len(text) <= lengths[1]), DEFINITION + INDIA + ASKED
+        )
+
+    def test_the_mixture_draws_every_form_by_seed_and_row(self):
+        mixed = settings(tk_instruct=True)
+        drawn = [encoding_of({**ROW, "idx": i}, mixed) for i in range(500)]
+        self.assertEqual([drawn.count(form) > 60 for form in MIXED_ENCODINGS], [True] * 5)
+        self.assertEqual(drawn, [encoding_of({**ROW, "idx": i}, mixed) for i in range(500)])
+        self.assertNotEqual(drawn, [encoding_of({**ROW, "idx": i}, {**mixed, "seed": 43}) for i in range(500)])
+
+    def test_a_training_row_writes_one_reference_drawn_by_seed_and_row(self):
+        task = load_task("super_ni", "english")
+        drawn = [task.examples({**ROW, "idx": i}, "train")[0].targets for i in range(100)]
+        self.assertEqual(set(drawn), set(ROW["output"]))
+        self.assertBetween(drawn.count("Nairobi"), 30, 70)
+        self.assertEqual(drawn, [task.examples({**ROW, "idx": i}, "train")[0].targets for i in range(100)])
+        other = [drawn_reference({**ROW, "idx": i}, ROW["output"], settings(seed=1)) for i in range(100)]
+        self.assertNotEqual(drawn, other)
+        self.assertEqual(task.examples(ROW, "test")[0].targets, "Nairobi")
+
+    def test_a_prompt_leaves_room_for_its_separator(self):
+        task, tokenizer = load_task("super_ni", "english"), load_tokenizer(None)
+        columns = {key: [value] for key, value in ROW.items()}
+        bare = len(tokenizer(DEFINITION + INDIA + ASKED, add_special_tokens=False)["input_ids"])
+        encoding = PromptEncoding(tokenizer, Lengths(512, 8))
+        rest = len(encoding.lead) + len(encoding.between)
+        for room, text in ((bare, DEFINITION + INDIA + ASKED), (bare - 1, DEFINITION + ASKED)):
+            fitted = PromptEncoding(tokenizer, Lengths(room + rest, 8))
+            self.assertEqual(fitted.rows(columns, task, "test")["input_ids"], encoding.prompts([text]))
+
+
+class InstructionSourceTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.root = Path(self.enter_context(tempfile.TemporaryDirectory()))
+        write_tasks(self.root, ["task1_a", "task2_b", "task3_c", "task4_d"], instances=150)
+
+    def rows(self, split, **changes):
+        return read_instances(self.root, split, settings(**changes)).rows
+
+    def test_training_takes_random_instances_and_evaluation_the_first_ones(self):
+        train, test = (
+            self.rows("train", max_num_instances_per_task=10),
+            self.rows("test", max_num_instances_per_eval_task=3),
+        )
+        self.assertEqual([row["task"] for row in train], ["task1_a"] * 10 + ["task2_b"] * 10)
+        self.assertEqual([row["input"] for row in test], ["w0", "w1", "w2"] * 2)
+        self.assertEqual([row["idx"] for row in train], list(range(20)))
+        inputs = [[row["input"] for row in train if row["task"] == name] for name in ("task1_a", "task2_b")]
+        self.assertNotEqual(inputs[0], inputs[1])
+        self.assertNotEqual(inputs[0], [f"w{i}" for i in range(10)])
+        self.assertEqual(train, self.rows("train", max_num_instances_per_task=10))
+        self.assertNotEqual(train, self.rows("train", max_num_instances_per_task=10, seed=7))
+
+    def test_what_is_missing_is_named(self):
+        (self.root / "tasks" / "task2_b.json").unlink()
+        with self.assertRaisesRegex(DataError, r"train_tasks.txt:2: .*task2_b.json \(1 of 2 tasks are missing\)"):
+            self.rows("train")
+        with self.assertRaisesRegex(ConfigError, "--task_lists 'defalt'.*did you mean default"):
+            self.rows("train", task_lists="defalt")
+        with self.assertRaisesRegex(ConfigError, "DIR/tasks and DIR/splits"):
+            read_instances(self.root / "tasks", "train", SETTINGS)
+        with self.assertRaisesRegex(ConfigError, "--data_dir"):
+            load_split(load_task("super_ni", "english"), "train", "train", DataOptions())
+
+    @parameterized.parameters(
+        "{", "[]", '{"Instances": []}',
+        '{"Definition": "d", "Categories": [], "Positive Examples": [], "Negative Examples": [], "Instances": [{"input": 1}]}',
+    )  # fmt: skip
+    def test_a_file_that_is_no_task_is_named(self, content):
+        (self.root / "tasks" / "task1_a.json").write_text(content)
+        with self.assertRaisesRegex(DataError, "task1_a.json"):
+            self.rows("train")
+
+    def test_a_training_instance_without_output_is_named(self):
+        path = self.root / "tasks" / "task1_a.json"
+        path.write_text(path.read_text().replace('["w0", "W 0"]', "[]"))
+        with self.assertRaisesRegex(DataError, "task1_a.json: instance 0"):
+            load_split(load_task("super_ni", "english"), "train", "train", DataOptions(data_dir=str(self.root)))
+
+
+class InstructionScoresTest(parameterized.TestCase):
+    def test_scores_are_tk_instructs(self):
+        draw = random.Random(0)
+        words = ["the", "cats", "cat", "running", "runs!", "A", "b.", "Yes", "yes"]
+
+        def sentence():
+            return " ".join(draw.choices(words, k=draw.randrange(1, 3)))
+
+        predictions = [sentence() for _ in range(80)]
+        references = [[sentence() for _ in range(draw.randrange(1, 4))] for _ in predictions]
+        scorer = rouge_score.rouge_scorer.RougeScorer(["rougeL"], use_stemmer=True)
+
+        def plain(text):
+            return " ".join("".join(c for c in text.lower() if c not in string.punctuation).split())
+
+        rouge = [
+            max(scorer.score(a, p)["rougeL"].fmeasure for a in answers) for p, answers in zip(predictions, references)
+        ]
+        exact = [max(plain(p) == plain(a) for a in answers) for p, answers in zip(predictions, references)]
+        self.assertAlmostEqual(METRICS["instruction_rougeL"](predictions, references), 100 * sum(rouge) / 80)
+        self.assertAlmostEqual(METRICS["instruction_exact_match"](predictions, references), 100 * sum(exact) / 80)
+        self.assertBetween(sum(exact), 1, 79)
+
+    def test_all_references_count_and_parts_add_up(self):
+        task = load_task("super_ni", "english")
+        rows = [{**ROW, "idx": i, "task": f"t{i % 2}", "category": "c" if i < 3 else "d"} for i in range(4)]
+        predictions = ["nairobi city.", "Nairobi", "Mombasa", "Mombasa"]
+        whole = task.score(rows, predictions, "test")
+        self.assertEqual(whole["exact_match"], 50.0)
+        groups = task.score_groups(rows, predictions, "test")
+        self.assertEqual(list(groups), ["category", "task"])
+        self.assertAlmostEqual(groups["category"]["c"]["exact_match"], 200 / 3)
+        self.assertEqual(groups["category"]["d"], {"rougeL": 0.0, "exact_match": 0.0, "n": 1})
+        for table in groups.values():
+            for metric in ("rougeL", "exact_match"):
+                self.assertAlmostEqual(sum(part["n"] * part[metric] for part in table.values()) / 4, whole[metric])
+
+
+class InstructionFlagsTest(parameterized.TestCase):
+    def test_given_flags_and_the_seed_go_into_the_entry(self):
+        arguments = InstructionArguments(num_pos_examples=1, task_lists="subset", max_num_instances_per_task=0)
+        plan = arguments.applied(plan_tasks("super_ni", "english"), seed=9)
+        found = plan.evaluate[0].entry["instruction"]
+        expected = settings(num_pos_examples=1, task_lists="subset", max_num_instances_per_task=None, seed=9)
+        self.assertEqual(found, expected)
+        self.assertEqual(plan.train[0].entry["instruction"], expected)
+        self.assertEqual(load_task("super_ni", "english").entry["instruction"], SETTINGS)
+
+    def test_flags_without_a_task_of_instructions_are_refused(self):
+        with self.assertRaisesRegex(ConfigError, "--num_neg_examples.*mini/sentiment"):
+            InstructionArguments(num_neg_examples=1).applied(plan_tasks("mini", "sentiment"), seed=9)
+        plan = plan_tasks("mini", "sentiment")
+        self.assertIs(InstructionArguments().applied(plan, seed=9), plan)
+
+
+class InstructionRunTest(parameterized.TestCase):
+    @pytest.mark.slow
+    def test_a_run_trains_and_scores_by_category_and_task(self):
+        root = Path(self.enter_context(tempfile.TemporaryDirectory()))
+        write_tasks(root / "ni", ["task1_a", "task2_b", "task3_c", "task4_d"], instances=6)
+        flags = {"max_source_length": 64, "max_target_length": 8, "max_steps": 2, "per_device_train_batch_size": 4}
+        flags |= {"max_num_instances_per_eval_task": 2, "num_pos_examples": 1, "output_dir": root / "run"}
+        argv = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+        results = fine_tune_t5.main(
+            ["--benchmark", "super_ni", "--dataset_name", "english", "--data_dir", str(root / "ni"), "--use_cpu", *argv]
+        )
+        self.assertEqual(results, json.loads((root / "run" / "results.json").read_text()))
+        self.assertEqual(list(results["tasks"]["english"]), ["rougeL", "exact_match"])
+        groups = results["groups"]["english"]
+        self.assertEqual({name: part["n"] for name, part in groups["task"].items()}, {"task3_c": 2, "task4_d": 2})
+        self.assertEqual({name: part["n"] for name, part in groups["category"].items()}, {"Copying": 2, "Echo": 2})
+        manifest = json.loads((root / "run" / "manifest.json").read_text())
+        self.assertEqual(manifest["tasks"]["english"]["instruction"]["num_pos_examples"], 1)
+        self.assertEqual(manifest["data"]["english.train"]["rows"], 12)
+
+    @pytest.mark.slow
+    def test_the_subset_of_real_tasks_is_read_whole(self):
+        root = shared_data.SHARED_DATA / "super_ni"
+        if not root.is_dir():
+            self.skipTest(shared_data.MISSING)
+        task = with_instruction(load_task("super_ni", "english"), {"task_lists": "subset"})
+        rows = load_split(task, "test", "test", DataOptions(data_dir=str(root))).rows.to_list()
+        self.assertLen({row["task"] for row in rows}, 23)
+        first = [row["output"][0] for row in rows]
+        self.assertEqual(task.score(rows, first, "test")["exact_match"], 100.0)
+        self.assertLess(task.score(rows, [row["input"] for row in rows], "test")["rougeL"], 40)
+
+
+class PreviewTest(parameterized.TestCase):
+    def shown(self, *flags):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+            cli.main(["preview", "--json", *flags])
+        return [json.loads(line) for line in out.getvalue().splitlines()]
+
+    def test_other_lists_of_tasks_are_shown(self):
+        root = Path(tempfile.mkdtemp())
+        write_tasks(root, ["task1_a", "task2_b"])
+        write_tasks(root, ["task1_a", "task3_c", "task4_d", "task5_e"], lists="mine")
+        flags = ["--benchmark", "super_ni", "--dataset_name", "english", "--data_dir", str(root)]
+        for lists, rows in (([], 5), (["--task_lists", "mine"], 10)):  # one test task, two
+            self.assertLen(self.shown(*flags, "--limit", "30", *lists), rows)
+
+    @parameterized.parameters((["--rows", "x.jsonl"], "--rows"), (["--dataset_name", "sentiment"], "super_ni"))
+    def test_where_lists_mean_nothing_they_are_refused(self, flags, message):
+        benchmark = "mini" if "sentiment" in flags else "super_ni"
+        given = later_wins("--benchmark", benchmark, "--dataset_name", "english", "--task_lists", "mine", flags)
+        with self.assertRaisesRegex(ConfigError, message):
+            self.shown(*given)
 
 
 if __name__ == "__main__":

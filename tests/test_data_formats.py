@@ -276,7 +276,7 @@ class TasksTest(parameterized.TestCase):
             [data.task.examples(row)[0].targets for row in data.source.read("train").rows], ["good", "bad"]
         )
 
-    def test_instructions(self):
+    def test_benchmark_entries(self):
         path = jsonl(folder() / "a.jsonl", [{"instruction": "Name it.", "input": "a cat", "output": " Tom "},
                                              {"instruction": "Sing.", "input": "", "output": "La"}])  # fmt: skip
         data = own_data("a", format_form("alpaca", FormatOptions(train_file=str(path))), Wishes(evaluates=False))
