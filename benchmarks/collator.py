@@ -16,7 +16,6 @@ from scipy import stats
 from benchmarks.harness import Goal, Work, run
 from benchmarks.plain_span_corruption import EOS, FIRST_SENTINEL, plain_collate, plain_noise_mask, plain_side
 from t5suite.data.batches.pre_training_collator import T5DataCollator
-from t5suite.data.corpora.blocks import Blocks
 from t5suite.data.objectives import DatumRngs, corrupt_batch, datum_rng, noise_masks
 
 SENTINELS = list(range(FIRST_SENTINEL, FIRST_SENTINEL - 100, -1))
@@ -88,7 +87,7 @@ def collation(device: str, batch_size=128, batches=20, rows=10_000) -> Work:
         return batch
 
     contenders = {
-        "ours": lambda: repeat(lambda: collator(Blocks(blocks_BL, list(itertools.islice(indices, batch_size))))),
+        "ours": lambda: repeat(lambda: collator(numbered(blocks_BL, indices))),
         "row by row": lambda: repeat(lambda: plain_collate(examples, rng)),
     }
     shapes = [{name: tensor.shape for name, tensor in call().items()} for call in contenders.values()]
@@ -104,9 +103,14 @@ def collation(device: str, batch_size=128, batches=20, rows=10_000) -> Work:
     )
 
 
+def numbered(blocks_BL, indices) -> list[dict]:
+    """Blocks as a data set gives them."""
+    return [{"input_ids": block, "index": index} for block, index in zip(blocks_BL, indices)]
+
+
 def check_same_bits(collator, blocks_BL):
     """The collator's batch is what masks give that are drawn for each row by itself; AssertionError else."""
-    batch = collator(Blocks(blocks_BL, list(range(len(blocks_BL)))))
+    batch = collator(numbered(blocks_BL, range(len(blocks_BL))))
     mask_BL = noise_masks(*blocks_BL.shape, *NOISE, [datum_rng(0, row) for row in range(len(blocks_BL))])
     inputs_BI, targets_BT = corrupt_batch(blocks_BL, mask_BL, SENTINELS, EOS)
     np.testing.assert_array_equal(batch["input_ids"].numpy(), inputs_BI)

@@ -160,7 +160,7 @@ def make_trainer(name: str, batch_size: int, accumulation: int, task_name: str =
     task = load_task("mini", task_name)
     tokenizer, model = tokenizer_and_model(name, task)
     encoding = encoding_for(model, tokenizer, LENGTHS)
-    features = tokenize_split(rows_of(task, TRAINING_ROWS), task, tokenizer, LENGTHS, "train", encoding)
+    features = tokenize_split(rows_of(task, TRAINING_ROWS), task, encoding, "train")
     args = SuiteTrainingArguments(
         output_dir=tempfile.mkdtemp(), per_device_train_batch_size=batch_size, gradient_accumulation_steps=accumulation,
         num_train_epochs=1, learning_rate=1e-2, optim="sgd", logging_steps=1, eval_strategy="no", save_strategy="no",

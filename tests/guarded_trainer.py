@@ -10,6 +10,7 @@ import law_worker
 import torch
 from transformers import TrainerCallback
 
+from t5suite.data.batches.encodings import TextEncoding
 from t5suite.data.batches.features import TokenArrays
 from t5suite.data.batches.samplers import shuffled_order
 from t5suite.data.batches.training_data import tokenize_split
@@ -67,7 +68,7 @@ def parts():
     tokenizer = load_tokenizer(None)
     task = load_task("mini", "entailment")
     rows = load_split(task, "validation", "validation", DataOptions()).rows.select(range(law_worker.TRAINING_ROWS))
-    features = tokenize_split(rows, task, tokenizer, law_worker.LENGTHS, "train")
+    features = tokenize_split(rows, task, TextEncoding(tokenizer, law_worker.LENGTHS), "train")
     return tokenizer, TokenArrays.concatenate([features]), law_worker.tiny_model(tokenizer)
 
 

@@ -15,6 +15,7 @@ import torch
 from transformers import set_seed
 
 from t5suite.constants import DATASET_VALS
+from t5suite.data.batches.encodings import TextEncoding
 from t5suite.data.batches.features import TokenArrays
 from t5suite.data.batches.samplers import shuffled_order
 from t5suite.data.batches.training_data import tokenize_split
@@ -61,7 +62,7 @@ def make_trainer(
     model = tiny_model(tokenizer)
     task = load_task("mini", "entailment")
     rows = load_split(task, "validation", "validation", DataOptions()).rows.select(range(TRAINING_ROWS))
-    features = tokenize_split(rows, task, tokenizer, LENGTHS, "train")
+    features = tokenize_split(rows, task, TextEncoding(tokenizer, LENGTHS), "train")
     args = SuiteTrainingArguments(
         output_dir=tempfile.mkdtemp(),
         per_device_train_batch_size=batch_size,

@@ -16,6 +16,7 @@ from transformers import TrainerCallback
 from transformers.utils import logging as transformers_logging
 
 from t5suite.base.errors import NumericsError, Preempted
+from t5suite.data.batches.encodings import TextEncoding
 from t5suite.data.batches.training_data import tokenize_split
 from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.models.loading import load_tokenizer
@@ -44,7 +45,7 @@ def make_trainer(mode: str, folder: str, **settings) -> SuiteTrainer:
     tokenizer = load_tokenizer(None)
     task = load_task("mini", "entailment")
     rows = load_split(task, "validation", "validation", DataOptions()).rows.select(range(ROWS))
-    features = tokenize_split(rows, task, tokenizer, LENGTHS, "train")
+    features = tokenize_split(rows, task, TextEncoding(tokenizer, LENGTHS), "train")
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     args = SuiteTrainingArguments(
         **{

@@ -23,6 +23,7 @@ from transformers import set_seed
 
 import fine_tune_t5
 from t5suite.base.errors import ConfigError, Preempted
+from t5suite.data.batches.encodings import TextEncoding
 from t5suite.data.batches.training_data import tokenize_split
 from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.models.adapters import ADAPTERS, adapted
@@ -252,7 +253,7 @@ def history(kind, batch_size, accumulation) -> dict:
         use_cpu=True,
         seed=0,
     )
-    trainer = trainer_of(model, args, tokenize_split(rows, task, tokenizer, LENGTHS, "train"), tokenizer)
+    trainer = trainer_of(model, args, tokenize_split(rows, task, TextEncoding(tokenizer, LENGTHS), "train"), tokenizer)
     trainer.train()
     logs = [line for line in trainer.state.log_history if "loss" in line]
     return {name: [line[name] for line in logs] for name in ("loss", "grad_norm")}

@@ -1,7 +1,6 @@
 """Blocks of a long row of tokens: every token once an epoch, in an order that (seed, index) alone decide."""
 
 import doctest
-import tempfile
 import tracemalloc
 from unittest import mock
 
@@ -14,12 +13,10 @@ from t5suite.data.corpora import blocks as block_layouts
 from t5suite.data.corpora.blocks import (
     BlockDataset,
     BlockLayout,
-    Blocks,
     BlocksInOrder,
     MixedBlocks,
     apportion,
 )
-from t5suite.data.corpora.store import ShardedArray, TokenSequence
 
 
 def dataset(num_tokens, lengths, num_examples=None, seed=0, weights=()):
@@ -125,58 +122,6 @@ class BlockDatasetTest(parameterized.TestCase):
                 found[j]
         with self.assertRaises(ValueError):
             dataset(6, [2], num_examples=-1)
-
-
-class WholeBatchesTest(parameterized.TestCase):
-    def assert_same_as_one_by_one(self, found, indices):
-        batch = found.__getitems__(indices)
-        self.assertLen(batch, len(indices))
-        for example, index in zip(batch, indices):
-            alone = found[index]
-            self.assertEqual(set(example), set(alone))
-            for name in alone:
-                np.testing.assert_array_equal(example[name], alone[name])
-
-    @parameterized.parameters(((4,), ()), ((2, 5), (3.0, 1.0)))
-    def test_a_batch_holds_its_examples(self, lengths, weights):
-        """In any order, and over the border of two epochs."""
-        found = dataset(103, lengths, num_examples=200, seed=3, weights=weights)
-        num_blocks = found.layout.num_blocks
-        self.assert_same_as_one_by_one(found, list(range(num_blocks - 3, num_blocks + 4)))
-        self.assert_same_as_one_by_one(found, [150, 3, 77, 3, 0, 199])
-        self.assertEqual(list(found.__getitems__([])), [])
-
-    def test_a_batch_of_several_corpora(self):
-        corpora = [np.arange(60), np.arange(100, 140), np.arange(500, 530)]
-        layouts = [BlockLayout(len(tokens), [3]) for tokens in corpora]
-        found = MixedBlocks(corpora, layouts, (3, 1, 2), seed=1, num_examples=9000)
-        self.assert_same_as_one_by_one(found, [8999, *range(4090, 4110), 5, 0])
-
-    def test_rows_of_several_files(self):
-        """Rows within a file, over a border, and over a file that is shorter than a row."""
-        with tempfile.TemporaryDirectory() as folder:
-            parts, start = [], 0
-            for number, count in enumerate((50, 3, 40, 27)):
-                path = f"{folder}/{number}.tokens.bin"
-                np.arange(start, start + count, dtype="<u2").tofile(path)
-                parts.append((path, count))
-                start += count
-            tokens = TokenSequence(ShardedArray(parts, "<u2", out_dtype="int32"), np.zeros(1))
-            rows = tokens.rows(np.array([0, 112, 45, 49, 52, 53, 60, 43]), 8)
-            self.assertEqual(rows.dtype, np.uint16)  # as stored; an example's are not, for ids are counted with
-            self.assertEqual(Blocks(rows, range(8))[3]["input_ids"].dtype, np.int32)
-            self.assertEqual(rows[:, 0].tolist(), [0, 112, 45, 49, 52, 53, 60, 43])
-            np.testing.assert_array_equal(np.diff(rows, axis=1), 1)
-            found = BlockDataset(tokens, BlockLayout(120, [7]), seed=0, num_examples=40)
-            self.assert_same_as_one_by_one(found, list(range(10, 30)))
-            for starts in ([113], [-1]):
-                with self.assertRaises(IndexError):
-                    tokens.rows(np.array(starts), 8)
-
-    def test_bounds(self):
-        for indices in ([0, 8], [-1, 0]):
-            with self.assertRaises(IndexError):
-                dataset(16, [2]).__getitems__(indices)
 
 
 class HeldOutTest(parameterized.TestCase):

@@ -1,7 +1,6 @@
 """Flat arrays -> batches: equal to padding row by row, for every family, however the rows come and are loaded."""
 
 import itertools
-from unittest import mock
 
 import guarded_trainer
 import numpy as np
@@ -148,21 +147,6 @@ class LoaderTest(parameterized.TestCase):
             batches = list(loader)
             self.assertEqual({type(batch[UNPADDED]) for batch in batches}, {bool})
         self.assertEqual({batch["input_ids"].device.type for batch in batches}, {"meta"})
-
-    @parameterized.parameters(0, 1)
-    def test_a_gpu_is_given_pinned_batches_and_nobody_waits(self, workers):
-        """Batches of the training process are pinned here; those of workers, by the loader's thread."""
-        pinned, sent = [], []
-        loader = self.loader(device=torch.device("cuda"), pin_memory=True, num_workers=workers)
-        self.assertEqual((loader.pins_here, loader.pin_memory), (workers == 0, workers > 0))
-        loader.pin_memory = False  # there is no GPU here that the thread could pin for
-        with (
-            mock.patch.object(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor) or tensor),
-            mock.patch.object(torch.Tensor, "to", lambda tensor, *a, **k: sent.append((a, k)) or tensor),
-        ):
-            batch = next(iter(loader))
-        self.assertLen(pinned, 0 if workers else len(batch))
-        self.assertEqual(sent, [((torch.device("cuda"),), {"non_blocking": True})] * len(batch))
 
 
 class ShapeTest(parameterized.TestCase):

@@ -100,7 +100,7 @@ class CorpusTest(parameterized.TestCase):
         sampler = GlobalBatchSampler(epoch_blocks(layout.num_blocks), batch_size=16, accumulation=1)
         sampler.set_epoch(3)
         for batch in itertools.islice(sampler, 3):
-            examples = dataset.__getitems__(batch) if hasattr(dataset, "__getitems__") else [dataset[j] for j in batch]
+            examples = [dataset[j] for j in batch]
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         self.assertLen(examples, 16)

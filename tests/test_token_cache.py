@@ -18,6 +18,7 @@ from later_flags import later_wins
 import fine_tune_t5
 from t5suite.data.batches import training_data
 from t5suite.data.batches import training_data as token_cache
+from t5suite.data.batches.encodings import TextEncoding
 from t5suite.data.batches.features import Ragged, TokenArrays
 from t5suite.data.batches.training_data import TokenCache, read_arrays, tokenize_split, write_arrays
 from t5suite.models.loading import load_tokenizer
@@ -136,7 +137,7 @@ class TokenCacheTest(parameterized.TestCase):
             rows = datasets.Dataset.from_list([{"sentence": text, "label": 1} for text in texts])
             with mock.patch.object(token_cache, "FEWEST_ROWS", 2):
                 before = len(list(Path(self.folder).iterdir()))
-                found = tokenize_split(rows, task, tokenizer, Lengths(source, 8), "train", cache=self.cache)
+                found = tokenize_split(rows, task, TextEncoding(tokenizer, Lengths(source, 8)), "train", self.cache)
                 made.append(len(list(Path(self.folder).iterdir())) > before)
             return content(found)
 

@@ -491,7 +491,7 @@ class ModelTypeTest(parameterized.TestCase):
             output_dir=tempfile.mkdtemp(), per_device_train_batch_size=4, max_steps=2, save_steps=2, learning_rate=1e-2,
             disable_tqdm=True, use_cpu=True, loss_spikes="rollback", eval_strategy="no",
         )  # fmt: skip
-        features = tokenize_split(rows, task, tokenizer, Lengths(32, 8), "train", encoding)
+        features = tokenize_split(rows, task, encoding, "train")
         trainer = trainer_of(model, args, features, tokenizer)
         trainer.train()
         expected = {name: tensor.clone() for name, tensor in model.state_dict().items()}

@@ -178,7 +178,7 @@ def make_eval_set(
     row_list = rows.to_list()
     examples = [task.examples(row, role) for row in row_list]
     row_of_example = [i for i, of_row in enumerate(examples) for _ in of_row]
-    features = tokenize_split(rows, task, tokenizer, lengths, role, encoding)
+    features = tokenize_split(rows, task, encoding, role)
     return EvalSet(
         name=name,
         task=task,

@@ -175,7 +175,7 @@ def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None, plug
         subset = Subset(data_args.max_train_samples, data_args.train_fraction, data_args.few_shot, share)
         training_sets, missing = load_training_sets(plan.train, options, subset, args.seed, allow_missing)
         cache = TokenCache(options.token_cache)
-        features = tokenize_training_sets(training_sets, tokenizer, lengths, encoding, cache)
+        features = tokenize_training_sets(training_sets, encoding or TextEncoding(tokenizer, lengths), cache)
         for part, tokens in zip(training_sets, features, strict=True):
             warn_of_cut_texts(f"{part.task.benchmark}/{part.task.name}", tokens, part.task.lengths(lengths))
     described = {f"{part.task.name}.train": part.describe() for part in training_sets}

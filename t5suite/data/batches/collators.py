@@ -43,13 +43,8 @@ class Seq2SeqCollator:
         batch = self.inputs(rows)
         if rows.labels is not None:
             labels_BT = rows.labels.padded(IGNORED, self.mask(rows.labels, self.target_widths))
-            read_BT = np.empty_like(labels_BT)  # as `shift_right`, in a third of its time
-            read_BT[:, 0] = self.decoder_start_token_id
-            if self.pad_token_id == 0:
-                np.maximum(labels_BT[:, :-1], 0, out=read_BT[:, 1:])  # IGNORED is the only one below 0
-            else:
-                read_BT[:, 1:] = np.where(labels_BT[:, :-1] == IGNORED, self.pad_token_id, labels_BT[:, :-1])
-            batch["labels"], batch["decoder_input_ids"] = torch.from_numpy(labels_BT), torch.from_numpy(read_BT)
+            batch["labels"] = torch.from_numpy(labels_BT)
+            batch["decoder_input_ids"] = shift_right(batch["labels"], self.pad_token_id, self.decoder_start_token_id)
         return self.filled(batch)
 
     @property

@@ -256,7 +256,7 @@ def first_id(tokenizer, eos: int) -> int:
 
 def bind_encoding(encoding: TextEncoding, task: Task, split: str) -> Callable:
     """The lambda that `Dataset.map(batched=True)` calls."""
-    return lambda rows: encoding.for_task(task).rows(rows, task, split)
+    return lambda rows: encoding.rows(rows, task, split)
 
 
 def number_text(value: float, low: float = -np.inf, high: float = np.inf) -> str:

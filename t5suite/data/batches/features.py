@@ -83,24 +83,8 @@ class Picked(NamedTuple):
     def padded(self, fill, mask: np.ndarray | None = None) -> np.ndarray:
         """[B, width], int64 (or the kind of number that the rows are of), filled up behind the rows' ends."""
         mask = self.mask(int(self.lengths_B.max(initial=1))) if mask is None else mask
-        found = self.windows(mask.shape[1])
-        if found.dtype.kind != "f" and fill == 0:
-            return np.multiply(found, mask, dtype=np.int64)  # in two thirds of the time
+        found = self.at(np.arange(mask.shape[1]))
         return np.where(mask, found, fill if found.dtype.kind == "f" else np.int64(fill))
-
-    def windows(self, width: int) -> np.ndarray:
-        """The values from each row's beginning on, [B, width]; behind a row's end, anything.
-
-        A row is copied as one piece, out of a view whose row i begins at value i: a third of what `at` takes.
-        """
-        last, step = len(self.values) - width, self.values.itemsize
-        if last < 0:
-            return self.at(np.arange(width))
-        view = np.ndarray((last + 1, width), self.values.dtype, self.values, 0, (step, step))
-        try:
-            return view[self.starts_B]
-        except IndexError:  # one of the array's last rows, which ends before the width does
-            return self.at(np.arange(width))
 
     def at(self, columns) -> np.ndarray:
         """What stands in these columns of each row, [B, X]; outside of a row, anything.

@@ -12,7 +12,6 @@ import torch
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find
 from t5suite.data.batches.collators import IGNORED
-from t5suite.data.corpora.blocks import Blocks
 from t5suite.data.objectives import OBJECTIVES, DatumRngs, Ragged
 
 
@@ -156,12 +155,6 @@ class T5DataCollator:
 
     def corrupt(self, examples):
         """`(inputs, targets)` of the examples, in their order, both `Ragged`: what the batch is made of."""
-        if isinstance(examples, Blocks):
-            tokens_BL = examples.tokens_BL
-            self._check_block(examples.indices[0], 0, tokens_BL.shape[1])
-            if tokens_BL.dtype.kind == "u" and self.objective != "span_corruption":
-                tokens_BL = tokens_BL.astype(np.int32)  # other objectives count with ids
-            return self._corrupt_rows(tokens_BL, examples.indices, 0)
         kinds = [(example.get("denoiser", 0), len(example["input_ids"])) for example in examples]
         groups = dict.fromkeys(kinds)
         if len(groups) == 1:

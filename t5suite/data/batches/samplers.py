@@ -9,6 +9,7 @@ is cut into one share a rank. No row is repeated to fill ranks: the last update 
 is left without a row gets `[]` (the collator makes a batch of it that counts for nothing).
 """
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 
@@ -160,8 +161,7 @@ def mixture_order(draws: np.ndarray, epoch_length: int, lengths, update_size: in
 # ---------------------------------------------------------------------------------------------------------------------
 # Batches for a trainer: rows -> collator -> the device, in the trainer's own process or in workers.
 #
-# A batch of `TokenArrays` takes about 60 microseconds to make: it is made here, without workers, while a GPU is busy
-# with the last one. Workers are for collators and transforms that take longer (`--dataloader_num_workers`).
+# A batch of `TokenArrays` takes about 60 microseconds to make; workers are for transforms that take longer.
 
 
 class EpochDataLoader(DataLoader):
@@ -176,33 +176,16 @@ class EpochDataLoader(DataLoader):
     def __init__(self, *args, device: torch.device | None = None, on_host: Callable | None = None, **kwargs):
         self.on_host = on_host
         self.device = device if device is not None and device.type != "cpu" else None
-        pin_memory = kwargs.pop("pin_memory", False) and self.device is not None and self.device.type == "cuda"
-        self.pins_here = pin_memory and not kwargs.get("num_workers")
-        kwargs["pin_memory"] = pin_memory and not self.pins_here  # a thread that only pins pays with workers alone
+        kwargs["pin_memory"] = bool(kwargs.get("pin_memory") and self.device is not None and self.device.type == "cuda")
         super().__init__(*args, worker_init_fn=ignore_in_worker, **kwargs)
 
     def __iter__(self) -> Iterator[dict]:
-        batches = self._made_here() if self.num_workers == 0 else self._made_by_workers()
+        with shielding_workers() if self.num_workers else contextlib.nullcontext():
+            batches = super().__iter__()
         batches = batches if self.on_host is None else map(self.on_host, batches)
-        return batches if self.device is None else (self._on_device(batch) for batch in batches)
-
-    def _made_by_workers(self) -> Iterator[dict]:
-        with shielding_workers():
-            return super().__iter__()
-
-    def _made_here(self) -> Iterator[dict]:
-        """What `DataLoader` does without workers, less its profiler's marks, a third of the time of a batch."""
-        # The number that it draws to seed its workers: how batches are made must not change what is drawn later.
-        torch.empty((), dtype=torch.int64).random_(generator=self.generator)
-        pick = getattr(self.dataset, "__getitems__", None) or self._one_by_one
-        return (self.collate_fn(pick(indices)) for indices in self.batch_sampler)
-
-    def _one_by_one(self, indices) -> list:
-        return [self.dataset[i] for i in indices]
+        return batches if self.device is None else map(self._on_device, batches)
 
     def _on_device(self, batch: Mapping) -> dict:
-        if self.pins_here:
-            batch = {name: value.pin_memory() if torch.is_tensor(value) else value for name, value in batch.items()}
         return {
             name: value.to(self.device, non_blocking=True) if torch.is_tensor(value) else value
             for name, value in batch.items()

@@ -1,7 +1,7 @@
 """Training rows of one task or a mixture -> tokenized examples, and the order in which a run sees them.
 
 >>> sets = load_training_sets([load_task("glue", "rte")], DataOptions(data_dir="data"), Subset(), seed=42)
->>> features = tokenize_training_sets(sets, tokenizer, Lengths(512, 512))
+>>> features = tokenize_training_sets(sets, TextEncoding(tokenizer, Lengths(512, 512)))
 >>> order = make_epoch_order(sets, features, Mixing(), Schedule(num_epochs=3, update_size=32), seed=42)
 """
 
@@ -31,7 +31,7 @@ from t5suite.data.rows.sources import DataOptions, LoadedSplit, MissingSplit, lo
 from t5suite.data.rows.subsets import few_shot_rows, select_rows, split_for_selection
 from t5suite.runs.directory import write_json
 from t5suite.tasks.formatters import FORMATTERS
-from t5suite.tasks.registry import Lengths, Task
+from t5suite.tasks.registry import Task
 from t5suite.tasks.targets import label_id
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -265,11 +265,11 @@ def _load_training_set(task: Task, options: DataOptions, subset: Subset, seed: i
 
 
 def tokenize_split(
-    rows, task: Task, tokenizer, lengths: Lengths, split: str, encoding=None, cache: TokenCache | None = None
+    rows, task: Task, encoding: TextEncoding, split: str, cache: TokenCache | None = None
 ) -> TokenArrays:
-    """`Dataset.map` with the task's tokenize lambda; cached by content, task, tokenizer, lengths and encoding."""
-    encoding = encoding or TextEncoding(tokenizer, lengths)
-    fingerprint = _fingerprint(rows, task, tokenizer, lengths, split, encoding.key)
+    """`Dataset.map` with the task's tokenize lambda; cached by content, task, and the encoding with its lengths."""
+    encoding = encoding.for_task(task)
+    fingerprint = _fingerprint(rows, task, encoding, split)
 
     def make() -> TokenArrays:
         tokenized = rows.map(
@@ -285,10 +285,10 @@ def tokenize_split(
 
 
 def tokenize_training_sets(
-    sets: list[TrainingSet], tokenizer, lengths: Lengths, encoding=None, cache: TokenCache | None = None
+    sets: list[TrainingSet], encoding: TextEncoding, cache: TokenCache | None = None
 ) -> list[TokenArrays]:
     """The tokenized examples of each set; an expanded row (ReCoRD) gives several, a left-out one (WSC) none."""
-    features = [tokenize_split(part.rows, part.task, tokenizer, lengths, "train", encoding, cache) for part in sets]
+    features = [tokenize_split(part.rows, part.task, encoding, "train", cache) for part in sets]
     for part, tokens in zip(sets, features, strict=True):
         if len(tokens) == 0:
             raise DataError(f"{part.loaded.origin}: none of the {len(part.rows)} rows makes a training example")
@@ -331,11 +331,10 @@ def _single_task_order(lengths, schedule: Schedule, seed: int) -> Callable[[int]
     return shuffled_order(len(lengths), seed)
 
 
-def _fingerprint(rows, task: Task, tokenizer, lengths: Lengths, split: str, encoding_key: str) -> str:
+def _fingerprint(rows, task: Task, encoding: TextEncoding, split: str) -> str:
     """The same for the same rows, task entry, tokenizer, lengths and encoding, in every process."""
-    parts = [rows._fingerprint, json.dumps(task.entry, sort_keys=True), _vocabulary(tokenizer)]
-    parts += [str(tuple(lengths)), split]
-    parts += [encoding_key] if encoding_key else []
+    parts = [rows._fingerprint, json.dumps(task.entry, sort_keys=True), _vocabulary(encoding.tokenizer)]
+    parts += [str(tuple(encoding.lengths)), split, encoding.key]
     return hashlib.sha256("\x00".join(parts).encode()).hexdigest()[:32]
 
 

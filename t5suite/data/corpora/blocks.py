@@ -252,30 +252,6 @@ def block_order(seed: int, epoch: int, num_blocks: int) -> np.ndarray | Permutat
     return order
 
 
-@dataclass(frozen=True)
-class Blocks(Sequence):
-    """Equally long blocks of a batch as one array, which a collator may take whole; each is an example as well.
-
-    >>> blocks = Blocks(np.array([[5, 6], [7, 8]]), indices=[12, 13])
-    >>> len(blocks), blocks[1]["index"], blocks[1]["input_ids"].tolist()
-    (2, 13, [7, 8])
-
-    A dictionary and an array of its own for each of 128 blocks cost as much as all of their noise. tokens_BL are of the
-    type that they are stored in, such as uint16; an example's are int32.
-    """
-
-    tokens_BL: np.ndarray
-    indices: Sequence[int] | np.ndarray
-
-    def __len__(self):
-        return len(self.indices)
-
-    def __getitem__(self, row):
-        if isinstance(row, slice):
-            return Blocks(self.tokens_BL[row], self.indices[row])
-        return {"input_ids": self.tokens_BL[row].astype(np.int32), "index": int(self.indices[row])}
-
-
 class BlockDataset(Dataset):
     """Blocks by run-long index, as `{"input_ids": [L], "index": j}`, with the "denoiser" where there are several.
 
@@ -307,31 +283,6 @@ class BlockDataset(Dataset):
     def __len__(self):
         return self.num_examples
 
-    def __getitems__(self, indices):
-        """The examples of a batch, which a `DataLoader` asks for at once: `Blocks` where all are equally long."""
-        if len(self.layout.lengths) > 1 or not len(indices):
-            return [self[index] for index in indices]
-        indices_B = np.asarray(indices, dtype=np.int64)
-        first, last = int(indices_B.min()), int(indices_B.max())
-        self._check(first)
-        self._check(last)
-        length, num_blocks = self.layout.lengths[0], self.layout.num_blocks
-        if first // num_blocks == last // num_blocks:
-            starts_B = self._starts_of(indices_B, first // num_blocks)
-        else:
-            starts_B = np.empty_like(indices_B)
-            for epoch in np.unique(indices_B // num_blocks).tolist():
-                of_epoch_B = indices_B // num_blocks == epoch
-                starts_B[of_epoch_B] = self._starts_of(indices_B[of_epoch_B], epoch)
-        return Blocks(read_rows(self.tokens, starts_B, length), indices_B)
-
-    def _starts_of(self, indices_B, epoch: int) -> np.ndarray:
-        """The tokens at which equally long blocks of one epoch start."""
-        positions_B = indices_B - epoch * self.layout.num_blocks
-        if self.shuffle:
-            positions_B = block_order(self.seed, epoch, self.layout.num_blocks)[positions_B].astype(np.int64)
-        return positions_B * self.layout.lengths[0]
-
     def _check(self, index) -> None:
         if not 0 <= index < self.num_examples:
             raise IndexError(f"example {index} of a dataset of {self.num_examples}")
@@ -347,17 +298,6 @@ class BlockDataset(Dataset):
         start, denoiser = self.layout.cut_of(block, self.seed, epoch)
         tokens = self.tokens[start : start + self.layout.lengths[denoiser]]
         return {"input_ids": tokens, "index": index, "denoiser": denoiser}
-
-
-def read_rows(tokens, starts_B, length: int) -> np.ndarray:
-    """Tokens from several places on, [B, L].
-
-    >>> read_rows(np.arange(9), np.array([4, 0]), 3).tolist()
-    [[4, 5, 6], [0, 1, 2]]
-    """
-    if hasattr(tokens, "rows"):  # a memory-mapped `TokenSequence`
-        return tokens.rows(starts_B, length)
-    return np.stack([tokens[start : start + length] for start in starts_B.tolist()])
 
 
 class BlocksInOrder(Sequence):
@@ -429,20 +369,6 @@ class MixedBlocks(Dataset):
 
     def __len__(self):
         return self.num_examples
-
-    def __getitems__(self, indices):
-        """The examples of a batch, as `BlockDataset` gives them."""
-        if len(self.datasets[0].layout.lengths) > 1 or not len(indices):
-            return [self[index] for index in indices]
-        indices_B = np.asarray(indices, dtype=np.int64)
-        self._check(int(indices_B.min()))
-        self._check(int(indices_B.max()))
-        corpora_B, positions_B = self.mixture.corpora_of(indices_B)
-        parts = {corpus: corpora_B == corpus for corpus in np.unique(corpora_B).tolist()}
-        read = {corpus: self.datasets[corpus].__getitems__(positions_B[of_B]) for corpus, of_B in parts.items()}
-        tokens_BL = np.concatenate([blocks.tokens_BL for blocks in read.values()])
-        order_B = np.argsort(np.concatenate([np.flatnonzero(of_B) for of_B in parts.values()]))
-        return Blocks(tokens_BL[order_B], indices_B)
 
     def _check(self, index) -> None:
         if not 0 <= index < self.num_examples:

@@ -364,16 +364,6 @@ class CorpusMixture:
         corpora_K, indices_K = _chunk(self, chunk)
         return int(corpora_K[place]), int(indices_K[place])
 
-    def corpora_of(self, numbers) -> tuple[np.ndarray, np.ndarray]:
-        """`corpus_of` of many data at once, as two int64 arrays."""
-        chunks, places = np.divmod(np.asarray(numbers, dtype=np.int64), self.chunk_size)
-        corpora, indices = np.empty_like(chunks), np.empty_like(chunks)
-        for chunk in np.unique(chunks):
-            inside = chunks == chunk
-            corpora_K, indices_K = _chunk(self, int(chunk))
-            corpora[inside], indices[inside] = corpora_K[places[inside]], indices_K[places[inside]]
-        return corpora, indices
-
     def counts_before(self, chunk: int) -> list[int]:
         """How many data of each corpus the chunks before this one hold, in whole numbers without rounding error.
 
