@@ -228,6 +228,8 @@ class NeftuneTest(parameterized.TestCase):
         activate_neftune(model, 5.0)
         self.assertTrue(torch.equal(logits(model), plain))
 
+    @pytest.mark.slow
+    @pytest.mark.resume
     def test_the_flag_changes_training_and_a_resumed_run_equals_the_unbroken_one_to_the_bit(self):
         without, whole, broken = run("--dropout_rate", "0"), run(*NOISE), tempfile.mkdtemp()
         with self.assertRaises(Preempted):

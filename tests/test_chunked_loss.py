@@ -11,6 +11,7 @@ from unittest import mock
 
 import guarded_trainer
 import law_worker
+import pytest
 import torch
 import torch.nn.functional as F
 from absl.testing import absltest, parameterized
@@ -432,6 +433,7 @@ class GradientCheckpointingTest(parameterized.TestCase):
         checkpoint_layers(again)
         self.assert_same(gradients_with(plain, packed=True), gradients_with(again, packed=True))
 
+    @pytest.mark.slow
     def test_a_run_with_it_ends_with_the_same_weights(self):
         flags = ["--dropout_rate", "0.1", "--gradient_accumulation_steps", "2", "--max_steps", "2"]
         plain, again = run(*flags, out=tempfile.mkdtemp()), run(*flags, "--gradient_checkpointing")

@@ -2,6 +2,7 @@
 
 import guard_ranks
 import guarded_trainer
+import pytest
 import torch
 from absl.testing import absltest, parameterized
 from rank_reports import reports_of
@@ -207,6 +208,8 @@ class MicroBatchesTest(parameterized.TestCase):
 RELATIVE = 1e-5
 
 
+@pytest.mark.slow
+@pytest.mark.ranks
 class RanksTest(parameterized.TestCase):
     def both(self, scenario):
         first, second = reports_of(guard_ranks.__file__)[scenario]

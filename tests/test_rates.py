@@ -294,6 +294,7 @@ class FlopsTest(parameterized.TestCase):
             self.assertTrue(weight.equal(before[name]))
 
 
+@pytest.mark.slow
 class ManyShapesTest(parameterized.TestCase):
     """What is told of a shape at once is what would have been counted."""
 
@@ -362,6 +363,7 @@ class StepFlopsTest(parameterized.TestCase):
         whole = throughput.StepFlops(t5(**self.SIZES))(self.SHAPES)
         self.assertEqual(found < whole, part != "shared")
 
+    @pytest.mark.slow
     def test_a_frozen_encoder_costs_one_pass(self):
         model = t5(**self.SIZES)
         model.requires_grad_(False)
@@ -414,6 +416,7 @@ class PeakTest(parameterized.TestCase):
         self.assertIsNone(throughput.utilisation(1e12, None))
         self.assertEqual(throughput.utilisation(1e12, throughput.peak_flops(torch.device("cpu"), 2)), 0.5)
 
+    @pytest.mark.slow
     def test_docstrings(self):
         base = t5(d_model=768, d_ff=2048, num_layers=12, num_heads=12, feed_forward_proj="gated-gelu")
         runner = doctest.DocTestRunner()
@@ -533,6 +536,7 @@ def operations_of(lines) -> float:
     return sum(line["train/mfu"] / 100 * PEAK_TFLOPS * 1e12 * line["train/seconds_per_step"] for line in lines)
 
 
+@pytest.mark.slow
 class StepFiguresTest(parameterized.TestCase):
     """One epoch over all rows: each counts once, however it is computed."""
 

@@ -15,7 +15,6 @@ from guarded_trainer import at_steps, equal, given_in, incidents, limit_rows, lo
 from transformers.cache_utils import DynamicCache
 
 from t5suite.base.errors import ConfigError, NumericsError
-from t5suite.optim.optimizers import OPTIMIZERS
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.updates.guard import UpdateGuard, check_policy, shown, vote
 from t5suite.training.updates.incidents import Incidents, Spike, SpikeCount, SpikeDetector, json_numbers, read_incidents
@@ -40,7 +39,7 @@ class ScriptedSpikes(SpikeDetector):
 
 
 class NonFiniteTest(parameterized.TestCase):
-    @parameterized.parameters(*sorted(OPTIMIZERS), None)
+    @parameterized.parameters("adamw", "adafactor", None)
     def test_a_skipped_update_changes_no_weight_and_no_moment_but_schedule_and_steps_go_on(self, optimizer):
         trainer = make(optimizer=optimizer, schedule="linear")
         at_steps(trainer, {3}, times(NAN))
@@ -282,7 +281,12 @@ class SpikePolicyTest(parameterized.TestCase):
 
 
 class OutOfMemoryTest(parameterized.TestCase):
-    @parameterized.product(cut=((8, 1), (4, 2)), where=("model", "loss", "backward"), optim=("sgd", "adamw_torch"))
+    @parameterized.parameters(
+        ((8, 1), "model", "sgd"),
+        ((4, 2), "loss", "adamw_torch"),
+        ((8, 1), "backward", "adamw_torch"),
+        ((4, 2), "backward", "sgd"),
+    )
     def test_the_trajectory_stays(self, cut, where, optim):
         rows, accumulation = cut
         expected = make(rows, accumulation, optim=optim)

@@ -432,7 +432,7 @@ class SuiteTrainer(Seq2SeqTrainer):
 
     # -----------------------------------------------------------------------------------------------------------------
     # Private hooks of transformers 5.23, which has no public ones around an update's gradients, the logs and
-    # evaluations behind it, and what a checkpoint holds (tests/test_exact_resume.py tells when one is gone)
+    # evaluations behind it, and what a checkpoint holds (tests/test_resuming.py tells when one is gone)
 
     def _prepare_for_training(self, *args, **kwargs):
         """Wraps the model, its optimizer and schedule."""

@@ -6,5 +6,5 @@
     PosixPath('runs/x/checkpoint-400')
 
 `saving` says what is in one and `states` how, `manifests` what it must hold, `committing` gives it its name; `folders`
-finds and deletes them, `starts` and `resuming` go on from one, `stream_positions` in a stream.
+finds and deletes them, `starts` and `resuming` go on from one, `data_positions` in its data.
 """
