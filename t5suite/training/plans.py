@@ -170,9 +170,7 @@ def own_plan(arguments, rows=None, own_metrics: bool = False) -> Plan:
       ConfigError: flags that do not go together, a file that is not there, a class or setting that there is not.
     """
     data_args, formats = arguments.data, arguments.formats
-    _refuse_benchmark(data_args)
-    _refuse_two_mixings(data_args, formats)
-    _warn_of_idle_data_flags(data_args, formats)
+    _check_flags(data_args, formats)
     sets = _class_sets(arguments) if formats.data_class else [_format_set(arguments, rows)]
     tasks = [data.task for data in sets]
     names = [task.name for task in tasks]
@@ -183,27 +181,18 @@ def own_plan(arguments, rows=None, own_metrics: bool = False) -> Plan:
     return Plan(OWN_BENCHMARK, ",".join(names), tasks, tasks, scored, False, sources)
 
 
-def _refuse_benchmark(data_args) -> None:
-    given = {
-        "benchmark": data_args.benchmark not in ("mini", OWN_BENCHMARK) and data_args.benchmark,
-        "task_file": data_args.task_file,
-    }
-    for name, value in given.items():
+def _check_flags(data_args, formats) -> None:
+    """Refuses flags that contradict rows of one's own, and warns of those without effect beside them."""
+    given = getattr(data_args, "flags_given", frozenset())
+    others = data_args.benchmark not in ("mini", OWN_BENCHMARK) and data_args.benchmark
+    for name, value in {"benchmark": others, "task_file": data_args.task_file}.items():
         if value:
             raise ConfigError(f"--{name} {value}: --data_format and --data_class make tasks of their own; leave it out")
-
-
-def _refuse_two_mixings(data_args, formats) -> None:
-    given = getattr(data_args, "flags_given", frozenset())
     both = [name for name in ("mixing", "mixing_limit", "mixing_temperature") if name in given]
     if formats.data_sampling_proportion and both:
         raise ConfigError(
             f"--data_sampling_proportion and --{both[0]} both say how often data sets are drawn; give one"
         )
-
-
-def _warn_of_idle_data_flags(data_args, formats) -> None:
-    given = getattr(data_args, "flags_given", frozenset())
     reasons = {
         "data_dir": "rows come from the files that --data_format or --data_class names",
         "data_revision": None if formats.data_format == "hub" else "the rows do not come from the hub",
@@ -218,17 +207,12 @@ def _warn_of_idle_data_flags(data_args, formats) -> None:
 
 def _format_set(arguments, rows=None) -> OwnData:
     data_args, formats = arguments.data, arguments.formats
-    options = format_options({**vars(data_args), **vars(formats)}, rows)
-    _warn_of_idle_format_flags(formats)
-    name = form_name(options) if data_args.dataset_name == "sentiment" else data_args.dataset_name
-    return own_data(name, format_form(formats.data_format, options), _wishes(arguments, 0, {}))
-
-
-def _warn_of_idle_format_flags(formats) -> None:
-    fields = type(formats).__dataclass_fields__
+    options, fields = format_options({**vars(data_args), **vars(formats)}, rows), type(formats).__dataclass_fields__
     for name in dict.fromkeys(name for names in FORMAT_FLAGS.values() for name in names):
         if getattr(formats, name) != fields[name].default and name not in FORMAT_FLAGS[formats.data_format]:
             logger.warning("--%s has no effect: --data_format %s does not read it", name, formats.data_format)
+    name = form_name(options) if data_args.dataset_name == "sentiment" else data_args.dataset_name
+    return own_data(name, format_form(formats.data_format, options), _wishes(arguments, 0, {}))
 
 
 def _class_sets(arguments) -> list[OwnData]:
