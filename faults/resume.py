@@ -188,7 +188,7 @@ def r8_finished(context: Context) -> Outcome:
             context, "fine_tune_t5", "t5suite.reports.finishing:finish_run"
         )
         found["pre-training killed in its results"] = _killed_at_call(
-            context, "pre_train_t5", "pre_train_t5:finish_run"
+            context, "pre_train_t5", "t5suite.reports.finishing:finish_pre_training"
         )
     return all_hold(found, "without a step")
 
