@@ -46,6 +46,10 @@ def config_file(text):
 
 
 class ValuesTest(parameterized.TestCase):
+    def test_hugging_face_s_switches_may_stand_alone(self):
+        found = parse_first("--gradient_checkpointing", "--bf16", "--use_cpu")
+        self.assertEqual([found[name] for name in ("gradient_checkpointing", "bf16", "use_cpu")], [True] * 3)
+
     @parameterized.parameters(
         (["--learning_rate", "1e-5"], "learning_rate", 1e-5),
         (["--learning_rate=1e-5"], "learning_rate", 1e-5),

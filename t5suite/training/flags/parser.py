@@ -40,6 +40,10 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescript
     """Defaults behind each flag; the description's examples keep their lines."""
 
 
+# What of a field's metadata argparse takes; transformers' own say by `nargs` that a flag may stand alone.
+ARGPARSE_FACTS = ("help", "choices", "nargs", "const")
+
+
 class SuiteArgumentParser(HfArgumentParser):
     """`HfArgumentParser` whose errors are `ConfigError`s."""
 
@@ -57,9 +61,9 @@ class SuiteArgumentParser(HfArgumentParser):
     def _parse_dataclass_field(parser, field):
         """Hugging Face's hands all of a field's metadata to argparse."""
         plain = copy.copy(field)
-        plain.metadata = {"help": field.metadata.get("help", "")}
-        if "choices" in field.metadata:
-            plain.metadata["choices"] = field.metadata["choices"]
+        plain.metadata = {"help": ""} | {
+            name: field.metadata[name] for name in ARGPARSE_FACTS if name in field.metadata
+        }
         HfArgumentParser._parse_dataclass_field(parser, plain)
 
     def _flags_marked(self, mark: str) -> list[str]:
