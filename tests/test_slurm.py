@@ -301,11 +301,11 @@ class EndTest(parameterized.TestCase):
         decision = decide(code, [int(each) for each in noted.split()], job)
         self.assertEqual((decision.exit_code, decision.requeue), (exit_code, requeued))
 
-    @pytest.mark.slow
-    @pytest.mark.launcher
     @parameterized.product(
         kind=("fine_tune", "pre_train"), case=((1, "75", 75, True), (1, "78", 78, False), (0, "0", 0, False))
     )
+    @pytest.mark.slow
+    @pytest.mark.launcher
     def test_a_script_of_ranks_ends_by_what_they_noted(self, kind, case):
         code, noted, exit_code, requeued = case
         fakes = FakeSlurm()
@@ -314,9 +314,9 @@ class EndTest(parameterized.TestCase):
         self.assertEqual(fakes.requeued(), ["requeue 7"] if requeued else [])
         self.assertEmpty(list(fakes.folder.glob("tmp.*")), "the file of codes is left behind")
 
+    @parameterized.parameters((75, 75, True), (0, 0, False), (78, 78, False))
     @pytest.mark.slow
     @pytest.mark.launcher
-    @parameterized.parameters((75, 75, True), (0, 0, False), (78, 78, False))
     def test_an_agents_script_ends_as_the_agent_does(self, code, exit_code, requeued):
         """Its trials leave no word: one that the sweep stopped ends with 75, too."""
         fakes = FakeSlurm()
@@ -364,9 +364,9 @@ class EndTest(parameterized.TestCase):
         self.assertEqual(given[-3:], ["--no_python", *WORDS["pre_train"]])
         self.assertEqual(seen["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"], "3600")
 
+    @parameterized.parameters(*slurm.KINDS)
     @pytest.mark.slow
     @pytest.mark.launcher
-    @parameterized.parameters(*slurm.KINDS)
     def test_offline_nodes_ask_nobody(self, kind):
         fakes = FakeSlurm()
         options = {"array": "0-3"} if kind == "corpus" else {}
