@@ -317,7 +317,7 @@ class DamageTest(parameterized.TestCase):
             "../x", "/etc/passwd", "a/../../x", "", ".", "..", "a//b", "a/", "./a", "a\\b", "a\0b", "a\nb", "\ud800",
             MANIFEST_FILE, 3, None,
         ):  # fmt: skip
-            with self.subTest(name), self.assertRaises(ValueError):
+            with self.subTest(ascii(name)), self.assertRaises(ValueError):
                 check_name(name)
 
     def test_a_manifest_that_leads_elsewhere_is_refused_before_anything_is_read(self):
