@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from accelerate.utils import recursively_apply
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.serialization import get_unsafe_globals_in_checkpoint
 
@@ -36,6 +37,7 @@ def save_state(folder, name: str, state) -> None:
       OSError: the disk did not take it.
     """
     path = Path(folder) / f"{name}.pt"
+    state = recursively_apply(_plain, state)
     try:
         with open(path, "wb") as file:
             torch.save(state, file)
@@ -47,6 +49,11 @@ def save_state(folder, name: str, state) -> None:
     unsafe = get_unsafe_globals_in_checkpoint(path)
     if unsafe:
         raise ConfigError(f"{name}: objects of {', '.join(unsafe)} cannot be kept in a checkpoint; keep plain numbers")
+
+
+def _plain(tensor):
+    """A tensor of another device's own class as one that every torch can read."""
+    return tensor if type(tensor) in (torch.Tensor, torch.nn.Parameter) else tensor.detach().cpu()
 
 
 def load_state(folder, name: str):
