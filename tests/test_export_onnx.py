@@ -199,6 +199,7 @@ class T5Test(TestCase):
         write_json(folder / "manifest.json", manifest)
         return replace(source, folder=folder)
 
+    @pytest.mark.slow
     def test_a_run_of_own_rows_is_scored_on_them(self):
         source = self.run_of_own_rows()
         (rows,) = eval_sets_of_run(source)

