@@ -73,14 +73,17 @@ class LaunchersTest(parameterized.TestCase):
         self.assertEqual(path.read_bytes(), whole)
 
     @parameterized.product(launcher=["torchrun", "deepspeed"], family=["seq2seq", "causal", "masked"])
-    def test_zero3_writes_the_bytes_of_whole_weights(self, launcher, family):
+    def test_zero3_writes_the_answers_of_whole_weights(self, launcher, family):
+        """Scores are equal to rounding: a T5 whose weights lie in pieces is computed by transformers' own layers."""
         rows, path = rows_file(count=10), output_path()
         whole, flags = self.expected(rows, family)
         argv = command(flags, "--deepspeed zero3", output=path, rows=rows, family=family)
         process = launched(launcher, argv)
         said, _ = process.communicate(timeout=500)
         self.assertEqual(process.returncode, 0, said[-2000:])
-        self.assertEqual(path.read_bytes(), whole)
+        for found, expected in zip(read_jsonl(path), map(json.loads, whole.splitlines()), strict=True):
+            self.assertAlmostEqual(found.pop("score", 0.0), expected.pop("score", 0.0), delta=2e-4)
+            self.assertEqual(found, expected)
 
     def test_two_tasks_of_srun_write_the_bytes_of_one(self):
         rows, path = rows_file(count=10), output_path()
