@@ -436,7 +436,7 @@ class ExitNotesTest(parameterized.TestCase):
         path = Path(tempfile.mkdtemp()) / "codes"
         path.touch()
         program = "from t5suite.base.errors import ConfigError\nfrom t5suite.training.startup import run_program\n"
-        program += "def main():\n    raise ConfigError('no')\nrun_program(main)"
+        program += "def main(argv=None):\n    raise ConfigError('no')\nrun_program(main)"
         self.assertEqual(self.noting(path, program).returncode, 78)
         self.assertEqual(noted_codes(str(path)), [78])
         for script in ("fine_tune_t5", "pre_train_t5"):
