@@ -135,6 +135,13 @@ class RunTest(parameterized.TestCase):
         self.assertEqual(run.changed, {"update_size": (8, 4)})
         self.assertEqual(run.manifest["changes"][0]["changed"], {"update_size": [8, 4]})
 
+    def test_a_run_of_another_version_is_refused_with_the_version_that_can_go_on_with_it(self):
+        directory = Path(tempfile.mkdtemp()) / "run"
+        run = open_run(directory, {"seed": 1, "gone": True})
+        run.update(versions={"t5suite": "0.1.0"})
+        with self.assertRaisesRegex(ConfigError, "gone True there, None here.*t5suite 0.1.0 began that run"):
+            open_run(directory, {"seed": 1})
+
     def test_a_change_that_is_allowed_must_exist(self):
         with self.assertRaisesRegex(ConfigError, "no setting 'sede'; did you mean seed"):
             open_run(Path(tempfile.mkdtemp()) / "run", {"seed": 1}, allow_changed="sede")

@@ -11,6 +11,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import t5suite
 from t5suite.base.redaction import redacted
 
 # Neither status nor diff writes the checkout's index.
@@ -38,7 +39,7 @@ def versions() -> dict:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             found[package] = None
-    return found
+    return found | {"t5suite": t5suite.__version__}  # a checkout's code may be newer than what pip remembers
 
 
 def git_commit() -> dict | None:

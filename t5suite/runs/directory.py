@@ -298,6 +298,9 @@ def _check_changes(run: Run, changes: dict[str, tuple], extend: bool) -> None:
     cures = f" (or --allow_changed {','.join(refused)} to go on with that run all the same)"
     if set(refused) <= set(longer):
         cures = " (or --extend to make that run longer)"
+    begun, here = _software(run.manifest).get("t5suite"), versions()["t5suite"]
+    if begun and begun != here:
+        cures = f"; t5suite {begun} began that run and can go on with it, this is {here}"
     raise ConfigError(
         f"--output_dir {run.directory} holds another run ({run.run_id}; this one would be {new_run_id()}): "
         f"{'; '.join(shown[:6])}{'; ...' if len(shown) > 6 else ''}. Give a new --output_dir{cures}"
