@@ -507,7 +507,7 @@ class PackedT5Test(parameterized.TestCase):
             model(**packed(examples()))
 
     def test_eager_still_adds_boolean_masks(self):
-        """Fails when transformers mends it; `attention._as_taken` may then hand booleans to eager too."""
+        """Fails when transformers fixes it; `attention._as_taken` may then hand booleans to eager too."""
         model, batch = packed_tiny(attention="eager"), packed(examples())
         mask = attention.encoder_mask(batch["encoder_segment_ids"])
         with torch.no_grad():

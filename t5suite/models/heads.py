@@ -16,7 +16,7 @@ transformers needs it no longer.
 
 transformers draws T5's first weights as Mesh TensorFlow and t5x do, but for two: the relative attention bias (Glorot's
 uniform there, d_model^-0.5 here; kept, as its peers are trained so), and an output layer of its own, which has standard
-deviation 1 for d_model^-0.5. `initialize` mends that. Final states have mean square 1, so logits have variance 1, and
+deviation 1 for d_model^-0.5. `initialize` fixes that. Final states have mean square 1, so logits have variance 1, and
 the first loss is that of standard normal logits: ln V + 1/2. A tied output layer sees states scaled by d_model^-0.5,
 with the same variance; there the token that the decoder has just read also gets a logit of up to sqrt(d_model).
 
