@@ -27,6 +27,7 @@ MODULES = {
     "step": "a step of pre-training and of fine-tuning (H1, H4; on a CPU a trial)",
     "fine_tuning": "an epoch of fine-tuning (C5)",
     "collator": "span corruption of a batch (C1)",
+    "fast_paths": "each fast path switched off: a step of pre-training (P1), of fine-tuning (P2), an evaluation (P3)",
     "evaluation": "a fine-tuned T5's answers to 512 rows (C6); to a split, on a GPU (H5; on a CPU a trial)",
 }
 # What a decision is made by; the others say where the time goes.

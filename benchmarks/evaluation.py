@@ -131,14 +131,14 @@ def make_trained(device: str, num_rows: int, sizes: dict, steps: int, rate: floa
     return Trained(model, tokenizer, make_rows(num_rows, 0))
 
 
-def ours(device: str, of: Trained, method: str, loss: bool = False):
-    """Evaluates with our evaluator; returns the accuracy."""
+def ours(device: str, of: Trained, method: str, loss: bool = False, reference: frozenset = frozenset()):
+    """Evaluates with our evaluator, without the fast paths in `reference`; returns the accuracy."""
     model, tokenizer, rows = of
     eval_set = make_eval_set(
         "mnli", load_task("glue", "mnli"), "validation", "validation", rows, tokenizer, LENGTHS, method
     )
     accelerator = Accelerator(cpu=device == "cpu", mixed_precision="no" if device == "cpu" else "bf16")
-    decoding = Decoding(loss=loss, batch_tokens=batch_tokens(None, accelerator.device))
+    decoding = Decoding(loss=loss, batch_tokens=batch_tokens(None, accelerator.device), reference=reference)
     collator = Seq2SeqCollator(0, 0, 1 if device == "cpu" else 8)
     evaluator = Evaluator(collator, tokenizer, decoding, 64, accelerator)
     return lambda: evaluator.evaluate(model, [eval_set]).results["mnli"].metrics["accuracy"]
@@ -203,7 +203,7 @@ def whole_split(device: str) -> Work:
     if device == "cuda":
         contenders["Seq2SeqTrainer, 128 rows, bf16"] = seq2seq_trainer(device, tuned, 128, bf16_full_eval=True)
         contenders["1 s"] = lambda: time.sleep(1)  # on the wall, where a GPU is told
-        goals = {"Seq2SeqTrainer, 8 rows": Goal(0.03), "Seq2SeqTrainer, 128 rows, bf16": Goal(0.15), "1 s": Goal(1.0)}
+        goals = {"Seq2SeqTrainer, 8 rows": Goal(0.03), "Seq2SeqTrainer, 128 rows, bf16": Goal(0.1), "1 s": Goal(1.0)}
     answering = {name: call for name, call in contenders.items() if name != "1 s"}
     # bfloat16 may turn an answer or two
     found = accuracies({**answering, "ours, by score": ours(device, of, "score")}, 0 if device == "cpu" else 0.5)

@@ -1,6 +1,6 @@
 """A step of pre-training (H1) and of fine-tuning (H4) against what people use; judged on a GPU, tried on a CPU.
 
-    python -m benchmarks.step --device cuda         # T5 v1.1 base: 128 x 512/114, and batches of 32 of MNLI's lengths
+    python -m benchmarks.step --device cuda         # T5 v1.1 base: 128 x 512/114, batches of 128 of MNLI's lengths
     python -m benchmarks.step                       # the same code on a tiny model: checks, figures of no account
 
 H1: ours is `SuiteTrainer` with `--bf16 --torch_compile --optimizer adamw_rms`; the peer is a loop as nanoT5 has it:
@@ -36,7 +36,6 @@ BASE = {"rows": 128, "inputs": 512, "targets": 114, "steps": 10, "overrides": No
 SMALL = "d_model=32,d_kv=8,d_ff=64,num_heads=4,num_layers=2,num_decoder_layers=2,vocab_size=512"
 TINY = {"rows": 4, "inputs": 64, "targets": 16, "steps": 2, "overrides": SMALL}
 RATE = 2e-3
-# H4 also with few shapes.
 
 
 class PreTraining(SuiteTrainer):
@@ -64,10 +63,10 @@ def rows_of_text(sizes: dict, vocabulary: int) -> TokenArrays:
     return TokenArrays(Ragged.joined(ids), Ragged.joined(labels))
 
 
-def ours(sizes: dict, rows: TokenArrays, device: str, compiled: bool) -> Turns:
+def ours(sizes: dict, rows: TokenArrays, device: str, compiled: bool, **settings) -> Turns:
     """`SuiteTrainer` over the rows in their order, again and again."""
     model = base_model(sizes, "sdpa")
-    settings = {"per_device_train_batch_size": sizes["rows"], "optimizer": "adamw_rms", "learning_rate": RATE}
+    settings |= {"per_device_train_batch_size": sizes["rows"], "optimizer": "adamw_rms", "learning_rate": RATE}
     trainer = PreTraining(
         model=model,
         args=arguments(SuiteTrainingArguments, device, torch_compile=compiled, schedule="constant", **settings),
@@ -135,7 +134,7 @@ def pre_training(device: str) -> Work:
 def fine_tuning(device: str) -> Work:
     """H4."""
     quiet()
-    sizes, batch, steps = (BASE, 32, 20) if device == "cuda" else (TINY, 4, 2)
+    sizes, batch, steps = (BASE, 128, 20) if device == "cuda" else (TINY, 4, 2)
     model = base_model(sizes, "sdpa").to(device)
     listed = mnli_like_rows(8192 if device == "cuda" else 64, model.config.vocab_size, seed=0)
     arrays = TokenArrays.from_dataset(datasets.Dataset.from_list(listed))

@@ -2,6 +2,9 @@
 
 import importlib
 import json
+import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from unittest import mock
@@ -135,6 +138,19 @@ class ModulesTest(parameterized.TestCase):
         for name in ("J5", "J6", "J7c"):
             for call in jobs.WORKS[name]("cpu").contenders.values():
                 call()
+
+    @pytest.mark.slow
+    def test_the_gpu_script_runs_at_toy_size(self):
+        root = Path(harness.__file__).parents[1]
+        with tempfile.TemporaryDirectory() as folder:
+            env = {**os.environ, "DEVICE": "cpu", "OUT": folder, "PYTHON": sys.executable}
+            for part, cases in (("runs", 4), ("paths", 4), ("profile", 1)):
+                run = subprocess.run(["benchmarks/gpu.sh", part], cwd=root, env=env, capture_output=True, text=True)
+                self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+                lines = [line for line in run.stdout.splitlines() if line.startswith("{")]
+                self.assertLen(lines, cases)
+                self.assertEqual({json.loads(line)["exit"] for line in lines}, {0})
+            self.assertLen(json.loads(Path(folder, "paths-P3-fast_paths.json").read_text())["results"], 1)
 
 
 if __name__ == "__main__":
