@@ -29,7 +29,7 @@ from transformers import (
 
 from t5suite.base.errors import ConfigError
 from t5suite.data.objectives import sentinel_ids
-from t5suite.export.sources import load_source
+from t5suite.export.sources import Wanted, load_source
 from t5suite.inference.loading import (
     ModelSource,
     fits_of,
@@ -224,7 +224,7 @@ def by_predicting(revision):
 
 
 def by_exporting(revision):
-    source = load_source("lab/tiny", tempfile.mkdtemp(), revision=revision)
+    source = load_source(Wanted("lab/tiny", "", model_revision=revision), tempfile.mkdtemp())
     return source.tokenizer, source.model
 
 

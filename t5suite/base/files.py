@@ -13,6 +13,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from t5suite.base.errors import ConfigError
+
 # In a checkout they stand at its root, in the wheel inside of the package.
 FOLDERS = ("accelerate_configs", "clusters", "deepspeed_configs", "recipes", "slurm", "sweeps")
 
@@ -102,3 +104,33 @@ def shipped_file(folder: str, name: str) -> Path | None:
     """The file of that name, or None."""
     path = shipped_folder(folder) / name
     return path if path.is_file() else None
+
+
+def check_new_folder(path) -> None:
+    """Refuses a place where something is.
+
+    Raises:
+      ConfigError: there is a file of that name, or a folder that is not empty.
+    """
+    path = Path(path)
+    if (path.exists() or path.is_symlink()) and not (path.is_dir() and not any(path.iterdir())):
+        what = "is not empty" if path.is_dir() else "is a file"
+        raise ConfigError(f"--output_dir {str(path)!r} {what}; give a new folder, or an empty one")
+
+
+@contextlib.contextmanager
+def new_folder(path) -> Iterator[Path]:
+    """A folder beside `path` to write into, which becomes `path` at the end of the block, or goes if the block fails.
+
+    Raises:
+      ConfigError: see `check_new_folder`.
+    """
+    path = Path(path)
+    check_new_folder(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.mkdir(parents=True)
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

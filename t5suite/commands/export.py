@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.files import check_new_folder
 from t5suite.commands.shared import (
     add_data_dir_flag,
     add_json_flag,
@@ -69,7 +70,8 @@ def export(arguments) -> None:
             "what the 8 bits cost in points is measured with --score (on the run's own validation rows), or with "
             "--benchmark and --dataset_name"
         )
-    from t5suite.export.exporting import Wanted, export_model
+    from t5suite.export.exporting import export_model
+    from t5suite.export.sources import Wanted
     from t5suite.training.run import start_logging
 
     start_logging(is_main=True, disable_tqdm=not arguments.verbose, verbose=arguments.verbose)
@@ -112,15 +114,13 @@ def check_flags(arguments) -> None:
 
 def check_files(arguments) -> None:
     """What is read is there, what is written has a place, the task is one, and ONNX's packages are installed."""
-    from t5suite.export.folders import check_free
-
     if arguments.model_name_or_path is not None:
         check_model("--model_name_or_path", arguments.model_name_or_path)
     else:
         check_input_file("--init_checkpoint", arguments.init_checkpoint, or_folder=True)
     if arguments.score:
         _check_run(arguments.model_name_or_path)
-    check_free(Path(arguments.output_dir))
+    check_new_folder(arguments.output_dir)
     check_place("--output_dir", arguments.output_dir)
     if arguments.format == "onnx":
         from t5suite.export.onnx_runtime import require_onnx

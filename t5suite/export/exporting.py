@@ -1,4 +1,4 @@
-"""The steps of `t5suite export`: load, write, compare, quantize, score, and say all of it in `export.json`.
+"""The steps of `t5suite export`: load, write, compare, quantize, score, and note all of it in `export.json`.
 
 >>> export_model(Wanted("runs/mini-sentiment", "exported"))
 {'format': 'hf', 'source': 'runs/mini-sentiment', 'family': 'seq2seq', 'model': {...}, 'files': {...}, ...}
@@ -6,172 +6,112 @@
 
 import shutil
 import tempfile
-from dataclasses import dataclass, fields
-from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 from transformers import T5Tokenizer
 
-from t5suite.base.errors import CheckpointError, ConfigError
-from t5suite.base.files import follow_umask
+from t5suite.base.errors import CheckpointError, ConfigError, DataError
+from t5suite.base.files import follow_umask, new_folder
 from t5suite.base.provenance import versions
 from t5suite.data.corpora.sentence_pieces import spiece_of
+from t5suite.data.rows.formats import format_source, rows_stay
 from t5suite.data.rows.jsonl import without_nan
-from t5suite.export.folders import CARD, new_folder, sizes_of
-from t5suite.export.sources import Source, dtype_for, load_bare_weights, load_source
-from t5suite.models.loading import describe
+from t5suite.data.rows.sources import DataOptions
+from t5suite.export.onnx_files import check, compare, quantize, write_graphs
+from t5suite.export.onnx_runtime import OnnxModel, require_onnx
+from t5suite.export.sources import Source, Wanted, load_source
+from t5suite.models.loading import describe, encoding_for
 from t5suite.models.own_models import own_names
 from t5suite.models.weights import fitted, read_weights
-from t5suite.runs.directory import read_json, write_json
+from t5suite.reports.evaluations import FILES, settings_by_place
+from t5suite.runs.directory import MANIFEST, read_json, write_json
+from t5suite.tasks.registry import Lengths
+from t5suite.tasks.task_card import read_task_card
+from t5suite.training.eval_sets import EvalSet, load_eval_sets
+from t5suite.training.evaluation import batches_by_length, number_range
+from t5suite.training.plans import plan_tasks
 
-
-@dataclass
-class Wanted:
-    """What to export, and how; the flags of `t5suite export` by their names."""
-
-    model_name_or_path: str | None
-    output_dir: str
-    format: str = "hf"
-    dtype: str | None = None
-    quantize: str | None = None
-    check: bool = False
-    tokenizer_name: str | None = None
-    init_checkpoint: str | None = None
-    config_name: str | None = None
-    config_overrides: str | None = None
-    adapter_base: str | None = None
-    model_family: str | None = None
-    model_class: str | None = None
-    model_revision: str | None = None
-    trust_remote_code: bool = False
-    benchmark: str | None = None
-    dataset_name: str | None = None
-    task_file: str | None = None
-    data_dir: str | None = None
-    max_eval_samples: int | None = None
-    score: bool = False
-
-    @classmethod
-    def of(cls, arguments) -> "Wanted":
-        """From the command's flags."""
-        return cls(**{field.name: getattr(arguments, field.name) for field in fields(cls)})
+CARD, SPIECE = "export.json", "spiece.model"
+# What says which task a model is for, and what it reads text by, beside what `save_pretrained` writes.
+KEPT = ("task.json", SPIECE, "sentencepiece.bpe.model")
+BATCH_SIZE = 16
+INSTEAD = "name a task by --benchmark and --dataset_name"
 
 
 def export_model(wanted: Wanted) -> dict:
-    """Writes `output_dir` as a whole or not at all; returns what its `export.json` says.
+    """Writes `output_dir` as a whole or not at all; returns the content of its `export.json`.
 
     Raises:
       ConfigError: no such model; a folder that is not empty; packages that are missing.
       CheckpointError: a damaged source, or an export that is not what was asked for.
     """
-    dtype = dtype_for(wanted.dtype) if wanted.dtype else None
     with new_folder(wanted.output_dir) as folder:
         with tempfile.TemporaryDirectory(dir=folder) as staging:
-            source = source_of(wanted, staging)
+            source = load_source(wanted, staging)
             card = {
                 "format": wanted.format,
                 "source": wanted.model_name_or_path or wanted.init_checkpoint,
                 "family": source.family,
                 "model": describe(source.model),
             }
-            write = write_plain if wanted.format == "hf" else write_onnx
-            card |= write(source, folder, wanted, dtype)
-        card = without_nan(card | {"files": sizes_of(folder), "versions": versions()})
+            card |= (write_plain if wanted.format == "hf" else write_onnx)(source, folder, wanted)
+        written = [file for file in sorted(folder.rglob("*")) if file.is_file()]
+        files = {file.relative_to(folder).as_posix(): file.stat().st_size for file in written}
+        card = without_nan(card | {"files": files, "versions": versions()})
         write_json(folder / CARD, card)
     return card
 
 
-def source_of(wanted: Wanted, staging) -> Source:
-    """The model, by whichever flags name it."""
-    if wanted.init_checkpoint is not None:
-        return load_bare_weights(
-            wanted.init_checkpoint,
-            wanted.config_name,
-            wanted.tokenizer_name,
-            wanted.config_overrides,
-            wanted.model_family,
-        )
-    return load_source(
-        wanted.model_name_or_path,
-        staging,
-        wanted.tokenizer_name,
-        wanted.model_family,
-        wanted.model_revision,
-        wanted.trust_remote_code,
-        wanted.adapter_base,
-        wanted.model_class,
-    )
-
-
-def write_plain(source, folder, wanted: Wanted, dtype) -> dict:
-    """`--format hf`."""
-    save_plain(source, folder, dtype)
-    said = {"dtype": str(source.model.dtype).removeprefix("torch.")}
-    if wanted.check:
-        differing = differing_weights(folder, source.model)
-        if differing:
-            raise CheckpointError(f"{len(differing)} weights are not stored as they are: {', '.join(differing[:5])}")
-        said["check"] = {"weights_that_differ": 0}
-    return said
-
-
-def write_onnx(source, folder, wanted: Wanted, dtype) -> dict:
-    """`--format onnx`."""
-    if wanted.model_class is not None:
-        raise ConfigError(f"--format onnx --model_class {wanted.model_class}: graphs are made of transformers' classes")
-    from t5suite.export.onnx_files import write_graphs
-    from t5suite.export.onnx_runtime import PACKAGES, require_onnx
-
-    require_onnx()
-    from t5suite.export.onnx_checks import changes, check, compare, eval_sets_for, eval_sets_of_run, score
-    from t5suite.export.onnx_files import quantize
-    from t5suite.export.onnx_runtime import OnnxModel
-
-    eval_sets = None
-    if wanted.score:
-        eval_sets = eval_sets_of_run(source, wanted.data_dir, wanted.max_eval_samples)
-    elif wanted.benchmark:
-        eval_sets = eval_sets_for(
-            source,
-            wanted.benchmark,
-            wanted.dataset_name,
-            wanted.task_file,
-            wanted.data_dir,
-            wanted.max_eval_samples,
-        )
-    files = write_graphs(source, folder)
-    said = {"dtype": wanted.quantize or "float32", "written_by": {name: version(name) for name in PACKAGES}}
-    if wanted.check:
-        said["check"] = check(source.model, source.family, OnnxModel(folder))
-    before = score(OnnxModel(folder), eval_sets) if eval_sets else None
-    after = None
-    if wanted.quantize:
-        said["quantized"] = quantize(folder, files)
-        if wanted.check:
-            said["check_quantized"] = compare(source.model, source.family, OnnxModel(folder))
-        after = score(OnnxModel(folder), eval_sets) if eval_sets else None
-    if before is not None:
-        rows = {eval_set.name: len(eval_set.rows) for eval_set in eval_sets}
-        said["scores"] = {"rows": rows, "metrics": changes(before, after)}
-    return said
-
-
-# What says which task a model is for, and what it reads text by, beside what `save_pretrained` writes.
-SPIECE = "spiece.model"
-KEPT = ("task.json", SPIECE, "sentencepiece.bpe.model")
-
-
-def save_plain(source, folder, dtype: torch.dtype | None = None) -> None:
-    """Writes model, tokenizer and what belongs to them; the source's model is cast to `dtype` on the way.
+def write_plain(source: Source, folder, wanted: Wanted) -> dict:
+    """`--format hf`: model, tokenizer and what belongs to them; the source's model is cast on the way.
 
     Raises:
-      CheckpointError: a weight is no number in that precision, though it is one in the source (float16 ends at 65504).
+      CheckpointError: a weight is finite in the source and not in that precision (float16 ends at 65504), or, with
+        `--check`, is not stored bit by bit.
     """
-    cast(source.model, dtype or source.dtype)
+    cast(source.model, getattr(torch, wanted.dtype) if wanted.dtype else source.dtype)
     source.model.save_pretrained(folder, state_dict=own_names(source.model))
     follow_umask(Path(folder).glob("*.safetensors"))
     save_beside(source, folder)
+    card = {"dtype": str(source.model.dtype).removeprefix("torch.")}
+    if wanted.check:
+        if differing := differing_weights(folder, source.model):
+            raise CheckpointError(f"{len(differing)} weights are not stored as they are: {', '.join(differing[:5])}")
+        card["check"] = {"weights_that_differ": 0}
+    return card
+
+
+def write_onnx(source: Source, folder, wanted: Wanted) -> dict:
+    """`--format onnx`; scores are of the files before and after `--quantize`."""
+    if wanted.model_class is not None:
+        raise ConfigError(f"--format onnx --model_class {wanted.model_class}: graphs are made of transformers' classes")
+    require_onnx()
+    eval_sets = []
+    if wanted.score:
+        eval_sets = eval_sets_of_run(source, wanted.data_dir, wanted.max_eval_samples)
+    elif wanted.benchmark:
+        tasks = plan_tasks(wanted.benchmark, wanted.dataset_name, wanted.task_file).evaluate
+        eval_sets, _ = load_tokenized(source, tasks, DataOptions(data_dir=wanted.data_dir), wanted.max_eval_samples)
+    cast(source.model, torch.float32)
+    files = write_graphs(source, folder)
+    save_beside(source, folder)
+    card = {"dtype": wanted.quantize or "float32"}
+    if wanted.check:
+        card["check"] = check(source.model, OnnxModel(folder))
+    scores = {"float32": score(OnnxModel(folder), eval_sets)}
+    if wanted.quantize:
+        card["quantized"] = quantize(folder, files)
+        if wanted.check:
+            card["check_quantized"] = compare(source.model, OnnxModel(folder))
+        scores["int8"] = score(OnnxModel(folder), eval_sets)
+    if eval_sets:
+        metrics = {name: {kind: found[name] for kind, found in scores.items()} for name in scores["float32"]}
+        for found in metrics.values() if wanted.quantize else ():
+            found["change"] = found["int8"] - found["float32"]
+        card["scores"] = {"rows": {part.name: len(part.rows) for part in eval_sets}, "metrics": metrics}
+    return card
 
 
 def cast(model, dtype: torch.dtype) -> None:
@@ -180,48 +120,112 @@ def cast(model, dtype: torch.dtype) -> None:
     model.to(dtype)
     for name, tensor in model.named_parameters():
         if name in finite and not torch.isfinite(tensor).all():
-            raise CheckpointError(
-                f"{name} has values that {str(dtype).removeprefix('torch.')} cannot hold; choose --dtype bfloat16 or "
-                "float32"
-            )
+            raise CheckpointError(f"{name} has values that {dtype} cannot hold; choose --dtype bfloat16 or float32")
 
 
-def save_beside(source, folder) -> None:
+def save_beside(source: Source, folder) -> None:
     """The tokenizer, its SentencePiece model, and what says which task the model is for."""
+    folder = Path(folder)
     source.tokenizer.save_pretrained(folder)
-    _spell_as_before_5(Path(folder) / "tokenizer_config.json")
+    settings = read_json(folder / "tokenizer_config.json")
+    # transformers 5 writes a list of this name, which 4.57 takes for a table and stops at.
+    if isinstance(settings.get("extra_special_tokens"), list):
+        settings["additional_special_tokens"] = settings.pop("extra_special_tokens")
+        write_json(folder / "tokenizer_config.json", settings)
     for name in KEPT:
-        if source.folder is not None and (source.folder / name).is_file() and not (Path(folder) / name).exists():
-            shutil.copyfile(source.folder / name, Path(folder) / name)
-    spiece = Path(folder) / SPIECE
+        if source.folder is not None and (source.folder / name).is_file() and not (folder / name).exists():
+            shutil.copyfile(source.folder / name, folder / name)
+    spiece = folder / SPIECE
     if isinstance(source.tokenizer, T5Tokenizer) and not spiece.exists() and (content := spiece_of(source.tokenizer)):
         spiece.write_bytes(content)
 
 
-def _spell_as_before_5(file: Path) -> None:
-    """Names additional special tokens as all versions of transformers read them.
-
-    5 writes a list called `extra_special_tokens`, which 4.57 takes for a table of that name and stops at.
-    """
-    settings = read_json(file)
-    if isinstance(settings.get("extra_special_tokens"), list):
-        settings["additional_special_tokens"] = settings.pop("extra_special_tokens")
-        write_json(file, settings)
-
-
 def differing_weights(folder, model) -> list[str]:
-    """Names of weights that a folder does not give back bit by bit.
+    """Names of the weights that a folder does not give back bit by bit.
 
     >>> differing_weights("exported", source.model)
     []
     """
     stored, mismatch = fitted(model, read_weights(folder))
-    own = model.state_dict()
-    names = [name for name, tensor in stored.items() if not _same_bits(own[name], tensor)]
-    return names + [*mismatch.missing, *mismatch.unknown, *mismatch.reshaped]
+    own, names = model.state_dict(), [*mismatch.missing, *mismatch.unknown, *mismatch.reshaped]
+    for name, tensor in stored.items():
+        bits = [t.contiguous().view(torch.uint8) for t in (own[name], tensor)]
+        if own[name].dtype != tensor.dtype or own[name].shape != tensor.shape or not torch.equal(*bits):
+            names.append(name)
+    return names
 
 
-def _same_bits(tensor, other) -> bool:
-    if other.dtype != tensor.dtype or other.shape != tensor.shape:
-        return False
-    return torch.equal(tensor.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
+def eval_sets_of_run(source: Source, data_dir=None, limit: int | None = None) -> list[EvalSet]:
+    """The rows that a run was evaluated on, read again from where it read them (or from `data_dir`).
+
+    Raises:
+      ConfigError: the model is not a run's, or its rows cannot be read again; the message says why.
+    """
+    card, places = None, ()
+    if source.folder is not None:
+        card, places = read_task_card(source.folder), (source.folder / MANIFEST, source.folder.parent / MANIFEST)
+    manifest = next((read_json(place) for place in places if place.is_file()), {})
+    if "settings" not in manifest or card is None:
+        raise ConfigError(f"--score: {source.folder or 'the model'} is no run of fine_tune_t5.py; {INSTEAD}")
+    if not rows_stay(manifest["settings"]):
+        raise ConfigError(f"--score: the run's rows were in memory or made by a class, and are not kept; {INSTEAD}")
+    reasons, tasks = [], list(card.tasks.values())
+    for settings in settings_by_place(manifest, data_dir):
+        try:
+            own = {task.name: format_source(settings) for task in tasks} if settings.get("data_format") else {}
+            files = {name: settings.get(name) for name in FILES}
+            options = DataOptions(
+                settings.get("data_dir"), data_revision=settings.get("data_revision"), own=own, **files
+            )
+            number = limit or settings.get("max_eval_samples")
+            sets, described = load_tokenized(source, tasks, options, number, settings["seed"])
+        except (DataError, ConfigError, OSError) as error:
+            reasons.append(str(error))
+            continue
+        changed = []
+        for name, facts in described.items():
+            before = (manifest.get("data") or {}).get(name) or {}
+            known = before.get("fingerprint") or facts["fingerprint"]
+            # The hub's fingerprint also says how a data set was loaded: it is not compared.
+            if known != facts["fingerprint"] and not known.startswith("datasets:"):
+                changed.append(name)
+        if not changed:
+            return sets
+        reasons.append(f"{', '.join(changed)}: not the rows that the run was evaluated on, they have changed since")
+    raise ConfigError(f"--score: {reasons[0]}; name the place they are in now by --data_dir, or {INSTEAD}")
+
+
+def load_tokenized(source: Source, tasks: list, options: DataOptions, limit: int | None, seed: int = 42):
+    """`(the validation rows of tasks, tokenized as the model reads them; their description by split)`."""
+    card = read_task_card(source.folder) if source.folder else None
+    encoding = encoding_for(source.model, source.tokenizer, card.lengths if card else Lengths(512, 512))
+    method = "classify" if source.family == "classification" else "generate"
+    sets, described, _ = load_eval_sets(
+        tasks, "validation", options, source.tokenizer, encoding.lengths, method, limit, seed, encoding=encoding
+    )
+    return sets, described
+
+
+def score(exported: OnnxModel, eval_sets: list[EvalSet]) -> dict[str, float]:
+    """The metrics of every split that has labels.
+
+    >>> score(OnnxModel("onnx"), eval_sets)
+    {'sentiment accuracy': 79.0, 'sentiment invalid_rate': 0.0}
+    """
+    found = {}
+    for part in eval_sets:
+        predictions = [None] * len(part.examples)
+        for positions in batches_by_length(part.features.input_ids.lengths, BATCH_SIZE):
+            features = [part.features[position] for position in positions]
+            prompts = [feature["input_ids"].tolist() for feature in features]
+            if exported.family == "encoder":
+                segments = [feature["token_type_ids"].tolist() for feature in features if "token_type_ids" in feature]
+                logits = exported.logits(prompts, segments or None).tolist()
+                texts = [part.encoding.word(scores, *number_range(part.task)) for scores in logits]
+            else:
+                texts = part.encoding.texts(exported.generate(prompts, part.max_target_tokens))
+            for position, text in zip(positions, texts, strict=True):
+                predictions[position] = text
+        metrics = part.compute_metrics(SimpleNamespace(predictions=predictions, label_ids=None))
+        found |= {f"{part.name} {metric}": value for metric, value in metrics.items()}
+    return found

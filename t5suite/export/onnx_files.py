@@ -1,7 +1,9 @@
-"""Graphs -> ONNX files, through `torch.onnx.export` (its dynamo exporter, torch 2.6 and later).
+"""Graphs -> ONNX files, through `torch.onnx.export`; and the files against the model that they came from.
 
     >>> write_graphs(source, "exported")
     ['encoder_model.onnx', 'decoder_model.onnx', 'decoder_with_past_model.onnx']
+    >>> compare(source.model, OnnxModel("exported"))
+    {'first_step_logits': 1.9e-06, 'cached_step_logits': 2.1e-06, 'answers_equal': 12, ...}
 
 Attention is traced as `eager` computes it: plain products, sums and a softmax, which every runtime has, with the mask
 and T5's position bias made anew from the lengths of each call. Rows and lengths may be any.
@@ -13,202 +15,149 @@ import io
 import logging
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import torch
-from transformers import DynamicCache, EncoderDecoderCache
+from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig
 from transformers.modeling_outputs import BaseModelOutput
 
-from t5suite.base.errors import ConfigError
+from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.base.lookup import find
-from t5suite.export.exporting import cast, save_beside
-from t5suite.export.onnx_runtime import INSTALL
+from t5suite.export.onnx_runtime import OnnxModel
 from t5suite.models.configs import first_line
 
 # Rows, source, target and past tokens of the traced example: all different, none of them 0 or 1, which `torch.export`
 # takes for constants. The step with a cache reads one token, as generation does.
 ROWS, SOURCE, TARGET, PAST = 2, 7, 3, 5
+PARTS, KINDS = ("decoder", "encoder"), ("key", "value")
+OPSET = 18  # the lowest that torch 2.13 writes without a conversion
+# Protobuf ends at 2 GiB: above this, weights go into a file beside the graph.
+LARGEST_FILE = 3 << 29
 
 
-@dataclass(frozen=True)
-class Graph:
-    """One file to be.
+class Traced(torch.nn.Module):
+    """A model that computes `compute(model, inputs)`, its inputs by name."""
 
-    Attributes:
-      inputs: an example, by name and in order.
-      axes: per input, the dimensions that vary, by their names.
-    """
+    def __init__(self, model, compute):
+        super().__init__()
+        self.model, self.compute = model, compute
+
+    def forward(self, inputs):
+        """A tuple of tensors."""
+        return self.compute(self.model, inputs)
+
+
+class Graph(NamedTuple):
+    """One file to be: an example of its inputs, in order, and the dimensions of each that vary, by their names."""
 
     name: str
-    module: torch.nn.Module
+    module: Traced
     inputs: dict[str, torch.Tensor]
     axes: dict[str, dict[int, str]]
     outputs: list[str]
 
 
-class Encoder(torch.nn.Module):
+def encoder_states(encoder, inputs):
     """input_ids, attention_mask -> last_hidden_state."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.encoder = model.get_encoder()
-
-    def forward(self, inputs):
-        """`inputs` by name, as all of these modules take them."""
-        return (self.encoder(**inputs, return_dict=True).last_hidden_state,)
+    return (encoder(**inputs, return_dict=True).last_hidden_state,)
 
 
-class FirstStep(torch.nn.Module):
-    """The decoder of an encoder-decoder model over its first tokens; gives all keys and values."""
+def decoder_step(model, inputs):
+    """The decoder of an encoder-decoder model -> logits, then keys and values layer by layer.
 
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
-
-    def forward(self, inputs):
-        """logits, then keys and values layer by layer: the decoder's own, those of the encoder's states."""
-        outputs = self.model(
-            encoder_outputs=BaseModelOutput(last_hidden_state=inputs["encoder_hidden_states"]),
-            attention_mask=inputs["encoder_attention_mask"],
-            decoder_input_ids=inputs["input_ids"],
-            past_key_values=EncoderDecoderCache(DynamicCache(), DynamicCache()),
-            use_cache=True,
-            return_dict=True,
-        )
-        own, cross = outputs.past_key_values.self_attention_cache, outputs.past_key_values.cross_attention_cache
-        both = zip(own.layers, cross.layers, strict=True)
-        return (outputs.logits, *(t for a, b in both for t in (a.keys, a.values, b.keys, b.values)))
-
-
-class NextStep(torch.nn.Module):
-    """The same decoder over one more token, given what it and the first step have kept."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
-
-    def forward(self, inputs):
-        """logits, then the decoder's own keys and values, one longer."""
-        past = [tensor for name, tensor in inputs.items() if name.startswith("past_key_values")]
-        own = DynamicCache(list(zip(past[0::4], past[1::4], strict=True)))
-        cross = DynamicCache(list(zip(past[2::4], past[3::4], strict=True)))
-        mask_BS = inputs["encoder_attention_mask"]
-        # Keys and values of the encoder's states are there already: nothing reads these but for their shape.
-        nothing_BSD = past[0].new_zeros((*mask_BS.shape, width_of(self.model.config)))
-        outputs = self.model(
-            encoder_outputs=BaseModelOutput(last_hidden_state=nothing_BSD),
-            attention_mask=mask_BS,
-            decoder_input_ids=inputs["input_ids"],
-            past_key_values=EncoderDecoderCache(own, cross),
-            use_cache=True,
-            return_dict=True,
-        )
-        return (outputs.logits, *_keys_and_values(outputs.past_key_values.self_attention_cache))
-
-
-class DecoderAlone(torch.nn.Module):
-    """A causal model, with or without a past."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
-
-    def forward(self, inputs):
-        """logits, then keys and values layer by layer."""
-        past = [tensor for name, tensor in inputs.items() if name.startswith("past_key_values")]
-        plain = {name: tensor for name, tensor in inputs.items() if not name.startswith("past_key_values")}
-        # A cache of plain layers, whatever the model would make: one that slides along keeps a window alone, whose
-        # length `torch.export` takes for a constant. The mask hides what lies outside the window.
-        cache = DynamicCache(list(zip(past[0::2], past[1::2], strict=True)) or None)
-        outputs = self.model(**plain, past_key_values=cache, use_cache=True, return_dict=True)
-        return (outputs.logits, *_keys_and_values(outputs.past_key_values))
-
-
-class WholeModel(torch.nn.Module):
-    """An encoder with a head: rows in, logits out."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
-
-    def forward(self, inputs):
-        """logits [B, S, V] of a masked model, [B, labels] of a classifier."""
-        return (self.model(**inputs, return_dict=True).logits,)
-
-
-def graphs_of(model, family: str, reads_segments: bool = False) -> Iterator[Graph]:
-    """The graphs of a model, made one after the other.
-
-    Args:
-      reads_segments: the tokenizer gives token_type_ids (BERT's pairs of sentences).
-
-    Raises:
-      ConfigError: a family that has no graphs.
+    Without a past: over its first tokens, with the keys and values of the encoder's states. With one: over one more
+    token, with the decoder's own alone.
     """
-    make = find(family, GRAPHS, "family that can be exported to ONNX", where="--model_family")
-    with torch.no_grad():
-        yield from make(model, reads_segments)
+    past = [tensor for name, tensor in inputs.items() if name.startswith("past_key_values")]
+    own, cross = (DynamicCache(list(zip(past[i::4], past[i + 1 :: 4], strict=True)) or None) for i in (0, 2))
+    mask_BS = inputs["encoder_attention_mask"]
+    if past:  # keys and values of the encoder's states are there already: only the shape of these is read
+        width = getattr(model.config, "d_model", None) or model.config.hidden_size
+        states_BSD = past[0].new_zeros((*mask_BS.shape, width))
+    else:
+        states_BSD = inputs["encoder_hidden_states"]
+    outputs = model(
+        encoder_outputs=BaseModelOutput(last_hidden_state=states_BSD),
+        attention_mask=mask_BS,
+        decoder_input_ids=inputs["input_ids"],
+        past_key_values=EncoderDecoderCache(own, cross),
+        use_cache=True,
+        return_dict=True,
+    )
+    caches = [outputs.past_key_values.self_attention_cache]
+    caches += [] if past else [outputs.past_key_values.cross_attention_cache]
+    return outputs.logits, *_keys_and_values(*caches)
 
 
-def width_of(config) -> int:
-    """The width of the encoder's states."""
-    return getattr(config, "d_model", None) or config.hidden_size
+def causal_step(model, inputs):
+    """A causal model, with or without a past -> logits, then keys and values layer by layer."""
+    past = [tensor for name, tensor in inputs.items() if name.startswith("past_key_values")]
+    plain = {name: tensor for name, tensor in inputs.items() if not name.startswith("past_key_values")}
+    # A cache of plain layers, whatever the model would make: one with a sliding window keeps the window alone, whose
+    # length `torch.export` takes for a constant. The mask hides what lies outside the window.
+    cache = DynamicCache(list(zip(past[0::2], past[1::2], strict=True)) or None)
+    outputs = model(**plain, past_key_values=cache, use_cache=True, return_dict=True)
+    return outputs.logits, *_keys_and_values(outputs.past_key_values)
 
 
-def counts_positions(model) -> bool:
-    """Whether a causal model is told positions, which it would otherwise count with the padding."""
-    return "position_ids" in inspect.signature(model.forward).parameters
+def _keys_and_values(*caches) -> list[torch.Tensor]:
+    for cache in caches:
+        if not isinstance(cache, DynamicCache):
+            raise ConfigError(f"ONNX: the model keeps its past in a {type(cache).__name__}, without tensors by layer")
+    layers = zip(*(cache.layers for cache in caches), strict=True)
+    return [tensor for of_caches in layers for layer in of_caches for tensor in (layer.keys, layer.values)]
 
 
-def _seq2seq_graphs(model, reads_segments: bool) -> Iterator[Graph]:
-    source_axes = {0: "batch", 1: "source"}
-    encoder = _source(model)
-    axes = {name: source_axes for name in encoder}
-    yield Graph("encoder_model", Encoder(model), encoder, axes, ["last_hidden_state"])
-    (hidden_BSD,) = Encoder(model)(encoder)
+def seq2seq_graphs(model, reads_segments: bool) -> Iterator[Graph]:
+    """The encoder, the decoder's first step, and its steps with a cache."""
+    both, source = {0: "batch", 1: "source"}, _source(model)
+    encoder, decoder = Traced(model.get_encoder(), encoder_states), Traced(model, decoder_step)
+    yield Graph("encoder_model", encoder, source, dict.fromkeys(source, both), ["last_hidden_state"])
     first = {
         "input_ids": _tokens(model, TARGET),
-        "encoder_attention_mask": encoder["attention_mask"],
-        "encoder_hidden_states": hidden_BSD,
+        "encoder_attention_mask": source["attention_mask"],
+        "encoder_hidden_states": encoder(source)[0],
     }
-    axes = {name: source_axes for name in first} | {"input_ids": {0: "batch", 1: "target"}}
-    _, *kept = FirstStep(model)({**first, "input_ids": _tokens(model, PAST)})
+    _, *kept = decoder({**first, "input_ids": _tokens(model, PAST)})
     names = [f"{i}.{part}.{kind}" for i in range(len(kept) // 4) for part in PARTS for kind in KINDS]
-    present = [f"present.{name}" for name in names]
-    yield Graph("decoder_model", FirstStep(model), first, axes, ["logits", *present])
-    past = {f"past_key_values.{name}": tensor for name, tensor in zip(names, kept, strict=True)}
-    step = {"input_ids": _tokens(model, 1), "encoder_attention_mask": encoder["attention_mask"], **past}
-    axes = {"input_ids": {0: "batch"}, "encoder_attention_mask": source_axes}
-    axes |= {name: {0: "batch", 2: "source" if ".encoder." in name else "past"} for name in past}
-    outputs = ["logits", *(name for name in present if ".decoder." in name)]
-    yield Graph("decoder_with_past_model", NextStep(model), step, axes, outputs)
-
-
-def _causal_graphs(model, reads_segments: bool) -> Iterator[Graph]:
-    first = {"input_ids": _tokens(model, PAST), "attention_mask": torch.ones(ROWS, PAST, dtype=torch.long)}
-    if counts_positions(model):
-        first["position_ids"] = torch.arange(PAST).repeat(ROWS, 1)
-    _, *kept = DecoderAlone(model)(first)
-    names = [f"{i}.{kind}" for i in range(len(kept) // 2) for kind in KINDS]
     outputs = ["logits", *(f"present.{name}" for name in names)]
-    axes = {name: {0: "batch", 1: "target"} for name in first}
-    yield Graph("decoder_model", DecoderAlone(model), first, axes, outputs)
+    axes = dict.fromkeys(first, both) | {"input_ids": {0: "batch", 1: "target"}}
+    yield Graph("decoder_model", decoder, first, axes, outputs)
     past = {f"past_key_values.{name}": tensor for name, tensor in zip(names, kept, strict=True)}
+    step = {"input_ids": _tokens(model, 1), "encoder_attention_mask": source["attention_mask"], **past}
+    axes = {"input_ids": {0: "batch"}, "encoder_attention_mask": both}
+    axes |= {name: {0: "batch", 2: "source" if ".encoder." in name else "past"} for name in past}
+    outputs = [name for name in outputs if ".encoder." not in name]
+    yield Graph("decoder_with_past_model", decoder, step, axes, outputs)
+
+
+def causal_graphs(model, reads_segments: bool) -> Iterator[Graph]:
+    """The first step over a prompt, and the steps with a cache."""
+    decoder = Traced(model, causal_step)
+    first = {"input_ids": _tokens(model, PAST), "attention_mask": torch.ones(ROWS, PAST, dtype=torch.long)}
     step = {"input_ids": _tokens(model, 1), "attention_mask": torch.ones(ROWS, PAST + 1, dtype=torch.long)}
     axes = {"input_ids": {0: "batch"}, "attention_mask": {0: "batch", 1: "past_and_new"}}
-    if counts_positions(model):
+    if "position_ids" in inspect.signature(model.forward).parameters:  # else it would count the padding
+        first["position_ids"] = torch.arange(PAST).repeat(ROWS, 1)
         step["position_ids"], axes["position_ids"] = torch.full((ROWS, 1), PAST), {0: "batch"}
-    axes |= {name: {0: "batch", 2: "past"} for name in past}
-    yield Graph("decoder_with_past_model", DecoderAlone(model), {**step, **past}, axes, outputs)
+    _, *kept = decoder(first)
+    names = [f"{i}.{kind}" for i in range(len(kept) // 2) for kind in KINDS]
+    outputs = ["logits", *(f"present.{name}" for name in names)]
+    yield Graph("decoder_model", decoder, first, {key: {0: "batch", 1: "target"} for key in first}, outputs)
+    past = {f"past_key_values.{name}": tensor for name, tensor in zip(names, kept, strict=True)}
+    axes |= {key: {0: "batch", 2: "past"} for key in past}
+    yield Graph("decoder_with_past_model", decoder, {**step, **past}, axes, outputs)
 
 
-def _encoder_graphs(model, reads_segments: bool) -> Iterator[Graph]:
+def encoder_graphs(model, reads_segments: bool) -> Iterator[Graph]:
+    """An encoder with a head: logits [B, S, V] of a masked model, [B, labels] of a classifier."""
     inputs = _source(model)
     if reads_segments:
         inputs["token_type_ids"] = torch.zeros_like(inputs["input_ids"])
-    axes = {name: {0: "batch", 1: "source"} for name in inputs}
-    yield Graph("model", WholeModel(model), inputs, axes, ["logits"])
+    whole = Traced(model, lambda model, inputs: (model(**inputs, return_dict=True).logits,))
+    yield Graph("model", whole, inputs, {key: {0: "batch", 1: "source"} for key in inputs}, ["logits"])
 
 
 def _source(model) -> dict[str, torch.Tensor]:
@@ -218,56 +167,38 @@ def _source(model) -> dict[str, torch.Tensor]:
 
 
 def _tokens(model, length: int) -> torch.Tensor:
-    """Any tokens, [ROWS, length]."""
-    size = model.config.get_text_config().vocab_size
-    return (torch.arange(ROWS * length).reshape(ROWS, length) * 7 + 3) % size
+    return (torch.arange(ROWS * length).reshape(ROWS, length) * 7 + 3) % model.config.get_text_config().vocab_size
 
 
-def _keys_and_values(cache) -> Iterator[torch.Tensor]:
-    if not isinstance(cache, DynamicCache):
-        raise ConfigError(f"ONNX: the model keeps its past in a {type(cache).__name__}, which has no tensors to name")
-    return (tensor for layer in cache.layers for tensor in (layer.keys, layer.values))
-
-
-PARTS, KINDS = ("decoder", "encoder"), ("key", "value")
 GRAPHS = {
-    "seq2seq": _seq2seq_graphs,
-    "causal": _causal_graphs,
-    "masked": _encoder_graphs,
-    "classification": _encoder_graphs,
+    "seq2seq": seq2seq_graphs,
+    "causal": causal_graphs,
+    "masked": encoder_graphs,
+    "classification": encoder_graphs,
 }
 
 
-OPSET = 18  # the lowest that torch 2.13 writes without a conversion
-# Protobuf ends at 2 GiB: above this, weights go into a file beside the graph.
-LARGEST_FILE = 3 << 29
-
-
 def write_graphs(source, folder) -> list[str]:
-    """Writes every graph of the source's model, its configuration and tokenizer; returns the files of the graphs.
+    """Writes every graph of the source's float32 model, and its configuration; returns the files of the graphs.
 
     Raises:
       ConfigError: the family has no graphs, or torch cannot trace the model.
     """
-    folder, model = Path(folder), source.model
-    cast(model, torch.float32)
+    folder, model, files = Path(folder), source.model, []
+    make = find(source.family, GRAPHS, "family that can be exported to ONNX", where="--model_family")
     model.set_attn_implementation("eager")
-    reads_segments = "token_type_ids" in source.tokenizer.model_input_names
-    files = []
-    for graph in graphs_of(model, source.family, reads_segments):
-        file = folder / f"{graph.name}.onnx"
-        _write(graph, file, type(model).__name__)
-        files.append(file.name)
+    with torch.no_grad():
+        for graph in make(model, "token_type_ids" in source.tokenizer.model_input_names):
+            files.append(f"{graph.name}.onnx")
+            _write(graph, folder / files[-1])
     model.config.save_pretrained(folder)
     if model.can_generate():
         model.generation_config.save_pretrained(folder)
-    save_beside(source, folder)
     return files
 
 
-def _write(graph: Graph, file: Path, model_name: str) -> None:
+def _write(graph: Graph, file: Path) -> None:
     size = sum(tensor.numel() * tensor.element_size() for tensor in graph.module.state_dict().values())
-    shapes = {name: dict(graph.axes[name]) for name in graph.inputs}
     try:
         with quiet():
             program = torch.onnx.export(
@@ -275,95 +206,141 @@ def _write(graph: Graph, file: Path, model_name: str) -> None:
                 kwargs={"inputs": graph.inputs},  # a table at the end of `args` would be taken for keywords
                 input_names=list(graph.inputs),
                 output_names=graph.outputs,
-                dynamic_shapes={"inputs": shapes},
+                dynamic_shapes={"inputs": {name: dict(graph.axes[name]) for name in graph.inputs}},
                 opset_version=OPSET,
                 dynamo=True,
                 verbose=False,
             )
-            without_traces(program.model)
+            # Stack traces are half of a small file, and hold the paths of this machine.
+            for part in (program.model.graph, *(function.graph for function in program.model.functions.values())):
+                part.metadata_props.clear()
+                for node in part.all_nodes():
+                    for holder in (node, *node.outputs):
+                        holder.metadata_props.clear()
             program.save(str(file), external_data=size > LARGEST_FILE)
     except (torch.onnx.errors.OnnxExporterError, RuntimeError, ValueError) as error:
-        raise ConfigError(
-            f"--format onnx: torch cannot trace {graph.name} of {model_name} ({first_line(root_of(error))})"
-        ) from error
-
-
-def without_traces(model) -> None:
-    """Takes the stack traces off every node: half of a small file, and the paths of this machine."""
-    for graph in (model.graph, *(function.graph for function in model.functions.values())):
-        graph.metadata_props.clear()
-        for node in graph.all_nodes():
-            node.metadata_props.clear()
-            for value in node.outputs:
-                value.metadata_props.clear()
-
-
-def root_of(error: BaseException) -> BaseException:
-    """The error that an error came of: torch's own says no more than that there was one."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return error
+        while error.__cause__ is not None:  # torch's own says no more than that there was one
+            error = error.__cause__
+        name = type(graph.module.model).__name__
+        raise ConfigError(f"--format onnx: torch cannot trace {graph.name} of {name} ({first_line(error)})") from error
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """torch 2.13's exporter warns of packages that it does not need, and prints its steps on standard output."""
-    logger = logging.getLogger("torch.onnx")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
+    """Keeps back what the exporter and ONNX Runtime's quantization warn of and print, which asks for nothing."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(before)
+        logging.disable(before)
 
 
 def quantize(folder, files: list[str]) -> dict[str, int]:
-    """Replaces exported files by quantized ones; returns the bytes of all of them before and after.
+    """Replaces exported files by int8 ones; returns the bytes of all of them before and after."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    Raises:
-      ConfigError: ONNX Runtime is not installed.
-    """
-    try:
-        from onnxruntime.quantization import QuantType, quantize_dynamic
-    except ImportError as error:
-        raise ConfigError(f"--quantize int8: {error}; {INSTALL}") from None
     folder, new = Path(folder), Path(folder) / ".quantized"
-    before = _bytes_of(folder, files)
+    before = {name: _bytes_of(folder, name) for name in files}
     new.mkdir()
-    for name in files:
-        with without_advice():
+    for name, size in before.items():
+        with quiet():
             quantize_dynamic(
                 folder / name,
                 new / name,
                 weight_type=QuantType.QInt8,
                 per_channel=True,
-                use_external_data_format=_bytes_of(folder, [name]) > LARGEST_FILE,
+                use_external_data_format=size > LARGEST_FILE,
             )
         (folder / f"{name}.data").unlink(missing_ok=True)
         for file in new.iterdir():
             file.replace(folder / file.name)
     new.rmdir()
-    return {"bytes_before": before, "bytes_after": _bytes_of(folder, files)}
+    return {"bytes_before": sum(before.values()), "bytes_after": sum(_bytes_of(folder, name) for name in files)}
 
 
-def _bytes_of(folder: Path, files: list[str]) -> int:
-    """The bytes of files, with those of the weights that lie beside them."""
-    parts = [folder / part for name in files for part in (name, f"{name}.data")]
-    return sum(part.stat().st_size for part in parts if part.is_file())
+def _bytes_of(folder: Path, name: str) -> int:
+    """The bytes of a file, with those of the weights that lie beside it."""
+    return sum(part.stat().st_size for part in (folder / name, folder / f"{name}.data") if part.is_file())
 
 
-@contextlib.contextmanager
-def without_advice() -> Iterator[None]:
-    """ONNX Runtime advises, on the root logger, to prepare graphs in ways that these do not need."""
-    root = logging.getLogger()
-    root.addFilter(_is_no_advice)
+# ---------------------------------------------------------------------------------------------------------------------
+# The files against the model.
+
+# None of them is the length that was traced; beyond 128 tokens T5's distances share their last bucket.
+LENGTHS = (1, 2, 9, 31, 64, 150)
+NEW_TOKENS = 24
+# Of the largest value compared. Float32 sums in another order differ by about 1e-6 of it.
+TOLERANCE = 1e-4
+
+
+def check(model, exported: OnnxModel) -> dict:
+    """What `compare` finds.
+
+    Raises:
+      CheckpointError: the differences are more than rounding: the files are not the model.
+    """
+    found = compare(model, exported)
+    wrong = [name for name, value in found.items() if name.endswith("_relative") and not value <= TOLERANCE]
+    if wrong:
+        raise CheckpointError(f"the ONNX files are not the model: {', '.join(f'{n} {found[n]:.2g}' for n in wrong)}")
+    return found
+
+
+@torch.no_grad()
+def compare(model, exported: OnnxModel, lengths=LENGTHS) -> dict:
+    """The largest differences between a model, given each prompt alone, and its files, given all of them padded.
+
+    Differences are absolute, and relative to the largest value. Of models that write: the logits of given answers (the
+    first token's, and those made with a cache), and how many greedy answers are equal token by token, in one batch and
+    one by one; end-of-sequence does not end them, so that each has `NEW_TOKENS`.
+    """
+    config, draw = model.config.get_text_config(), np.random.default_rng(0)
+    room = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None) or max(lengths) * 9
+    lengths = [length for length in lengths if length + NEW_TOKENS <= room] or [max(1, room - NEW_TOKENS)]
+    special = {getattr(model.config, f"{name}_token_id", None) for name in ("pad", "eos", "bos", "decoder_start")}
+    tokens = [token for token in range(config.vocab_size) if token not in special]
+    prompts = [draw.choice(tokens, length).tolist() for length in lengths]
+    if exported.family == "encoder":
+        found = exported.logits(prompts)
+        own = [model(input_ids=torch.tensor([prompt])).logits[0].numpy() for prompt in prompts]
+        if found.ndim == 3:
+            found = [logits[: len(prompt)] for logits, prompt in zip(found, prompts, strict=True)]
+        return {**_difference("logits", np.concatenate(found), np.concatenate(own)), "rows": len(prompts)}
+    # Any tokens: a model with random weights would write the same one again and again.
+    answers_BT = draw.choice(tokens, (len(prompts), NEW_TOKENS))
+    start = model.config.decoder_start_token_id if exported.family == "seq2seq" else None
+    settings = GenerationConfig(
+        max_new_tokens=NEW_TOKENS, do_sample=False, num_beams=1, pad_token_id=exported.pad, decoder_start_token_id=start
+    )
+    own, own_answers, before = [], [], model.generation_config
+    model.generation_config = settings  # `generate` takes what the settings leave open from these
     try:
-        yield
+        for prompt, answer in zip(prompts, answers_BT.tolist(), strict=True):
+            if exported.family == "seq2seq":
+                batch, skipped = {"input_ids": [prompt], "decoder_input_ids": [[start, *answer[:-1]]]}, 0
+            else:
+                batch, skipped = {"input_ids": [[*prompt, *answer[:-1]]]}, len(prompt) - 1
+            logits = model(**{name: torch.tensor(rows) for name, rows in batch.items()}).logits
+            own.append(logits[0, skipped:].numpy())
+            written = model.generate(input_ids=torch.tensor([prompt]), generation_config=settings)[0].tolist()
+            own_answers.append(written[-NEW_TOKENS:])
     finally:
-        root.removeFilter(_is_no_advice)
+        model.generation_config = before
+    found_BTV, own_BTV = exported.step_logits(prompts, answers_BT), np.stack(own)
+    together = exported.generate(prompts, NEW_TOKENS, ends=frozenset())
+    alone = [exported.generate([prompt], NEW_TOKENS, ends=frozenset())[0] for prompt in prompts]
+    return {
+        **_difference("first_step_logits", found_BTV[:, 0], own_BTV[:, 0]),
+        **_difference("cached_step_logits", found_BTV[:, 1:], own_BTV[:, 1:]),
+        "answers_equal": sum(a == b for a, b in zip([*together, *alone], own_answers * 2, strict=True)),
+        "answers": 2 * len(prompts),
+        "tokens": sum(map(len, own_answers)),
+    }
 
 
-def _is_no_advice(record: logging.LogRecord) -> bool:
-    return "quant_pre_process" not in record.getMessage() and "pre-processing" not in record.getMessage()
+def _difference(name: str, found: np.ndarray, own: np.ndarray) -> dict:
+    largest = float(np.abs(found - own).max())
+    return {name: largest, f"{name}_relative": largest / max(float(np.abs(own).max()), 1e-30)}

@@ -1,6 +1,6 @@
-"""What is to be exported: a run, a checkpoint, DeepSpeed's shards, an adapter, a model of the hub -> a whole model.
+"""The model to export: a run, a checkpoint, DeepSpeed's shards, an adapter, a model of the hub -> a whole model.
 
-    >>> source = load_source("runs/mini-sentiment", staging="/tmp/staging")
+    >>> source = load_source(Wanted("runs/mini-sentiment", "exported"), staging="/tmp/staging")
     >>> type(source.model).__name__, source.folder
     ('T5ForConditionalGeneration', PosixPath('runs/mini-sentiment'))
 
@@ -9,25 +9,23 @@ Nothing of the source is changed: a damaged checkpoint is named, not set aside.
 
 import contextlib
 import logging
-import math
 import os
 import pickle
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import save_torch_state_dict
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 from transformers import AutoModelForSequenceClassification
 
 from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.base.files import follow_umask
-from t5suite.base.lookup import find
 from t5suite.models.adapter_files import is_adapter
 from t5suite.models.adapters import merged
 from t5suite.models.configs import first_line, load_config
@@ -35,7 +33,6 @@ from t5suite.models.families import family_of_model
 from t5suite.models.loading import load_model, load_tokenizer, trained_weights
 from t5suite.models.own_models import MODEL_CLASS, stored_settings
 from t5suite.models.weights import FOLDER_FILES
-from t5suite.runs.directory import write_json
 from t5suite.training.checkpoints.folders import checkpoints
 from t5suite.training.checkpoints.manifests import MANIFEST_FILE, damage
 
@@ -45,6 +42,40 @@ FLAG = "--model_name_or_path"
 CLASSIFIER = "ForSequenceClassification"
 # What transformers reads beside the weights; copied where weights are put together elsewhere.
 BESIDE_WEIGHTS = ("*.json", "*.model", "*.txt", "*.jinja")
+# Has `torch.load` refuse everything but tensors, whatever its caller asks for.
+WEIGHTS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+
+
+@dataclass
+class Wanted:
+    """What to export, and how; the flags of `t5suite export` by their names."""
+
+    model_name_or_path: str | None
+    output_dir: str
+    format: str = "hf"
+    dtype: str | None = None
+    quantize: str | None = None
+    check: bool = False
+    tokenizer_name: str | None = None
+    init_checkpoint: str | None = None
+    config_name: str | None = None
+    config_overrides: str | None = None
+    adapter_base: str | None = None
+    model_family: str | None = None
+    model_class: str | None = None
+    model_revision: str | None = None
+    trust_remote_code: bool = False
+    benchmark: str | None = None
+    dataset_name: str | None = None
+    task_file: str | None = None
+    data_dir: str | None = None
+    max_eval_samples: int | None = None
+    score: bool = False
+
+    @classmethod
+    def of(cls, arguments) -> "Wanted":
+        """From the command's flags."""
+        return cls(**{field.name: getattr(arguments, field.name) for field in fields(cls)})
 
 
 @dataclass
@@ -54,7 +85,7 @@ class Source:
     Attributes:
       model: whole, in float32, in evaluation mode; adapters are merged into it.
       folder: where it lies on this machine; None for one of the hub's.
-      dtype: how the weights were stored: what an export is stored as unless another is asked for.
+      dtype: how the weights were stored: the precision of the export unless another is asked for.
     """
 
     model: Any
@@ -64,67 +95,47 @@ class Source:
     family: str
 
 
-def load_source(
-    name: str,
-    staging,
-    tokenizer_name: str | None = None,
-    family: str | None = None,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
-    adapter_base: str | None = None,
-    model_class: str | None = None,
-) -> Source:
-    """The model that a name, run directory, checkpoint or adapter stands for.
+def load_source(wanted: Wanted, staging) -> Source:
+    """The model that the flags name.
 
     Args:
       staging: a folder of the caller's where whole weights may be put together.
-      family: seq2seq, causal, masked or classification, if not what the configuration says.
-      adapter_base: where an adapter's base model is, if not where the adapter says.
-      model_class: `module:Class` that the model is one of, where that is the user's own.
 
     Raises:
       ConfigError: no such model, or a folder without one.
       CheckpointError: the checkpoint is damaged, or its shards cannot be read.
     """
-    folder = model_folder(name) if Path(name).is_dir() else None
-    place = str(folder) if folder else name
-    if folder and not _has_weights(folder):
-        place = str(_put_together(folder, Path(staging)))
-    flag = "--tokenizer_name" if tokenizer_name else FLAG
-    tokenizer = load_tokenizer(tokenizer_name or str(folder or name), revision, trust_remote_code, flag)
-    options = {"revision": revision, "trust_remote_code": trust_remote_code}
-    if adapter_base is not None and not is_adapter(place):
-        raise ConfigError(f"--adapter_base has no effect: {FLAG} {name} is no adapter's folder")
+    name, family, dtype, folder = wanted.model_name_or_path, wanted.model_family, torch.float32, None
+    options = {"revision": wanted.model_revision, "trust_remote_code": wanted.trust_remote_code}
+    if wanted.init_checkpoint is not None:
+        bare = {key: getattr(wanted, key) for key in ("config_name", "config_overrides", "init_checkpoint")}
+        tokenizer = load_tokenizer(wanted.tokenizer_name or wanted.config_name, flag="--tokenizer_name")
+        model = load_model(tokenizer=tokenizer, family=family, **bare)
+        return Source(model.eval(), tokenizer, None, dtype, family or family_for_export(model))
+    place = name
+    if Path(name).is_dir():
+        folder = model_folder(name)
+        place = str(folder if _has_weights(folder) else _put_together(folder, Path(staging)))
+    flag = "--tokenizer_name" if wanted.tokenizer_name else FLAG
+    tokenizer = load_tokenizer(wanted.tokenizer_name or str(folder or name), flag=flag, **options)
+    known = {"tokenizer": tokenizer, "family": family, **options}
     if is_adapter(place):
-        model = merged(load_model(place, tokenizer=tokenizer, family=family, adapter_base=adapter_base, **options))
-        dtype = torch.float32
-    elif model_class is not None or MODEL_CLASS in stored_settings(place):
-        model = load_model(place, tokenizer=tokenizer, family=family, model_class=model_class, **options)
-        dtype = torch.float32
+        model = merged(load_model(place, adapter_base=wanted.adapter_base, **known))
+    elif wanted.adapter_base is not None:
+        raise ConfigError(f"--adapter_base has no effect: {FLAG} {name} is not an adapter's folder")
+    elif wanted.model_class is not None or MODEL_CLASS in stored_settings(place):
+        model = load_model(place, model_class=wanted.model_class, **known)
     else:
         config = load_config(place, **options)
-        model, dtype = _load(place, config, tokenizer, family, options), stored_dtype(config)
-    model.eval()
-    return Source(model, tokenizer, folder, dtype, family or family_for_export(model))
-
-
-def load_bare_weights(
-    init_checkpoint: str, config_name: str, tokenizer_name: str | None, config_overrides=None, family=None
-) -> Source:
-    """Bare weights of any origin (nanoT5's, Lightning's, a state_dict) in the model of a configuration.
-
-    Raises:
-      ConfigError: no such file or configuration, or weights that one of them lacks.
-    """
-    tokenizer = load_tokenizer(tokenizer_name or config_name, flag="--tokenizer_name")
-    model = load_model(
-        tokenizer=tokenizer,
-        config_name=config_name,
-        config_overrides=config_overrides,
-        family=family,
-        init_checkpoint=init_checkpoint,
-    ).eval()
-    return Source(model, tokenizer, None, torch.float32, family or family_for_export(model))
+        stored = getattr(config, "dtype", None)
+        stored = getattr(torch, stored, None) if isinstance(stored, str) else stored
+        dtype = stored if stored in (torch.bfloat16, torch.float16) else torch.float32
+        if family == "classification" or any(name.endswith(CLASSIFIER) for name in config.architectures or ()):
+            options = {"dtype": torch.float32, **options}
+            model = trained_weights(AutoModelForSequenceClassification, place, config, options)
+        else:
+            model = load_model(place, **known)
+    return Source(model.eval(), tokenizer, folder, dtype, family or family_for_export(model))
 
 
 def model_folder(name: str) -> Path:
@@ -154,27 +165,6 @@ def family_for_export(model) -> str:
     return "classification" if type(model).__name__.endswith(CLASSIFIER) else family_of_model(model)
 
 
-def stored_dtype(config) -> torch.dtype:
-    """How a checkpoint says that its weights are stored; float32 where it does not.
-
-    >>> stored_dtype(T5Config(dtype="bfloat16"))
-    torch.bfloat16
-    """
-    stored = getattr(config, "dtype", None)
-    if isinstance(stored, str):
-        stored = getattr(torch, stored, None)
-    return stored if stored in DTYPES.values() else torch.float32
-
-
-def dtype_for(name: str) -> torch.dtype:
-    """The precision of a name.
-
-    Raises:
-      ConfigError: another name.
-    """
-    return find(name, DTYPES, "precision", where="--dtype")
-
-
 def _has_weights(folder: Path) -> bool:
     return is_adapter(folder) or any((folder / file).is_file() for file in FOLDER_FILES)
 
@@ -185,26 +175,10 @@ def _put_together(folder: Path, staging: Path) -> Path:
         raise ConfigError(f"{FLAG} {str(folder)!r} holds shards but no config.json; put that of the model beside them")
     whole = staging / "whole"
     whole.mkdir(parents=True)
-    for pattern in BESIDE_WEIGHTS:
-        for file in folder.glob(pattern):
-            if file.name != MANIFEST_FILE:
-                shutil.copyfile(file, whole / file.name)
+    for file in (file for pattern in BESIDE_WEIGHTS for file in folder.glob(pattern) if file.name != MANIFEST_FILE):
+        shutil.copyfile(file, whole / file.name)
     whole_weights(folder, whole)
     return whole
-
-
-def _load(place: str, config, tokenizer, family, options):
-    if family == "classification" or any(name.endswith(CLASSIFIER) for name in config.architectures or ()):
-        return trained_weights(AutoModelForSequenceClassification, place, config, {"dtype": torch.float32, **options})
-    return load_model(place, tokenizer=tokenizer, family=family, **options)
-
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-# torch 2.6 and later: overrules what the caller of `torch.load` asks for.
-WEIGHTS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-PIECE = 5 << 30  # bytes of one file
 
 
 def shards_in(folder) -> Path | None:
@@ -218,23 +192,23 @@ def shards_in(folder) -> Path | None:
 
 
 def whole_weights(checkpoint, folder) -> None:
-    """Writes the float32 master weights of a ZeRO checkpoint as safetensors with an index, tied ones once.
+    """Writes the float32 master weights of a ZeRO checkpoint as safetensors, tied ones once.
 
     Raises:
-      ConfigError: there are no shards, or DeepSpeed is not installed.
+      ConfigError: DeepSpeed is not installed.
       CheckpointError: a shard is missing or torn, or holds other objects than tensors.
     """
-    shards = shards_in(checkpoint)
-    if shards is None:
-        raise ConfigError(f"{checkpoint} holds no shards of DeepSpeed's (global_stepN)")
-    converter = _converter()
+    shards, converter = shards_in(checkpoint), deepspeed_converter()
     try:
-        # The converter talks on standard output, which is kept for data.
-        with nothing_but_tensors(), contextlib.redirect_stdout(sys.stderr):
+        # The converter prints on standard output, which is kept for data.
+        with only_tensors(), contextlib.redirect_stdout(sys.stderr):
             weights = converter.get_fp32_state_dict_from_zero_checkpoint(
                 str(shards.parent), tag=shards.name, lazy_mode=True
             )
-            write_in_pieces(weights, Path(folder))
+            # DeepSpeed 0.19 has a tied weight under each of its names, and parts of one buffer for several weights.
+            names = {id(weight): name for name, weight in reversed(weights.items())}.values()
+            whole = {name: weights[name].contiguous().clone() for name in names}
+            save_torch_state_dict(whole, folder)
     except pickle.UnpicklingError as error:
         raise CheckpointError(
             f"{shards}: a shard is torn, or holds Python objects besides tensors, and reading those could run code "
@@ -244,60 +218,30 @@ def whole_weights(checkpoint, folder) -> None:
         OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, EOFError,
     ) as error:  # fmt: skip
         raise CheckpointError(f"{shards}: the shards cannot be put together ({first_line(error)})") from None
-
-
-def write_in_pieces(weights: dict, folder: Path, size: int = PIECE) -> None:
-    """Writes weights that are put together one by one, each tensor under the first of its names.
-
-    DeepSpeed 0.19 names a tied weight by each of its names, which safetensors refuses to write.
-    """
-    unique = {id(weight): name for name, weight in reversed(weights.items())}
-    pieces, filled = [[]], 0
-    for name in unique.values():
-        num_bytes = math.prod(weights[name].shape) * weights[name].dtype.itemsize
-        if pieces[-1] and filled + num_bytes > size:
-            pieces.append([])
-            filled = 0
-        pieces[-1].append(name)
-        filled += num_bytes
-    places = {}
-    for number, names in enumerate(pieces, start=1):
-        file = f"model-{number:05d}-of-{len(pieces):05d}.safetensors"
-        save_file({name: weights[name].contiguous() for name in names}, folder / file, {"format": "pt"})
-        places |= dict.fromkeys(names, file)
-    follow_umask(folder.glob("*.safetensors"))
-    write_json(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": places})
+    follow_umask(Path(folder).glob("*.safetensors"))
 
 
 @contextlib.contextmanager
-def nothing_but_tensors() -> Iterator[None]:
+def only_tensors() -> Iterator[None]:
     """In this block `torch.load` makes no objects but tensors, containers and those of `PLAIN_CLASSES`."""
     before = os.environ.get(WEIGHTS_ONLY)
+    plain = [getattr(import_module(module), name) for module, names in PLAIN_CLASSES.items() for name in names]
     os.environ[WEIGHTS_ONLY] = "1"
     try:
-        with torch.serialization.safe_globals(_plain_classes()):
+        with torch.serialization.safe_globals(plain):
             yield
     finally:
-        if before is None:
-            del os.environ[WEIGHTS_ONLY]
-        else:
+        os.environ.pop(WEIGHTS_ONLY)
+        if before is not None:
             os.environ[WEIGHTS_ONLY] = before
 
 
-def _converter():
+def deepspeed_converter():
+    """DeepSpeed's module that puts shards together."""
     try:
         return import_module("deepspeed.utils.zero_to_fp32")
     except ImportError as error:
         raise ConfigError(f"shards of DeepSpeed's: {error}; pip install 't5suite[deepspeed]'") from None
-
-
-def _plain_classes() -> list[type]:
-    found = []
-    for place, names in PLAIN_CLASSES.items():
-        with contextlib.suppress(ImportError):
-            module = import_module(place)
-            found += [getattr(module, name) for name in names if hasattr(module, name)]
-    return found
 
 
 # What DeepSpeed 0.19 writes besides tensors: an enumeration, and records of numbers.
