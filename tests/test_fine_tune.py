@@ -379,7 +379,7 @@ class BadInputTest(parameterized.TestCase):
         path = Path(tempfile.mkdtemp()) / "rows.jsonl.gz"
         write_jsonl(path, [{"sentence": f"row {os.urandom(40).hex()}", "label": 0} for _ in range(200)])
         path.write_bytes(path.read_bytes()[:-200])
-        with self.assertRaisesRegex(DataError, r"rows.jsonl.gz: the gzip file is cut off after line \d+"):
+        with self.assertRaisesRegex(DataError, r"rows.jsonl.gz: the gzip file is cut off"):
             run("--train_file", str(path))
 
     def test_a_saved_model_s_own_task_is_the_task_where_none_is_named(self):

@@ -21,7 +21,7 @@ import t5suite
 from t5suite.base.errors import UserError
 from t5suite.base.files import FOLDERS, shipped_folder
 from t5suite.commands.sweep import run as run_sweep
-from t5suite.data.corpora.documents import require_splitter
+from t5suite.data.corpora.documents import split_sentences
 from t5suite.export.onnx_runtime import require_onnx
 from t5suite.export.sources import deepspeed_converter
 from t5suite.inference.loading import cut_into_pieces
@@ -204,7 +204,7 @@ OPTIONAL = {
     "onnx": ("onnx", require_onnx),
     "onnxscript": ("onnx", require_onnx),
     "onnxruntime": ("onnx", require_onnx),
-    "sentencex": ("sentences", require_splitter),
+    "sentencex": ("sentences", lambda: split_sentences("")),
     "pynvml": ("energy", counters),
 }
 NOT_LIBRARIES = ("dev", "docs")

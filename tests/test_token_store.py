@@ -24,7 +24,6 @@ from transformers import ByT5Tokenizer, T5Tokenizer
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.corpora import encoding as text_encoding
-from t5suite.data.corpora import plans as corpus_plans
 from t5suite.data.corpora import store as token_store
 from t5suite.data.corpora import units as corpus_units
 from t5suite.data.corpora.building import build_corpus
@@ -247,7 +246,7 @@ class ControlTokensTest(parameterized.TestCase):
         given = replace(encoder, _engines={})
         ids = [[5, 0, 6], [0], [7, 1, 0]]
         with mock.patch.object(type(encoder), "reference", lambda self, texts: ids[: len(texts)]):
-            plan = corpus_plans.make_plan(text_file(["a", "b", "c"]), corpus_plans.CorpusSettings(), TOKENIZER)
+            plan = corpus_units.make_plan(text_file(["a", "b", "c"]), corpus_units.CorpusSettings(), TOKENIZER)
             job = corpus_units.UnitJob(
                 str(folder()), "plan", {0: plan.sources[0].name}, plan.units[0], plan.settings, None, 0
             )
@@ -482,8 +481,8 @@ class PlanTest(parameterized.TestCase):
         for number in range(6):
             text_file(["x" * 9] * 100, f"{number}.txt", where)
         text_file(["x" * 9] * 1000, "big.txt", where)
-        settings = corpus_plans.CorpusSettings(unit_megabytes=0.003)
-        units = corpus_plans.make_plan(where, settings, TOKENIZER).units
+        settings = corpus_units.CorpusSettings(unit_megabytes=0.003)
+        units = corpus_units.make_plan(where, settings, TOKENIZER).units
         self.assertEqual([len(unit) for unit in units], [3, 3, 1, 1, 1, 1])
         self.assertEqual([piece[1:] for unit in units[2:] for piece in unit][:2], [(0, 3000), (3000, 6000)])
         self.assertLen(list_sources(where), 7)

@@ -11,14 +11,13 @@ import glob
 import hashlib
 import logging
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.hub import prepare_hub
-from t5suite.base.lookup import suggestion
 from t5suite.data.corpora.readers import (
     READERS,
     BadLine,
@@ -26,6 +25,7 @@ from t5suite.data.corpora.readers import (
     TextOptions,
     file_records,
     lines_before,
+    no_column,
     record_of_value,
     text_suffix,
     without_compression,
@@ -34,7 +34,6 @@ from t5suite.data.corpora.readers import (
 logger = logging.getLogger(__name__)
 
 MINI_TEXT = Path(__file__).parent.parent / "mini" / "text"
-NUM_NAMED = 10
 
 
 def bundled_text(split: str) -> Path:
@@ -48,6 +47,10 @@ def bundled_text(split: str) -> Path:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What is left out
+
+
+EMPTY = "empty"
+NUM_NAMED = 10
 
 
 @dataclass
@@ -66,10 +69,7 @@ class Tally:
 
     def count(self, kind: str, place: str) -> None:
         """One more of a kind."""
-        self.left_out[kind] = self.left_out.get(kind, 0) + 1
-        places = self.named.setdefault(kind, [])
-        if len(places) < NUM_NAMED:
-            places.append(place)
+        self.add(Tally(0, {kind: 1}, {kind: [place]}))
 
     def wants_name(self, kind: str) -> bool:
         """Whether the next one of this kind will be named: to find out its line may take a look at the whole file."""
@@ -87,19 +87,10 @@ class Tally:
         """The kinds, each with its number and its first places; '' where nothing was left out."""
         parts = []
         for kind, number in self.left_out.items():
-            places = self.named[kind]
-            more = ", ..." if number > len(places[:3]) else ""
-            parts.append(f"{number} {_said(kind, number)} ({', '.join(places[:3])}{more})")
+            plural = "" if number == 1 else "s"
+            what = f"document{plural} without text" if kind == EMPTY else f"line{plural}: {kind}"
+            parts.append(f"{number} {what} ({', '.join(self.named[kind][:3])}{', ...' if number > 3 else ''})")
         return "; ".join(parts)
-
-
-EMPTY = "empty"
-
-
-def _said(kind: str, number: int) -> str:
-    if kind == EMPTY:
-        return "document without text" if number == 1 else "documents without text"
-    return f"line: {kind}" if number == 1 else f"lines: {kind}"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -129,9 +120,8 @@ def read_documents(
     counted, sources = Tally(), list_sources(inputs)
     for source in sources:
         before = counted.documents
-        for start, end in source_parts(source):
-            for document in kept_documents(source, options, counted, start, end):
-                yield document.text
+        for document in kept_documents(source, options, counted):
+            yield document.text
         if counted.documents == before:
             logger.warning("%s: no document in it", source)
     refuse_no_documents(sources, counted)
@@ -149,40 +139,34 @@ def refuse_no_documents(sources: list[str], tally: Tally) -> None:
         raise DataError(f"{sources[0]}{others}: no document in it{f' ({tally.summary()})' if tally.left_out else ''}")
 
 
-def source_parts(source: str) -> list[tuple[int, int | None]]:
-    """`(start, end)` of what is read in one go: a file as a whole, a data set of the hub part by part."""
-    if not is_hub_name(source):
-        return [(0, None)]
-    return [(part, part + 1) for part in range(open_stream(source).num_shards)]
-
-
 def kept_documents(
     source: str, options: TextOptions, tally: Tally, start: int = 0, end: int | None = None
 ) -> Iterator[Document]:
     """The documents of a source, or of one part of it, that have text; the others are counted.
 
+    Args:
+      start, end: bytes or row groups of a file (`file_records`), or files of a data set of the hub.
+
     Raises:
       DataError: as `file_records` and `hub_records` do; with `bad_lines="error"`, the first bad line (named).
     """
-    read, where = (hub_records, source) if is_hub_name(source) else (file_records, Path(source))
-    for record in read(where, options, start, end):
-        if isinstance(record, BadLine):
-            _count_bad(record, source, options, tally, start)
-        elif record.text and not record.text.isspace():
+    if is_hub_name(source):
+        dataset = open_stream(source, options.text_column_name)
+        parts = range(dataset.num_shards)[start:end]
+        records = ((part, record) for part in parts for record in hub_records(source, dataset, part, options))
+    else:
+        records = ((start, record) for record in file_records(Path(source), options, start, end))
+    for first, record in records:
+        if isinstance(record, Document) and record.text and not record.text.isspace():
             tally.documents += 1
             yield record
-        else:
-            tally.count(EMPTY, place_of(source, record.line, start) if tally.wants_name(EMPTY) else "")
-
-
-def _count_bad(bad: BadLine, source: str, options: TextOptions, tally: Tally, start: int) -> None:
-    if options.bad_lines == "skip" and not tally.wants_name(bad.kind):
-        tally.count(bad.kind, "")
-        return
-    problem = f"{place_of(source, bad.line, start)}: {bad.problem}"
-    if options.bad_lines == "error":
-        raise DataError(problem)
-    tally.count(bad.kind, problem)
+            continue
+        kind, problem = (record.kind, f": {record.problem}") if isinstance(record, BadLine) else (EMPTY, "")
+        stops = problem and options.bad_lines == "error"
+        place = place_of(source, record.line, first) + problem if stops or tally.wants_name(kind) else ""
+        if stops:
+            raise DataError(place)
+        tally.count(kind, place)
 
 
 def place_of(source: str, line: int, start: int = 0) -> str:
@@ -220,59 +204,48 @@ def list_sources(inputs) -> list[str]:
     inputs = [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
     if not inputs:
         raise ConfigError("no text is given: name a file, folder, pattern or hub:PATH")
-    sources = [source for given in inputs for source in _sources_of(str(given))]
-    _refuse_repeated(sources)
-    return sources
-
-
-def _sources_of(given: str) -> Iterable[str]:
-    if is_hub_name(given):
-        HubName.parse(given)
-        return [given]
-    path = Path(given)
-    if path.is_dir():
-        found = [str(file) for file in path.rglob("*") if file.is_file()]
-        return _text_files(given, [file for file in found if not _is_hidden(file, given)])
-    if path.is_file():
-        text_suffix(path)
-        return [given]
-    if glob.has_magic(given):
-        return _text_files(given, [file for file in glob.glob(given, recursive=True) if Path(file).is_file()])
-    raise DataError(f"{given}: no such file")
-
-
-def _is_hidden(file: str, folder: str) -> bool:
-    return any(part.startswith(".") for part in Path(file).relative_to(folder).parts)
-
-
-def _text_files(given: str, files: list[str]) -> list[str]:
-    chosen = sorted(file for file in files if Path(without_compression(file)).suffix in READERS)
-    others = sorted(set(files) - set(chosen))
-    if not chosen:
-        among = f" among {len(files)} files" if files else ""
-        raise DataError(f"{given}: no text file{among}; their names end in {', '.join(READERS)}")
-    if others:
-        logger.warning("%s: %d files are no text files and left out (%s, ...)", given, len(others), others[0])
-    return chosen
-
-
-def _refuse_repeated(sources: list[str]) -> None:
     seen = {}
-    for source in sources:
+    for source in (source for given in inputs for source in _sources_of(str(given))):
         name = source if is_hub_name(source) else without_compression(str(Path(source).resolve()))
         if name in seen:
             both = "is given twice" if seen[name] == source else f"and {seen[name]} hold the same text; keep one"
             raise DataError(f"{source} {both}")
         seen[name] = source
+    return list(seen.values())
+
+
+def _sources_of(given: str) -> list[str]:
+    path = Path(given)
+    if is_hub_name(given):
+        HubName.parse(given)
+        return [given]
+    if path.is_file():
+        text_suffix(path)
+        return [given]
+    if path.is_dir():
+        files = [file for file in path.rglob("*") if not any(p.startswith(".") for p in file.relative_to(path).parts)]
+    elif glob.has_magic(given):
+        files = map(Path, glob.glob(given, recursive=True))
+    else:
+        raise DataError(f"{given}: no such file")
+    files = sorted(str(file) for file in files if file.is_file())
+    chosen = [file for file in files if Path(without_compression(file)).suffix in READERS]
+    if not chosen:
+        among = f" among {len(files)} files" if files else ""
+        raise DataError(f"{given}: no text file{among}; their names end in {', '.join(READERS)}")
+    if len(chosen) < len(files):
+        others = sorted(set(files) - set(chosen))
+        logger.warning("%s: %d files are no text files and left out (%s, ...)", given, len(others), others[0])
+    return chosen
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A data set of the Hugging Face hub as a source of documents, read as a stream.
-#
-# Nothing is downloaded beforehand: `datasets` streams the data set's files. Its parts are those files, in their order.
+# A data set of the Hugging Face hub as a source of documents: `datasets` streams its files, nothing is downloaded
+# beforehand. Its parts are those files, in their order.
 
 
 PREFIX = "hub:"
+ROWS_AT_ONCE = 64
 
 
 class HubName(NamedTuple):
@@ -298,53 +271,50 @@ def is_hub_name(source) -> bool:
     return str(source).startswith(PREFIX)
 
 
-def open_stream(name: str):
+def open_stream(name: str, column: str | None = None):
     """The `datasets.IterableDataset` of a source.
 
     Raises:
-      DataError: the hub cannot be reached, or has no such data set, configuration or split.
+      DataError: the hub cannot be reached, or has no such data set, configuration, split or column.
     """
     import datasets
 
     hub = HubName.parse(name)
     prepare_hub()
     try:
-        return datasets.load_dataset(hub.path, hub.config, split=hub.split, revision=hub.revision, streaming=True)
+        dataset = datasets.load_dataset(hub.path, hub.config, split=hub.split, revision=hub.revision, streaming=True)
     except (OSError, ValueError, RuntimeError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DataError(f"{name}: cannot be read ({type(error).__name__}: {reason:.300})") from None
+    if column and dataset.column_names and column not in dataset.column_names:
+        raise DataError(f"{name}: {no_column(column, dataset.column_names)}")
+    return dataset
 
 
-def hub_records(name: str, options: TextOptions, start: int = 0, end: int | None = None) -> Iterator:
-    """The documents and bad rows of the parts (files) from `start` to `end`; rows are numbered within a part."""
-    stream = open_stream(name)
-    for part in range(stream.num_shards)[start:end]:
-        yield from _part_records(name, stream, part, options)
+def hub_records(name: str, dataset, part: int, options: TextOptions, row: int = 0) -> Iterator[Document | BadLine]:
+    """The documents and bad rows of one file of a data set, from a row on; rows are numbered within the file.
 
-
-def _part_records(name, stream, part: int, options: TextOptions) -> Iterator[Document | BadLine]:
-    column = options.text_column_name
-    rows = iter(stream.shard(num_shards=stream.num_shards, index=part))
-    for number, row in enumerate(_readable(name, part, rows), start=1):
-        if column not in row:
-            raise DataError(f"{name}: no column {column!r} (--text_column_name); {suggestion(column, row)}")
-        yield record_of_value(row[column], column, number)
-
-
-def _readable(name: str, part: int, rows: Iterator) -> Iterator[dict]:
+    Raises:
+      DataError: rows without the text column, or a file that cannot be read.
+    """
     import pyarrow
 
-    number = 0
-    while True:
-        try:
-            row = next(rows)
-        except StopIteration:
-            return
-        except (OSError, ValueError, EOFError, pyarrow.ArrowException) as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise DataError(f"{name}: part {part} cannot be read after row {number} ({reason:.300})") from None
-        number += 1
-        yield row
+    column, rows = options.text_column_name, dataset.shard(num_shards=dataset.num_shards, index=part)
+    if dataset.column_names:
+        rows = rows.select_columns([column])
+    try:
+        # By `iter`: in a DataLoader's worker, plain iteration would share the files out over the workers once more.
+        for batch in (rows.skip(row) if row else rows).iter(batch_size=ROWS_AT_ONCE):
+            if column not in batch:
+                raise DataError(f"{name}: {no_column(column, batch)}")
+            for value in batch[column]:
+                row += 1
+                yield record_of_value(value, column, row)
+    except DataError:
+        raise
+    except (OSError, ValueError, EOFError, pyarrow.ArrowException) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DataError(f"{name}: file {part} cannot be read after row {row} ({reason:.300})") from error
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -353,9 +323,6 @@ def _readable(name: str, part: int, rows: Iterator) -> Iterator[dict]:
 # A document is held out iff its hash, a number uniform on 0 .. 2**64 - 1, lies below `fraction * 2**64`. Equal
 # documents therefore never stand on both sides, and neither their order nor the files, workers or machines that they
 # are spread over change the sides. A larger fraction holds out the same documents and more.
-
-
-NUM_HASHES = 2**64
 
 
 def document_hash(text: str) -> int:
@@ -369,7 +336,7 @@ def document_hash(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.strip().encode("utf-8"), digest_size=8).digest(), "little")
 
 
-def held_out_below(fraction: float, flag: str = "--validation_fraction") -> int:
+def held_out_below(fraction: float) -> int:
     """The number below which a hash means held out; 0 holds out nothing, 1 everything.
 
     >>> held_out_below(0.25) == 2**62
@@ -379,8 +346,8 @@ def held_out_below(fraction: float, flag: str = "--validation_fraction") -> int:
       ConfigError: the fraction is not within 0 and 1.
     """
     if not 0 <= fraction <= 1:
-        raise ConfigError(f"{flag} {fraction}: must be a fraction between 0 and 1, such as 0.01")
-    return math.ceil(fraction * NUM_HASHES)
+        raise ConfigError(f"--validation_fraction {fraction}: must be a fraction between 0 and 1, such as 0.01")
+    return math.ceil(fraction * 2**64)
 
 
 def is_held_out(text: str, fraction: float) -> bool:
@@ -388,32 +355,19 @@ def is_held_out(text: str, fraction: float) -> bool:
     return document_hash(text) < held_out_below(fraction)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# A text -> its sentences.
-#
-# The rules are those of `sentencex` (Wikimedia, MIT licence), which has some 300 languages and needs no model. Of eight
-# sentences of QNLI in a row it finds 98.8% of the boundaries and 99.4% of those that it finds are right, at 19 MB a
-# second; syntok 1.4.4: 99.1% and 98.1% at 1.6 MB, punkt trained on 1.5 MB of news: 99.7% and 96.1% at 5 MB, a regular
-# expression: 98.3% and 96.5%.
-
-
 def split_sentences(text: str, language: str = "en") -> list[str]:
     """The sentences of a text in order, without the white space between them; none for a text without characters.
 
+    The rules are those of `sentencex` (Wikimedia), which needs no model. Of eight sentences of QNLI in a row it finds
+    98.8% of the boundaries and 99.4% of those that it finds are right, at 19 MB a second.
+
     Args:
       language: an ISO 639-1 code; for one that is not known, English rules count.
+
+    Raises ConfigError, with the line that installs it, where `sentencex` is not installed.
     """
-    return [sentence for part in _sentencex().segment(language, text) if (sentence := part.strip())]
-
-
-def require_splitter() -> None:
-    """Raises ConfigError, with the line that installs it, where the splitter is not installed."""
-    _sentencex()
-
-
-def _sentencex():
     try:
         import sentencex
     except ImportError:
         raise ConfigError("--split_sentences needs the package sentencex: pip install 't5suite[sentences]'") from None
-    return sentencex
+    return [sentence for part in sentencex.segment(language, text) if (sentence := part.strip())]

@@ -1,21 +1,23 @@
-"""A text file -> its documents, one record each: a `Document`, or the `BadLine` that stands in its place.
+"""Files of text -> documents, each with its line, and bad lines: the table READERS, by the ending of a file's name.
 
     >>> for record in file_records(Path("rows.jsonl"), TextOptions()):
     ...     print(record)
     Document(text='The centre of the city is old.', line=1, offset=0)
     BadLine(kind='not JSON', line=2, problem='not JSON (Expecting value at column 10)')
 
-What a document is: a line of a `.txt` file (or, by `text_unit`, a paragraph or the file); the text column of a line of
-a `.jsonl` or `.json` file, or of a row of a `.parquet` file. Records come in the order of the file, and files are read
-as a stream. Documents without text come too: the caller (`t5suite.data.corpora.documents`) counts and drops them.
+A document is a line of a `.txt` file (or, by `text_unit`, a paragraph or the file); the text column of a line of a
+`.jsonl` or `.json` file, or of a row of a `.parquet` file. Records come in the order of the file, read as a stream.
+Documents without text come too: the caller (`t5suite.data.corpora.documents`) counts and drops them.
 
 A part of a file is read by `start` and `end`: bytes of a plain file, which must stand at the start of a document
 (`document_start`), or row groups of a parquet file. Lines are then counted from the part's start, rows from the file's.
 """
 
+import contextlib
 import functools
 import gzip
 import io
+import itertools
 import json
 import zlib
 from collections.abc import Callable, Iterator
@@ -58,7 +60,7 @@ class Document(NamedTuple):
 
 
 class BadLine(NamedTuple):
-    """A line that is no document; `kind` is what it is counted under, `problem` says it in words."""
+    """A line that is no document; `kind` is what it is counted under, `problem` describes it."""
 
     kind: str
     line: int
@@ -91,10 +93,6 @@ def text_suffix(path: Path) -> str:
 # .txt
 
 
-def _text_records(path, options, start, end):
-    return TEXT_UNITS[options.text_unit](path, start, end)
-
-
 def _line_records(path, start, end):
     for number, offset, line in numbered_byte_lines(path, start, end):
         yield _decoded(line.rstrip(b"\r\n"), number, offset)
@@ -102,28 +100,19 @@ def _line_records(path, start, end):
 
 def _paragraph_records(path, start, end):
     """Runs of lines that are not blank; a paragraph with a bad line is bad as a whole, for text would be missing."""
-    lines, bad = [], None
-    for number, offset, line in numbered_byte_lines(path, start, end):
+    lines = []
+    for number, offset, line in itertools.chain(numbered_byte_lines(path, start, end), [(0, 0, b"")]):
         if line.strip():
-            record = _decoded(line.rstrip(b"\r\n"), number, offset)
-            bad = bad or (record if isinstance(record, BadLine) else None)
-            lines.append(record)
+            lines.append(_decoded(line.rstrip(b"\r\n"), number, offset))
         elif lines:
-            yield bad or _joined(lines)
-            lines, bad = [], None
-    if lines:
-        yield bad or _joined(lines)
-
-
-def _joined(lines: list[Document]) -> Document:
-    return lines[0]._replace(text="\n".join(line.text for line in lines))
+            bad = next((record for record in lines if isinstance(record, BadLine)), None)
+            yield bad or lines[0]._replace(text="\n".join(record.text for record in lines))
+            lines = []
 
 
 def _whole_file_record(path, start, end):
-    content = all_bytes(path).removeprefix(BYTE_ORDER_MARK)
-    record = _decoded(content, 1, 0)
-    if isinstance(record, BadLine):
-        # The first bad line, as a line-wise reader would name it.
+    record = _decoded(all_bytes(path).removeprefix(BYTE_ORDER_MARK), 1, 0)
+    if isinstance(record, BadLine):  # the first bad line, as a line-wise reader names it
         record = next(line for line in _line_records(path, 0, None) if isinstance(line, BadLine))
     yield record
 
@@ -138,10 +127,11 @@ def _decoded(line: bytes, number: int, offset: int) -> Document | BadLine:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# .jsonl, .json
+# .jsonl, .json, .parquet
 
 
 def _json_records(path, options, start, end):
+    column = options.text_column_name
     for number, offset, line in numbered_byte_lines(path, start, end):
         if not line.strip():
             yield Document("", number, offset)
@@ -152,19 +142,18 @@ def _json_records(path, options, start, end):
             yield _decoded(line, number, offset)
         except json.JSONDecodeError as error:
             yield BadLine("not JSON", number, f"not JSON ({error.msg} at column {error.colno})")
-        except (ValueError, RecursionError) as error:  # ValueError: a whole number of over 4300 digits
-            what = error if isinstance(error, ValueError) else "nested too deeply"
-            yield BadLine("not JSON", number, f"not JSON ({what})")
+        except ValueError as error:  # a whole number of over 4300 digits
+            yield BadLine("not JSON", number, f"not JSON ({error})")
+        except RecursionError:
+            yield BadLine("not JSON", number, "not JSON (nested too deeply)")
         else:
-            yield _record_of_row(row, options.text_column_name, number, offset)
-
-
-def _record_of_row(row, column: str, number: int, offset: int) -> Document | BadLine:
-    if not isinstance(row, dict):
-        return BadLine("not an object", number, f"expected one JSON object a line, found a {type(row).__name__}")
-    if column not in row:
-        return BadLine("no text column", number, _no_column(column, row))
-    return record_of_value(row[column], column, number, offset)
+            if not isinstance(row, dict):
+                problem = f"expected one JSON object a line, found a {type(row).__name__}"
+                yield BadLine("not an object", number, problem)
+            elif column not in row:
+                yield BadLine("no text column", number, no_column(column, row))
+            else:
+                yield record_of_value(row[column], column, number, offset)
 
 
 def record_of_value(value, column: str, number: int, offset: int | None = None) -> Document | BadLine:
@@ -180,12 +169,9 @@ def record_of_value(value, column: str, number: int, offset: int | None = None) 
     return Document(value, number, offset)
 
 
-def _no_column(column: str, columns) -> str:
+def no_column(column: str, columns) -> str:
+    """What is wrong with rows that lack the text column."""
     return f"no column {column!r} (--text_column_name); {suggestion(column, columns)}"
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# .parquet
 
 
 def _parquet_records(path, options, start, end):
@@ -195,7 +181,7 @@ def _parquet_records(path, options, start, end):
     try:
         file = parquet_file(path)
         if column not in file.schema_arrow.names:
-            raise DataError(f"{path}: {_no_column(column, file.schema_arrow.names)}")
+            raise DataError(f"{path}: {no_column(column, file.schema_arrow.names)}")
         groups = range(file.num_row_groups)[start:end]
         number = sum(file.metadata.row_group(group).num_rows for group in range(start))
         for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=list(groups), columns=[column]):
@@ -203,7 +189,7 @@ def _parquet_records(path, options, start, end):
                 number += 1
                 yield record_of_value(value, column, number)
     except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:
-        raise _unsound(path, error) from None
+        raise _broken_parquet(path, error) from None
 
 
 def parquet_file(path: Path):
@@ -219,35 +205,25 @@ def parquet_file(path: Path):
     try:
         return pyarrow.parquet.ParquetFile(io.BytesIO(all_bytes(path)) if is_compressed(path) else path)
     except (pyarrow.ArrowException, OSError) as error:
-        raise _unsound(path, error) from None
+        raise _broken_parquet(path, error) from None
 
 
-def _unsound(path: Path, error: Exception) -> DataError:
+def _broken_parquet(path: Path, error: Exception) -> DataError:
     return DataError(f"{path}: not a sound parquet file ({(str(error).splitlines() or [type(error).__name__])[0]})")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Lines
+# Lines of plain files
 
 
 def numbered_byte_lines(path: Path, start: int = 0, end: int | None = None) -> Iterator[tuple[int, int, bytes]]:
     """`(line number from 1, byte offset, line)` of a file, or of the bytes from `start` to `end` of a plain one."""
     offset = start
-    for number, line in enumerate(_byte_lines_from(path, start), start=1):
+    for number, line in enumerate(byte_lines(path, start), start=1):
         if end is not None and offset >= end:
             return
-        bare = line.removeprefix(BYTE_ORDER_MARK) if offset == 0 else line
-        yield number, offset, bare
+        yield number, offset, line.removeprefix(BYTE_ORDER_MARK) if offset == 0 else line
         offset += len(line)
-
-
-def _byte_lines_from(path: Path, start: int) -> Iterator[bytes]:
-    if start == 0:
-        yield from byte_lines(path)
-        return
-    with path.open("rb") as file:
-        file.seek(start)
-        yield from file
 
 
 def document_start(path: Path, offset: int, text_unit: str = "line") -> int:
@@ -271,31 +247,17 @@ def lines_before(path: Path, offset: int) -> int:
     """The number of lines that end before byte `offset` of a plain file."""
     count = 0
     with path.open("rb") as file:
-        while offset > 0 and (block := file.read(min(offset, 1 << 20))):
+        while offset > 0 and (block := file.read(min(offset, CHUNK_BYTES))):
             count += block.count(b"\n")
             offset -= len(block)
     return count
-
-
-TEXT_UNITS: dict[str, Callable] = {
-    "line": _line_records,
-    "paragraph": _paragraph_records,
-    "file": _whole_file_record,
-}
-
-READERS: dict[str, Callable] = {
-    ".txt": _text_records,
-    ".jsonl": _json_records,
-    ".json": _json_records,
-    ".parquet": _parquet_records,
-}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Files, plain, gzipped (`.gz`) or Zstandard (`.zst`), as bytes and as lines; a file that ends too early is an error.
 
 
-COMPRESSIONS = (".gz", ".zst")
+COMPRESSIONS = {".gz": "gzip", ".zst": "Zstandard"}
 CHUNK_BYTES = 1 << 20
 
 
@@ -315,96 +277,92 @@ def is_compressed(path) -> bool:
     return Path(path).suffix in COMPRESSIONS
 
 
-def byte_lines(path: Path) -> Iterator[bytes]:
-    r"""The lines of a file as they are, with their line ends; only `\n` ends a line.
+def byte_lines(path: Path, start: int = 0) -> Iterator[bytes]:
+    r"""The lines of a file as they are, with their line ends, from a byte on; only `\n` ends a line.
 
     Raises:
       DataError: no such file, or a compressed file that is broken or cut off.
     """
-    if not path.is_file():
-        raise DataError(f"{path}: no such file")
-    number = 0
-    try:
-        with open_bytes(path) as file:
-            for line in file:
-                number += 1
-                yield line
-    except (EOFError, zlib.error, gzip.BadGzipFile, _BrokenZstandard) as error:
-        raise _torn(path, error, f"after line {number}") from None
+    with _unpacked(path) as file:
+        if start:
+            file.seek(start)
+        yield from file
 
 
 def all_bytes(path: Path) -> bytes:
     """The whole of a file, unpacked; raises DataError as `byte_lines` does."""
+    with _unpacked(path) as file:
+        return file.read()
+
+
+@contextlib.contextmanager
+def _unpacked(path: Path) -> Iterator[BinaryIO]:
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     try:
-        with open_bytes(path) as file:
-            return file.read()
-    except (EOFError, zlib.error, gzip.BadGzipFile, _BrokenZstandard) as error:
-        raise _torn(path, error, "somewhere") from None
-
-
-def open_bytes(path: Path) -> BinaryIO:
-    """The file opened for reading, unpacked on the way; a cut-off one raises EOFError when its end is read."""
-    if path.suffix == ".gz":
-        return gzip.open(path)
-    if path.suffix == ".zst":
-        return io.BufferedReader(_ZstandardFile(path), CHUNK_BYTES)
-    return path.open("rb")
-
-
-def _torn(path: Path, error: Exception, where: str) -> DataError:
-    kind = "gzip" if path.suffix == ".gz" else "Zstandard"
-    if isinstance(error, EOFError):
-        return DataError(f"{path}: the {kind} file is cut off {where}")
-    return DataError(f"{path}: not a sound {kind} file ({error}; {where})")
-
-
-class _BrokenZstandard(Exception):
-    """The bytes are no Zstandard frame, or one whose checksum is wrong."""
+        with OPENERS.get(path.suffix, open)(path, "rb") as file:
+            yield file
+    except EOFError:
+        raise DataError(f"{path}: the {COMPRESSIONS.get(path.suffix)} file is cut off") from None
+    except (zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: not a sound {COMPRESSIONS.get(path.suffix)} file ({error})") from None
 
 
 class _ZstandardFile(io.RawIOBase):
-    """All frames of a .zst file, one after the other.
-
-    `zstandard`'s own stream reader takes the end of a cut-off file for the end of the text (0.25), hence this.
-    """
+    """All frames of a .zst file. `zstandard`'s own stream reader takes a cut-off file for a whole one (0.25)."""
 
     def __init__(self, path: Path):
+        self._chunks, self._text = self._unpack(path), b""
+
+    def _unpack(self, path: Path) -> Iterator[memoryview]:
         import zstandard
 
-        self._error = zstandard.ZstdError
         # Frames of `zstd --long=31`, which published corpora use, need a window of 2 GiB.
-        self._decompressor = zstandard.ZstdDecompressor(max_window_size=2**31)
-        self._file = path.open("rb")
-        self._frame, self._packed, self._text = None, b"", b""
+        decompressor, frame = zstandard.ZstdDecompressor(max_window_size=2**31), None
+        with path.open("rb") as file:
+            while packed := file.read(CHUNK_BYTES):
+                while packed:
+                    frame = frame or decompressor.decompressobj()
+                    try:
+                        yield memoryview(frame.decompress(packed))
+                    except zstandard.ZstdError as error:
+                        raise zlib.error(str(error)) from None
+                    packed, frame = (frame.unused_data, None) if frame.eof else (b"", frame)
+        if frame is not None:
+            raise EOFError
 
     def readable(self):
         return True
 
     def close(self):
-        self._file.close()
+        self._chunks.close()
         super().close()
 
     def readinto(self, buffer) -> int:
         while not self._text:
-            self._packed = self._packed or self._file.read(CHUNK_BYTES)
-            if not self._packed:
-                if self._frame is not None:
-                    raise EOFError
+            if (text := next(self._chunks, None)) is None:
                 return 0
-            self._unpack()
+            self._text = text
         count = min(len(buffer), len(self._text))
         buffer[:count] = self._text[:count]
         self._text = self._text[count:]
         return count
 
-    def _unpack(self):
-        self._frame = self._frame or self._decompressor.decompressobj()
-        try:
-            self._text = memoryview(self._frame.decompress(self._packed))
-        except self._error as error:
-            raise _BrokenZstandard(str(error)) from None
-        self._packed = b""
-        if self._frame.eof:
-            self._packed, self._frame = self._frame.unused_data, None
+
+OPENERS: dict[str, Callable] = {
+    ".gz": gzip.open,
+    ".zst": lambda path, mode: io.BufferedReader(_ZstandardFile(path), CHUNK_BYTES),
+}
+
+TEXT_UNITS: dict[str, Callable] = {
+    "line": _line_records,
+    "paragraph": _paragraph_records,
+    "file": _whole_file_record,
+}
+
+READERS: dict[str, Callable] = {
+    ".txt": lambda path, options, start, end: TEXT_UNITS[options.text_unit](path, start, end),
+    ".jsonl": _json_records,
+    ".json": _json_records,
+    ".parquet": _parquet_records,
+}

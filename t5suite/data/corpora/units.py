@@ -1,15 +1,22 @@
-"""One unit of a corpus build: its documents -> tokens -> a shard's files.
+"""What a corpus build has to do, cut into units of work, and one unit's work: documents -> tokens -> a shard's files.
 
+    >>> plan = make_plan(["books/", "crawl/*.jsonl.gz"], CorpusSettings(), tokenizer)
+    >>> len(plan.sources), len(plan.units), plan.units[0]
+    (130, 77, (Piece(source=0, start=0, end=64000188),))
     >>> build_unit(job, encoder)["splits"]["train"]
     {'documents': 2310, 'tokens': 1502211, 'bytes': 6210034, 'unk': 17}
 
-The files come out the same, byte for byte, whoever builds them and however often: a finished unit is one whose
-`shard.json`, which is written last, fits its files.
+A unit is text of about `unit_megabytes`: a part of a big plain or parquet file, a whole compressed file, or several
+small files. Units depend on the files and settings alone, which is why any number of workers and machines gives the
+same shards, byte for byte. A finished unit is one whose `shard.json`, which is written last, fits its files.
 Shape suffixes: D documents, S sentences (documents, where they are not split), N tokens of a batch.
 """
 
 import concurrent.futures
+import hashlib
 import itertools
+import json
+import math
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -18,18 +25,192 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from t5suite.base.errors import DataError
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.files import sync_file
-from t5suite.data.corpora.documents import Tally, document_hash, kept_documents, place_of, split_sentences
+from t5suite.base.lookup import suggestion
+from t5suite.data.corpora.documents import (
+    Tally,
+    document_hash,
+    held_out_below,
+    is_hub_name,
+    kept_documents,
+    list_sources,
+    open_stream,
+    place_of,
+    split_sentences,
+)
 from t5suite.data.corpora.encoding import TextEncoder
-from t5suite.data.corpora.plans import CorpusSettings, Piece
-from t5suite.data.corpora.readers import Document
-from t5suite.data.corpora.store import SPLITS, token_dtype
+from t5suite.data.corpora.readers import Document, TextOptions, document_start, is_compressed, parquet_file, text_suffix
+from t5suite.data.corpora.store import SPLITS, VERSION, token_dtype, tokenizer_fingerprint
 from t5suite.data.rows.jsonl import file_sha256
 from t5suite.runs.directory import read_json, write_json
+
+# Shards are files, of which a reader has only some hundred mapped at a time: a huge corpus gets larger ones.
+MAX_UNITS = 1024
+UNPACKED_PER_PACKED = 3
+
+
+@dataclass(frozen=True)
+class CorpusSettings:
+    """What decides the tokens of a corpus beside its sources and its tokenizer; wrong values raise ConfigError.
+
+    Attributes:
+      document_separator: what ends each document: 'none', 'eos', or a token of the vocabulary.
+      split_sentences: the language whose rules tell sentences apart, such as 'en'; None leaves documents whole.
+      max_documents: only so many documents, from the first source on.
+      unit_megabytes: text of a unit of work, in 10**6 bytes.
+    """
+
+    text_column_name: str = "text"
+    text_unit: str = "line"
+    bad_lines: str = "error"
+    validation_fraction: float = 0.01
+    document_separator: str = "none"
+    split_sentences: str | None = None
+    max_documents: int | None = None
+    unit_megabytes: float = 64.0
+
+    def __post_init__(self):
+        self.text_options()
+        held_out_below(self.validation_fraction)
+        if self.split_sentences:
+            split_sentences("")  # raises where the splitter is not installed
+        if self.max_documents is not None and self.max_documents < 1:
+            raise ConfigError(f"--max_documents {self.max_documents}: must be at least 1")
+        if not 0 < self.unit_megabytes < math.inf:
+            raise ConfigError(f"--unit_megabytes {self.unit_megabytes}: must be more than 0")
+
+    def text_options(self) -> TextOptions:
+        """The settings that readers need."""
+        return TextOptions(self.text_column_name, self.text_unit, self.bad_lines)
+
+
+class Source(NamedTuple):
+    """A file, its size in bytes and the time of its last change; or a data set of the hub, without both."""
+
+    name: str
+    size: int | None
+    mtime_ns: int | None
+
+
+class Piece(NamedTuple):
+    """A part of a source by number: bytes, row groups or files, as `kept_documents` reads it."""
+
+    source: int
+    start: int
+    end: int | None
+
+
+@dataclass(frozen=True)
+class CorpusPlan:
+    """Sources, settings, and units of work in order."""
+
+    sources: tuple[Source, ...]
+    units: tuple[tuple[Piece, ...], ...]
+    settings: CorpusSettings
+    tokenizer: dict
+    separator_id: int | None
+
+    def described(self) -> dict:
+        """What has to be equal for two builds to be the same one, as plain data."""
+        return {
+            "version": VERSION,
+            "settings": asdict(self.settings),
+            "tokenizer": self.tokenizer["fingerprint"],
+            "sources": [[source.name, source.size] for source in self.sources],
+            "num_units": len(self.units),
+        }
+
+    def fingerprint(self) -> str:
+        """SHA-256 of `described`."""
+        return hashlib.sha256(json.dumps(self.described(), sort_keys=True).encode()).hexdigest()
+
+    def shard_name(self, unit: int) -> str:
+        """The folder of a unit's tokens, such as `shard-00003-of-00077`."""
+        return f"shard-{unit:05d}-of-{len(self.units):05d}"
+
+
+def make_plan(inputs, settings: CorpusSettings, tokenizer) -> CorpusPlan:
+    """Lists the sources and cuts them into units; reads no more of them than is needed to find the cuts.
+
+    Raises:
+      ConfigError: a separator that the tokenizer does not have.
+      DataError: a source is missing or of a kind that cannot be read.
+    """
+    sources = []
+    for name in list_sources(inputs):
+        status = None if is_hub_name(name) else Path(name).stat()
+        sources.append(Source(name, status and status.st_size, status and status.st_mtime_ns))
+    total = sum(_unpacked_size(source) for source in sources)
+    unit_bytes = max(int(settings.unit_megabytes * 10**6), math.ceil(total / MAX_UNITS), 1)
+    described = {
+        "name": tokenizer.name_or_path,
+        "class": type(tokenizer).__name__,
+        "fingerprint": tokenizer_fingerprint(tokenizer),
+    }
+    units, held = [[]], 0  # neighbouring pieces together until they hold `unit_bytes`
+    for number, source in enumerate(sources):
+        for start, end, size in _cuts(source, settings.text_unit, unit_bytes):
+            if units[-1] and held + size > unit_bytes:
+                units.append([])
+                held = 0
+            units[-1].append(Piece(number, start, end))
+            held += size
+    separator = _separator_id(settings.document_separator, tokenizer)
+    return CorpusPlan(tuple(sources), tuple(map(tuple, units)), settings, described, separator)
+
+
+def _separator_id(separator: str, tokenizer) -> int | None:
+    """The id that ends each document; None for 'none'."""
+    vocabulary = tokenizer.get_vocab()
+    if separator == "none":
+        return None
+    token = tokenizer.eos_token if separator == "eos" else separator
+    if token not in vocabulary:
+        near = suggestion(separator, {"none", "eos", *tokenizer.all_special_tokens[:20]})
+        raise ConfigError(f"--document_separator {separator!r}: not a token of {tokenizer.name_or_path}; {near}")
+    return vocabulary[token]
+
+
+def _unpacked_size(source: Source) -> int:
+    """About the bytes of text in a source; 0 where it is not known."""
+    return (source.size or 0) * (UNPACKED_PER_PACKED if is_compressed(source.name) else 1)
+
+
+def _cuts(source: Source, text_unit: str, unit_bytes: int) -> Iterator[tuple[int, int | None, int]]:
+    """`(start, end, about its bytes of text)` of each piece of a source."""
+    if is_hub_name(source.name):
+        yield from ((part, part + 1, unit_bytes) for part in range(open_stream(source.name).num_shards))
+        return
+    path = Path(source.name)
+    suffix = text_suffix(path)
+    if is_compressed(path) or (text_unit == "file" and suffix == ".txt"):
+        yield 0, None, _unpacked_size(source)
+    elif suffix == ".parquet":
+        metadata, start, held = parquet_file(path).metadata, 0, 0
+        for group in range(metadata.num_row_groups):
+            size = metadata.row_group(group).total_byte_size
+            if group > start and held + size > unit_bytes:
+                yield start, group, held
+                start, held = group, 0
+            held += size
+        yield start, max(metadata.num_row_groups, 1), held
+    elif source.size <= unit_bytes:
+        yield 0, None, source.size
+    else:
+        unit = text_unit if suffix == ".txt" else "line"
+        places = {document_start(path, offset, unit) for offset in range(0, source.size, unit_bytes)}
+        cuts = sorted({*places, source.size})
+        yield from ((start, end, end - start) for start, end in itertools.pairwise(cuts))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One unit
+
 
 FACTS = "shard.json"
 DOCUMENTS_AT_ONCE = 1000
@@ -93,17 +274,23 @@ def finished_unit(job: UnitJob) -> dict | None:
 
 
 def _build(job: UnitJob, encoder: TextEncoder) -> dict:
-    folder = Path(job.folder)
+    folder, options = Path(job.folder), job.settings.text_options()
     folder.mkdir(parents=True, exist_ok=True)
     writers = {split: _SplitWriter(folder, split, encoder, bool(job.settings.split_sentences)) for split in SPLITS}
-    batches = _Encoding(job, encoder)
+    encoding, remaining, sources = _Encoding(job, encoder), job.limit, {}
     try:
-        sources = {}
         for piece in job.pieces:
-            counts = sources.setdefault(piece.source, {"tally": Tally(), "tokens": 0, "read": 0})
-            num_read, num_tokens = _write_piece(job, piece, counts["tally"], batches, writers)
-            counts["read"] += num_read
-            counts["tokens"] += num_tokens
+            source = job.sources[piece.source]
+            counts = sources.setdefault(str(piece.source), {"tally": Tally(), "tokens": 0, "read": 0})
+            documents = kept_documents(source, options, counts["tally"], piece.start, piece.end)
+            for batch in _batched(itertools.islice(documents, remaining)):
+                num_tokens, empty = _write(job, batch, encoding, writers)
+                for number in empty:
+                    counts["tally"].documents -= 1
+                    counts["tally"].count(NO_TOKENS, place_of(source, batch[number].line, piece.start))
+                counts["read"] += len(batch)
+                counts["tokens"] += num_tokens
+                remaining = None if remaining is None else remaining - len(batch)
         files = {name: facts for writer in writers.values() for name, facts in writer.finish().items()}
     finally:
         for writer in writers.values():
@@ -113,43 +300,33 @@ def _build(job: UnitJob, encoder: TextEncoder) -> dict:
         "held_out_below": f"{job.held_out_below:x}",
         "limit": job.limit,
         "engine": encoder.engine,
-        "control_tokens_dropped": batches.num_dropped,
+        "control_tokens_dropped": encoding.num_dropped,
         "splits": {split: writer.counts for split, writer in writers.items()},
-        "sources": {str(number): {**asdict(counts.pop("tally")), **counts} for number, counts in sources.items()},
+        "sources": {number: {**asdict(counts.pop("tally")), **counts} for number, counts in sources.items()},
         "files": files,
     }
     write_json(folder / FACTS, facts)
     return facts
 
 
-def _write_piece(job, piece: Piece, tally: Tally, batches: "_Encoding", writers: dict) -> tuple[int, int]:
-    """Encodes a piece's documents and hands each to its split; returns the numbers of documents read and of tokens."""
-    source, num_read, num_tokens = job.sources[piece.source], 0, 0
-    documents = kept_documents(source, job.settings.text_options(), tally, piece.start, piece.end)
-    for batch in _batched(itertools.islice(documents, batches.remaining)):
-        tokens_N, lengths_S, document_S = batches.encode([document.text for document in batch])
-        length_D = np.bincount(document_S, weights=lengths_S, minlength=len(batch)).astype(np.int64)
-        for empty in np.flatnonzero(length_D == 0):
-            tally.documents -= 1
-            tally.count(NO_TOKENS, place_of(source, batch[empty].line, piece.start))
-        hash_D = np.array([document_hash(document.text) for document in batch], dtype=np.uint64)
-        held_out_D = np.array([int(value) < job.held_out_below for value in hash_D])
-        for split, chosen_D in (("train", ~held_out_D), ("validation", held_out_D)):
-            chosen_D &= length_D > 0
-            writers[split].add(
-                tokens_N[np.repeat(chosen_D[document_S], lengths_S)],
-                lengths_S[chosen_D[document_S]],
-                length_D[chosen_D],
-                hash_D[chosen_D],
-                sum(_num_bytes(document.text) for document, chosen in zip(batch, chosen_D, strict=True) if chosen),
-            )
-        num_read += len(batch)
-        num_tokens += len(tokens_N)
-    return num_read, num_tokens
-
-
-def _num_bytes(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode("utf-8"))
+def _write(job: UnitJob, batch: list[Document], encoding: "_Encoding", writers: dict) -> tuple[int, list[int]]:
+    """Encodes documents and hands each to its split; returns the number of tokens and the documents without any."""
+    tokens_N, lengths_S, document_S = encoding.encode([document.text for document in batch])
+    length_D = np.bincount(document_S, weights=lengths_S, minlength=len(batch)).astype(np.int64)
+    hash_D = np.array([document_hash(document.text) for document in batch], dtype=np.uint64)
+    bytes_D = np.array([len(document.text.encode("utf-8")) for document in batch])
+    held_out_D = np.array([int(value) < job.held_out_below for value in hash_D])
+    for split, chosen_D in (("train", ~held_out_D), ("validation", held_out_D)):
+        chosen_D &= length_D > 0
+        chosen_S = chosen_D[document_S]
+        writers[split].add(
+            tokens_N[np.repeat(chosen_S, lengths_S)],
+            lengths_S[chosen_S],
+            length_D[chosen_D],
+            hash_D[chosen_D],
+            int(bytes_D[chosen_D].sum()),
+        )
+    return len(tokens_N), np.flatnonzero(length_D == 0).tolist()
 
 
 def _batched(documents: Iterator[Document]) -> Iterator[list[Document]]:
@@ -171,7 +348,6 @@ class _Encoding:
         self.encoder = encoder
         self.separator_id = job.separator_id
         self.language = job.settings.split_sentences
-        self.remaining = job.limit
         self.num_dropped = 0
         self._num_texts = 0
         self._is_control_V = np.zeros(encoder.vocabulary_size, dtype=bool)
@@ -179,14 +355,21 @@ class _Encoding:
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """`(tokens_N, lengths_S, document_S)`: the ids, the tokens of each sentence, and the document it is of."""
-        if self.remaining is not None:
-            self.remaining -= len(texts)
         parts = [split_sentences(text, self.language) if self.language else [text] for text in texts]
         document_S = np.repeat(np.arange(len(texts)), [len(part) for part in parts])
-        tokens_N, offsets = self._checked([sentence for part in parts for sentence in part])
-        tokens_N, lengths_S = self._without_controls(tokens_N, np.diff(offsets))
+        tokens_N, lengths_S = self._checked([sentence for part in parts for sentence in part])
+        control_N = self._is_control_V[tokens_N]
+        if control_N.any():
+            self.num_dropped += int(control_N.sum())
+            sentence_N = np.repeat(np.arange(len(lengths_S)), lengths_S)
+            lengths_S = np.bincount(sentence_N[~control_N], minlength=len(lengths_S))
+            tokens_N = tokens_N[~control_N]
         document_S, lengths_S = document_S[lengths_S > 0], lengths_S[lengths_S > 0]
-        return self._with_separators(tokens_N, lengths_S, document_S)
+        if self.separator_id is not None and len(document_S):
+            is_last_S = np.append(np.diff(document_S) > 0, True)
+            tokens_N = np.insert(tokens_N, np.cumsum(lengths_S)[is_last_S], self.separator_id)
+            lengths_S = lengths_S + is_last_S
+        return tokens_N, lengths_S, document_S
 
     def _checked(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         tokens_N, offsets = self.encoder.encode_flat(texts)
@@ -196,60 +379,40 @@ class _Encoding:
             if self.encoder.reference([texts[i] for i in chosen]) != found:
                 raise _EnginesDiffer
             self._num_texts += len(texts)
-        return tokens_N, offsets
-
-    def _without_controls(self, tokens_N, lengths_S):
-        control_N = self._is_control_V[tokens_N]
-        if not control_N.any():
-            return tokens_N, lengths_S
-        self.num_dropped += int(control_N.sum())
-        sentence_N = np.repeat(np.arange(len(lengths_S)), lengths_S)
-        return tokens_N[~control_N], np.bincount(sentence_N[~control_N], minlength=len(lengths_S))
-
-    def _with_separators(self, tokens_N, lengths_S, document_S):
-        if self.separator_id is None or not len(document_S):
-            return tokens_N, lengths_S, document_S
-        is_last_S = np.append(np.diff(document_S) > 0, True)
-        tokens_N = np.insert(tokens_N, np.cumsum(lengths_S)[is_last_S], self.separator_id)
-        return tokens_N, lengths_S + is_last_S, document_S
+        return tokens_N, np.diff(offsets)
 
 
 class _SplitWriter:
     """Writes one split's files of a shard, each through a temporary sibling."""
 
     def __init__(self, folder: Path, split: str, encoder: TextEncoder, with_sentences: bool):
-        self.counts = {"documents": 0, "tokens": 0, "bytes": 0, "unk": 0}
-        self._folder = folder
-        self._split = split
-        self._unk_id = encoder.unk_id
+        counted = ["documents", "tokens", "bytes", "unk", *(["sentences"] if with_sentences else [])]
+        self.counts = dict.fromkeys(counted, 0)
+        self._folder, self._split, self._unk_id = folder, split, encoder.unk_id
         self._dtype = token_dtype(encoder.vocabulary_size)
-        self._starts = {"documents": [], **({"sentences": []} if with_sentences else {})}
-        self._hashes = []
+        names = ("documents", "sentences", "hashes") if with_sentences else ("documents", "hashes")
+        self._parts = {name: [np.zeros(0, "<u8" if name == "hashes" else "<i8")] for name in names}
         self._temporaries = []
         self._file = self._temporary("tokens.bin").open("wb")
 
     def add(self, tokens_N, lengths_S, length_D, hash_D, num_bytes: int) -> None:
         """Appends documents, of which `tokens_N` are all tokens."""
         for name, lengths in (("documents", length_D), ("sentences", lengths_S)):
-            if name in self._starts:
-                self._starts[name].append(self.counts["tokens"] + np.cumsum(lengths) - lengths)
-        self._hashes.append(hash_D)
+            if name in self._parts:
+                self._parts[name].append(self.counts["tokens"] + np.cumsum(lengths) - lengths)
+                self.counts[name] += len(lengths)
+        self._parts["hashes"].append(hash_D)
         self._file.write(tokens_N.astype(self._dtype).tobytes())
-        self.counts["documents"] += len(length_D)
         self.counts["tokens"] += len(tokens_N)
         self.counts["bytes"] += num_bytes
         self.counts["unk"] += int(np.count_nonzero(tokens_N == self._unk_id)) if self._unk_id is not None else 0
-        if "sentences" in self._starts:
-            self.counts["sentences"] = self.counts.get("sentences", 0) + len(lengths_S)
 
     def finish(self) -> dict[str, dict]:
         """Gives the files their names; returns each one's size and SHA-256."""
         self._file.close()
-        arrays = {name: _joined(parts, "<i8") for name, parts in self._starts.items()}
-        arrays["hashes"] = _joined(self._hashes, "<u8")
-        for name, array in arrays.items():
+        for name, parts in self._parts.items():
             with self._temporary(f"{name}.npy").open("wb") as file:
-                np.save(file, array, allow_pickle=False)
+                np.save(file, np.concatenate(parts).astype(parts[0].dtype), allow_pickle=False)
         facts = {}
         for temporary, name in self._temporaries:
             facts[name] = {"size": temporary.stat().st_size, "sha256": file_sha256(temporary)}
@@ -268,10 +431,6 @@ class _SplitWriter:
         temporary = self._folder / f".{name}.{os.getpid()}.partial"
         self._temporaries.append((temporary, name))
         return temporary
-
-
-def _joined(parts: list[np.ndarray], dtype: str) -> np.ndarray:
-    return np.concatenate([np.zeros(0, dtype=dtype), *parts]).astype(dtype)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
