@@ -147,7 +147,7 @@ class MixedBlocksTest(parameterized.TestCase):
     def test_every_corpus_comes_up_by_its_weight_and_runs_through_its_own_epochs(self, weights):
         corpora = [np.arange(400), np.arange(10_000, 10_100)]
         layouts = [BlockLayout(len(tokens), [10]) for tokens in corpora]
-        found = MixedBlocks(corpora, layouts, weights, seed=1, num_examples=8192)
+        found = MixedBlocks(corpora, layouts, weights, seed=1)
         self.assertEqual(found.num_blocks, 50)
         examples = [found[j] for j in range(8192)]
         self.assertEqual([example["index"] for example in examples], list(range(8192)))

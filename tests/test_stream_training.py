@@ -19,8 +19,8 @@ from transformers import TrainerCallback, set_seed
 from t5suite.base.errors import ConfigError, DataError, Preempted
 from t5suite.data.batches.pre_training_collator import T5DataCollator
 from t5suite.data.corpora.documents import bundled_text, read_documents
-from t5suite.data.corpora.stream_loader import StreamCorpus, StreamLoader, StreamSettings
-from t5suite.data.corpora.stream_sources import FileSource, stream_encoder
+from t5suite.data.corpora.stream_loader import StreamLoader
+from t5suite.data.corpora.streams import FileSource, StreamCorpus, StreamSettings, stream_encoder
 from t5suite.data.objectives import sentinel_ids
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.training.checkpoints.data_positions import load_position

@@ -22,20 +22,27 @@ from absl.testing import absltest, parameterized
 from number_encoder import NumberEncoder
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.corpora import stream_sources
+from t5suite.data.corpora import streams as stream_sources
+from t5suite.data.corpora.blocks import CorpusMixture
 from t5suite.data.corpora.documents import bundled_text, is_held_out
 from t5suite.data.corpora.encoding import control_tokens
 from t5suite.data.corpora.readers import TextOptions
 from t5suite.data.corpora.stream_loader import (
-    StreamCorpus,
     StreamLoader,
-    StreamSettings,
     check_shares,
     merge_states,
     take_validation,
 )
-from t5suite.data.corpora.stream_sources import FileSource, HubSource, Share, open_source, stream_encoder
-from t5suite.data.corpora.streams import CorpusMixture, VirtualStream
+from t5suite.data.corpora.streams import (
+    FileSource,
+    HubSource,
+    Share,
+    StreamCorpus,
+    StreamSettings,
+    VirtualStream,
+    open_source,
+    stream_encoder,
+)
 from t5suite.models.loading import load_tokenizer
 
 UPDATE = 16  # blocks of an update, over all ranks

@@ -25,8 +25,8 @@ from t5suite.data.corpora.encoding import make_text_encoder
 from t5suite.data.corpora.readers import TextOptions
 from t5suite.data.corpora.sentence_pairs import SentenceDocuments, SentencePairDataset
 from t5suite.data.corpora.store import TokenStore
-from t5suite.data.corpora.stream_loader import StreamCorpus, StreamLoader, StreamSettings, open_source, take_validation
-from t5suite.data.corpora.stream_sources import stream_encoder
+from t5suite.data.corpora.stream_loader import StreamLoader, take_validation
+from t5suite.data.corpora.streams import StreamCorpus, StreamSettings, open_source, stream_encoder
 from t5suite.training.pre_training_evaluation import HeldOut
 
 logger = logging.getLogger(__name__)
@@ -156,7 +156,7 @@ def block_data(
     if len(text.train) == 1:
         train = BlockDataset(text.train[0], layouts[0], seed, sys.maxsize)
         return Examples(train, held_out, layouts[0].num_blocks)
-    train = MixedBlocks(text.train, layouts, weights, seed, sys.maxsize)
+    train = MixedBlocks(text.train, layouts, weights, seed)
     return Examples(train, held_out, train.num_blocks)
 
 

@@ -9,8 +9,7 @@
 
 Every datum has one run-long index j: it is block `j % n` of epoch `j // n`'s order, n being the blocks of an epoch.
 Which tokens and which noise j stands for depends on (seed, j) alone: not on workers, ranks, batches or restarts.
-
-Shape suffixes: B blocks of a batch, L tokens of a block.
+Shape suffixes: B blocks of a batch, K blocks or draws of a piece, L tokens of a block.
 """
 
 import bisect
@@ -18,42 +17,41 @@ import functools
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 from torch.utils.data import Dataset
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.corpora.streams import CorpusMixture
 from t5suite.data.objectives.random_numbers import mixed
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A permutation of very many numbers that is computed where it is asked for, not kept: no memory, no start-up.
-#
-# A shuffled array of the blocks of 10 GB of tokens takes 35 MB and 0.6 s in every process and epoch; this takes 0.1 us
-# a number, in a batch. It is a Feistel network over the smallest power of two that holds all numbers, walked again from
-# results that are too large (Black and Rogaway 2002, doi:10.1007/3-540-45760-7_9), with the mixing of SplitMix64
-# (`mixing.mixed`) as its round function: no cipher, but no order that training would notice.
+# The order of an epoch's blocks
 
 
+# Up to so many blocks their order is an array (4 MB, 40 ms an epoch); above, it is computed block by block.
+LARGEST_ARRAY = 2**20
 # Four make a Feistel network of random functions one that looks random from both sides (Luby and Rackoff 1988).
 NUM_ROUNDS = 4
-# What is computed at once where neighbours are asked for one after the other.
-WALKED_AT_ONCE = 4096
 
 
 class Permutation:
-    """The numbers below `size` in an order that `seed` alone decides; `order[i]` or `order[array]`, as of an array.
+    """The numbers below `size` in an order that `seed` alone decides, each computed where it is asked for.
 
     >>> sorted(Permutation(5, seed=1)[np.arange(5)].tolist())
     [0, 1, 2, 3, 4]
+
+    A shuffled array of the blocks of 10 GB of tokens takes 35 MB and 0.6 s in every process and epoch; this takes
+    nothing. It is a Feistel network over the smallest power of two that holds all numbers, walked again from results
+    that are too large (Black and Rogaway 2002, doi:10.1007/3-540-45760-7_9), with the mixing of SplitMix64
+    (`random_numbers.mixed`) as its round function: no cipher, but no order that training would notice.
 
     Args:
       size: 1 to 2**62.
       seed: a number or a tuple of numbers.
 
-    Raises:
-      ConfigError: another size.
-      IndexError: for a position outside [0, size).
+    Raises ConfigError for another size, IndexError for a position outside [0, size).
     """
 
     def __init__(self, size: int, seed):
@@ -64,44 +62,20 @@ class Permutation:
         self._low_bits = np.uint64(bits // 2)
         self._masks = tuple(np.uint64(2**half - 1) for half in (bits // 2, bits - bits // 2))  # of low and high halves
         self._keys = np.random.default_rng(seed).integers(2**64, size=NUM_ROUNDS, dtype=np.uint64)
-        self._pieces = {}
 
     def __len__(self) -> int:
         return self.size
 
     def __getitem__(self, positions):
-        if isinstance(positions, (int, np.integer)):
-            if not 0 <= positions < self.size:
-                raise IndexError(f"position {positions} of {self.size}")
-            return int(self._piece(int(positions) // WALKED_AT_ONCE)[positions % WALKED_AT_ONCE])
-        positions = np.asarray(positions, dtype=np.int64)
-        if not positions.size:
-            return positions
-        first, last = int(positions.min()), int(positions.max())
-        if first < 0 or last >= self.size:
-            raise IndexError(f"positions {first} to {last} of {self.size}")
-        first_piece, last_piece = first // WALKED_AT_ONCE, last // WALKED_AT_ONCE
-        if last_piece - first_piece > 1:
-            return self._walk(positions)
-        found = np.concatenate([self._piece(number) for number in range(first_piece, last_piece + 1)])
-        return found[positions - first_piece * WALKED_AT_ONCE]
-
-    def _piece(self, number: int) -> np.ndarray:
-        """What stands at WALKED_AT_ONCE neighbouring positions, kept until others have been asked for."""
-        if number not in self._pieces:
-            found = self._walk(np.arange(number * WALKED_AT_ONCE, min((number + 1) * WALKED_AT_ONCE, self.size)))
-            self._pieces = {**dict(list(self._pieces.items())[-1:]), number: found}
-        return self._pieces[number]
-
-    def _walk(self, positions: np.ndarray) -> np.ndarray:
-        """Again from every result that is too large: each lies on a cycle, which leads back below `size`."""
-        found = self._shuffled(positions.astype(np.uint64))
+        values = np.array(positions, dtype=np.int64, ndmin=1)
+        if values.size and not (values.min() >= 0 and values.max() < self.size):
+            raise IndexError(f"position {positions} of {self.size}")
+        found = self._shuffled(values.astype(np.uint64))
         outside = np.flatnonzero(found >= self.size)
-        while outside.size:
-            walked = self._shuffled(found[outside])
-            found[outside] = walked
-            outside = outside[walked >= self.size]
-        return found.astype(np.int64)
+        while outside.size:  # each lies on a cycle, which leads back below `size`
+            found[outside] = self._shuffled(found[outside])
+            outside = outside[found[outside] >= self.size]
+        return int(found[0]) if np.ndim(positions) == 0 else found.astype(np.int64)
 
     def _shuffled(self, values: np.ndarray) -> np.ndarray:
         """One pass of the network: every round adds what it makes of one half to the other."""
@@ -115,12 +89,24 @@ class Permutation:
         return high << self._low_bits | low
 
 
+@functools.lru_cache(maxsize=2)  # a loader that runs ahead stands in two epochs at once
+def block_order(seed: int, epoch: int, num_blocks: int) -> np.ndarray | Permutation:
+    """The order of the blocks in one epoch, [num_blocks], read-only: a permutation drawn from (seed, epoch).
+
+    >>> sorted(block_order(0, 3, 4).tolist())
+    [0, 1, 2, 3]
+    """
+    if num_blocks > LARGEST_ARRAY:
+        return Permutation(num_blocks, (seed, epoch))
+    order = np.arange(num_blocks, dtype=np.uint32)
+    np.random.default_rng((seed, epoch)).shuffle(order)
+    order.setflags(write=False)
+    return order
+
+
 # ---------------------------------------------------------------------------------------------------------------------
-# How a long row of tokens is cut into blocks, of one length or of several.
-#
-# An objective that mixes denoisers (UL2) needs blocks of several lengths. The number of blocks of each length is then
-# the same in every epoch, but which part of the text gets which denoiser is drawn anew in each, a piece of the text at
-# a time: what is kept does not grow with the text.
+# How a text is cut into blocks of one length or of several, as an objective that mixes denoisers (UL2) needs them: each
+# epoch has the same number of each, but which part of the text gets which is drawn anew, a piece of the text at a time.
 
 
 # Blocks of several lengths are cut a piece at a time.
@@ -169,18 +155,20 @@ class BlockLayout:
             raise ConfigError(f"blocks of {min(lengths)} tokens: they must have at least 1")
         if len(weights) != len(lengths) or min(weights) < 0 or sum(weights) <= 0:
             raise ConfigError(f"weights {weights} for blocks of {lengths} tokens: one positive number for each")
-        object.__setattr__(self, "lengths", lengths)
-        object.__setattr__(self, "weights", weights)
-        object.__setattr__(self, "counts", tuple(_most_blocks(self.num_tokens, lengths, weights)))
-        if self.num_blocks == 0:
+        num_blocks = int(self.num_tokens * sum(weights) / float(np.dot(lengths, weights))) + len(lengths)
+        while num_blocks and np.dot(apportion(num_blocks, weights), lengths) > self.num_tokens:
+            num_blocks -= 1
+        if num_blocks == 0:
             raise DataError(
                 f"{self.num_tokens} tokens, less than one block of {max(lengths)}: give more text, or lower "
                 "--inputs_length"
             )
-        piece_size, rarest = PIECE, min(count for count in self.counts if count)
-        while piece_size < self.num_blocks and rarest * piece_size < 2 * self.num_blocks:
+        counts = tuple(apportion(num_blocks, weights))
+        piece_size, rarest = PIECE, min(count for count in counts if count)
+        while piece_size < num_blocks and rarest * piece_size < 2 * num_blocks:
             piece_size *= 2  # with less of a denoiser, rounding could ask for a negative number of blocks
-        object.__setattr__(self, "piece_size", piece_size)
+        for name, value in (("lengths", lengths), ("weights", weights), ("counts", counts), ("piece_size", piece_size)):
+            object.__setattr__(self, name, value)
 
     @property
     def num_blocks(self) -> int:
@@ -192,31 +180,20 @@ class BlockLayout:
         """Tokens at the end of the text that make no whole block."""
         return self.num_tokens - int(np.dot(self.counts, self.lengths))
 
-    @property
-    def _num_pieces(self) -> int:
-        return max(self.num_blocks // self.piece_size, 1)
-
     def cut_of(self, block: int, seed: int, epoch: int) -> tuple[int, int]:
         """`(first token, denoiser)` of a block, in the order of the text."""
-        piece = min(block // self.piece_size, self._num_pieces - 1)
+        piece = min(block // self.piece_size, max(self.num_blocks // self.piece_size, 1) - 1)
         starts_K, denoisers_K = _cuts(self, seed, epoch, piece)
         place = block - piece * self.piece_size
         return int(starts_K[place]), int(denoisers_K[place])
 
     def counts_before(self, piece: int) -> np.ndarray:
         """How many blocks of each denoiser the pieces before this one hold."""
-        before = self.num_blocks if piece == self._num_pieces else piece * self.piece_size
+        before = piece * self.piece_size
+        if piece == max(self.num_blocks // self.piece_size, 1):
+            before = self.num_blocks
         ends = [sum(self.counts[: place + 1]) * before // self.num_blocks for place in range(len(self.counts))]
         return np.diff([0, *ends])
-
-
-def _most_blocks(num_tokens: int, lengths, weights) -> list[int]:
-    """The largest number of blocks, shared out after the weights, whose tokens the text has."""
-    mean_length = float(np.dot(lengths, weights) / sum(weights))
-    num_blocks = int(num_tokens / mean_length) + len(lengths)
-    while num_blocks and np.dot(apportion(num_blocks, weights), lengths) > num_tokens:
-        num_blocks -= 1
-    return apportion(num_blocks, weights)
 
 
 @functools.lru_cache(maxsize=1024)  # 5 MB, and all the pieces of half a million blocks
@@ -230,26 +207,73 @@ def _cuts(layout: BlockLayout, seed: int, epoch: int, piece: int) -> tuple[np.nd
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Blocks
+# Which of several corpora a run's datum j comes from: a function of the weights, a seed and j alone.
+#
+# The run is cut into chunks. At every border of chunks each corpus has had its share, to within one block; inside a
+# chunk the order is random. So no draw needs those before it, and a run that goes on finds its place at once.
 
 
-# Up to so many blocks their order is an array (4 MB, 40 ms an epoch); above, it is computed block by block.
-LARGEST_ARRAY = 2**20
+@dataclass(frozen=True)
+class CorpusMixture:
+    """A random-access mixture of corpora.
 
+    Args:
+      weights: one positive number a corpus; they need not sum to one.
+      seed: a number or a tuple of numbers.
+      chunk_size: draws a chunk; doubled until the smallest corpus comes up at least twice in each (with less, rounding
+        could ask for a negative number of blocks).
 
-@functools.lru_cache(maxsize=2)  # a loader that runs ahead stands in two epochs at once
-def block_order(seed: int, epoch: int, num_blocks: int) -> np.ndarray | Permutation:
-    """The order of the blocks in one epoch, [num_blocks], read-only: a permutation drawn from (seed, epoch).
-
-    >>> sorted(block_order(0, 3, 4).tolist())
-    [0, 1, 2, 3]
+    Raises:
+      ConfigError: no weights, or one that is not a positive number.
     """
-    if num_blocks > LARGEST_ARRAY:
-        return Permutation(num_blocks, (seed, epoch))
-    order = np.arange(num_blocks, dtype=np.uint32)
-    np.random.default_rng((seed, epoch)).shuffle(order)
-    order.setflags(write=False)
-    return order
+
+    weights: tuple[float, ...]
+    seed: int | tuple[int, ...] = 0
+    chunk_size: int = 4096
+    _borders: tuple[Fraction, ...] = field(init=False, repr=False)
+
+    def __post_init__(self):
+        if not self.weights or not all(0 < weight < float("inf") for weight in self.weights):
+            raise ConfigError(f"corpus weights {tuple(self.weights)}: give one positive number for each corpus")
+        total = sum(map(Fraction, self.weights))
+        shares = [Fraction(weight) / total for weight in self.weights]
+        chunk_size = self.chunk_size
+        while min(shares) * chunk_size < 2:
+            chunk_size *= 2
+        object.__setattr__(self, "chunk_size", chunk_size)
+        object.__setattr__(self, "_borders", tuple(sum(shares[:count]) for count in range(len(shares) + 1)))
+
+    def corpus_of(self, j: int) -> tuple[int, int]:
+        """The corpus of datum j, and how many data before j came from it."""
+        chunk, place = divmod(int(j), self.chunk_size)
+        corpora_K, indices_K = _chunk(self, chunk)
+        return int(corpora_K[place]), int(indices_K[place])
+
+    def counts_before(self, chunk: int) -> list[int]:
+        """How many data of each corpus the chunks before this one hold, in whole numbers without rounding error.
+
+        >>> CorpusMixture((2, 1)).counts_before(1)
+        [2730, 1366]
+        """
+        ends = [int(border * chunk * self.chunk_size) for border in self._borders]
+        return [end - start for start, end in pairwise(ends)]
+
+
+@functools.lru_cache(maxsize=256)  # a process serves many virtual streams, each in a chunk of its own
+def _chunk(mixture: CorpusMixture, chunk: int) -> tuple[np.ndarray, np.ndarray]:
+    """`(corpora_K, indices_K)` of a chunk's K draws."""
+    before, after = mixture.counts_before(chunk), mixture.counts_before(chunk + 1)
+    counts = [end - start for start, end in zip(before, after)]
+    seed = mixture.seed if isinstance(mixture.seed, tuple) else (mixture.seed,)
+    corpora_K = np.random.default_rng((*seed, chunk)).permutation(np.repeat(np.arange(len(counts)), counts))
+    indices_K = np.empty_like(corpora_K)
+    for corpus, (start, count) in enumerate(zip(before, counts)):
+        indices_K[corpora_K == corpus] = np.arange(start, start + count)
+    return corpora_K, indices_K
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Blocks
 
 
 class BlockDataset(Dataset):
@@ -261,8 +285,8 @@ class BlockDataset(Dataset):
     >>> sorted(dataset[j]["input_ids"][0].item() for j in (3, 4, 5))     # the second epoch has every block once
     [5, 7, 9]
 
-    Read it in order (a sequential sampler): it is shuffled already. In an epoch of shuffle=False, blocks keep the order
-    of the text: for evaluation.
+    Read it in order (a sequential sampler): it is shuffled already. With shuffle=False, blocks keep the order of the
+    text: for evaluation.
 
     Args:
       tokens: anything with `tokens[start:stop]` -> ids, such as an array or a memory-mapped `TokenSequence`.
@@ -272,10 +296,7 @@ class BlockDataset(Dataset):
     """
 
     def __init__(self, tokens, layout: BlockLayout, seed: int = 0, num_examples: int | None = None, shuffle=True):
-        self.tokens = tokens
-        self.layout = layout
-        self.seed = seed
-        self.shuffle = shuffle
+        self.tokens, self.layout, self.seed, self.shuffle = tokens, layout, seed, shuffle
         self.num_examples = layout.num_blocks if num_examples is None else num_examples
         if self.num_examples < 0:
             raise ConfigError(f"num_examples is {num_examples}: it must be at least 0")
@@ -283,12 +304,9 @@ class BlockDataset(Dataset):
     def __len__(self):
         return self.num_examples
 
-    def _check(self, index) -> None:
+    def __getitem__(self, index):
         if not 0 <= index < self.num_examples:
             raise IndexError(f"example {index} of a dataset of {self.num_examples}")
-
-    def __getitem__(self, index):
-        self._check(index)
         index, num_blocks = int(index), self.layout.num_blocks
         epoch, position = divmod(index, num_blocks)
         block = int(block_order(self.seed, epoch, num_blocks)[position]) if self.shuffle else position
@@ -306,8 +324,6 @@ class BlocksInOrder(Sequence):
     >>> blocks = BlocksInOrder([np.arange(7), np.arange(10, 14)], lengths=(2,), limit=3)
     >>> len(blocks), [(block["index"], block["input_ids"].tolist()) for block in blocks]
     (3, [(0, [0, 1]), (2, [4, 5]), (4, [12, 13])])
-
-    They are read where they are asked for.
 
     Args:
       lengths, weights: as of a `BlockLayout`.
@@ -344,41 +360,35 @@ def spread(total: int, limit: int | None = None) -> Sequence[int]:
 
 
 class MixedBlocks(Dataset):
-    """Blocks of several corpora by weight; each corpus runs through epochs of its own.
+    """Blocks of several corpora by weight, without an end; each corpus runs through epochs of its own.
 
     >>> corpora = [np.arange(60), np.arange(100, 120)]
     >>> mixed = MixedBlocks(corpora, [BlockLayout(len(tokens), [2]) for tokens in corpora], weights=(3, 1), seed=0)
-    >>> mixed.num_blocks, len(mixed)
-    (40, 40)
+    >>> mixed.num_blocks
+    40
 
     Args:
       weights: how often each corpus is drawn from, in blocks; None means after their sizes.
-      num_examples: the length in examples; None means as many as all corpora have blocks together, which is called an
-        epoch here.
+
+    Attributes:
+      num_blocks: how many blocks all corpora have together, which is called an epoch here.
     """
 
-    def __init__(self, corpora, layouts, weights=None, seed: int = 0, num_examples: int | None = None):
+    def __init__(self, corpora, layouts, weights=None, seed: int = 0):
         self.num_blocks = sum(layout.num_blocks for layout in layouts)
         self.mixture = CorpusMixture(tuple(weights or [float(layout.num_blocks) for layout in layouts]), seed)
-        self.num_examples = self.num_blocks if num_examples is None else num_examples
         # Corpora differ in their numbers of blocks and so in their orders; a seed of its own parts equal ones too.
+        seeds = [
+            np.random.SeedSequence((seed, number)).generate_state(1, np.uint64)[0] for number in range(len(layouts))
+        ]
         self.datasets = [
-            BlockDataset(tokens, layout, _corpus_seed(seed, number), sys.maxsize)
-            for number, (tokens, layout) in enumerate(zip(corpora, layouts, strict=True))
+            BlockDataset(tokens, layout, int(own), sys.maxsize)
+            for tokens, layout, own in zip(corpora, layouts, seeds, strict=True)
         ]
 
     def __len__(self):
-        return self.num_examples
-
-    def _check(self, index) -> None:
-        if not 0 <= index < self.num_examples:
-            raise IndexError(f"example {index} of a dataset of {self.num_examples}")
+        return sys.maxsize
 
     def __getitem__(self, index):
-        self._check(index)
         corpus, position = self.mixture.corpus_of(index)
         return {**self.datasets[corpus][position], "index": int(index)}
-
-
-def _corpus_seed(seed: int, number: int) -> int:
-    return int(np.random.SeedSequence((seed, number)).generate_state(1, np.uint64)[0])

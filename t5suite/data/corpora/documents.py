@@ -151,7 +151,7 @@ def kept_documents(
       DataError: as `file_records` and `hub_records` do; with `bad_lines="error"`, the first bad line (named).
     """
     if is_hub_name(source):
-        dataset = open_stream(source, options.text_column_name)
+        dataset = open_stream(source)
         parts = range(dataset.num_shards)[start:end]
         records = ((part, record) for part in parts for record in hub_records(source, dataset, part, options))
     else:
@@ -271,24 +271,21 @@ def is_hub_name(source) -> bool:
     return str(source).startswith(PREFIX)
 
 
-def open_stream(name: str, column: str | None = None):
+def open_stream(name: str):
     """The `datasets.IterableDataset` of a source.
 
     Raises:
-      DataError: the hub cannot be reached, or has no such data set, configuration, split or column.
+      DataError: the hub cannot be reached, or has no such data set, configuration or split.
     """
     import datasets
 
     hub = HubName.parse(name)
     prepare_hub()
     try:
-        dataset = datasets.load_dataset(hub.path, hub.config, split=hub.split, revision=hub.revision, streaming=True)
+        return datasets.load_dataset(hub.path, hub.config, split=hub.split, revision=hub.revision, streaming=True)
     except (OSError, ValueError, RuntimeError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DataError(f"{name}: cannot be read ({type(error).__name__}: {reason:.300})") from None
-    if column and dataset.column_names and column not in dataset.column_names:
-        raise DataError(f"{name}: {no_column(column, dataset.column_names)}")
-    return dataset
 
 
 def hub_records(name: str, dataset, part: int, options: TextOptions, row: int = 0) -> Iterator[Document | BadLine]:
@@ -300,7 +297,9 @@ def hub_records(name: str, dataset, part: int, options: TextOptions, row: int = 
     import pyarrow
 
     column, rows = options.text_column_name, dataset.shard(num_shards=dataset.num_shards, index=part)
-    if dataset.column_names:
+    if dataset.column_names:  # known before reading
+        if column not in dataset.column_names:
+            raise DataError(f"{name}: {no_column(column, dataset.column_names)}")
         rows = rows.select_columns([column])
     try:
         # By `iter`: in a DataLoader's worker, plain iteration would share the files out over the workers once more.

@@ -8,9 +8,9 @@
     >>> json.dumps(loader.state_dict())            # small; a run goes on from it exactly
     '{"version": 1, "num_given": 32, ...}'
 
-Run-long datum j is element j // V of virtual stream j % V (`virtual_streams`). Rank r of W takes every W-th datum, and
-worker k of its n every n-th of those; as V is a multiple of W * n, each stream is read by one process alone, and
-neither W nor n changes what j stands for. An update of G data covers [u * G, (u + 1) * G), whatever the ranks.
+Run-long datum j is element j // V of virtual stream j % V (`streams`). Rank r of W takes every W-th datum, and worker k
+of its n every n-th of those; as V is a multiple of W * n, each stream is read by one process alone, and neither W nor n
+changes what j stands for. An update of G data covers [u * G, (u + 1) * G), whatever the ranks.
 
 Workers send messages of several blocks; the main process puts them in order, which a collation (about 1 ms) follows.
 The position counts what was given out to training, never what workers have read ahead.
@@ -31,16 +31,14 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from t5suite.base.errors import ChangedDataError, ConfigError, DataError, UserError
 from t5suite.data.batches.worker_signals import ignore_in_worker, shielding_workers
 from t5suite.data.corpora.documents import is_held_out
-from t5suite.data.corpora.stream_sources import Share, open_source
-from t5suite.data.corpora.streams import NO_COUNTS, Block, StreamCorpus, StreamSettings, VirtualStream
+from t5suite.data.corpora.streams import NO_COUNTS, Block, Share, StreamCorpus, StreamSettings, VirtualStream
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What a worker process does: it reads its virtual streams in turn and sends their blocks, several at once.
-#
-# Worker k of n serves every n-th datum of its rank; the blocks of all workers, dealt out in turn, are the rank's data.
-
+logger = logging.getLogger(__name__)
 
 BLOCKS_A_MESSAGE = 16
+PROBLEMS_SHOWN = 10
+# Reading and tokenizing one .jsonl.gz file by 64 readers took 2.0 us a token, the unpacked file 0.26 us.
+MANY_TIMES_READ = 8
 
 
 @dataclass
@@ -54,7 +52,7 @@ class Message:
 
 @dataclass
 class BlockMessages(IterableDataset):
-    """The messages of one worker, without an end.
+    """The messages of one worker, without an end; it reads its virtual streams in turn.
 
     Attributes:
       first, step: worker k of n serves the data first + step * k, and every (step * n)-th after it.
@@ -101,29 +99,15 @@ def check_shares(num_virtual_streams: int, world_size: int, num_workers: int) ->
     readers = world_size * max(1, num_workers)
     if num_virtual_streams % readers == 0:
         return
-    larger = -(-num_virtual_streams // readers) * readers
-    cure = f"set --num_virtual_streams {larger}"
+    cure = f"set --num_virtual_streams {-(-num_virtual_streams // readers) * readers}"
     if num_virtual_streams % world_size == 0:
-        a_rank = num_virtual_streams // world_size
-        fitting = [count for count in range(1, a_rank + 1) if a_rank % count == 0 and count <= 4 * max(1, num_workers)]
-        cure = f"set --dataloader_num_workers to one of {', '.join(map(str, [0, *fitting]))}; or, for a new run, {cure}"
+        a_rank, most = num_virtual_streams // world_size, 4 * max(1, num_workers)
+        fitting = [0, *(count for count in range(1, most + 1) if a_rank % count == 0)]
+        cure = f"set --dataloader_num_workers to one of {', '.join(map(str, fitting))}; or, for a new run, {cure}"
     raise ConfigError(
         f"{num_virtual_streams} virtual streams cannot be shared out over {world_size} ranks x {num_workers} workers: "
         f"{cure}"
     )
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The loader
-
-
-__all__ = ["StreamCorpus", "StreamLoader", "StreamSettings", "merge_states", "open_source", "take_validation"]
-
-logger = logging.getLogger(__name__)
-
-PROBLEMS_SHOWN = 10
-# Reading and tokenizing one .jsonl.gz file by 64 readers took 2.0 us a token, the unpacked file 0.26 us.
-MANY_TIMES_READ = 8
 
 
 class StreamLoader:
@@ -134,8 +118,6 @@ class StreamLoader:
       collator: makes a batch of `{"input_ids", "index"}`, with "denoiser" where there are several lengths of blocks
         and "corpus" where there are several corpora.
       batch_size: blocks of a batch.
-      multiprocessing_context: how workers are started. 'forkserver' starts them from a process without threads; a
-        forked copy of this one could wait for ever for a lock that one of its threads held.
 
     Raises:
       ConfigError: the number of virtual streams cannot be shared out over ranks and workers.
@@ -152,25 +134,24 @@ class StreamLoader:
         rank: int = 0,
         world_size: int = 1,
         num_workers: int = 0,
-        prefetch_factor: int = 4,
-        multiprocessing_context: str = "forkserver",
     ):
         check_shares(settings.num_virtual_streams, world_size, num_workers)
-        for corpus in corpora:
-            _warn_of_slow_reading(corpus.source, settings.num_virtual_streams)
-        self.corpora = list(corpora)
-        self.encode = encode
-        self.settings = settings
-        self.collator = collator
-        self.batch_size = batch_size
+        for source, _ in corpora:
+            if (times := source.times_read(settings.num_virtual_streams)) > MANY_TIMES_READ:
+                logger.warning(
+                    "%r is read %d times in every pass, for %d virtual streams share files that can only be read from "
+                    "their beginning: unpack them (.txt or .jsonl files are read once), or choose "
+                    "--num_virtual_streams so that it divides the number of files",
+                    source,
+                    times,
+                    settings.num_virtual_streams,
+                )
+        self.corpora, self.encode, self.settings, self.collator = list(corpora), encode, settings, collator
+        self.batch_size, self.num_workers = batch_size, num_workers
         self.rank, self.world_size = rank, world_size
-        self.num_workers = num_workers
-        self.prefetch_factor = prefetch_factor
-        self.multiprocessing_context = multiprocessing_context
         self.num_given = 0
-        self._positions = {
-            index: [None] * len(corpora) for index in range(rank, settings.num_virtual_streams, world_size)
-        }
+        mine = range(rank, settings.num_virtual_streams, world_size)
+        self._positions = {index: [None] * len(corpora) for index in mine}
         self._num_problems = 0
         self._running, self._messages = None, None
 
@@ -189,13 +170,13 @@ class StreamLoader:
         """The process ids of the running workers."""
         return [worker.pid for worker in getattr(self._messages, "_workers", [])]
 
-    # -----------------------------------------------------------------------------------------------------------------
     # Position
 
     def state_dict(self) -> dict:
         """The position after the last batch that was given out, as JSON: this rank's streams alone.
 
-        `num_given` counts the data of all ranks, which stand at the same number between two updates.
+        `num_given` counts the data of all ranks, which stand at the same number between two updates; `data` is what
+        they depend on; `streams` has each virtual stream's position in each corpus.
         """
         streams = {str(index): copy.deepcopy(positions) for index, positions in self._positions.items()}
         return {"version": VERSION, "num_given": self.num_given, "data": self.describe(), "streams": streams}
@@ -225,7 +206,7 @@ class StreamLoader:
 
     def describe(self) -> dict:
         """What the data depend on; a run goes on with the same alone."""
-        corpora = [{**corpus.source.describe(), "weight": corpus.weight} for corpus in self.corpora]
+        corpora = [{**source.describe(), "weight": weight} for source, weight in self.corpora]
         tokenizer = getattr(self.encode, "fingerprint", None)
         return {"settings": self.settings.describe(), "corpora": corpora, "tokenizer": tokenizer}
 
@@ -239,33 +220,25 @@ class StreamLoader:
         counts = {name: sum(position["read"][name] for position in known) for name in NO_COUNTS}
         return {**counts, "epochs": 1 + max((position["epoch"] for position in known), default=-1)}
 
-    # -----------------------------------------------------------------------------------------------------------------
     # Batches
 
     def _batches(self) -> Iterator[dict]:
         blocks = self._blocks_in_order()
         while True:
-            found = [next(blocks) for _ in range(self.batch_size)]
             examples = []
-            for block in found:
+            for block in [next(blocks) for _ in range(self.batch_size)]:
                 index = self.num_given + self.rank
-                examples.append(self._example(block, index))
-                self._note(block, index % self.settings.num_virtual_streams)
+                example = {"input_ids": block.tokens, "index": index}
+                if len(self.settings.lengths) > 1:
+                    example["denoiser"] = block.denoiser
+                if len(self.corpora) > 1:
+                    example["corpus"] = block.corpus
+                examples.append(example)
+                positions = self._positions[index % self.settings.num_virtual_streams]
+                window = positions[block.corpus] if block.window is None else block.window
+                positions[block.corpus] = {**window, "given": block.given}
                 self.num_given += self.world_size
             yield self.collator(examples)
-
-    def _example(self, block: Block, index: int) -> dict:
-        example = {"input_ids": block.tokens, "index": index}
-        if len(self.settings.lengths) > 1:
-            example["denoiser"] = block.denoiser
-        if len(self.corpora) > 1:
-            example["corpus"] = block.corpus
-        return example
-
-    def _note(self, block: Block, stream: int) -> None:
-        positions = self._positions[stream]
-        window = positions[block.corpus] if block.window is None else block.window
-        positions[block.corpus] = {**window, "given": block.given}
 
     def _blocks_in_order(self) -> Iterator[Block]:
         """One message from each worker in turn, their blocks dealt like cards."""
@@ -284,12 +257,12 @@ class StreamLoader:
         try:
             message = next(messages)
         except RuntimeError as error:
-            if "DataLoader worker (pid" in str(error):
-                raise ChildProcessError(
-                    f"a process that tokenizes beside training has died ({str(error).splitlines()[0]}). If memory was "
-                    "short: lower --dataloader_num_workers or --shuffle_buffer_size"
-                ) from error
-            raise
+            if "DataLoader worker (pid" not in str(error):
+                raise
+            raise ChildProcessError(
+                f"a process that tokenizes beside training has died ({str(error).splitlines()[0]}). If memory was "
+                "short: lower --dataloader_num_workers or --shuffle_buffer_size"
+            ) from error
         for problem in message.problems:
             self._num_problems += 1
             if self._num_problems <= PROBLEMS_SHOWN:
@@ -298,53 +271,35 @@ class StreamLoader:
         return message
 
     def _data_loader(self) -> DataLoader:
-        settings = self.settings
         dataset = BlockMessages(
-            partial(VirtualStream, self.corpora, self.encode, settings),
-            settings.num_virtual_streams,
+            partial(VirtualStream, self.corpora, self.encode, self.settings),
+            self.settings.num_virtual_streams,
             self.num_given + self.rank,
             self.world_size,
             self._positions,
         )
         options = {}
         if self.num_workers:
-            context = multiprocessing.get_context(self.multiprocessing_context)
-            if self.multiprocessing_context == "forkserver":
-                context.set_forkserver_preload(_imported_modules())
-            options = {"multiprocessing_context": context, "prefetch_factor": self.prefetch_factor}
-            options["worker_init_fn"] = ignore_in_worker
+            # Workers start from a process without threads: a forked copy of this one could wait for ever for a lock
+            # that one of its threads held. That process imports what all of them need, which would take each seconds.
+            context = multiprocessing.get_context("forkserver")
+            needed = [name for name in sys.modules if name.startswith("t5suite.") or name == "datasets"]
+            context.set_forkserver_preload(needed)
+            options = {"multiprocessing_context": context, "prefetch_factor": 4, "worker_init_fn": ignore_in_worker}
         # A generator of its own: DataLoader else draws from torch's, and dropout of a resumed run would differ.
-        generator = torch.Generator().manual_seed(settings.seed)
+        generator = torch.Generator().manual_seed(self.settings.seed)
         return DataLoader(
             dataset,
             batch_size=None,
-            collate_fn=_as_it_is,
+            collate_fn=_unchanged,
             num_workers=self.num_workers,
             generator=generator,
             **options,
         )
 
 
-def _as_it_is(message):
+def _unchanged(message):
     return message
-
-
-def _imported_modules() -> list[str]:
-    """What the server that starts workers imports, once for all of them; else each would take seconds for it."""
-    return [name for name in sys.modules if name.startswith("t5suite.") or name == "datasets"]
-
-
-def _warn_of_slow_reading(source, num_virtual_streams: int) -> None:
-    times = source.times_read(num_virtual_streams)
-    if times > MANY_TIMES_READ:
-        logger.warning(
-            "%r is read %d times in every pass, for %d virtual streams share files that can only be read from their "
-            "beginning. Unpacked .txt or .jsonl files are read once; so are as many packed files as there are streams: "
-            "unpack them, or choose --num_virtual_streams so that it divides the number of files",
-            source,
-            times,
-            num_virtual_streams,
-        )
 
 
 def take_validation(source, fraction: float, count: int) -> list[str]:
@@ -376,10 +331,7 @@ def take_validation(source, fraction: float, count: int) -> list[str]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The position of a stream as JSON: which run it belongs to, and the whole run's from those of its ranks.
-#
-# A state is `{"version", "num_given", "data", "streams"}`: `num_given` counts the data given out over all ranks, `data`
-# is what they depend on (`StreamLoader.describe`), and `streams` has each virtual stream's position in each corpus.
+# Positions
 
 
 VERSION = 1
@@ -416,10 +368,6 @@ def check_same(state: dict, data: dict) -> None:
     if before["tokenizer"] != data["tokenizer"]:
         raise ConfigError(f"the stream was tokenized by {before['tokenizer']}, this run's is {data['tokenizer']}")
     if before["corpora"] != data["corpora"]:
-        pairs = [
-            f"{there} there, {here} here" for there, here in zip(before["corpora"], data["corpora"]) if there != here
-        ]
         raise ChangedDataError(
-            "the streamed text has changed since the run began: "
-            + "; ".join(pairs or [f"{len(before['corpora'])} corpora there, {len(data['corpora'])} here"])
+            f"the streamed text has changed since the run began: {before['corpora']} there, {data['corpora']} here"
         )

@@ -1,9 +1,12 @@
-"""Documents -> blocks of tokens, shuffled, from any position: one virtual stream of a run.
+"""Text -> blocks of tokens, shuffled, from any position: the virtual streams of a run.
 
-    >>> stream = VirtualStream(corpora, encode, settings, index=5)
-    >>> block = next(stream)
-    >>> block.tokens, block.denoiser, block.corpus
-    (array([8774, 296, 541, ...], dtype=int32), 0, 0)
+    >>> source = open_source(["articles.jsonl", "books/"])
+    >>> for item in source.read(Share(3, 64)):
+    ...     print(item)
+    Item(position=(0, 48113, 0), text='The centre of the city is old.', problem=None)
+    >>> stream = VirtualStream([StreamCorpus(source)], encode, settings, index=5)
+    >>> next(stream)
+    Block(tokens=array([8774, 296, 541, ...], dtype=int32), denoiser=0, corpus=0, window={...}, given=1)
 
 A run's text is cut into V virtual streams, whatever the number of processes that read them; run-long datum j is the
 next block of stream j % V. A stream reads its share of every corpus again and again, without an end: its documents are
@@ -15,40 +18,315 @@ been given out. The first windows of different streams are of different lengths,
 """
 
 import functools
+import hashlib
+import json
+import logging
+import math
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
-from fractions import Fraction
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.corpora.documents import document_hash, held_out_below
-from t5suite.data.corpora.stream_sources import Share
+from t5suite.data.corpora.blocks import CorpusMixture
+from t5suite.data.corpora.documents import (
+    document_hash,
+    held_out_below,
+    hub_records,
+    is_hub_name,
+    list_sources,
+    open_stream,
+    place_of,
+)
+from t5suite.data.corpora.encoding import TextEncoder, make_text_encoder
+from t5suite.data.corpora.readers import BadLine, TextOptions, document_start, file_records, is_compressed, text_suffix
+from t5suite.data.corpora.store import tokenizer_fingerprint
 
+logger = logging.getLogger(__name__)
+
+# Groups of files may differ that much in size before fewer groups are made: the smaller one is read more often.
+LARGEST_IMBALANCE = 1.05
+# Documents of each source on which the fast engine must agree with the tokenizer's own.
+DOCUMENTS_COMPARED = 256
 # Texts given to the tokenizer at once: many enough for its batched path, few enough that little is read ahead.
 CHARACTERS_AT_ONCE = 1 << 16
 # Draws a chunk of a virtual stream's mixture of corpora; there are V streams, so chunks may be short.
 MIXTURE_CHUNK = 256
 # What random numbers are for, as parts of their seeds.
-WINDOW_ORDER, DENOISERS, MIXTURE = 11, 12, 13
+FILE_ORDER, WINDOW_ORDER, DENOISERS, MIXTURE = 1, 11, 12, 13
 
-Counts = dict[str, int]
-NO_COUNTS: Counts = {"documents": 0, "tokens": 0, "held_out": 0, "empty": 0, "bad": 0}
+# ---------------------------------------------------------------------------------------------------------------------
+# Where documents come from.
+#
+# Plain files are cut like a loaf: of all their bytes, reader i gets the documents that begin in the i-th of V equal
+# parts. Files that can only be read from their beginning (compressed ones, parquet, the hub's) are dealt out instead:
+# with F files the readers form g groups, g being the greatest common divisor of F and V; a group has F / g files to
+# itself, and each of its V / g readers takes every (V / g)-th document of them. Of a single file, 64 readers each take
+# every 64th document, for which each must unpack all of it. Where files are so unequal that groups would have unequal
+# shares, fewer groups are made.
+
+
+class Share(NamedTuple):
+    """Reader `index` of `count`."""
+
+    index: int
+    count: int
+
+
+class Item(NamedTuple):
+    """One document or what stands in its place; reading on from a document's position gives it again.
+
+    `position` is (piece of the pass's order, byte or number of records in it, documents before it in the pass); `text`
+    is None where there is none: an empty line or row, or, with a `problem`, a bad one.
+    """
+
+    position: tuple
+    text: str | None
+    problem: str | None
+
+
+class Piece(NamedTuple):
+    """What is read in one go: the documents that begin in the bytes `start` to `end` of a file; None: all of it."""
+
+    file: int
+    start: int = 0
+    end: int | None = None
+
+
+def dealt_files(sizes: list[float], share: Share) -> tuple[list[Piece], int, int]:
+    """`(files, step, offset)`: the reader takes documents offset, offset + step, ... of those files.
+
+    >>> files, step, offset = dealt_files([1] * 128, Share(3, 64))
+    >>> [piece.file for piece in files], step, offset
+    ([3, 67], 1, 0)
+    >>> dealt_files([1, 1], Share(3, 64))        # the second of the 32 readers of file 1
+    ([Piece(file=1, start=0, end=None)], 32, 1)
+    """
+    largest = math.gcd(len(sizes), share.count)
+    for groups in range(largest, 0, -1):
+        if largest % groups == 0:
+            totals = [sum(sizes[group::groups]) for group in range(groups)]
+            if max(totals) <= LARGEST_IMBALANCE * min(totals):
+                break
+    files = range(share.index % groups, len(sizes), groups)
+    return [Piece(file) for file in files], share.count // groups, share.index // groups
+
+
+def cut_files(sizes: list[int], share: Share) -> list[Piece]:
+    """The reader's bytes of all files, laid end to end.
+
+    >>> cut_files([100, 300], Share(0, 2))
+    [Piece(file=0, start=0, end=100), Piece(file=1, start=0, end=100)]
+    """
+    first, last = (sum(sizes) * index // share.count for index in (share.index, share.index + 1))
+    pieces, before = [], 0
+    for file, size in enumerate(sizes):
+        start, end = max(first - before, 0), min(last - before, size)
+        if start < end:
+            pieces.append(Piece(file, start, end))
+        before += size
+    return pieces
+
+
+class TextSource:
+    """Text that V readers read at once (`num_virtual_streams`), each its share, from the position of any document.
+
+    Attributes:
+      names: what is read, as messages name it: files, or one data set of the hub.
+      sizes: of its files, in bytes; of the hub's files, equal.
+      can_be_cut: reading may begin in the middle of a file.
+    """
+
+    def __init__(self, names: list[str], sizes: list[int], options: TextOptions | None, can_be_cut: bool):
+        self.names, self.sizes, self.options = names, sizes, options or TextOptions()
+        self.can_be_cut, self.bad_lines = can_be_cut, self.options.bad_lines
+
+    def __repr__(self):
+        more = f" and {len(self.names) - 1} more" if len(self.names) > 1 else ""
+        return f"{type(self).__name__}('{self.names[0]}'{more})"
+
+    def times_read(self, num_readers: int) -> int:
+        """How often so many readers read every file in a pass."""
+        return 1 if self.can_be_cut else dealt_files(self.sizes, Share(0, num_readers))[1]
+
+    def read(self, share: Share, epoch: int = 0, position=None, seed: int | None = None) -> Iterator[Item]:
+        """The share's items of one pass, from a position on; with a seed, every pass has its own order of files.
+
+        Raises:
+          DataError: a torn compressed file, a file of the hub that cannot be read.
+        """
+        pieces, step, offset = dealt_files(self.sizes, share)
+        if self.can_be_cut:
+            pieces, step, offset = cut_files(self.sizes, share), 1, 0
+        if seed is not None and pieces:  # the same order for all readers of a group
+            order = np.random.default_rng((seed, FILE_ORDER, pieces[0].file, epoch)).permutation(len(pieces))
+            pieces = [pieces[i] for i in order]
+        begun, place, document = position or (0, 0, 0)
+        for number in range(begun, len(pieces)):
+            for at, (name, start), record in self.records(pieces[number], place):
+                if document % step == offset:
+                    text, problem = None, None
+                    if isinstance(record, BadLine):
+                        problem = f"{place_of(name, record.line, start)}: {record.problem}"
+                    elif record.text.strip():
+                        text = record.text
+                    yield Item((number, at, document), text, problem)
+                document += 1
+            place = 0
+
+
+class FileSource(TextSource):
+    """Local text files, in any form that `t5suite.data.corpora.readers` reads."""
+
+    def __init__(self, paths, options: TextOptions | None = None):
+        self.paths, options = [Path(path) for path in list_sources(paths)], options or TextOptions()
+        sizes = [path.stat().st_size for path in self.paths]
+        if 0 in sizes:
+            raise DataError(f"{self.paths[sizes.index(0)]}: the file is empty")
+        whole = [".parquet", ".txt"] if options.text_unit == "file" else [".parquet"]
+        can_be_cut = not any(is_compressed(path) or text_suffix(path) in whole for path in self.paths)
+        super().__init__(list(map(str, self.paths)), sizes, options, can_be_cut)
+
+    def describe(self) -> dict:
+        """The files by name and size, and samples of their content, in a hash each; a resumed run refuses others."""
+        names = json.dumps([[path.name, size] for path, size in zip(self.paths, self.sizes)])
+        return {
+            "files": len(self.paths),
+            "bytes": sum(self.sizes),
+            "names_and_sizes": hashlib.sha256(names.encode()).hexdigest()[:16],
+            "samples": samples_hash(tuple(self.paths)),
+            **asdict(self.options),
+        }
+
+    def records(self, piece: Piece, place: int) -> Iterator[tuple]:
+        """`(place, (file, byte that its line is counted from), record)` of each record from a place on."""
+        path = self.paths[piece.file]
+        if piece.end is None:
+            for at, record in enumerate(islice(file_records(path, self.options), place, None), start=place):
+                yield at, (str(path), 0), record
+            return
+        start = place or document_start(path, piece.start, self.options.text_unit)
+        end = document_start(path, piece.end, self.options.text_unit)
+        for record in file_records(path, self.options, start, end):
+            yield None if isinstance(record, BadLine) else record.offset, (str(path), start), record
+
+
+@functools.lru_cache(maxsize=64)
+def samples_hash(paths: tuple, most_files: int = 256, sample: int = 1 << 16) -> str:
+    """A hash of the first and the last 64 KiB of the files, or of so many of them, evenly chosen.
+
+    To read all of a stream's text before it begins would take hours; a file that was edited mostly differs there.
+    """
+    digest = hashlib.sha256()
+    step = max(1, len(paths) / most_files)
+    for number in range(min(len(paths), most_files)):
+        with open(paths[int(number * step)], "rb") as file:
+            digest.update(file.read(sample))
+            file.seek(max(0, file.seek(0, 2) - sample))
+            digest.update(file.read(sample))
+    return digest.hexdigest()[:16]
+
+
+class HubSource(TextSource):
+    """A data set of the hub, streamed. To go on, a file is read again from its beginning; so does `datasets`.
+
+    Args:
+      name: `hub:PATH[@REVISION][:CONFIG[:SPLIT]]`.
+      dataset: an opened `datasets.IterableDataset`; None opens it.
+
+    Raises:
+      DataError: no such data set.
+    """
+
+    def __init__(self, name: str, options: TextOptions | None = None, dataset=None):
+        self.dataset = open_stream(name) if dataset is None else dataset
+        super().__init__([name], [1] * self.dataset.num_shards, options, can_be_cut=False)
+
+    def describe(self) -> dict:
+        """What a resumed run compares: the name and the number of files."""
+        column = self.options.text_column_name
+        files = {"name": self.names[0], "files": len(self.sizes)}
+        return {**files, "text_column_name": column, "bad_lines": self.bad_lines}
+
+    def records(self, piece: Piece, place: int) -> Iterator[tuple]:
+        """`(row, (name, file), record)` of each row of a file, from a row on."""
+        rows = hub_records(self.names[0], self.dataset, piece.file, self.options, place)
+        for at, record in enumerate(rows, start=place):
+            yield at, (self.names[0], piece.file), record
+
+
+def open_source(inputs, options: TextOptions | None = None) -> TextSource:
+    """The source of files, folders and patterns, or of one data set of the hub.
+
+    >>> open_source("hub:allenai/c4:en:train")
+    HubSource('hub:allenai/c4:en:train')
+
+    Raises:
+      ConfigError: files and data sets of the hub together.
+      DataError: nothing of that name.
+    """
+    sources = list_sources(inputs)
+    if not any(map(is_hub_name, sources)):
+        return FileSource(sources, options)
+    if len(sources) > 1:
+        raise ConfigError(f"{', '.join(sources[:3])}: stream them as several corpora, each with its weight")
+    return HubSource(sources[0], options)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The tokenizer of a stream: the fast engine where it is equal on the stream's own documents, and what identifies it.
 
 
 @dataclass(frozen=True)
-class StreamCorpus:
-    """One of the corpora that a run streams.
+class StreamEncoder:
+    """Texts -> ids; goes to the workers. `fingerprint` tells a resumed run that the tokenizer is the same."""
 
-    Args:
-      source: a `FileSource` or `HubSource` (`open_source`).
-      weight: its share of the blocks, relative to the others'.
+    encoder: TextEncoder
+    fingerprint: str
+
+    def __call__(self, texts: Sequence[str]) -> list[list[int]]:
+        return self.encoder.encode(texts)
+
+
+# What changes a text's ids, however rarely: a resumed run must not go on with another.
+WAYS = {
+    "sentencepiece": "sentencepiece-4",
+    "tokenizers": "tokenizers-2",
+    "transformers": "transformers",
+}
+
+
+def stream_encoder(tokenizer, sources: Sequence, engine: str = "auto") -> StreamEncoder:
+    """The encoder for the documents of these sources.
+
+    The engine is chosen once, by the first documents of every source, and not changed later: a change in the middle of
+    a run would make its data depend on when it happened.
     """
+    encoder = make_text_encoder(tokenizer, engine)
+    for source in sources:
+        items = islice(source.read(Share(0, 1)), DOCUMENTS_COMPARED)
+        texts = [item.text for item in items if item.text is not None]
+        if encoder.engine == "sentencepiece" and encoder.encode(texts) != encoder.reference(texts):
+            logger.warning("%r: SentencePiece's ids differ from the tokenizer's, which is slower and is used", source)
+            encoder = encoder.by_reference()
+    return StreamEncoder(encoder, f"{WAYS[encoder.engine]} {tokenizer_fingerprint(tokenizer)[:16]}")
 
-    source: object
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Blocks
+
+
+NO_COUNTS = {"documents": 0, "tokens": 0, "held_out": 0, "empty": 0, "bad": 0}
+
+
+class StreamCorpus(NamedTuple):
+    """One of the corpora that a run streams, and its share of the blocks, relative to the others'."""
+
+    source: TextSource
     weight: float = 1.0
 
 
@@ -103,7 +381,7 @@ class Block(NamedTuple):
     """A block of tokens, and where the stream stands when it has been given out.
 
     Attributes:
-      window: the position at which the block's window begins; None if the block before told it.
+      window: the position at which the block's window begins; None if an earlier block of the window had it.
       given: blocks given out of the window, this one included.
     """
 
@@ -114,22 +392,13 @@ class Block(NamedTuple):
     given: int
 
 
-class _Document(NamedTuple):
-    """A tokenized document with the place at which it begins and what was counted before it."""
-
-    epoch: int
-    position: tuple[int, ...]
-    counts: Counts
-    ids: np.ndarray
-
-
 class VirtualStream:
     """Blocks without an end, from all corpora after their weights.
 
     Args:
       encode: a list of texts -> a list of their ids, without end-of-sequence.
       index: which of the V streams.
-      positions: one for each corpus, as the blocks told them (`BlockStream.go_on_from`); None: the beginning.
+      positions: one for each corpus (`BlockStream`); None: the beginning.
       report: called with every bad line's description.
     """
 
@@ -141,17 +410,15 @@ class VirtualStream:
         positions = positions or [None] * len(corpora)
         self.given = sum(position["before"] + position["given"] for position in positions if position)
         self.parts = []
-        for number, corpus in enumerate(corpora):
+        for number, (corpus, position) in enumerate(zip(corpora, positions, strict=True)):
             blocks = settings.buffer_size * corpus.weight / sum(weights) / settings.num_virtual_streams
-            part = BlockStream(corpus.source, encode, settings, (number, index), max(1, round(blocks)), report)
-            part.go_on_from(positions[number])
-            self.parts.append(part)
+            size, key = max(1, round(blocks)), (number, index)
+            self.parts.append(BlockStream(corpus.source, encode, settings, key, size, position, report))
 
     def __next__(self) -> Block:
         corpus = self.mixture.corpus_of(self.given)[0]
-        block = next(self.parts[corpus])
         self.given += 1
-        return block
+        return next(self.parts[corpus])
 
 
 class BlockStream:
@@ -160,36 +427,26 @@ class BlockStream:
     Args:
       key: (number of the corpus, number of the stream), part of every seed.
       window_size: blocks of a window.
+      position: `{"epoch", "source", "token", "window", "before", "given", "counts"}`: in window `window`, whose text
+        begins at a document's token, `given` blocks were given out; `before` counts those of the windows before.
     """
 
     def __init__(
-        self, source, encode: Callable, settings: StreamSettings, key: tuple[int, int], window_size: int, report=None
-    ):
-        self.source = source
-        self.encode = encode
-        self.settings = settings
-        self.key = key
+        self, source, encode: Callable, settings: StreamSettings, key: tuple[int, int], window_size: int,
+        position: dict | None = None, report=None,
+    ):  # fmt: skip
+        self.source, self.encode, self.settings, self.key = source, encode, settings, key
         self.window_size = window_size
         self.report = report or (lambda problem: None)
         self.share = Share(key[1], settings.num_virtual_streams)
         self.held_out_below = held_out_below(settings.validation_fraction)
-        self.go_on_from(None)
-
-    def go_on_from(self, position: dict | None) -> None:
-        """Stands where a run stood: in window `window`, whose text begins at a document's token, blocks given out.
-
-        Args:
-          position: `{"epoch", "source", "token", "window", "before", "given", "counts"}`, or None: the beginning.
-            `before` is the number of blocks in the windows before this one.
-        """
         position = position or {}
-        self.window = position.get("window", 0)
-        self.before = position.get("before", 0)
-        self.given = position.get("given", 0)
-        self.token = position.get("token", 0)
+        self.window, self.before, self.given, self.token = (
+            position.get(name, 0) for name in ("window", "before", "given", "token")
+        )
         self.counts = dict(position.get("counts", NO_COUNTS))
-        self.waiting: deque[_Document] = deque()
         self.documents = self._documents(position.get("epoch", 0), position.get("source"))
+        self.waiting = deque()  # tokenized documents, each as (where it begins, its ids)
         self.blocks, self.start = None, None
 
     def __next__(self) -> Block:
@@ -205,48 +462,34 @@ class BlockStream:
 
     def _fill_window(self) -> None:
         """Cuts the window's blocks and puts them into their order."""
-        size = self._size_of_window()
-        settings, key = self.settings, (*self.key, self.window)
+        settings, key, size = self.settings, (*self.key, self.window), self.window_size
+        if self.window == 0:  # the first windows grow from stream to stream, so that their ends are spread out
+            size = 1 + (size - 1) * self.share.index // self.share.count
         weights = np.asarray(settings.denoiser_weights) / sum(settings.denoiser_weights)
         denoisers_N = settings.rng(DENOISERS, *key).choice(len(weights), size=size, p=weights)
         ends_N = np.cumsum(np.asarray(settings.lengths)[denoisers_N])
-        self.start = self._here()
+        document, _ = self._first_waiting()
+        self.start = {**document, "token": self.token, "window": self.window, "before": self.before}
         blocks = np.split(self._take(int(ends_N[-1])), ends_N[:-1])
         self.start["read"] = dict(self.counts)
         order = settings.rng(WINDOW_ORDER, *key).permutation(size)
         self.blocks = [(blocks[i], int(denoisers_N[i])) for i in order]
 
-    def _size_of_window(self) -> int:
-        """Blocks of the window; the first windows grow from stream to stream, so that their ends are spread out."""
-        if self.window > 0:
-            return self.window_size
-        return 1 + (self.window_size - 1) * self.share.index // self.share.count
-
-    def _here(self) -> dict:
-        """The position of the next token, as the beginning of a window."""
+    def _first_waiting(self) -> tuple[dict, np.ndarray]:
         if not self.waiting:
             self.waiting.append(next(self.documents))
-        document = self.waiting[0]
-        return {
-            "epoch": document.epoch,
-            "source": list(document.position),
-            "token": self.token,
-            "window": self.window,
-            "before": self.before,
-            "counts": document.counts,
-        }
+        return self.waiting[0]
 
     def _take(self, count: int) -> np.ndarray:
         """The next `count` tokens."""
         parts = []
         while count:
-            if not self.waiting:
-                self.waiting.append(next(self.documents))
-            ids = self.waiting[0].ids[self.token : self.token + count]
+            _, whole = self._first_waiting()
+            ids = whole[self.token : self.token + count]
             parts.append(ids)
             count -= len(ids)
             self.token += len(ids)
-            if self.token >= len(self.waiting[0].ids):
+            if self.token >= len(whole):
                 self.waiting.popleft()
                 self.token = 0
         return np.concatenate(parts)
@@ -254,37 +497,34 @@ class BlockStream:
     # What follows reads and counts; what is read ahead of a window is counted ahead, too, which is why every document
     # carries the counts that were before it.
 
-    def _documents(self, epoch: int, position) -> Iterator[_Document]:
+    def _documents(self, epoch: int, position) -> Iterator[tuple[dict, np.ndarray]]:
         """All documents from a position on, pass after pass."""
         while True:
-            found = False
-            for document in self._documents_of_a_pass(epoch, position):
+            found, read, characters = False, [], 0
+            for item in self.source.read(self.share, epoch, position, self.settings.seed):
+                kind = self._kind(item)
+                if kind == "documents":
+                    read.append((item, dict(self.counts)))
+                    characters += len(item.text)
+                self.counts[kind] += 1
+                if characters >= CHARACTERS_AT_ONCE:
+                    for document in self._tokenized(epoch, read):
+                        found = True
+                        yield document
+                    read, characters = [], 0
+            for document in self._tokenized(epoch, read):
                 found = True
                 yield document
             if not found and position is None:
+                counts = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in self.counts.items())
                 raise DataError(
                     f"virtual stream {self.share.index} of {self.share.count} finds nothing to train on in "
-                    f"{_named(self.source)}: {_shown(self.counts)}. Lower --num_virtual_streams (a stream takes every "
+                    f"{self.source!r}: {counts}. Lower --num_virtual_streams (a stream takes every "
                     f"{self.share.count}th document or fewer), or give more text"
                 )
             epoch, position = epoch + 1, None
 
-    def _documents_of_a_pass(self, epoch: int, position) -> Iterator[_Document]:
-        read, characters = [], 0
-        for item in self.source.read(self.share, epoch, position, self.settings.seed):
-            kind = self._kind(item)
-            self.counts[kind] += 1
-            if kind != "documents":
-                continue
-            before = {**self.counts, "documents": self.counts["documents"] - 1}
-            read.append((item, before))
-            characters += len(item.text)
-            if characters >= CHARACTERS_AT_ONCE:
-                yield from self._tokenized(epoch, read)
-                read, characters = [], 0
-        yield from self._tokenized(epoch, read)
-
-    def _kind(self, item) -> str:
+    def _kind(self, item: Item) -> str:
         if item.problem:
             if self.source.bad_lines == "error":
                 raise DataError(item.problem)
@@ -295,93 +535,13 @@ class BlockStream:
         held_out = self.held_out_below and document_hash(item.text) < self.held_out_below
         return "held_out" if held_out else "documents"
 
-    def _tokenized(self, epoch: int, read: list) -> Iterator[_Document]:
-        """The documents' ids; those that give no token are left out."""
-        if not read:
-            return
+    def _tokenized(self, epoch: int, read: list) -> Iterator[tuple[dict, np.ndarray]]:
+        """The documents' ids and where each begins; those that give no token are left out."""
         end = [] if self.settings.separator_id is None else [self.settings.separator_id]
         tokens = self.counts["tokens"]
-        for (item, counts), ids in zip(read, self.encode([item.text for item, _ in read]), strict=True):
+        for (item, counts), ids in zip(read, self.encode([item.text for item, _ in read]) if read else (), strict=True):
             ids = np.asarray([*ids, *end] if end else ids, dtype=np.int32)
             if len(ids):
-                yield _Document(epoch, item.position, {**counts, "tokens": tokens}, ids)
+                yield {"epoch": epoch, "source": list(item.position), "counts": {**counts, "tokens": tokens}}, ids
             tokens += len(ids)
             self.counts["tokens"] = tokens
-
-
-def _named(source) -> str:
-    described = source.describe().items()
-    return ", ".join(f"{name} {value}" for name, value in described if name not in ("names_and_sizes", "samples"))
-
-
-def _shown(counts: Counts) -> str:
-    return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if name != "tokens")
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Which of several corpora a run's datum j comes from: a function of the weights, a seed and j alone.
-#
-# The run is cut into chunks. At every border of chunks each corpus has had its share, to within one block; inside a
-# chunk the order is random. So no draw needs those before it, and a run that goes on finds its place at once.
-
-
-# A corpus must come up at least so often in a chunk: with less, rounding could ask for a negative number of blocks.
-LEAST_BLOCKS_A_CHUNK = 2
-
-
-@dataclass(frozen=True)
-class CorpusMixture:
-    """A random-access mixture of corpora.
-
-    Args:
-      weights: one positive number a corpus; they need not sum to one.
-      seed: a number or a tuple of numbers.
-      chunk_size: draws a chunk; doubled until the smallest corpus comes up at least twice in each.
-
-    Raises:
-      ConfigError: no weights, or one that is not a positive number.
-    """
-
-    weights: tuple[float, ...]
-    seed: int | tuple[int, ...] = 0
-    chunk_size: int = 4096
-    _borders: tuple[Fraction, ...] = field(init=False, repr=False)
-
-    def __post_init__(self):
-        if not self.weights or not all(0 < weight < float("inf") for weight in self.weights):
-            raise ConfigError(f"corpus weights {tuple(self.weights)}: give one positive number for each corpus")
-        total = sum(map(Fraction, self.weights))
-        shares = [Fraction(weight) / total for weight in self.weights]
-        chunk_size = self.chunk_size
-        while min(shares) * chunk_size < LEAST_BLOCKS_A_CHUNK:
-            chunk_size *= 2
-        object.__setattr__(self, "chunk_size", chunk_size)
-        object.__setattr__(self, "_borders", tuple(sum(shares[:count]) for count in range(len(shares) + 1)))
-
-    def corpus_of(self, j: int) -> tuple[int, int]:
-        """The corpus of datum j, and how many data before j came from it."""
-        chunk, place = divmod(int(j), self.chunk_size)
-        corpora_K, indices_K = _chunk(self, chunk)
-        return int(corpora_K[place]), int(indices_K[place])
-
-    def counts_before(self, chunk: int) -> list[int]:
-        """How many data of each corpus the chunks before this one hold, in whole numbers without rounding error.
-
-        >>> CorpusMixture((2, 1)).counts_before(1)
-        [2730, 1366]
-        """
-        ends = [int(border * chunk * self.chunk_size) for border in self._borders]
-        return [end - start for start, end in pairwise(ends)]
-
-
-@functools.lru_cache(maxsize=256)  # a process serves many virtual streams, each in a chunk of its own
-def _chunk(mixture: CorpusMixture, chunk: int) -> tuple[np.ndarray, np.ndarray]:
-    """`(corpora_K, indices_K)` of a chunk's K draws."""
-    before, after = mixture.counts_before(chunk), mixture.counts_before(chunk + 1)
-    counts = [end - start for start, end in zip(before, after)]
-    seed = mixture.seed if isinstance(mixture.seed, tuple) else (mixture.seed,)
-    corpora_K = np.random.default_rng((*seed, chunk)).permutation(np.repeat(np.arange(len(counts)), counts))
-    indices_K = np.empty_like(corpora_K)
-    for corpus, (start, count) in enumerate(zip(before, counts)):
-        indices_K[corpora_K == corpus] = np.arange(start, start + count)
-    return corpora_K, indices_K
