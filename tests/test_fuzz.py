@@ -34,10 +34,8 @@ from t5suite.data.corpora.store import FORMAT, VERSION, TokenStore
 from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.launch.commands import command_words
-from t5suite.launch.search import grid_of, propose, searched, trial_parameters
-from t5suite.launch.sweep_checks import check_sweep
-from t5suite.launch.sweep_files import DISTRIBUTIONS, read_sweep
-from t5suite.launch.sweep_store import plan_of
+from t5suite.launch.sweep_files import DISTRIBUTIONS, check_sweep, read_sweep
+from t5suite.launch.sweep_store import grid_of, plan_of, propose, searched, trial_parameters
 from t5suite.models.weights import read_weights
 from t5suite.runs.directory import open_run
 from t5suite.tasks.entries import load_registry

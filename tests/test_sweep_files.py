@@ -18,9 +18,17 @@ from later_flags import later_wins
 from t5suite.base.errors import ConfigError
 from t5suite.base.files import shipped_folder
 from t5suite.constants import DATASET_VALS, MIXTURES
-from t5suite.launch.commands import ARGUMENT_MACROS, DEFAULT_COMMAND, MACRO_NAMES, command_words, needs_json_file
-from t5suite.launch.sweep_checks import check_sweep, logged_metrics, script_of
-from t5suite.launch.sweep_files import DISTRIBUTIONS, TOP_LEVEL, as_yaml_float, check_file, parameters_of, read_sweep
+from t5suite.launch.commands import ARGUMENT_MACROS, DEFAULT_COMMAND, MACRO_NAMES, command_words
+from t5suite.launch.sweep_files import (
+    DISTRIBUTIONS,
+    as_yaml_float,
+    check_file,
+    check_sweep,
+    logged_metrics,
+    parameters_of,
+    read_sweep,
+    script_of,
+)
 from t5suite.training.flags.parser import parse_arguments
 from t5suite.training.flags.table import SCRIPTS
 
@@ -241,11 +249,6 @@ class SchemaTest(FilesTest):
             found = [str(finding) for finding in check_file(sweep) if finding.level == "error"]
             self.assertEqual(bool(found), wrong, found)
 
-    def test_the_top_level_is_closed(self):
-        self.assertContainsSubset(
-            ["method", "parameters", "metric", "command", "early_terminate", "run_cap"], TOP_LEVEL
-        )
-
 
 class ScriptsTest(FilesTest):
     @parameterized.parameters(
@@ -396,11 +399,6 @@ class MacrosTest(parameterized.TestCase):
     def test_a_program_is_asked_for(self):
         with self.assertRaisesRegex(ConfigError, "no program"):
             command_words(None, {"seed": 1})
-
-    def test_a_file_is_written_only_where_it_is_asked_for(self):
-        self.assertTrue(needs_json_file(["python", "${args_json_file}"]))
-        self.assertFalse(needs_json_file(["python", "${args_json}"]))
-        self.assertFalse(needs_json_file(None))
 
     def test_json_holds_the_parameters(self):
         self.assertEqual(json.loads(command_words(["${args_json}"], PARAMETERS)[0]), PARAMETERS)

@@ -13,18 +13,18 @@ from absl.testing import absltest, parameterized
 from optuna.trial import TrialState, create_trial
 
 from t5suite.base.errors import ConfigError
-from t5suite.launch.search import (
-    WITHOUT_COUNTERPART,
-    check_search,
+from t5suite.launch.sweep_files import DISTRIBUTIONS, WITHOUT_COUNTERPART, Parameter, SweepFile, check_search
+from t5suite.launch.sweep_store import (
+    Search,
+    TrialStore,
     distribution_of,
     grid_of,
+    plan_of,
     propose,
     rungs_of,
     searched,
     trial_parameters,
 )
-from t5suite.launch.sweep_files import DISTRIBUTIONS, Parameter, SweepFile
-from t5suite.launch.sweep_store import Search, TrialStore, plan_of
 from t5suite.launch.sweep_tables import shell_line
 from t5suite.launch.trials import devices_of_workers, visible_devices
 

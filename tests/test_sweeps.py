@@ -25,7 +25,7 @@ from absl.testing import absltest, parameterized
 
 from t5suite import cli
 from t5suite.base.errors import ConfigError
-from t5suite.launch.commands import command_without, flags_in, not_overridden, overridden
+from t5suite.launch.commands import command_without, flags_in
 from t5suite.runs.lock import RunLock
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -670,11 +670,6 @@ class WordsTest(parameterized.TestCase):
     )
     def test_the_last_value_of_each_flag_counts(self, words, expected):
         self.assertEqual(flags_in(words), expected)
-
-    def test_parameters_keep_their_order_and_no_other_flag_becomes_one(self):
-        parameters, words = {"b": 1, "a": 2}, ["--a", "5", "--use_cpu"]
-        self.assertEqual(list(overridden(parameters, words).items()), [("b", 1), ("a", 5)])
-        self.assertEqual(not_overridden(parameters, words), {"b": 1})
 
     @parameterized.parameters(
         (["p", "--max_steps", 1500, "--bf16", "${args}"], ["--max_steps", "100"], ["p", "--bf16", "${args}"]),

@@ -35,6 +35,18 @@ def add_data_dir_flag(parser) -> None:
     )
 
 
+def check_at_least(arguments, **least: float) -> None:
+    """Refuses a flag whose value is below its least one.
+
+    >>> check_at_least(Namespace(count=0), count=1)
+    ConfigError: --count 0: must be at least 1
+    """
+    for name, bound in least.items():
+        value = getattr(arguments, name)
+        if value is not None and value < bound:
+            raise ConfigError(f"--{name} {value}: must be at least {bound}")
+
+
 def print_json(value) -> None:
     """One line; what could steer a terminal is escaped, as JSON does by itself with half of it."""
     show_text(json.dumps(value, ensure_ascii=False, allow_nan=False))

@@ -1,7 +1,6 @@
 """`t5suite sweep`: W&B sweep files without a server, grids from the command line, and what is wrong in a sweep file.
 
 t5suite sweep sweeps/glue_rte_sweep.yaml --count 20 --workers 2
-t5suite sweep sweeps/glue_rte_sweep.yaml --count 20 --workers 2 --resume
 t5suite sweep --sweep_dir runs/sweeps/glue_rte --resume --count 30
 t5suite sweep --grid learning_rate=1e-3,3e-4 --seeds 1,2,3 --tasks rte,cola -- python fine_tune_t5.py
 t5suite sweep lint sweeps/*.yaml
@@ -14,37 +13,31 @@ from pathlib import Path
 from t5suite.base.errors import ConfigError
 from t5suite.base.files import shipped_folder
 from t5suite.base.lookup import MAX_NAME_BYTES
-from t5suite.commands.shared import add_json_flag, note, print_json
+from t5suite.commands.shared import add_json_flag, check_at_least, note, print_json
 from t5suite.constants import DATASET_VALS
-from t5suite.launch.sweep_checks import check_sweep, script_of
-from t5suite.launch.sweep_files import SweepFile, read_sweep
-
-SWEEPS = "sweeps"
-SWEEP_FILE = "sweep.yaml"
-SAMPLERS = ("tpe", "gp")
+from t5suite.launch.sweep_files import SweepFile, check_sweep, read_sweep, script_of
 
 
 def sweep_flags(parser) -> None:
     """Flags of `t5suite sweep`; words after `--` belong to the trials' command."""
     parser.set_defaults(takes_words=True)
-    parser.add_argument("files", nargs="*", metavar="FILE", help="a sweep file; or lint and files to be checked")
-    parser.add_argument("--count", type=int, help="trials of the whole sweep, those of all its processes together")
-    parser.add_argument("--workers", type=int, default=1, help="trials at a time, of this process (default: 1)")
-    parser.add_argument(
-        "--resume", action="store_true", help="go on with the sweep, or join it, if it is there already"
-    )
-    parser.add_argument("--sweep_dir", help="the sweep's directory (default: runs/sweeps/<name>)")
-    search = parser.add_argument_group("search")
-    search.add_argument("--sampler", choices=SAMPLERS, default="tpe", help="what bayes means (default: tpe)")
-    search.add_argument("--seed", type=int, default=0, help="of the search (default: 0)")
-    grid = parser.add_argument_group("a grid without a file, over the command after --")
-    grid.add_argument("--grid", nargs="+", action="extend", default=[], metavar="FLAG=VALUE,VALUE", help="settings")
-    grid.add_argument("--seeds", metavar="N,N", help="seeds")
-    grid.add_argument("--tasks", metavar="TASK,TASK", help="values of --dataset_name")
-    grid.add_argument("--metric", help="what runs log it by (default: eval/average, each task's own metric)")
-    running = parser.add_argument_group("trials")
-    running.add_argument("--gpus_per_trial", type=int, help="GPUs of a trial (default: all, shared out to the workers)")
-    running.add_argument("--grace", type=float, help="seconds for a trial's last checkpoint (default: 60)")
+    add = parser.add_argument
+    add("files", nargs="*", metavar="FILE", help="a sweep file; or lint and files to be checked")
+    add("--count", type=int, help="trials of the whole sweep, those of all its processes together")
+    add("--workers", type=int, default=1, help="trials at a time, of this process (default: 1)")
+    add("--resume", action="store_true", help="go on with the sweep, or join it, if it is there already")
+    add("--sweep_dir", help="the sweep's directory (default: runs/sweeps/<name>)")
+    add = parser.add_argument_group("search").add_argument
+    add("--sampler", choices=("tpe", "gp"), default="tpe", help="what bayes means (default: tpe)")
+    add("--seed", type=int, default=0, help="of the search (default: 0)")
+    add = parser.add_argument_group("a grid without a file, over the command after --").add_argument
+    add("--grid", nargs="+", action="extend", default=[], metavar="FLAG=VALUE,VALUE", help="settings")
+    add("--seeds", metavar="N,N", help="seeds")
+    add("--tasks", metavar="TASK,TASK", help="values of --dataset_name")
+    add("--metric", help="what runs log it by (default: eval/average, each task's own metric)")
+    add = parser.add_argument_group("trials").add_argument
+    add("--gpus_per_trial", type=int, help="GPUs of a trial (default: all, shared out to the workers)")
+    add("--grace", type=float, help="seconds for a trial's last checkpoint (default: 60)")
     add_json_flag(parser)
 
 
@@ -53,8 +46,16 @@ def run_sweep(arguments) -> None:
     if arguments.files[:1] == ["lint"]:
         lint(arguments.files[1:], arguments.json)
         return
-    _check_numbers(arguments)
+    check_at_least(arguments, count=1, workers=1, gpus_per_trial=0, grace=0, seed=0)
     sweep, words = _wanted(arguments)
+    findings = [
+        (finding, str(finding) if sweep.lines else f"{sweep.path}: {finding.message}") for finding in check_sweep(sweep)
+    ]
+    against = [said for finding, said in findings if finding.level == "error" or finding.needs_server]
+    if against:
+        raise ConfigError("\n".join(against))
+    for _, said in findings:
+        note(said)
     run(sweep, words, arguments)
 
 
@@ -68,26 +69,20 @@ def lint(files: list[str], as_json: bool) -> None:
         raise ConfigError("t5suite sweep lint: give the sweep files")
     errors = 0
     for file in files:
-        sweep, problem = None, None
+        findings, problem = [], None
         try:
-            sweep = read_sweep(find_sweep(file))
+            findings = check_sweep(read_sweep(find_sweep(file)))
         except ConfigError as error:
             problem = str(error)
-        findings = check_sweep(sweep) if sweep else []
         errors += bool(problem) + sum(finding.level == "error" for finding in findings)
         if as_json:
-            print_json({"file": file, "findings": [_as_json(f) for f in findings], "unreadable": problem})
-            continue
-        for finding in [problem] if problem else findings:
-            print(finding)
-        if not findings and not problem:
-            print(f"{file}: fine")
+            told = [{"line": finding.line, "level": finding.level, "message": finding.message} for finding in findings]
+            print_json({"file": file, "findings": told, "unreadable": problem})
+        else:
+            for finding in [problem] if problem else findings or [f"{file}: fine"]:
+                print(finding)
     if errors:
         raise ConfigError(f"{errors} finding{'s' if errors > 1 else ''}")
-
-
-def _as_json(finding) -> dict:
-    return {"line": finding.line, "level": finding.level, "message": finding.message}
 
 
 def find_sweep(name: str) -> str:
@@ -98,38 +93,29 @@ def find_sweep(name: str) -> str:
     """
     if os.path.isfile(name):  # unlike Path.is_file, it takes a name that is too long for one that is not there
         return name
-    shipped = {path.name: path for path in sorted(shipped_folder(SWEEPS).glob("*.yaml"))}
+    shipped = {path.name: path for path in sorted(shipped_folder("sweeps").glob("*.yaml"))}
     if Path(name).name in shipped:
         return str(shipped[Path(name).name])
     raise ConfigError(f"no sweep file {name!r:.200}; shipped ones are {', '.join(shipped) or 'none'}")
 
 
-def _check_numbers(arguments) -> None:
-    for name, least in {"count": 1, "workers": 1, "gpus_per_trial": 0, "grace": 0, "seed": 0}.items():
-        value = getattr(arguments, name)
-        if value is not None and value < least:
-            raise ConfigError(f"--{name} {value}: must be {least} or more")
-
-
 def _wanted(arguments) -> tuple[SweepFile, list[str]]:
-    """The sweep of the flags, checked, and words for its trials' command."""
+    """The sweep of the flags, and words for its trials' command."""
     from t5suite.launch.commands import grid_content
 
-    of_a_grid = bool(arguments.grid or arguments.seeds is not None or arguments.tasks is not None)
-    if arguments.resume and arguments.sweep_dir and not of_a_grid and not arguments.files:
-        arguments.files = [str(Path(arguments.sweep_dir) / SWEEP_FILE)]
-    if of_a_grid == bool(arguments.files):
-        raise ConfigError("t5suite sweep: give a sweep file, or --grid, --seeds or --tasks; not both")
-    words = arguments.words
-    if of_a_grid:
+    words, files = arguments.words, arguments.files
+    is_grid = bool(arguments.grid or arguments.seeds is not None or arguments.tasks is not None)
+    if arguments.resume and arguments.sweep_dir and not is_grid and not files:
+        files = [str(Path(arguments.sweep_dir) / "sweep.yaml")]
+    if is_grid == bool(files) or len(files) > 1:
+        raise ConfigError("t5suite sweep: give a sweep file, or --grid, --seeds or --tasks; not both, and one file")
+    if is_grid:
         words = [*words, *_benchmark_of(words, arguments)]
         content = grid_content(arguments.grid, arguments.seeds, arguments.tasks, words, arguments.metric)
-        return _checked(SweepFile("--grid", content, {})), []
-    if len(arguments.files) > 1:
-        raise ConfigError(f"t5suite sweep: one sweep file at a time, not {', '.join(arguments.files[:3])}")
+        return SweepFile("--grid", content, {}), []
     if arguments.metric:
         raise ConfigError("--metric is for grids; a sweep file says `metric:` itself")
-    return _checked(read_sweep(find_sweep(arguments.files[0]))), words
+    return read_sweep(find_sweep(files[0])), words
 
 
 def _benchmark_of(words: list[str], arguments) -> list[str]:
@@ -140,30 +126,13 @@ def _benchmark_of(words: list[str], arguments) -> list[str]:
     if named or script is None or script.name != "fine_tune_t5":
         return []
     having = [name for name, known in DATASET_VALS.items() if all(task.strip() in known for task in tasks)]
-    if len(having) > 1 and "mini" not in having:
+    if "mini" in having:
+        return []
+    if len(having) > 1:
         raise ConfigError(
             f"--tasks {arguments.tasks}: tasks of {', '.join(having)}; add --benchmark {having[0]} behind --"
         )
-    return [f"--benchmark={name}" for name in having if "mini" not in having]
-
-
-def _checked(sweep: SweepFile) -> SweepFile:
-    """The sweep, without errors and without what needs a server.
-
-    Raises:
-      ConfigError: all that stands against it.
-    """
-    findings = check_sweep(sweep)
-    against = [finding for finding in findings if finding.level == "error" or finding.needs_server]
-    if against:
-        raise ConfigError("\n".join(_said(sweep, finding) for finding in against))
-    for finding in findings:
-        note(_said(sweep, finding))
-    return sweep
-
-
-def _said(sweep: SweepFile, finding) -> str:
-    return str(finding) if sweep.lines else f"{sweep.path}: {finding.message}"
+    return [f"--benchmark={name}" for name in having]
 
 
 def run(sweep: SweepFile, words: list[str], arguments) -> None:

@@ -1,11 +1,10 @@
-"""A sweep's `command:` and a trial's parameters -> the words of a process.
+"""A sweep's `command:` and a trial's parameters -> the words of a process; `--grid` and its like -> a sweep's content.
 
     >>> command_words(["${env}", "python", "${program}", "${args}"], {"bf16": True, "seed": 1}, "fine_tune_t5.py")
     ['/usr/bin/env', 'python', 'fine_tune_t5.py', '--bf16=True', '--seed=1']
 
-The words are those that W&B's agent makes (wandb 0.31, `wandb_agent.py` and `sdk/launch/sweeps/utils.py`; a test
-compares), but a macro that W&B does not know vanishes there and is an error here. No shell sees them, so quotes, blanks
-and `$()` in values are what they are.
+The words are those of W&B's agent (wandb 0.31, `wandb_agent.py` and `sdk/launch/sweeps/utils.py`; a test compares), but
+a macro that W&B does not know vanishes there and is an error here. No shell sees them.
 """
 
 import contextlib
@@ -17,11 +16,11 @@ from collections.abc import Iterable, Mapping
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
-from t5suite.launch.sweep_files import Parameter
-from t5suite.launch.sweep_tables import SEED, TASK
 
 DEFAULT_COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
 ENVIRONMENT_MACRO = re.compile(r"\$\{envvar:([A-Z0-9_]*)\}")
+# Parameters that make repetitions and tasks, rather than settings.
+SEED, TASK = "seed", "dataset_name"
 
 
 def command_words(
@@ -43,16 +42,15 @@ def command_words(
     """
     words = []
     for item in command or DEFAULT_COMMAND:
-        word = _with_environment(str(item), environment)
+        # Like W&B, leaves the name of a variable that is not set.
+        word = ENVIRONMENT_MACRO.sub(lambda match: environment.get(match[1], match[1]), str(item))
         name = macro_name(word)
         if name is None:
             words.append(word)
-        elif name == "program":
-            if not program:
-                raise ConfigError("${program} stands in the command, but the sweep has no program:")
-            words.append(program)
-        elif name == "args_json_file":
-            words.append(str(json_file))
+        elif name == "program" and not program:
+            raise ConfigError("${program} stands in the command, but the sweep has no program:")
+        elif name in ("program", "args_json_file"):
+            words.append(program if name == "program" else str(json_file))
         elif name in MACROS:
             words += MACROS[name](parameters)
         else:
@@ -61,33 +59,14 @@ def command_words(
 
 
 def macro_name(word: str) -> str | None:
-    """`args` of `${args}`; None for a word that is no macro.
-
-    >>> macro_name("${args_json}"), macro_name("--x=${args}")
-    ('args_json', None)
-    """
+    """`args` of `${args}`; None for a word that is no macro."""
     return word[2:-1] if word.startswith("${") and word.endswith("}") else None
-
-
-def _with_environment(word: str, environment) -> str:
-    """W&B leaves the name of a variable that is not set."""
-    return ENVIRONMENT_MACRO.sub(lambda match: environment.get(match[1], match[1]), word)
-
-
-def needs_json_file(command) -> bool:
-    """Whether the command takes its parameters from a file, which must be there when it starts."""
-    return any(str(item) == "${args_json_file}" for item in command or DEFAULT_COMMAND)
 
 
 def _without_booleans(parameters) -> list[str]:
     """False is left out, True is the flag alone."""
-    words = []
-    for name, value in parameters.items():
-        if not isinstance(value, bool):
-            words.append(f"--{name}={value}")
-        elif value:
-            words.append(f"--{name}")
-    return words
+    given = {name: value for name, value in parameters.items() if value is not False}
+    return [f"--{name}" if value is True else f"--{name}={value}" for name, value in given.items()]
 
 
 MACROS = {
@@ -104,12 +83,16 @@ MACROS = {
     "args_override_hydra": lambda parameters: [f"++{name}={value}" for name, value in parameters.items()],
 }
 MACRO_NAMES = (*MACROS, "program", "args_json_file", "envvar:NAME")
-# Those that hand the parameters over.
+# Those that pass the parameters on.
 ARGUMENT_MACROS = tuple(name for name in MACRO_NAMES if name.startswith("args"))
 
 
 def flags_in(words: Iterable[str]) -> dict[str, object]:
-    """Each flag's last value, as plain data; True of a flag without one, a list of several."""
+    """Each flag's last value, as plain data; True for a flag without one, a list for several.
+
+    >>> flags_in(["--max_steps", "100", "--bf16", "--seed=1", "--seed=2"])
+    {'max_steps': 100, 'bf16': True, 'seed': 2}
+    """
     found: dict[str, list] = {}
     name = None
     for word in words:
@@ -119,19 +102,15 @@ def flags_in(words: Iterable[str]) -> dict[str, object]:
             found[name] = [value] if equals else []
         elif name is not None:
             found[name].append(word)
-    return {name: _plain(values) for name, values in found.items()}
+    plain = {name: [_plain(value) for value in values] for name, values in found.items()}
+    return {name: values if len(values) > 1 else values[0] if values else True for name, values in plain.items()}
 
 
-def overridden(parameters: Mapping, words: Iterable[str]) -> dict:
-    """A trial's parameters as its process takes them."""
-    later = flags_in(words)
-    return {name: later.get(name, value) for name, value in parameters.items()}
-
-
-def not_overridden(parameters: Mapping, words: Iterable[str]) -> dict:
-    """The parameters that the words leave as they are: the others need not stand in the command."""
-    later = flags_in(words)
-    return {name: value for name, value in parameters.items() if name not in later}
+def _plain(value: str):
+    if value[:1] in ("{", "["):
+        with contextlib.suppress(ValueError):
+            return json.loads(value)
+    return read_word(value)
 
 
 def command_without(command: Iterable, words: Iterable[str]) -> list[str]:
@@ -147,32 +126,6 @@ def command_without(command: Iterable, words: Iterable[str]) -> list[str]:
         if not is_left_out:
             kept.append(item)
     return kept
-
-
-def check_overrides(parameters: Iterable[Parameter], words: Iterable[str]) -> None:
-    """Refuses words that take away what is searched.
-
-    Raises:
-      ConfigError: naming the flag.
-    """
-    later = flags_in(words)
-    for parameter in parameters:
-        if parameter.path[0] in later and parameter.distribution != "constant":
-            raise ConfigError(
-                f"--{parameter.path[0]} {later[parameter.path[0]]} behind --: the sweep searches {parameter.name}, so "
-                "that every trial would be the same in it; leave the flag out, or give the file one `value:` of it"
-            )
-
-
-def _plain(values: list[str]):
-    if len(values) > 1:
-        return [_plain([value]) for value in values]
-    if not values:
-        return True
-    if values[0][:1] in ("{", "["):
-        with contextlib.suppress(ValueError):
-            return json.loads(values[0])
-    return read_word(values[0])
 
 
 # Metrics of which less is better; a run's other ones are scores.
@@ -199,7 +152,17 @@ def grid_content(
     given += [("--seeds", f"{SEED}={seeds}")] if seeds is not None else []
     given += [("--tasks", f"{TASK}={tasks}")] if tasks is not None else []
     for flag, setting in given:
-        name, values = _read_setting(flag, setting)
+        name, equals, text = setting.partition("=")
+        name = name.strip().removeprefix("--").replace("-", "_")
+        words = [word.strip() for word in text.split(",")]
+        if not equals or not name or "" in words:
+            raise ConfigError(f"{flag} {setting!r}: write flag=value,value (learning_rate=1e-3,3e-4)")
+        values = words if flag == "--tasks" else [read_word(word) for word in words]
+        for i, value in enumerate(values):
+            if value in values[:i] and type(value) in map(type, values[:i]):
+                raise ConfigError(f"{flag} {setting!r}: {words[i]} stands there twice")
+        if flag == "--seeds" and not all(type(value) is int for value in values):
+            raise ConfigError(f"--seeds {text}: seeds are whole numbers")
         if name in parameters:
             raise ConfigError(f"{flag}: {name} is given twice")
         parameters[name] = {"values": values}
@@ -210,21 +173,6 @@ def grid_content(
         content["metric"] = {"name": metric, "goal": goal_of(metric)}
     digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:8]
     return {"name": f"grid-{digest}", **content}
-
-
-def _read_setting(flag: str, setting: str) -> tuple[str, list]:
-    name, equals, text = setting.partition("=")
-    name = name.strip().removeprefix("--").replace("-", "_")
-    words = [word.strip() for word in text.split(",")]
-    if not equals or not name or "" in words:
-        raise ConfigError(f"{flag} {setting!r}: write flag=value,value (learning_rate=1e-3,3e-4)")
-    values = [read_word(word) for word in words]
-    for i, value in enumerate(values):
-        if value in values[:i] and type(value) in map(type, values[:i]):
-            raise ConfigError(f"{flag} {setting!r}: {words[i]} stands there twice")
-    if flag == "--seeds" and not all(type(value) is int for value in values):
-        raise ConfigError(f"--seeds {text}: seeds are whole numbers")
-    return name, [str(word) for word in words] if flag == "--tasks" else values
 
 
 def read_word(word: str):

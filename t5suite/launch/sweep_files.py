@@ -1,37 +1,47 @@
-"""W&B sweep files: read, with the line of everything, and their parameters with the distributions of W&B's schema.
+"""W&B sweep files: read with the line of every key, and checked against W&B's schema, Optuna and the script they run.
 
-    >>> sweep = read_sweep("sweeps/glue_rte_sweep.yaml")
+    >>> sweep = read_sweep("my_sweep.yaml")
     >>> parameters_of(sweep)[2]
     Parameter(path=('learning_rate',), distribution='log_uniform_values', settings={'min': 1e-05, 'max': 0.01}, line=15)
-    >>> sweep.finding(("parameters", "seed", "min"), "seed: min 0.5 is no whole number")
-    Finding(path='sweeps/glue_rte_sweep.yaml', line=19, message='seed: min 0.5 is no whole number', ...)
+    >>> for finding in check_sweep(sweep):
+    ...     print(finding)
+    my_sweep.yaml:3: metric: fine_tune_t5.py logs no 'accuracy'; did you mean eval/accuracy?
 
-The distributions and their settings are those of W&B's `sweeps` package (`config/schema.json`, 0.3.0).
+The distributions and their settings are those of W&B's `sweeps` package (`config/schema.json`, 0.3.0). A command that
+runs neither `fine_tune_t5.py` nor `pre_train_t5.py` is checked for its macros alone.
 """
 
 import math
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError
-from t5suite.base.lookup import suggestion
+from t5suite.base.files import shipped_folder
+from t5suite.base.lookup import closest, suggestion
+from t5suite.base.script_flags import flags_of, is_script, removed_flags, value_problem
 from t5suite.base.yaml_files import read_yaml
+from t5suite.constants import DATASET_VALS, MIXTURES
+from t5suite.launch.commands import (
+    ARGUMENT_MACROS,
+    DEFAULT_COMMAND,
+    ENVIRONMENT_MACRO,
+    MACRO_NAMES,
+    flags_in,
+    goal_of,
+    macro_name,
+)
 
 PARAMETER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-# What YAML 1.1 as PyYAML reads it takes for text: no dot, or no sign in the exponent.
+# Numbers that YAML 1.1, as PyYAML reads it, takes for text: no dot, or no sign in the exponent.
 NUMBER_LIKE = re.compile(r"([+-]?\d+)(\.\d*)?[eE]([+-]?\d+)")
 MAX_NESTING = 20
 
 
 class Finding(NamedTuple):
-    """Something wrong in a sweep file.
-
-    Attributes:
-      level: "error", or "note" for what runs but is hardly meant.
-      needs_server: nothing is wrong, but only W&B's server can do it.
-    """
+    """Something wrong in a sweep file: an "error", or a "note" for what runs but is hardly meant or `needs_server`."""
 
     path: str
     line: int
@@ -59,11 +69,7 @@ class Parameter(NamedTuple):
 
 @dataclass(frozen=True)
 class SweepFile:
-    """A sweep file's content, and where each part of it stands.
-
-    Attributes:
-      lines: the line of every key, by its path: `("parameters", "seed", "value")`; items of lists by their number.
-    """
+    """A sweep file's content, and the line of every key by its path, such as `("parameters", "seed", "value")`."""
 
     path: str
     content: dict
@@ -75,36 +81,40 @@ class SweepFile:
             keys = keys[:-1]
         return self.lines.get(keys, 1)
 
-    def finding(self, keys: tuple, message: str, level: str = "error") -> Finding:
-        """A finding at that key."""
-        return Finding(self.path, self.line(*keys), message, level)
+    def finding(self, place: tuple | int, message: str, level: str = "error", needs_server=False) -> Finding:
+        """A finding at a key, or on a line."""
+        line = place if isinstance(place, int) else self.line(*place)
+        return Finding(self.path, line, message, level, needs_server)
+
+    def table(self, key: str) -> dict:
+        """The table at a key of the top level; an empty one if there is none."""
+        return self.content[key] if isinstance(self.content.get(key), dict) else {}
+
+    def command(self) -> list[str]:
+        """The words of `command:`, or W&B's default."""
+        command = self.content.get("command")
+        return [str(word) for word in (command if isinstance(command, list) and command else DEFAULT_COMMAND)]
 
 
 def read_sweep(path) -> SweepFile:
-    """Reads a sweep file without judging it.
+    """Reads a sweep file without checking it.
 
     Raises:
-      ConfigError: it is not YAML, or no table of names.
+      ConfigError: it is not YAML, or not a mapping.
     """
+    import yaml
+
     content = read_yaml(path).content
     if content is None:
         raise ConfigError(f"{path}: the file is empty")
     if not isinstance(content, dict):
         raise ConfigError(f"{path}:1: a sweep is a table (method: ..., parameters: ...), not {type(content).__name__}")
-    return SweepFile(str(path), content, _deep_lines(path))
-
-
-def _deep_lines(path) -> dict[tuple, int]:
-    """The line of every key. `read_yaml` has been here before: no value holds itself, none is nested too deeply."""
-    import yaml
-
     lines = {}
 
     def walk(node, keys):
         if len(keys) > MAX_NESTING:
             return
-        pairs = node.value if node.id == "mapping" else []
-        for key, value in pairs:
+        for key, value in node.value if node.id == "mapping" else []:
             if key.id == "scalar":
                 lines[(*keys, key.value)] = key.start_mark.line + 1
                 walk(value, (*keys, key.value))
@@ -113,7 +123,82 @@ def _deep_lines(path) -> dict[tuple, int]:
             walk(item, (*keys, i))
 
     walk(yaml.compose(Path(path).read_text(encoding="utf-8-sig"), Loader=yaml.SafeLoader), ())
-    return lines
+    return SweepFile(str(path), content, lines)
+
+
+def check_sweep(sweep: SweepFile) -> list[Finding]:
+    """All that is wrong, in the order of lines."""
+    found = [*check_file(sweep), *_check_command(sweep)]
+    if not any(finding.level == "error" for finding in found):
+        found += check_search(sweep)
+    script = script_of(sweep)
+    if script is not None:
+        found += [*_check_flags(sweep, script), *_check_logged(sweep, script)]
+    return sorted(set(found), key=lambda finding: (finding.line, finding.message))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# W&B's schema
+
+
+def check_file(sweep: SweepFile) -> list[Finding]:
+    """All that W&B's schema would refuse."""
+    content, metric, early = sweep.content, sweep.table("metric"), sweep.table("early_terminate")
+    found, is_bayes = _check_keys(sweep, content, TOP_LEVEL), content.get("method") == "bayes"
+    is_custom = content.get("method") == "custom"
+
+    def refuse(wrong, message: str, *keys) -> None:
+        if wrong:
+            found.append(sweep.finding(keys, message))
+
+    refuse("method" not in content, f"method is missing; choose from {', '.join(METHODS)}")
+    refuse("parameters" not in content and not is_custom, "parameters is missing: nothing is searched")
+    refuse(
+        "metric" in content and not metric.get("name"), "metric: name is missing: the metric that runs log", "metric"
+    )
+    needing = ["early_terminate"] if "early_terminate" in content else ["method: bayes"] if is_bayes else []
+    refuse(needing and content.get("metric") is None, f"metric is missing, which {', '.join(needing)} needs")
+    refuse(early and "type" not in early, "early_terminate: type is missing; W&B has hyperband", "early_terminate")
+    has_rungs = "min_iter" in early or {"max_iter", "s"} <= set(early)
+    refuse(early and not has_rungs, "early_terminate: give min_iter, or max_iter and s", "early_terminate")
+    for first, second in (("scheduler", "early_terminate"), ("metrics", "metric")):
+        refuse(first in content and second in content, f"{first} cannot stand beside {second}", first)
+    refuse("metrics" in content and not is_custom, "metrics needs method: custom", "metrics")
+    for i, word in enumerate(content["command"] if isinstance(content.get("command"), list) else []):
+        if isinstance(word, (dict, list)) or word is None:
+            found.append(sweep.finding(("command", i), f"command: {word!r:.60} is no word; put it in quotes"))
+    found += [finding for _, findings in walk_parameters(sweep) for finding in findings]
+    for p in parameters_of(sweep) if content.get("method") == "grid" else []:
+        if p.distribution not in GRID_DISTRIBUTIONS:
+            said = f"{p.name}: a grid cannot go through {p.distribution}; give values: [...]"
+            found.append(sweep.finding(p.line, said))
+    return sorted(set(found), key=lambda finding: (finding.line, finding.message))
+
+
+def _check_keys(sweep: SweepFile, table: dict, schema: dict, above: tuple = ()) -> list[Finding]:
+    """Unknown keys and wrong values of a table: TOP_LEVEL, or one within it."""
+    found = []
+    for key, value in table.items():
+        keys = (*above, key)
+        if key not in schema:
+            place = f"{'.'.join(above)}: " if above else ""
+            found.append(sweep.finding(keys, f"{place}unknown key {key!r:.60}; {suggestion(key, schema)}"))
+            continue
+        takes = schema[key]
+        if isinstance(takes, dict) and isinstance(value, dict):
+            found += _check_keys(sweep, value, takes, keys)
+            continue
+        if isinstance(takes, dict):
+            problem = f"{value!r:.60} is no table"
+        elif isinstance(takes, tuple):
+            problem = (
+                None if isinstance(value, str) and value in takes else f"{value!r:.60} is none of {', '.join(takes)}"
+            )
+        else:
+            problem = takes(value)
+        if problem:
+            found.append(sweep.finding(keys, f"{'.'.join(keys)}: {problem}"))
+    return found
 
 
 def parameters_of(sweep: SweepFile) -> list[Parameter]:
@@ -121,15 +206,10 @@ def parameters_of(sweep: SweepFile) -> list[Parameter]:
     return [parameter for parameter, _ in walk_parameters(sweep) if parameter is not None]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Parameters
-
-
 def walk_parameters(sweep: SweepFile):
     """`(Parameter or None, findings)` of every parameter."""
-    parameters = sweep.content.get("parameters")
-    if isinstance(parameters, dict):
-        yield from _walk_table(sweep, parameters, ("parameters",), ())
+    if isinstance(sweep.content.get("parameters"), dict):
+        yield from _walk_table(sweep, sweep.content["parameters"], ("parameters",), ())
 
 
 def _walk_table(sweep: SweepFile, table: dict, keys: tuple, path: tuple[str, ...]):
@@ -151,32 +231,26 @@ def _walk_table(sweep: SweepFile, table: dict, keys: tuple, path: tuple[str, ...
 
 
 def _read_parameter(sweep: SweepFile, entry: dict, keys: tuple, path: tuple[str, ...]):
-    name = ".".join(path)
+    def finding(at: tuple, message: str, level: str = "error") -> Finding:
+        return sweep.finding((*keys, *at), f"{'.'.join(path)}: {message}", level)
+
     distribution = entry.get("distribution", _inferred(entry))
     if distribution is None:
-        return None, [sweep.finding(keys, f"{name}: give value, values, or min and max")]
+        return None, [finding((), "give value, values, or min and max")]
     if not isinstance(distribution, str) or distribution not in DISTRIBUTIONS:
         known = suggestion(distribution, DISTRIBUTIONS)
-        return None, [
-            sweep.finding((*keys, "distribution"), f"{name}: unknown distribution {distribution!r:.60}; {known}")
-        ]
+        return None, [finding(("distribution",), f"unknown distribution {distribution!r:.60}; {known}")]
     needed, optional = DISTRIBUTIONS[distribution]
     settings = {key: value for key, value in entry.items() if key != "distribution"}
-    found = []
-    for key in needed:
-        if key not in settings:
-            found.append(sweep.finding(keys, f"{name}: {distribution} needs {key}"))
+    found = [finding((), f"{distribution} needs {key}") for key in needed if key not in settings]
     for key, value in settings.items():
         if key not in (*needed, *optional):
             takes = ", ".join((*needed, *optional))
-            found.append(sweep.finding((*keys, key), f"{name}: {distribution} takes {takes}, not {key!r:.60}"))
+            found.append(finding((key,), f"{distribution} takes {takes}, not {key!r:.60}"))
         elif _setting_problem(distribution, key, value):
-            found.append(sweep.finding((*keys, key), f"{name}: {key} {_setting_problem(distribution, key, value)}"))
-    if not found:
-        found += [
-            sweep.finding((*keys, *at), f"{name}: {said}", level) for at, said, level in _sense(distribution, settings)
-        ]
-    if any(finding.level == "error" for finding in found):
+            found.append(finding((key,), f"{key} {_setting_problem(distribution, key, value)}"))
+    found = found or [finding(*problem) for problem in _contradictions(distribution, settings)]
+    if any(each.level == "error" for each in found):
         return None, found
     return Parameter(path, distribution, settings, sweep.line(*keys)), found
 
@@ -185,13 +259,10 @@ def _inferred(entry: dict) -> str | None:
     """What W&B takes a parameter without `distribution` for."""
     if "value" in entry:
         return "constant"
-    if "probabilities" in entry:
-        return "categorical_w_probabilities"
-    if "values" in entry:
-        return "categorical"
+    if "values" in entry or "probabilities" in entry:
+        return "categorical_w_probabilities" if "probabilities" in entry else "categorical"
     if "min" in entry or "max" in entry:
-        whole = all(is_whole(entry.get(key, 0)) for key in ("min", "max"))
-        return "int_uniform" if whole else "uniform"
+        return "int_uniform" if all(is_whole(entry.get(key, 0)) for key in ("min", "max")) else "uniform"
     return None
 
 
@@ -206,10 +277,10 @@ def _setting_problem(distribution: str, key: str, value) -> str | None:
         good = isinstance(value, list) and value and all(is_number(item) and item >= 0 for item in value)
         return None if good else f"{value!r:.60} is no list of numbers from 0"
     if not is_number(value):
-        return not_a_number(value)
+        return _not_a_number(value)
     if distribution == "int_uniform" and not is_whole(value):
         return f"{value!r} is no whole number"
-    if (key in LEAST and value < LEAST[key]) or (key == "q" and value <= 0):
+    if (key in ("sigma", "a", "b") and value < 0) or (key == "q" and value <= 0):
         return f"{value!r} is too small"
     return None
 
@@ -221,48 +292,33 @@ def _value_problem(value) -> str | None:
     if isinstance(value, list):
         return next(filter(None, map(_value_problem, value)), None)
     if isinstance(value, dict):
-        wrong = [key for key in value if not isinstance(key, str)]
-        if wrong:
-            return f"{wrong[0]!r:.60} is no text, as a table's names must be"
-        return next(filter(None, map(_value_problem, value.values())), None)
+        wrong = [f"{key!r:.60} is no text, as a table's names must be" for key in value if not isinstance(key, str)]
+        return next(filter(None, [*wrong, *map(_value_problem, value.values())]), None)
     return f"{value!r:.60} is a {type(value).__name__}; put it in quotes"
 
 
-def _sense(distribution: str, settings: dict) -> list[tuple[tuple, str, str]]:
-    """What fits the schema and makes no sense: `(keys, message, level)`."""
-    low, high = settings.get("min"), settings.get("max")
+def _contradictions(distribution: str, settings: dict) -> list[tuple]:
+    """What fits the schema and makes no sense: `(keys, message[, level])`."""
+    low, high, values = settings.get("min"), settings.get("max"), settings.get("values", [])
     if low is not None and high is not None:
         if low > high:
-            return [(("min",), f"min {low} is above max {high}", "error")]
+            return [(("min",), f"min {low} is above max {high}")]
         if distribution.endswith("log_uniform_values") and low <= 0:
-            return [(("min",), f"min {low}: {distribution} needs values above 0", "error")]
+            return [(("min",), f"min {low}: {distribution} needs values above 0")]
+        exponents = f"min and max of {distribution} are exponents of e"
         if distribution in EXPONENTS and max(abs(low), abs(high)) > 700:
-            return [
-                (
-                    (),
-                    f"min and max of {distribution} are exponents of e; for values take {distribution}_values",
-                    "error",
-                )
-            ]
+            return [((), f"{exponents}; for values take {distribution}_values")]
         if distribution in EXPONENTS and low > 0 and high < 1:
-            said = f"min and max of {distribution} are exponents of e: values from {math.exp(low):.5g} to "
-            return [((), f"{said}{math.exp(high):.5g}; for values take {distribution}_values", "note")]
-    if "values" in settings:
-        return _sense_of_values(settings)
-    return []
-
-
-def _sense_of_values(settings: dict) -> list[tuple[tuple, str, str]]:
-    values, found = settings["values"], []
+            bounds = f"values from {math.exp(low):.5g} to {math.exp(high):.5g}"
+            return [((), f"{exponents}: {bounds}; for values take {distribution}_values", "note")]
+    found = []
     if "probabilities" in settings and len(settings["probabilities"]) != len(values):
-        found.append(
-            (("probabilities",), f"{len(settings['probabilities'])} probabilities of {len(values)} values", "error")
-        )
+        found.append((("probabilities",), f"{len(settings['probabilities'])} probabilities of {len(values)} values"))
     for i, value in enumerate(values):
         if any(type(value) is type(other) and value == other for other in values[:i]):
-            found.append((("values", i), f"{value!r:.60} stands there twice", "error"))
+            found.append((("values", i), f"{value!r:.60} stands there twice"))
         if isinstance(value, str) and NUMBER_LIKE.fullmatch(value):
-            found.append((("values", i), f"{value!r} is text in YAML; write {as_yaml_float(value)}", "note"))
+            found.append((("values", i), _not_a_number(value), "note"))
     return found
 
 
@@ -277,207 +333,285 @@ def as_yaml_float(text: str) -> str:
     return f"{whole}{fraction}e{exponent if exponent[0] in '+-' else '+' + exponent}"
 
 
-def not_a_number(value) -> str:
-    """Why a value is no number, with what would be one.
-
-    >>> not_a_number("1e-5")
-    "'1e-5' is text in YAML; write 1.0e-5"
-    """
+def _not_a_number(value) -> str:
     if isinstance(value, str) and NUMBER_LIKE.fullmatch(value):
         return f"{value!r} is text in YAML; write {as_yaml_float(value)}"
     return f"{value!r:.60} is no finite number"
 
 
 def is_number(value) -> bool:
-    """Whether it is a number, and a finite one."""
+    """Whether it is a finite number."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
 
 
 def is_whole(value) -> bool:
-    """Whether it is a whole number, not one like 2.0."""
+    """Whether it is an integer, not one like 2.0."""
     return isinstance(value, int) and is_number(value)
 
 
+# ---------------------------------------------------------------------------------------------------------------------
+# Optuna
+
+
+def check_search(sweep: SweepFile) -> list[Finding]:
+    """What W&B's server can search and Optuna cannot."""
+    content, eta = sweep.content, sweep.table("early_terminate").get("eta", 3)
+    found = [(p.line, f"{p.name}: {no_counterpart(p)}") for p in parameters_of(sweep) if no_counterpart(p)]
+    found += [((key,), f"{key} needs W&B's server") for key in ("scheduler", "metrics") if key in content]
+    if content.get("method") == "custom":
+        found.append((("method",), "method custom needs W&B's server"))
+    if isinstance(eta, float) and not eta.is_integer():
+        said = f"early_terminate.eta {eta}: without W&B's server it must be a whole number"
+        found.append((("early_terminate", "eta"), said))
+    if {sweep.table("metric").get(key) for key in ("impute", "impute_while_running")} & {"latest", "best"}:
+        found.append((("metric",), "metric.impute other than worst needs W&B's server"))
+    return [sweep.finding(place, message, "note", needs_server=True) for place, message in found]
+
+
+def no_counterpart(parameter: Parameter) -> str | None:
+    """Why Optuna cannot search the parameter; None if it can."""
+    kind, q = parameter.distribution, parameter.settings.get("q", 1)
+    if kind in WITHOUT_COUNTERPART:
+        return f"{kind} has no counterpart in Optuna, so it needs W&B's server"
+    if kind in ("q_log_uniform", "q_log_uniform_values") and q != 1:
+        return f"{kind} with q {q} has no counterpart in Optuna (q: 1 has), so it needs W&B's server"
+    if kind in ("q_uniform", "q_log_uniform", "q_log_uniform_values"):
+        first, last = multiples_of_q(parameter)
+        return f"no multiple of q {q} lies between min and max" if first > last else None
+    return None
+
+
+def multiples_of_q(parameter: Parameter) -> tuple[int, int]:
+    """The first and the last k for which k * q is in the range; a bound missed by rounding alone counts."""
+    low, high = parameter.settings["min"], parameter.settings["max"]
+    if parameter.distribution == "q_log_uniform":
+        low, high = math.exp(low), math.exp(high)
+    q = parameter.settings.get("q", 1.0)
+    return math.ceil(round(low / q, 9)), math.floor(round(high / q, 9))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The script
+
+
+class Script(NamedTuple):
+    """The entry script of a command, the flags that it is given there, and their places as keys of the sweep file."""
+
+    name: str
+    flags: dict[str, object]
+    places: dict[str, tuple]
+
+
+def script_of(sweep: SweepFile) -> Script | None:
+    """The entry script that the command runs, with the flags that follow it there; None: it is another program."""
+    words, program = sweep.command(), sweep.content.get("program")
+    names = [program if word == "${program}" else word for word in words]
+    start = next((i for i, name in enumerate(names, 1) if _is_script(name)), None)
+    if start is None:
+        return None
+    given = flags_in(word for word in words[start:] if not word.startswith("${args"))
+    places = {word[2:].partition("=")[0].replace("-", "_"): ("command", i) for i, word in enumerate(words)}
+    first = words[start] if words[start:] and not words[start].startswith(("-", "$")) else None
+    flags = _flags_of_config(str(given.pop("config", first)))
+    place = places.get("config", ("command", start))
+    return Script(Path(names[start - 1]).stem, {**flags, **given}, {**dict.fromkeys(flags, place), **places})
+
+
+def _is_script(name) -> bool:
+    return isinstance(name, str) and not name.startswith("-") and is_script(name)
+
+
+def _flags_of_config(word: str) -> dict:
+    """The flags that a configuration file sets; none if it cannot be read, which the script says itself."""
+    recipes = {path.name: path for path in shipped_folder("recipes").glob("*.yaml")}
+    path = word if os.path.isfile(word) else recipes.get(Path(word).name)  # isfile takes a name that is too long, too
+    try:
+        content = read_yaml(path).content if path else None
+    except ConfigError:
+        return {}
+    items = content.items() if isinstance(content, dict) else ()
+    return {name.replace("-", "_"): value for name, value in items if isinstance(name, str)}
+
+
+def _check_command(sweep: SweepFile) -> list[Finding]:
+    found, words = [], sweep.command()
+    for i, word in enumerate(words):
+        name = macro_name(word)
+        if ENVIRONMENT_MACRO.search(word):
+            continue
+        if name is not None and name not in MACRO_NAMES:
+            said = f"command: unknown macro {word:.60}, which W&B leaves out; {suggestion(name, MACRO_NAMES)}"
+            found.append(sweep.finding(("command", i), said))
+        elif name is None and "${" in word:
+            said = f"command: {word!r:.60}: a macro must be an item of its own"
+            found.append(sweep.finding(("command", i), said, "note"))
+        elif name == "program" and not sweep.content.get("program"):
+            found.append(sweep.finding(("command", i), "command: ${program} needs a program:, the script to run"))
+    if "parameters" in sweep.content and not any(macro_name(word) in ARGUMENT_MACROS for word in words):
+        said = "command: no ${args} or the like, so the parameters never reach the script"
+        found.append(sweep.finding(("command",), said))
+    return found
+
+
+def _check_flags(sweep: SweepFile, script: Script) -> list[Finding]:
+    """The flags that the command and the parameters set: known, of the right kind, none twice, no shared directory."""
+    known, found = flags_of(script.name), []
+    shared = "output_dir: all trials would share it; leave it out, and each has its own"
+    for name, value in script.flags.items():
+        problem = None if str(value).startswith("${") else value_problem(known.get(name, known["output_dir"]), value)
+        if name not in known:
+            found.append(sweep.finding(script.places[name], f"command: {_unknown(name, known)}"))
+        elif name == "output_dir":
+            found.append(sweep.finding(script.places[name], shared))
+        elif problem:
+            found.append(sweep.finding(script.places[name], f"command: --{name}: {problem}"))
+    given = {word.partition("=")[0][2:].replace("-", "_") for word in sweep.command() if word.startswith("--")}
+    for parameter in parameters_of(sweep):
+        name = parameter.path[0]
+        line = sweep.line("parameters", name)
+        if name not in known:
+            found.append(sweep.finding(line, _unknown(name, known)))
+        elif name == "output_dir":
+            found.append(sweep.finding(parameter.line, shared))
+        elif len(parameter.path) == 1:
+            found += _check_values(sweep, parameter, known[name])
+            if name in given and name in script.flags:
+                found.append(sweep.finding(line, f"{name}: the command gives --{name} too"))
+        elif known[name]["type"] != "dict":
+            said = f"{name}: --{name} takes no table, so it has no nested parameters"
+            found.append(sweep.finding(line, said))
+    return found
+
+
+def _unknown(name: str, known: dict) -> str:
+    if name in removed_flags():
+        return f"--{name} is gone from transformers 5; use {removed_flags()[name]}"
+    near = closest(name, known)
+    return f"unknown flag --{name}; {'did you mean ' + ', '.join(near) + '?' if near else 'see --help of the script'}"
+
+
+def _check_values(sweep: SweepFile, parameter: Parameter, flag: dict) -> list[Finding]:
+    """Whether the flag takes what the parameter can be."""
+    name, kind, settings, keys = (
+        parameter.name,
+        parameter.distribution,
+        parameter.settings,
+        ("parameters", *parameter.path),
+    )
+    whole = f"{name}: --{name} takes whole numbers, and"
+    if flag["type"] == "int" and kind in CONTINUOUS:
+        other = "q_log_uniform_values" if "log" in kind else "q_uniform"
+        return [sweep.finding(keys, f"{whole} {kind} gives others; take int_uniform, or {other} with q: 1")]
+    if flag["type"] == "int" and kind.startswith("q_") and not isinstance(settings.get("q", 1.0), int):
+        return [sweep.finding((*keys, "q"), f"{whole} q {settings.get('q', 1.0)} gives others; write q: 1")]
+    if flag["type"] in ("bool", "dict", "str") and "min" in settings:
+        return [sweep.finding(keys, f"{name}: --{name} takes no numbers; give values: [...]")]
+    values = {("value",): settings["value"]} if "value" in settings else {}
+    values |= {("values", i): value for i, value in enumerate(settings.get("values", []))}
+    problems = {at: value_problem(flag, value) for at, value in values.items()}
+    found = [sweep.finding((*keys, *at), f"{name}: {problem}") for at, problem in problems.items() if problem]
+    if "${args_no_boolean_flags}" in sweep.command() and flag["default_true"] and False in values.values():
+        said = f"{name}: ${{args_no_boolean_flags}} leaves False out, and --{name} is on by default; take ${{args}}"
+        found.append(sweep.finding(keys, said))
+    return found
+
+
+def _check_logged(sweep: SweepFile, script: Script) -> list[Finding]:
+    """Whether the script logs the metric, and the goal is the right one."""
+    metric, found = sweep.table("metric"), []
+    name, goal, names = metric.get("name"), metric.get("goal", "minimize"), logged_metrics(sweep, script)
+    if not isinstance(name, str) or name.startswith("train/"):
+        return []
+    if names is not None and name not in names:
+        near = [other for other in names if other.rpartition("/")[2] == name.rpartition("/")[2]] or closest(name, names)
+        hint = f"did you mean {', '.join(near[:3])}?" if near else f"it logs {', '.join(names)}"
+        found.append(sweep.finding(("metric", "name"), f"metric: {script.name}.py logs no {name!r:.60}; {hint}"))
+    elif names is None and not name.startswith("eval/"):
+        said = f"metric: {name!r:.60} is none of a run's; they are eval/... and train/..."
+        found.append(sweep.finding(("metric", "name"), said))
+    if goal != goal_of(name):
+        said = "goal is missing, and W&B's default is minimize" if "goal" not in metric else f"goal {goal}"
+        kind = "less is better" if goal_of(name) == "minimize" else "more is better"
+        said = f"metric: {said}; of {name:.60} {kind}: write goal: {goal_of(name)}"
+        found.append(sweep.finding(("metric", "goal"), said))
+    return found
+
+
+def logged_metrics(sweep: SweepFile, script: Script) -> list[str] | None:
+    """The names that the runs log evaluations by; None where the tasks are not known from the file.
+
+    >>> logged_metrics(read_sweep("sweeps/glue_mrpc_sweep.yaml"), script)
+    ['eval/f1', 'eval/accuracy', 'eval/loss', 'eval/invalid_rate', 'eval/truncated_rate', 'eval/average']
+    """
+    if script.name == "pre_train_t5":
+        return ["eval/nll", "eval/perplexity", "eval/accuracy", "eval/nll_text"]
+    given = {name: [value] for name, value in script.flags.items()}
+    for parameter in parameters_of(sweep):
+        given[parameter.name] = parameter.settings.get("values", [parameter.settings.get("value")])
+    benchmarks, tasks = given.get("benchmark", []), given.get("dataset_name", [])
+    are_text = all(isinstance(name, str) for name in [*benchmarks, *tasks])
+    if "task_file" in given or len(benchmarks) != 1 or not tasks or not are_text:
+        return None
+    entries, logged = DATASET_VALS.get(benchmarks[0], {}), []
+    for task in tasks:
+        mixture = MIXTURES.get(benchmarks[0], {}).get(task, {})
+        names = mixture.get("evaluate") or [name.strip() for name in task.split(",")]
+        if any(name not in entries for name in names):
+            return None
+        found = []
+        for name in names:
+            splits = (entries[name].get("splits") or {}).get("validation", "validation")
+            parts = [name] if isinstance(splits, str) else [split.replace("validation", name) for split in splits]
+            metrics = [*entries[name]["metric_names"], "loss", "invalid_rate", "truncated_rate"]
+            if len(names) == 1:
+                found += [f"eval/{metric}" for metric in metrics]
+            if len(names) > 1 or len(parts) > 1:
+                found += [f"eval/{part}/{metric}" for part in parts for metric in metrics]
+        logged.append([*dict.fromkeys(found), "eval/average"])
+    return [name for name in logged[0] if all(name in others for others in logged)]
+
+
 # Each distribution's settings: those that it needs, and those that have a default.
+RANGE, RANGE_OF_Q = (("min", "max"), ()), (("min", "max"), ("q",))
 DISTRIBUTIONS = {
     "constant": (("value",), ()),
     "categorical": (("values",), ()),
     "categorical_w_probabilities": (("values", "probabilities"), ()),
-    "int_uniform": (("min", "max"), ()),
-    "uniform": (("min", "max"), ()),
-    "q_uniform": (("min", "max"), ("q",)),
-    "log_uniform": (("min", "max"), ()),
-    "log_uniform_values": (("min", "max"), ()),
-    "q_log_uniform": (("min", "max"), ("q",)),
-    "q_log_uniform_values": (("min", "max"), ("q",)),
-    "inv_log_uniform": (("min", "max"), ()),
-    "inv_log_uniform_values": (("min", "max"), ()),
-    "normal": ((), ("mu", "sigma")),
-    "q_normal": ((), ("mu", "sigma", "q")),
-    "log_normal": ((), ("mu", "sigma")),
-    "q_log_normal": ((), ("mu", "sigma", "q")),
+    **dict.fromkeys(("int_uniform", "uniform", "log_uniform", "log_uniform_values"), RANGE),
+    **dict.fromkeys(("inv_log_uniform", "inv_log_uniform_values"), RANGE),
+    **dict.fromkeys(("q_uniform", "q_log_uniform", "q_log_uniform_values"), RANGE_OF_Q),
+    **dict.fromkeys(("normal", "log_normal"), ((), ("mu", "sigma"))),
+    **dict.fromkeys(("q_normal", "q_log_normal"), ((), ("mu", "sigma", "q"))),
     "beta": ((), ("a", "b")),
     "q_beta": ((), ("a", "b", "q")),
 }
 EXPONENTS = ("log_uniform", "q_log_uniform", "inv_log_uniform")
-LEAST = {"sigma": 0, "a": 0, "b": 0}
-
-
-METHODS = ("grid", "random", "bayes", "custom")
-GOALS = ("minimize", "maximize")
 GRID_DISTRIBUTIONS = ("constant", "categorical", "int_uniform", "q_uniform")
+UNQUANTIZED = ("normal", "log_normal", "beta", "inv_log_uniform", "inv_log_uniform_values")
+CONTINUOUS = ("uniform", "log_uniform", "log_uniform_values", *UNQUANTIZED)
+WITHOUT_COUNTERPART = (*UNQUANTIZED, "q_normal", "q_log_normal", "q_beta", "categorical_w_probabilities")
+METHODS = ("grid", "random", "bayes", "custom")
+IMPUTED = ("latest", "best", "worst")
 
-
-def check_file(sweep: SweepFile) -> list[Finding]:
-    """All that W&B's schema would refuse, in the order of lines."""
-    found = [*_check_top_level(sweep), *_check_metric(sweep), *_check_early_terminate(sweep), *_check_scheduler(sweep)]
-    found += [finding for _, findings in walk_parameters(sweep) for finding in findings]
-    found += _check_method(sweep)
-    return sorted(set(found), key=lambda finding: (finding.line, finding.message))
-
-
-def _check_top_level(sweep: SweepFile) -> list[Finding]:
-    found = []
-    for key, value in sweep.content.items():
-        if key not in TOP_LEVEL:
-            found.append(sweep.finding((key,), f"unknown key {key!r:.60}; {suggestion(key, TOP_LEVEL)}"))
-        else:
-            problem = KINDS[TOP_LEVEL[key]](value)
-            if problem:
-                found.append(sweep.finding((key,), f"{key}: {value!r:.60} {problem}"))
-    if "method" not in sweep.content:
-        found.append(sweep.finding((), f"method is missing; choose from {', '.join(METHODS)}"))
-    if "parameters" not in sweep.content and sweep.content.get("method") != "custom":
-        found.append(sweep.finding((), "parameters is missing: nothing is searched"))
-    found += _check_choice(sweep, ("method",), METHODS)
-    found += _check_choice(sweep, ("controller", "type"), ("local", "cloud"))
-    for i, word in enumerate(_of(list, sweep.content.get("command"))):
-        if isinstance(word, (dict, list)) or word is None:
-            found.append(sweep.finding(("command", i), f"command: {word!r:.60} is no word; put it in quotes"))
-    return found
-
-
-def _check_choice(sweep: SweepFile, keys: tuple, choices) -> list[Finding]:
-    value = sweep.content
-    for key in keys:
-        if not isinstance(value, dict) or key not in value:
-            return []
-        value = value[key]
-    if isinstance(value, str) and value in choices:
-        return []
-    return [sweep.finding(keys, f"{'.'.join(keys)}: {value!r:.60} is none of {', '.join(choices)}")]
-
-
-def _check_closed(sweep: SweepFile, place: str, allowed) -> list[Finding]:
-    """Refuses unknown keys of the table at `place`."""
-    table = _of(dict, sweep.content.get(place))
-    return [
-        sweep.finding((place, key), f"{place}: unknown key {key!r:.60}; {suggestion(key, allowed)}")
-        for key in table
-        if key not in allowed
-    ]
-
-
-def _check_metric(sweep: SweepFile) -> list[Finding]:
-    found = _check_closed(sweep, "metric", ("name", "goal", "target", "impute", "impute_while_running"))
-    metric = sweep.content.get("metric")
-    needing = [name for name in ("early_terminate",) if name in sweep.content]
-    needing += ["method: bayes"] if sweep.content.get("method") == "bayes" else []
-    if metric is None and needing:
-        found.append(sweep.finding((), f"metric is missing, which {needing[0]} needs: name and goal"))
-    if not isinstance(metric, dict):
-        return found
-    if not (isinstance(metric.get("name"), str) and metric["name"].strip()):
-        found.append(sweep.finding(("metric", "name"), "metric: name is missing: the metric that runs log"))
-    if "target" in metric and not is_number(metric["target"]):
-        found.append(sweep.finding(("metric", "target"), f"metric.target: {not_a_number(metric['target'])}"))
-    found += _check_choice(sweep, ("metric", "goal"), GOALS)
-    found += _check_choice(sweep, ("metric", "impute"), ("latest", "best", "worst"))
-    found += _check_choice(sweep, ("metric", "impute_while_running"), ("latest", "best", "worst", "false"))
-    return found
-
-
-def _check_early_terminate(sweep: SweepFile) -> list[Finding]:
-    place = "early_terminate"
-    rule = sweep.content.get(place)
-    if not isinstance(rule, dict):
-        return []
-    found = _check_closed(sweep, place, ("type", "min_iter", "max_iter", "s", "eta", "strict"))
-    if "type" not in rule:
-        found.append(sweep.finding((place,), f"{place}: type is missing; W&B has hyperband"))
-    found += _check_choice(sweep, (place, "type"), ("hyperband",))
-    if "min_iter" not in rule and not {"max_iter", "s"} <= set(rule):
-        found.append(sweep.finding((place,), f"{place}: give min_iter, or max_iter and s"))
-    for key, smallest in {"min_iter": 1, "max_iter": 1, "s": 1}.items():
-        if key in rule and not (is_whole(rule[key]) and rule[key] >= smallest):
-            found.append(
-                sweep.finding((place, key), f"{place}.{key}: {rule[key]!r:.60} is no whole number above {smallest - 1}")
-            )
-    if "eta" in rule and not (is_number(rule["eta"]) and rule["eta"] > 1):
-        found.append(sweep.finding((place, "eta"), f"{place}.eta: {rule['eta']!r:.60} is no number above 1"))
-    if "strict" in rule and not isinstance(rule["strict"], bool):
-        found.append(sweep.finding((place, "strict"), f"{place}.strict: {rule['strict']!r:.60} is not true or false"))
-    return found
-
-
-def _check_scheduler(sweep: SweepFile) -> list[Finding]:
-    content, found = sweep.content, []
-    if "scheduler" in content and "early_terminate" in content:
-        found.append(sweep.finding(("scheduler",), "scheduler cannot stand beside early_terminate"))
-    if "metrics" in content and "metric" in content:
-        found.append(sweep.finding(("metrics",), "metrics cannot stand beside metric"))
-    if "metrics" in content and content.get("method") != "custom":
-        found.append(sweep.finding(("metrics",), "metrics needs method: custom"))
-    engine = _of(dict, content.get("scheduler")).get("engine")
-    if "scheduler" in content:
-        found += _check_closed(sweep, "scheduler", ("engine", "source", "optimizer", "search_space"))
-        if engine not in ("optuna", "ax", "wandb"):
-            found.append(
-                sweep.finding(("scheduler", "engine"), f"scheduler.engine: {engine!r:.60} is none of optuna, ax, wandb")
-            )
-    return found
-
-
-def _check_method(sweep: SweepFile) -> list[Finding]:
-    """A grid has no continuous parameters."""
-    if sweep.content.get("method") != "grid":
-        return []
-    return [
-        Finding(sweep.path, p.line, f"{p.name}: a grid cannot go through {p.distribution}; give values: [...]")
-        for p in parameters_of(sweep)
-        if p.distribution not in GRID_DISTRIBUTIONS
-    ]
-
-
-def _of(kind, value):
-    """The value if it is of that kind, else an empty one."""
-    return value if isinstance(value, kind) else kind()
-
-
-KINDS = {
-    "text": lambda value: None if isinstance(value, str) else "is no text; put it in quotes",
-    "table": lambda value: None if isinstance(value, dict) else "is no table",
-    "list": lambda value: None if isinstance(value, list) and value else "is no list with at least one item",
-    "count": lambda value: None if is_whole(value) and value > 0 else "is no whole number above 0",
-}
-
+TEXT = lambda value: None if isinstance(value, str) else f"{value!r:.60} is no text; put it in quotes"
+TABLE = lambda value: None if isinstance(value, dict) else f"{value!r:.60} is no table"
+LIST = lambda value: None if isinstance(value, list) and value else f"{value!r:.60} is no list with at least one item"
+COUNT = lambda value: None if is_whole(value) and value > 0 else f"{value!r:.60} is no whole number above 0"
+NUMBER = lambda value: None if is_number(value) else _not_a_number(value)
+ABOVE_1 = lambda value: None if is_number(value) and value > 1 else f"{value!r:.60} is no number above 1"
+BOOLEAN = lambda value: None if isinstance(value, bool) else f"{value!r:.60} is not true or false"
+# What W&B's schema takes at each key: one of several words, a table, or what a function finds nothing wrong with.
+EARLY = {"type": ("hyperband",), "min_iter": COUNT, "max_iter": COUNT, "s": COUNT, "eta": ABOVE_1, "strict": BOOLEAN}
+METRIC = {"name": TEXT, "goal": ("minimize", "maximize"), "target": NUMBER}
 TOP_LEVEL = {
-    "method": "text",
-    "metric": "table",
-    "metrics": "list",
-    "parameters": "table",
-    "early_terminate": "table",
-    "command": "list",
-    "program": "text",
-    "run_cap": "count",
-    "name": "text",
-    "project": "text",
-    "entity": "text",
-    "description": "text",
-    "controller": "table",
-    "scheduler": "table",
-    "job": "text",
-    "image_uri": "text",
-    "apiVersion": "text",
-    "kind": "text",
+    "method": METHODS,
+    "metric": {**METRIC, "impute": IMPUTED, "impute_while_running": (*IMPUTED, "false")},
+    "parameters": TABLE,
+    "early_terminate": EARLY,
+    "run_cap": COUNT,
+    **dict.fromkeys(("command", "metrics"), LIST),
+    **dict.fromkeys(("program", "name", "project", "entity", "description", "job", "image_uri"), TEXT),
+    **dict.fromkeys(("apiVersion", "kind"), TEXT),
+    "controller": {"type": ("local", "cloud")},
+    "scheduler": {"engine": ("optuna", "ax", "wandb"), "source": TEXT, "optimizer": TABLE, "search_space": TABLE},
 }

@@ -1,4 +1,4 @@
-"""A sweep's trials in one journal that several processes on several nodes share: each trial is run once.
+"""A sweep's search and its trials, in a journal that several processes on several nodes share: each trial runs once.
 
     >>> store = TrialStore("runs/sweeps/rte", search)
     >>> claim = store.claim(limit=20)
@@ -7,33 +7,183 @@
     >>> store.note(claim, process=trial.prepare())
     >>> store.end(claim, "complete", value=71.2, exit_code=0)
 
-The journal is Optuna's (`JournalFileBackend` with its symbolic-link lock, which NFS has too). Who may take which trial
-is decided under a lock of the directory, so that the number of trials never exceeds the limit. A trial belongs to the
-process that claimed it; a process that lives holds the lock of its folder in `drivers/`, so the trials of one that has
-died, and those that were preempted, are claimed again: same number, same parameters, same run directory.
+The journal is Optuna's (`JournalFileBackend` with its symbolic-link lock, which NFS has too). Trials are claimed under
+a lock of the directory, so that their number never exceeds the limit. A trial belongs to the process that claimed it; a
+process that lives holds the lock of its folder in `drivers/`, so the trials of one that has died, and those that were
+preempted, are claimed again: same number, same parameters, same run directory.
+
+| W&B | Optuna |
+|---|---|
+| `constant` | not searched |
+| `categorical` | `CategoricalDistribution` over the values' JSON |
+| `int_uniform` | `IntDistribution` |
+| `uniform`, `log_uniform_values`, `log_uniform` (exponents of e) | `FloatDistribution`, the latter with `log=True` |
+| `q_uniform` | the multiples of q in the range: `IntDistribution`, or `FloatDistribution(step=q)` where q is a float |
+| `q_log_uniform_values`, `q_log_uniform` with q 1 | `IntDistribution(log=True)` |
+| `bayes`, `random`, `grid` | `TPESampler` (or `GPSampler`), `RandomSampler`, every combination in order |
+| `hyperband` | `SuccessiveHalvingPruner` at W&B's rungs |
 """
 
 import contextlib
 import fcntl
+import hashlib
+import itertools
+import json
 import math
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.files import named_errors
 from t5suite.base.yaml_files import read_yaml
-from t5suite.launch import search
-from t5suite.launch.commands import check_overrides
-from t5suite.launch.search import rungs_of
-from t5suite.launch.sweep_files import Parameter, SweepFile, parameters_of
+from t5suite.launch.commands import flags_in
+from t5suite.launch.sweep_files import Parameter, SweepFile, multiples_of_q, no_counterpart, parameters_of
 from t5suite.runs.lock import WITHOUT_LOCKS, RunLock
 
+# Trials at random before a sampler that learns begins; Optuna's 10 are more than many a sweep has.
+FIRST_AT_RANDOM = 5
+MAX_RUNGS = 30
+MAX_GRID = 100_000
 JOURNAL = "journal.log"
-STUDY = "sweep"
+SWEEP_FILE = "sweep.yaml"
 FINAL = ("complete", "pruned", "failed")
+# What runs log of themselves where a sweep names no metric: fine-tuning, pre-training.
+DEFAULT_METRICS = {"eval/average": "maximize", "eval/nll": "minimize"}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The search
+
+
+def distribution_of(parameter: Parameter):
+    """Optuna's distribution of a parameter that is searched.
+
+    >>> distribution_of(Parameter(("learning_rate",), "log_uniform_values", {"min": 1e-5, "max": 1e-2}, 11))
+    FloatDistribution(high=0.01, log=True, low=1e-05, step=None)
+
+    Raises:
+      ConfigError: it has no counterpart.
+    """
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    reason = no_counterpart(parameter)
+    if reason:
+        raise ConfigError(f"{parameter.name}: {reason}")
+    kind, settings = parameter.distribution, parameter.settings
+    low, high, q = settings.get("min"), settings.get("max"), settings.get("q", 1.0)
+    if kind == "categorical":
+        return CategoricalDistribution([json.dumps(value) for value in settings["values"]])
+    if kind == "int_uniform":
+        return IntDistribution(low, high)
+    if kind == "log_uniform":
+        return FloatDistribution(math.exp(low), math.exp(high), log=True)
+    if kind in ("uniform", "log_uniform_values"):
+        return FloatDistribution(float(low), float(high), log=kind != "uniform")
+    first, last = multiples_of_q(parameter)
+    if kind == "q_uniform" and not isinstance(q, int):
+        return FloatDistribution(_multiple(first, q), _multiple(last, q), step=q)
+    return IntDistribution(first * int(q), last * int(q), step=int(q), log=kind != "q_uniform")
+
+
+def searched(parameters: Iterable[Parameter]) -> dict[str, object]:
+    """Optuna's distributions by name; constants are not searched."""
+    return {p.name: distribution_of(p) for p in parameters if p.distribution != "constant"}
+
+
+def trial_parameters(parameters: Iterable[Parameter], found: dict) -> dict:
+    """What a trial is given: constants and the values that Optuna found, in the file's order, nested ones as tables.
+
+    >>> trial_parameters([constant, rate], {"learning_rate": 0.001})
+    {'seed': 1, 'learning_rate': 0.001}
+    """
+    given = {}
+    for parameter in parameters:
+        kind, settings, table = parameter.distribution, parameter.settings, given
+        value = settings["value"] if kind == "constant" else found[parameter.name]
+        if kind == "categorical":
+            value = json.loads(value)
+        elif kind == "q_uniform" and not isinstance(settings.get("q", 1.0), int):
+            value = _multiple(round(value / settings.get("q", 1.0)), settings.get("q", 1.0))
+        for name in parameter.path[:-1]:
+            table = table.setdefault(name, {})
+        table[parameter.path[-1]] = value
+    return given
+
+
+def _multiple(k: int, q: float) -> float:
+    """0.3 rather than 0.30000000000000004."""
+    return float(f"{k * q:.12g}")
+
+
+def grid_of(parameters: list[Parameter]) -> list[dict]:
+    """Every combination of Optuna's values; the last parameter changes first.
+
+    Raises:
+      ConfigError: more than MAX_GRID.
+    """
+    values: dict[str, object] = {}
+    for parameter in parameters:
+        if parameter.distribution == "constant":
+            continue
+        distribution = distribution_of(parameter)
+        if parameter.distribution == "categorical":
+            values[parameter.name] = distribution.choices
+        elif parameter.distribution == "int_uniform":
+            values[parameter.name] = range(distribution.low, min(distribution.high, distribution.low + MAX_GRID) + 1)
+        else:
+            (first, last), q = multiples_of_q(parameter), parameter.settings.get("q", 1.0)
+            steps = range(first, min(last, first + MAX_GRID) + 1)
+            values[parameter.name] = [k * q if isinstance(q, int) else _multiple(k, q) for k in steps]
+        if len(values[parameter.name]) > MAX_GRID:
+            raise ConfigError(f"{parameter.name}: more than {MAX_GRID} values in a grid")
+    size = math.prod(map(len, values.values()))
+    if size > MAX_GRID:
+        raise ConfigError(f"the grid has {size} combinations, and {MAX_GRID} is the most that is taken")
+    return [dict(zip(values, combination, strict=True)) for combination in itertools.product(*values.values())]
+
+
+def rungs_of(early_terminate: dict | None) -> list[int]:
+    """After how many logged values of the metric a trial is compared with others.
+
+    `min_iter * eta ** k`, or the `s` rungs `max_iter / eta ** k` below `max_iter`
+    (W&B, `sweeps/hyperband_stopping.py`); equal ones count once.
+
+    >>> rungs_of({"type": "hyperband", "max_iter": 27, "s": 2})
+    [3, 9]
+    """
+    if not early_terminate:
+        return []
+    eta = early_terminate.get("eta", 3)
+    if "max_iter" in early_terminate:
+        bands = [early_terminate["max_iter"] / eta**k for k in range(1, min(int(early_terminate["s"]), MAX_RUNGS) + 1)]
+    else:
+        bands = [early_terminate["min_iter"] * eta**k for k in range(MAX_RUNGS)]
+    return sorted({int(band) for band in bands if band >= 1})
+
+
+def propose(trials: list, direction: str, method: str, sampler: str, seed: int, distributions: dict) -> dict:
+    """Optuna's values for the next trial, after these `FrozenTrial`s.
+
+    They are proposed in a copy in memory, so that the journal gets a trial with all its values in one line or not at
+    all. Each number has a seed of its own, so that a sweep that was killed goes on alike. TPE is arXiv:2304.11127;
+    trials that run count as bad ones (constant liar), so that workers do not meet.
+    """
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    own = int.from_bytes(hashlib.sha256(f"{seed} {len(trials)}".encode()).digest()[:4], "big")
+    if method == "random":
+        engine = optuna.samplers.RandomSampler(seed=own)
+    elif sampler == "gp":
+        engine = optuna.samplers.GPSampler(seed=own, n_startup_trials=FIRST_AT_RANDOM)
+    else:
+        engine = optuna.samplers.TPESampler(seed=own, n_startup_trials=FIRST_AT_RANDOM, constant_liar=True)
+    study = optuna.create_study(direction=direction, sampler=engine)
+    study.add_trials(trials)
+    return study.ask(distributions).params
 
 
 @dataclass(frozen=True)
@@ -53,238 +203,6 @@ class Search:
     eta: int = 3
     sampler: str = "tpe"
     seed: int = 0
-
-
-@dataclass
-class Claim:
-    """A trial that this process is to run.
-
-    Attributes:
-      status: what the journal says of it: state, owner, starts, seconds, process, value, exit_code, last_step, why.
-      former: the process that ran it before, if one did.
-    """
-
-    number: int
-    parameters: dict
-    status: dict = field(default_factory=dict)
-    former: dict | None = None
-
-
-class TrialStore:
-    """The trials of a sweep's directory, for one process that runs some of them."""
-
-    def __init__(self, directory, wanted: Search):
-        import optuna
-        from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
-
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
-        # The link of the lock file leads nowhere if the path is relative, and Optuna 5.0 then waits without a pause.
-        self.directory = Path(directory).absolute()
-        self.search = wanted
-        self.name = f"{os.uname().nodename.split('.')[0]}-{os.getpid()}-{secrets.token_hex(3)}"
-        self._lifeline = RunLock(self.directory / "drivers" / self.name).acquire()
-        path = str(self.directory / JOURNAL)
-        lock = JournalFileSymlinkLock(path)
-        self._backend = JournalFileBackend(path, lock_obj=lock)
-        _mend(path, lock)
-        with self.locked():
-            self.study = optuna.create_study(
-                study_name=STUDY,
-                storage=optuna.storages.JournalStorage(self._backend),
-                direction=wanted.goal,
-                load_if_exists=True,
-                pruner=optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=wanted.eta),
-            )
-        self.distributions = search.searched(wanted.parameters)
-        self.grid = search.grid_of(wanted.parameters) if wanted.method == "grid" else None
-
-    def close(self) -> None:
-        """Lets others have what this process has not ended."""
-        self._lifeline.release()
-
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Alone in the directory, as against other processes that run the sweep. The lock ends with its owner."""
-        descriptor = os.open(self.directory / ".claims", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            with _lock_file(descriptor, self.directory / ".claims"):
-                yield
-        finally:
-            os.close(descriptor)
-
-    def describe(self, **entries) -> dict:
-        """What the sweep's journal says of the sweep, after these entries were added where they are not there yet."""
-        for name, value in entries.items():
-            if name not in self.study.user_attrs:
-                self.study.set_user_attr(name, value)
-        return self.study.user_attrs
-
-    # -----------------------------------------------------------------------------------------------------------------
-
-    def claim(self, limit: float) -> Claim | None:
-        """A trial to run: one that nobody runs any more, else a new one; None when all `limit` are taken.
-
-        Raises:
-          ConfigError: the values of a trial are not among those of the file.
-        """
-        with self.locked():
-            trials = self.study.get_trials(deepcopy=False)
-            for trial in trials:
-                claim = self._take_over(trial)
-                if claim:
-                    return claim
-            limit = min(limit, len(self.grid)) if self.grid is not None else limit
-            if len(trials) >= limit or self.target_reached(trials):
-                return None
-            return self._new_trial(trials)
-
-    def _new_trial(self, trials: list) -> Claim:
-        from optuna.trial import TrialState, create_trial
-
-        wanted, number = self.search, len(trials)
-        if self.grid is not None:
-            values = self.grid[number]
-        else:
-            values = search.propose(trials, wanted.goal, wanted.method, wanted.sampler, wanted.seed, self.distributions)
-        status = {"state": "running", "owner": self.name, "starts": 1, "seconds": 0.0}
-        self.study.add_trial(
-            create_trial(
-                state=TrialState.RUNNING,
-                params=values,
-                distributions=self.distributions,
-                user_attrs={"status": status},
-            )
-        )
-        return Claim(number, search.trial_parameters(wanted.parameters, values), status)
-
-    def _take_over(self, trial) -> Claim | None:
-        """The trial, if it is unfinished and nobody's."""
-        status = trial.user_attrs.get("status", {})
-        if trial.state.is_finished() or not self._is_free(status.get("owner")):
-            return None
-        claim = Claim(trial.number, search.trial_parameters(self.search.parameters, trial.params))
-        claim.former = status.get("process")
-        claim.status = {**status, "owner": self.name}
-        if status.get("state") in FINAL:  # its owner died between its last two words
-            self._tell(trial.number, status)
-            return None
-        claim.status |= {"state": "running", "starts": status.get("starts", 0) + 1}
-        self._write(claim)
-        return claim
-
-    def _is_free(self, owner: str | None) -> bool:
-        if not owner:
-            return True
-        if owner == self.name:
-            return False
-        try:
-            RunLock(self.directory / "drivers" / owner).acquire().release()
-        except ConfigError:
-            return False
-        return True
-
-    # -----------------------------------------------------------------------------------------------------------------
-
-    def note(self, claim: Claim, **entries) -> None:
-        """Writes down what is new of a trial."""
-        claim.status |= entries
-        self._write(claim)
-
-    def give_back(self, claim: Claim, **entries) -> None:
-        """The trial was preempted: whoever has room may go on with it."""
-        self.note(claim, **entries, state="preempted", owner="")
-
-    def end(self, claim: Claim, state: str, **entries) -> None:
-        """The trial has come to its end."""
-        self.note(claim, **entries, state=state)
-        self._tell(claim.number, claim.status)
-
-    def _write(self, claim: Claim) -> None:
-        trial = self.study.get_trials(deepcopy=False)[claim.number]
-        self.study._storage.set_trial_user_attr(trial._trial_id, "status", claim.status)
-
-    def _tell(self, number: int, status: dict) -> None:
-        """Tells Optuna, for which NaN is no value: a trial that has none, or whose numbers went wrong, is a bad one.
-
-        A pruned trial without values is TPE's worst; a failed one would not count at all.
-        """
-        from optuna.trial import TrialState
-
-        value = status.get("value")
-        if status["state"] == "complete" and value is not None and math.isfinite(value):
-            self.study.tell(number, value)
-        elif status["state"] == "failed" and not status.get("diverged"):
-            self.study.tell(number, state=TrialState.FAIL)
-        else:
-            self.study.tell(number, state=TrialState.PRUNED)
-
-    def is_behind(self, claim: Claim, rung: int, value: float) -> bool:
-        """Whether a trial is to be stopped at the `rung`-th comparison, where its best value so far is `value`.
-
-        Optuna's pruner compares at `eta ** rung`; so W&B's rungs are given to it under these numbers.
-        """
-        storage, step = self.study._storage, self.search.eta**rung
-        trial = self.study.get_trials(deepcopy=False)[claim.number]
-        if step in trial.intermediate_values:
-            return False  # it was compared before it was started again
-        storage.set_trial_intermediate_value(trial._trial_id, step, value)
-        return self.study.pruner.prune(self.study, storage.get_trial(trial._trial_id))
-
-    def target_reached(self, trials: list | None = None) -> bool:
-        """Whether a trial has reached `metric.target`: no other is begun."""
-        if self.search.target is None:
-            return False
-        trials = self.study.get_trials(deepcopy=False) if trials is None else trials
-        sign = 1 if self.search.goal == "maximize" else -1
-        values = [trial.user_attrs.get("status", {}).get("value") for trial in trials]
-        return any(value is not None and sign * value >= sign * self.search.target for value in values)
-
-    def statuses(self) -> list[tuple[int, dict, dict]]:
-        """`(number, parameters, status)` of every trial."""
-        return [
-            (
-                trial.number,
-                search.trial_parameters(self.search.parameters, trial.params),
-                trial.user_attrs.get("status", {}),
-            )
-            for trial in self.study.get_trials(deepcopy=False)
-        ]
-
-
-@contextlib.contextmanager
-def _lock_file(descriptor: int, path: Path) -> Iterator[None]:
-    """The kernel's lock, or a link beside the file where the file system has none."""
-    from optuna.storages.journal import JournalFileSymlinkLock
-
-    try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX)
-    except OSError as error:
-        if error.errno not in WITHOUT_LOCKS:
-            raise
-        link = JournalFileSymlinkLock(str(path))
-        link.acquire()
-        try:
-            yield
-        finally:
-            link.release()
-        return
-    yield
-
-
-def _mend(path: str, lock) -> None:
-    """Cuts half a line off the journal's end, which a machine that died may leave; Optuna could not read past it."""
-    lock.acquire()
-    try:
-        with open(path, "rb+") as file:
-            text = file.read()
-            if text and not text.endswith(b"\n"):
-                file.truncate(text.rfind(b"\n") + 1)
-    finally:
-        lock.release()
-
-
-# What runs log of themselves where a sweep names no metric: fine-tuning, pre-training.
-DEFAULT_METRICS = {"eval/average": "maximize", "eval/nll": "minimize"}
 
 
 @dataclass(frozen=True)
@@ -316,23 +234,28 @@ def plan_of(sweep: SweepFile, count: int | None = None, words=(), sampler: str =
     Raises:
       ConfigError: a search that has no end by itself, without `count`; words that set what is searched.
     """
-    content = sweep.content
-    metric = content.get("metric") or {}
+    content, metric, early = sweep.content, sweep.table("metric"), sweep.table("early_terminate")
     limit = min((number for number in (count, content.get("run_cap")) if number is not None), default=math.inf)
     if limit == math.inf and content["method"] != "grid":
-        raise ConfigError(
-            f"--count: a {content['method']} sweep has no end of its own; say how many trials it is to have"
-        )
-    early = content.get("early_terminate")
-    parameters = parameters_of(sweep)
-    check_overrides(parameters, words)
+        said = "sweep has no end of its own; say how many trials it is to have"
+        raise ConfigError(f"--count: a {content['method']} {said}")
+    parameters, given = parameters_of(sweep), flags_in(words)
+    for parameter in parameters:
+        flag = parameter.path[0]
+        if flag in given and parameter.distribution != "constant":
+            raise ConfigError(
+                f"--{flag} {given[flag]} behind --: the sweep searches {parameter.name}, so "
+                "that every trial would be the same in it; leave the flag out, or give the file one `value:` of it"
+            )
+    programs = [*(content.get("command") or []), content.get("program")]
+    default = "eval/nll" if any("pre_train_t5" in str(word) for word in programs) else "eval/average"
     wanted = Search(
         parameters=parameters,
         method=content["method"],
-        goal=metric.get("goal", "minimize") if metric else DEFAULT_METRICS[_default_metric(content)],
+        goal=metric.get("goal", "minimize") if metric else DEFAULT_METRICS[default],
         target=metric.get("target"),
         rungs=tuple(rungs_of(early)),
-        eta=int((early or {}).get("eta", 3)),
+        eta=int(early.get("eta", 3)),
         sampler=sampler,
         seed=seed,
     )
@@ -340,7 +263,7 @@ def plan_of(sweep: SweepFile, count: int | None = None, words=(), sampler: str =
         name=str(content.get("name") or Path(sweep.path).stem),
         content=content,
         search=wanted,
-        metric=metric["name"] if metric else _default_metric(content),
+        metric=metric["name"] if metric else default,
         command=content.get("command"),
         program=content.get("program"),
         limit=limit,
@@ -349,12 +272,207 @@ def plan_of(sweep: SweepFile, count: int | None = None, words=(), sampler: str =
     )
 
 
-def _default_metric(content: dict) -> str:
-    words = [*(content.get("command") or []), content.get("program")]
-    return "eval/nll" if any("pre_train_t5" in str(word) for word in words) else "eval/average"
+# ---------------------------------------------------------------------------------------------------------------------
+# The trials
 
 
-SWEEP_FILE = "sweep.yaml"
+@dataclass
+class Claim:
+    """A trial that this process is to run.
+
+    Attributes:
+      status: what the journal says of it: state, owner, starts, seconds, process, value, exit_code, last_step, why.
+      former: the process that ran it before, if one did.
+    """
+
+    number: int
+    parameters: dict
+    status: dict = field(default_factory=dict)
+    former: dict | None = None
+
+
+class TrialStore:
+    """The trials of a sweep's directory, for one process that runs some of them."""
+
+    def __init__(self, directory, wanted: Search):
+        import optuna
+        from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        # The link of the lock file leads nowhere if the path is relative, and Optuna 5.0 then waits without a pause.
+        self.directory = Path(directory).absolute()
+        self.search = wanted
+        self.name = f"{os.uname().nodename.split('.')[0]}-{os.getpid()}-{secrets.token_hex(3)}"
+        self._lifeline = RunLock(self.directory / "drivers" / self.name).acquire()
+        path = self.directory / JOURNAL
+        lock = JournalFileSymlinkLock(str(path))
+        backend = JournalFileBackend(str(path), lock_obj=lock)
+        # A machine that died may leave half a line at the journal's end, which Optuna could not read past.
+        lock.acquire()
+        try:
+            text = path.read_bytes()
+            if text and not text.endswith(b"\n"):
+                os.truncate(path, text.rfind(b"\n") + 1)
+        finally:
+            lock.release()
+        with self.locked():
+            self.study = optuna.create_study(
+                study_name="sweep",
+                storage=optuna.storages.JournalStorage(backend),
+                direction=wanted.goal,
+                load_if_exists=True,
+                pruner=optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=wanted.eta),
+            )
+        self.distributions = searched(wanted.parameters)
+        self.grid = grid_of(wanted.parameters) if wanted.method == "grid" else None
+
+    def close(self) -> None:
+        """Lets others have what this process has not ended."""
+        self._lifeline.release()
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Alone in the directory, as against other processes that run the sweep.
+
+        The lock is the kernel's, which ends with its owner, or a link beside the file where the file system has none.
+        """
+        from optuna.storages.journal import JournalFileSymlinkLock
+
+        path, link = self.directory / ".claims", None
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            try:
+                fcntl.lockf(descriptor, fcntl.LOCK_EX)
+            except OSError as error:
+                if error.errno not in WITHOUT_LOCKS:
+                    raise
+                link = JournalFileSymlinkLock(str(path))
+                link.acquire()
+            yield
+        finally:
+            if link is not None:
+                link.release()
+            os.close(descriptor)
+
+    def describe(self, **entries) -> dict:
+        """The journal's entries about the sweep itself, after these were added where they are not there yet."""
+        for name, value in entries.items():
+            if name not in self.study.user_attrs:
+                self.study.set_user_attr(name, value)
+        return self.study.user_attrs
+
+    def claim(self, limit: float) -> Claim | None:
+        """A trial to run: one that nobody runs any more, else a new one; None when all `limit` are taken.
+
+        Raises:
+          ConfigError: the values of a trial are not among those of the file.
+        """
+        from optuna.trial import TrialState, create_trial
+
+        wanted = self.search
+        with self.locked():
+            trials = self.study.get_trials(deepcopy=False)
+            for trial in trials:
+                claim = self._take_over(trial)
+                if claim:
+                    return claim
+            number = len(trials)
+            if number >= min(limit, math.inf if self.grid is None else len(self.grid)) or self._target_reached(trials):
+                return None
+            if self.grid is not None:
+                values = self.grid[number]
+            else:
+                values = propose(trials, wanted.goal, wanted.method, wanted.sampler, wanted.seed, self.distributions)
+            status = {"state": "running", "owner": self.name, "starts": 1, "seconds": 0.0}
+            trial = create_trial(
+                state=TrialState.RUNNING,
+                params=values,
+                distributions=self.distributions,
+                user_attrs={"status": status},
+            )
+            self.study.add_trial(trial)
+            return Claim(number, trial_parameters(wanted.parameters, values), status)
+
+    def _take_over(self, trial) -> Claim | None:
+        """The trial, if it is unfinished and nobody's."""
+        status = trial.user_attrs.get("status", {})
+        owner = status.get("owner")
+        if trial.state.is_finished() or owner == self.name:
+            return None
+        if owner:
+            try:
+                RunLock(self.directory / "drivers" / owner).acquire().release()
+            except ConfigError:  # it lives
+                return None
+        if status.get("state") in FINAL:  # its owner died between its last two words
+            self._finish(trial.number, status)
+            return None
+        claim = Claim(trial.number, trial_parameters(self.search.parameters, trial.params))
+        claim.former = status.get("process")
+        claim.status = {**status, "owner": self.name, "state": "running", "starts": status.get("starts", 0) + 1}
+        self.note(claim)
+        return claim
+
+    def note(self, claim: Claim, **entries) -> None:
+        """Writes down what is new of a trial."""
+        claim.status |= entries
+        trial = self.study.get_trials(deepcopy=False)[claim.number]
+        self.study._storage.set_trial_user_attr(trial._trial_id, "status", claim.status)
+
+    def give_back(self, claim: Claim, **entries) -> None:
+        """The trial was preempted: whoever has room may go on with it."""
+        self.note(claim, **entries, state="preempted", owner="")
+
+    def end(self, claim: Claim, state: str, **entries) -> None:
+        """The trial has come to its end."""
+        self.note(claim, **entries, state=state)
+        self._finish(claim.number, claim.status)
+
+    def _finish(self, number: int, status: dict) -> None:
+        """Ends the trial in Optuna, for which NaN is no value: one without a value, or that diverged, is a bad one.
+
+        A pruned trial without values is TPE's worst; a failed one would not count at all.
+        """
+        from optuna.trial import TrialState
+
+        value = status.get("value")
+        if status["state"] == "complete" and value is not None and math.isfinite(value):
+            self.study.tell(number, value)
+        elif status["state"] == "failed" and not status.get("diverged"):
+            self.study.tell(number, state=TrialState.FAIL)
+        else:
+            self.study.tell(number, state=TrialState.PRUNED)
+
+    def is_behind(self, claim: Claim, rung: int, value: float) -> bool:
+        """Whether a trial is to be stopped at the `rung`-th comparison, where its best value so far is `value`.
+
+        Optuna's pruner compares at `eta ** rung`, so W&B's rungs have these numbers there.
+        """
+        storage, step = self.study._storage, self.search.eta**rung
+        trial = self.study.get_trials(deepcopy=False)[claim.number]
+        if step in trial.intermediate_values:
+            return False  # it was compared before it was started again
+        storage.set_trial_intermediate_value(trial._trial_id, step, value)
+        return self.study.pruner.prune(self.study, storage.get_trial(trial._trial_id))
+
+    def _target_reached(self, trials: list) -> bool:
+        """Whether a trial has reached `metric.target`: no other is begun."""
+        if self.search.target is None:
+            return False
+        sign = 1 if self.search.goal == "maximize" else -1
+        values = [trial.user_attrs.get("status", {}).get("value") for trial in trials]
+        return any(value is not None and sign * value >= sign * self.search.target for value in values)
+
+    def statuses(self) -> list[tuple[int, dict, dict]]:
+        """`(number, parameters, status)` of every trial."""
+        return [
+            (t.number, trial_parameters(self.search.parameters, t.params), t.user_attrs.get("status", {}))
+            for t in self.study.get_trials(deepcopy=False)
+        ]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The directory
 
 
 def open_directory(directory: Path, plan: SweepPlan, resume: bool) -> None:
@@ -363,43 +481,34 @@ def open_directory(directory: Path, plan: SweepPlan, resume: bool) -> None:
     Raises:
       ConfigError: another sweep's, or the same without `resume`, or files that are no sweep's.
     """
+    import yaml
+
     path = directory / SWEEP_FILE
     if path.is_file() and not resume:
-        raise ConfigError(
-            f"--sweep_dir {directory} holds a sweep already; go on with it by --resume, or give another --sweep_dir"
-        )
-    if not path.is_file() and directory.is_dir():
-        found = sorted(entry.name for entry in directory.iterdir() if not entry.name.startswith("."))
-        if found and not path.is_file():
-            raise ConfigError(
-                f"--sweep_dir {directory}: not empty ({', '.join(found[:3])}, ...) and no sweep's; give another one"
-            )
-    directory.mkdir(parents=True, exist_ok=True)
-    _write_once(path, plan)
+        said = "holds a sweep already; go on with it by --resume, or give another --sweep_dir"
+        raise ConfigError(f"--sweep_dir {directory} {said}")
+    if not path.is_file():
+        found = sorted(directory.glob("[!.]*"))
+        if found and not path.is_file():  # another process may have written it meanwhile
+            named = ", ".join(entry.name for entry in found[:3])
+            raise ConfigError(f"--sweep_dir {directory}: not empty ({named}, ...) and no sweep's; give another one")
+        directory.mkdir(parents=True, exist_ok=True)
+        # Whole, and only if it is not there: two processes may begin a sweep in the same moment.
+        temporary = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.tmp")
+        text = plan.text or yaml.safe_dump(plan.content, sort_keys=False, allow_unicode=True)
+        try:
+            with named_errors(path, temporary):
+                temporary.write_text(text, encoding="utf-8")
+            with contextlib.suppress(FileExistsError):
+                os.link(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
     changed = changes_between(read_yaml(path).content, plan.content)
     if changed:
         raise ConfigError(
             f"--sweep_dir {directory} holds a sweep of another file ({SWEEP_FILE} there): {'; '.join(changed[:6])}. "
             "Restore the file, or give another --sweep_dir"
         )
-
-
-def _write_once(path: Path, plan: SweepPlan) -> None:
-    """The file appears whole, and only if it is not there: two processes may begin a sweep in the same moment."""
-    import yaml
-
-    if path.is_file():
-        return
-    temporary = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.tmp")
-    text = plan.text or yaml.safe_dump(plan.content, sort_keys=False, allow_unicode=True)
-    try:
-        with named_errors(path, temporary):
-            temporary.write_text(text, encoding="utf-8")
-        os.link(temporary, path)
-    except FileExistsError:
-        pass
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def changes_between(there, here, path: str = "") -> list[str]:
@@ -409,7 +518,7 @@ def changes_between(there, here, path: str = "") -> list[str]:
     ["metric.goal 'minimize' there, 'maximize' here"]
     """
     if isinstance(there, dict) and isinstance(here, dict):
-        names = [*there, *(name for name in here if name not in there)]
+        names = dict.fromkeys([*there, *here])
         parts = [changes_between(there.get(n), here.get(n), f"{path}.{n}" if path else str(n)) for n in names]
         return [change for part in parts for change in part]
     return [] if there == here and type(there) is type(here) else [f"{path} {there!r:.80} there, {here!r:.80} here"]

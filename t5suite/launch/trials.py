@@ -35,6 +35,9 @@ from t5suite.base.errors import (
 from t5suite.constants import DATASET_VALS
 from t5suite.runs.lock import owner_record, process_start
 
+# Seconds that processes have for their last checkpoint, unless the sweep says otherwise.
+GRACE = 60.0
+
 
 def visible_devices() -> list[str]:
     """The GPUs that may be used: CUDA_VISIBLE_DEVICES, else as many as there are `/dev/nvidia0`, ...
@@ -75,38 +78,26 @@ def identity(pid: int) -> dict:
     return {"host": record["host"], "boot": record["boot"], "pid": pid, "process_started": process_start(pid)}
 
 
-def is_here(process: dict) -> bool:
-    """Whether the process ran on this machine since its last start."""
-    mine = identity(os.getpid())
-    return (process.get("host"), process.get("boot")) == (mine["host"], mine["boot"])
-
-
 def leftovers(process: dict | None) -> list[int]:
-    """The processes of a trial's group that still live here: the group's first one, or whom it has left behind.
+    """The processes of a trial's group that still live here, though the first one may be gone.
 
     A number that was given to a new process, which began later, is not taken for it.
     """
-    if not process or not is_here(process):
+    here = identity(os.getpid())
+    if not process or any(process.get(key) != here[key] for key in ("host", "boot")):
         return []
-    now = process_start(process["pid"])
-    if now is not None and now != process.get("process_started"):
-        return []
-    return group_members(process["pid"])
+    is_another = process_start(process["pid"]) not in (None, process.get("process_started"))
+    return [] if is_another else group_members(process["pid"])
 
 
 def group_members(group: int) -> list[int]:
-    """The living processes of a session or group, by its first process; those that only wait to be reaped are not."""
+    """The living processes of a session or group, by its first process; zombies are not."""
     found = []
-    for entry in os.scandir("/proc"):
-        if not entry.name.isdigit():
-            continue
-        try:
-            fields = Path(entry.path, "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        state, process_group, session = fields[0], int(fields[2]), int(fields[3])
-        if group in (process_group, session) and state not in "ZX":
-            found.append(int(entry.name))
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, process_group, session = path.read_text().rpartition(")")[2].split()[:4]
+            if str(group) in (process_group, session) and state not in "ZX":
+                found.append(int(path.parent.name))
     return found
 
 
@@ -120,8 +111,6 @@ def signal_group(group: int, number: int) -> None:
                 os.kill(pid, number)
 
 
-# Seconds that processes have for their last checkpoint, unless the sweep says otherwise.
-GRACE = 60.0
 # Waits for a byte, then becomes the trial; without the byte (the sweep died before it had noted the process) it ends.
 WAITER = """
 import ctypes, os, signal, sys
@@ -139,7 +128,7 @@ except OSError as error:
 EXIT_CODES = {
     EXIT_FINISHED: "finished",
     EXIT_BAD_DATA: "bad data",
-    EXIT_NUMERICS: "its numbers were none (NaN or infinite)",
+    EXIT_NUMERICS: "it diverged (NaN or infinite)",
     EXIT_IO: "a file could not be written or read",
     EXIT_PREEMPTED: "preempted",
     EXIT_BAD_CONFIGURATION: "bad configuration",
@@ -149,18 +138,12 @@ EXIT_CODES = {
 
 
 class TrialProcess:
-    """The processes of a trial.
-
-    Args:
-      words: the command.
-      log: the file that its output is added to.
-    """
+    """The processes of a trial: a command whose output is added to the file `log`."""
 
     def __init__(self, words: list[str], log, environment: dict[str, str]):
         self.words = words
         self.log = Path(log)
         self.environment = environment
-        self.exit_code: int | None = None
         self._process: subprocess.Popen | None = None
         self._kill_at: float | None = None
 
@@ -179,11 +162,8 @@ class TrialProcess:
 
     def start(self) -> None:
         """Lets the process become the command."""
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(b"1")
-            self._process.stdin.flush()
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
+            pipe.write(b"1")
 
     def stop(self, grace: float) -> None:
         """Asks all processes to end; those that have not within `grace` seconds are killed. A second time: nothing."""
@@ -197,18 +177,15 @@ class TrialProcess:
 
     def poll(self) -> int | None:
         """The exit code of the first process, once all have ended; minus the signal that ended it."""
-        if self.exit_code is not None:
-            return self.exit_code
         code = self._process.poll()
         if code is None and self._kill_at is None:
             return None
         left = group_members(self._process.pid)
-        if not left and code is not None:
-            self.exit_code = code
-            return code
         if code is not None:
+            if not left:
+                return code
             self.stop(grace=GRACE)  # the first one has ended, and left others behind
-        if self._kill_at is not None and time.monotonic() >= self._kill_at:
+        if time.monotonic() >= self._kill_at:
             signal_group(self._process.pid, signal.SIGKILL)
         return None
 
@@ -220,10 +197,8 @@ def describe_exit(code: int) -> str:
     ('exit code 78: bad configuration', 'ended by SIGKILL')
     """
     if code < 0:
-        try:
-            return f"ended by {signal.Signals(-code).name}"
-        except ValueError:
-            return f"ended by signal {-code}"
+        names = {int(number): number.name for number in signal.Signals}
+        return f"ended by {names.get(-code, f'signal {-code}')}"
     return f"exit code {code}: {EXIT_CODES[code]}" if code in EXIT_CODES else f"exit code {code}"
 
 
@@ -236,17 +211,15 @@ def trial_environment(run_dir, run_id: str, group: str, workers: int, devices: l
     Args:
       devices: the GPUs for CUDA_VISIBLE_DEVICES; None: whatever is visible.
     """
-    found = {name: value for name, value in os.environ.items() if name not in OF_A_SERVER}
+    # A sweep of W&B's own that this one was started from must not take its trials for its runs.
+    of_a_server = ("WANDB_SWEEP_ID", "WANDB_SWEEP_PARAM_PATH")
+    found = {name: value for name, value in os.environ.items() if name not in of_a_server}
     found["PATH"] = os.pathsep.join([own_programs(), found.get("PATH", os.defpath)])
     found.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // workers)))
     found |= {"T5SUITE_RUN_DIR": str(Path(run_dir).absolute()), "WANDB_RUN_ID": run_id, "WANDB_RUN_GROUP": group}
     if devices is not None:
         found["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
     return found
-
-
-# A sweep of W&B's own that this one was started from must not take its trials for its runs.
-OF_A_SERVER = ("WANDB_SWEEP_ID", "WANDB_SWEEP_PARAM_PATH")
 
 
 def own_programs() -> str:
@@ -257,8 +230,9 @@ def own_programs() -> str:
 class Curve:
     """The values of a metric, as a run logs them.
 
-    Args:
-      name: the metric's.
+    Attributes:
+      points: its value by step; null counts as NaN.
+      logged: the names of all metrics.
     """
 
     def __init__(self, path, name: str):
@@ -268,51 +242,33 @@ class Curve:
         self.logged: set[str] = set()
         self._offset = 0
 
-    def update(self) -> list[tuple[int, float]]:
-        """Reads what was added, and returns `(step, value)` in the order of steps; null counts as NaN.
+    def update(self, anew: bool = False) -> list[tuple[int, float]]:
+        """Reads what was added (`anew`: all), and returns `(step, value)` in the order of steps.
 
         A run that goes on from a checkpoint cuts the lines behind it off and writes them again: a step counts once.
         Half a line at the end waits for its rest.
         """
-        try:
-            with self.path.open("rb") as file:
-                if os.fstat(file.fileno()).st_size < self._offset:
-                    self._offset = 0
-                file.seek(self._offset)
-                text = file.read()
-        except FileNotFoundError:
-            return self.values()
+        text = b""
+        with contextlib.suppress(FileNotFoundError), self.path.open("rb") as file:
+            if anew or os.fstat(file.fileno()).st_size < self._offset:
+                self._offset = 0
+            file.seek(self._offset)
+            text = file.read()
         whole = text[: text.rfind(b"\n") + 1]
         self._offset += len(whole)
-        for line in whole.splitlines():
-            self._take(line)
-        return self.values()
-
-    def reread(self) -> list[tuple[int, float]]:
-        """The file from its beginning, for a last look."""
-        self._offset = 0
-        return self.update()
-
-    def values(self) -> list[tuple[int, float]]:
-        """What has been read."""
+        for text in whole.splitlines():
+            try:
+                line = json.loads(text)
+            except ValueError:
+                continue
+            if not isinstance(line, dict) or not isinstance(line.get("step"), int):
+                continue
+            self.logged.update(name for name in line if "/" in name)
+            if self.name in line:
+                value = line[self.name]
+                is_finite = isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
+                self.points[line["step"]] = float(value) if is_finite else math.nan
         return sorted(self.points.items())
-
-    def _take(self, text: bytes) -> None:
-        try:
-            line = json.loads(text)
-        except ValueError:
-            return
-        if not isinstance(line, dict) or not isinstance(line.get("step"), int):
-            return
-        self.logged.update(name for name in line if "/" in name)
-        if self.name in line:
-            self.points[line["step"]] = _finite(line[self.name])
-
-
-def _finite(value) -> float:
-    """NaN for whatever is no finite number."""
-    good = isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
-    return float(value) if good else math.nan
 
 
 def best_of(values: list[float], goal: str) -> float | None:
@@ -322,9 +278,7 @@ def best_of(values: list[float], goal: str) -> float | None:
     80.0
     """
     numbers = [value for value in values if not math.isnan(value)]
-    if not numbers:
-        return None
-    return max(numbers) if goal == "maximize" else min(numbers)
+    return (max if goal == "maximize" else min)(numbers, default=None)
 
 
 def result_of_run(directory) -> float | None:
