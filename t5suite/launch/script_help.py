@@ -13,6 +13,7 @@ import platform
 import re
 import shutil
 import textwrap
+from collections import Counter
 from pathlib import Path
 
 import t5suite
@@ -43,7 +44,7 @@ ENDINGS = {
     "deepspeed": "NAME",
     "fsdp_config": "FILE",
 }
-# A list with more than these is told by `--help_all`.
+# A longer list of choices is shown by `--help_all` alone.
 MANY_CHOICES = 12
 
 
@@ -69,8 +70,10 @@ def help_text(script: str, description: str, shows_all: bool = False, width: int
       width: columns of a line; default: those of the terminal, at most 120.
     """
     width = max(NARROWEST, min(width or shutil.get_terminal_size((80, 24)).columns, WIDEST))
+    parts = [f"usage: {script}.py [config.yaml] [--flag value | --flag=value ...]"]
+    for part in description.strip().split("\n\n"):  # paragraphs are filled, indented examples stay as they stand
+        parts.append(part if part.startswith(" ") else textwrap.fill(" ".join(part.split()), width))
     themes = flags_by_theme(script, shows_all)
-    parts = [f"usage: {script}.py [config.yaml] [--flag value | --flag=value ...]", _paragraphs(description, width)]
     for theme, flags in themes.items():
         parts.append("\n".join([f"{theme}:", *(flag_lines(name, flags[name], width, shows_all) for name in flags)]))
     hidden = len(flags_of(script)) - sum(map(len, themes.values()))
@@ -133,12 +136,6 @@ def default_note(text: str, entry: dict) -> str:
     return f"(default: {default:g})" if isinstance(default, float) else f"(default: {default})"
 
 
-def _paragraphs(text: str, width: int) -> str:
-    """A docstring: paragraphs filled, indented examples as they stand."""
-    parts = text.strip().split("\n\n")
-    return "\n\n".join(part if part.startswith(" ") else textwrap.fill(" ".join(part.split()), width) for part in parts)
-
-
 ENDING = (
     "A YAML file of the same names may come first, or as --config FILE; flags override it. A flag that is on by "
     "default is turned off by --flag False."
@@ -151,26 +148,17 @@ DRIVER = Path("/proc/driver/nvidia")
 
 
 def versions_text() -> str:
-    """One line for each."""
+    """t5suite, Python, the packages and the GPUs, a line each."""
     commit = git_commit() or {}
     code = f" (commit {commit['commit'][:7]}{', changed' if commit['changed'] else ''})" if commit else ""
-    lines = [
-        f"t5suite {t5suite.__version__}{code}",
-        f"python {platform.python_version()}, {platform.system()} {platform.machine()}",
-    ]
+    lines = [f"t5suite {t5suite.__version__}{code}"]
+    lines.append(f"python {platform.python_version()}, {platform.system()} {platform.machine()}")
     for package in (*PACKAGES[1:], *OPTIONAL):
-        version = version_of(package)
-        if version or package in PACKAGES:
-            lines.append(f"{package} {version or 'is not installed'}")
+        try:
+            lines.append(f"{package} {importlib.metadata.version(package)}")
+        except importlib.metadata.PackageNotFoundError:
+            lines += [f"{package} is not installed"] if package in PACKAGES else []
     return "\n".join([*lines, f"GPUs: {gpus()}"])
-
-
-def version_of(package: str) -> str | None:
-    """The installed version; None where there is none."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def gpus(driver: Path = DRIVER) -> str:
@@ -179,16 +167,12 @@ def gpus(driver: Path = DRIVER) -> str:
     What torch can use may be less (`CUDA_VISIBLE_DEVICES`, a build without CUDA): `t5suite doctor` asks it.
     """
     try:
-        models = [
-            re.search(r"^Model:\s*(.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)[1].strip()
-            for path in sorted((driver / "gpus").glob("*/information"))
-        ]
+        texts = [path.read_text(encoding="utf-8") for path in sorted((driver / "gpus").glob("*/information"))]
+        models = Counter(re.search(r"^Model:\s*(.+)$", text, re.MULTILINE)[1].strip() for text in texts)
         version = re.search(r"Kernel Module(?: for \S+)?\s+([\d.]+)", (driver / "version").read_text(encoding="utf-8"))
     except (OSError, TypeError):
-        models, version = [], None
+        models, version = {}, None
     if not models:
         return "no NVIDIA driver here" if not driver.is_dir() else "none seen by NVIDIA's driver"
-    counted = ", ".join(
-        f"{models.count(name)} x {name}" if models.count(name) > 1 else name for name in dict.fromkeys(models)
-    )
+    counted = ", ".join(f"{count} x {name}" if count > 1 else name for name, count in models.items())
     return f"{counted} (driver {version[1]})" if version else counted

@@ -11,7 +11,6 @@ of its own, so values that would need any are refused (`OPTIONS` has each one's 
 
 import re
 import shlex
-import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,9 +20,8 @@ from t5suite.base.errors import EXIT_FINISHED, EXIT_PREEMPTED, VARIABLE, ConfigE
 from t5suite.base.files import shipped_folder
 from t5suite.base.lookup import find
 
-FOLDER = "slurm"
 MARKER = "# [t5suite: {}]"
-SBATCH_SECONDS = 60
+SLURM_SECONDS = 60
 
 
 class Option(NamedTuple):
@@ -62,23 +60,27 @@ OPTIONS = {
 }  # fmt: skip
 # In a #SBATCH line, where quotes and spaces would have a meaning.
 PLAIN_PATH = r"[\w/.~@+=-]+"
-ENVIRONMENT_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
-KINDS = ("fine_tune", "pre_train", "sweep_agent", "corpus")
+
+
+# Of each template, in seconds: how long before the time limit the run is asked to stop, and that limit.
+KINDS = {
+    "fine_tune": (120, 4 * 3600),
+    "pre_train": (300, 24 * 3600),
+    "sweep_agent": (120, 12 * 3600),
+    "corpus": (60, 4 * 3600),
+}
 ARRAYS = ("sweep_agent", "corpus")
-SIGNAL_LEADS = {"fine_tune": 120, "pre_train": 300, "sweep_agent": 120, "corpus": 60}
-# Template's default, in seconds, for the check that the signal comes after the start.
-LIMITS = {"fine_tune": 4 * 3600, "pre_train": 24 * 3600, "sweep_agent": 12 * 3600, "corpus": 4 * 3600}
 
 
 class Settings(NamedTuple):
-    """What a job is told beside its options.
+    """What a job's script sets beside the options.
 
     Attributes:
       setup: a shell file that is sourced first (modules, an environment to activate).
       environment: variables to export.
       offline: nothing is asked of the hub or of W&B.
       signal_seconds: so long before the time limit the run is asked to stop; None: the template's.
-      max_requeues: how often a job that was stopped starts again; None: `requeueing.MAX_REQUEUES`.
+      max_requeues: how often a job that was stopped starts again; None: MAX_REQUEUES.
       log_dir: where the logs go; None: where the job was submitted.
     """
 
@@ -102,17 +104,45 @@ def render(kind: str, options: dict[str, str], words: list[str], settings: Setti
       ConfigError: a value that has not its option's form, or a command that the template cannot run.
     """
     settings = settings or Settings()
-    find(kind, dict.fromkeys(KINDS), "kind of job", where="t5suite slurm")
-    check_words(kind, options, words)
-    lines = [f"{name}={check_option(key, value)}" for key, value in options.items() for name in [OPTIONS[key].sbatch]]
-    lines += _signal_and_log(kind, options, settings)
-    script = (shipped_folder(FOLDER) / f"{kind}.sbatch").read_text(encoding="utf-8")
+    find(kind, KINDS, "kind of job", where="t5suite slurm")
+    if not words and kind in ARRAYS:
+        raise ConfigError(f"t5suite slurm {kind}: the command is missing; it stands behind `--`")
+    if words and (not words[0] or any("\0" in word for word in words)):
+        raise ConfigError("t5suite slurm: the command begins with an empty word, or holds a NUL character")
+    is_python = bool(words) and Path(words[0]).name.startswith("python")
+    if words and not is_python and kind not in ARRAYS and options.get("nodes", "1") != "1":
+        raise ConfigError(
+            f"t5suite slurm {kind} --nodes {options['nodes']}: the command begins with {words[0]!r}, but on several "
+            "nodes torchrun starts it; let it begin with python, such as: -- python pre_train_t5.py"
+        )
+    lines = [f"{OPTIONS[name].sbatch}={check_option(name, value)}" for name, value in options.items()]
+    lead, limit = KINDS[kind]
+    lead = lead if settings.signal_seconds is None else settings.signal_seconds
+    limit = seconds_of(options["time"]) if "time" in options else limit
+    if lead < 1 or lead >= limit:
+        said = f"must be at least 1 and less than the time limit, {limit} s (--time {options.get('time', 'not given')})"
+        raise ConfigError(f"--signal_seconds {lead}: {said}")
+    if settings.signal_seconds is not None:
+        lines.append(f"signal=TERM@{lead}")
+    if settings.log_dir is not None:
+        if not re.fullmatch(PLAIN_PATH, settings.log_dir, re.ASCII):
+            said = "an #SBATCH line takes letters, digits and /._~@+=- only"
+            raise ConfigError(f"--log_dir {settings.log_dir!r}: {said}")
+        lines.append(f"output={settings.log_dir}/{'%x-%A_%a.log' if kind in ARRAYS else '%x-%j.log'}")
+    script = (shipped_folder("slurm") / f"{kind}.sbatch").read_text(encoding="utf-8")
     for line in lines:
         script = re.sub(rf"^#SBATCH --{re.escape(line.partition('=')[0])}=.*\n", "", script, flags=re.MULTILINE)
-    # From below: what is filled in may look like a mark, and the first mark is the one that counts.
-    script = _fill(script, "command", [f"set -- {shlex.join(words)}"] if words else [])
-    script = _fill(script, "settings", shell_settings(kind, options, settings))
-    return _fill(script, "options", [f"#SBATCH --{line}" for line in lines])
+    places = {
+        # From below: what is filled in may look like a mark, and the first mark is the one that counts.
+        "command": [f"set -- {shlex.join(words)}"] if words else [],
+        "settings": shell_settings(kind, options, settings),
+        "options": [f"#SBATCH --{line}" for line in lines],
+    }
+    for place, filled in places.items():
+        before, mark, after = script.partition(MARKER.format(place) + "\n")
+        assert mark, f"the template has no place for {place}"
+        script = before + "".join(f"{line}\n" for line in filled) + after
+    return script
 
 
 def check_option(name: str, value: str) -> str:
@@ -151,26 +181,6 @@ def seconds_of(time: str) -> int:
     return (hours * 60 + minutes) * 60 + seconds
 
 
-def check_words(kind: str, options: dict[str, str], words: list[str]) -> None:
-    """Refuses a command that the template cannot run.
-
-    Raises:
-      ConfigError: it is missing, or no Python program though there are several nodes, or no text.
-    """
-    if not words and kind in ARRAYS:
-        raise ConfigError(f"t5suite slurm {kind}: the command is missing; it stands behind `--`")
-    if any("\0" in word for word in words):
-        raise ConfigError("t5suite slurm: the command holds a NUL character")
-    if words and not words[0]:
-        raise ConfigError("t5suite slurm: the command begins with an empty word")
-    is_python = bool(words) and Path(words[0]).name.startswith("python")
-    if words and not is_python and kind not in ARRAYS and options.get("nodes", "1") != "1":
-        raise ConfigError(
-            f"t5suite slurm {kind} --nodes {options['nodes']}: the command begins with {words[0]!r}, but on several "
-            "nodes torchrun starts it; let it begin with python, such as: -- python pre_train_t5.py"
-        )
-
-
 def shell_settings(kind: str, options: dict[str, str], settings: Settings) -> list[str]:
     """Lines of shell, every value quoted.
 
@@ -180,7 +190,7 @@ def shell_settings(kind: str, options: dict[str, str], settings: Settings) -> li
     lines = []
     for pair in settings.environment:
         name, equals, value = pair.partition("=")
-        if not equals or not re.fullmatch(ENVIRONMENT_NAME, name) or "\0" in value:
+        if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or "\0" in value:
             raise ConfigError(f"--env {pair!r}: must be NAME=VALUE, such as T5SUITE_DATA_DIR=/scratch/data")
         lines.append(f"export {name}={shlex.quote(value)}")
     if settings.offline:
@@ -188,7 +198,11 @@ def shell_settings(kind: str, options: dict[str, str], settings: Settings) -> li
     if settings.max_requeues is not None:
         lines.append(f"export T5SUITE_MAX_REQUEUES={settings.max_requeues}")
     if kind == "corpus" and "array" in options:
-        lines.append(f"export T5SUITE_SHARDS={num_shards(options['array'])}")
+        match = re.fullmatch(r"0(?:-(\d+)(?::1)?)?(?:%\d+)?", options["array"])
+        if not match:
+            said = "shards count from 0 without gaps, such as 0-63 or 0-63%8"
+            raise ConfigError(f"--array {options['array']!r}: {said}")
+        lines.append(f"export T5SUITE_SHARDS={int(match[1] or 0) + 1}")
     if settings.setup is not None:
         if "\0" in settings.setup or not Path(settings.setup).is_file():
             raise ConfigError(f"--setup {settings.setup!r}: no such file")
@@ -196,21 +210,6 @@ def shell_settings(kind: str, options: dict[str, str], settings: Settings) -> li
         # Activation scripts read variables that are not set.
         lines.append(f"set +u; source {path} || exit 78; set -u")
     return lines
-
-
-def num_shards(array: str) -> int:
-    """The tasks of an array of shards.
-
-    >>> num_shards("0-63%8")
-    64
-
-    Raises:
-      ConfigError: it does not count from 0 without gaps.
-    """
-    match = re.fullmatch(r"0(?:-(\d+)(?::1)?)?(?:%\d+)?", array)
-    if not match:
-        raise ConfigError(f"--array {array!r}: shards count from 0 without gaps, such as 0-63 or 0-63%8")
-    return int(match[1] or 0) + 1
 
 
 def submit(script: str) -> str:
@@ -221,46 +220,17 @@ def submit(script: str) -> str:
     """
     try:
         done = subprocess.run(
-            ["sbatch", "--parsable"], input=script, capture_output=True, text=True, timeout=SBATCH_SECONDS
+            ["sbatch", "--parsable"], input=script, capture_output=True, text=True, timeout=SLURM_SECONDS
         )
     except FileNotFoundError:
         raise ConfigError(
             "sbatch is not on PATH: submit from a node of the cluster, or write the script with `t5suite slurm render`"
         ) from None
     except subprocess.TimeoutExpired:
-        raise ConfigError(f"sbatch has not answered for {SBATCH_SECONDS} s; `squeue --me` shows what it took") from None
+        raise ConfigError(f"sbatch has not answered for {SLURM_SECONDS} s; see `squeue --me`") from None
     if done.returncode:
         raise ConfigError(f"sbatch refused the job: {done.stderr.strip() or f'exit code {done.returncode}'}")
     return done.stdout.strip().partition(";")[0]
-
-
-def _signal_and_log(kind: str, options: dict[str, str], settings: Settings) -> list[str]:
-    """sbatch options that the settings come to."""
-    lines = []
-    lead = SIGNAL_LEADS[kind] if settings.signal_seconds is None else settings.signal_seconds
-    limit = seconds_of(options["time"]) if "time" in options else LIMITS[kind]
-    if lead < 1 or lead >= limit:
-        raise ConfigError(
-            f"--signal_seconds {lead}: must be at least 1 and less than the time limit, {limit} s "
-            f"(--time {options.get('time', 'as in the template')})"
-        )
-    if settings.signal_seconds is not None:
-        lines.append(f"signal=TERM@{lead}")
-    if settings.log_dir is not None:
-        if not re.fullmatch(PLAIN_PATH, settings.log_dir, re.ASCII):
-            raise ConfigError(
-                f"--log_dir {settings.log_dir!r}: an #SBATCH line takes letters, digits and /._~@+=- only"
-            )
-        name = "%x-%A_%a.log" if kind in ARRAYS else "%x-%j.log"
-        lines.append(f"output={settings.log_dir}/{name}")
-    return lines
-
-
-def _fill(script: str, place: str, lines: list[str]) -> str:
-    """Puts lines where the template has the mark; the mark goes."""
-    before, mark, after = script.partition(MARKER.format(place) + "\n")
-    assert mark, f"the template has no place for {place}"
-    return before + "".join(f"{line}\n" for line in lines) + after
 
 
 MAX_REQUEUES = 50
@@ -268,7 +238,6 @@ MAX_REQUEUES = 50
 EXIT_TERMINATED = 143
 # In other states the job is not ours to bring back: its owner cancelled it, or Slurm requeues it already.
 REQUEUEABLE = ("RUNNING", "TIMEOUT")
-SCONTROL_SECONDS = 60
 
 
 class Job(NamedTuple):
@@ -310,17 +279,21 @@ def decide(exit_code: int, noted: list[int], job: Job, max_requeues: int = MAX_R
     return Decision(True, EXIT_PREEMPTED, reason)
 
 
-def settle(exit_code: int, environment: Mapping[str, str], max_requeues: int | None = None) -> Decision:
+def settle(exit_code: int, environment: Mapping[str, str]) -> Decision:
     """Decides on the job that the environment is of, and requeues it if so.
 
     Raises:
-      ConfigError: the environment is no job's, or its T5SUITE_MAX_REQUEUES no number.
+      ConfigError: the environment is no job's, or its T5SUITE_MAX_REQUEUES is not a number.
     """
     job_id = job_id_of(environment)
-    if max_requeues is None:
-        max_requeues = _number(environment, "T5SUITE_MAX_REQUEUES", MAX_REQUEUES)
-    job = read_job(_scontrol("show", "job", "--oneliner", job_id), _number(environment, "SLURM_RESTART_COUNT", 0))
-    decision = decide(exit_code, noted_codes(environment.get(VARIABLE)), job, max_requeues)
+    counts = {}
+    for name, default in (("T5SUITE_MAX_REQUEUES", MAX_REQUEUES), ("SLURM_RESTART_COUNT", 0)):
+        found = environment.get(name) or str(default)
+        if not found.isdecimal():
+            raise ConfigError(f"{name}={found!r}: must be a number")
+        counts[name] = int(found)
+    job = read_job(_scontrol("show", "job", "--oneliner", job_id), counts["SLURM_RESTART_COUNT"])
+    decision = decide(exit_code, noted_codes(environment.get(VARIABLE)), job, counts["T5SUITE_MAX_REQUEUES"])
     if decision.requeue and _scontrol("requeue", job_id) is None:
         return Decision(False, EXIT_PREEMPTED, f"stopped; scontrol cannot requeue {job_id}: submit it again to go on")
     return decision
@@ -344,9 +317,7 @@ def read_job(shown: str | None, restarts: int = 0) -> Job:
 
     While the last processes of a job that Slurm ends are going, its state is COMPLETING and the reason tells why.
     """
-    if shown is None:
-        return Job(restarts=restarts)
-    said = dict(re.findall(r"\b(JobState|Reason|Restarts)=(\w+)", shown))
+    said = dict(re.findall(r"\b(JobState|Reason|Restarts)=(\w+)", shown or ""))
     state = said.get("JobState", "RUNNING")
     if state == "COMPLETING" and said.get("Reason") == "TimeLimit":
         state = "TIMEOUT"
@@ -355,18 +326,8 @@ def read_job(shown: str | None, restarts: int = 0) -> Job:
 
 def _scontrol(*words: str) -> str | None:
     """What scontrol prints; None where it fails."""
-    program = shutil.which("scontrol")
-    if program is None:
-        return None
     try:
-        done = subprocess.run([program, *words], capture_output=True, text=True, timeout=SCONTROL_SECONDS)
+        done = subprocess.run(["scontrol", *words], capture_output=True, text=True, timeout=SLURM_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None
-
-
-def _number(environment: Mapping[str, str], name: str, default: int) -> int:
-    found = environment.get(name) or str(default)
-    if not found.isdecimal():
-        raise ConfigError(f"{name}={found!r}: must be a number")
-    return int(found)
