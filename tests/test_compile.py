@@ -26,12 +26,7 @@ from torch._dynamo.utils import counters
 
 import fine_tune_t5
 import pre_train_t5
-from t5suite.commands.doctor_machine import (
-    OK,
-    WARN,
-    Checkup,
-    check_compile_cache,
-)
+from t5suite.commands.doctor_machine import OK, WARN, Checkup, check_compile_cache
 from t5suite.models.attention import note_padding, ready_masks
 from t5suite.training.compile_cache import VARIABLE, compile_cache_folder, folder_bytes, keep_compiled
 from t5suite.training.losses import TokenLoss

@@ -8,27 +8,24 @@ Every line is `ok`, `warn` (something will not work, or not as asked) or `fail` 
 command exits 78. A new check is one entry of CHECKS: a function of a `Checkup` that returns a list of `Finding`s.
 """
 
+import importlib.metadata
+import importlib.util
+import json
+import netrc
+import os
+import subprocess
 import sys
+from pathlib import Path
+from urllib.parse import urlsplit
 
-from t5suite.base.errors import ConfigError
+from t5suite.base.errors import ConfigError, UserError
+from t5suite.base.files import shipped_file
 from t5suite.base.redaction import redacted
-from t5suite.commands.doctor_launchers import (
-    check_accelerate_config,
-    check_accelerate_variables,
-    check_aim,
-    check_config,
-    check_deepspeed,
-    check_launchers,
-    check_other_trackers,
-    check_ranks,
-    check_slurm,
-    check_trackio,
-    check_unsent,
-    check_wandb,
-    check_wandb_folders,
-)
+from t5suite.base.yaml_files import read_yaml
 from t5suite.commands.doctor_machine import (
     FAIL,
+    OK,
+    WARN,
     Checkup,
     Finding,
     check_compile_cache,
@@ -42,22 +39,34 @@ from t5suite.commands.doctor_machine import (
     check_precision,
     check_python,
     check_shared_memory,
-    config_file,
-    settings_of,
+    reach,
+    writable_folder,
 )
 from t5suite.commands.shared import add_json_flag, print_json
+from t5suite.tracking.trackers import AIM_REPO
 
-COLOURS = {"ok": "32", "warn": "33", "fail": "31"}
+COLOURS = {OK: "32", WARN: "33", FAIL: "31"}
+LAUNCHERS = {"accelerate": "accelerate", "torchrun": "torch", "deepspeed": "deepspeed"}
+# What torchrun and its like set for each process; `python script.py` then waits for ranks that nobody starts.
+RANK_VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "LOCAL_WORLD_SIZE")
+PRECISIONS = ("no", "fp16", "bf16", "fp8")
+# Seconds that compiling one of DeepSpeed's operations may take (about 70 on two cores).
+BUILD_SECONDS = 900
+SLURM_PROGRAMS = ("sbatch", "srun", "scontrol")
+# What wandb writes beside the run: {variable: its default, below the home}.
+WANDB_FOLDERS = {"WANDB_CONFIG_DIR": ".config/wandb", "WANDB_CACHE_DIR": ".cache/wandb"}
+# A run directory's segments for `wandb sync`, from the folder of all runs; wandb marks those that it has sent.
+SEGMENTS, SENT = "*/wandb/offline-run-*", "*.wandb.synced"
+OTHER_TRACKERS = ("clearml", "codecarbon", "comet_ml", "dvclive", "mlflow", "neptune", "swanlab")
 
 
 def doctor_flags(parser) -> None:
     """Flags of `t5suite doctor`."""
-    parser.add_argument(
-        "--config", metavar="FILE", help="a run's YAML file, or a recipe: checked, and its output_dir looked at"
-    )
-    parser.add_argument("--accelerate_config", metavar="FILE", help="accelerate's file, if not its default one")
-    parser.add_argument("--output_dir", help="where runs are to be written (default: the --config's, else runs)")
-    parser.add_argument("--build", action="store_true", help="compile DeepSpeed's operations now (minutes)")
+    add = parser.add_argument
+    add("--config", metavar="FILE", help="a run's YAML file, or a recipe: checked, its output_dir too")
+    add("--accelerate_config", metavar="FILE", help="accelerate's file, if not its default one")
+    add("--output_dir", help="where runs are to be written (default: the --config's, else runs)")
+    add("--build", action="store_true", help="compile DeepSpeed's operations now (minutes)")
     add_json_flag(parser)
 
 
@@ -67,41 +76,47 @@ def run_doctor(arguments) -> None:
     Raises:
       ConfigError: a finding is a `fail`.
     """
-    config = config_file(arguments.config) if arguments.config else None
-    settings = settings_of(config)
+    config, settings = read_config(arguments.config) if arguments.config else (None, {})
+    output_dir = arguments.output_dir or str(settings.get("output_dir") or "runs")
     checkup = Checkup(
-        output_dir=arguments.output_dir or str(settings.get("output_dir") or "runs"),
+        output_dir=output_dir,
         settings=settings,
         config=config,
         accelerate_config=arguments.accelerate_config,
         build=arguments.build,
     )
-    counts = dict.fromkeys(COLOURS, 0)
-    failed = []
-    for finding in examine(checkup):
-        show(finding, arguments.json)
+    counts, failed = dict.fromkeys(COLOURS, 0), []
+    for found in examine(checkup):
+        finding = Finding(*map(redacted, found))
         counts[finding.level] += 1
-        if finding.level == FAIL:
-            failed.append(finding.name)
+        failed += [finding.name] if finding.level == FAIL else []
+        if arguments.json:
+            print_json(finding._asdict())
+            continue
+        level = f"{finding.level:<5}"
+        if sys.stdout.isatty():
+            level = f"\033[{COLOURS[finding.level]}m{level}\033[0m"
+        print(f"{level} {finding.name:<18} {finding.what}{f' — {finding.fix}' if finding.fix else ''}", flush=True)
     if not arguments.json:
         print(", ".join(f"{count} {level}" for level, count in counts.items()))
     if failed:
-        raise ConfigError(
-            f"t5suite doctor: {len(failed)} checks fail: {', '.join(failed)}; each line says how to fix it"
-        )
+        said = f"{len(failed)} checks fail: {', '.join(failed)}; each line says how to fix it"
+        raise ConfigError(f"t5suite doctor: {said}")
 
 
-def show(finding, as_json: bool) -> None:
-    """One line; secrets that a variable or address holds are not shown."""
-    finding = type(finding)(*map(redacted, finding))
-    if as_json:
-        print_json(finding._asdict())
-        return
-    level = f"{finding.level:<5}"
-    if sys.stdout.isatty():
-        level = f"\033[{COLOURS[finding.level]}m{level}\033[0m"
-    fix = f" — {finding.fix}" if finding.fix else ""
-    print(f"{level} {finding.name:<18} {finding.what}{fix}", flush=True)
+def read_config(config: str) -> tuple[str, dict]:
+    """The file that the scripts would read, as it is named or the recipe of that name, and the flags that it sets.
+
+    Raises:
+      ConfigError: there is neither, or it is no YAML file of `flag: value`.
+    """
+    path = config if Path(config).is_file() else shipped_file("recipes", config)
+    if path is None:
+        raise ConfigError(f"--config {config}: no such file, and no recipe of that name")
+    content = read_yaml(path).content
+    if not isinstance(content, dict):
+        raise ConfigError(f"--config {config}: not a table of flags")
+    return str(path), content
 
 
 def examine(checkup: Checkup, checks=None):
@@ -110,10 +125,276 @@ def examine(checkup: Checkup, checks=None):
         try:
             yield from check(checkup)
         except (ImportError, OSError, RuntimeError, ValueError, AttributeError) as error:
-            what = f"could not be looked at ({type(error).__name__}: {str(error).strip()[:300]})"
-            yield Finding(
-                FAIL, name, what, "install the package anew" if isinstance(error, ImportError) else "see the error"
-            )
+            what = f"could not be checked ({type(error).__name__}: {str(error).strip()[:300]})"
+            fix = "install the package anew" if isinstance(error, ImportError) else "see the error"
+            yield Finding(FAIL, name, what, fix)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Launchers and their settings
+
+
+def check_config(checkup: Checkup) -> list[Finding]:
+    """`--config FILE` as the script would read it: every key a flag, every value of its kind."""
+    if checkup.config is None:
+        return []
+    from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS
+    from t5suite.training.flags.parser import parse_arguments
+    from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS
+
+    refused = {}
+    for script, arguments in (("fine_tune_t5.py", FINE_TUNING_ARGUMENTS), ("pre_train_t5.py", PRE_TRAINING_ARGUMENTS)):
+        try:
+            parse_arguments(arguments, [checkup.config])
+        except UserError as error:
+            refused[script] = str(error)
+        else:
+            return [Finding(OK, "config", f"{checkup.config} is one of {script}")]
+    tells = {"train_corpus", "objective", "text_column_name", "streaming", "inputs_length"} & set(checkup.settings)
+    script = "pre_train_t5.py" if tells else "fine_tune_t5.py"
+    return [Finding(FAIL, "config", f"{script} refuses it: {refused[script]}", "fix the file")]
+
+
+def check_launchers(checkup: Checkup) -> list[Finding]:
+    """`accelerate`, `torchrun` and `deepspeed` on PATH belong to this Python."""
+    own, findings = Path(sys.executable).parent, []
+    for program, package in LAUNCHERS.items():
+        path = checkup.which(program)
+        if path is None and (package != "deepspeed" or _is_installed("deepspeed")):
+            fix = f"export PATH={own}:$PATH" if (own / program).is_file() else f"python -m pip install {package}"
+            findings.append(Finding(WARN, program, "is not on PATH", fix))
+        elif path and Path(path).parent.resolve() != own.resolve():
+            fix = f"export PATH={own}:$PATH, or call {own / program}"
+            findings.append(Finding(WARN, program, f"{path} belongs to another Python than {sys.executable}", fix))
+        elif path:
+            findings.append(Finding(OK, program, path))
+    return findings
+
+
+def check_ranks(checkup: Checkup) -> list[Finding]:
+    """Variables of a launcher that are set although none is at work."""
+    found = {name: checkup.environ[name] for name in RANK_VARIABLES if checkup.environ.get(name)}
+    if not found:
+        return [Finding(OK, "ranks", "no launcher's variables are set")]
+    shown, fix = " ".join(f"{name}={value}" for name, value in found.items()), f"unset {' '.join(found)}"
+    world_size = found.get("WORLD_SIZE", "1")
+    if world_size == "1":
+        return [Finding(WARN, "ranks", f"{shown}: left over from a launcher", fix)]
+    others = f"{int(world_size) - 1} others" if world_size.isdigit() else "others"
+    what = f"{shown} outside a launcher: a script started by python waits for {others} for ever"
+    return [Finding(FAIL, "ranks", what, fix)]
+
+
+def check_accelerate_variables(checkup: Checkup) -> list[Finding]:
+    """`ACCELERATE_*`, which silently become defaults of the flags."""
+    findings = []
+    for name, value in sorted(checkup.environ.items()):
+        level, what = WARN, f"{value!r} becomes the default of a flag"
+        if name == "ACCELERATE_MIXED_PRECISION" and value.lower() not in PRECISIONS:
+            level, what = FAIL, f"{value!r} is none of {', '.join(PRECISIONS)}"
+        elif name == "ACCELERATE_MIXED_PRECISION" and value.lower() == "fp16":
+            what = "fp16 becomes the default of --fp16, which T5 overflows"
+        if name.startswith("ACCELERATE_"):
+            findings.append(Finding(level, name, what, f"unset {name} to let the flags decide"))
+    return findings or [Finding(OK, "ACCELERATE_*", "none is set")]
+
+
+def check_accelerate_config(checkup: Checkup) -> list[Finding]:
+    """The file that `accelerate launch` reads: its number of processes, precision and DeepSpeed file."""
+    caches = checkup.environ.get("XDG_CACHE_HOME", "~/.cache")
+    home = Path(checkup.environ.get("HF_HOME", os.path.join(caches, "huggingface"))).expanduser()
+    path = Path(checkup.accelerate_config or home / "accelerate" / "default_config.yaml")
+    name, rewrite = "accelerate config", f"accelerate config --config_file {path}"
+    if not path.is_file():
+        if checkup.accelerate_config:
+            return [Finding(FAIL, name, f"there is no {path}", f"{rewrite} writes one")]
+        return [Finding(OK, name, f"none ({path}): accelerate launch uses every GPU it finds")]
+    try:
+        content = json.loads(path.read_text()) if path.suffix == ".json" else read_yaml(path).content
+    except (ConfigError, ValueError) as error:
+        return [Finding(FAIL, name, f"cannot be read: {error}", rewrite)]
+    if not isinstance(content, dict):
+        return [Finding(FAIL, name, f"{path} is no table of settings", rewrite)]
+    kind, processes = str(content.get("distributed_type", "NO")).upper(), content.get("num_processes", 1)
+    if not isinstance(processes, int) or processes < 1:
+        return [Finding(FAIL, name, f"{path}: num_processes is {processes!r}", "num_processes: 1 or more")]
+    devices, here = _device_count(), processes // max(1, int(content.get("num_machines") or 1))
+    mpirun = content.get("mpirun_config") or content.get("mpirun_hostfile")
+    settings = content.get("deepspeed_config")
+    file = settings.get("deepspeed_config_file") if isinstance(settings, dict) else None
+    found = []
+
+    def problem(is_so, level: str, what: str, fix: str) -> None:
+        if is_so:
+            found.append(Finding(level, name, f"{path}: {what}", fix))
+
+    one = f"runs one process, not {processes}, and says nothing of it"
+    torchrun = f"torchrun --nproc_per_node {processes} SCRIPT --use_cpu"
+    problem(kind == "MULTI_CPU" and processes > 1 and not mpirun, WARN, f"MULTI_CPU {one}", torchrun)
+    problem(kind == "NO" and processes > 1, WARN, f"distributed_type NO {one}", "distributed_type: MULTI_GPU")
+    what = f"{here} processes on this machine, which has {devices} GPUs"
+    problem(kind == "MULTI_GPU" and here > devices, FAIL, what, f"num_processes: {max(1, devices)}")
+    is_fp16 = str(content.get("mixed_precision", "no")) == "fp16"
+    problem(is_fp16, WARN, "mixed_precision fp16, which T5 overflows", "mixed_precision: bf16")
+    if kind == "DEEPSPEED":
+        install = "pip install 't5suite[deepspeed]'"
+        problem(not _is_installed("deepspeed"), FAIL, "asks for DeepSpeed, which is not installed", install)
+        is_lost = file and not Path(file).is_file()
+        problem(is_lost, FAIL, f"deepspeed_config_file {file} is not there", "give its full path")
+    shown = f"{kind}, {processes} processes, precision {content.get('mixed_precision', 'no')} ({path})"
+    return found or [Finding(OK, name, shown)]
+
+
+def _device_count() -> int:
+    import torch
+
+    return torch.accelerator.device_count() if torch.accelerator.is_available() else 0
+
+
+def _is_installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+def check_deepspeed(checkup: Checkup) -> list[Finding]:
+    """What DeepSpeed compiles its operations with, and which are compiled already; `--build` compiles."""
+    name = "deepspeed ops"
+    if not _is_installed("deepspeed"):
+        return [Finding(OK, name, "DeepSpeed is not installed")]
+    own, compiler = Path(sys.executable).parent, checkup.environ.get("CXX", "g++")
+    for program, fix in ((compiler, "apt install g++"), ("ninja", "python -m pip install ninja")):
+        if checkup.which(program) is None and not (program == "ninja" and (own / "ninja").is_file()):
+            return [Finding(WARN, name, f"{program} is not on PATH: ZeRO on a CPU fails", fix)]
+    if not checkup.build:
+        folder = Path(checkup.environ.get("TORCH_EXTENSIONS_DIR") or "~/.cache/torch_extensions").expanduser()
+        built = sorted({path.stem for path in folder.glob("**/*.so")})
+        if built:
+            return [Finding(OK, name, f"compiled: {', '.join(built)}")]
+        fix = "t5suite doctor --build compiles them now, else the first run does"
+        return [Finding(WARN, name, "none is compiled yet, which takes minutes", fix)]
+    found, has_gpu = [], _device_count() > 0
+    environ = {**checkup.environ, **({} if has_gpu else {"DS_ACCELERATOR": "cpu"})}
+    environ["PATH"] = f"{own}:{environ.get('PATH', os.defpath)}"
+    for builder in ("CPUAdamBuilder", "FusedAdamBuilder" if has_gpu else "ShareMemCommBuilder"):
+        code = f"from deepspeed.accelerator import get_accelerator as g; g().create_op_builder({builder!r}).load()"
+        command, said = [sys.executable, "-c", code], [f"nothing within {BUILD_SECONDS} s"]
+        try:
+            done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=BUILD_SECONDS)
+            said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+            is_built = done.returncode == 0
+        except subprocess.TimeoutExpired:
+            is_built = False
+        if is_built:
+            found.append(Finding(OK, name, f"{builder.removesuffix('Builder')} is compiled and loads"))
+        else:
+            found.append(Finding(FAIL, name, f"{builder} cannot be compiled: {said[-1]:.300}", "check g++ and ninja"))
+    return found
+
+
+def check_slurm(checkup: Checkup) -> list[Finding]:
+    """Slurm's programs, and the job that this process is in."""
+    missing = [program for program in SLURM_PROGRAMS if not checkup.which(program)]
+    job = checkup.environ.get("SLURM_JOB_ID")
+    if len(missing) == len(SLURM_PROGRAMS) and not job:
+        return [Finding(OK, "slurm", "none here")]
+    inside = f", inside job {job}" if job else ""
+    if missing:
+        fix = "load the cluster's Slurm module; scripts that requeue need scontrol"
+        return [Finding(WARN, "slurm", f"{', '.join(missing)} not on PATH{inside}", fix)]
+    what = (checkup.output("sinfo", "--version") or "Slurm") + inside
+    if not job and checkup.output("scontrol", "ping") is None:
+        return [Finding(WARN, "slurm", f"{what}, whose controller does not answer", "scontrol ping says why")]
+    return [Finding(OK, "slurm", what)]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Trackers
+
+
+def check_wandb(checkup: Checkup) -> list[Finding]:
+    """Whether runs can be logged to W&B, or are kept for later."""
+    if not _is_installed("wandb"):
+        return [_missing("wandb", checkup, "pip install 't5suite[tracking]'")]
+    mode = checkup.environ.get("WANDB_MODE", "").lower()
+    if mode in ("offline", "disabled", "dryrun") or checkup.is_set("WANDB_DISABLED"):
+        what = f"WANDB_MODE={mode or 'disabled'}: no server is needed (wandb sync sends it later)"
+        return [Finding(OK, "wandb", what)]
+    server = checkup.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai"
+    trouble = reach(server, checkup.timeout)
+    if trouble is not None:
+        fix = "export WANDB_MODE=offline; wandb sync later; t5suite sweep needs no server"
+        return [Finding(WARN, "wandb", f"{server} does not answer ({trouble})", fix)]
+    logins = Path(checkup.environ.get("NETRC") or Path(checkup.environ.get("HOME", "~"), ".netrc")).expanduser()
+    try:
+        has_login = netrc.netrc(logins).authenticators(urlsplit(server).hostname or "")
+    except (OSError, netrc.NetrcParseError):
+        has_login = None
+    if not checkup.environ.get("WANDB_API_KEY") and not has_login:
+        what = f"{server} answers, but there is no login"
+        return [Finding(WARN, "wandb", what, "wandb login, or WANDB_MODE=offline")]
+    return [Finding(OK, "wandb", f"{server} answers")]
+
+
+def check_wandb_folders(checkup: Checkup) -> list[Finding]:
+    """Where wandb writes beside runs, which on clusters may be a home that compute nodes cannot write."""
+    home, findings = checkup.environ.get("HOME", "~"), []
+    for variable, below in WANDB_FOLDERS.items() if _is_installed("wandb") else ():
+        folder = checkup.environ.get(variable) or os.path.join(home, below)
+        if not writable_folder(folder)[1]:
+            fix = f"export {variable}=DIR that can"
+            findings.append(Finding(WARN, "wandb folders", f"{folder} cannot be written", fix))
+    return findings
+
+
+def check_unsent(checkup: Checkup) -> list[Finding]:
+    """Runs that were logged offline and that W&B does not have yet."""
+    segments = [path for path in Path(checkup.output_dir).glob(SEGMENTS) if path.is_dir() and not any(path.glob(SENT))]
+    runs = sorted({str(path.parent.parent) for path in segments})
+    if not runs:
+        return []
+    named = ", ".join(runs[:3]) + (f" and {len(runs) - 3} more" if len(runs) > 3 else "")
+    fix = f"where there is a network: wandb sync {os.path.join(checkup.output_dir, SEGMENTS)}"
+    return [Finding(OK, "wandb offline", f"{len(runs)} runs are not sent yet: {named}", fix)]
+
+
+def check_aim(checkup: Checkup) -> list[Finding]:
+    """Aim and the folder of its repository."""
+    repo = str(checkup.settings.get("aim_repo") or AIM_REPO)
+    return [_written("aim", checkup, repo, "give --aim_repo on a disk that can be written")]
+
+
+def check_trackio(checkup: Checkup) -> list[Finding]:
+    """Trackio and the folder of its databases: each run's own, or one for all."""
+    folder = checkup.environ.get("TRACKIO_DIR") or checkup.output_dir
+    return [_written("trackio", checkup, folder, "export TRACKIO_DIR=DIR that can be")]
+
+
+def check_other_trackers(checkup: Checkup) -> list[Finding]:
+    """Those of Hugging Face's callbacks that `--config` asks for."""
+    wanted = [name for name in OTHER_TRACKERS if _is_asked(checkup, name) and not _is_installed(name)]
+    return [_missing(name, checkup, f"pip install {name.replace('_', '-')}") for name in wanted]
+
+
+def _is_asked(checkup: Checkup, name: str) -> bool:
+    """Whether `--config` reports to a tracker."""
+    told = checkup.settings.get("report_to") or ""
+    names = told.split(",") if isinstance(told, str) else map(str, told)
+    return name in [part.strip() for part in names]
+
+
+def _missing(name: str, checkup: Checkup, fix: str) -> Finding:
+    wanted = _is_asked(checkup, name)
+    return Finding(FAIL if wanted else OK, name, "is not installed", fix if wanted else "")
+
+
+def _written(name: str, checkup: Checkup, path: str, fix: str) -> Finding:
+    """Whether a tracker is installed, and its folder can be written, or made."""
+    if not _is_installed(name):
+        return _missing(name, checkup, f"pip install 't5suite[{name}]'")
+    version, folder = importlib.metadata.version(name), Path(path).expanduser().absolute()
+    if folder.is_file() or not writable_folder(folder)[1]:
+        why = "is a file" if folder.is_file() else "cannot be written"
+        return Finding(FAIL if _is_asked(checkup, name) else WARN, name, f"{version}, but {folder} {why}", fix)
+    return Finding(OK, name, f"{version}, with its runs in {folder}")
 
 
 CHECKS = {

@@ -1,7 +1,7 @@
-"""Checks of `t5suite doctor`: Python and its packages, processors and memory, and the numbers that they multiply.
+"""Checks of `t5suite doctor`: Python, packages, processors, the numbers that they multiply, disks, caches and the hub.
 
 >>> check_precision(Checkup())
-[Finding(level='ok', name='precision', what='cpu: float32 and bfloat16 multiply rightly', fix='')]
+[Finding(level='ok', name='precision', what='cpu: float32, bfloat16, float16 multiply rightly', fix='')]
 """
 
 import errno
@@ -19,17 +19,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from t5suite.base.errors import ConfigError
-from t5suite.base.files import shipped_file
-from t5suite.base.yaml_files import read_yaml
 from t5suite.training.compile_cache import compile_cache_folder, folder_bytes
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 GIB = 2**30
+OLDEST_PYTHON = (3, 11)
+LITTLE_MEMORY = 4 * GIB
+# A checkpoint of t5-base with its optimizer is 3 GiB; two stand side by side while one replaces the other.
+LITTLE_DISK, TOO_LITTLE_DISK = 10 * GIB, GIB // 4
+# What workers of the data loader pass batches through: docker gives 64 MiB unless asked.
+LITTLE_SHARED_MEMORY = GIB // 2
+# Where Linux says how much memory a container may take, by control groups of version 2 and 1.
+MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+# What each group of optional packages is for; `dev` is for those who work on the suite itself.
+EXTRAS = {
+    "deepspeed": "ZeRO and the deepspeed launcher",
+    "sweeps": "t5suite sweep",
+    "tracking": "wandb and tensorboard",
+    "peft": "LoRA and its like",
+    "onnx": "export to ONNX",
+    "sentences": "splitting text into sentences",
+    "energy": "GPUs' energy, in results",
+}
 
 
 class Finding(NamedTuple):
-    """One line: how bad it is (ok, warn, fail), what was looked at, what was found, and the fix."""
+    """One line: how bad it is (ok, warn, fail), what was checked, what was found, and the fix."""
 
     level: str
     name: str
@@ -39,7 +54,7 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class Checkup:
-    """What is looked at.
+    """What is checked.
 
     Attributes:
       environ: the environment's variables.
@@ -48,7 +63,7 @@ class Checkup:
       config: that file.
       accelerate_config: the file for `accelerate launch --config_file`; None: accelerate's default one.
       build: compile DeepSpeed's operations.
-      timeout: seconds that a look at a server may take.
+      timeout: seconds that a server has to answer.
     """
 
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
@@ -63,7 +78,7 @@ class Checkup:
         """Where PATH has the program."""
         return shutil.which(program, path=self.environ.get("PATH", os.defpath))
 
-    def says(self, variable: str) -> bool:
+    def is_set(self, variable: str) -> bool:
         """Whether a variable is set to what libraries take for yes."""
         return self.environ.get(variable, "").lower() in ("1", "true", "yes", "on")
 
@@ -76,67 +91,17 @@ class Checkup:
         return done.stdout.strip() if done.returncode == 0 else None
 
 
-def config_file(config: str) -> str:
-    """The file that the scripts would read: as it is named, or the recipe of that name.
-
-    Raises:
-      ConfigError: there is neither.
-    """
-    if Path(config).is_file():
-        return config
-    shipped = shipped_file("recipes", config)
-    if shipped is None:
-        raise ConfigError(f"--config {config}: no such file, and no recipe of that name")
-    return str(shipped)
-
-
-def settings_of(config: str | None) -> dict:
-    """The flags that a run's YAML file sets, unchecked; none without a file.
-
-    Raises:
-      ConfigError: no YAML file of `flag: value`.
-    """
-    if config is None:
-        return {}
-    content = read_yaml(config).content
-    if not isinstance(content, dict):
-        raise ConfigError(f"--config {config}: not a table of flags")
-    return content
-
-
-def nearest_folder(path) -> Path:
-    """The folder itself, or the nearest one above it that is there already."""
+def writable_folder(path) -> tuple[Path, bool]:
+    """The folder itself, or the nearest one above it that is there already; and whether it can be written."""
     folder = Path(path).expanduser().absolute()
     while not folder.is_dir():
         folder = folder.parent
-    return folder
+    return folder, os.access(folder, os.W_OK)
 
 
 def size(num_bytes: float) -> str:
-    """Bytes for people.
-
-    >>> size(3 * 2**30), size(5_000_000)
-    ('3.0 GiB', '4.8 MiB')
-    """
+    """`3.0 GiB`, `4.8 MiB`."""
     return f"{num_bytes / GIB:.1f} GiB" if num_bytes >= GIB else f"{num_bytes / 2**20:.1f} MiB"
-
-
-OLDEST_PYTHON = (3, 11)
-LITTLE_MEMORY = 4 * GIB
-# What each group of optional packages is for; `dev` is for those who work on the suite itself.
-EXTRAS = {
-    "deepspeed": "ZeRO and the deepspeed launcher",
-    "sweeps": "t5suite sweep",
-    "tracking": "wandb and tensorboard",
-    "peft": "LoRA and its like",
-    "onnx": "export to ONNX",
-    "sentences": "splitting text into sentences",
-    "energy": "GPUs' energy, in results",
-}
-# Where Linux says how much memory and processor a container may take, by control groups of version 2 and 1.
-MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-# Rows and columns of the matrices that are multiplied; values are whole numbers, so that the product is exact.
-MULTIPLIED = 64
 
 
 def check_python(checkup: Checkup) -> list[Finding]:
@@ -181,20 +146,19 @@ def package_findings(requirement: str) -> list[Finding]:
 
 
 def check_cpu(checkup: Checkup) -> list[Finding]:
-    """Cores that this process may use, threads that it will start, and memory."""
+    """Cores that this process may use, threads that it will start, and memory, at most a container's limit."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads = checkup.environ.get("OMP_NUM_THREADS", "")
-    what = f"{cores} cores, OMP_NUM_THREADS={threads}" if threads else f"{cores} cores"
+    threads, fix = checkup.environ.get("OMP_NUM_THREADS", ""), ""
     if threads.isdigit() and int(threads) > cores:
-        findings = [Finding(WARN, "cpu", what, f"threads wait for one another: export OMP_NUM_THREADS={cores}")]
+        fix = f"threads wait for one another: export OMP_NUM_THREADS={cores}"
     elif threads and not threads.replace(",", "").isdigit():
-        findings = [Finding(WARN, "cpu", what, "OMP_NUM_THREADS must be a whole number")]
-    else:
-        findings = [Finding(OK, "cpu", what)]
+        fix = "OMP_NUM_THREADS must be a whole number"
+    what = f"{cores} cores, OMP_NUM_THREADS={threads}" if threads else f"{cores} cores"
     memory = memory_bytes()
     little = memory < LITTLE_MEMORY
-    fix = "a small model and --dataloader_num_workers 0; ask the scheduler or container for more" if little else ""
-    return [*findings, Finding(WARN if little else OK, "memory", f"{size(memory)} for this process", fix)]
+    more = "a small model and --dataloader_num_workers 0; ask the scheduler or container for more" if little else ""
+    memory = Finding(WARN if little else OK, "memory", f"{size(memory)} for this process", more)
+    return [Finding(WARN if fix else OK, "cpu", what, fix), memory]
 
 
 def memory_bytes(limits=MEMORY_LIMITS) -> int:
@@ -210,38 +174,32 @@ def check_devices(checkup: Checkup) -> list[Finding]:
     """GPUs with their memory and the driver; a machine that has them while torch cannot see them fails."""
     import torch
 
-    driver = checkup.output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-    driver = driver.splitlines()[0] if driver else None
+    drivers = checkup.output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    driver = drivers.splitlines()[0] if drivers else "unknown"
     if not torch.accelerator.is_available():
-        return [_no_devices(checkup, driver, torch.__version__)]
-    findings = []
-    kind = torch.accelerator.current_accelerator().type
+        hidden = checkup.environ.get("CUDA_VISIBLE_DEVICES")
+        if not drivers and not Path("/dev/nvidiactl").exists():
+            return [Finding(OK, "gpu", "none: runs use the processor")]
+        if hidden is not None:
+            what = f"hidden by CUDA_VISIBLE_DEVICES={hidden!r}"
+            return [Finding(WARN, "gpu", what, "unset CUDA_VISIBLE_DEVICES, or name GPUs that are there")]
+        what = f"the driver ({driver}) has GPUs, but torch {torch.__version__} sees none"
+        fix = "install the torch that fits the driver: https://pytorch.org/get-started/locally"
+        return [Finding(FAIL, "gpu", what, fix)]
+    findings, kind = [], torch.accelerator.current_accelerator().type
     for index in range(torch.accelerator.device_count()):
-        what = f"{kind}:{index}"
+        what, fix = f"{kind}:{index}", ""
         if kind == "cuda":
             free, total = torch.cuda.mem_get_info(index)
             what += f" {torch.cuda.get_device_name(index)}, {size(free)} of {size(total)} free"
-            what += f", driver {driver or 'unknown'}, CUDA {torch.version.cuda}"
-            if free < total / 10:
-                findings.append(Finding(WARN, "gpu", what, "another process fills it: nvidia-smi shows which"))
-                continue
-        findings.append(Finding(OK, "gpu", what))
+            what += f", driver {driver}, CUDA {torch.version.cuda}"
+            fix = "another process fills it: nvidia-smi shows which" if free < total / 10 else ""
+        findings.append(Finding(WARN if fix else OK, "gpu", what, fix))
     return findings
 
 
-def _no_devices(checkup: Checkup, driver: str | None, version: str) -> Finding:
-    hidden = checkup.environ.get("CUDA_VISIBLE_DEVICES")
-    if driver is None and not Path("/dev/nvidiactl").exists():
-        return Finding(OK, "gpu", "none: runs use the processor")
-    if hidden is not None:
-        what = f"hidden by CUDA_VISIBLE_DEVICES={hidden!r}"
-        return Finding(WARN, "gpu", what, "unset CUDA_VISIBLE_DEVICES, or name GPUs that are there")
-    what = f"the driver ({driver or 'unknown'}) has GPUs, but torch {version} sees none"
-    return Finding(FAIL, "gpu", what, "install the torch that fits the driver: https://pytorch.org/get-started/locally")
-
-
 def check_precision(checkup: Checkup) -> list[Finding]:
-    """Matrices of each kind of number are multiplied on the device, and the products looked at."""
+    """Which kinds of numbers the device multiplies rightly, by matrices whose product is known."""
     import torch
 
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
@@ -250,8 +208,7 @@ def check_precision(checkup: Checkup) -> list[Finding]:
     if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0):
         right.append("tf32")
     what = f"{device.type}: {', '.join(right)} multiply rightly"
-    wanted = {"bf16": "bfloat16", "fp16": "float16", "tf32": "tf32"}
-    for flag, name in wanted.items():
+    for flag, name in {"bf16": "bfloat16", "fp16": "float16", "tf32": "tf32"}.items():
         if checkup.settings.get(flag) is True and name not in right:
             return [Finding(FAIL, "precision", f"{what}, but {checkup.config} asks for {flag}", f"{flag}: false")]
     if "float32" not in right:
@@ -264,117 +221,94 @@ def check_precision(checkup: Checkup) -> list[Finding]:
 
 
 def multiplies(device, dtype) -> bool:
-    """Whether the product of two matrices of whole numbers is what it must be."""
+    """Whether the product of two matrices of small integers is exact."""
     import torch
 
-    numbers = torch.arange(MULTIPLIED * MULTIPLIED).reshape(MULTIPLIED, MULTIPLIED) % 3
-    expected = numbers @ numbers.T
+    numbers = torch.arange(64 * 64).reshape(64, 64) % 3
     try:
         product = (numbers.to(device, dtype) @ numbers.T.to(device, dtype)).to("cpu", torch.int64)
     except RuntimeError:  # this device has no such product
         return False
-    return torch.equal(product, expected)
-
-
-# A checkpoint of t5-base with its optimizer is 3 GiB; two stand side by side while one replaces the other.
-LITTLE_DISK, TOO_LITTLE_DISK = 10 * GIB, GIB // 4
-FEW_INODES = 1000
-# What workers of the data loader pass batches through: docker gives 64 MiB unless asked.
-LITTLE_SHARED_MEMORY = GIB // 2
-SHARED_MEMORY = "/dev/shm"
-HUB = "https://huggingface.co"
+    return torch.equal(product, numbers @ numbers.T)
 
 
 def check_disk(checkup: Checkup) -> list[Finding]:
     """Space where runs are written."""
-    folder = nearest_folder(checkup.output_dir)
-    return [space_finding("disk", folder, "give --output_dir on a larger disk, or --save_total_limit 1")]
+    return [space_finding("disk", checkup.output_dir, "give --output_dir on a larger disk, or --save_total_limit 1")]
 
 
-def space_finding(name: str, folder: Path, fix: str) -> Finding:
-    """Free bytes and inodes of a file system."""
-    free, found = shutil.disk_usage(folder).free, os.statvfs(folder)
-    what = f"{size(free)} free at {folder}"
-    if found.f_files and found.f_favail < FEW_INODES:
-        return Finding(FAIL, name, f"{what}, but only {found.f_favail} more files may be made", fix)
+def space_finding(name: str, path, fix: str) -> Finding:
+    """Free bytes of a file system."""
+    folder, _ = writable_folder(path)
+    free = shutil.disk_usage(folder).free
     level = FAIL if free < TOO_LITTLE_DISK else WARN if free < LITTLE_DISK else OK
-    return Finding(level, name, what, fix if level != OK else "")
+    return Finding(level, name, f"{size(free)} free at {folder}", fix if level != OK else "")
 
 
 def check_output_files(checkup: Checkup) -> list[Finding]:
     """What checkpoints and locks need of the file system: fsync, rename over a file, flock between two openings."""
-    folder = nearest_folder(checkup.output_dir)
+    folder, _ = writable_folder(checkup.output_dir)
     try:
         with tempfile.TemporaryDirectory(dir=folder, prefix=".t5suite-doctor-") as place:
             lacks = file_system_lacks(Path(place))
     except OSError as error:
-        return [
-            Finding(FAIL, "files", f"{folder}: {error.strerror or error}", "give an --output_dir that can be written")
-        ]
+        fix = "give an --output_dir that can be written"
+        return [Finding(FAIL, "files", f"{folder}: {error.strerror or error}", fix)]
     if lacks:
-        what = f"{folder} lacks {', '.join(lacks)}"
-        return [
-            Finding(FAIL, "files", what, "give an --output_dir on another file system (local, NFSv4, Lustre -o flock)")
-        ]
+        fix = "give an --output_dir on another file system (local, NFSv4, Lustre -o flock)"
+        return [Finding(FAIL, "files", f"{folder} lacks {', '.join(lacks)}", fix)]
     return [Finding(OK, "files", f"{folder}: fsync, rename and flock work")]
 
 
 def file_system_lacks(place: Path) -> list[str]:
     """Which of fsync, rename and flock do not work in an empty folder."""
-    trials = {"fsync": _try_fsync, "rename": _try_rename, "flock": _try_flock}
+
+    def fsync() -> bool:
+        (place / "data").write_bytes(b"x" * 4096)
+        for path in (place / "data", place):
+            opened = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(opened)
+            finally:
+                os.close(opened)
+        return True
+
+    def rename() -> bool:
+        (place / "old").write_bytes(b"old")
+        (place / "new").write_bytes(b"new")
+        os.replace(place / "new", place / "old")
+        return (place / "old").read_bytes() == b"new" and not (place / "new").exists()
+
+    def flock() -> bool:
+        """The second opening must not get what the first one holds."""
+        with (place / "lock").open("w") as first, (place / "lock").open("w") as second:
+            fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
     lacks = []
-    for name, trial in trials.items():
+    for trial in (fsync, rename, flock):
         try:
-            works = trial(place)
+            works = trial()
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
                 raise
             works = False
-        if not works:
-            lacks.append(name)
+        lacks += [] if works else [trial.__name__]
     return lacks
 
 
-def _try_fsync(place: Path) -> bool:
-    for path, flags in ((place / "data", os.O_CREAT | os.O_WRONLY), (place, os.O_RDONLY)):
-        opened = os.open(path, flags)
-        try:
-            if path != place:
-                os.write(opened, b"x" * 4096)
-            os.fsync(opened)
-        finally:
-            os.close(opened)
-    return True
-
-
-def _try_rename(place: Path) -> bool:
-    (place / "old").write_bytes(b"old")
-    (place / "new").write_bytes(b"new")
-    os.replace(place / "new", place / "old")
-    return (place / "old").read_bytes() == b"new" and not (place / "new").exists()
-
-
-def _try_flock(place: Path) -> bool:
-    """The second opening must not get what the first one holds."""
-    with (place / "lock").open("w") as first, (place / "lock").open("w") as second:
-        fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        try:
-            fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
-
-
-def check_shared_memory(checkup: Checkup, folder: str = SHARED_MEMORY) -> list[Finding]:
-    """Room for what the workers of the data loader hand over."""
+def check_shared_memory(checkup: Checkup, folder: str = "/dev/shm") -> list[Finding]:
+    """Room for the batches that the workers of the data loader pass on."""
     fix = "docker run --shm-size=8g (or --ipc=host), or --dataloader_num_workers 0"
-    if not Path(folder).is_dir():
-        return [Finding(WARN, "shared memory", f"there is no {folder}", fix)]
-    usage = shutil.disk_usage(folder)
-    what = f"{size(usage.free)} of {size(usage.total)} free at {folder}"
     if not os.access(folder, os.W_OK):
-        return [Finding(WARN, "shared memory", f"{folder} cannot be written", fix)]
+        return [Finding(WARN, "shared memory", f"{folder} is not there, or cannot be written", fix)]
+    usage = shutil.disk_usage(folder)
     little = usage.free < LITTLE_SHARED_MEMORY
+    what = f"{size(usage.free)} of {size(usage.total)} free at {folder}"
     return [Finding(WARN if little else OK, "shared memory", what, fix if little else "")]
 
 
@@ -382,17 +316,16 @@ def check_hub_cache(checkup: Checkup) -> list[Finding]:
     """Where models and data of the hub are kept."""
     caches = checkup.environ.get("XDG_CACHE_HOME", "~/.cache")
     home = checkup.environ.get("HF_HUB_CACHE") or checkup.environ.get("HF_HOME") or os.path.join(caches, "huggingface")
-    folder = nearest_folder(home)
-    if not os.access(folder, os.W_OK):
-        what = f"{home} cannot be written"
-        return [Finding(WARN, "hub cache", what, "export HF_HOME=DIR that can, on a disk that all nodes see")]
-    return [space_finding("hub cache", folder, "export HF_HOME=DIR on a larger disk")]
+    if not writable_folder(home)[1]:
+        fix = "export HF_HOME=DIR that can, on a disk that all nodes see"
+        return [Finding(WARN, "hub cache", f"{home} cannot be written", fix)]
+    return [space_finding("hub cache", home, "export HF_HOME=DIR on a larger disk")]
 
 
 def check_compile_cache(checkup: Checkup) -> list[Finding]:
     """Where `--torch_compile` keeps its code, and how much of it there is."""
     folder, name = compile_cache_folder(checkup.environ), "compile cache"
-    if not os.access(nearest_folder(folder), os.W_OK):
+    if not writable_folder(folder)[1]:
         fix = "--compile_cache DIR on a disk that all nodes see, or export TORCHINDUCTOR_CACHE_DIR=DIR"
         return [Finding(WARN, name, f"{folder} cannot be written: every --torch_compile run compiles anew", fix)]
     kept = f"{size(folder_bytes(folder))} kept" if folder.is_dir() else "nothing kept yet"
@@ -401,9 +334,9 @@ def check_compile_cache(checkup: Checkup) -> list[Finding]:
 
 def check_hub(checkup: Checkup) -> list[Finding]:
     """Whether the hub answers; offline, how to work without it."""
-    if checkup.says("HF_HUB_OFFLINE"):
+    if checkup.is_set("HF_HUB_OFFLINE"):
         return [Finding(OK, "hub", "HF_HUB_OFFLINE is set: local models and data alone")]
-    server = checkup.environ.get("HF_ENDPOINT") or HUB
+    server = checkup.environ.get("HF_ENDPOINT") or "https://huggingface.co"
     trouble = reach(server, checkup.timeout)
     if trouble is None:
         return [Finding(OK, "hub", f"{server} answers")]
@@ -414,7 +347,7 @@ def check_hub(checkup: Checkup) -> list[Finding]:
 def reach(server: str, seconds: float) -> str | None:
     """Why a server cannot be reached within so many seconds; None where it answers, whatever it says.
 
-    In a thread of its own: looking a name up has no time limit, and must not hold anybody up.
+    In a thread: looking up a name has no time limit.
     """
     import urllib.error
     import urllib.request
@@ -427,10 +360,8 @@ def reach(server: str, seconds: float) -> str | None:
             said.append(None)
         except urllib.error.HTTPError:
             said.append(None)
-        except urllib.error.URLError as error:
-            said.append(str(error.reason))
         except (OSError, ValueError) as error:
-            said.append(str(error) or type(error).__name__)
+            said.append(str(getattr(error, "reason", error)) or type(error).__name__)
 
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
