@@ -515,7 +515,7 @@ class HubTest(parameterized.TestCase):
 
     def test_a_column_that_is_not_there(self):
         with self.assertRaisesRegex(DataError, "hub:x: no column 'body'.*text_column_name"):
-            HubSource("hub:x", TextOptions("body"), dataset=self.sources["jsonl"].dataset)
+            list(HubSource("hub:x", TextOptions("body"), dataset=self.sources["jsonl"].dataset).read(Share(0, 1)))
 
     def test_a_broken_file_is_named(self):
         directory = folder()

@@ -378,13 +378,10 @@ class MixedBlocks(Dataset):
         self.num_blocks = sum(layout.num_blocks for layout in layouts)
         self.mixture = CorpusMixture(tuple(weights or [float(layout.num_blocks) for layout in layouts]), seed)
         # Corpora differ in their numbers of blocks and so in their orders; a seed of its own parts equal ones too.
-        seeds = [
-            np.random.SeedSequence((seed, number)).generate_state(1, np.uint64)[0] for number in range(len(layouts))
-        ]
-        self.datasets = [
-            BlockDataset(tokens, layout, int(own), sys.maxsize)
-            for tokens, layout, own in zip(corpora, layouts, seeds, strict=True)
-        ]
+        self.datasets = []
+        for number, (tokens, layout) in enumerate(zip(corpora, layouts, strict=True)):
+            own = np.random.SeedSequence((seed, number)).generate_state(1, np.uint64)[0]
+            self.datasets.append(BlockDataset(tokens, layout, int(own), sys.maxsize))
 
     def __len__(self):
         return sys.maxsize
