@@ -60,10 +60,10 @@ def last_state(directory) -> dict:
 
 
 def training(directory) -> dict:
-    """What the manifest says of the training, without times, energy, and the step that this process went on from."""
+    """What the manifest says of the training, without times and the step that this process went on from."""
     manifest = json.loads((Path(directory) / "manifest.json").read_text(encoding="utf-8"))
     found = without_times(manifest.get("training", {}))
-    return {key: value for key, value in found.items() if key not in ("from_step", "energy")}
+    return {key: value for key, value in found.items() if key != "from_step"}
 
 
 def without_times(value):

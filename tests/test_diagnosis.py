@@ -22,7 +22,7 @@ from t5suite.base import provenance
 from t5suite.base.errors import ConfigError
 from t5suite.runs.directory import open_run
 from t5suite.training.monitoring import terminal
-from t5suite.training.monitoring.measurements import ProfileCallback, narrow, parse_steps
+from t5suite.training.monitoring.rates import ProfileCallback, parse_steps
 from t5suite.training.monitoring.terminal import Progress, show_progress, shows_bars
 from t5suite.training.processes.ranks import RankLog, attached, logging_to
 
@@ -63,16 +63,11 @@ class ProfileTest(parameterized.TestCase):
         printed = self.trained("3:4", 1, 6, directory)
         files = sorted(path.name for path in (directory / "profile").iterdir())
         base = "steps-3-4.rank-0"
-        self.assertEqual(files, [f"{base}.memory.json", f"{base}.table.txt", f"{base}.trace.json"])
-        trace = json.loads((directory / "profile" / files[2]).read_text())
+        self.assertEqual(files, [f"{base}.table.txt", f"{base}.trace.json"])
+        trace = json.loads((directory / "profile" / files[1]).read_text())
         names = [event.get("name") for event in trace["traceEvents"]]
         self.assertEqual(names.count("aten::matmul"), 2)  # of two steps
-        memory = json.loads((directory / "profile" / files[0]).read_text())
-        self.assertEqual([line["step"] for line in memory["steps"]], [3, 4])
-        self.assertGreater(memory["steps"][0]["peak_resident_bytes"], 10_000_000)
-        self.assertIn("aten::mm", [line["operator"] for line in memory["operators"]])
         self.assertRegex(printed, r"Self CPU %.*# of Calls")
-        self.assertLess(max(map(len, printed.splitlines())), 120)
 
     @parameterized.parameters(
         ("2:4", 5, 8, "goes on from step 4, behind that", None),
@@ -96,10 +91,6 @@ class ProfileTest(parameterized.TestCase):
             self.trained("1:2", 1, 3, folder())
         self.assertLen(logs.output, 1)
         self.assertIn("no CUPTI", logs.output[0])
-
-    def test_columns_are_cut_at_their_dashes(self):
-        table = "----  ------\nName  CPU total %\n----  ------\n".replace("CPU total %", "  CPU ")
-        self.assertEqual(narrow(table).splitlines()[1], "Name")
 
 
 class RankLogTest(absltest.TestCase):

@@ -193,15 +193,6 @@ class TextTest(parameterized.TestCase):
     def test_corpora_of_the_hub_are_named(self):
         self.assertEqual(hub_corpora({"train_file": "hub:allenai/c4:en:train"}), ["allenai/c4"])
 
-    @parameterized.parameters(
-        (None, "not measured"),
-        ({"seconds": 3.0, "why": "no counter"}, "not measured (no counter)"),
-        ({"seconds": 3.0, "joules": 7200.0, "of": ["X"]}, "2.00 Wh (7,200 J), measured over 3 s of training: X"),
-    )
-    def test_energy_is_measured_or_said_not_to_be(self, energy, expected):
-        text = card_text(facts(manifest={"training": {"steps": 3, "energy": energy}}))
-        self.assertIn(f"| energy of training | {expected} |", text)
-
 
 ONE_TASK = [
     {"step": 5, "train/loss": 3.0, "train/learning_rate": 1e-3},

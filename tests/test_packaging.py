@@ -29,7 +29,6 @@ from t5suite.models.adapters import peft_library
 from t5suite.models.placement import quantization_of
 from t5suite.optim.settings import check_library
 from t5suite.tracking.trackers import TRACKERS, Identity
-from t5suite.training.monitoring.measurements import nvml_counters
 from t5suite.training.sharding.deepspeed import closed_sections
 
 ROOT = Path(__file__).parent.parent
@@ -172,10 +171,6 @@ def tracker(name):
     return TRACKERS[name](Path(tempfile.mkdtemp()), "id", {}, Identity())
 
 
-def counters():
-    raise ImportError(nvml_counters()[1])
-
-
 @contextlib.contextmanager
 def without(name):
     """While a package cannot be imported. What else is imported meanwhile stays: compiled parts load only once."""
@@ -205,7 +200,6 @@ OPTIONAL = {
     "onnxscript": ("onnx", require_onnx),
     "onnxruntime": ("onnx", require_onnx),
     "sentencex": ("sentences", lambda: split_sentences("")),
-    "pynvml": ("energy", counters),
 }
 NOT_LIBRARIES = ("dev", "docs")
 

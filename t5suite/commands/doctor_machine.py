@@ -39,7 +39,6 @@ EXTRAS = {
     "peft": "LoRA and its like",
     "onnx": "export to ONNX",
     "sentences": "splitting text into sentences",
-    "energy": "GPUs' energy, in results",
 }
 
 

@@ -479,7 +479,7 @@ DEFAULTS = {"label_smoothing_factor": 0.0, "z_loss": 0.0, "weight_decay": 0.0, "
 
 
 def _machine(facts: CardFacts) -> list[list]:
-    """Hardware, seconds, energy and versions; what is not known is left out."""
+    """Hardware, seconds and versions; what is not known is left out."""
     manifest = facts.manifest
     hardware, trained, commit = (manifest.get(name) or {} for name in ("hardware", "training", "commit"))
     scoring = sum(seconds for seconds in manifest.get("seconds", {}).values() if seconds)
@@ -490,7 +490,6 @@ def _machine(facts: CardFacts) -> list[list]:
         ["processes", processes(facts.settings)],
         ["seconds of training", seconds_text(trained)],
         ["seconds of scoring", f"{scoring:.1f}" if scoring else ""],
-        ["energy of training", energy_text(trained.get("energy"))],
         *[[name, version] for name, version in manifest["versions"].items() if version],
         ["commit", commit["commit"][:12] + changed if commit.get("commit") else ""],
     ]
@@ -514,14 +513,3 @@ def seconds_text(trained: dict) -> str:
         return ""
     begun = trained.get("from_step")
     return f"{trained['train_runtime']:.1f}" + (f" (since update {begun:,}, where it went on)" if begun else "")
-
-
-def energy_text(energy: dict | None) -> str:
-    """What counters of the devices counted; never an estimate."""
-    if not energy or energy.get("joules") is None:
-        return "not measured" + (f" ({energy['why']})" if energy and energy.get("why") else "")
-    joules, seconds = energy["joules"], energy["seconds"]
-    return (
-        f"{joules / 3600:.2f} Wh ({joules:,.0f} J), measured over {seconds:,.0f} s of training: "
-        f"{', '.join(energy['of'])}" + (f"; {energy['why']}" if energy.get("why") else "")
-    )

@@ -41,7 +41,6 @@ from t5suite.training.checkpoints.folders import STATE_FILE, clean_leftovers
 from t5suite.training.checkpoints.starts import choose_start, going_on
 from t5suite.training.flags.fine_tuning import identity_of
 from t5suite.training.flags.plug_ins import module_settings
-from t5suite.training.monitoring.measurements import metered
 from t5suite.training.monitoring.terminal import quiet_libraries, settle_bars
 from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns
 from t5suite.training.processes.lost_ranks import watching_ranks
@@ -389,7 +388,6 @@ def train_from(trainer, folder=None) -> dict:
     if folder is not None:
         logger.info("going on from %s", folder)
         begun = TrainerState.load_from_json(str(Path(folder) / STATE_FILE)).global_step
-    with metered(trainer.is_world_process_zero()) as meter:
-        output = trainer.train(resume_from_checkpoint=str(folder) if folder else None)
+    output = trainer.train(resume_from_checkpoint=str(folder) if folder else None)
     found = {"steps": output.global_step, "loss": output.metrics["train_loss"], **output.metrics}
-    return {**found, **({"from_step": begun} if begun else {}), "energy": meter.described()}
+    return {**found, **({"from_step": begun} if begun else {})}

@@ -1,1 +1,1 @@
-"""What one sees of a run while it goes on: rates, norms, energy, profiles, samples, bars."""
+"""What one sees of a run while it goes on: rates, norms, profiles, bars."""

@@ -1,4 +1,4 @@
-"""How fast a run is, and against what its device could do: rates, floating-point operations, peaks, utilisation.
+"""How fast a run is, and against what its device could do: rates, floating-point operations, utilisation, profiles.
 
     >>> flops = forward_flops(t5_v1_1_base, {"input_ids": (1, 512), "decoder_input_ids": (1, 114)})
     >>> round(flops / 1e9, 2)
@@ -22,17 +22,22 @@ HF's own `total_flos` (6 x parameters x input tokens) is 1.43 times too high for
 
 import copy
 import logging
+import re
 import resource
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import TrainerCallback
 
+from t5suite.base.errors import ConfigError
 from t5suite.models.families import plain
+
+logger = logging.getLogger(__name__)
 
 # Dense bf16 tensor-core peaks in FLOP/s, from the vendors' data sheets, by a part of the device's name; the first match
 # counts. Runs in float32 or TF32 are held against the same peak: it is what the device could do.
@@ -64,129 +69,103 @@ def forward_flops(model, shapes: dict[str, tuple[int, ...]]) -> int:
 
     The model's own weights are not touched: a copy of its architecture is made on the meta device.
     """
-    return ForwardFlops(model).counted(shapes)
+    return StepFlops(model, backward=False).counted(shapes)
 
 
-class ForwardFlops:
-    """`forward_flops` of one model for batches of many shapes, each told at once.
+class StepFlops:
+    """Operations of a step over batches of many shapes: forward pass, and backward pass through what is trained.
 
-    >>> flops_of = ForwardFlops(t5_v1_1_base)
-    >>> flops_of({"input_ids": (32, 57), "decoder_input_ids": (32, 4)}) == forward_flops(
-    ...     t5_v1_1_base, {"input_ids": (32, 57), "decoder_input_ids": (32, 4)})
+    >>> step, shapes = StepFlops(t5_v1_1_base), {"input_ids": (32, 57), "decoder_input_ids": (32, 4)}
+    >>> step(shapes) == 3 * forward_flops(t5_v1_1_base, shapes)         # where all weights are trained
     True
 
     The first shape is counted. With the second, seven small ones are: a transformer's operations are a polynomial of
-    the second degree in its inputs' lengths, found from six of them and held against the seventh. An architecture
+    the second degree in its inputs' lengths, found from six of them and checked by the seventh. An architecture
     without such a polynomial (attention in blocks) has every shape counted that comes up, which takes some 0.3 s each.
+    An adapter's own products are left out; what lies below it passes gradients on.
     """
 
-    def __init__(self, model):
+    def __init__(self, model, backward: bool = True):
         inner = plain(model)
         config = copy.deepcopy(inner.config)
-        # Of all implementations the one whose matrix products are all seen: kernels of one's own are not counted.
-        config._attn_implementation = "eager"
+        config._attn_implementation = "eager"  # all of its matrix products are seen by the counter
         with torch.device("meta"):
             self._twin = type(inner)(config).eval()
-        self._known: dict[tuple, int] = {}
+        self._counted: dict[tuple, int] = {}
         self._polynomial = None
+        self._backward = backward
+        self._everything = all(parameter.requires_grad for parameter in model.parameters())
+        if backward and not self._everything:
+            trained = {name.replace(".base_layer", "") for name, p in inner.named_parameters() if p.requires_grad}
+            for name, parameter in self._twin.named_parameters():
+                parameter.requires_grad_(name in trained)
+            for module in self._twin.modules() if inner is not model else ():
+                if isinstance(module, torch.nn.Embedding):
+                    module.register_forward_hook(lambda module, inputs, found: found.detach().requires_grad_())
 
     def __call__(self, shapes: dict[str, tuple[int, int]]) -> int:
         rows = next(iter(shapes.values()))[0]
         names, lengths = tuple(shapes), tuple(shape[1] for shape in shapes.values())
-        if not self._known:
-            self._known[names, lengths] = self._of_row(names, lengths)
-        if (names, lengths) not in self._known:
-            if self._polynomial is None:
+        known = self._counted.get((names, lengths))
+        if known is None:
+            if self._counted and self._polynomial is None:
                 self._polynomial = self._fitted(names)
-            found = round(float(_terms(lengths) @ self._polynomial)) if len(self._polynomial) else None
-            self._known[names, lengths] = self._of_row(names, lengths) if found is None else found
-        return rows * self._known[names, lengths]
+            if self._polynomial is None or not len(self._polynomial):
+                known = self._of_row(names, lengths)
+            else:
+                known = round(float(_terms(lengths) @ self._polynomial))
+            self._counted[names, lengths] = known
+        return rows * known
 
     def counted(self, shapes: dict[str, tuple[int, ...]]) -> int:
-        """The operations of one pass over these shapes."""
-        with torch.device("meta"):
+        """The operations over these shapes."""
+        train_parts = self._backward and not self._everything
+        with torch.device("meta"), torch.set_grad_enabled(train_parts):
             inputs = {name: torch.zeros(shape, dtype=torch.long) for name, shape in shapes.items()}
-            with FlopCounterMode(display=False) as counter, torch.no_grad():
-                self._twin(**inputs)
-        return counter.get_total_flops()
+            with FlopCounterMode(display=False) as counter:
+                found = self._twin(**inputs)
+                if train_parts:
+                    sum(found[name].sum() for name in found if "logits" in name).backward()
+        self._twin.zero_grad(set_to_none=True)
+        return counter.get_total_flops() * (3 if self._backward and self._everything else 1)
 
     def _of_row(self, names, lengths) -> int:
         return self.counted({name: (1, length) for name, length in zip(names, lengths, strict=True)})
 
     def _fitted(self, names) -> np.ndarray:
         """The polynomial's coefficients; none where there is no such polynomial."""
-        points = [PROBES[i][: len(names)] for i in range(len(PROBES))]
+        points = [probe[: len(names)] for probe in PROBES]
         counts = np.array([self._of_row(names, lengths) for lengths in points], dtype=np.float64)
         terms = np.array([_terms(lengths) for lengths in points])
         coefficients = np.linalg.lstsq(terms[:-1], counts[:-1], rcond=None)[0]
-        holds = np.allclose(terms @ coefficients, counts, rtol=1e-9)
-        return coefficients if holds else np.empty(0)
-
-
-class StepFlops(ForwardFlops):
-    """Of forward and backward pass, with the weights that a model trains: frozen ones have no gradients to compute.
-
-    >>> shapes = {"input_ids": (32, 57), "decoder_input_ids": (32, 4)}
-    >>> StepFlops(t5_v1_1_base)(shapes) == 3 * ForwardFlops(t5_v1_1_base)(shapes)         # where all are trained
-    True
-
-    An adapter's own products are left out; what lies below it passes gradients on.
-    """
-
-    def __init__(self, model):
-        super().__init__(model)
-        self._everything = all(parameter.requires_grad for parameter in model.parameters())
-        trained = {name.replace(".base_layer", "") for name, p in plain(model).named_parameters() if p.requires_grad}
-        for name, parameter in self._twin.named_parameters():
-            parameter.requires_grad_(name in trained)
-        if plain(model) is not model:
-            for module in self._twin.modules():
-                if isinstance(module, torch.nn.Embedding):
-                    module.register_forward_hook(lambda module, inputs, found: found.detach().requires_grad_())
-
-    def counted(self, shapes: dict[str, tuple[int, ...]]) -> int:
-        """The operations of both passes over these shapes."""
-        if self._everything:
-            return 3 * super().counted(shapes)
-        with torch.device("meta"):
-            inputs = {name: torch.zeros(shape, dtype=torch.long) for name, shape in shapes.items()}
-            with FlopCounterMode(display=False) as counter:
-                found = self._twin(**inputs)
-                sum(found[name].sum() for name in found if "logits" in name).backward()
-        self._twin.zero_grad(set_to_none=True)
-        return counter.get_total_flops()
+        return coefficients if np.allclose(terms @ coefficients, counts, rtol=1e-9) else np.empty(0)
 
 
 def _terms(lengths: tuple[int, ...]) -> np.ndarray:
-    """
-    >>> _terms((3, 2)).tolist()
-    [1.0, 3.0, 2.0, 9.0, 6.0, 4.0]
-    """
+    """`(3, 2)` -> `1, 3, 2, 9, 6, 4`."""
     powers = (1.0, *lengths)
     return np.array([one * other for i, one in enumerate(powers) for other in powers[i:]])
 
 
-# Lengths of inputs and targets; six that determine a polynomial of the second degree, and one that it must hold for.
+# Lengths of inputs and targets; six that determine a polynomial of the second degree, and one that checks it.
 PROBES = ((8, 8), (24, 8), (8, 24), (16, 16), (40, 8), (8, 40), (56, 32))
 
 
 def peak_flops(device: torch.device, peak_tflops: float | None = None) -> float | None:
-    """The device's peak in FLOP/s: `--peak_tflops` if given, else by its name; None where it is not known (a CPU).
+    """The device's peak in FLOP/s: `--peak_tflops` if given, else by its name; None where it is unknown (a CPU).
 
     >>> peak_flops(torch.device("cpu"), peak_tflops=0.5)
     500000000000.0
     """
     if peak_tflops is not None:
         return peak_tflops * 1e12
-    if device.type != "cuda":
-        return None
-    return peak_of_name(torch.cuda.get_device_name(device))
+    return peak_of_name(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
 
 
 def peak_of_name(name: str) -> float | None:
     """A device's peak by its name.
 
-    >>> peak_of_name("NVIDIA H100 PCIe"), peak_of_name("NVIDIA A100-SXM4-80GB"), peak_of_name("unheard of")
+    >>> peak_of_name("NVIDIA H100 PCIe"), peak_of_name("NVIDIA A100-SXM4-80GB"), peak_of_name("unknown")
     (756000000000000.0, 312000000000000.0, None)
     """
     return next((peak for part, peak in PEAK_FLOPS.items() if part in name), None)
@@ -200,8 +179,6 @@ def utilisation(flops_per_second: float, peak: float | None) -> float | None:
 # ---------------------------------------------------------------------------------------------------------------------
 # What is measured between two logs
 
-
-logger = logging.getLogger(__name__)
 
 # Inputs of a forward pass that its cost depends on.
 SHAPED = ("input_ids", "decoder_input_ids")
@@ -341,3 +318,103 @@ def weight_norm(model) -> float | None:
         return None
     norms = torch._foreach_norm([p.detach().float() for p in parameters])
     return torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms])).item()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# --profile
+
+
+# A trace of T5-base has 10 MB a step; more steps than these are not readable either.
+MANY_STEPS = 30
+
+
+def parse_steps(text: str) -> tuple[int, int]:
+    """First and last step, both included: `"10:12"` -> `(10, 12)`, `"7"` -> `(7, 7)`.
+
+    Raises:
+      ConfigError: no range of steps.
+    """
+    found = re.fullmatch(r"(\d+)(?::(\d+))?", text.strip())
+    first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if not 1 <= first <= last:
+        raise ConfigError(
+            f"--profile {text}: expected FIRST:LAST, steps from 1 on, both included, such as 10:12 (or one step: 10)"
+        )
+    return first, last
+
+
+class ProfileCallback(TrainerCallback):
+    """Profiles a range of steps; a profiler that fails costs a warning, and training goes on.
+
+    >>> trainer.add_callback(ProfileCallback("10:12", run_dir, rank=0))
+
+    Every rank writes below `profile/`: `steps-10-12.rank-0.trace.json` (for ui.perfetto.dev), the operators that took
+    most time and memory (`.table.txt`, rank 0 prints it), and on CUDA a snapshot for pytorch.org/memory_viz
+    (`.memory.pickle`).
+    """
+
+    def __init__(self, steps: str, directory, rank: int = 0):
+        self.steps, self.rank = steps, rank
+        self.first, self.last = parse_steps(steps)
+        self.folder = Path(directory) / "profile"
+        self._profiler = None
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        """A run that resumes behind the range has nothing to profile; one within it, the rest."""
+        no_effect = f"--profile {self.steps} has no effect: the run"
+        if state.global_step >= self.last:
+            logger.warning("%s goes on from step %d, behind that", no_effect, state.global_step)
+        elif self.first > state.max_steps:
+            logger.warning("%s has %d steps", no_effect, state.max_steps)
+        elif self.last - self.first >= MANY_STEPS:
+            logger.warning("--profile %s: a trace of that many steps is large and slow to view", self.steps)
+        self.first = max(self.first, state.global_step + 1)
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        """Starts with the first step."""
+        if state.global_step + 1 == self.first <= self.last and self._profiler is None:
+            self._safely(self._start)
+
+    def on_step_end(self, args, state, control, **kwargs):
+        """Ends with the last step."""
+        if self._profiler is not None and state.global_step >= self.last:
+            self.on_train_end(args, state, control)
+
+    def on_train_end(self, args, state, control, **kwargs):
+        """A run that ends within the range has profiled what there was."""
+        if self._profiler is not None:
+            profiler, self._profiler = self._profiler, None
+            self._safely(lambda: self._write(profiler, state.global_step))
+
+    def _start(self) -> None:
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+            torch.cuda.memory._record_memory_history(max_entries=200_000)
+        profiler = torch.profiler.profile(activities=activities, record_shapes=True, profile_memory=True)
+        profiler.start()
+        self._profiler = profiler
+
+    def _write(self, profiler, last: int) -> None:
+        profiler.stop()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        base = self.folder / f"steps-{self.first}-{last}.rank-{self.rank}"
+        profiler.export_chrome_trace(f"{base}.trace.json")
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        averages = profiler.key_averages()
+        table = averages.table(sort_by=f"self_{device}_time_total", row_limit=12, max_name_column_width=48)
+        by_memory = averages.table(sort_by=f"self_{device}_memory_usage", row_limit=12, max_name_column_width=48)
+        Path(f"{base}.table.txt").write_text(f"{table}\n{by_memory}", encoding="utf-8")
+        if device == "cuda":
+            torch.cuda.memory._dump_snapshot(f"{base}.memory.pickle")
+            torch.cuda.memory._record_memory_history(enabled=None)
+        if self.rank == 0:
+            print(table, flush=True)
+        logger.info("--profile: steps %d to %d are in %s", self.first, last, self.folder)
+
+    def _safely(self, call) -> None:
+        try:
+            call()
+        except (RuntimeError, OSError, ValueError, AttributeError) as error:
+            self._profiler = None
+            logger.warning("--profile %s failed (%s: %s); training goes on", self.steps, type(error).__name__, error)
