@@ -37,9 +37,8 @@ from t5suite.base.script_flags import flags_marked, flags_of
 from t5suite.data.corpora.readers import without_compression
 from t5suite.data.rows.files import FORMATS_BY_SUFFIX, SPLIT_NAMES
 from t5suite.data.rows.own_rows import as_rows
-from t5suite.inference.predictor import Answer, Predictor
+from t5suite.inference.predictor import WINDOW, Answer, Job, Predictor
 from t5suite.inference.rows import Row
-from t5suite.inference.running import WINDOW, Job
 from t5suite.inference.settings import Decoding, given_labels
 from t5suite.models.adapters import fingerprint, is_adapted
 from t5suite.models.attention import accept_packed_batches
@@ -351,8 +350,7 @@ def lines_of(predictor: Predictor, text, rows: Sequence, decoding: Decoding, lab
       ConfigError: settings that make no sense, alone or together.
       DataError: a row that is none of the task; named by its number.
     """
-    if labels not in (None, "task"):
-        labels = given_labels(",".join(labels), text)
+    labels = given_labels(labels, text)
     fitted = text.task is not None and text.task.entry.get("formatter") in FITTED_FORMATTERS
     fits = bind_fits(predictor.encoding.tokenizer, text.lengths) if fitted else None
     longest = decoding.max_new_tokens or text.max_new_tokens

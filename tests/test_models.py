@@ -30,7 +30,7 @@ from transformers import (
 from t5suite.base.errors import ConfigError
 from t5suite.data.objectives import sentinel_ids
 from t5suite.export.sources import Wanted, load_source
-from t5suite.inference.loading import (
+from t5suite.inference.running import (
     ModelSource,
     fits_of,
     load_parts,

@@ -24,7 +24,7 @@ from t5suite.commands.sweep import run as run_sweep
 from t5suite.data.corpora.documents import split_sentences
 from t5suite.export.onnx_runtime import require_onnx
 from t5suite.export.sources import deepspeed_converter
-from t5suite.inference.loading import cut_into_pieces
+from t5suite.inference.running import cut_into_pieces
 from t5suite.models.adapters import peft_library
 from t5suite.models.placement import quantization_of
 from t5suite.optim.settings import check_library

@@ -19,7 +19,7 @@ import fine_tune_t5
 from t5suite import cli
 from t5suite.base.errors import ConfigError
 from t5suite.data.rows.jsonl import read_jsonl
-from t5suite.inference.loading import ModelSource, check_accelerate_settings, join_processes
+from t5suite.inference.running import ModelSource, check_accelerate_settings, join_processes
 from t5suite.training.processes.launchers import without_launcher_flags
 
 ROOT = Path(__file__).parent.parent

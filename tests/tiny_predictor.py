@@ -8,7 +8,7 @@ import torch
 
 from t5suite.data.rows.jsonl import write_jsonl
 from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.inference.loading import ModelSource, load_predictor
+from t5suite.inference.running import ModelSource, load_predictor
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.tasks.registry import Lengths, load_task
 from t5suite.tasks.task_card import make_task_card, write_task_card

@@ -90,7 +90,7 @@ def predict(arguments) -> None:
 
     join_srun()
     with contextlib.nullcontext() if arguments.interactive else catching_signals():
-        from t5suite.inference.loading import predict_by_flags
+        from t5suite.inference.running import predict_by_flags
 
         predict_by_flags(arguments)
 
@@ -115,24 +115,21 @@ def _check_flags(arguments) -> None:
 
 def _checked_task(arguments):
     """The task that rows are formatted by; it, the labels and how answers are written fit one another."""
-    from t5suite.inference.settings import check_candidates, decoding_by_flags, named_task, parted_labels, settle
+    from t5suite.inference.settings import decoding_by_flags, given_labels, text_settings
     from t5suite.tasks.task_card import read_task_card
 
-    card = read_task_card(arguments.model_name_or_path)
-    names = (arguments.benchmark, arguments.dataset_name, arguments.task_file, arguments.raw)
-    text = settle(card, named_task(card, *names), model_family=arguments.model_family)
+    flags = {
+        name: getattr(arguments, name) for name in ("benchmark", "dataset_name", "task_file", "raw", "model_family")
+    }
+    text = text_settings(read_task_card(arguments.model_name_or_path), **flags, warns=False)
     decoding_by_flags(arguments, text)
-    if arguments.labels == "task":
-        check_candidates(text.task)
-    elif arguments.labels is not None:
-        parted_labels(arguments.labels, text.family)
+    given_labels(arguments.labels, text, warns=False)
     return text.task
 
 
 def _check_files(arguments, task) -> None:
     """What is read is there and begins with a row of the task; what is written can be."""
-    from t5suite.inference.outputs import ResumableOutput
-    from t5suite.inference.rows import RowSource, input_text
+    from t5suite.inference.rows import ResumableOutput, RowSource, input_text
     from t5suite.tasks.formatters import FITTED_FORMATTERS
 
     check_input_file("--input", arguments.input)

@@ -27,26 +27,16 @@ from t5suite.training.evaluation import PLAIN_WRITING
 def generation_options(
     decoding: Decoding, model, max_new_tokens: int, draws, synced: bool = False, plain: bool = False
 ) -> dict:
-    """What `generate` is given beside the prompts.
+    """The arguments of `generate` beside the prompts.
 
     Args:
       plain: answers are label words: what the flags leave open is neutral, as in evaluation, and not the checkpoint's.
       draws: `(row, number of the answer)` of each prompt, which name its random numbers.
     """
-    options = {"generation_config": _generation_config(decoding, model, max_new_tokens, plain)}
-    if decoding.do_sample:
-        options["logits_processor"] = _sampling(decoding, draws, max_new_tokens)
-    if decoding.num_beam_groups > 1:
-        penalty = 0.0 if decoding.diversity_penalty is None else decoding.diversity_penalty
-        options["custom_generate"] = diverse_beam_search(decoding.num_beam_groups, penalty, synced)
-    return options
-
-
-def _generation_config(decoding: Decoding, model, max_new_tokens: int, plain: bool) -> GenerationConfig:
     config = model.config.get_text_config()
     names = ("repetition_penalty", "no_repeat_ngram_size", "length_penalty")
     given = {name: getattr(decoding, name) for name in names if getattr(decoding, name) is not None}
-    return GenerationConfig(
+    settings = GenerationConfig(
         max_new_tokens=max_new_tokens,
         min_new_tokens=decoding.min_new_tokens,
         num_beams=decoding.num_beams,
@@ -58,18 +48,17 @@ def _generation_config(decoding: Decoding, model, max_new_tokens: int, plain: bo
         decoder_start_token_id=getattr(config, "decoder_start_token_id", None),
         **{**(PLAIN_WRITING if plain else {}), **given},
     )
-
-
-def _sampling(decoding: Decoding, draws, max_new_tokens: int) -> LogitsProcessorList:
-    processors = LogitsProcessorList()
-    if decoding.temperature not in (None, 1.0):
-        processors.append(TemperatureLogitsWarper(decoding.temperature))
-    if decoding.top_k:
-        processors.append(TopKLogitsWarper(decoding.top_k))
-    if decoding.top_p not in (None, 1.0):
-        processors.append(TopPLogitsWarper(decoding.top_p))
-    processors.append(RowSampler(uniform_numbers(decoding.seed, draws, max_new_tokens)))
-    return processors
+    options = {"generation_config": settings}
+    if decoding.do_sample:
+        warpers = [TemperatureLogitsWarper(decoding.temperature)] if decoding.temperature not in (None, 1.0) else []
+        warpers += [TopKLogitsWarper(decoding.top_k)] if decoding.top_k else []
+        warpers += [TopPLogitsWarper(decoding.top_p)] if decoding.top_p not in (None, 1.0) else []
+        sampler = RowSampler(uniform_numbers(decoding.seed, draws, max_new_tokens))
+        options["logits_processor"] = LogitsProcessorList([*warpers, sampler])
+    if decoding.num_beam_groups > 1:
+        penalty = decoding.diversity_penalty or 0.0
+        options["custom_generate"] = diverse_beam_search(decoding.num_beam_groups, penalty, synced)
+    return options
 
 
 class RowSampler(LogitsProcessor):
@@ -165,9 +154,10 @@ class GroupSearch:
         # All beams of a group are equal at first: only one may be continued.
         self.scores_BGK = input_ids.new_full((self.rows, num_groups, self.beams), NEVER, dtype=torch.float)
         self.scores_BGK[:, :, 0] = 0.0
-        # By row and group: the best `beams` ended answers, as (score, ids), best first; and whether it is settled.
+        # By row and group: the best `beams` ended answers, as (score, ids), best first; and whether no better can come.
         self.ended = [[[] for _ in range(num_groups)] for _ in range(self.rows)]
         self.settled = [[False] * num_groups for _ in range(self.rows)]
+        self.pad = 0 if config._pad_token_tensor is None else int(config._pad_token_tensor)
 
     def advance(self, log_probs):
         """One token more for every beam.
@@ -182,88 +172,67 @@ class GroupSearch:
         vocabulary = log_probs.shape[-1]
         log_probs_BGKV = log_probs.view(self.rows, self.groups, self.beams, vocabulary)
         chosen_BV = log_probs.new_zeros(self.rows, vocabulary)
-        origins, tokens = [], []
+        # A group that is settled stays where it is, and is padded.
+        origins, tokens = list(range(len(self.ids))), [self.pad] * len(self.ids)
         for group in range(self.groups):
             scores_BKV = log_probs_BGKV[:, group] - self.penalty * chosen_BV[:, None]
-            origin_BK, token_BK, chosen = self._advance_group(group, scores_BKV)
-            for row, token in chosen:
-                chosen_BV[row, token] += 1
-            origins.append(origin_BK)
-            tokens.append(token_BK)
-        origin = torch.stack(origins, dim=1).flatten()
-        self.ids = torch.cat([self.ids[origin], torch.stack(tokens, dim=1).reshape(-1, 1)], dim=1)
+            total_BX = (scores_BKV + self.scores_BGK[:, group, :, None]).flatten(1)
+            # Every beam may end in each of the end tokens, and K others must go on.
+            best = total_BX.topk(min(self.beams * (1 + max(1, len(self.eos))), total_BX.shape[1]), dim=1)
+            for row, (totals, places) in enumerate(zip(best.values.tolist(), best.indices.tolist(), strict=True)):
+                if self.settled[row][group]:
+                    continue
+                first = (row * self.groups + group) * self.beams
+                found = [
+                    (total, first + place // vocabulary, place % vocabulary) for total, place in zip(totals, places)
+                ]
+                kept, chosen = self._choose(self.ended[row][group], found)
+                if len(self.ended[row][group]) == self.beams:
+                    # What a running beam can still come to, as transformers estimates it.
+                    reachable = totals[0] / self.steps**self.length_penalty
+                    settled = self.config.early_stopping is True or self.ended[row][group][-1][0] >= reachable
+                    self.settled[row][group] = settled
+                if not self.settled[row][group]:  # else its beams end here, and only what ended counts
+                    chosen += [token for _, _, token in kept]
+                for token in chosen:
+                    chosen_BV[row, token] += 1
+                for beam, (total, origin, token) in enumerate(kept):
+                    origins[first + beam], tokens[first + beam] = origin, token
+                    self.scores_BGK[row, group, beam] = total
+        origin, token = (self.ids.new_tensor(values) for values in (origins, tokens))
+        self.ids = torch.cat([self.ids[origin], token[:, None]], dim=1)
         settled = all(all(groups) for groups in self.settled)
         self.done = settled or self.ids.shape[1] >= self.config.max_length
         return origin
 
-    def _advance_group(self, group: int, scores_BKV):
-        """`(origin, token)` of a group's beams, each (B, K), and `(row, token)` of what it has chosen."""
-        total_BX = (scores_BKV + self.scores_BGK[:, group, :, None]).flatten(1)
-        # Every beam may end in each of the end tokens, and K others must go on.
-        best = total_BX.topk(min(self.beams * (1 + max(1, len(self.eos))), total_BX.shape[1]), dim=1)
-        vocabulary = scores_BKV.shape[-1]
-        totals, places = best.values.tolist(), best.indices.tolist()
-        origin_BK = torch.empty(self.rows, self.beams, dtype=torch.long)
-        token_BK = torch.empty(self.rows, self.beams, dtype=torch.long)
-        chosen = []
-        for row in range(self.rows):
-            first = (row * self.groups + group) * self.beams
-            if self.settled[row][group]:
-                origin_BK[row] = torch.arange(first, first + self.beams)
-                token_BK[row] = self.config._pad_token_tensor if self.config._pad_token_tensor is not None else 0
-                continue
-            kept, tokens = self._choose(row, group, totals[row], [divmod(place, vocabulary) for place in places[row]])
-            if not self.settled[row][group]:  # else its beams end here, and only what ended counts
-                tokens = [*tokens, *(token for _, _, token in kept)]
-            chosen.extend((row, token) for token in tokens)
-            for beam, (total, origin, token) in enumerate(kept):
-                origin_BK[row, beam], token_BK[row, beam] = first + origin, token
-                self.scores_BGK[row, group, beam] = total
-        device = scores_BKV.device
-        return origin_BK.to(device), token_BK.to(device), chosen
-
-    def _choose(self, row: int, group: int, totals, places) -> tuple[list[tuple[float, int, int]], list[int]]:
+    def _choose(self, ended: list, found: list) -> tuple[list[tuple[float, int, int]], list[int]]:
         """`(the K continuations (score, beam, token) that go on, end tokens of those that joined the answers)`."""
-        kept, tokens, ended = [], [], self.ended[row][group]
-        length = self.steps**self.length_penalty
-        first = (row * self.groups + group) * self.beams
-        for rank, (total, (origin, token)) in enumerate(zip(totals, places, strict=True)):
+        kept, tokens = [], []
+        for rank, (total, beam, token) in enumerate(found):
             if token not in self.eos:
-                kept.append((total, origin, token))
+                kept.append((total, beam, token))
             elif rank < self.beams:
-                ended.append((total / length, [*self.ids[first + origin].tolist(), token]))
+                ended.append((total / self.steps**self.length_penalty, [*self.ids[beam].tolist(), token]))
                 tokens.append(token)
             if len(kept) == self.beams:
                 break
         ended.sort(key=lambda answer: -answer[0])
         del ended[self.beams :]
-        if len(ended) == self.beams:
-            # What a running beam can still come to, as transformers estimates it.
-            early = self.config.early_stopping is True
-            self.settled[row][group] = early or ended[-1][0] >= totals[0] / length
         return kept, tokens
 
     def answers(self):
         """(B * num_return_sequences, tokens): each row's best answers, padded at their ends."""
         found = []
+        length = max(self.ids.shape[1] - self.start, 1) ** self.length_penalty
         for row in range(self.rows):
-            of_row = [answer for group in range(self.groups) for answer in self._answers_of(row, group)]
+            of_row = []
+            for group in range(self.groups):
+                ended, first = list(self.ended[row][group]), (row * self.groups + group) * self.beams
+                if not self.settled[row][group]:  # cut off: its running beams count, too
+                    scores = self.scores_BGK[row, group].tolist()
+                    ended += [(total / length, self.ids[first + beam].tolist()) for beam, total in enumerate(scores)]
+                of_row += sorted(ended, key=lambda answer: -answer[0])[: self.beams]
             of_row.sort(key=lambda answer: -answer[0])
-            found.extend(ids for _, ids in of_row[: self.config.num_return_sequences])
-        pad = self.config._pad_token_tensor
+            found += [ids for _, ids in of_row[: self.config.num_return_sequences]]
         longest = max(map(len, found))
-        filled = self.ids.new_full((len(found), longest), 0 if pad is None else int(pad))
-        for place, ids in enumerate(found):
-            filled[place, : len(ids)] = torch.tensor(ids)
-        return filled
-
-    def _answers_of(self, row: int, group: int) -> list[tuple[float, list[int]]]:
-        """A group's answers: those that ended, and its running beams where it was cut off."""
-        ended = list(self.ended[row][group])
-        if not self.settled[row][group]:
-            first = (row * self.groups + group) * self.beams
-            length = max(self.ids.shape[1] - self.start, 1) ** self.length_penalty
-            for beam, total in enumerate(self.scores_BGK[row, group].tolist()):
-                ended.append((total / length, self.ids[first + beam].tolist()))
-        ended.sort(key=lambda answer: -answer[0])
-        return ended[: self.beams]
+        return self.ids.new_tensor([ids + [self.pad] * (longest - len(ids)) for ids in found])

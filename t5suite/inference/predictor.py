@@ -1,28 +1,42 @@
-"""A model and its tokenizer -> answers to texts, in batches of similar length, shared among the ranks.
+"""A model and its tokenizer -> answers to texts, in batches of similar length, shared among the ranks; rows -> lines.
 
     >>> predictor = Predictor(model, encoding, batch_size=16)
     >>> predictor.answers(["rte sentence1: It rains. sentence2: It is wet."], Decoding(), max_new_tokens=5)
     [[Answer(text='entailment', score=None, truncated=False)]]
     >>> predictor.choices(["sst2 sentence: Good."], [["negative", "positive"]])
     [Verdict(text='positive', shares={'negative': 0.02, 'positive': 0.98})]
+    >>> job = Job(task=load_task("glue", "rte"), decoding=Decoding(), max_new_tokens=5)
+    >>> job.lines([job.request(row) for row in RowSource("rows.jsonl").rows()], predictor)
+    [{'row': 0, 'prediction': 'entailment'}, ...]
 
 Batches are made of all the texts given, longest first, and dealt out to the ranks: which texts share a batch does not
 depend on the number of ranks.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 
-from t5suite.data.batches.encodings import PromptEncoding, SegmentEncoding, number_text
+from t5suite.base.errors import DataError
+from t5suite.data.batches.encodings import PromptEncoding, SegmentEncoding, number_text, segments
 from t5suite.inference.decoding import generation_options
+from t5suite.inference.rows import Row, has_columns, input_text
 from t5suite.inference.settings import Decoding
 from t5suite.models.answering import answerer_for
 from t5suite.models.configs import check_length
-from t5suite.training.evaluation import batches_by_length
+from t5suite.tasks.registry import Task
+from t5suite.tasks.targets import OUTPUT, fill
+from t5suite.training.evaluation import batches_by_length, number_range
 from t5suite.training.processes.ranks import Ranks
+
+# Rows that are read, answered and written at once.
+WINDOW = 512
+# Columns of a row that its answer keeps: leaderboards' files are made by it.
+COPIED = ("idx",)
+PROBABILITY_DIGITS, SCORE_DIGITS = 6, 4
 
 
 class Answer(NamedTuple):
@@ -80,8 +94,10 @@ class Predictor:
         """
         indices = range(len(texts)) if indices is None else indices
         drawn = decoding.num_return_sequences if decoding.do_sample else 1
-        prompts = self.encoding.prompts(texts)
-        self._check_positions(prompts, max_new_tokens)
+        prompts, eos = self.encoding.prompts(texts), self.answerer.eos
+        if prompts:  # a decoder-only model has its answer in the prompt's row
+            behind = max_new_tokens if isinstance(self.encoding, PromptEncoding) else 0
+            check_length(self.model.config, max(map(len, prompts)) + behind, "--max_source_length or --max_new_tokens")
 
         def answer(places):
             repeated = [(place, number) for place in places for number in range(drawn)]
@@ -89,10 +105,13 @@ class Predictor:
             options = generation_options(decoding, self.model, max_new_tokens, draws, self.synced, plain)
             written = self.answerer.generate([prompts[p] for p, _ in repeated], synced=self.synced, **options)
             ids = [self._ended(found) for of_prompt in written for found, _ in of_prompt]
-            each = len(ids) // len(places)
-            by_text = [ids[i * each : (i + 1) * each] for i in range(len(places))]
-            sums = self._sums([prompts[place] for place in places], by_text) if scores else None
-            return [self._as_answers(of_text, sums[i] if sums else None) for i, of_text in enumerate(by_text)]
+            each, sums = len(ids) // len(places), [None] * len(ids)
+            if scores:
+                by_text = [ids[i * each : (i + 1) * each] for i in range(len(places))]
+                sums = [total for of_text in self._sums([prompts[p] for p in places], by_text) for total in of_text]
+            texts, ended = self.encoding.texts(ids), [of_answer[-1] == eos for of_answer in ids]
+            found = [Answer(text, total, not end) for text, total, end in zip(texts, sums, ended, strict=True)]
+            return [found[i * each : (i + 1) * each] for i in range(len(places))]
 
         return self._over_ranks([len(prompt) for prompt in prompts], answer)
 
@@ -109,10 +128,7 @@ class Predictor:
             return self._sums([prompts[i] for i in places], [[ids[text] for text in candidates[i]] for i in places])
 
         found = self._over_ranks([len(prompt) for prompt in prompts], choose)
-        shares = [
-            dict(zip(of_text, softmax(sums), strict=True)) for of_text, sums in zip(candidates, found, strict=True)
-        ]
-        return [Verdict(max(of_text, key=of_text.get), of_text) for of_text in shares]
+        return [verdict_of(words, sums) for words, sums in zip(candidates, found, strict=True)]
 
     def classes(
         self, segments: Sequence[tuple[str, ...]], limits: tuple[float, float] = (-math.inf, math.inf)
@@ -131,21 +147,13 @@ class Predictor:
             return self.answerer.class_scores([features[place] for place in places])
 
         found = self._over_ranks([len(feature["input_ids"]) for feature in features], classify)
-        words = self.encoding.words
-        if words is None:
+        if self.encoding.words is None:
             return [Verdict(number_text(value, *limits), None) for (value,) in found]
-        shares = [dict(zip(words, softmax(scores), strict=True)) for scores in found]
-        return [Verdict(max(of_text, key=of_text.get), of_text) for of_text in shares]
-
-    def _check_positions(self, prompts, max_new_tokens: int) -> None:
-        """A decoder-only model has its answer in the prompt's row."""
-        behind = max_new_tokens if isinstance(self.encoding, PromptEncoding) else 0
-        if prompts:
-            check_length(self.model.config, max(map(len, prompts)) + behind, "--max_source_length or --max_new_tokens")
+        return [verdict_of(self.encoding.words, scores) for scores in found]
 
     def _sums(self, prompts, candidates) -> list[list[float]]:
-        reading = self.answerer.read_prompts(prompts)
-        return reading.candidate_scores(candidates, self._most) if self.synced else reading.candidate_scores(candidates)
+        most = [lambda number: max(self.ranks.gather(number))] if self.synced else []
+        return self.answerer.read_prompts(prompts).candidate_scores(candidates, *most)
 
     def _ended(self, ids: list[int]) -> list[int]:
         """Up to the first end-of-sequence token, that one included; without one, what is no padding."""
@@ -156,44 +164,139 @@ class Predictor:
             ids = ids[:-1]
         return ids or [self.answerer.eos]
 
-    def _as_answers(self, of_text, sums) -> list[Answer]:
-        texts = self.encoding.texts(of_text)
-        sums = sums or [None] * len(texts)
-        eos = self.answerer.eos
-        return [Answer(text, total, ids[-1] != eos) for text, total, ids in zip(texts, sums, of_text, strict=True)]
-
     def _over_ranks(self, lengths, answer) -> list:
         """Every batch is computed by one rank; where passes must match, the others compute something meanwhile."""
-        batches = batches_by_length(lengths, self.batch_size)
+        batches, ranks = batches_by_length(lengths, self.batch_size), self.ranks
+
+        def compute() -> dict:
+            found = {}
+            for first in range(0, len(batches), ranks.world_size):
+                mine = first + ranks.rank
+                if mine < len(batches):
+                    found.update(zip(batches[mine], answer(batches[mine]), strict=True))
+                elif self.synced:
+                    answer(batches[0])
+            return found
+
         was_training = self.model.training
         self.model.eval()
-        found = self.ranks.all_succeed(self._mine, batches, answer)
+        with torch.no_grad():
+            found = ranks.all_succeed(compute)
         self.model.train(was_training)
-        everything = {place: item for part in self.ranks.gather(found) for place, item in part.items()}
+        everything = {place: item for part in ranks.gather(found) for place, item in part.items()}
         return [everything[place] for place in range(len(lengths))]
 
-    @torch.no_grad()
-    def _mine(self, batches, answer) -> dict:
-        """This rank's batches: place -> answer."""
-        found = {}
-        for turn in range(-(-len(batches) // self.ranks.world_size)):
-            mine = turn * self.ranks.world_size + self.ranks.rank
-            if mine < len(batches):
-                found.update(zip(batches[mine], answer(batches[mine]), strict=True))
-            elif self.synced:
-                answer(batches[0])
-        return found
 
-    def _most(self, number: int) -> int:
-        return max(self.ranks.gather(number))
+def verdict_of(words: Sequence[str], scores: Sequence[float]) -> Verdict:
+    """The likeliest word (the first of equals), and all shares by softmax.
 
-
-def softmax(scores: Sequence[float]) -> list[float]:
-    """Probabilities of log-probabilities that need not add up to one.
-
-    >>> softmax([0.0, 0.0])
-    [0.5, 0.5]
+    >>> verdict_of(["no", "yes"], [0.0, 0.0])
+    Verdict(text='no', shares={'no': 0.5, 'yes': 0.5})
     """
-    highest = max(scores)
-    weights = [math.exp(score - highest) for score in scores]
-    return [weight / sum(weights) for weight in weights]
+    weights = [math.exp(score - max(scores)) for score in scores]
+    shares = {word: weight / sum(weights) for word, weight in zip(words, weights, strict=True)}
+    return Verdict(max(shares, key=shares.get), shares)
+
+
+class Request(NamedTuple):
+    """One row's text (for encoders: its segments), what it may choose from, and what its answer keeps of the row."""
+
+    index: int
+    text: str
+    segments: tuple[str, ...]
+    candidates: list[str] | None
+    copied: dict
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is asked of every row.
+
+    Attributes:
+      task: whose columns the rows have; None: rows hold finished texts.
+      raw: rows hold finished texts, whatever the task.
+      labels: choose among these instead of writing; `task`: among the task's own.
+      scores: also the answers' log-probabilities; several answers always have them.
+      inputs: also the texts that the model read.
+      family: of the model, where it is known; encoders with a head (masked) read columns as segments.
+      fits: whether a text is short enough, for tasks that show as many examples as fit (`registry.bind_fits`).
+    """
+
+    task: Task | None = None
+    raw: bool = False
+    decoding: Decoding = field(default_factory=Decoding)
+    max_new_tokens: int = 64
+    labels: list[str] | str | None = None
+    scores: bool = False
+    inputs: bool = False
+    family: str | None = None
+    fits: Callable[[str], bool] | None = None
+
+    def __post_init__(self):
+        self.decoding.check()
+
+    def request(self, row: Row) -> Request:
+        """What the model is asked of a row.
+
+        Raises:
+          DataError: it is not a row of the task; named by its place.
+        """
+        text, value = input_text(row, self.task, self.raw, self.fits), row.value
+        is_table, parts, candidates = isinstance(value, dict), (text,), self.labels
+        if self.family == "masked" and is_table and not self.raw and self.task and has_columns(value, self.task):
+            parts = segments(value, self.task, "validation")
+        if self.labels == "task":
+            try:
+                candidates = list(dict.fromkeys(self.task.candidates(value)))
+            except (DataError, TypeError, LookupError) as error:
+                raise DataError(f"{row.place}: {error}") from None
+        copied = {key: value[key] for key in COPIED if is_table and key in value}
+        return Request(row.index, text, parts, candidates, copied)
+
+    def lines(self, requests: list[Request], predictor: Predictor) -> list[dict]:
+        """The answers of a window, one line each.
+
+        >>> job.lines(requests, predictor)[0]         # greedy; several answers; labels
+        {"row": 0, "prediction": "entailment"}
+        {"row": 0, "prediction": "a", "predictions": [{"text": "a", "score": -1.2}, ...]}
+        {"row": 0, "prediction": "entailment", "probabilities": {"entailment": 0.9, ...}}
+        """
+        texts, task = [request.text for request in requests], self.task
+        if not predictor.writes:
+            limits = number_range(task) if task else (-math.inf, math.inf)
+            form = task.entry.get("output_format") if task else None
+            found = predictor.classes([request.segments for request in requests], limits)
+            answered = [chosen(verdict, form) for verdict in found]
+        elif self.labels is not None:
+            found = predictor.choices(texts, [request.candidates for request in requests])
+            answered = [chosen(verdict) for verdict in found]
+        else:
+            scores = self.scores or self.decoding.num_return_sequences > 1
+            plain = task is not None and task.value_kind != "text"
+            indices = [request.index for request in requests]
+            found = predictor.answers(texts, self.decoding, self.max_new_tokens, indices, scores, plain)
+            answered = []
+            for answers in found:
+                line = {"prediction": answers[0].text}
+                if len(answers) > 1:
+                    line["predictions"] = [{"text": a.text, "score": round(a.score, SCORE_DIGITS)} for a in answers]
+                elif self.scores:
+                    line["score"] = round(answers[0].score, SCORE_DIGITS)
+                answered.append(line | ({"truncated": True} if answers[0].truncated else {}))
+        return [
+            {"row": r.index, **r.copied, **({"inputs": r.text} if self.inputs else {}), **answer}
+            for r, answer in zip(requests, answered, strict=True)
+        ]
+
+
+def chosen(verdict: Verdict, form: str | None = None) -> dict:
+    """A line's answer where something was chosen; `form` is the template that the task's answers stand in.
+
+    >>> chosen(Verdict("yes", {"no": 0.25, "yes": 0.75}))
+    {'prediction': 'yes', 'probabilities': {'no': 0.25, 'yes': 0.75}}
+    """
+    line = {"prediction": fill(form, OUTPUT, verdict.text)}
+    if verdict.shares is not None:
+        shares = {fill(form, OUTPUT, text): round(share, PROBABILITY_DIGITS) for text, share in verdict.shares.items()}
+        line["probabilities"] = shares
+    return line

@@ -1,33 +1,49 @@
-"""Rows of a file or of standard input, one at a time, and the text that the model reads of each.
+"""Rows of a file or of standard input, one at a time; the text that the model reads of each; the file of answers.
 
-    >>> source = RowSource("rows.jsonl")
-    >>> row = next(source.rows())
+    >>> row = next(RowSource("rows.jsonl").rows())
     >>> row
     Row(index=0, place='rows.jsonl:1', value={'sentence1': 'It rains.', 'sentence2': 'It is wet.'})
     >>> input_text(row, load_task("glue", "rte"))
     'rte sentence1: It rains. sentence2: It is wet.'
+    >>> output = ResumableOutput("answers.jsonl", settings)
+    >>> output.open(window=512)        # so many rows are done already
+    1024
+    >>> output.append(lines, rows=1536, digest=digest_of_input)
 
-Nothing is held but the row at hand, so that a file may be larger than memory. In files of lines an empty line is a row,
-too: line i of the input is line i of the output. In JSON lines empty lines are passed over, as everywhere.
+Only the current row is in memory, so that a file may be larger. In files of lines an empty line is a row, too: line i
+of the input is line i of the output. In JSON lines empty lines are skipped, as everywhere.
+
+Beside `answers.jsonl` lies `answers.jsonl.progress.json`: the settings that the answers depend on, how many rows were
+done at the last window's end, and a digest of the input up to there. A window's lines are appended and synced, then the
+progress file is replaced. A run that goes on counts whole lines, cuts what stands behind the last whole window (a torn
+line, half a window) and does those rows again: its batches, and so its bytes, are then those of an unbroken run.
 """
 
 import hashlib
+import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.files import named_errors
+from t5suite.base.redaction import printable
 from t5suite.data.corpora.readers import byte_lines, without_compression
 from t5suite.data.rows.jsonl import parse_line
+from t5suite.runs.directory import read_json, write_json
 from t5suite.tasks.formatters import as_list
 from t5suite.tasks.registry import Task
 from t5suite.tasks.targets import value_at
 
 STANDARD_INPUT = "-"
-INPUT_TYPES = ("auto", "jsonl", "text")
 # What finished texts are called in rows that are no task's own: as `t5suite preview` writes them, and in other tools.
 TEXT_KEYS = ("inputs", "input")
+PROGRESS_SUFFIX = ".progress.json"
+PROGRESS_KINDS = {"format": int, "settings": dict, "rows": int, "digest": str | None, "finished": bool}
+FORMAT = 1
+CHUNK_BYTES = 1 << 20
 _MISSING = object()
 
 
@@ -51,67 +67,69 @@ class RowSource:
     """
 
     def __init__(self, path: str, input_type: str = "auto"):
-        self.path = path
+        self.path, self.input_type = path, input_type
         self.name = "standard input" if path == STANDARD_INPUT else path
-        self.input_type = input_type
         self.digest = hashlib.sha256()
 
     def rows(self) -> Iterator[Row]:
         """Every row, in order.
 
         Raises:
-          DataError: a line that is not UTF-8, no JSON, or neither an object nor a text; named by file and line.
+          DataError: a line that is not UTF-8, not JSON, or neither an object nor a text; named by file and line.
         """
         lines = sys.stdin.buffer if self.path == STANDARD_INPUT else byte_lines(Path(self.path))
         kind, index = self.input_type, 0
         for number, line in enumerate(lines, start=1):
             line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-            kind = self._kind(line) if kind == "auto" else kind
+            if kind == "auto" and self.path == STANDARD_INPUT:
+                kind = "jsonl" if line.lstrip()[:1] in (b"{", b'"') else "text"
+            elif kind == "auto":
+                is_json = without_compression(self.path).endswith((".jsonl", ".json", ".ndjson"))
+                kind = "jsonl" if is_json else "text"
             if kind == "jsonl" and not line.strip():
                 continue
-            value = self._value(line, kind, f"{self.name}:{number}")
+            place = f"{self.name}:{number}"
+            try:
+                if kind == "text":
+                    value = line.decode("utf-8").rstrip("\r\n")
+                else:
+                    value = parse_line(line, whole_characters=True)
+            except UnicodeDecodeError as error:
+                raise DataError(f"{place}: not UTF-8 (byte {error.start} is 0x{line[error.start]:02x})") from None
+            except ValueError as error:
+                raise DataError(f"{place}: {error}") from None
+            if not isinstance(value, dict | str):
+                raise DataError(f"{place}: expected an object or a text a line, found {value!r:.60}")
             self.digest.update(line.rstrip(b"\r\n") + b"\n")
-            yield Row(index, f"{self.name}:{number}", value)
+            yield Row(index, place, value)
             index += 1
-
-    def _kind(self, first_line: bytes) -> str:
-        if self.path == STANDARD_INPUT:
-            return "jsonl" if first_line.lstrip()[:1] in (b"{", b'"') else "text"
-        return "jsonl" if without_compression(self.path).endswith((".jsonl", ".json", ".ndjson")) else "text"
-
-    @staticmethod
-    def _value(line: bytes, kind: str, place: str):
-        try:
-            if kind == "text":
-                return line.decode("utf-8").rstrip("\r\n")
-            value = parse_line(line, whole_characters=True)
-        except UnicodeDecodeError as error:
-            raise DataError(f"{place}: not UTF-8 (byte {error.start} is 0x{line[error.start]:02x})") from None
-        except ValueError as error:
-            raise DataError(f"{place}: {error}") from None
-        if not isinstance(value, dict | str):
-            raise DataError(f"{place}: expected an object or a text a line, found {value!r:.60}")
-        return value
 
 
 def input_text(row: Row, task: Task | None, raw: bool = False, fits=None) -> str:
     """What the model reads: a task's columns with their prefixes, or the finished text that the row holds.
 
     Args:
-      task: what the model was trained on; None where nobody says so.
+      task: what the model was trained on; None where it is not known.
       raw: the row holds a finished text, whatever the task.
       fits: whether a text is short enough, for tasks that show as many examples as fit.
 
     Raises:
       DataError: the row has neither the task's columns nor a text; named by its place.
     """
-    value = {"inputs": row.value} if isinstance(row.value, str) and (raw or task is None) else row.value
+    value, task = row.value, None if raw else task
     try:
-        if isinstance(value, str):
-            value = {_only_column(task): value}
-        if not raw and task is not None and has_columns(value, task):
+        if isinstance(value, str) and task is not None:
+            columns = task.text_columns
+            if len(columns) > 1:
+                raise DataError(
+                    f"a line of text, but {task.benchmark}/{task.name} reads {len(columns)} columns; give JSON lines "
+                    f"with {', '.join(columns)}, or finished texts with --raw"
+                )
+            value = {columns[0]: value}
+        elif isinstance(value, str):
+            return value
+        if task is not None and has_columns(value, task):
             return task.examples(value, "validation", fits)[0].inputs
-        return _finished_text(value, None if raw else task)
     except DataError as error:
         raise DataError(f"{row.place}: {error}") from None
     except (TypeError, ValueError, AttributeError, LookupError) as error:
@@ -119,6 +137,14 @@ def input_text(row: Row, task: Task | None, raw: bool = False, fits=None) -> str
             raise
         what = f"{type(error).__name__}: {error}"
         raise DataError(f"{row.place}: not a row of {task.benchmark}/{task.name} ({what:.200})") from None
+    found = [key for key in TEXT_KEYS if key in value]
+    if len(found) != 1:
+        wanted = f"neither {' and '.join(as_list(task.text_columns))} nor " if task else "no "
+        has = ", ".join(map(str, value)) or "nothing"
+        raise DataError(f"{row.place}: the row has {wanted}one of {', '.join(TEXT_KEYS)}; it has {has:.200}")
+    if not isinstance(value[found[0]], str):
+        raise DataError(f"{row.place}: column {found[0]!r} holds {value[found[0]]!r:.60}, not a text")
+    return value[found[0]]
 
 
 def has_columns(value: dict, task: Task) -> bool:
@@ -130,22 +156,148 @@ def has_columns(value: dict, task: Task) -> bool:
     return all(value_at(value, column, _MISSING) is not _MISSING for column in task.text_columns)
 
 
-def _only_column(task: Task) -> str:
-    columns = task.text_columns
-    if len(columns) > 1:
-        raise DataError(
-            f"a line of text, but {task.benchmark}/{task.name} reads {len(columns)} columns; give JSON lines with "
-            f"{', '.join(columns)}, or finished texts with --raw"
-        )
-    return columns[0]
+class ResumableOutput:
+    """One file of answers, written by one process.
+
+    Args:
+      settings: plain data; a file is not continued with other settings.
+      overwrite: begin anew, whatever is there.
+
+    Attributes:
+      known_rows, known_digest: what the progress file says of the input's first rows; 0 and None without one.
+    """
+
+    def __init__(self, path, settings: dict, overwrite: bool = False):
+        self.path = Path(path)
+        self.progress_path = self.path.with_name(self.path.name + PROGRESS_SUFFIX)
+        self.settings, self.overwrite = json.loads(json.dumps(settings)), overwrite
+        self.known_rows, self.known_digest = 0, None
+        self._complete_rows, self._kept, self._file = None, 0, None
+
+    def open(self, window: int) -> int:
+        """How many rows are done and stay: a multiple of `window`. Nothing is changed yet.
+
+        Raises:
+          ConfigError: there is a file that is not an output of this command, or one of other settings.
+        """
+        if self.overwrite or not (self.path.exists() or self.progress_path.exists()):
+            return 0
+        progress = self.read_progress()
+        there, here = progress["settings"], self.settings
+        if there != here:
+            differing = [name for name in sorted({*there, *here}) if there.get(name) != here.get(name)]
+            shown = "; ".join(f"{name} {there.get(name)!r} there, {here.get(name)!r} here" for name in differing)
+            raise ConfigError(
+                f"--output {self.path} holds answers of other settings ({shown:.600}); give those, another --output, "
+                "or begin anew with --overwrite"
+            )
+        rows = 0
+        if self.path.exists():
+            with self.path.open("rb") as file:  # a torn last line does not count
+                rows = sum(block.count(b"\n") for block in iter(lambda: file.read(CHUNK_BYTES), b""))
+        self.known_rows, self.known_digest = progress["rows"], progress["digest"]
+        if progress["finished"] and rows == progress["rows"]:
+            self._complete_rows = rows
+        self._kept = rows - rows % window
+        return self._kept
+
+    def read_progress(self) -> dict:
+        """What the progress file says of the answers that are there.
+
+        Raises:
+          ConfigError: there is none, or one that cannot be read.
+        """
+        try:
+            progress = read_json(self.progress_path)
+            wrong = [key for key, kind in PROGRESS_KINDS.items() if not isinstance(progress[key], kind)]
+            if wrong or progress["format"] != FORMAT:
+                raise ValueError(f"{', '.join(wrong) or 'another format'}")
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise ConfigError(
+                f"--output {self.path} cannot be continued: {self.progress_path.name} cannot be read "
+                f"({type(error).__name__}: {error!s:.200}); give another --output, or begin anew with --overwrite"
+            ) from None
+        return progress
+
+    def is_complete(self, rows: int) -> bool:
+        """Whether an input of so many rows has all its answers already."""
+        return rows == self._complete_rows
+
+    def check_input(self, rows: int, digest: str) -> None:
+        """Compares the first rows of the input with those that the answers belong to, once they have been read.
+
+        Raises:
+          DataError: they are others.
+        """
+        if rows == self.known_rows and digest != self.known_digest:
+            raise DataError(
+                f"the first {rows} rows of --input are not those that {self.path} has the answers of; restore them, "
+                "give another --output, or begin anew with --overwrite"
+            )
+
+    def append(self, lines: list[dict], rows: int, digest: str) -> None:
+        """Adds the answers of a window, which makes `rows` of them; they are on the disk when this returns."""
+        self._begin()
+        with named_errors(self.path):
+            self._file.write(b"".join(map(as_line, lines)))
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        self._write_progress(rows, digest, finished=False)
+
+    def finish(self, rows: int, digest: str) -> None:
+        """Notes that the answers are complete."""
+        self._begin()
+        self._write_progress(rows, digest, finished=True)
+
+    def close(self) -> None:
+        """Closes the file, as far as it has come."""
+        if self._file is not None:
+            self._file.close()
+
+    def _begin(self) -> None:
+        """Cuts what does not stay, and opens the file; the progress file is there before any line is."""
+        if self._file is not None:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if not self._kept:
+            self._write_progress(0, None, finished=False)
+        self._file = self.path.open("r+b" if self.path.exists() else "wb+")
+        self._file.truncate(sum(len(self._file.readline()) for _ in range(self._kept)))
+        self._file.seek(0, os.SEEK_END)
+
+    def _write_progress(self, rows: int, digest: str | None, finished: bool) -> None:
+        content = {"format": FORMAT, "settings": self.settings, "rows": rows, "digest": digest, "finished": finished}
+        write_json(self.progress_path, content)
 
 
-def _finished_text(value: dict, task: Task | None) -> str:
-    found = [key for key in TEXT_KEYS if key in value]
-    if len(found) == 1 and isinstance(value[found[0]], str):
-        return value[found[0]]
-    if found and len(found) == 1:
-        raise DataError(f"column {found[0]!r} holds {value[found[0]]!r:.60}, not a text")
-    wanted = f"neither {' and '.join(as_list(task.text_columns))} nor " if task else "no "
-    has = ", ".join(map(str, value)) or "nothing"
-    raise DataError(f"the row has {wanted}one of {', '.join(TEXT_KEYS)}; it has {has:.200}")
+class StreamOutput:
+    """A stream of text in the place of a file: every window is written as it comes, and nothing can be continued."""
+
+    known_rows = 0
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def open(self, window: int) -> int:
+        """Nothing is done yet."""
+        return 0
+
+    def is_complete(self, rows: int) -> bool:
+        """Never before it is written."""
+        return False
+
+    def append(self, lines: list[dict], rows: int, digest: str) -> None:
+        """Writes the answers of a window."""
+        self.stream.write(printable(b"".join(map(as_line, lines)).decode("utf-8")))
+        self.stream.flush()
+
+    def finish(self, rows: int, digest: str) -> None:
+        """All is written."""
+
+    def close(self) -> None:
+        """The stream stays open."""
+
+
+def as_line(answer: dict) -> bytes:
+    """One line of JSON."""
+    return json.dumps(answer, ensure_ascii=False, allow_nan=False).encode("utf-8", "backslashreplace") + b"\n"

@@ -1,42 +1,357 @@
-"""Rows in, lines out: window by window, each row formatted, answered and written in its place.
+"""`t5suite predict`: a model placed or cut into pieces, rows in, lines out, window by window.
 
+    >>> source, card = ModelSource("runs/rte"), read_task_card("runs/rte")
+    >>> predictor = load_predictor(source, lengths=card.lengths, batch_size=16)
     >>> job = Job(task=load_task("glue", "rte"), decoding=Decoding(), max_new_tokens=5)
     >>> predict_rows(RowSource("rows.jsonl"), ResumableOutput("answers.jsonl", {}), job, lambda: predictor)
     RowCount(read=277, answered=277)
 
-    {"row": 0, "prediction": "entailment"}                                        greedy
-    {"row": 0, "prediction": "a", "predictions": [{"text": "a", "score": -1.2}, ...]}   several answers
-    {"row": 0, "prediction": "entailment", "probabilities": {"entailment": 0.9, ...}}   labels
-
 The main process reads and writes; all ranks answer. A model is loaded when the first row without an answer is met.
+Under ZeRO-3 a model is made whole on every rank, then cut: what a GPU holds is its share of the weights, and of each
+layer what is being computed. `--device_map` deals layers out to one process's devices instead.
 """
 
 import contextlib
+import dataclasses
+import hashlib
 import json
-import math
+import logging
+import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
-from t5suite.base.errors import DataError
-from t5suite.base.redaction import printable, redacted
-from t5suite.data.batches.encodings import segments
-from t5suite.inference.rows import Row, RowSource, has_columns, input_text
-from t5suite.inference.settings import (
-    Decoding,
-    check_candidates,
-)
-from t5suite.tasks.registry import Task
-from t5suite.tasks.targets import OUTPUT, fill
-from t5suite.training.evaluation import number_range
-from t5suite.training.processes.ranks import Ranks
+import torch
 
-# Rows that are read, answered and written at once.
-WINDOW = 512
-# Columns of a row that its answer takes along: leaderboards' files are made by it.
-COPIED = ("idx",)
-PROBABILITY_DIGITS, SCORE_DIGITS = 6, 4
+from t5suite.base.errors import ConfigError, DataError, Preempted
+from t5suite.base.redaction import printable, redacted
+from t5suite.inference.predictor import WINDOW, Job, Predictor, Request
+from t5suite.inference.rows import ResumableOutput, Row, RowSource, StreamOutput
+from t5suite.inference.settings import TextSettings, decoding_by_flags, given_labels, text_settings
+from t5suite.models.configs import first_line
+from t5suite.models.families import family_of_model
+from t5suite.models.loading import encoding_for, load_model, load_tokenizer
+from t5suite.models.own_models import OwnModel
+from t5suite.models.placement import check_alone, place_model
+from t5suite.models.vocabulary import ensure_padding
+from t5suite.tasks.formatters import FITTED_FORMATTERS
+from t5suite.tasks.registry import Lengths, bind_fits
+from t5suite.tasks.targets import unescaped
+from t5suite.tasks.task_card import read_task_card
+from t5suite.training.processes.ranks import Ranks, check_meeting_place
+from t5suite.training.processes.signals import agree_to_stop, stop_requests
+from t5suite.training.run import start_logging
+from t5suite.training.sharding.deepspeed import read_deepspeed
+from t5suite.training.sharding.process_state import prepare_for_deepspeed, start_deepspeed
+from t5suite.training.sharding.settings import DEEPSPEED, FSDP, PRECISION, is_set
+
+logger = logging.getLogger(__name__)
+
+# A file of weights counts by its size and by so many parts of it: any training changes nearly all of them.
+SAMPLED_PARTS, PART_BYTES = 64, 1 << 16
+
+
+# What lies beside a model and says nothing about its answers.
+VOLATILE = ("manifest.json", "results.json", "trainer_state.json", "metrics.json", "progress.json", "position.json")
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """Where a model comes from, by the flags of the same names."""
+
+    model_name_or_path: str
+    tokenizer_name: str | None = None
+    model_family: str | None = None
+    model_class: str | None = None
+    model_revision: str | None = None
+    adapter_base: str | None = None
+    attn_implementation: str | None = None
+    dtype: str = "float32"
+    device_map: str | None = None
+    max_memory: str | None = None
+    deepspeed: str | None = None
+    use_cpu: bool = False
+    trust_remote_code: bool = False
+
+
+def load_predictor(
+    source: ModelSource,
+    *,
+    lengths: Lengths,
+    batch_size: int,
+    separator: str | None = None,
+    tasks=(),
+    ranks: Ranks | None = None,
+    folder=None,
+) -> Predictor:
+    """The model, ready to answer.
+
+    Args:
+      separator: between a decoder-only model's prompt and answer.
+      tasks: those that an encoder's head is for.
+      folder: where `--device_map` may offload weights to.
+
+    Raises:
+      ConfigError: no such model, or what the flags say cannot be done with it.
+    """
+    ranks = ranks or Ranks()
+    tokenizer, model = load_parts(source, tasks)
+    family, encoding = family_of_model(model), encoding_for(model, tokenizer, lengths, separator)
+    device = process_device(source.use_cpu)
+    if source.deepspeed is not None:
+        model = cut_into_pieces(model, source.deepspeed)
+    elif source.device_map is None:
+        model.to(device)
+    else:
+        check_alone(f"--device_map {source.device_map}", ranks.world_size, None)
+        places = {"device_map": source.device_map, "max_memory": source.max_memory, "folder": folder}
+        place_model(model, device=device, trains=False, **places)
+    synced = source.deepspeed is not None and ranks.world_size > 1
+    return Predictor(model, encoding, batch_size, family, ranks, synced, device)
+
+
+def load_parts(source: ModelSource, tasks=()) -> tuple:
+    """`(tokenizer, model)`, the model in main memory.
+
+    Raises:
+      ConfigError: no such model, or an encoder without a trained head, which would choose at random.
+    """
+    options = {"revision": source.model_revision, "trust_remote_code": source.trust_remote_code}
+    flag = "--tokenizer_name" if source.tokenizer_name else "--model_name_or_path"
+    tokenizer = load_tokenizer(source.tokenizer_name or source.model_name_or_path, flag=flag, **options)
+    ensure_padding(tokenizer)
+    model = load_model(
+        source.model_name_or_path,
+        tokenizer=tokenizer,
+        family=source.model_family,
+        tasks=tasks,
+        adapter_base=source.adapter_base,
+        attn_implementation=source.attn_implementation,
+        model_class=source.model_class,
+        **options,
+    )
+    trained = any("SequenceClassification" in name for name in model.config.architectures or ())
+    trained = trained or hasattr(model, "peft_config") or isinstance(model, OwnModel)
+    if family_of_model(model) == "masked" and not trained:
+        raise ConfigError(
+            f"{type(model).__name__}: this encoder has no trained head for labels; fine-tune it first, or take a model "
+            "that writes (T5, BART, GPT-2)"
+        )
+    return tokenizer, model.to(getattr(torch, source.dtype)).eval()
+
+
+def process_device(use_cpu: bool = False) -> torch.device:
+    """This process's device: the GPU of its local rank, else the CPU."""
+    if use_cpu or not torch.cuda.is_available():
+        return torch.device("cpu")
+    number = int(os.environ.get("LOCAL_RANK", "0"))
+    if number >= torch.cuda.device_count():
+        raise ConfigError(f"local rank {number}, but there are {torch.cuda.device_count()} GPUs; start fewer processes")
+    torch.cuda.set_device(number)
+    return torch.device("cuda", number)
+
+
+def join_processes(deepspeed: str | None = None, use_cpu: bool = False) -> Ranks:
+    """The ranks of `torchrun`, `accelerate launch` or `srun`, which agree over gloo.
+
+    Pieces of weights go from GPU to GPU, so DeepSpeed needs NCCL there.
+    """
+    on_gpu = deepspeed is not None and process_device(use_cpu).type == "cuda"
+    if deepspeed is not None:
+        os.environ.setdefault("DS_ACCELERATOR", "cuda" if on_gpu else "cpu")
+        prepare_for_deepspeed()
+    alone = deepspeed is None and int(os.environ.get("WORLD_SIZE", "1")) == 1
+    if not alone and not torch.distributed.is_initialized():
+        check_meeting_place()
+        torch.distributed.init_process_group("nccl" if on_gpu else "gloo")
+        if deepspeed is not None:
+            start_deepspeed()
+    return Ranks.of_process()
+
+
+def check_accelerate_settings(source: ModelSource) -> None:
+    """Refuses what `accelerate launch` was configured to for training: predict has flags of its own for it.
+
+    Raises:
+      ConfigError: its configuration asks for what no flag does.
+    """
+    sharding = next((name for name in (DEEPSPEED, FSDP) if is_set(name)), None)
+    if sharding:
+        raise ConfigError(
+            f"accelerate's configuration ({sharding}=true) is for training; to share the weights among the ranks leave "
+            "it out and give --deepspeed zero3"
+        )
+    precision = os.environ.get(PRECISION, "no").lower()
+    if precision != "no" and (precision, source.dtype) != ("bf16", "bfloat16"):
+        raise ConfigError(
+            f"{PRECISION}={precision} (accelerate's configuration) and --dtype {source.dtype} ask for different "
+            "precisions; predicting knows --dtype float32 and --dtype bfloat16"
+        )
+
+
+def cut_into_pieces(model, deepspeed: str):
+    """The model with its weights shared among the ranks (ZeRO-3), each put together where it is used.
+
+    Raises:
+      ConfigError: the file is no ZeRO-3 configuration, or deepspeed is not installed.
+    """
+    try:
+        import deepspeed as library
+    except ImportError:
+        raise ConfigError("--deepspeed needs deepspeed: pip install 't5suite[deepspeed]'") from None
+    config, name = read_deepspeed(deepspeed)
+    zero = config.get("zero_optimization", {})
+    if zero.get("stage") != 3:
+        raise ConfigError(
+            f"--deepspeed {name}: stage {zero.get('stage')}; predicting needs stage 3, which cuts weights"
+        )
+    settled = {key: value for key, value in zero.items() if value != "auto" and key != "offload_optimizer"}
+    config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": settled}
+    if next(model.parameters()).dtype == torch.bfloat16:
+        config["bf16"] = {"enabled": True}
+    engine, *_ = library.initialize(model=model, config=config)
+    engine.module.eval()
+    return engine.module
+
+
+def model_fingerprint(source: ModelSource) -> str:
+    """What tells a model from others: the contents of a folder, in parts where they are large; a hub name as it is.
+
+    >>> model_fingerprint(ModelSource("runs/rte"))
+    'sha256:5b0c...'
+    """
+    folder = Path(source.model_name_or_path)
+    if not folder.is_dir():
+        return f"{source.model_name_or_path}@{source.model_revision or 'main'}"
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin", ".json", ".model")):
+        if path.name in VOLATILE:
+            continue
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size}\n".encode())
+        with path.open("rb") as file:
+            if size <= SAMPLED_PARTS * PART_BYTES:
+                digest.update(file.read())
+                continue
+            for part in range(SAMPLED_PARTS):
+                file.seek(part * (size - PART_BYTES) // (SAMPLED_PARTS - 1))
+                digest.update(file.read(PART_BYTES))
+    return f"sha256:{digest.hexdigest()}"
+
+
+def predict_by_flags(arguments) -> None:
+    """`t5suite predict`, given its flags."""
+    source = ModelSource(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(ModelSource)})
+    check_accelerate_settings(source)
+    ranks = join_processes(arguments.deepspeed, arguments.use_cpu)
+    start_logging(ranks.is_main, disable_tqdm=not arguments.verbose, verbose=arguments.verbose)
+    card = ranks.together(read_task_card, source.model_name_or_path)
+    names = ("benchmark", "dataset_name", "task_file", "raw", "max_source_length", "model_family")
+    text = text_settings(
+        card,
+        answer_separator=unescaped(arguments.answer_separator),
+        **{name: getattr(arguments, name) for name in names},
+    )
+    decoding = decoding_by_flags(arguments, text)
+    job = Job(
+        text.task,
+        arguments.raw,
+        decoding,
+        decoding.max_new_tokens or text.max_new_tokens,
+        given_labels(arguments.labels, text),
+        arguments.scores,
+        arguments.include_inputs,
+        text.family,
+        fits_of(arguments, text),
+    )
+    source = dataclasses.replace(source, model_family=text.family)
+
+    def make_predictor():
+        return load_predictor(
+            source,
+            lengths=text.lengths,
+            batch_size=arguments.batch_size,
+            separator=text.separator,
+            tasks=card.tasks.values() if card else () if text.task is None else (text.task,),
+            ranks=ranks,
+            folder=Path(arguments.output).parent if arguments.output else Path(),
+        )
+
+    if not arguments.interactive:
+        _predict_file(arguments, source, text, job, make_predictor, ranks)
+    elif ranks.world_size > 1:
+        raise ConfigError(f"--interactive: one process answers, but {ranks.world_size} were launched")
+    else:
+        converse(job, make_predictor(), as_json=arguments.json)
+
+
+def fits_of(arguments, text: TextSettings):
+    """Whether a text is short enough: only asked by tasks that show as many examples as fit."""
+    if text.task is None or text.task.entry.get("formatter") not in FITTED_FORMATTERS:
+        return None
+    name = arguments.tokenizer_name or arguments.model_name_or_path
+    return bind_fits(load_tokenizer(name, arguments.model_revision, arguments.trust_remote_code), text.lengths)
+
+
+def _predict_file(arguments, source: ModelSource, text: TextSettings, job: Job, make_predictor, ranks: Ranks) -> None:
+    """Rows of a file or of standard input."""
+    stop = stop_requests()
+
+    def check_stop(rows: int) -> None:
+        if agree_to_stop(ranks, stop):
+            onward = "goes on from there" if arguments.output else "starts again"
+            cause = stop.signal_name or "another rank was asked to stop"
+            raise Preempted(f"{cause}: stopped after {rows} rows; the same command {onward}")
+
+    rows, output = RowSource(arguments.input, arguments.input_type), StreamOutput(sys.stdout)
+    if arguments.output:
+        settings = ranks.together(run_settings, arguments, source, text, job)
+        output = ResumableOutput(arguments.output, settings, arguments.overwrite)
+    try:
+        # Libraries print, too, when they are first used: standard output is for answers alone.
+        with stop.phase("evaluation"), contextlib.redirect_stdout(sys.stderr):
+            read, answered = predict_rows(rows, output, job, make_predictor, ranks, arguments.window, check_stop)
+    except torch.OutOfMemoryError as error:
+        onward = "; the same command with a smaller one goes on" if arguments.output else ""
+        raise ConfigError(f"--batch_size {arguments.batch_size}: {first_line(error)}{onward}") from None
+    if not read:
+        logger.warning("%s has no rows", arguments.input)
+    elif not answered:
+        logger.info("all %d rows had been answered before; --overwrite answers them anew", read)
+    else:
+        before = f", {read - answered} more had been before" if read > answered else ""
+        logger.info("%d rows answered%s", answered, before)
+
+
+def run_settings(arguments, source: ModelSource, text: TextSettings, job: Job) -> dict:
+    """What answers depend on; a batch's size and the machine are not among it."""
+    settings = {"model": model_fingerprint(source)}
+    if text.task is not None:
+        kept = {name: value for name, value in text.task.entry.items() if name in TEXT_FIELDS}
+        settings |= {"task": f"{text.task.benchmark}/{text.task.name}", "entry": kept}
+    settings |= {name: value for name, value in dataclasses.asdict(job.decoding).items() if value is not None}
+    return {
+        **settings,
+        **({} if job.labels is None else {"labels": job.labels}),
+        "max_new_tokens": job.max_new_tokens,
+        "max_source_length": text.lengths.source,
+        "answer_separator": text.separator,
+        "raw": job.raw,
+        "scores": job.scores,
+        "include_inputs": job.inputs,
+        "input_type": arguments.input_type,
+        "dtype": source.dtype,
+        "adapter_base": source.adapter_base,
+    }
+
+
+# What of a task's entry decides its texts.
+TEXT_FIELDS = (
+    "prefix text_column_name labels formatter target instruction input_format output_format max_input_tokens "
+    "max_output_tokens"
+).split()
 
 
 class RowCount(NamedTuple):
@@ -44,121 +359,6 @@ class RowCount(NamedTuple):
 
     read: int
     answered: int
-
-
-class Request(NamedTuple):
-    """One row's text (for encoders: its segments), what it may choose from, and what its answer takes along."""
-
-    index: int
-    text: str
-    segments: tuple[str, ...]
-    candidates: list[str] | None
-    copied: dict
-
-
-@dataclass(frozen=True)
-class Job:
-    """What is asked of every row.
-
-    Attributes:
-      task: whose columns the rows have; None: rows hold finished texts.
-      raw: rows hold finished texts, whatever the task.
-      labels: choose among these instead of writing; `task`: among the task's own.
-      scores: also the answers' log-probabilities.
-      inputs: also the texts that the model read.
-      family: of the model, where it is known; encoders with a head (masked) read columns as segments.
-      fits: whether a text is short enough, for tasks that show as many examples as fit (`registry.bind_fits`).
-    """
-
-    task: Task | None = None
-    raw: bool = False
-    decoding: Decoding = field(default_factory=Decoding)
-    max_new_tokens: int = 64
-    labels: list[str] | str | None = None
-    scores: bool = False
-    inputs: bool = False
-    family: str | None = None
-    fits: Callable[[str], bool] | None = None
-
-    def __post_init__(self):
-        self.decoding.check()
-        if self.labels == "task":
-            check_candidates(self.task)
-
-    def request(self, row: Row) -> Request:
-        """What the model is asked of a row.
-
-        Raises:
-          DataError: it is no row of the task; named by its place.
-        """
-        text = input_text(row, self.task, self.raw, self.fits)
-        value = row.value if isinstance(row.value, dict) else {}
-        copied = {key: value[key] for key in COPIED if key in value}
-        return Request(row.index, text, self._segments(row, text), self._candidates(row), copied)
-
-    def _segments(self, row: Row, text: str) -> tuple[str, ...]:
-        """What an encoder reads: the columns themselves where the text was made of them, else the text."""
-        if self.raw or self.task is None or not isinstance(row.value, dict):
-            return (text,)
-        made = self.family == "masked" and has_columns(row.value, self.task)
-        return segments(row.value, self.task, "validation") if made else (text,)
-
-    def _candidates(self, row: Row) -> list[str] | None:
-        if self.labels != "task":
-            return self.labels
-        try:
-            return list(dict.fromkeys(self.task.candidates(row.value)))
-        except (DataError, TypeError, LookupError) as error:
-            raise DataError(f"{row.place}: {error}") from None
-
-    def lines(self, requests: list[Request], predictor) -> list[dict]:
-        """The answers of a window, one line each."""
-        texts = [request.text for request in requests]
-        if not predictor.writes:
-            limits = number_range(self.task) if self.task else (-math.inf, math.inf)
-            form = self.task.entry.get("output_format") if self.task else None
-            found = predictor.classes([request.segments for request in requests], limits)
-            answered = [chosen(verdict, form) for verdict in found]
-        elif self.labels is not None:
-            found = predictor.choices(texts, [request.candidates for request in requests])
-            answered = [chosen(verdict) for verdict in found]
-        else:
-            indices = [request.index for request in requests]
-            plain = self.task is not None and self.task.value_kind != "text"
-            found = predictor.answers(texts, self.decoding, self.max_new_tokens, indices, self.with_scores, plain)
-            answered = [self._written(answers) for answers in found]
-        return [
-            {"row": r.index, **r.copied, **({"inputs": r.text} if self.inputs else {}), **answer}
-            for r, answer in zip(requests, answered, strict=True)
-        ]
-
-    @property
-    def with_scores(self) -> bool:
-        """Scores are asked for; of several answers they always stand there."""
-        return self.scores or self.decoding.num_return_sequences > 1
-
-    def _written(self, answers) -> dict:
-        line = {"prediction": answers[0].text}
-        if len(answers) > 1:
-            line["predictions"] = [{"text": a.text, "score": round(a.score, SCORE_DIGITS)} for a in answers]
-        elif self.scores:
-            line["score"] = round(answers[0].score, SCORE_DIGITS)
-        if answers[0].truncated:
-            line["truncated"] = True
-        return line
-
-
-def chosen(verdict, form: str | None = None) -> dict:
-    """A line's answer where something was chosen; `form` is the template that the task's answers stand in.
-
-    >>> chosen(Verdict("yes", {"no": 0.25, "yes": 0.75}))
-    {'prediction': 'yes', 'probabilities': {'no': 0.25, 'yes': 0.75}}
-    """
-    prediction = fill(form, OUTPUT, verdict.text)
-    if verdict.shares is None:
-        return {"prediction": prediction}
-    rounded = {fill(form, OUTPUT, text): round(share, PROBABILITY_DIGITS) for text, share in verdict.shares.items()}
-    return {"prediction": prediction, "probabilities": rounded}
 
 
 def predict_rows(
@@ -229,9 +429,6 @@ def read_windows(source: RowSource, output, job: Job, window: int) -> Iterator[W
     yield Window([], rows, source.digest.hexdigest())
 
 
-PROMPT = "input"
-
-
 def converse(job: Job, predictor, read=None, write=print, as_json: bool = False) -> int:
     """Asks and answers until there is nothing more to read; returns how many rows were answered.
 
@@ -242,17 +439,21 @@ def converse(job: Job, predictor, read=None, write=print, as_json: bool = False)
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  arrow keys and history for `input`
     read = read or input
-    columns = [PROMPT] if job.raw or job.task is None else job.task.text_columns
-    answered = 0
+    finished = job.raw or job.task is None
+    columns, answered = ["input"] if finished else job.task.text_columns, 0
     while True:
+        value = {}
         try:
-            value = _ask(columns, read)
+            for column in columns:
+                value[column] = read(f"{column}: ")
+                if not value[column] and len(value) == 1:
+                    break
         except EOFError:
             return answered
-        if value is None:
+        if not value[columns[0]]:
             continue
-        row = Row(answered, "what was typed", value[PROMPT] if columns == [PROMPT] else value)
         try:
+            row = Row(answered, "what was typed", value["input"] if finished else value)
             line = job.lines([job.request(row)], predictor)[0]
         except DataError as error:
             print(printable(redacted(f"error: {error}")), file=sys.stderr)
@@ -260,16 +461,6 @@ def converse(job: Job, predictor, read=None, write=print, as_json: bool = False)
         for text in [json.dumps(line, ensure_ascii=False)] if as_json else shown(line):
             write(printable(text))
         answered += 1
-
-
-def _ask(columns: list[str], read) -> dict | None:
-    """The row that was typed; None after an empty first line."""
-    value = {}
-    for column in columns:
-        value[column] = read(f"{column}: ")
-        if not value[column] and len(value) == 1:
-            return None
-    return value
 
 
 def shown(line: dict) -> list[str]:

@@ -5,7 +5,7 @@ WARNING: --max_source_length 256 differs from 512, which the model was trained w
 >>> text.task.name, text.lengths.source, text.max_new_tokens
 ('rte', 256, 5)
 
-Nothing here needs torch: what is wrong with the flags is found before a model is loaded.
+Nothing here needs torch: wrong flags are found before a model is loaded.
 """
 
 import dataclasses
@@ -15,6 +15,11 @@ from dataclasses import dataclass
 from t5suite.base.errors import ConfigError
 from t5suite.tasks.registry import Lengths, Task, load_task
 from t5suite.tasks.task_card import TaskCard
+
+logger = logging.getLogger(__name__)
+
+# Where neither the flags nor the task say how long texts and answers are, in tokens.
+DEFAULT_SOURCE_LENGTH, DEFAULT_ANSWER_LENGTH = 512, 64
 
 
 @dataclass(frozen=True)
@@ -48,28 +53,17 @@ class Decoding:
         Raises:
           ConfigError: one is out of its range, or has no effect beside the others.
         """
-        for name, least in LEAST.items():
+        for name, (is_right, range_) in RANGES.items():
             value = getattr(self, name)
-            if value is not None and value < least:
-                raise ConfigError(f"--{name} {value}: must be at least {least}")
-        for name in ("temperature", "repetition_penalty"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ConfigError(f"--{name} {value}: must be above 0")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise ConfigError(f"--top_p {self.top_p}: must be above 0 and at most 1")
-        self._check_together()
-
-    def _check_together(self) -> None:
-        idle = [name for name in ("temperature", "top_k", "top_p") if getattr(self, name) is not None]
-        if idle and not self.do_sample:
-            raise ConfigError(f"--{idle[0]} has no effect without --do_sample")
+            if value is not None and not is_right(value):
+                raise ConfigError(f"--{name} {value}: must be {range_}")
+        needed = {"temperature": "do_sample", "top_k": "do_sample", "top_p": "do_sample"}
+        needed |= {"length_penalty": "num_beams", "diversity_penalty": "num_beam_groups"}
+        for name, other in needed.items():
+            if getattr(self, name) is not None and getattr(self, other) == getattr(Decoding, other):
+                raise ConfigError(f"--{name} {getattr(self, name)} has no effect without --{other}")
         if self.do_sample and self.num_beams > 1:
             raise ConfigError(f"--do_sample draws single answers: leave --num_beams {self.num_beams} out")
-        if self.length_penalty is not None and self.num_beams == 1:
-            raise ConfigError(f"--length_penalty {self.length_penalty} has no effect without --num_beams")
-        if self.diversity_penalty is not None and self.num_beam_groups == 1:
-            raise ConfigError(f"--diversity_penalty {self.diversity_penalty} has no effect without --num_beam_groups")
         if self.num_beams % self.num_beam_groups:
             raise ConfigError(
                 f"--num_beam_groups {self.num_beam_groups} must divide --num_beams {self.num_beams} evenly"
@@ -80,34 +74,32 @@ class Decoding:
             )
 
 
-# The lowest value that makes sense.
-LEAST = {
-    "max_new_tokens": 1,
-    "min_new_tokens": 0,
-    "num_beams": 1,
-    "num_beam_groups": 1,
-    "diversity_penalty": 0,
-    "top_k": 0,
-    "seed": 0,
-    "no_repeat_ngram_size": 0,
-    "num_return_sequences": 1,
+AT_LEAST_0, AT_LEAST_1 = (lambda value: value >= 0, "at least 0"), (lambda value: value >= 1, "at least 1")
+ABOVE_0 = (lambda value: value > 0, "above 0")
+RANGES = {
+    "max_new_tokens": AT_LEAST_1,
+    "min_new_tokens": AT_LEAST_0,
+    "num_beams": AT_LEAST_1,
+    "num_beam_groups": AT_LEAST_1,
+    "diversity_penalty": AT_LEAST_0,
+    "temperature": ABOVE_0,
+    "top_k": AT_LEAST_0,
+    "top_p": (lambda value: 0 < value <= 1, "above 0 and at most 1"),
+    "seed": AT_LEAST_0,
+    "repetition_penalty": ABOVE_0,
+    "no_repeat_ngram_size": AT_LEAST_0,
+    "num_return_sequences": AT_LEAST_1,
 }
-
-
-logger = logging.getLogger(__name__)
-
-# Where neither the flags nor the task say how long texts and answers are, in tokens.
-DEFAULT_SOURCE_LENGTH, DEFAULT_ANSWER_LENGTH = 512, 64
 
 
 @dataclass(frozen=True)
 class TextSettings:
-    """What becomes of rows before and after the model.
+    """How rows become texts, and texts answers.
 
     Attributes:
       task: None where rows hold finished texts only.
       max_new_tokens: the longest answer that the task needs.
-      separator, family: of the model, where somebody says so.
+      separator, family: of the model, where they are known.
     """
 
     task: Task | None
@@ -127,92 +119,46 @@ def text_settings(
     max_source_length: int | None = None,
     answer_separator: str | None = None,
     model_family: str | None = None,
+    warns: bool = True,
 ) -> TextSettings:
-    """What the flags say, else the card, else the defaults; a flag that differs from the card warns.
+    """The flags' settings, else the card's, else the defaults; a flag that differs from the card warns.
 
     Raises:
       ConfigError: no such task, or several and none is named.
     """
-    given = dict(max_source_length=max_source_length, answer_separator=answer_separator, model_family=model_family)
-    task = named_task(card, benchmark, dataset_name, task_file, raw)
-    text = settle(card, task, **given)
-    other = task if benchmark is not None or task_file is not None else None
-    for difference in _differences(card, task, other, given):
-        logger.warning(difference)
-    return text
-
-
-def settle(
-    card: TaskCard | None,
-    task: Task | None,
-    max_source_length: int | None = None,
-    answer_separator: str | None = None,
-    model_family: str | None = None,
-) -> TextSettings:
-    """The settings of a task's texts, without a word."""
-    stored = _stored(card, task)
-    known = card.lengths if card else Lengths(DEFAULT_SOURCE_LENGTH, DEFAULT_SOURCE_LENGTH)
-    given = {"answer_separator": answer_separator, "model_family": model_family}
-    chosen = {name: stored.get(name) if value in (None, "auto") else value for name, value in given.items()}
-    answer_length = card.max_answer_tokens.get(task.name) if card and task else None
-    lengths = task.lengths(known) if task else known
-    return TextSettings(
-        task,
-        lengths if max_source_length is None else lengths._replace(source=max_source_length),
-        answer_length or DEFAULT_ANSWER_LENGTH,
-        chosen["answer_separator"],
-        chosen["model_family"],
-    )
-
-
-def named_task(card, benchmark, dataset_name, task_file, raw: bool) -> Task | None:
-    """The task that rows are formatted by.
-
-    Raises:
-      ConfigError: no such task, or several and none is named.
-    """
+    named = benchmark is not None or task_file is not None
     if benchmark is not None and dataset_name is None:
         raise ConfigError(f"--benchmark {benchmark}: which of its tasks? Give --dataset_name")
-    if benchmark is not None or task_file is not None:
-        return load_task(benchmark or (card and next(iter(card.tasks.values())).benchmark), dataset_name, task_file)
-    if card is None:
-        if dataset_name is not None:
-            raise ConfigError(f"--dataset_name {dataset_name}: the model has no task.json; give --benchmark, too")
-        return None
-    if dataset_name is None and raw and len(card.tasks) > 1:
-        return None
-    return card.task(dataset_name)
-
-
-def _stored(card: TaskCard | None, task: Task | None) -> dict:
-    """What the card says of the flags of these names; nothing without one."""
-    if card is None:
-        return {}
-    return {
-        "max_source_length": (task.lengths(card.lengths) if task else card.lengths).source,
-        "answer_separator": card.settings.get("answer_separator"),
-        "model_family": card.family,
-    }
-
-
-def _differences(card: TaskCard | None, task: Task | None, other: Task | None, given: dict) -> list[str]:
-    """What a warning says of flags that differ from what the model was trained with; `other` is a task they name."""
-    if card is None:
-        return []
-    found, known = [], card.tasks.get(other.name) if other else None
-    if other and (known is None or _texts_of(known) != _texts_of(other)):
-        names = ", ".join(f"{its.benchmark}/{name}" for name, its in card.tasks.items())
-        named = f"--benchmark {other.benchmark} --dataset_name {other.name}"
-        found.append(f"{named} differs from {names}, which the model was trained on")
-    for name, stored in _stored(card, task).items():
-        if None not in (given[name], stored) and given[name] not in (stored, "auto"):
-            found.append(f"--{name} {given[name]} differs from {stored}, which the model was trained with")
-    return found
-
-
-def _texts_of(task: Task) -> tuple:
-    """What tells two tasks of one name apart."""
-    return task.benchmark, task.entry["prefix"]
+    if card is None and dataset_name is not None and not named:
+        raise ConfigError(f"--dataset_name {dataset_name}: the model has no task.json; give --benchmark, too")
+    task = None
+    if named:
+        task = load_task(benchmark or (card and next(iter(card.tasks.values())).benchmark), dataset_name, task_file)
+    elif card is not None and not (dataset_name is None and raw and len(card.tasks) > 1):
+        task = card.task(dataset_name)
+    known = card.lengths if card else Lengths(DEFAULT_SOURCE_LENGTH, DEFAULT_SOURCE_LENGTH)
+    lengths = task.lengths(known) if task else known
+    stored = {"max_source_length": lengths.source if card else None}
+    stored |= {"answer_separator": card and card.settings.get("answer_separator"), "model_family": card and card.family}
+    given = dict(max_source_length=max_source_length, answer_separator=answer_separator, model_family=model_family)
+    given = {name: value for name, value in given.items() if value not in (None, "auto")}
+    if warns and card and named:
+        trained = card.tasks.get(task.name)
+        parts = [its and (its.benchmark, its.entry["prefix"]) for its in (task, trained)]
+        if parts[0] != parts[1]:
+            names = ", ".join(f"{its.benchmark}/{name}" for name, its in card.tasks.items())
+            flags = f"--benchmark {task.benchmark} --dataset_name {task.name}"
+            logger.warning("%s differs from %s, which the model was trained on", flags, names)
+    for name, value in given.items() if warns else ():
+        if stored[name] not in (None, value):
+            logger.warning("--%s %s differs from %s, which the model was trained with", name, value, stored[name])
+    return TextSettings(
+        task,
+        lengths._replace(source=given.get("max_source_length", lengths.source)),
+        (card.max_answer_tokens.get(task.name) if card and task else None) or DEFAULT_ANSWER_LENGTH,
+        given.get("answer_separator", stored["answer_separator"]),
+        given.get("model_family", stored["model_family"]),
+    )
 
 
 def decoding_by_flags(arguments, text: TextSettings) -> Decoding:
@@ -221,52 +167,36 @@ def decoding_by_flags(arguments, text: TextSettings) -> Decoding:
     Raises:
       ConfigError: settings that make no sense, or have no effect where a label is chosen.
     """
-    decoding = Decoding(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(Decoding)})
+    names = [field.name for field in dataclasses.fields(Decoding)]
+    decoding = Decoding(**{name: getattr(arguments, name) for name in names})
     if arguments.labels is not None or text.family == "masked":
-        idle = [name for name in WRITING_FLAGS if getattr(decoding, name) != getattr(Decoding(), name)]
+        idle = [name for name in names if name != "seed" and getattr(decoding, name) != getattr(Decoding(), name)]
         if idle or arguments.scores:
             raise ConfigError(f"--{(idle or ['scores'])[0]} has no effect: labels are chosen, and nothing is written")
     decoding.check()
     return decoding
 
 
-def check_candidates(task: Task | None) -> None:
-    """`--labels` alone means the task's own.
+def given_labels(labels, text: TextSettings, warns: bool = True) -> list[str] | str | None:
+    """`--labels a,b,c`, or a list, as a list; they may be others than the task's own, which `task` stands for.
 
     Raises:
-      ConfigError: it has none.
+      ConfigError: fewer than two, or a task without labels, or an encoder's head, which knows its own only.
     """
-    if task is None or not task.has_candidates:
+    task = text.task
+    if labels == "task" and (task is None or not task.has_candidates):
         name = f"{task.benchmark}/{task.name} has no" if task else "no task is known, and so no"
         raise ConfigError(f"--labels: {name} label words; give them: --labels negative,positive")
-
-
-def parted_labels(labels: str, family: str | None) -> list[str]:
-    """`--labels a,b,c` as a list.
-
-    Raises:
-      ConfigError: fewer than two, or an encoder's head, which knows its own only.
-    """
-    found = [label for label in labels.split(",") if label]
+    if labels in (None, "task"):
+        return labels
+    found = [label for label in (labels.split(",") if isinstance(labels, str) else labels) if label]
+    shown = ",".join(found)
     if len(found) < 2 or len(set(found)) < len(found):
-        raise ConfigError(f"--labels {labels}: give two different labels or more, commas between")
-    if family == "masked":
-        raise ConfigError(f"--labels {labels}: an encoder's head knows its own labels only; give --labels alone")
+        raise ConfigError(f"--labels {shown}: give two different labels or more, commas between")
+    if text.family == "masked":
+        raise ConfigError(f"--labels {shown}: an encoder's head knows its own labels only; give --labels alone")
+    if warns and task and task.label_words and sorted(task.label_words) != sorted(found):
+        logger.warning(
+            "--labels %s differs from %s, which the model was trained with", shown, ",".join(task.label_words)
+        )
     return found
-
-
-def given_labels(labels: str, text: TextSettings) -> list[str]:
-    """`--labels a,b,c`, which may be others than the task's.
-
-    Raises:
-      ConfigError: fewer than two, or an encoder's head, which knows its own only.
-    """
-    found = parted_labels(labels, text.family)
-    stored = text.task.label_words if text.task else None
-    if stored and sorted(stored) != sorted(found):
-        logger.warning("--labels %s differs from %s, which the model was trained with", labels, ",".join(stored))
-    return found
-
-
-# Settings of `Decoding` that choosing a label does not heed.
-WRITING_FLAGS = tuple(field.name for field in dataclasses.fields(Decoding) if field.name != "seed")
