@@ -18,7 +18,7 @@ from process_trees import marked, wait_until_gone, with_mark
 from slurm_cluster import free_ports
 
 from t5suite.base.errors import ConfigError
-from t5suite.training.processes.launchers import launcher_name, launchers_above
+from t5suite.training.processes.launchers import launcher_name
 from t5suite.training.processes.ranks import check_meeting_place
 
 ROOT = Path(__file__).parent.parent
@@ -176,9 +176,6 @@ class NamesTest(parameterized.TestCase):
             ("slurmstepd: [4711.0]", None),
         ):
             self.assertEqual(launcher_name(command.split()), name, command)
-
-    def test_this_process_has_no_launcher(self):
-        self.assertEqual(launchers_above(os.getpid()), [])
 
 
 class StandInTest(parameterized.TestCase):

@@ -183,10 +183,6 @@ class ThreeRanksTest(parameterized.TestCase):
 
 
 class WatcherTest(parameterized.TestCase):
-    def test_a_lone_rank_watches_nobody(self):
-        with lost_ranks.watching_ranks(Ranks(), StopRequests()):
-            self.assertFalse(lost_ranks._open)
-
     def test_rank_0_tells_the_others_at_once(self):
         ours, theirs = zip(*(socket.socketpair() for _ in range(2)), strict=True)
         watcher = lost_ranks.Watcher(dict(enumerate(ours, 1)), StopRequests())
@@ -266,19 +262,8 @@ class DigestTest(parameterized.TestCase):
         self.assertNotEqual(digest_tensors(swapped), before)
         self.assertNotEqual(digest_tensors(values[::-1]), before)
 
-    def test_the_sign_of_zero_and_empty_models(self):
-        self.assertNotEqual(digest_tensors([torch.tensor([0.0])]), digest_tensors([torch.tensor([-0.0])]))
-        self.assertEqual(weights_digest(torch.nn.ReLU()), 0)
-
-    def test_strides_do_not_count(self):
-        value = torch.randn(4, 6)
-        self.assertEqual(digest_tensors([value.t().contiguous().t()]), digest_tensors([value]))
-
 
 class AgreementTest(parameterized.TestCase):
-    def test_a_lone_process_agrees(self):
-        check_agreement(torch.nn.Linear(2, 2), Ranks(), 1)
-
     def test_the_rank_that_differs_is_named_with_its_weights(self):
         model = torch.nn.Linear(2, 2)
         good = weights_digest(model)
@@ -295,12 +280,6 @@ class AgreementTest(parameterized.TestCase):
             "the weights of ranks 0 and 1 differ, and no value has a majority", disagreement([1, 2], ["w"], 3)
         )
 
-    def test_equal_digests_are_agreement(self):
-        model = torch.nn.Linear(2, 2)
-        ranks = FixedRanks(0, 2)
-        ranks.others = [[weights_digest(model)]]
-        check_agreement(model, ranks, 1)
-
 
 class CheckWeightsTest(parameterized.TestCase):
     @parameterized.parameters(float("nan"), float("inf"), float("-inf"))
@@ -314,12 +293,6 @@ class CheckWeightsTest(parameterized.TestCase):
             NumericsError, r"step 5: weights are not finite: 1.weight \(1 of 6\); they are not saved"
         ):
             check_weights(model, 5)
-
-    def test_a_large_weight_is_finite(self):
-        model = torch.nn.Linear(2, 2)
-        with torch.no_grad():
-            model.weight.fill_(3e38)
-        check_weights(model, 1)
 
     def test_all_ranks_learn_what_one_found(self):
         ranks = FixedRanks(0, 2)

@@ -14,8 +14,7 @@ import pytest
 from absl.testing import absltest, parameterized
 
 from t5suite.base.errors import ConfigError, Preempted
-from t5suite.training.processes.ranks import Ranks
-from t5suite.training.processes.signals import agree_to_stop, catching_signals
+from t5suite.training.processes.signals import catching_signals
 
 TERM, USR1, INT = signal.SIGTERM, signal.SIGUSR1, signal.SIGINT
 HERE = Path(__file__).parent
@@ -96,33 +95,6 @@ class SignalsTest(parameterized.TestCase):
 class InProcessTest(absltest.TestCase):
     """Callers from Python get back what they had."""
 
-    def test_handlers_hook_and_wake_up_calls_are_given_back(self):
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        before = signal.set_wakeup_fd(ours.fileno())
-        heard = []
-        handler = signal.signal(USR1, lambda *_: heard.append("theirs"))
-        try:
-            hook, handlers = sys.excepthook, [signal.getsignal(number) for number in (TERM, USR1, INT)]
-            with catching_signals() as stop, stop.phase("training"):
-                os.kill(os.getpid(), USR1)
-                self.assertTrue(stop.requested)
-                self.assertEqual(theirs.recv(1), bytes([USR1]))  # who listened before still hears
-                with catching_signals() as inner:
-                    self.assertIs(inner, stop)
-                self.assertTrue(stop.requested)
-            self.assertEqual([signal.getsignal(number) for number in (TERM, USR1, INT)], handlers)
-            self.assertEqual(sys.excepthook, hook)
-            self.assertFalse(stop.requested)
-            os.kill(os.getpid(), USR1)
-            self.assertEqual(heard, ["theirs"])
-            self.assertEqual(signal.set_wakeup_fd(ours.fileno()), ours.fileno())
-        finally:
-            signal.signal(USR1, handler)
-            signal.set_wakeup_fd(before)
-        time.sleep(0.1)
-        self.assertNotIn("stop requests", [thread.name for thread in threading.enumerate()])
-
     def test_set_up_raises_in_the_caller(self):
         with catching_signals(), self.assertRaises(Preempted):
             os.kill(os.getpid(), TERM)
@@ -140,12 +112,6 @@ class InProcessTest(absltest.TestCase):
         thread.start()
         thread.join()
         self.assertEqual(found, [False, handler])
-
-    def test_a_lone_rank_agrees_with_itself(self):
-        with catching_signals() as stop, stop.phase("training"):
-            self.assertFalse(agree_to_stop(Ranks(), stop))
-            stop.request("SIGTERM")
-            self.assertTrue(agree_to_stop(Ranks(), stop))
 
     def test_phases_nest_and_set_up_does_not_come_back(self):
         with catching_signals() as stop:
