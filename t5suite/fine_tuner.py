@@ -33,21 +33,18 @@ from t5suite.fine_tuner_support import (
     answer_of,
     argv_of,
     callables_of,
-    decoding_of,
-    described_object,
     inputs_of,
     interruptible,
     is_plain_module,
     joined,
     lines_of,
     made_ready,
-    needed_data,
     plain_progress,
 )
 from t5suite.inference.predictor import Predictor
-from t5suite.inference.settings import text_settings
+from t5suite.inference.settings import Decoding, text_settings
 from t5suite.models.adapter_files import save_adapter
-from t5suite.models.adapters import is_adapted
+from t5suite.models.adapters import fingerprint, is_adapted
 from t5suite.models.freezing import freeze
 from t5suite.models.loading import describe, encoding_for, load_tokenizer
 from t5suite.models.placement import is_quantized
@@ -79,16 +76,9 @@ from t5suite.training.run import (
 logger = logging.getLogger(__name__)
 
 # What flags may say of a model that is in memory.
-FLAGS_OF_OBJECTS = (
-    "freeze",
-    "freeze_regex",
-    "unfreeze_regex",
-    "tokenizer_name",
-    "device_map",
-    "max_memory",
-    "embedding_on_cpu",
-)
-
+FLAGS_OF_OBJECTS = {
+    *("freeze", "freeze_regex", "unfreeze_regex", "tokenizer_name", "device_map", "max_memory", "embedding_on_cpu")
+}
 SPLITS = ("validation", "test")
 
 
@@ -155,7 +145,9 @@ class FineTuner:
         """
         with self._at_work(), interruptible():
             self._settle(valid, longer)
-            settings = self._settings()
+            settings = all_settings(*self.arguments, plug_ins=self._plug_ins)
+            if self._title is not None:
+                settings["model_name_or_path"] = self._title
             resume = resume_choice(self.eval_args.resume, self.args.resume_from_checkpoint)
             with run_directory(self.args, settings, self._argv, resume) as run:
                 if run.finished:
@@ -210,10 +202,12 @@ class FineTuner:
           ConfigError: settings that make no sense, alone or together. DataError: a row that is none of the task.
         """
         decoding.setdefault("num_beams", 1 if decoding.get("do_sample") else self.args.generation_num_beams or 1)
-        settings = decoding_of(decoding)
-        one, rows = _rows(inputs)
-        with self._at_work():
-            lines = self._lines(rows, settings, dataset_name, raw, scores=return_scores)
+        unknown = decoding.keys() - Decoding.__dataclass_fields__.keys()
+        if unknown:
+            name = min(unknown)
+            raise ConfigError(f"predict: no setting {name!r}; {suggestion(name, Decoding.__dataclass_fields__)}")
+        settings = Decoding(**decoding)
+        one, lines = self._lines(inputs, settings, dataset_name, raw, scores=return_scores)
         found = [answer_of(line, settings.num_return_sequences > 1, return_scores) for line in lines]
         return found[0] if one else found
 
@@ -223,10 +217,8 @@ class FineTuner:
         >>> tuner.predict_labels(["A joy."])
         [{'bad': 0.1, 'good': 0.9}]
         """
-        one, rows = _rows(inputs)
-        with self._at_work():
-            wanted = "task" if labels is None else list(labels)
-            lines = self._lines(rows, decoding_of({}), dataset_name, raw, labels=wanted)
+        wanted = "task" if labels is None else list(labels)
+        one, lines = self._lines(inputs, Decoding(), dataset_name, raw, labels=wanted)
         found = [line["probabilities"] for line in lines]
         return found[0] if one else found
 
@@ -245,8 +237,8 @@ class FineTuner:
           ConfigError: no such part, nothing named, nothing left to train, an adapter (all else is frozen already).
         """
         given = dict(encoder=encoder, decoder=decoder, embeddings=embeddings, head=head, layers=layers)
-        named = {name: value for name, value in given.items() if value not in (None, False)}
-        parts = ",".join(name if value is True else f"{name}:{value}" for name, value in named.items()) or None
+        named = [name if value is True else f"{name}:{value}" for name, value in given.items() if value]
+        parts = ",".join(named) or None
         if parts is None and pattern is None:
             raise ConfigError("freeze: nothing is named; give embeddings=True, layers=2, pattern='...' and the like")
         if is_adapted(self.model):
@@ -295,11 +287,7 @@ class FineTuner:
 
     @classmethod
     def load(cls, folder, data: Any = None, **settings) -> "FineTuner":
-        """`FineTuner(folder, data, **settings)`, of a folder that is there.
-
-        Raises:
-          ConfigError: there is none.
-        """
+        """`FineTuner(folder, data, **settings)`, of a folder that is there."""
         if not Path(folder).is_dir():
             raise ConfigError(f"load: no folder {str(folder)!r}")
         return cls(folder, data, **settings)
@@ -351,7 +339,12 @@ class FineTuner:
 
     def _check_data(self) -> None:
         if not self._has_data:
-            raise ConfigError(needed_data(self.model_args.model_name_or_path, self._card))
+            task = next(iter(self._card.tasks.values())) if self._card else None
+            known = f"; the model was trained on {task.benchmark}/{','.join(self._card.tasks)}" if task else ""
+            raise ConfigError(
+                "there are no rows to train on or to score: give FineTuner(model, data) a file or folder of rows, a "
+                f"DataFrame, a list of dicts, or benchmark/task such as 'glue/rte'{known}"
+            )
 
     def _make_plan(self) -> Plan:
         """What the flags say; without any, the tasks that the model knows."""
@@ -369,38 +362,25 @@ class FineTuner:
     def _make_model(self) -> None:
         """Tokenizer and model as the run begins with them: steps 4 and 5 of the script."""
         set_seed(self.args.seed)
-        trains, name = not self.eval_args.eval_only, self.model_args.model_name_or_path
+        model_args, tokenizer, trains = self.model_args, self._given_tokenizer, not self.eval_args.eval_only
         if self._object is None:
-            given = self._given_tokenizer
-            self.tokenizer, self.model = tokenizer_and_model(self.model_args, tasks=self.plan.tasks, tokenizer=given)
+            self.tokenizer, model = tokenizer_and_model(model_args, tasks=self.plan.tasks, tokenizer=tokenizer)
         else:
-            self._use_object()
-        self.model = adapt_by_flags(self.model, self.tokenizer, self.arguments, trains)
-        place_model(self.model, self.model_args, self.args, trains)
-        changed = changed_settings(self.arguments)
+            allowed = FLAGS_OF_OBJECTS | ({"model_family"} if is_plain_module(self._object) else set())
+            for name in sorted(set(model_args.flags_given) - allowed):
+                raise ConfigError(f"{name} has no effect: the model is in memory already")
+            if tokenizer is None and model_args.tokenizer_name:
+                tokenizer = load_tokenizer(model_args.tokenizer_name)
+            self.tokenizer = self._given_tokenizer = tokenizer
+            model = made_ready(self._object, tokenizer, model_args.model_family, self.plan.tasks)
+            weights = (fingerprint(model) or "unknown")[:12]
+            self._title = self._title or f"{type(model).__name__} in memory, weights {weights}"
+            freeze(model, model_args.freeze, model_args.freeze_regex, model_args.unfreeze_regex)
+        self.model = adapt_by_flags(model, self.tokenizer, self.arguments, trains)
+        place_model(self.model, model_args, self.args, trains)
+        changed, name = changed_settings(self.arguments), model_args.model_name_or_path
         self.encoding = encoding_by_flags(self.model, self.tokenizer, self.data_args, changed, name)
         self._is_trained = False
-
-    def _use_object(self) -> None:
-        """The model that is in memory, in place of those that flags name."""
-        allowed = FLAGS_OF_OBJECTS + (("model_family",) if is_plain_module(self._object) else ())
-        idle = [name for name in self.model_args.flags_given if name not in allowed]
-        if idle:
-            raise ConfigError(f"{idle[0]} has no effect: the model is in memory already, as it is to be")
-        if self._given_tokenizer is None and self.model_args.tokenizer_name:
-            self._given_tokenizer = load_tokenizer(self.model_args.tokenizer_name)
-        self.tokenizer = self._given_tokenizer
-        self.model = made_ready(self._object, self.tokenizer, self.model_args.model_family, self.plan.tasks)
-        if self._title is None:
-            self._title = described_object(self.model)
-        freeze(self.model, self.model_args.freeze, self.model_args.freeze_regex, self.model_args.unfreeze_regex)
-
-    def _settings(self) -> dict:
-        """What decides the run: the flags, and what is in memory instead of them."""
-        settings = all_settings(*self.arguments, plug_ins=self._plug_ins)
-        if self._title is not None:
-            settings["model_name_or_path"] = self._title
-        return settings
 
     def _make_trainer(self, data, selects: bool) -> dict:
         """The script's step 6; returns the mixing rates."""
@@ -434,11 +414,7 @@ class FineTuner:
         return results
 
     def _check_start(self, start) -> None:
-        """A model in memory cannot be made anew from flags; from here on its weights are others.
-
-        Raises:
-          ConfigError: it was trained, and there is no checkpoint to go on from.
-        """
+        """A model in memory cannot be made anew from flags; from here on its weights are others."""
         if self._is_trained and start.checkpoint is None:
             raise ConfigError("the model in memory was trained before, and no checkpoint is left of that: make it anew")
         self._is_trained = True
@@ -464,27 +440,23 @@ class FineTuner:
             return self._card
         return make_task_card(self.plan.tasks, lengths_of(self.data_args))
 
-    def _lines(self, rows: list, decoding, dataset_name: str | None, raw: bool, **wanted) -> list[dict]:
-        """The answers to rows, as `t5suite predict` writes them."""
-        if self.model_args.device_map is None and not self.model_args.embedding_on_cpu and not is_quantized(self.model):
-            self.model.to(self.args.device)
+    def _lines(self, inputs, decoding, dataset_name: str | None, raw: bool, **wanted) -> tuple[bool, list[dict]]:
+        """`(whether one row alone was given, the answers as `t5suite predict` writes them)`."""
+        one = isinstance(inputs, (str, Mapping))
+        texts = isinstance(inputs, (list, tuple)) and all(isinstance(row, str) for row in inputs)
+        rows = [inputs] if one else list(inputs) if texts else as_rows(inputs, "predict")
+        placed = self.model_args.device_map is not None or self.model_args.embedding_on_cpu or is_quantized(self.model)
         given = self.data_args.flags_given
-        text = text_settings(
-            self._known_card(),
-            dataset_name=dataset_name,
-            raw=raw,
-            max_source_length=self.data_args.max_source_length if "max_source_length" in given else None,
-            answer_separator=self.encoding.separator if "answer_separator" in given else None,
-        )
-        encoding = encoding_for(self.model, self.tokenizer, text.lengths, text.separator)
-        predictor = Predictor(self.model, encoding, self.args.per_device_eval_batch_size)
-        return lines_of(predictor, text, rows, decoding, raw=raw, **wanted)
-
-
-def _rows(inputs) -> tuple[bool, list]:
-    """`(whether one alone was given, rows)`."""
-    if isinstance(inputs, (str, Mapping)):
-        return True, [inputs]
-    if isinstance(inputs, (list, tuple)) and all(isinstance(row, str) for row in inputs):
-        return False, list(inputs)
-    return False, as_rows(inputs, "predict")
+        with self._at_work():
+            if not placed:
+                self.model.to(self.args.device)
+            text = text_settings(
+                self._known_card(),
+                dataset_name=dataset_name,
+                raw=raw,
+                max_source_length=self.data_args.max_source_length if "max_source_length" in given else None,
+                answer_separator=self.encoding.separator if "answer_separator" in given else None,
+            )
+            encoding = encoding_for(self.model, self.tokenizer, text.lengths, text.separator)
+            predictor = Predictor(self.model, encoding, self.args.per_device_eval_batch_size)
+            return one, lines_of(predictor, text, rows, decoding, raw=raw, **wanted)

@@ -13,7 +13,6 @@ precision for the whole process, as the training arguments made last have them: 
 """
 
 import contextlib
-import dataclasses
 import functools
 import logging
 import os
@@ -40,7 +39,7 @@ from t5suite.data.rows.own_rows import as_rows
 from t5suite.inference.predictor import WINDOW, Answer, Job, Predictor
 from t5suite.inference.rows import Row
 from t5suite.inference.settings import Decoding, given_labels
-from t5suite.models.adapters import fingerprint, is_adapted
+from t5suite.models.adapters import is_adapted
 from t5suite.models.attention import accept_packed_batches
 from t5suite.models.families import FAMILIES, family_of_model
 from t5suite.models.heads import T5_TYPES
@@ -50,7 +49,6 @@ from t5suite.models.presets import PRESETS
 from t5suite.models.vocabulary import ensure_padding, set_generation_tokens, set_special_tokens
 from t5suite.tasks.formatters import FITTED_FORMATTERS
 from t5suite.tasks.registry import bind_fits
-from t5suite.tasks.task_card import TaskCard
 from t5suite.training.checkpoints.states import random_state, restore_random_state
 from t5suite.training.monitoring.terminal import LOGGERS, is_shown, somebody_watches
 from t5suite.training.plug_ins import PlugIns, check_callbacks
@@ -59,8 +57,13 @@ from t5suite.training.sharding.process_state import keeping_process_state
 
 logger = logging.getLogger(__name__)
 
-
 SCRIPT = "fine_tune_t5"
+# Presets whose names are the hub's, too: there they have trained weights.
+HUB_PRESETS = ("t5-small", "t5-base", "t5-large", "t5-3b", "t5-11b")
+# Given by `data` where the user does not give it.
+YIELDING = ("data_format", "labels")
+# Variables that transformers and accelerate write for whoever comes after.
+NOTED = ("ACCELERATE_", "FSDP_")
 
 
 class Inputs(NamedTuple):
@@ -80,24 +83,17 @@ class Inputs(NamedTuple):
 
 
 def inputs_of(model: Any, data: Any, flags: Mapping[str, Any]) -> Inputs:
-    """`FineTuner(model, data, **flags)` taken apart.
-
-    Raises:
-      ConfigError: something given twice; a name, file or object that stands for nothing.
-      DataError: rows that are none.
-    """
-    _refuse_flags_of_scripts(flags)
+    """`FineTuner(model, data, **flags)` taken apart."""
+    for name, entry in flags_of(SCRIPT).items():
+        if "python" in entry and flags.get(name) not in (None, False, "none"):
+            raise ConfigError(f"{name}={flags[name]!r}: it is the script's; in Python {entry['python']}")
     model_flags, model = _model_flags(model)
     data_flags, rows = _data_flags(data, flags)
-    merged = dict(flags)
-    for what, found in (("model", model_flags), ("data", data_flags)):
-        for name, value in found.items():
-            if name in flags and name not in YIELDING:
-                raise ConfigError(f"{what} says {name}={value!r:.100}, and {name}={flags[name]!r:.100} too; give one")
-            merged.setdefault(name, value)
-    return Inputs(
-        merged, model, rows, data is not None or any(name in flags for name in ("config", *flags_marked("data")))
-    )
+    found = model_flags | data_flags
+    for name in found.keys() & flags.keys() - set(YIELDING):
+        raise ConfigError(f"{name} is given twice: {found[name]!r:.100} and {flags[name]!r:.100}")
+    names_data = data is not None or any(name in flags for name in ("config", *flags_marked("data")))
+    return Inputs(found | dict(flags), model, rows, names_data)
 
 
 def argv_of(flags: Mapping[str, Any]) -> list[str]:
@@ -105,9 +101,6 @@ def argv_of(flags: Mapping[str, Any]) -> list[str]:
 
     >>> argv_of({"labels": ["bad", "good"], "max_steps": 10, "early_stopping_patience": None})
     ['--labels=bad,good', '--max_steps=10', '--early_stopping_patience=None']
-
-    Raises:
-      ConfigError: an item of such a list holds a comma.
     """
     known, words = flags_of(SCRIPT), []
     for name, value in flags.items():
@@ -125,9 +118,6 @@ def callables_of(flags: Mapping[str, Any]) -> tuple[dict[str, Any], PlugIns]:
 
     >>> callables_of({"metrics": ["accuracy", exact_length], "seed": 1})
     ({'metrics': ['accuracy'], 'seed': 1}, PlugIns(metrics=(<function exact_length>,), ...))
-
-    Raises:
-      ConfigError: something that cannot be called, or callbacks that are none.
     """
     kept, found = dict(flags), {}
     for name in ("batch_transform", "batch_metrics", "metrics", "callbacks"):
@@ -161,12 +151,6 @@ def joined(named: PlugIns, given: PlugIns) -> PlugIns:
     )
 
 
-def _refuse_flags_of_scripts(flags: Mapping[str, Any]) -> None:
-    for name, entry in flags_of(SCRIPT).items():
-        if "python" in entry and flags.get(name) not in (None, False, "none"):
-            raise ConfigError(f"{name}={flags[name]!r}: it is the script's; in Python {entry['python']}")
-
-
 def _model_flags(model: Any) -> tuple[dict, Any]:
     """`(flags, model in memory)`."""
     if model is None:
@@ -190,6 +174,7 @@ def _data_flags(data: Any, flags: Mapping[str, Any]) -> tuple[dict, dict | None]
         return {}, None
     if isinstance(data, (str, os.PathLike)):
         return _named_data(os.fspath(data), flags), None
+    splits = {"train": data}
     if isinstance(data, Mapping):
         splits = {_role(name): part for name, part in data.items()}
         if len(splits) < len(data):
@@ -200,12 +185,11 @@ def _data_flags(data: Any, flags: Mapping[str, Any]) -> tuple[dict, dict | None]
         if named:
             files = {f"{role}_file": os.fspath(part) for role, part in splits.items()}
             return {"data_format": _format_of(next(iter(files.values()))), **files}, None
-    else:
-        splits = {"train": data}
     rows = {role: as_rows(part, f"data[{role!r}]") for role, part in splits.items()}
-    found = {"data_format": "jsonl"}
-    words = _label_names(next(iter(splits.values())), flags.get("target_column") or "output")
-    return found | ({"labels": words} if words and "labels" not in flags else {}), rows
+    features = getattr(next(iter(splits.values())), "features", None) or {}
+    label = features.get(flags.get("target_column") or "output")  # a `datasets.ClassLabel` has names
+    words = list(getattr(label, "names", None) or [])
+    return {"data_format": "jsonl", **({"labels": words} if words else {})}, rows
 
 
 def _named_data(name: str, flags: Mapping[str, Any]) -> dict:
@@ -245,51 +229,6 @@ def _role(name: str) -> str:
     raise ConfigError(f"data: no split {name!r}; {suggestion(name, SPLIT_NAMES)}")
 
 
-def _label_names(data: Any, target: str) -> list[str] | None:
-    """The names of a `datasets.ClassLabel` column."""
-    feature = getattr(data, "features", None) or {}
-    return list(getattr(feature.get(target), "names", None) or []) or None
-
-
-# Presets whose names are the hub's, too: there they have trained weights.
-HUB_PRESETS = ("t5-small", "t5-base", "t5-large", "t5-3b", "t5-11b")
-# Said by `data` where the user does not say otherwise.
-YIELDING = ("data_format", "labels")
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# What to give
-
-
-NOTHING = "there are no rows to train on or to score"
-
-
-def needed_data(model: str | None, card: TaskCard | None) -> str:
-    """The message to somebody who gave no data, with a call that would do.
-
-    >>> print(needed_data("runs/topics", read_task_card("runs/topics")))
-    there are no rows to train on or to score: the model was trained on own/topics, give the data again:
-    FineTuner('runs/topics', 'rows.csv', text_column='text', target_column='label', labels='sport,news')
-
-    Args:
-      model: the folder or name that the tuner was made of; None for a model in memory.
-    """
-    shown = "model" if model is None else repr(model)
-    if card is None:
-        return (
-            f"{NOTHING}: give them as FineTuner({shown}, data), where data is a file or folder of rows, a DataFrame, a "
-            "list of dicts, or benchmark/task such as 'glue/rte'"
-        )
-    task = next(iter(card.tasks.values()))
-    given = {"text_column": ",".join(task.text_columns), "target_column": task.entry["label_column_name"]}
-    given |= {"labels": ",".join(task.label_words)} if task.label_words else {}
-    flags = "".join(f", {name}={value!r}" for name, value in given.items() if value is not None)
-    return (
-        f"{NOTHING}: the model was trained on {task.benchmark}/{','.join(card.tasks)}, give the data again: "
-        f"FineTuner({shown}, 'rows.csv'{flags})"
-    )
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Models in memory
 
@@ -300,10 +239,7 @@ def is_plain_module(model) -> bool:
 
 
 def made_ready(model, tokenizer, family: str | None = None, tasks=()):
-    """The model itself, in float32, with the special tokens that its tokenizer has; it is changed in place.
-
-    Args:
-      family, tasks: of a plain module, which is put into a holder.
+    """The model itself, in float32, with its tokenizer's special tokens; a plain module is put into a holder.
 
     Raises:
       ConfigError: it is no model, is an adapter of PEFT's making, has fewer embeddings than pieces.
@@ -328,11 +264,6 @@ def made_ready(model, tokenizer, family: str | None = None, tasks=()):
     return model
 
 
-def described_object(model) -> str:
-    """What a run's settings say of it: its class, and what tells its weights from others."""
-    return f"{type(model).__name__} in memory, weights {(fingerprint(model) or 'unknown')[:12]}"
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Answers
 
@@ -342,13 +273,7 @@ def lines_of(predictor: Predictor, text, rows: Sequence, decoding: Decoding, lab
 
     Args:
       text: `inference.settings.text_settings`: the task, where the model knows it, and how texts are made.
-      rows: tables of the task's columns; texts, where it has one column.
       labels: choose among these instead of writing; `task`: among the task's own.
-      raw: rows are finished texts, whatever the task.
-
-    Raises:
-      ConfigError: settings that make no sense, alone or together.
-      DataError: a row that is none of the task; named by its number.
     """
     labels = given_labels(labels, text)
     fitted = text.task is not None and text.task.entry.get("formatter") in FITTED_FORMATTERS
@@ -360,42 +285,20 @@ def lines_of(predictor: Predictor, text, rows: Sequence, decoding: Decoding, lab
     return [line for window in windows for line in job.lines(window, predictor)]
 
 
-def decoding_of(settings: Mapping[str, Any]) -> Decoding:
-    """How answers are written, by the names of `t5suite predict`'s flags.
-
-    Raises:
-      ConfigError: no such setting.
-    """
-    names = [spec.name for spec in dataclasses.fields(Decoding)]
-    for name in settings:
-        if name not in names:
-            raise ConfigError(f"predict: no setting {name!r}; {suggestion(name, names)}")
-    return Decoding(**settings)
-
-
 def answer_of(line: dict, several: bool, scores: bool):
     """A line as Python has it: a text, or the texts of several answers; with scores, `Answer`s.
 
     >>> answer_of({"row": 0, "prediction": "a", "score": -0.5}, several=False, scores=True)
     Answer(text='a', score=-0.5, truncated=False)
     """
-    if not several:
-        return (
-            Answer(line["prediction"], line.get("score"), line.get("truncated", False))
-            if scores
-            else line["prediction"]
-        )
-    if scores:
-        return [Answer(found["text"], found["score"], False) for found in line["predictions"]]
-    return [found["text"] for found in line["predictions"]]
+    parts = line["predictions"] if several else [{"text": line["prediction"], **line}]
+    answers = [Answer(part["text"], part.get("score"), part.get("truncated", False)) for part in parts]
+    found = answers if scores else [answer.text for answer in answers]
+    return found if several else found[0]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The process
-
-
-# Variables that transformers and accelerate write for whoever comes after.
-NOTED = ("ACCELERATE_", "FSDP_")
 
 
 class OwnProcess:
@@ -415,7 +318,7 @@ class OwnProcess:
         """The process as this tuner left it; at the end, as everybody else did."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(keeping_process_state())
-            stack.callback(_restore_environment, _noted_environment())
+            stack.callback(_restore_environment, dict(os.environ))
             stack.callback(restore_random_state, random_state())
             only_shown = functools.partial(is_shown)  # an entry script's own filter is another object, and stays
             for log in map(logging.getLogger, LOGGERS):
@@ -437,14 +340,10 @@ class OwnProcess:
                 self._shared = [dict(kind._shared_state) for kind in (PartialState, AcceleratorState)]
 
 
-def _noted_environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name.startswith(NOTED)}
-
-
 def _restore_environment(was: dict[str, str]) -> None:
-    for name in _noted_environment().keys() - was.keys():
+    for name in [name for name in os.environ if name.startswith(NOTED)]:
         del os.environ[name]
-    os.environ.update(was)
+    os.environ.update({name: value for name, value in was.items() if name.startswith(NOTED)})
 
 
 @contextlib.contextmanager
@@ -481,9 +380,7 @@ def interruptible() -> Iterator[None]:
 
 def plain_progress(trainer) -> None:
     """A bar instead of transformers' table for notebooks, whose columns are made for its own names of metrics."""
-    table = next(
-        (c for c in trainer.callback_handler.callbacks if type(c).__name__ == "NotebookProgressCallback"), None
-    )
-    if table is not None:
-        trainer.remove_callback(table)
-        trainer.add_callback(ProgressCallback)
+    for callback in list(trainer.callback_handler.callbacks):
+        if type(callback).__name__ == "NotebookProgressCallback":
+            trainer.remove_callback(callback)
+            trainer.add_callback(ProgressCallback)
