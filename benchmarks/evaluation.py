@@ -35,6 +35,7 @@ from transformers import (
 
 from benchmarks.harness import Goal, Work, run
 from t5suite.data.batches.collators import Seq2SeqCollator
+from t5suite.data.batches.encodings import TextEncoding
 from t5suite.tasks.registry import Lengths, load_task
 from t5suite.training.eval_sets import make_eval_set
 from t5suite.training.evaluation import Decoding, Evaluator, batch_tokens
@@ -126,7 +127,7 @@ def make_trained(device: str, num_rows: int, sizes: dict, steps: int, rate: floa
     tokenizer, task = make_tokenizer(), load_task("glue", "mnli")
     config = T5Config(vocab_size=PIECES, **sizes, dropout_rate=0.0, decoder_start_token_id=0)
     model = T5ForConditionalGeneration(config).to(device)
-    short = make_eval_set("train", task, "validation", "train", make_rows(1024, 1, 1.0, 1.8), tokenizer, LENGTHS)
+    short = make_eval_set("train", task, "validation", make_rows(1024, 1, 1.0, 1.8), TextEncoding(tokenizer, LENGTHS))
     train_a_moment(model, short.features, Seq2SeqCollator(0, 0), steps, rate)
     return Trained(model, tokenizer, make_rows(num_rows, 0))
 
@@ -135,7 +136,7 @@ def ours(device: str, of: Trained, method: str, loss: bool = False, reference: f
     """Evaluates with our evaluator, without the fast paths in `reference`; returns the accuracy."""
     model, tokenizer, rows = of
     eval_set = make_eval_set(
-        "mnli", load_task("glue", "mnli"), "validation", "validation", rows, tokenizer, LENGTHS, method
+        "mnli", load_task("glue", "mnli"), "validation", rows, TextEncoding(tokenizer, LENGTHS), method
     )
     accelerator = Accelerator(cpu=device == "cpu", mixed_precision="no" if device == "cpu" else "bf16")
     decoding = Decoding(loss=loss, batch_tokens=batch_tokens(None, accelerator.device), reference=reference)

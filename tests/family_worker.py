@@ -187,7 +187,7 @@ def evaluation(name: str, method: str = "generate", task_name: str = "entailment
     evaluator.batch_size = batch_size
     how = method_for(encoding, method, task, True)
     rows = rows_of(task, EVALUATED_ROWS)
-    eval_set = make_eval_set(task_name, task, "validation", "validation", rows, tokenizer, LENGTHS, how, encoding)
+    eval_set = make_eval_set(task_name, task, "validation", rows, encoding, how)
     result = evaluator.evaluate(trainer.model, [eval_set]).results[task_name]
     return {"predictions": result.predictions, "loss": result.loss, "rows": result.num_rows}
 

@@ -137,7 +137,7 @@ def evaluations(batch_size=4) -> dict:
         for n in EVALUATION_SIZES:
             for method in ("generate", "score"):
                 part = datasets.Dataset.from_list(rows.select(range(n)).to_list())
-                eval_set = make_eval_set(name, task, "validation", "validation", part, tokenizer, LENGTHS, method)
+                eval_set = make_eval_set(name, task, "validation", part, TextEncoding(tokenizer, LENGTHS), method)
                 result = evaluator.evaluate(trainer.model, [eval_set]).results[name]
                 found[f"{name} {method} {n}"] = {
                     "rows": result.num_rows,

@@ -89,7 +89,7 @@ def evaluations(trainer) -> dict:
         rows = load_split(task, "validation", "validation", DataOptions()).rows
         part = datasets.Dataset.from_list(rows.select(range(13)).to_list())
         for method in ("generate", "score"):
-            eval_set = make_eval_set(name, task, "validation", "validation", part, tokenizer, LENGTHS, method)
+            eval_set = make_eval_set(name, task, "validation", part, TextEncoding(tokenizer, LENGTHS), method)
             result = evaluator.evaluate(trainer.model, [eval_set]).results[name]
             found[f"{name} {method}"] = {
                 "rows": result.num_rows,

@@ -24,6 +24,7 @@ from transformers import (
 from t5suite.base.errors import ConfigError
 from t5suite.base.reference_code import reference_code
 from t5suite.data.batches.collators import Seq2SeqCollator
+from t5suite.data.batches.encodings import TextEncoding
 from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.models import candidate_trees
 from t5suite.models.candidate_trees import batch_of, sums_of_paths, tree_of
@@ -37,11 +38,11 @@ from t5suite.training.eval_sets import (
     EvalSet,
     Report,
     Result,
-    choose_method,
     make_eval_set,
+    method_for,
     report_metrics,
+    report_of,
     selection_value,
-    task_values,
 )
 from t5suite.training.evaluation import batches_by_length, batches_by_tokens
 from t5suite.training.fine_tuning import make_collator, make_evaluator
@@ -102,7 +103,7 @@ class ScoringTest(parameterized.TestCase):
         task = load_task(benchmark, name)
         dataset = datasets.Dataset.from_list(rows) if rows else bundled_rows(benchmark, name)
         evaluator, model, tokenizer = evaluator_and_model()
-        eval_set = make_eval_set(name, task, "validation", "validation", dataset, tokenizer, LENGTHS, "score")
+        eval_set = make_eval_set(name, task, "validation", dataset, TextEncoding(tokenizer, LENGTHS), "score")
         result = evaluator.evaluate(model, [eval_set]).results[name]
         expected = [
             brute_force_choice(model, tokenizer, example.inputs, task.candidates(row))
@@ -117,17 +118,17 @@ class ScoringTest(parameterized.TestCase):
         evaluator, model, tokenizer = evaluator_and_model()
         task = load_task("super_glue", "dpr")
         eval_set = make_eval_set(
-            "dpr", task, "validation", "validation", datasets.Dataset.from_list(rows), tokenizer, LENGTHS, "score"
+            "dpr", task, "validation", datasets.Dataset.from_list(rows), TextEncoding(tokenizer, LENGTHS), "score"
         )
-        eval_set.candidates.texts[0] = ["first", "second"]  # same ids, other names
+        eval_set.candidates[0] = (["first", "second"], eval_set.candidates[0][1])  # same ids, other names
         self.assertEqual(evaluator.evaluate(model, [eval_set]).results["dpr"].predictions[0], "first")
 
     @parameterized.parameters(("super_glue", "wsc"), ("super_glue", "wsc.fixed"), ("glue", "wnli_simple"))
     def test_a_task_without_candidates_is_refused_alone_and_generates_in_a_mixture(self, benchmark, name):
         task = load_task(benchmark, name)
         with self.assertRaisesRegex(ConfigError, "has no candidates"):
-            choose_method("score", task, alone=True)
-        self.assertEqual(choose_method("score", task, alone=False), "generate")
+            method_for(TextEncoding(None, LENGTHS), "score", task, alone=True)
+        self.assertEqual(method_for(TextEncoding(None, LENGTHS), "score", task, alone=False), "generate")
 
 
 class GenerationTest(parameterized.TestCase):
@@ -135,7 +136,7 @@ class GenerationTest(parameterized.TestCase):
         task = load_task("mini", "entailment")
         evaluator, model, tokenizer = evaluator_and_model()
         eval_set = make_eval_set(
-            "entailment", task, "validation", "validation", bundled_rows("mini", "entailment"), tokenizer, LENGTHS
+            "entailment", task, "validation", bundled_rows("mini", "entailment"), TextEncoding(tokenizer, LENGTHS)
         )
         longest = max(len(tokenizer(word)["input_ids"]) for word in task.label_words)
         self.assertEqual(eval_set.max_target_tokens, longest)
@@ -148,7 +149,7 @@ class GenerationTest(parameterized.TestCase):
         evaluator, model, tokenizer = evaluator_and_model()
         task = load_task("mini", "entailment")
         eval_set = make_eval_set(
-            "entailment", task, "validation", "validation", bundled_rows("mini", "entailment"), tokenizer, LENGTHS
+            "entailment", task, "validation", bundled_rows("mini", "entailment"), TextEncoding(tokenizer, LENGTHS)
         )
         greedy = evaluator.evaluate(model, [eval_set]).results["entailment"].predictions
         evaluator.decoding.num_beams, evaluator.decoding.max_length = 4, 6
@@ -179,7 +180,7 @@ class GenerationTest(parameterized.TestCase):
             dropout.p = 0.5
         task = load_task("mini", "similarity")
         eval_set = make_eval_set(
-            "s", task, "validation", "validation", bundled_rows("mini", "similarity", 5), tokenizer, LENGTHS
+            "s", task, "validation", bundled_rows("mini", "similarity", 5), TextEncoding(tokenizer, LENGTHS)
         )
         total, tokens = 0.0, 0
         for i in range(5):
@@ -212,7 +213,7 @@ def told(scores, losses=None):
     sets, results = [], {}
     for name, metrics in scores.items():
         task, role = load_task("glue", name.split("_")[0].split(".")[0]), "test" if ".test" in name else "validation"
-        sets.append(EvalSet(name, task, role, role, [], [], [], None, None))
+        sets.append(EvalSet(name, task, role, role, [], [], [], None, None, None, "score", 1))
         loss = (losses or {}).get(name)
         results[name] = Result(name, {**metrics, "invalid_rate": 1.0}, [], 0, 0.0, loss, 0, "generate", [], True)
     return sets, results
@@ -246,9 +247,9 @@ class AverageTest(parameterized.TestCase):
         def report(labels):
             sets = [
                 make_eval_set(
-                    f"mnli_{half}", task, "validation", f"validation_{half}",
+                    f"mnli_{half}", task, "validation",
                     datasets.Dataset.from_list([{**row, "label": i} for row, i in zip(texts, labels[half])]),
-                    tokenizer, LENGTHS, "score",
+                    TextEncoding(tokenizer, LENGTHS), "score",
                 )
                 for half in ("matched", "mismatched")
             ]  # fmt: skip
@@ -271,7 +272,7 @@ class AverageTest(parameterized.TestCase):
         chosen = []
         for value in values:
             sets, results = told({"cola": {"matthews_correlation": value}}, {"cola": value})
-            chosen.append(selection_value(task_values(sets, results, metric)["cola"]))
+            chosen.append(selection_value(report_of(sets, results, metric).by_task["cola"]))
         self.assertEqual(chosen, sorted(chosen))
         self.assertLess(chosen[0], chosen[1])
 
@@ -529,7 +530,7 @@ class EvaluatorTest(parameterized.TestCase):
         task = load_task(benchmark, name)
         dataset = datasets.Dataset.from_list(rows) if rows else bundled_rows(benchmark, name)
         evaluator, model, tokenizer = evaluator_and_model()
-        eval_set = make_eval_set(name, task, "validation", "validation", dataset, tokenizer, LENGTHS, method)
+        eval_set = make_eval_set(name, task, "validation", dataset, TextEncoding(tokenizer, LENGTHS), method)
         results = []
         for quick, tokens in ((True, 100), (True, None), (False, None)):
             evaluator.decoding.reference = frozenset() if quick else reference_code("all")
@@ -545,7 +546,7 @@ class EvaluatorTest(parameterized.TestCase):
         evaluator, model, tokenizer = evaluator_and_model()
         task = load_task("mini", "entailment")
         eval_set = make_eval_set(
-            "e", task, "validation", "validation", bundled_rows("mini", "entailment"), tokenizer, LENGTHS
+            "e", task, "validation", bundled_rows("mini", "entailment"), TextEncoding(tokenizer, LENGTHS)
         )
         evaluator.decoding.loss = False
         with mock.patch.object(model, "forward", wraps=model.forward) as forward:

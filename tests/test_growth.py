@@ -1,7 +1,6 @@
 """What must not grow with the corpus and the run: orders, samplers, and files of lines that are gone on with."""
 
 import doctest
-import io
 import itertools
 import json
 import tempfile
@@ -19,7 +18,6 @@ from t5suite.data.corpora import blocks as permutations
 from t5suite.data.corpora.blocks import LARGEST_ARRAY, PIECE, BlockDataset, BlockLayout, Permutation, block_order
 from t5suite.tracking import metric_lines
 from t5suite.tracking.metric_lines import MetricLines, thinned_lines
-from t5suite.training import callbacks
 from t5suite.training.callbacks import MetricsCallback, StepLines
 from t5suite.training.pre_training import epoch_blocks
 from tests import guarded_trainer
@@ -209,19 +207,6 @@ class TrimTest(parameterized.TestCase):
 
     def test_without_a_file(self):
         self.assertIsNone(StepLines(folder(), "metrics.jsonl").trim(3))
-
-    @parameterized.parameters(1, 7, 4096, 1 << 20)
-    def test_pieces_of_any_size_count_the_same(self, piece):
-        text = b"".join(b"x" * (i % 9) + b"\n" for i in range(200)) + b"half"
-        with mock.patch.object(callbacks, "PIECE", piece):
-            for most in (0, 1, 57, 200, 300):
-                count, end = callbacks.count_lines(io.BytesIO(text), most)
-                self.assertEqual((count, text[:end].count(b"\n")), (min(most, 200), min(most, 200)))
-                self.assertEndsWith(text[:end].decode(), "\n" if most else "")
-
-    def test_long_lines_begin_where_they_begin(self):
-        file = io.BytesIO(b"a\n" + b"b" * 9000 + b"\n")
-        self.assertEqual([callbacks.line_start(file, end) for end in (2, 9003)], [0, 2])
 
 
 class GoingOnTest(parameterized.TestCase):

@@ -18,8 +18,8 @@ from huggingface_hub import ModelCard
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
 
 from t5suite.base.errors import ConfigError
-from t5suite.training import hub_uploads
-from t5suite.training.hub_uploads import HubUploads, UploadError, linked
+from t5suite.training import callbacks
+from t5suite.training.callbacks import HubUploads, UploadError, linked
 from t5suite.training.trainer import SuiteTrainer
 
 ROOT = Path(__file__).parent.parent
@@ -51,12 +51,12 @@ class RefusalTest(parameterized.TestCase):
     )
     def test_what_the_hub_refuses_is_told_before_training_with_a_way_out(self, problem, message):
         expected = f"--push_to_hub: 'ada/x': .*{message}.*hf upload ada/x runs/x"
-        reachable = mock.patch.object(hub_uploads, "hub_reachable", return_value=True)
+        reachable = mock.patch.object(callbacks, "hub_reachable", return_value=True)
         with reachable, self.assertRaisesRegex(ConfigError, expected), uploads().refusals():
             raise problem
 
     def test_without_a_network_it_is_refused_at_once(self):
-        reachable = mock.patch.object(hub_uploads, "hub_reachable", return_value=False)
+        reachable = mock.patch.object(callbacks, "hub_reachable", return_value=False)
         expected = "cannot be reached.*hf upload ada/x runs/x"
         with reachable, self.assertRaisesRegex(ConfigError, expected), uploads().refusals():
             self.fail("asked the hub")
@@ -70,7 +70,7 @@ class RefusalTest(parameterized.TestCase):
         self.assertFalse(args.push_to_hub)
 
     def test_a_problem_shows_no_token(self):
-        self.assertNotIn(TOKEN, hub_uploads.hub_problem(OSError(f"https://x?{TOKEN}")))
+        self.assertNotIn(TOKEN, callbacks.hub_problem(OSError(f"https://x?{TOKEN}")))
 
 
 class LinkTest(parameterized.TestCase):

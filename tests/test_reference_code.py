@@ -9,6 +9,7 @@ from test_evaluation import LENGTHS, bundled_rows, evaluator_and_model
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.reference_code import FAST_PATHS, reference_code
+from t5suite.data.batches.encodings import TextEncoding
 from t5suite.models.attention import quicken_attention
 from t5suite.tasks.registry import load_task
 from t5suite.training.eval_sets import make_eval_set
@@ -22,7 +23,7 @@ def evaluated(reference: frozenset, method: str) -> dict:
     rows = bundled_rows("mini", "entailment")
     task = load_task("mini", "entailment")
     evaluator.decoding.reference = reference
-    eval_set = make_eval_set("e", task, "validation", "validation", rows, tokenizer, LENGTHS, method)
+    eval_set = make_eval_set("e", task, "validation", rows, TextEncoding(tokenizer, LENGTHS), method)
     found = evaluator.evaluate(model, [eval_set]).results["e"]
     return {"predictions": found.predictions, "numbers": [*found.metrics.values(), found.loss]}
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from t5suite.training.compile_cache import compile_cache_folder, folder_bytes
+from t5suite.training.startup import compile_cache_folder
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 GIB = 2**30
@@ -327,7 +327,8 @@ def check_compile_cache(checkup: Checkup) -> list[Finding]:
     if not writable_folder(folder)[1]:
         fix = "--compile_cache DIR on a disk that all nodes see, or export TORCHINDUCTOR_CACHE_DIR=DIR"
         return [Finding(WARN, name, f"{folder} cannot be written: every --torch_compile run compiles anew", fix)]
-    kept = f"{size(folder_bytes(folder))} kept" if folder.is_dir() else "nothing kept yet"
+    sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+    kept = f"{size(sum(sizes))} kept" if sizes else "nothing kept yet"
     return [Finding(OK, name, f"{folder}: {kept}")]
 
 

@@ -200,9 +200,7 @@ def load_tokenized(source: Source, tasks: list, options: DataOptions, limit: int
     card = read_task_card(source.folder) if source.folder else None
     encoding = encoding_for(source.model, source.tokenizer, card.lengths if card else Lengths(512, 512))
     method = "classify" if source.family == "classification" else "generate"
-    sets, described, _ = load_eval_sets(
-        tasks, "validation", options, source.tokenizer, encoding.lengths, method, limit, seed, encoding=encoding
-    )
+    sets, described, _ = load_eval_sets(tasks, "validation", options, encoding, method, limit, seed)
     return sets, described
 
 

@@ -2,25 +2,34 @@
 
 >>> trainer.add_callback(MetricsCallback(run_dir, trackers))
 
-Those around the update clip gradients by value, lower rates at a plateau, end training after so many minutes.
+Those around the update clip gradients by value, lower rates at a plateau, end training after so many minutes;
+`HubUploads` sends checkpoints and the finished run to the hub.
 """
 
+import contextlib
+import itertools
 import json
 import logging
 import math
 import os
+import shutil
 import time
 from pathlib import Path
 
-import numpy as np
 import torch
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
 from torch import nn
 from transformers import TrainerCallback
 from transformers.integrations.neftune import neftune_post_forward_hook
 from transformers.trainer_callback import ExportableState
+from transformers.trainer_utils import HubStrategy
+from transformers.utils import PushInProgress
 
-from t5suite.base.errors import ConfigError
+from t5suite.base.errors import EXIT_IO, ConfigError, UserError
 from t5suite.base.files import named_errors
+from t5suite.base.hub import hub_reachable
+from t5suite.base.redaction import redacted
 from t5suite.data.rows.jsonl import without_nan
 from t5suite.models.adapters import inner_model
 from t5suite.optim.optimizers import PlateauLR
@@ -54,26 +63,22 @@ class StepLines:
         self.num_lines = remembered["num_lines"]
 
     def trim(self, step: int) -> dict | None:
-        """Keeps the lines that the checkpoint counted, up to its step, and returns the last of them.
-
-        Nothing is written but the file's new end: a million lines take 0.2 s.
-        """
+        """Keeps the lines that the checkpoint counted, up to its step, and returns the last of them."""
+        counted, self.num_lines = self.num_lines, 0
         if not self.path.is_file():
-            self.num_lines = 0
             return None
-        counted = self.num_lines
         with self.path.open("r+b") as file:
-            self.num_lines, end = count_lines(file, counted)
-            if self.num_lines < counted:
-                logger.warning("%s: %d of the %d lines of before are left", self.path, self.num_lines, counted)
-            last = None
-            while end and last is None:
-                start = line_start(file, end)
-                file.seek(start)
-                last = _line_up_to(file.read(end - start), step)
+            sizes = [len(line) for line in itertools.islice(file, counted) if line.endswith(b"\n")]
+            if len(sizes) < counted:
+                logger.warning("%s: %d of the %d lines of before are left", self.path, len(sizes), counted)
+            end, last = sum(sizes), None
+            while sizes and last is None:
+                file.seek(end - sizes[-1])
+                last = _line_up_to(file.read(sizes[-1]), step)
                 if last is None:
-                    self.num_lines, end = self.num_lines - 1, start
+                    end -= sizes.pop()
             file.truncate(end)
+        self.num_lines = len(sizes)
         return last
 
     def add(self, line: dict) -> None:
@@ -84,22 +89,11 @@ class StepLines:
 
 
 class LinesCallback(TrainerCallback):
-    """One that writes a file of lines, of which a checkpoint remembers how many there were.
-
-    Args:
-      name: the file, below the run's directory.
-    """
+    """One that writes a file of lines below the run's directory; a checkpoint remembers how many there were."""
 
     def __init__(self, directory, name: str):
         self.lines = StepLines(directory, name)
-
-    def remember(self) -> dict:
-        """The lines so far."""
-        return self.lines.remember()
-
-    def recall(self, remembered: dict) -> None:
-        """How many lines there were."""
-        self.lines.recall(remembered)
+        self.remember, self.recall = self.lines.remember, self.lines.recall
 
 
 class MetricsCallback(LinesCallback):
@@ -126,9 +120,8 @@ class MetricsCallback(LinesCallback):
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         """Writes one line; names without a room get `train/`."""
-        if not state.is_world_process_zero or not logs:
-            return
-        self.write(_named(logs), state)
+        if state.is_world_process_zero and logs:
+            self.write(_named(logs), state)
 
     def _restore(self, logs: list[dict]) -> None:
         """Writes lines again that a damaged file has lost, as far as the checkpoint has what was logged."""
@@ -180,14 +173,13 @@ class BestPerTaskCallback(TrainerCallback):
     """Remembers each task's best step (the earliest of equals), and keeps its weights where asked.
 
     Args:
+      report_of: gives the report of the evaluation that just was.
       save_weights: a function folder -> None that saves the model, or None to keep no weights.
     """
 
-    def __init__(self, directory, save_weights=None):
-        self.directory = Path(directory)
-        self.save_weights = save_weights
+    def __init__(self, directory, report_of, save_weights=None):
+        self.directory, self.report_of, self.save_weights = Path(directory), report_of, save_weights
         self.best: dict[str, dict] = {}
-        self.report_of = None
 
     def remember(self) -> dict:
         """The table, for a checkpoint."""
@@ -199,8 +191,7 @@ class BestPerTaskCallback(TrainerCallback):
 
     def on_evaluate(self, args, state, control, **kwargs):
         """Compares each task's value with its best so far."""
-        report = self.report_of()
-        for task, value in report.by_task.items():
+        for task, value in self.report_of().by_task.items():
             best = self.best.get(task)
             if math.isnan(value) or (best is not None and value <= best["value"]):
                 continue
@@ -213,35 +204,6 @@ class BestPerTaskCallback(TrainerCallback):
         return self.directory / "best" / task
 
 
-def count_lines(file, most: int) -> tuple[int, int]:
-    """`(lines, the offset behind the last of them)` of the first `most` whole lines of a file that is open for bytes.
-
-    >>> count_lines(io.BytesIO(b"one\\ntwo\\nthr"), 5)
-    (2, 8)
-    """
-    count, end, offset = 0, 0, 0
-    file.seek(0)
-    while count < most and (piece := file.read(PIECE)):
-        ends = np.flatnonzero(np.frombuffer(piece, np.uint8) == NEWLINE)[: most - count]
-        if len(ends):
-            count, end = count + len(ends), offset + int(ends[-1]) + 1
-        offset += len(piece)
-    return count, end
-
-
-def line_start(file, end: int) -> int:
-    """Where the line begins that ends before the offset `end`."""
-    start = end - 1  # its own newline
-    while start > 0:
-        size = min(start, 1 << 12)
-        file.seek(start - size)
-        found = file.read(size).rfind(b"\n")
-        if found >= 0:
-            return start - size + found + 1
-        start -= size
-    return 0
-
-
 def _line_up_to(text: bytes, step: int) -> dict | None:
     """A line, unless it is a later step's, or broken: a process that died while writing leaves half of one."""
     try:
@@ -250,10 +212,6 @@ def _line_up_to(text: bytes, step: int) -> dict | None:
     except (ValueError, KeyError, TypeError):
         logger.warning("a broken line is left out: %.60r", text)
         return None
-
-
-NEWLINE = ord("\n")
-PIECE = 4 << 20
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -265,17 +223,13 @@ STEPS_BETWEEN_VOTES = 10
 
 
 class ClipGradValueCallback(TrainerCallback):
-    """Every element of a gradient into [-value, value] just before the update.
-
-    The trainer's hook for this comes when gradients are complete: accumulated, averaged over ranks, unscaled (fp16) and
-    clipped by norm. The gradient norm that is logged is the one before any clipping.
-    """
+    """Every element of a complete gradient into [-value, value] just before the update (`--clip_grad_value`)."""
 
     def __init__(self, value: float):
         self.value = value
 
     def on_train_begin(self, args, state, control, **kwargs):
-        """DeepSpeed keeps gradients to itself, so there is nothing to clip here."""
+        """DeepSpeed keeps gradients to itself."""
         if getattr(args, "deepspeed", None):
             raise ConfigError("--clip_grad_value has no hold on DeepSpeed's gradients; use --max_grad_norm")
 
@@ -320,39 +274,29 @@ class MaxMinutesCallback(TrainerCallback, ExportableState):
         state.stateful_callbacks.setdefault(type(self).__name__, self.state())
 
     def on_step_end(self, args, state, control, **kwargs):
-        """Looks at the clock, and asks for an end as `--max_steps` would bring it."""
-        if not self._over(args, state.global_step):
-            return
-        logger.info("--max_minutes %s are over after step %d", args.max_minutes, state.global_step)
-        control.should_training_stop = True
-        control.should_log = True
-        control.should_evaluate = args.eval_strategy.value != "no"
-        control.should_save = args.save_strategy.value != "no"
-
-    def _over(self, args, step: int) -> bool:
+        """Asks for an end as `--max_steps` would bring it, when the time is over."""
         over = self.seconds >= 60 * args.max_minutes
-        if args.world_size <= 1:
-            return over
-        if step % STEPS_BETWEEN_VOTES:
-            return False
-        vote = torch.tensor([float(over)], device=args.device)
-        torch.distributed.broadcast(vote, src=0)
-        return bool(vote.item())
+        if args.world_size > 1:
+            if state.global_step % STEPS_BETWEEN_VOTES:
+                return
+            vote = torch.tensor([float(over)], device=args.device)
+            torch.distributed.broadcast(vote, src=0)
+            over = bool(vote.item())
+        if over:
+            logger.info("--max_minutes %s are over after step %d", args.max_minutes, state.global_step)
+            control.should_training_stop = control.should_log = True
+            control.should_evaluate = args.eval_strategy.value != "no"
+            control.should_save = args.save_strategy.value != "no"
 
 
 def limit_callbacks(args) -> list[TrainerCallback]:
     """The callbacks that the flags ask for."""
-    callbacks = [PlateauCallback()]
-    if args.clip_grad_value is not None:
-        callbacks.append(ClipGradValueCallback(args.clip_grad_value))
-    if args.max_minutes is not None:
-        callbacks.append(MaxMinutesCallback())
-    return callbacks
+    clip = [] if args.clip_grad_value is None else [ClipGradValueCallback(args.clip_grad_value)]
+    return [PlateauCallback(), *clip, *([] if args.max_minutes is None else [MaxMinutesCallback()])]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Samples: answers of the evaluation itself (nothing is generated twice), of rows that are spread evenly over the split
-# and the same every time, so that one sees how they change.
+# Samples: answers of the evaluation itself, of rows spread evenly over the split and the same every time
 
 
 # Longer texts are cut: a table is to be read.
@@ -410,20 +354,19 @@ class SampleCallback(LinesCallback):
 
 def samples_of(eval_set, result, num_samples: int) -> list[dict]:
     """The answers of some examples of a split, as plain values."""
-    if result.samples:
-        return [{name: _short(value) for name, value in sample.items()} for sample in result.samples]
-    found = []
-    for i in chosen(len(result.predictions), num_samples):
-        row, example = eval_set.rows[eval_set.row_of_example[i]], eval_set.examples[i]
-        line = {
-            "row": eval_set.row_of_example[i],
-            "input": example.inputs,
-            "target": example.targets if eval_set.labelled else None,
-            "prediction": result.predictions[i],
-            "right": is_right(eval_set.task, row, example.targets, result.predictions[i]),
-        }
-        found.append({name: _short(value) for name, value in line.items()})
-    return found
+    found = list(result.samples)
+    for i in () if found else chosen(len(result.predictions), num_samples):
+        row, example, prediction = eval_set.row_of_example[i], eval_set.examples[i], result.predictions[i]
+        found.append(
+            {
+                "row": row,
+                "input": example.inputs,
+                "target": example.targets if eval_set.labelled else None,
+                "prediction": prediction,
+                "right": is_right(eval_set.task, eval_set.rows[row], example.targets, prediction),
+            }
+        )
+    return [{name: _short(value) for name, value in sample.items()} for sample in found]
 
 
 def chosen(num_examples: int, num_samples: int) -> list[int]:
@@ -450,10 +393,8 @@ class NeftuneCallback(TrainerCallback):
     """NEFTune (arXiv:2310.05914), `--neftune_noise_alpha 5`: noise on the input's embeddings while training.
 
     Uniform noise of up to alpha / sqrt(tokens x width) is added to each embedding that the encoder, or a model's only
-    stack, is given; it is drawn from torch's random numbers, which checkpoints keep. The noise is Hugging Face's, only
-    its place is ours: their trainer hooks the module that `get_input_embeddings` names, which no T5 or BART of
-    transformers 5.23 ever calls (each stack has a module of its own over the same matrix), so that the flag would do
-    nothing there (`test_the_stock_hook_still_misses_t5` tells when that is gone).
+    stack, is given. The noise is Hugging Face's; their trainer hooks the module that `get_input_embeddings` names,
+    which no T5 or BART of transformers 5.23 ever calls (`test_the_stock_hook_still_misses_t5` fails once it does).
     """
 
     def __init__(self, alpha: float):
@@ -484,3 +425,142 @@ def input_embeddings(model) -> list[nn.Module]:
     matrix = inner.get_input_embeddings().weight
     stack = inner.get_encoder() if inner.config.is_encoder_decoder else inner
     return [module for module in stack.modules() if isinstance(module, nn.Embedding) and module.weight is matrix]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# `--push_to_hub`. Names and strategies are the trainer's own, and so is the making of the repository. What differs from
+# transformers 5.23: the card is the run's own and comes last, with the results; training arguments, which may hold a
+# token, logs, manifest and predictions stay where they are.
+
+
+UPLOADING = ".uploading"
+# Of a run's directory: hidden files, folders, and what tells of the machine or the code. Of a checkpoint: what is not
+# the model.
+NOT_OF_THE_RUN = ["_*", ".*", "*/*", "manifest.json", "diff*.patch", "samples.jsonl", "incidents.jsonl"]
+NOT_OF_THE_MODEL = [
+    *("optimizer*", "scheduler*", "scaler*", "rank-*.json", "rng_state*", "*state.json", "position.json"),
+    *("progress.json", "checkpoint.json", "*/*", "latest", "zero_to_fp32.py", "training_args.bin"),
+]
+
+
+class UploadError(UserError):
+    """The model was trained and saved, but not uploaded (exit 74)."""
+
+    exit_code = EXIT_IO
+
+
+class HubUploads:
+    """Uploads that do not stop a training.
+
+    Attributes:
+      in_progress: what is being uploaded, None before the first.
+    """
+
+    def __init__(self, args):
+        self.args = args
+        self.in_progress: PushInProgress | None = None
+
+    @contextlib.contextmanager
+    def refusals(self):
+        """Around the making of the repository, before anything is trained.
+
+        Raises:
+          ConfigError: the hub cannot be reached, knows no token, or refuses the name.
+        """
+        name = self.args.hub_model_id or Path(self.args.output_dir).absolute().name
+        later = f"or train without --push_to_hub and upload afterwards: hf upload {name} {self.args.output_dir}"
+        if not hub_reachable():
+            raise ConfigError(f"--push_to_hub: the hub cannot be reached (or HF_HUB_OFFLINE is set); fix that, {later}")
+        try:
+            yield
+        except (HFValidationError, LocalTokenNotFoundError, HfHubHTTPError) as error:
+            raise ConfigError(f"--push_to_hub: {name!r}: {hub_problem(error)}, {later}") from None
+
+    def push_checkpoint(self, repository: str, checkpoint: Path, step: int, announce) -> None:
+        """Begins to upload a checkpoint's model, and the checkpoint itself where `--hub_strategy` says so.
+
+        Args:
+          announce: called before anything is uploaded.
+        """
+        strategy = HubStrategy(self.args.hub_strategy)
+        if strategy == HubStrategy.END:
+            return
+        busy = self.in_progress is not None and not self.in_progress.is_done()
+        if busy and not self.args.hub_always_push:
+            logger.info("%s is not uploaded: the one before is still under way", checkpoint.name)
+            return
+        self._log_failures()
+        announce()
+        folder = linked(checkpoint, Path(self.args.output_dir) / UPLOADING, keep_others=busy)
+        message = f"Training in progress, step {step}"
+        jobs = [self._upload(repository, folder, message, ignore_patterns=NOT_OF_THE_MODEL, run_as_future=True)]
+        if strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
+            place = "last-checkpoint" if strategy == HubStrategy.CHECKPOINT else checkpoint.name
+            message += ", checkpoint"
+            jobs.append(self._upload(repository, folder, message, path_in_repo=place, run_as_future=True))
+        self.in_progress = PushInProgress([*(self.in_progress.jobs if busy else []), *jobs])
+
+    def push_run(self, repository: str, message: str | None, *, blocking: bool = True, **options):
+        """Uploads what the run's directory holds: the model as it was saved, its card, its results.
+
+        Args:
+          options: `token` and `revision` in place of the flags'.
+
+        Raises:
+          UploadError: the hub has not taken it.
+        """
+        self._log_failures()
+        folder = self.args.output_dir
+        shutil.rmtree(Path(folder) / UPLOADING, ignore_errors=True)
+        options = {name: value for name, value in options.items() if value}
+        options |= {"ignore_patterns": NOT_OF_THE_RUN, "run_as_future": not blocking}
+        try:
+            return self._upload(repository, folder, message, **options)
+        except Exception as error:
+            raise UploadError(
+                f"--push_to_hub: the run is finished, but {repository} was not uploaded: {hub_problem(error)}, "
+                f"and then: hf upload {repository} {folder}"
+            ) from None
+
+    def _upload(self, repository: str, folder, message: str | None, **options):
+        settings = {"token": self.args.hub_token, "revision": self.args.hub_revision, **options}
+        return HfApi(library_name="t5suite").upload_folder(
+            repo_id=repository, folder_path=str(folder), commit_message=message, **settings
+        )
+
+    def _log_failures(self) -> None:
+        """Training goes on without an upload that failed; the next one has what it had, and more."""
+        for job in self.in_progress.jobs if self.in_progress is not None else []:
+            if job.done() and job.exception() is not None:
+                logger.warning("--push_to_hub: a checkpoint was not uploaded: %s", hub_problem(job.exception()))
+
+
+def linked(checkpoint: Path, folder: Path, keep_others: bool = False) -> Path:
+    """The checkpoint once more, as links that take no room and that rotation does not take away."""
+
+    def link(source: str, target: str) -> None:
+        try:
+            os.link(source, target)
+        except OSError:  # a file system without links
+            shutil.copy2(source, target)
+
+    if not keep_others:
+        shutil.rmtree(folder, ignore_errors=True)
+    return Path(shutil.copytree(checkpoint, folder / checkpoint.name, copy_function=link, dirs_exist_ok=True))
+
+
+def hub_problem(error: BaseException) -> str:
+    """What is the matter and what to do, without secrets.
+
+    >>> hub_problem(LocalTokenNotFoundError())
+    'no token; log in by `hf auth login`, or set HF_TOKEN'
+    """
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if isinstance(error, LocalTokenNotFoundError):
+        return "no token; log in by `hf auth login`, or set HF_TOKEN"
+    if status in (401, 403):
+        return f"the hub refuses it ({status}); log in by `hf auth login`, or set HF_TOKEN to a token that may write"
+    if isinstance(error, HFValidationError):
+        return "is no name that the hub takes; give --hub_model_id OWNER/NAME"
+    lines = " ".join(str(error).split()) or type(error).__name__
+    return f"{redacted(lines)[:300]}; try again"

@@ -27,13 +27,12 @@ from accelerate.utils import gather_object
 from transformers import GenerationConfig
 
 from t5suite.data.batches.collators import Seq2SeqCollator
-from t5suite.data.batches.encodings import TextEncoding
 from t5suite.models.answering import answerer_for
 from t5suite.models.attention import slow_attention
 from t5suite.models.seq2seq_answering import Answerer, begin_generating, begin_scoring
-from t5suite.tasks.registry import Lengths, Task
+from t5suite.tasks.registry import Task
 from t5suite.tasks.targets import OUTPUT, fill
-from t5suite.training.eval_sets import EvalSet, Report, Result, task_values
+from t5suite.training.eval_sets import EvalSet, Report, Result, report_of
 
 logger = logging.getLogger(__name__)
 
@@ -63,8 +62,8 @@ class Decoding:
     Attributes:
       synced: weights lie in pieces on several ranks, which make the same number of forward passes therefore.
       reference: the fast paths that plain code stands in for (`reference_code`).
-      loss: the loss of the targets is told, too, where it takes a pass of its own (the choice by loss has it anyway).
-      batch_tokens: tokens of a batch of the quick ways, padding and answers counted; None: a number of rows.
+      loss: the loss of the targets is computed where it takes a pass of its own (the choice by loss has it anyway).
+      batch_tokens: tokens of a batch of the fast paths, padding and answers counted; None: a number of rows.
     """
 
     num_beams: int = 1
@@ -108,21 +107,15 @@ class Evaluator:
             for eval_set in eval_sets:
                 results[eval_set.name] = self._evaluate_set(model, eval_set)
         model.train(was_training)
-        by_task = task_values(eval_sets, results, selection_metric)
-        values = list(by_task.values())
-        return Report(results, sum(values) / len(values) if values else math.nan, by_task)
+        return report_of(eval_sets, results, selection_metric)
 
     def _evaluate_set(self, model, eval_set: EvalSet) -> Result:
         started = time.perf_counter()
-        answer = {
-            "generate": self._generate,
-            "score": self._choose,
-            "classify": self._classify,
-            "loss": self._lose,
-        }[eval_set.method]
+        methods = {"generate": self._generate, "score": self._choose, "classify": self._classify, "loss": self._lose}
+        answer = methods[eval_set.method]
         answerer = answerer_for(model, self.tokenizer, collator=self.collator, device=self.accelerator.device)
         answerer.reference = self.decoding.reference
-        answerer.tells_nll = self._tells_loss(eval_set)
+        answerer.tells_nll = self._has_loss(eval_set)
         batches = self._batches(eval_set, answerer)
         found = self._over_ranks(eval_set, batches, lambda positions: answer(answerer, eval_set, positions))
         predictions = [found[i]["text"] for i in range(len(eval_set.examples))]
@@ -133,7 +126,8 @@ class Evaluator:
             name = "nll" if eval_set.task.entry.get("formatter") == "document" else "loss"
             metrics = {} if loss is None and name == "loss" else {name: math.nan if loss is None else loss}
         seconds = time.perf_counter() - started
-        tell_speed(eval_set, batches, seconds)
+        if seconds >= 1:
+            logger.info("%s: %d rows in %.1f s", eval_set.name, len(eval_set.rows), seconds)
         return Result(
             name=eval_set.name,
             metrics=metrics,
@@ -148,19 +142,18 @@ class Evaluator:
         )
 
     def _batches(self, eval_set: EvalSet, answerer: Answerer) -> list[list[int]]:
-        """The examples in batches; of as many tokens on the quick ways, which take little memory beside them."""
+        """The examples in batches; of equally many tokens on the fast paths, which take little memory beside them.
+
+        The shorter the answers, the more of the encoder's batches the decoder takes at once: they fill a CPU's matrix
+        products, and of long answers it keeps too much.
+        """
         lengths = eval_set.features.input_ids.lengths
         quick = answerer.is_quick(eval_set.method) and (eval_set.method == "score" or self.decoding.num_beams == 1)
-        if self.decoding.batch_tokens and quick:
-            most = self.decoding.batch_tokens * self._batches_decoded(eval_set)
-            return batches_by_tokens(lengths + eval_set.max_target_tokens, most)
-        return batches_by_length(lengths, self.batch_size)
-
-    def _batches_decoded(self, eval_set: EvalSet) -> int:
-        """Of how many batches of the encoder the decoder reads and writes the answers at once: the fewer tokens each
-        row has there, the more rows fill a CPU's matrix products; of long answers it keeps too much."""
+        if not (self.decoding.batch_tokens and quick):
+            return batches_by_length(lengths, self.batch_size)
         most = DECODED_AT_ONCE.get(self.accelerator.device.type, 1)
-        return max(1, min(most, ANSWER_TOKENS // eval_set.max_target_tokens))
+        at_once = max(1, min(most, ANSWER_TOKENS // eval_set.max_target_tokens))
+        return batches_by_tokens(lengths + eval_set.max_target_tokens, self.decoding.batch_tokens * at_once)
 
     def _over_ranks(self, eval_set: EvalSet, batches: list[list[int]], answer) -> dict[int, dict]:
         """`{example: answer}` on every rank; each batch is computed by one rank, dummies keep the others in step.
@@ -174,9 +167,9 @@ class Evaluator:
         def finish(left: int) -> None:
             while len(begun) > left:
                 batch, answers = begun.popleft()
-                told = answers()
+                answered = answers()
                 if batch is not None:
-                    found.update(zip(batch, told, strict=True))
+                    found.update(zip(batch, answered, strict=True))
 
         turns = range(-(-len(batches) // world_size))
         for turn in self.progress(turns, eval_set.name) if self.progress else turns:
@@ -194,11 +187,12 @@ class Evaluator:
         reading = answerer.read(eval_set.features.__getitems__(positions))
         config = self._generation_config(answerer.model, eval_set)
         writing = begin_generating(reading, config, self.decoding.synced)
-        encoding = eval_set.encoding or TextEncoding(self.tokenizer, Lengths(0, 0))
 
         def answers():
             written = [answers[0][0] for answers in writing()]
-            texts = texts_once(encoding, written)
+            unique = {tuple(ids): None for ids in written}  # of a task with labels there are few
+            found = dict(zip(unique, eval_set.encoding.texts(list(unique)), strict=True))
+            texts = [found[tuple(ids)] for ids in written]
             return [
                 {"text": text, **loss, "truncated": answerer.eos not in ids}
                 for text, ids, loss in zip(texts, written, self._losses(reading, eval_set), strict=True)
@@ -208,7 +202,7 @@ class Evaluator:
 
     def _choose(self, answerer: Answerer, eval_set: EvalSet, positions) -> Answers:
         reading = answerer.read(eval_set.features.__getitems__(positions))
-        candidates = [eval_set.candidates.of_row(eval_set.row_of_example[i]) for i in positions]
+        candidates = [eval_set.candidates[eval_set.row_of_example[i]] for i in positions]
         most = self._most_over_ranks if self.decoding.synced else lambda number: number
         scoring = begin_scoring(reading, [ids for _, ids in candidates], most)
         return lambda: [
@@ -232,12 +226,12 @@ class Evaluator:
         return lambda: [{"text": "", **loss, "truncated": False} for loss in self._losses(reading, eval_set)]
 
     def _losses(self, reading, eval_set: EvalSet) -> list[dict]:
-        """Nats and tokens of each row's target; none where nobody asks for them."""
-        if self._tells_loss(eval_set):
+        """Nats and tokens of each row's target; zeros where nobody asks for them."""
+        if self._has_loss(eval_set):
             return [{"nll": n, "tokens": t} for n, t in zip(reading.nll, reading.tokens, strict=True)]
         return [{"nll": 0.0, "tokens": 0}] * len(reading.tokens)
 
-    def _tells_loss(self, eval_set: EvalSet) -> bool:
+    def _has_loss(self, eval_set: EvalSet) -> bool:
         return eval_set.labelled and (self._wants_loss or eval_set.method == "loss")
 
     def _most_over_ranks(self, number: int) -> int:
@@ -259,13 +253,6 @@ class Evaluator:
         )
 
 
-def texts_once(encoding: TextEncoding, written: list[list[int]]) -> list[str]:
-    """`encoding.texts`, of equal answers once: those of a task with labels are few."""
-    unique = {tuple(ids): None for ids in written}
-    texts = dict(zip(unique, encoding.texts(list(unique)), strict=True))
-    return [texts[tuple(ids)] for ids in written]
-
-
 def number_range(task: Task) -> tuple[float, float]:
     """The least and the greatest number that a task's answers can be; endless where it does not say.
 
@@ -277,8 +264,7 @@ def number_range(task: Task) -> tuple[float, float]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Which rows are read together: batches of similar length, counted in rows or in tokens; the longest come first, so
-# that a lack of memory shows at once.
+# Which rows are read together: batches of similar length, counted in rows or in tokens
 
 
 def batches_by_length(lengths, batch_size: int) -> list[list[int]]:
@@ -313,16 +299,3 @@ def batches_by_tokens(lengths, most_tokens: int) -> list[list[int]]:
             batches.append([])
         batches[-1].append(i)
     return batches
-
-
-def tell_speed(eval_set: EvalSet, batches: list[list[int]], seconds: float) -> None:
-    """One line on what took a second or more: rows and useful tokens a second, and the share of useful tokens."""
-    lengths = eval_set.features.input_ids.lengths
-    useful = int(lengths.sum())
-    read = sum(len(batch) * int(lengths[batch].max()) for batch in batches)
-    if useful and seconds >= 1:
-        logger.info(
-            "%s: %d rows in %.1f s (%.0f rows, %.0f tokens a second; %.0f%% of what was read is no padding)",
-            eval_set.name, len(eval_set.rows), seconds, len(eval_set.rows) / seconds, useful / seconds,
-            100 * useful / read,
-        )  # fmt: skip

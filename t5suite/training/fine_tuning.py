@@ -11,9 +11,9 @@ import bisect
 import copy
 import itertools
 import logging
-import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from tqdm.auto import tqdm
 from transformers import EarlyStoppingCallback
@@ -21,7 +21,7 @@ from transformers import EarlyStoppingCallback
 from t5suite.base.errors import ConfigError
 from t5suite.base.reference_code import reference_code
 from t5suite.data.batches.collators import COLLATORS, ModuleCollator, Seq2SeqCollator, with_few_shapes
-from t5suite.data.batches.encodings import TextEncoding
+from t5suite.data.batches.encodings import SegmentEncoding, TextEncoding
 from t5suite.data.batches.features import TokenArrays
 from t5suite.data.batches.training_data import (
     Mixing,
@@ -36,26 +36,21 @@ from t5suite.data.batches.training_data import (
 from t5suite.data.rows.sources import DataOptions
 from t5suite.data.rows.subsets import selection_share
 from t5suite.models.adapter_files import is_adapter
+from t5suite.models.configs import check_length, check_resumes
 from t5suite.models.families import family_of_model
 from t5suite.models.loading import SEPARATOR, describe, encoding_for
 from t5suite.models.own_models import OwnModel
 from t5suite.models.weights import load_weights
-from t5suite.tasks.registry import Lengths
+from t5suite.tasks.registry import Lengths, Task
 from t5suite.tasks.targets import unescaped
 from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card
 from t5suite.training.callbacks import BestPerTaskCallback, MetricsCallback, SampleCallback, note_final
-from t5suite.training.checks import (
-    check_module,
-    check_positions,
-    warn_of_cut_texts,
-    warn_of_idle_family_flags,
-)
 from t5suite.training.eval_sets import (
     EvalSet,
     Report,
     load_eval_sets,
+    report_of,
     selection_eval_sets,
-    task_values,
     widen_for_training_targets,
 )
 from t5suite.training.evaluation import Decoding, Evaluator, batch_tokens
@@ -71,6 +66,9 @@ from t5suite.training.run import update_size
 from t5suite.training.trainer import SuiteTrainer
 
 logger = logging.getLogger(__name__)
+
+# Shapes of batches under --torch_compile, if --length_buckets does not say how many: as many as it compiles by default.
+COMPILED_SHAPES = 8
 
 
 @dataclass
@@ -134,17 +132,27 @@ def lengths_of(data_args) -> Lengths:
 
 
 def encoding_by_flags(model, tokenizer, data_args, changed: dict | None = None, folder: str | None = None):
-    """How the model's family reads rows and writes answers; warns of flags that its family does not heed.
+    """How the model's family reads rows and writes answers; warns of flags that have no effect in the family.
 
     Args:
       folder: where the model is from: an adapter's separator stands in its `task.json`, not in its base.
     """
-    separator = unescaped(data_args.answer_separator)
+    separator, changed = unescaped(data_args.answer_separator), changed or {}
     if separator is None and is_adapter(folder):
         card = read_task_card(folder)
         setattr(model.config, SEPARATOR, card.settings.get(SEPARATOR) if card else None)
     encoding = encoding_for(model, tokenizer, lengths_of(data_args), separator)
-    warn_of_idle_family_flags(changed or {}, encoding)
+    heads = isinstance(encoding, SegmentEncoding)
+    answer = "an encoder's head gives the answer" if heads else ""
+    lacking = {
+        "a choice of method": answer if changed.get("eval_method") != "loss" else "",
+        "writing": answer,
+        "written targets": "an encoder's head writes nothing" if heads else "",
+        "a loss of tokens": "the head gives a number" if heads and encoding.words is None else "",
+        "a T5": "" if type(encoding) is TextEncoding else "only a T5 can be evaluated so",
+        "a shared row": "" if hasattr(encoding, "separator") else "prompt and answer do not share a row",
+    }
+    idle_flags("fine_tune_t5", changed, lacking)
     return encoding
 
 
@@ -158,7 +166,8 @@ def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None, plug
       DataError, ConfigError: a split is missing, a row is wrong, a method does not fit.
     """
     data_args, eval_args, args = arguments.data, arguments.evaluation, arguments.training
-    lengths, method, allow_missing = lengths_of(data_args), eval_args.eval_method, data_args.allow_missing_tasks
+    method, allow_missing, lengths = eval_args.eval_method, data_args.allow_missing_tasks, lengths_of(data_args)
+    encoding = encoding or TextEncoding(tokenizer, lengths)
     options = DataOptions(
         data_args.data_dir,
         data_args.train_file,
@@ -174,10 +183,9 @@ def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None, plug
     if trains:
         subset = Subset(data_args.max_train_samples, data_args.train_fraction, data_args.few_shot, share)
         training_sets, missing = load_training_sets(plan.train, options, subset, args.seed, allow_missing)
-        cache = TokenCache(options.token_cache)
-        features = tokenize_training_sets(training_sets, encoding or TextEncoding(tokenizer, lengths), cache)
+        features = tokenize_training_sets(training_sets, encoding, TokenCache(options.token_cache))
         for part, tokens in zip(training_sets, features, strict=True):
-            warn_of_cut_texts(f"{part.task.benchmark}/{part.task.name}", tokens, part.task.lengths(lengths))
+            note_cut_texts(part.task, tokens, part.task.lengths(lengths))
     described = {f"{part.task.name}.train": part.describe() for part in training_sets}
     kept = [task for task in plan.evaluate if task.name not in missing]
     evaluates = not eval_args.predict_only and (not trains or args.eval_strategy.value != "no")
@@ -188,19 +196,30 @@ def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None, plug
     ):
         tasks = [task for task in kept if role == "validation" or task.splits("test")] if wanted else []
         sets[role], found, left_out = load_eval_sets(
-            tasks, role, options, tokenizer, lengths, method, limit, args.seed, allow_missing, plan.alone, encoding
+            tasks, role, options, encoding, method, limit, args.seed, allow_missing, plan.alone
         )
         described.update(found)
         missing = missing + left_out
-    widen_for_training_targets([*sets["validation"], *sets["test"]], training_sets, features)
     selecting = sets["validation"]
     if trains and share:
-        selecting = selection_eval_sets(training_sets, tokenizer, lengths, method, encoding)
-        widen_for_training_targets(selecting, training_sets, features)
+        selecting = selection_eval_sets(training_sets, encoding, method)
+    widen_for_training_targets([*sets["validation"], *sets["test"], *selecting], training_sets, features)
     data = Data(training_sets, features, sets["validation"], sets["test"], selecting, described, missing)
     if plug_ins.metrics:
         add_metrics(data, plug_ins.metrics, args.metric_for_best_model)
     return data
+
+
+def note_cut_texts(task: Task, features: TokenArrays, lengths: Lengths) -> None:
+    """A cut target is a wrong one, and warned of; inputs are cut in most published systems, and only noted."""
+    for level, rows, flag, longest in (
+        (logging.INFO, features.input_ids, "max_source_length", lengths.source),
+        (logging.WARNING, features.labels, "max_target_length", lengths.target),
+    ):
+        count = int((rows.lengths >= longest).sum())
+        if count:
+            message = "%s/%s: %d of %d texts fill --%s %d (tokens); what is longer loses its end"
+            logger.log(level, message, task.benchmark, task.name, count, len(rows), flag, longest)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -209,9 +228,13 @@ def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None, plug
 
 def trainer_for(model, tokenizer, data: Data, arguments, selects: bool = True, plug_ins: PlugIns = NO_PLUG_INS):
     """`(trainer, {task: mixing rate})`; without `selects`, one that no early stopping ends."""
+    data_args, proportions = arguments.data, arguments.formats.data_sampling_proportion
+    mixing = Mixing(
+        data_args.mixing, data_args.mixing_limit, data_args.mixing_temperature, proportions and tuple(proportions)
+    )
     patience = arguments.evaluation.early_stopping_patience if selects else None
-    trainer, rates = make_trainer(model, tokenizer, arguments.training, data, mixing_of(arguments), patience, plug_ins)
-    trainer.checkpoints.task_card = task_card_of(data, lengths_of(arguments.data), model)
+    trainer, rates = make_trainer(model, tokenizer, arguments.training, data, mixing, patience, plug_ins)
+    trainer.checkpoints.task_card = task_card_of(data, lengths_of(data_args), model)
     trainer.monitor.peak = peak_flops(arguments.training.device, arguments.training.peak_tflops)
     return trainer, rates
 
@@ -226,72 +249,97 @@ def make_trainer(
     plug_ins: PlugIns = NO_PLUG_INS,
 ):
     """`(trainer, {task: mixing rate})`; without training data, a trainer that evaluates only."""
-    order, rates, eval_sets = None, {}, data.selecting
+    order, rates, features, eval_sets = None, {}, None, data.selecting
+    names = [part.task.name for part in data.training_sets]
     if data.features:
         schedule = Schedule(args.num_train_epochs, update_size(args), args.max_steps, args.train_sampling_strategy)
-        names = [part.task.name for part in data.training_sets]
         order, rates = make_epoch_order(data.features, names, mixing, schedule, args.seed)
+        features = TokenArrays.concatenate(data.features)
     args = copy.copy(args)  # the trainer's; what the user gave stays as it is
-    if not eval_sets or not any(eval_set.selects and eval_set.labelled for eval_set in eval_sets):
+    if not any(eval_set.selects and eval_set.labelled for eval_set in eval_sets):
         args.load_best_model_at_end = False
-    scored = any(eval_set.task.entry["metric_names"] for eval_set in eval_sets) or plug_ins.metrics
-    by_loss = args.metric_for_best_model == "loss" or (args.metric_for_best_model is None and not scored)
     if not eval_sets:
         args.eval_strategy = type(args.eval_strategy)("no")
+    if patience is not None and not args.load_best_model_at_end:
+        raise ConfigError(
+            f"--early_stopping_patience {patience} has nothing to wait for; evaluate with --eval_strategy epoch (or "
+            "steps, with --eval_steps) and leave --load_best_model_at_end on"
+        )
+    scored = any(eval_set.task.entry["metric_names"] for eval_set in eval_sets) or plug_ins.metrics
+    by_loss = args.metric_for_best_model == "loss" or (args.metric_for_best_model is None and not scored)
     check_positions(model, data)
-    collator = make_collator(model, args.fp16 or args.bf16)
-    features = TokenArrays.concatenate(data.features) if data.features else None
-    shaped = shaped_collator(collator, features, order, args)
-    transformed = with_transform(collator, plug_ins)
-    trained = with_transform(shaped, plug_ins)
     if plug_ins.transforms_evaluation and family_of_model(model) == "causal":
         raise ConfigError("--transform_evaluation: prompts of decoder-only models are not collated for evaluation")
+    collator = make_collator(model, args.fp16 or args.bf16)
+    shaped, most = collator, args.length_buckets
+    if most is None:
+        most = COMPILED_SHAPES if args.torch_compile else 0
+    if most and features is not None:
+        shaped = with_few_shapes(collator, features, order, args.train_batch_size, most, args.world_size)
+    trained = with_transform(shaped, plug_ins)
     loss = SquaredLoss() if getattr(model.config, "problem_type", None) == "regression" else None
     if isinstance(model, OwnModel):
         check_module(args, eval_sets)
-        loss = ModuleLoss()
+        loss, trained = ModuleLoss(), ModuleCollator(trained, model.takes_labels)
     trainer = SuiteTrainer(
         model=model,
         args=args,
         train_dataset=features,
         epoch_order=order,
-        collator=ModuleCollator(trained, model.takes_labels) if isinstance(model, OwnModel) else trained,
+        collator=trained,
         eval_sets=eval_sets,
         selection_metric="loss" if by_loss else None,
-        name_example=example_namer([part.task.name for part in data.training_sets], data.features),
+        name_example=example_namer(names, data.features),
         loss=loss,
         processing_class=tokenizer,
     )
-    if args.torch_compile:
-        compile_each_shape(trainer, shaped.num_shapes)
-    evaluates = transformed if plug_ins.transforms_evaluation else collator
+    if args.torch_compile and shaped.num_shapes:  # a graph of each shape, not one of any shape
+        trainer.accelerator.state.dynamo_plugin.dynamic = False
+        torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, shaped.num_shapes)
+    evaluates = with_transform(collator, plug_ins) if plug_ins.transforms_evaluation else collator
     show_progress = trainer.is_world_process_zero() and shows_bars(args)
     trainer.evaluator = make_evaluator(evaluates, tokenizer, args, trainer.accelerator, show_progress)
     if plug_ins.batch_metrics:
         trainer.measure(plug_ins.batch_metrics)
     add_plug_in_callbacks(trainer, plug_ins.callbacks)
     if patience is not None:
-        check_patience(patience, args)
         trainer.add_callback(EarlyStoppingCallback(early_stopping_patience=patience))
     return trainer, rates
 
 
-def check_patience(patience: int, args) -> None:
-    """Raises `ConfigError` where `--early_stopping_patience` waits for evaluations that do not come."""
-    if not args.load_best_model_at_end:
-        why = "--eval_strategy no" if args.eval_strategy == "no" else "--load_best_model_at_end False"
+def check_positions(model, data: Data) -> None:
+    """Refuses examples that are longer than the model has positions for, or that it cannot be trained exactly on.
+
+    Raises:
+      ConfigError: with the flag to change.
+    """
+    lengths = [int(features.input_ids.lengths.min()) for features in data.features if len(features)]
+    if lengths:
+        check_resumes(model.config, min(lengths))
+    behind = family_of_model(model) == "causal"  # there the answer stands in the prompt's row
+    sets = [(features, 0) for features in data.features]
+    sets += [(eval_set.features, eval_set.max_target_tokens) for eval_set in [*data.scored, *data.selecting]]
+    for features, answer in sets:
+        if len(features):
+            answers = np.maximum(features.labels.lengths, answer) if behind else 0
+            check_length(model.config, int((features.input_ids.lengths + answers).max()), "--max_source_length")
+
+
+def check_module(args, eval_sets) -> None:
+    """Flags without effect on a plain module, which makes its loss by itself; and how its checkpoints are selected.
+
+    Raises:
+      ConfigError: by a metric that there is not.
+    """
+    for name in ("label_smoothing_factor", "z_loss"):
+        if getattr(args, name):
+            logger.warning("--%s has no effect: the module's loss is its own", name)
+    by_loss = [eval_set.task.name for eval_set in eval_sets if eval_set.method == "loss"]
+    if by_loss and args.metric_for_best_model not in (None, "loss", "average", "selection"):
         raise ConfigError(
-            f"--early_stopping_patience {patience} has nothing to wait for: {why}; evaluate with --eval_strategy epoch "
-            "(or steps, with --eval_steps) and leave --load_best_model_at_end on"
+            f"--metric_for_best_model {args.metric_for_best_model}: {by_loss[0]} is evaluated by its loss alone; "
+            "leave it out, or give the class a method generate(input_ids, attention_mask)"
         )
-
-
-def mixing_of(arguments) -> Mixing:
-    """How often a mixture's tasks are drawn."""
-    data_args, proportions = arguments.data, arguments.formats.data_sampling_proportion
-    return Mixing(
-        data_args.mixing, data_args.mixing_limit, data_args.mixing_temperature, proportions and tuple(proportions)
-    )
 
 
 def task_card_of(data: Data, lengths: Lengths, model) -> TaskCard:
@@ -314,7 +362,7 @@ def make_collator(model, fp16_or_bf16: bool = False) -> Seq2SeqCollator:
 
 
 def make_evaluator(collator, tokenizer, args, accelerator, show_progress: bool) -> Evaluator:
-    """An `Evaluator` that heeds the flags of generated answers, quick ways, batches and loss."""
+    """An `Evaluator` by the flags of generated answers, fast paths, batches and loss."""
     bars = (lambda turns, name: tqdm(turns, desc=f"evaluating {name}", leave=False)) if show_progress else None
     synced = accelerator.num_processes > 1 and accelerator.distributed_type.value in ("DEEPSPEED", "FSDP")
     decoding = Decoding(
@@ -326,28 +374,6 @@ def make_evaluator(collator, tokenizer, args, accelerator, show_progress: bool) 
         batch_tokens=batch_tokens(args.eval_batch_tokens, accelerator.device) if args.evaluates_by_tokens else None,
     )
     return Evaluator(collator, tokenizer, decoding, args.per_device_eval_batch_size, accelerator, bars)
-
-
-# Shapes of batches under --torch_compile, if --length_buckets does not say how many: as many as it compiles by default.
-COMPILED_SHAPES = 8
-
-
-def shaped_collator(collator: Seq2SeqCollator, features: TokenArrays | None, order, args) -> Seq2SeqCollator:
-    """The collator with a few shapes for training, where `--length_buckets` or `--torch_compile` ask for them."""
-    most = args.length_buckets
-    if most is None:
-        most = COMPILED_SHAPES if args.torch_compile else 0
-    if most == 0 or features is None:
-        return collator
-    return with_few_shapes(collator, features, order, args.train_batch_size, most, args.world_size)
-
-
-def compile_each_shape(trainer: SuiteTrainer, num_shapes: int) -> None:
-    """Has `--torch_compile` make a graph of each of a few shapes; where there are none, of any shape at once."""
-    if num_shapes:
-        trainer.accelerator.state.dynamo_plugin.dynamic = False
-        limit = torch._dynamo.config.recompile_limit
-        torch._dynamo.config.recompile_limit = max(limit, num_shapes)
 
 
 def example_namer(names: list[str], features: list[TokenArrays]):
@@ -387,12 +413,9 @@ def add_callbacks(trainer: SuiteTrainer, directory, trackers, keep_task_weights:
     """
     if keep_task_weights and (trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled):
         raise ConfigError("--select per_task puts weights back, which ZeRO and FSDP cannot; choose --select average")
-    best = BestPerTaskCallback(directory, trainer.save_model if keep_task_weights else None)
-    best.report_of = lambda: trainer.last_report
-    samples = SampleCallback(
-        directory, trackers, trainer.args.num_samples, trainer.eval_sets, lambda: trainer.last_report
-    )
-    trainer.add_callback(samples)
+    report_of = lambda: trainer.last_report
+    best = BestPerTaskCallback(directory, report_of, trainer.save_model if keep_task_weights else None)
+    trainer.add_callback(SampleCallback(directory, trackers, trainer.args.num_samples, trainer.eval_sets, report_of))
     trainer.add_callback(MetricsCallback(directory, trackers))
     add_profile(trainer, directory)
     trainer.add_callback(best)
@@ -411,23 +434,19 @@ def evaluate_finally(
     Args:
       trained: the weights were trained in this run, and chosen where `--load_best_model_at_end` chooses.
     """
-    mark_for_table(data, selected=trained and trainer.args.load_best_model_at_end)
-    if best is not None and best.save_weights:
-        report = evaluate_each_at_its_best(trainer, data.scored, best)
-    else:
-        report = trainer.score(data.scored)
-    note_final(trainer, report, data.scored)
-    return report
-
-
-def mark_for_table(data: Data, selected: bool) -> None:
-    """Notes for the table: these rows also chose the checkpoint; the training rows were a subset."""
+    selected = trained and trainer.args.load_best_model_at_end
     train_subsets = {part.task.name for part in data.training_sets if part.is_subset}
     for eval_set in data.scored:
         if selected and eval_set in data.selecting and eval_set.selects and eval_set.labelled:
             eval_set.marks.append("selected on")
         if eval_set.task.name in train_subsets:
             eval_set.marks.append("train subset")
+    if best is not None and best.save_weights:
+        report = evaluate_each_at_its_best(trainer, data.scored, best)
+    else:
+        report = trainer.score(data.scored)
+    note_final(trainer, report, data.scored)
+    return report
 
 
 def evaluate_each_at_its_best(trainer: SuiteTrainer, eval_sets: list[EvalSet], best: BestPerTaskCallback) -> Report:
@@ -445,6 +464,4 @@ def evaluate_each_at_its_best(trainer: SuiteTrainer, eval_sets: list[EvalSet], b
             trainer.model.load_state_dict(final)
         results.update(trainer.score(of_task).results)
     trainer.model.load_state_dict(final)
-    by_task = task_values(eval_sets, results, None)
-    values = list(by_task.values())
-    return Report(results, sum(values) / len(values) if values else math.nan, by_task)
+    return report_of(eval_sets, results)

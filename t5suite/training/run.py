@@ -50,8 +50,6 @@ from t5suite.training.processes.signals import stop_requests
 logger = logging.getLogger(__name__)
 
 REFUSALS = (ConfigError, DataError, CheckpointError)
-
-
 # What another start could use: steps, scores, and text that is tokenized.
 WORTH_KEEPING = (METRICS, "checkpoint-*", RESULTS, f"**/{CORPUS}")
 
@@ -82,14 +80,16 @@ def prepare_process(args, device_map: str | None = None) -> bool:
         leave_out_cudnn_attention(args.device)
     elif args.device.type != "cuda":
         logger.warning("--cudnn_attention has no effect: cuDNN is a GPU's")
-    if device_map is None:
-        one_device_a_process(args)
+    if (
+        device_map is None and args.n_gpu > 1
+    ):  # `DataParallel`, the trainer's other way, scales the loss by their number
+        logger.warning("one of %d GPUs is used; start with torchrun or accelerate launch to use them all", args.n_gpu)
+        args._n_gpu = 1
     return is_main
 
 
 def start_logging(is_main: bool, disable_tqdm: bool = False, verbose: bool = False, rank: int = 0) -> None:
-    """Our log lines on standard error, and every rank's for its own file; other ranks and the libraries speak up for
-    warnings only, and of those not for the ones that `monitoring.terminal` has a reason to leave out.
+    """Our log lines on standard error, and every rank's for its own file; other ranks' and libraries' warnings only.
 
     Args:
       verbose: the libraries' own logs, progress bars and all of their warnings, too (`--verbose`).
@@ -120,19 +120,11 @@ def start_logging(is_main: bool, disable_tqdm: bool = False, verbose: bool = Fal
 def leave_out_cudnn_attention(device) -> None:
     """Keeps `scaled_dot_product_attention` from cuDNN's kernel on a GPU, for the whole process.
 
-    torch takes it first on Hopper for masks without a gradient, T5's cross-attention and evaluation among them: its
-    gradients are nan for some masks where lengths leave a rest of 64 by 128 (pytorch issue 196678, torch 2.11), and it
-    plans for a second at every new shape. The memory-efficient kernel serves masks of all kinds.
+    torch takes it first on Hopper for masks without a gradient: its gradients are nan for some lengths (pytorch issue
+    196678, torch 2.11), and it plans for a second at every new shape.
     """
     if device.type == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)
-
-
-def one_device_a_process(args) -> None:
-    """Several GPUs need several processes: `DataParallel`, the trainer's other way, scales the loss by their number."""
-    if args.n_gpu > 1:
-        logger.warning("one of %d GPUs is used; start with torchrun or accelerate launch to use them all", args.n_gpu)
-        args._n_gpu = 1
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -181,21 +173,30 @@ def run_directory(args, settings: dict, argv, resume: str):
 def owned(run: Run, ranks: Ranks):
     """While this run, and no other process, writes into its directory; how it ended is noted there.
 
-    Should a rank die meanwhile, the others do not wait for it for ever. A new run that is refused leaves nothing.
-
-    Raises:
-      ConfigError: another process does.
+    A new run that is refused leaves nothing.
     """
     lock = RunLock(run.directory)
     made = [folder for folder in (run.directory, *run.directory.parents) if not folder.exists()]
+
+    def take() -> None:
+        lock.acquire(run.run_id)
+        if not run.resumed and (run.directory / MANIFEST).exists():
+            lock.release()
+            raise ConfigError(f"--output_dir {run.directory}: another process has made a run there in the meantime")
+        clean_leftovers(run.directory)
+        if not run.resumed:
+            run.update()  # before anything else is written: a directory without a manifest would belong to no run
+        run.keep_code()
+
     try:
-        ranks.together(_take, lock, run)
+        ranks.together(take)
         with logging_to(run.directory, ranks.rank), watching_ranks(ranks, stop_requests()):
             yield run
     except BaseException as error:
         if ranks.is_main and not lock.held:
             raise
-        if isinstance(error, REFUSALS) and ranks.world_size == 1 and _came_to_nothing(run):
+        empty = not run.resumed and not any(next(run.directory.glob(kind), None) for kind in WORTH_KEEPING)
+        if isinstance(error, REFUSALS) and ranks.world_size == 1 and empty:
             _remove(run.directory, made)
             raise
         stopped = isinstance(error, Preempted) or stop_requests().explains(error)
@@ -209,26 +210,8 @@ def owned(run: Run, ranks: Ranks):
         lock.release()
 
 
-def _take(lock: RunLock, run: Run) -> None:
-    lock.acquire(run.run_id)
-    if not run.resumed and (run.directory / MANIFEST).exists():
-        lock.release()
-        raise ConfigError(f"--output_dir {run.directory}: another process has made a run there in the meantime")
-    clean_leftovers(run.directory)
-    if not run.resumed:
-        run.update()  # before anything else is written: a directory without a manifest would belong to no run
-    run.keep_code()
-
-
-def _came_to_nothing(run: Run) -> bool:
-    return not run.resumed and not any(next(run.directory.glob(kind), None) for kind in WORTH_KEEPING)
-
-
 def _remove(directory: Path, made: list[Path]) -> None:
-    """Empties a directory of what a run has written, and removes it where the run `made` it, with those above it.
-
-    Several ranks write there, and none knows when the last of the others has ended: then it stays.
-    """
+    """Empties a directory of what a run has written, and removes it where the run `made` it, with those above it."""
     with contextlib.suppress(OSError):  # the refusal is what counts; a folder above may be somebody else's, too
         for path in [*directory.iterdir()] * 2:  # a thread of a corpus's build may be writing its last file
             if directory in made or path.name == LOCK_FILE or not path.name.startswith("."):  # or it was there before

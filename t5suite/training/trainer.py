@@ -26,15 +26,13 @@ from t5suite.base.reference_code import reference_code
 from t5suite.data.batches.collators import as_module_sees
 from t5suite.data.batches.samplers import EpochDataLoader, GlobalBatchSampler
 from t5suite.models.attention import note_padding, ready_masks, takes_ready_masks
-from t5suite.training.callbacks import NeftuneCallback, limit_callbacks
+from t5suite.training.callbacks import HubUploads, NeftuneCallback, limit_callbacks
 from t5suite.training.checkpoints.data_positions import ExampleOrder, StreamSource
 from t5suite.training.checkpoints.folders import STATE_FILE
 from t5suite.training.checkpoints.resuming import RANK_FILE, RunProgress
 from t5suite.training.checkpoints.saving import Checkpoints
 from t5suite.training.checkpoints.starts import Position
-from t5suite.training.compile_cache import keep_compiled
 from t5suite.training.eval_sets import report_metrics, selection_value
-from t5suite.training.hub_uploads import HubUploads
 from t5suite.training.losses import TokenLoss, ask_for_loss, chunk_settings
 from t5suite.training.monitoring.rates import StepMonitor, peak_flops
 from t5suite.training.monitoring.terminal import show_progress, shows_bars
@@ -50,6 +48,7 @@ from t5suite.training.processes.signals import agree_to_stop, stop_requests
 from t5suite.training.processes.weight_check import holds_parts
 from t5suite.training.sharding.process_state import making_accelerator, shared_embeddings_together
 from t5suite.training.sharding.settings import FSDP, is_set
+from t5suite.training.startup import keep_compiled
 from t5suite.training.updates.guard import UpdateGuard
 
 logger = logging.getLogger(__name__)
