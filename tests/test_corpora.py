@@ -19,9 +19,9 @@ from absl.testing import absltest, parameterized
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.corpora import documents as corpora
 from t5suite.data.corpora import documents as held_out
+from t5suite.data.corpora import encoding
 from t5suite.data.corpora import readers as compressed
 from t5suite.data.corpora import readers as text_readers
-from t5suite.data.corpora import sentence_pieces
 from t5suite.data.corpora.documents import (
     Tally,
     document_hash,
@@ -33,7 +33,6 @@ from t5suite.data.corpora.documents import (
 )
 from t5suite.data.corpora.encoding import make_text_encoder
 from t5suite.data.corpora.readers import READERS, TextOptions, byte_lines, document_start, file_records
-from t5suite.data.corpora.sentence_pieces import pieces_of, repeated_characters, tied_runs
 from t5suite.models.loading import load_tokenizer
 from tests.shared_data import MISSING, SHARED_DATA, has, read_rows
 
@@ -320,7 +319,7 @@ class ExamplesTest(absltest.TestCase):
         for function, globs in (
             (corpora.Tally, corpora), (corpora.place_of, corpora), (compressed.without_compression, compressed),
             (text_readers.text_suffix, text_readers),
-            (held_out.document_hash, held_out), (held_out.held_out_below, held_out),
+            (encoding.pieces_of, encoding), (held_out.document_hash, held_out), (held_out.held_out_below, held_out),
         ):  # fmt: skip
             for test in doctest.DocTestFinder(recurse=False).find(function, "example", globs=dict(vars(globs))):
                 found += len(test.examples)
@@ -395,31 +394,11 @@ class T5IdsTest(parameterized.TestCase):
 
 
 class PiecesTest(parameterized.TestCase):
-    def test_runs_that_take_two_different_pieces(self):
-        """Of pieces of 1, 3 and 4 dots, five are 4 + 1 or 1 + 4."""
-
-        def greedy(texts):
-            return [[9, *self._dots(len(text) - 1)] for text in texts]
-
-        self.assertEqual(tied_runs(["a", ".", "...", "...."], greedy), (".....",))
-
-    def _dots(self, count):
-        return [4] * (count // 4) + ([3] if count % 4 == 3 else [1] * (count % 4))
-
-    def test_what_is_repeated(self):
-        self.assertEqual(repeated_characters("so... é ---"), {".", "-"})
-        self.assertIn(".", repeated_characters("so\u2026\u2026"))
-
     def test_a_tokenizer_without_a_model_cannot_be_asked_for_one(self):
         from transformers import ByT5Tokenizer
 
         with self.assertRaisesRegex(ConfigError, "--tokenizer_engine sentencepiece: .*has no spiece.model"):
             make_text_encoder(ByT5Tokenizer(), "sentencepiece")
-
-    def test_examples_hold(self):
-        for function in (pieces_of, repeated_characters):
-            examples = doctest.DocTestFinder(recurse=False).find(function, globs=vars(sentence_pieces))
-            self.assertFalse([e for e in examples if doctest.DocTestRunner().run(e).failed])
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from transformers import AutoTokenizer, BertConfig, BertForSequenceClassificatio
 from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.base.files import new_folder
 from t5suite.cli import main, parse_arguments
-from t5suite.data.corpora.sentence_pieces import spiece_of
+from t5suite.data.corpora.encoding import spiece_of
 from t5suite.export.exporting import differing_weights, export_model
 from t5suite.export.sources import WEIGHTS_ONLY, Wanted, load_source, shards_in, whole_weights
 from t5suite.models.adapter_files import save_adapter

@@ -15,7 +15,7 @@ from transformers import T5Tokenizer
 from t5suite.base.errors import CheckpointError, ConfigError, DataError
 from t5suite.base.files import follow_umask, new_folder
 from t5suite.base.provenance import versions
-from t5suite.data.corpora.sentence_pieces import spiece_of
+from t5suite.data.corpora.encoding import spiece_of
 from t5suite.data.rows.formats import format_source, rows_stay
 from t5suite.data.rows.jsonl import without_nan
 from t5suite.data.rows.sources import DataOptions

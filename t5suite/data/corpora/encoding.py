@@ -11,17 +11,17 @@ transformers 5.23 `split_special_tokens=True` is no help for T5: the control tok
 with the best score of all, so the search for the best pieces finds `</s>` again. Here the pieces are renamed.
 
 Two engines give the ids. The tokenizer's own (`tokenizers`) is the reference. SentencePiece's encoder, which T5 itself
-used, is 7 to 11 times faster (`sentence_pieces` says what it takes to agree on all text, and makes the `spiece.model`
-that transformers 5 does not save). It is taken where it agrees with the reference on PROBES. Whoever encodes a corpus
-goes on comparing (`TextEncoder.reference`) and falls back where they ever differ. `--tokenizer_engine` chooses one.
+used, is 7 to 11 times faster. It is taken where it agrees with the reference on PROBES; a corpus build goes on
+comparing and falls back where they ever differ. `--tokenizer_engine` chooses one.
 """
 
-import functools
+import base64
 import itertools
 import json
 import logging
 import re
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -29,7 +29,6 @@ import numpy as np
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find
-from t5suite.data.corpora.sentence_pieces import SentencePieceEngine, spiece_of
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +93,7 @@ class TextEncoder:
         (array([ 37, 414,   5,  94,  31,   7], dtype=int32), array([0, 3, 6]))
         """
         rows = self.encode(texts)
-        offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)]).astype(np.int64)
+        offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
         return np.fromiter(itertools.chain.from_iterable(rows), dtype=np.int32, count=int(offsets[-1])), offsets
 
     def reference(self, texts: Sequence[str]) -> list[list[int]]:
@@ -103,7 +102,7 @@ class TextEncoder:
             found = self.python_tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True)
             return found["input_ids"]
         if "tokenizers" not in self._engines:
-            self._engines["tokenizers"] = tokenizer_of(self.backend)
+            self._engines["tokenizers"] = _tokenizer_of(self.backend)
         encodings = self._engines["tokenizers"].encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
@@ -147,25 +146,27 @@ def make_text_encoder(tokenizer, engine: str = "auto") -> TextEncoder:
 
 def _by_sentencepiece(encoder: TextEncoder, tokenizer) -> tuple[TextEncoder | None, str | None]:
     """The encoder with SentencePiece's engine, or why there is none."""
-    model_file = _sentencepiece_file(tokenizer)
-    content = model_file.read_bytes() if model_file else spiece_of(tokenizer)
+    places = [Path(given)] if (given := getattr(tokenizer, "vocab_file", None)) else []
+    places += [Path(str(tokenizer.name_or_path)) / name for name in SENTENCEPIECE_FILES]
+    file = next((place for place in places if place.name in SENTENCEPIECE_FILES and place.is_file()), None)
+    content = file.read_bytes() if file else spiece_of(tokenizer)
     if encoder.backend is None or content is None:
         return None, f"{tokenizer.name_or_path} has no {SENTENCEPIECE_FILES[0]}, and is not of T5's form"
-    model_file = model_file or "the spiece.model made of tokenizer.json"
+    file = file or "the spiece.model made of tokenizer.json"
     fast = replace(encoder, sentencepiece_model=content, _engines={})
     try:
         equal = fast.encode(PROBES) == encoder.reference(PROBES)
-    except RuntimeError as error:  # SentencePiece's word for a file that is no model
-        logger.warning("%s: %s", model_file, error)
-        return None, f"{model_file}: {error}"
-    return (fast, None) if equal else (None, f"{model_file} gives other ids than the tokenizer")
+    except RuntimeError as error:  # what SentencePiece raises for a file that is no model
+        logger.warning("%s: %s", file, error)
+        return None, f"{file}: {error}"
+    return (fast, None) if equal else (None, f"{file} gives other ids than the tokenizer")
 
 
-def tokenizer_of(backend: str):
+def _tokenizer_of(backend: str):
     """The `tokenizers.Tokenizer` of a JSON, with the very scores that stand there.
 
     `tokenizers` 0.23 reads some of them off by a last bit (serde_json), which decides ties such as `-------` otherwise
-    than in the process that wrote them (test_scores_are_read_as_they_stand).
+    than in the process that wrote them (test_runs_of_one_character).
     """
     import tokenizers
 
@@ -193,7 +194,8 @@ def _without_controls(backend: str, names: frozenset[str]) -> str:
     settings["truncation"] = settings["padding"] = None
     settings["added_tokens"] = [token for token in settings["added_tokens"] if token["content"] not in names]
     model = settings["model"]
-    hidden = functools.partial(_hidden, names=names)
+    # U+0000 cannot be typed, and T5's normaliser removes it.
+    hidden = lambda piece: f"\0\0{piece}" if piece in names else piece
     if isinstance(model["vocab"], list):  # unigram: [piece, score]; <unk> is known by its number
         model["vocab"] = [[hidden(piece), score] for piece, score in model["vocab"]]
     elif model["type"] != "BPE":  # word pieces and words; a BPE builds its pieces from merges, of which these are none
@@ -202,13 +204,151 @@ def _without_controls(backend: str, names: frozenset[str]) -> str:
     return json.dumps(settings)
 
 
-def _hidden(piece: str, names: frozenset[str]) -> str:
-    # U+0000 cannot be typed, and T5's normaliser removes it.
-    return f"\0\0{piece}" if piece in names else piece
+# ---------------------------------------------------------------------------------------------------------------------
+# SentencePiece's own encoder, made to give the tokenizer's ids: short pieces of text, and no ties.
+#
+# `tokenizers` looks for the best pieces of every word by itself, in float64. SentencePiece looks for those of the whole
+# text at once and adds their scores up in float32, where after 20,000 characters a score is known to 0.004 only: of two
+# ways to cut a word that are as near as that, it takes either (`comprising` in one of 125 speeches). So texts are cut
+# at spaces into pieces of at most PIECE characters (measured: 10 of 350 long documents differ whole, none in pieces of
+# 1000), where the model's pieces never reach over a space. Longer words, and those with runs of one character, where
+# `............` is `....` and `........` in one order or the other, are the tokenizer's.
 
 
-def _sentencepiece_file(tokenizer) -> Path | None:
-    given = getattr(tokenizer, "vocab_file", None)
-    places = [Path(given)] if given else []
-    places += [Path(str(tokenizer.name_or_path)) / name for name in SENTENCEPIECE_FILES]
-    return next((place for place in places if place.name in SENTENCEPIECE_FILES and place.is_file()), None)
+PIECE = 500
+RUN = re.compile(r"(\S)\1\1")
+SPACE = "\u2581"
+SPACED = (("a", "b"), ("The end.", "It's"), ("x ", " y"), ("1", "\u00e9"))
+
+Encode = Callable[[Sequence[str]], list[list[int]]]
+
+
+class SentencePieceEngine:
+    """Texts -> ids by a SentencePiece model; `reference` encodes the words that may have ties.
+
+    Raises RuntimeError where the bytes are no model.
+    """
+
+    def __init__(self, model: bytes, reference: Encode):
+        import sentencepiece
+
+        self.processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self.reference = reference
+        names = (self.processor.id_to_piece(number) for number in range(self.processor.get_piece_size()))
+        pairs = [self._encode([one, other, f"{one} {other}"]) for one, other in SPACED]
+        self.can_be_cut = not any(SPACE in name.lstrip(SPACE) for name in names)
+        self.can_be_cut = self.can_be_cut and all(first + second == whole for first, second, whole in pairs)
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of every text, without special tokens."""
+        if not self.can_be_cut:
+            return self._encode(list(texts))
+        cut = [pieces_of(text) for text in texts]
+        pieces = [piece for parts in cut for piece in parts]
+        exact = [number for number, (_, has_ties) in enumerate(pieces) if has_ties]
+        ids = self._encode([piece for piece, _ in pieces])
+        for number, found in zip(exact, self.reference([pieces[number][0] for number in exact]) if exact else ()):
+            ids[number] = found
+        each = iter(ids)
+        joined = lambda count: list(itertools.chain.from_iterable(itertools.islice(each, count)))
+        return [next(each) if len(parts) == 1 else joined(len(parts)) for parts in cut]
+
+    def _encode(self, texts: list[str]) -> list[list[int]]:
+        return self.processor.encode(texts, out_type=int, num_threads=1)
+
+
+def pieces_of(text: str, size: int = PIECE) -> list[tuple[str, bool]]:
+    """`(piece, whether it may have ties)` of a text, cut at spaces, which are left out.
+
+    >>> pieces_of("the end of it", size=8)
+    [('the end', False), ('of it', False)]
+    >>> pieces_of("and so ...... on")
+    [('and so', False), ('......', True), ('on', False)]
+    """
+    has_runs = _has_run(text)
+    if not has_runs and len(text) <= size:
+        return [(text, False)]
+    found, words, length = [], [], 0
+    for word in text.split(" "):
+        alone = len(word) > size or (has_runs and _has_run(word))
+        if words and (alone or length + len(word) > size):
+            found.append((" ".join(words), False))
+            words, length = [], 0
+        if alone:
+            found.append((word, True))
+        else:
+            words.append(word)
+            length += len(word) + 1
+    return [*found, (" ".join(words), False)] if words else found
+
+
+def _has_run(text: str) -> bool:
+    """Whether three equal characters follow one another, as the model will read them: `…` is three dots."""
+    return RUN.search(text if text.isascii() else unicodedata.normalize("NFKC", text)) is not None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The model of a tokenizer that has tokenizer.json alone
+
+
+BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE_PIECE = 1, 2, 3, 4, 6
+# Spaces, compatibility forms (ligatures, fractions), letters without a piece, and what looks like markup. No tabs: a
+# model without normalization reads them as letters, and tokenizer.json as spaces.
+TEXTS = (
+    "the film was good.",
+    "  two  spaces ",
+    "ﬁne ½ naïve Ångström ＡＢＣ １２３",
+    "don't stop: 3.14, (yes) <b>no</b> 你好 🙂",
+    "",
+)
+
+
+def spiece_of(tokenizer) -> bytes | None:
+    """sentencepiece's file of a tokenizer, which transformers 5 does not write: tokenizer.json -> `spiece.model`.
+
+    >>> content = spiece_of(tokenizer)
+    >>> SentencePieceProcessor(model_proto=content).encode("the film was good.")
+    [4, 304, 501, 513, 509, 503, 9, 325, 3]
+
+    None where it is not of T5's kind, a unigram model with the sentinels behind its pieces, or would read TEXTS
+    otherwise. Field numbers and types of pieces: sentencepiece's `sentencepiece_model.proto`.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    content = json.loads(backend.to_str()) if backend is not None else {}
+    normalizer, model = content.get("normalizer"), content.get("model", {})
+    charsmap = normalizer.get("precompiled_charsmap") if normalizer else None
+    if model.get("type") != "Unigram" or (normalizer and (normalizer["type"] != "Precompiled" or not charsmap)):
+        return None
+    from sentencepiece import SentencePieceProcessor, sentencepiece_model_pb2
+
+    proto = sentencepiece_model_pb2.ModelProto()
+    special = {token for token in (tokenizer.pad_token, tokenizer.eos_token, tokenizer.bos_token) if token}
+    pieces, unknown, byte_fallback = list(model["vocab"]), model["unk_id"], bool(model.get("byte_fallback"))
+    while pieces and SENTINEL.fullmatch(pieces[-1][0]):
+        pieces.pop()
+    for number, (piece, score) in enumerate(pieces):
+        kind = UNKNOWN if number == unknown else CONTROL if piece in special else NORMAL
+        kind = BYTE_PIECE if byte_fallback and BYTE.fullmatch(piece) else kind
+        proto.pieces.add(piece=piece, score=score, type=USER_DEFINED if SENTINEL.fullmatch(piece) else kind)
+    places = {piece: number for number, (piece, _) in enumerate(pieces)}
+    trainer = proto.trainer_spec
+    trainer.model_type, trainer.vocab_size, trainer.byte_fallback = 1, len(pieces), byte_fallback
+    trainer.unk_id, trainer.unk_piece = unknown, pieces[unknown][0]
+    for name in ("pad", "eos", "bos"):
+        token = getattr(tokenizer, f"{name}_token")
+        setattr(trainer, f"{name}_id", places.get(token, -1))
+        if token in places:
+            setattr(trainer, f"{name}_piece", token)
+    settings = proto.normalizer_spec
+    settings.add_dummy_prefix = settings.remove_extra_whitespaces = settings.escape_whitespaces = True
+    settings.name = "nmt_nfkc" if charsmap else "identity"
+    if charsmap:
+        settings.precompiled_charsmap = base64.b64decode(charsmap)
+    made = proto.SerializeToString()
+    processor = SentencePieceProcessor(model_proto=made)
+    for text in TEXTS:
+        if processor.encode(text) != tokenizer(text, add_special_tokens=False)["input_ids"]:
+            logger.warning("no spiece.model can be made of tokenizer.json: it would read %r otherwise", text)
+            return None
+    return made
