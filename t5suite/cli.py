@@ -29,7 +29,6 @@ from t5suite.commands import (
     summary,
     sweep,
     tasks,
-    tokenizer,
 )
 from t5suite.launch.script_help import values_of
 from t5suite.training.processes.launchers import without_launcher_flags
@@ -304,8 +303,8 @@ COMMANDS = {
     "tokenizer": Command(
         "train a tokenizer on one's own text: T5's, BERT's or GPT-2's kind",
         "t5suite tokenizer train --type unigram --input articles.jsonl.gz --vocab_size 32000 --output_dir tokenizer",
-        tokenizer.tokenizer_flags,
-        tokenizer.run_tokenizer,
+        corpus.tokenizer_flags,
+        corpus.run_tokenizer,
     ),
     "corpus": Command(
         "tokenize text into files that training maps into memory, and show what they hold",

@@ -20,7 +20,6 @@ from absl.testing import absltest, parameterized
 from t5suite import cli
 from t5suite.base.errors import ConfigError
 from t5suite.base.script_flags import flag_table, flags_of, is_script, removed_flags, value_problem
-from t5suite.commands.completion import script_parser
 from t5suite.launch.script_help import flag_lines, flags_by_theme, gpus, help_text, versions_text
 from t5suite.training.flags.fields import first_sentence
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS
@@ -567,14 +566,6 @@ class CompletionTest(parameterized.TestCase):
     )
     def test_bash_offers_the_scripts_flags(self, words, expected):
         self.assertEqual(completions(*words, scripts=("fine_tune_t5", "pre_train_t5")), expected)
-
-    def test_rarely_used_flags_are_offered_where_all_are_asked_for(self):
-        for shows_all in (False, True):
-            flags = script_parser("fine_tune_t5", shows_all)._option_string_actions
-            self.assertEqual("--ddp_bucket_cap_mb" in flags, shows_all)
-            self.assertIn("--learning_rate", flags)
-        with self.assertRaisesRegex(ConfigError, "--all has no effect without --script"):
-            cli.main(["completion", "bash", "--all"])
 
     @parameterized.parameters("zsh", "fish")
     def test_other_shells_take_the_scripts_completion(self, shell):

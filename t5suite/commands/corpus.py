@@ -1,18 +1,22 @@
-"""`t5suite corpus build` and `t5suite corpus show`: text -> tokens on disk, and a look at them.
+"""`t5suite corpus` and `t5suite tokenizer`: text -> tokens on disk, a look at them, collocations, a trained tokenizer.
 
 t5suite corpus build --input crawl/ --tokenizer_name google/t5-v1_1-base --output_dir corpus --num_workers 16
-t5suite corpus show corpus
+t5suite tokenizer train --type unigram --input articles.jsonl.gz --vocab_size 32000 --output_dir tokenizers/articles
 """
 
 import re
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find
-from t5suite.commands.shared import add_json_flag, check_place, note, print_json, show_text
+from t5suite.commands.shared import add_json_flag, check_at_least, check_place, note, print_json, show_text
 
+BUILD_HELP = "tokenize text once, into files that training maps into memory"
+SHOW_HELP = "show what a corpus or text files hold, and what training makes of it"
+COLLOCATIONS_HELP = "find the collocations of a built corpus, for --mask_units pmi"
 BUILD_EXAMPLES = """examples:
   t5suite corpus build --input books/ crawl/*.jsonl.zst --tokenizer_name google/t5-v1_1-base --output_dir corpus
   t5suite corpus build --input hub:allenai/c4:en:train --tokenizer_name google/t5-v1_1-base --output_dir c4 \\
@@ -22,89 +26,82 @@ A build that was killed goes on when the same command is given again."""
 SHOW_EXAMPLES = """examples:
   t5suite corpus show corpus
   t5suite corpus show articles.jsonl.gz --tokenizer_name google/t5-v1_1-base --objective prefix_lm --json"""
+COLLOCATIONS_EXAMPLE = "example:\n  t5suite corpus collocations corpus --output_file collocations.jsonl"
 INPUT_HELP = (
     "files, folders, patterns or hub:PATH[@REVISION][:CONFIG[:SPLIT]]; .txt, .jsonl, .json, .parquet, .gz, .zst"
 )
+# The paper's table of collocations has 800,000 for 16 GB of text (arXiv:2010.01825); a small corpus has fewer that
+# mean anything.
+MOST_COLLOCATIONS = 800_000
+TOKENS_A_COLLOCATION = 50
+# Flags of `show` that a built corpus makes idle, with their defaults.
+CORPUS_KNOWS = {"text_column_name": "text", "text_unit": "line", "bad_lines": "skip", "max_documents": None}
+TYPES = ("unigram", "wordpiece", "bpe")  # of `tokenizer_training.TRAINERS`, which imports NumPy
 
 
 def corpus_flags(parser) -> None:
     """Flags of `t5suite corpus build`, `show` and `collocations`."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     build = actions.add_parser("build", help=BUILD_HELP, description=BUILD_HELP, epilog=BUILD_EXAMPLES)
+    add = build.add_argument
+    add("--input", required=True, nargs="+", metavar="INPUT", help=INPUT_HELP)
+    add("--output_dir", required=True, help="the corpus's folder")
+    add("--tokenizer_name", required=True, help="hub name or folder of the tokenizer")
+    _reading_flags(build, bad_lines="error")
+    add = build.add_argument_group("corpus").add_argument
+    held_out = "share of documents that are held out (default: 0.01)"
+    add("--validation_fraction", type=float, default=0.01, help=held_out)
+    add("--document_separator", default="none", help="what ends a document: none (default, as T5), eos, or a TOKEN")
+    starts = "note where sentences start, for sentence pairs (default language: en)"
+    add("--split_sentences", nargs="?", const="en", metavar="LANGUAGE", help=starts)
+    add("--max_documents", type=int, help="the first so many documents alone")
+    add = build.add_argument_group("work").add_argument
+    add("--num_workers", type=int, default=1, help="processes (default: 1)")
+    engines, engine = ("auto", "sentencepiece", "tokenizers"), "what encodes, with the same ids (default: auto)"
+    add("--tokenizer_engine", choices=engines, default="auto", help=engine)
+    add("--shard", metavar="I/N", help="this job's share of the work, I from 0 to N - 1")
+    unit = "text of a unit of work, and so of a shard (default: 64)"
+    add("--unit_megabytes", type=float, default=64.0, help=unit)
+    add_json_flag(build)
+
     show = actions.add_parser("show", help=SHOW_HELP, description=SHOW_HELP, epilog=SHOW_EXAMPLES)
-    table = actions.add_parser("collocations", help=HELP, description=HELP, epilog=f"example:\n  {EXAMPLE}")
-    _build_flags(build)
-    _show_flags(show)
-    collocation_flags(table)
+    add = show.add_argument
+    add("corpus", nargs="+", help="the folder of a corpus, or files as for `build --input`")
+    add("--tokenizer_name", help="for files; a corpus knows its own")
+    _reading_flags(show, bad_lines="skip")
+    add("--max_documents", type=int, help="of files, read so many (default: 10000)")
+    add("--objective", default="span_corruption", help="what corrupts the examples (default: span_corruption)")
+    add("--inputs_length", type=int, default=512, help="tokens of an example's inputs (default: 512)")
+    add("--num_examples", type=int, default=3, help="examples to show (default: 3)")
+    add("--check_hashes", action="store_true", help="compare every file's SHA-256 with the manifest")
+    add_json_flag(show)
+
+    help_text = COLLOCATIONS_HELP
+    table = actions.add_parser("collocations", help=help_text, description=help_text, epilog=COLLOCATIONS_EXAMPLE)
+    add = table.add_argument
+    add("corpus", help="the folder of a corpus")
+    add("--output_file", required=True, help="where the table goes: JSON lines")
+    add("--tokenizer_name", help="if not the one that the corpus names")
+    add("--num_collocations", type=int, help="size of the table (default: one for 50 tokens, at most 800,000)")
+    add("--max_ngram", type=int, default=5, help="tokens of the longest (default: 5)")
+    add("--min_count", type=int, default=10, help="how often each must occur (default: 10)")
+    add("--max_tokens", type=int, default=100_000_000, help="count these first tokens (default: 1e8)")
+    add_json_flag(table)
 
 
-BUILD_HELP = "tokenize text once, into files that training maps into memory"
-SHOW_HELP = "show what a corpus or text files hold, and what training makes of it"
-
-
-def _build_flags(parser) -> None:
-    parser.add_argument("--input", required=True, nargs="+", metavar="INPUT", help=INPUT_HELP)
-    parser.add_argument("--output_dir", required=True, help="the corpus's folder")
-    parser.add_argument("--tokenizer_name", required=True, help="hub name or folder of the tokenizer")
-    _reading_flags(parser, bad_lines="error")
-    making = parser.add_argument_group("corpus")
-    making.add_argument(
-        "--validation_fraction", type=float, default=0.01, help="share of documents that are held out (default: 0.01)"
-    )
-    making.add_argument(
-        "--document_separator", default="none", help="what ends a document: none (default, as T5), eos, or a TOKEN"
-    )
-    making.add_argument(
-        "--split_sentences", nargs="?", const="en", metavar="LANGUAGE",
-        help="note where sentences start, for sentence pairs (default language: en)",
-    )  # fmt: skip
-    making.add_argument("--max_documents", type=int, help="the first so many documents alone")
-    working = parser.add_argument_group("work")
-    working.add_argument("--num_workers", type=int, default=1, help="processes (default: 1)")
-    working.add_argument(
-        "--tokenizer_engine", choices=("auto", "sentencepiece", "tokenizers"), default="auto",
-        help="what encodes, with the same ids; auto: SentencePiece where it is equal",
-    )  # fmt: skip
-    working.add_argument("--shard", metavar="I/N", help="this job's share of the work, I from 0 to N - 1")
-    working.add_argument(
-        "--unit_megabytes", type=float, default=64.0, help="text of a unit of work, and so of a shard (default: 64)"
-    )
-    add_json_flag(parser)
-
-
-def _show_flags(parser) -> None:
-    parser.add_argument("corpus", nargs="+", help="the folder of a corpus, or files as for `build --input`")
-    parser.add_argument("--tokenizer_name", help="for files; a corpus knows its own")
-    _reading_flags(parser, bad_lines="skip")
-    parser.add_argument("--max_documents", type=int, help="of files, read so many (default: 10000)")
-    parser.add_argument(
-        "--objective", default="span_corruption", help="what corrupts the examples (default: span_corruption)"
-    )
-    parser.add_argument("--inputs_length", type=int, default=512, help="tokens of an example's inputs (default: 512)")
-    parser.add_argument("--num_examples", type=int, default=3, help="examples to show (default: 3)")
-    parser.add_argument("--check_hashes", action="store_true", help="compare every file's SHA-256 with the manifest")
-    add_json_flag(parser)
-
-
-def _reading_flags(parser, bad_lines: str) -> None:
-    reading = parser.add_argument_group("text")
-    reading.add_argument("--text_column_name", default="text", help="where rows hold the text (default: text)")
-    reading.add_argument(
-        "--text_unit", default="line", help="a document of a .txt file: line (default), paragraph or file"
-    )
-    reading.add_argument(
-        "--bad_lines", default=bad_lines,
-        help=f"error: stop at a line that cannot be read; skip: count and name it (default: {bad_lines})",
-    )  # fmt: skip
+def _reading_flags(parser, bad_lines: str):
+    group = parser.add_argument_group("text")
+    group.add_argument("--text_column_name", default="text", help="where rows hold the text (default: text)")
+    unit = "a document of a .txt file: line (default), paragraph or file"
+    group.add_argument("--text_unit", default="line", help=unit)
+    said = f"error: stop at a line that cannot be read; skip: count and name it (default: {bad_lines})"
+    group.add_argument("--bad_lines", default=bad_lines, help=said)
+    return group
 
 
 def run_corpus(arguments) -> None:
     """Builds or shows a corpus, or finds its collocations."""
-    ACTIONS[arguments.action](arguments)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# build
+    {"build": build, "show": show, "collocations": collocations}[arguments.action](arguments)
 
 
 def build(arguments) -> None:
@@ -112,7 +109,12 @@ def build(arguments) -> None:
     from t5suite.data.corpora.building import build_corpus, check_work
     from t5suite.data.corpora.documents import list_sources
 
-    shard = parse_shard(arguments.shard) if arguments.shard else None
+    shard = None
+    if arguments.shard:
+        match = re.fullmatch(r"(\d+)/(\d+)", arguments.shard)
+        if not match:
+            raise ConfigError(f"--shard {arguments.shard!r}: must be I/N, such as 0/64 for the first of 64 jobs")
+        shard = int(match[1]), int(match[2])
     check_work(arguments.num_workers, shard, arguments.max_documents)
     check_place("--output_dir", arguments.output_dir)
     list_sources(arguments.input)
@@ -139,26 +141,10 @@ def build(arguments) -> None:
         _print_corpus(store, arguments.json)
 
 
-def parse_shard(text: str) -> tuple[int, int]:
-    """`I/N` as two numbers.
-
-    >>> parse_shard("3/64")
-    (3, 64)
-    """
-    match = re.fullmatch(r"(\d+)/(\d+)", text)
-    if not match:
-        raise ConfigError(f"--shard {text!r}: must be I/N, such as 0/64 for the first of 64 jobs")
-    return int(match[1]), int(match[2])
-
-
 def _print_progress(progress) -> None:
     speed = progress.tokens / progress.seconds if progress.seconds else 0
-    print(
-        f"{progress.units}/{progress.num_units} units, {progress.documents} documents, {progress.tokens} tokens, "
-        f"{progress.seconds:.0f} s ({speed / 1e6:.2f} M tokens/s)",
-        file=sys.stderr,
-        flush=True,
-    )
+    done = f"{progress.units}/{progress.num_units} units, {progress.documents} documents, {progress.tokens} tokens"
+    print(f"{done}, {progress.seconds:.0f} s ({speed / 1e6:.2f} M tokens/s)", file=sys.stderr, flush=True)
 
 
 def _text_options(arguments):
@@ -167,28 +153,29 @@ def _text_options(arguments):
     return TextOptions(arguments.text_column_name, arguments.text_unit, arguments.bad_lines)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# show
-
-
 def show(arguments) -> None:
     """Shows a built corpus; files are built into a temporary one first."""
-    if arguments.num_examples < 0:
-        raise ConfigError(f"--num_examples {arguments.num_examples}: must be at least 0")
-    _check_objective(arguments.objective)
+    from t5suite.data.objectives import OBJECTIVES
+
+    check_at_least(arguments, num_examples=0)
+    if find(arguments.objective, OBJECTIVES, "objective", where="--objective").family != "seq2seq":
+        known = ", ".join(name for name, entry in OBJECTIVES.items() if entry.family == "seq2seq")
+        raise ConfigError(f"--objective {arguments.objective} has no inputs and targets to show; choose from {known}")
     from t5suite.data.corpora.building import build_corpus
     from t5suite.data.corpora.store import MANIFEST, TokenStore
     from t5suite.models.loading import load_tokenizer
 
     folder = Path(arguments.corpus[0])
-    if len(arguments.corpus) == 1 and ((folder / MANIFEST).is_file() or any(folder.glob("shard-*"))):
+    is_built = len(arguments.corpus) == 1 and ((folder / MANIFEST).is_file() or any(folder.glob("shard-*")))
+    for name, default in (CORPUS_KNOWS if is_built else {"check_hashes": False}).items():
+        if getattr(arguments, name) != default:
+            note(f"--{name} has no effect: {folder} is {'a' if is_built else 'no'} corpus")
+    if is_built:
         store = TokenStore.open(folder, check_hashes=arguments.check_hashes)
         tokenizer = load_tokenizer(arguments.tokenizer_name or store.manifest["tokenizer"]["name"])
         store.check_tokenizer(tokenizer)
-        _note_idle(arguments, CORPUS_KNOWS, "is a corpus")
         _show_store(store, tokenizer, arguments)
         return
-    _note_idle(arguments, {"check_hashes": False}, "is no corpus")
     if not arguments.tokenizer_name:
         raise ConfigError("--tokenizer_name is needed to show files that are not a built corpus")
     tokenizer = load_tokenizer(arguments.tokenizer_name)
@@ -202,21 +189,6 @@ def show(arguments) -> None:
             max_documents=10000 if arguments.max_documents is None else arguments.max_documents,
         )
         _show_store(store, tokenizer, arguments)
-
-
-def _check_objective(name: str) -> None:
-    from t5suite.data.objectives import OBJECTIVES
-
-    shown = [other for other, entry in OBJECTIVES.items() if entry.family == "seq2seq"]
-    if find(name, OBJECTIVES, "objective", where="--objective").family != "seq2seq":
-        raise ConfigError(f"--objective {name} has no inputs and targets to show; choose from {', '.join(shown)}")
-
-
-def _note_idle(arguments, defaults: dict, why: str) -> None:
-    """Says which of the given flags change nothing."""
-    for name, default in defaults.items():
-        if getattr(arguments, name) != default:
-            note(f"--{name} has no effect: {arguments.corpus[0]} {why}")
 
 
 def _show_store(store, tokenizer, arguments) -> None:
@@ -250,61 +222,24 @@ def _print_corpus(store, as_json: bool, blocks: dict | None = None) -> None:
     if as_json:
         print_json(facts)
         return
-    tokenizer = facts["tokenizer"]
+    tokenizer, duplicates = facts["tokenizer"], facts["duplicates"]
     size = f"{tokenizer['vocabulary_size']} ids, {facts['dtype']}, encoded by {tokenizer['engine']}"
-    duplicates = "not counted" if facts["duplicates"] is None else facts["duplicates"]
     print(f"corpus      {facts['directory']}, from {facts['sources']} sources, built in {facts['seconds']:.1f} s")
     print(f"tokenizer   {tokenizer['name']} ({size})")
     for name, counts in facts["splits"].items():
-        print(f"{name:<10}  {_said_of_split(counts)}")
-    print(f"duplicates  {duplicates}")
+        said = "no documents"
+        if counts["tokens"]:
+            sentences = f" in {counts['sentences']} sentences" if "sentences" in counts else ""
+            said = f"{counts['documents']} documents{sentences}, {counts['tokens']} tokens, "
+            said += f"{counts['bytes_per_token']:.2f} bytes a token, {100 * counts['unk_rate']:.3f}% unknown\n"
+            lengths = ", ".join(f"{part}% {length}" for part, length in counts["length_percentiles"].items())
+            said += f"{'':<10}  tokens of a document: mean {counts['mean_length']:.1f}; {lengths}"
+        print(f"{name:<10}  {said}")
+    print(f"duplicates  {'not counted' if duplicates is None else duplicates}")
     for objective, found in (blocks or {}).items():
         lengths = "/".join(map(str, found["tokens_length"]))
         into = f"{found['inputs_length']} inputs and {found['targets_length']} targets ({objective})"
         print(f"blocks      {found['train']} + {found['validation']} of {lengths} tokens, which become {into}")
-
-
-def _said_of_split(counts: dict) -> str:
-    if not counts["tokens"]:
-        return "no documents"
-    lengths = ", ".join(f"{name}% {length}" for name, length in counts["length_percentiles"].items())
-    sentences = f" in {counts['sentences']} sentences" if "sentences" in counts else ""
-    return (
-        f"{counts['documents']} documents{sentences}, {counts['tokens']} tokens, {counts['bytes_per_token']:.2f} bytes "
-        f"a token, {100 * counts['unk_rate']:.3f}% unknown\n"
-        f"{'':<10}  tokens of a document: mean {counts['mean_length']:.1f}; {lengths}"
-    )
-
-
-# Flags of `show` that a built corpus makes idle, with their defaults.
-CORPUS_KNOWS = {"text_column_name": "text", "text_unit": "line", "bad_lines": "skip", "max_documents": None}
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# `t5suite corpus collocations`: the table of word groups that `--mask_units pmi` hides as wholes.
-#
-# t5suite corpus collocations corpus --output_file collocations.jsonl
-
-
-HELP = "find the collocations of a built corpus, for --mask_units pmi"
-EXAMPLE = "t5suite corpus collocations corpus --output_file collocations.jsonl"
-# The paper's table has 800,000 for 16 GB of text (arXiv:2010.01825); a small corpus has fewer that mean anything.
-MOST_COLLOCATIONS = 800_000
-TOKENS_A_COLLOCATION = 50
-
-
-def collocation_flags(parser) -> None:
-    """Flags of `t5suite corpus collocations`."""
-    parser.add_argument("corpus", help="the folder of a corpus")
-    parser.add_argument("--output_file", required=True, help="where the table goes: JSON lines")
-    parser.add_argument("--tokenizer_name", help="if not the one that the corpus names")
-    parser.add_argument(
-        "--num_collocations", type=int, help="size of the table (default: one for 50 tokens, at most 800,000)"
-    )
-    parser.add_argument("--max_ngram", type=int, default=5, help="tokens of the longest (default: 5)")
-    parser.add_argument("--min_count", type=int, default=10, help="how often each must occur (default: 10)")
-    parser.add_argument("--max_tokens", type=int, default=100_000_000, help="count these first tokens (default: 1e8)")
-    add_json_flag(parser)
 
 
 def collocations(arguments) -> None:
@@ -313,8 +248,7 @@ def collocations(arguments) -> None:
     from t5suite.data.corpora.store import TokenStore
     from t5suite.models.loading import load_tokenizer
 
-    if arguments.max_tokens < 2:
-        raise ConfigError(f"--max_tokens {arguments.max_tokens}: must be at least 2")
+    check_at_least(arguments, max_tokens=2)
     store = TokenStore.open(arguments.corpus)
     tokenizer = load_tokenizer(arguments.tokenizer_name or store.manifest["tokenizer"]["name"])
     store.check_tokenizer(tokenizer)
@@ -330,7 +264,10 @@ def collocations(arguments) -> None:
     )
     Path(arguments.output_file).parent.mkdir(parents=True, exist_ok=True)
     save_collocations(arguments.output_file, table)
-    strongest = [_row(tokenizer, *row) for row in zip(table.ngrams_KN[:10], table.counts_K, table.pmi_K)]
+    strongest = []
+    for ids, count, pmi in zip(table.ngrams_KN[:10], table.counts_K, table.pmi_K):
+        text = tokenizer.decode([i for i in ids.tolist() if i >= 0])
+        strongest.append({"text": text, "count": int(count), "pmi": float(pmi)})
     if arguments.json:
         facts = {"output_file": arguments.output_file, "collocations": len(table), "tokens": len(tokens_P)}
         print_json({**facts, "strongest": strongest})
@@ -340,8 +277,91 @@ def collocations(arguments) -> None:
         show_text(f"  {row['pmi']:6.2f}  {row['count']:7}  {row['text']}")
 
 
-def _row(tokenizer, ids, count, pmi) -> dict:
-    return {"text": tokenizer.decode([i for i in ids.tolist() if i >= 0]), "count": int(count), "pmi": float(pmi)}
+# ---------------------------------------------------------------------------------------------------------------------
+# Tokenizers
 
 
-ACTIONS = {"build": build, "show": show, "collocations": collocations}
+def tokenizer_flags(parser) -> None:
+    """Flags of `t5suite tokenizer`."""
+    add = parser.add_argument
+    add("action", choices=["train"], help="train: make a tokenizer from text")
+    add("--type", required=True, choices=TYPES, help="unigram: T5; wordpiece: BERT; bpe: GPT-2 (bytes)")
+    add("--input", required=True, nargs="+", metavar="INPUT", help=INPUT_HELP)
+    add("--output_dir", required=True, help="the tokenizer's folder; must be new")
+    add("--vocab_size", required=True, type=int, help="len(tokenizer), special tokens included")
+    add = _reading_flags(parser, bad_lines="error").add_argument
+    add("--max_documents", type=int, help="read the first so many documents")
+    add("--sample_documents", type=int, help="train on so many of them, drawn at random by --seed")
+    add("--seed", type=int, default=42, help="of --sample_documents (default: 42)")
+    held_out = "share of documents held out, for the figures (default: 0.01)"
+    add("--validation_fraction", type=float, default=0.01, help=held_out)
+    add = parser.add_argument_group("pieces").add_argument
+    add("--num_sentinels", type=int, help="unigram: <extra_id_0>, ... (default: 100)")
+    add("--normalization", help="unigram: nmt_nfkc (default), nmt_nfkc_cf, nfkc, nfkc_cf, identity")
+    fallback = "unigram: spell unknown characters in bytes"
+    add("--byte_fallback", action="store_true", default=None, help=fallback)
+    coverage = "unigram, wordpiece: share of characters with pieces (default: 0.9995)"
+    add("--character_coverage", type=float, help=coverage)
+    add("--lowercase", action="store_true", default=None, help="wordpiece: lower case without accents")
+    add_json_flag(parser)
+
+
+def run_tokenizer(arguments) -> None:
+    """Trains, writes the folder, loads it as a user would and shows what came out.
+
+    Raises:
+      ConfigError: a flag that has no effect on this type of tokenizer.
+    """
+    from t5suite.data.corpora import tokenizer_training as training
+
+    began = time.monotonic()
+    training.check_new_folder(arguments.output_dir)
+    names = sorted({name for names in training.SETTINGS_OF.values() for name in names})
+    given = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
+    for name in given:
+        if name not in training.SETTINGS_OF[arguments.type]:
+            kinds = " and ".join(kind for kind, names in training.SETTINGS_OF.items() if name in names)
+            raise ConfigError(f"--{name}: for --type {kinds}; {arguments.type} has no such setting")
+    settings = training.TokenizerSettings(arguments.vocab_size, **given)
+    reading = ("text_column_name", "text_unit", "bad_lines", "max_documents", "sample_documents", "seed")
+    reading = {name: getattr(arguments, name) for name in (*reading, "validation_fraction")}
+    texts = training.TrainingTexts(arguments.input, **reading)
+    training.write_folder(arguments.output_dir, training.train_files(arguments.type, texts, settings))
+    if texts.tally.left_out:
+        note(f"left out: {texts.tally.summary()}")
+    if not texts.held_out:
+        note("no document fell to the held-out share: the figures are of training documents")
+    from transformers import AutoTokenizer
+
+    tokenizer, measured = AutoTokenizer.from_pretrained(arguments.output_dir), texts.held_out or texts.first
+    report = {
+        "output_dir": arguments.output_dir,
+        "type": arguments.type,
+        "pieces": len(tokenizer),
+        "training_documents": texts.num_documents,
+        "held_out": bool(texts.held_out),
+        **training.measure(tokenizer, measured),
+        "special_ids": training.special_ids(tokenizer),
+        "sample": training.sample_encoding(tokenizer, measured[0]),
+        "left_out": texts.tally.left_out,
+        "seconds": round(time.monotonic() - began, 1),
+    }
+    if arguments.json:
+        print_json(report)
+        return
+    where = "held-out" if report["held_out"] else "training"
+    ids = list(report["special_ids"].items())
+    lines = {
+        "folder": report["output_dir"],
+        "pieces": f"{report['pieces']} ({report['type']}), from {report['training_documents']} documents",
+        "measured": f"on {report['documents']} {where} documents, {report['words']} words, {report['tokens']} tokens",
+        "per word": f"{report['tokens_per_word']:.3f} tokens; {report['bytes_per_token']:.2f} bytes a token",
+        "unknown": f"{report['unk_rate']:.3f} % of the tokens",
+        "special": ", ".join(f"{token} {number}" for token, number in (ids if len(ids) < 8 else [*ids[:4], ids[-1]])),
+        "text": report["sample"]["text"],
+        "tokens": " ".join(report["sample"]["tokens"]),
+        "decoded": report["sample"]["decoded"],
+        "seconds": report["seconds"],
+    }
+    for name, value in lines.items():
+        show_text(f"{name:<8}  {value}")

@@ -9,7 +9,14 @@ import itertools
 import os
 
 from t5suite.base.errors import ConfigError
-from t5suite.commands.shared import STANDARD_INPUT, check_input_file, check_model, check_output_file, is_alone
+from t5suite.commands.shared import (
+    STANDARD_INPUT,
+    check_at_least,
+    check_input_file,
+    check_model,
+    check_output_file,
+    is_alone,
+)
 
 
 def predict_flags(parser) -> None:
@@ -21,13 +28,7 @@ def predict_flags(parser) -> None:
     add("--overwrite", action="store_true", help="begin --output anew, whatever is there")
     add("--interactive", action="store_true", help="answer what is typed, until the end of file (Ctrl-D)")
     add("--json", action="store_true", help="--interactive: answers as JSON lines, as files have them")
-    _add_text_flags(parser.add_argument_group("texts"))
-    _add_answer_flags(parser.add_argument_group("answers"))
-    _add_model_flags(parser.add_argument_group("model and machine"))
-
-
-def _add_text_flags(group) -> None:
-    add = group.add_argument
+    add = parser.add_argument_group("texts").add_argument
     add("--input_type", choices=["auto", "jsonl", "text"], default="auto", help="default: by the file's name")
     add("--raw", action="store_true", help="rows hold finished texts: no prefixes are put before them")
     add("--benchmark", help="the task's benchmark, if not the one that the model was trained on")
@@ -35,10 +36,7 @@ def _add_text_flags(group) -> None:
     add("--task_file", help="YAML or Python file with tasks of your own")
     add("--max_source_length", type=int, help="longest input in tokens; default: as in training, else 512")
     add("--answer_separator", help=r"between a decoder-only model's prompt and answer (\n works); default: training's")
-
-
-def _add_answer_flags(group) -> None:
-    add = group.add_argument
+    add = parser.add_argument_group("answers").add_argument
     add("--max_new_tokens", type=int, help="longest answer in tokens; default: what the task needs, else 64")
     add("--min_new_tokens", type=int, help="shortest answer in tokens")
     add("--num_beams", type=int, default=1, help="beams; 1 is greedy")
@@ -56,10 +54,7 @@ def _add_answer_flags(group) -> None:
     add("--scores", action="store_true", help="also each answer's log-probability")
     add("--labels", nargs="?", const="task", help="choose, with probabilities: the task's labels, or a,b,c")
     add("--include_inputs", action="store_true", help="also the text that the model read")
-
-
-def _add_model_flags(group) -> None:
-    add = group.add_argument
+    add = parser.add_argument_group("model and machine").add_argument
     add("--batch_size", type=int, default=16, help="rows answered at once on a device")
     add("--window", type=int, default=512, help="rows read, sorted by length and written at once")
     add("--tokenizer_name", help="folder or hub name of a tokenizer, if not the model's")
@@ -82,9 +77,7 @@ def predict(arguments) -> None:
     _check_flags(arguments)
     check_model("--model_name_or_path", arguments.model_name_or_path)
     if is_alone():
-        task = _checked_task(arguments)
-        if not arguments.interactive:
-            _check_files(arguments, task)
+        _check_task_and_files(arguments)
     from t5suite.training.processes.launchers import join_srun
     from t5suite.training.processes.signals import catching_signals
 
@@ -101,10 +94,7 @@ def _check_flags(arguments) -> None:
         raise ConfigError("--interactive takes no --input and no --output")
     if not arguments.interactive and arguments.input is None:
         raise ConfigError("give --input FILE (or - for standard input), or --interactive")
-    for name in ("batch_size", "window", "max_source_length"):
-        value = getattr(arguments, name)
-        if value is not None and value < 1:
-            raise ConfigError(f"--{name} {value}: must be at least 1")
+    check_at_least(arguments, batch_size=1, window=1, max_source_length=1)
     if arguments.device_map is not None and arguments.deepspeed is not None:
         raise ConfigError("--device_map and --deepspeed both say where the weights lie; give one of the two")
     if arguments.json and not arguments.interactive:
@@ -113,25 +103,20 @@ def _check_flags(arguments) -> None:
         raise ConfigError("--overwrite has no effect without --output")
 
 
-def _checked_task(arguments):
-    """The task that rows are formatted by; it, the labels and how answers are written fit one another."""
+def _check_task_and_files(arguments) -> None:
+    """The task, the labels and the decoding fit; what is read begins with a row of the task, what is written can be."""
+    from t5suite.inference.rows import ResumableOutput, RowSource, input_text
     from t5suite.inference.settings import decoding_by_flags, given_labels, text_settings
+    from t5suite.tasks.formatters import FITTED_FORMATTERS
     from t5suite.tasks.task_card import read_task_card
 
-    flags = {
-        name: getattr(arguments, name) for name in ("benchmark", "dataset_name", "task_file", "raw", "model_family")
-    }
+    names = ("benchmark", "dataset_name", "task_file", "raw", "model_family")
+    flags = {name: getattr(arguments, name) for name in names}
     text = text_settings(read_task_card(arguments.model_name_or_path), **flags, warns=False)
     decoding_by_flags(arguments, text)
     given_labels(arguments.labels, text, warns=False)
-    return text.task
-
-
-def _check_files(arguments, task) -> None:
-    """What is read is there and begins with a row of the task; what is written can be."""
-    from t5suite.inference.rows import ResumableOutput, RowSource, input_text
-    from t5suite.tasks.formatters import FITTED_FORMATTERS
-
+    if arguments.interactive:
+        return
     check_input_file("--input", arguments.input)
     if arguments.output:
         check_output_file("--output", arguments.output, arguments.input)
@@ -139,6 +124,7 @@ def _check_files(arguments, task) -> None:
             ResumableOutput(arguments.output, {}).read_progress()
             return
     # Texts of as many examples as fit are made with the tokenizer; standard input can be read once alone.
-    if arguments.input != STANDARD_INPUT and (task is None or task.entry.get("formatter") not in FITTED_FORMATTERS):
+    is_fitted = text.task is not None and text.task.entry.get("formatter") in FITTED_FORMATTERS
+    if arguments.input != STANDARD_INPUT and not is_fitted:
         for row in itertools.islice(RowSource(arguments.input, arguments.input_type).rows(), 1):
-            input_text(row, task, arguments.raw)
+            input_text(row, text.task, arguments.raw)

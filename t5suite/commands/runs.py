@@ -6,30 +6,38 @@ t5suite mirror --benchmark glue --dataset_name all --output_dir data
 import sys
 from pathlib import Path
 
-from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find
-from t5suite.commands.shared import add_data_dir_flag, add_json_flag, note, print_json
-
-DEFAULT_OUTPUT = "report"
+from t5suite.commands.shared import add_data_dir_flag, add_json_flag, check_at_least, note, print_json
 
 
 def mirror_flags(parser) -> None:
     """Flags of `t5suite mirror`."""
-    parser.add_argument("--benchmark", required=True, help="glue, super_glue, or one of your --task_file")
-    parser.add_argument("--dataset_name", default="all", help="a task, several with commas, or all (default)")
-    parser.add_argument("--task_file", help="YAML or Python file with tasks of your own")
-    parser.add_argument("--output_dir", required=True, help="DIR: files are DIR/<benchmark>/<task>/<split>.jsonl")
-    parser.add_argument("--data_revision", help="branch, tag or commit of the hub's dataset (default: the newest)")
-    parser.add_argument("--gzip", action="store_true", help="write .jsonl.gz")
-    parser.add_argument("--force", action="store_true", help="write files again that are there")
+    add = parser.add_argument
+    add("--benchmark", required=True, help="glue, super_glue, or one of your --task_file")
+    add("--dataset_name", default="all", help="a task, several with commas, or all (default)")
+    add("--task_file", help="YAML or Python file with tasks of your own")
+    add("--output_dir", required=True, help="DIR: files are DIR/<benchmark>/<task>/<split>.jsonl")
+    add("--data_revision", help="branch, tag or commit of the hub's dataset (default: the newest)")
+    add("--gzip", action="store_true", help="write .jsonl.gz")
+    add("--force", action="store_true", help="write files again that are there")
     add_json_flag(parser)
 
 
 def run_mirror(arguments) -> None:
     """Downloads a benchmark for machines without a network."""
     from t5suite.data.rows.sources import mirror
+    from t5suite.tasks.entries import load_registry
+    from t5suite.tasks.registry import load_task, resolve_names
 
-    tasks = _tasks_to_mirror(arguments.benchmark, arguments.dataset_name, arguments.task_file)
+    benchmark, dataset_name, registry = arguments.benchmark, arguments.dataset_name, load_registry(arguments.task_file)
+    entries = find(benchmark, registry, "benchmark", where="--benchmark")
+    names = entries if dataset_name == "all" else resolve_names(benchmark, dataset_name, registry, {})[0]
+    tasks = [load_task(benchmark, name, registry=registry) for name in names]
+    if dataset_name == "all":
+        tasks = [task for task in tasks if task.entry.get("hub_path")] or tasks
+    # Each once: `wnli_simple` reads `wnli`'s rows.
+    wanted = dict.fromkeys(task.rows_of if task.rows_of in entries else task.name for task in tasks)
+    tasks = [load_task(benchmark, name, registry=registry) for name in wanted]
     for copy in mirror(tasks, arguments.output_dir, arguments.data_revision, arguments.gzip, arguments.force):
         if arguments.json:
             facts = {"benchmark": copy.task.benchmark, "dataset_name": copy.task.name, "split": copy.split}
@@ -42,35 +50,16 @@ def run_mirror(arguments) -> None:
             note(f"{copy.path} has {copy.rows} rows, but the official number is {copy.official}")
 
 
-def _tasks_to_mirror(benchmark: str, dataset_name: str, task_file: str | None) -> list:
-    """The tasks whose rows are wanted, each once: `wnli_simple` reads `wnli`'s rows."""
-    from t5suite.tasks.entries import load_registry
-    from t5suite.tasks.registry import load_task, resolve_names
-
-    registry = load_registry(task_file)
-    entries = find(benchmark, registry, "benchmark", where="--benchmark")
-    names = entries if dataset_name == "all" else resolve_names(benchmark, dataset_name, registry, {})[0]
-    tasks = [load_task(benchmark, name, registry=registry) for name in names]
-    if dataset_name == "all":
-        tasks = [task for task in tasks if task.entry.get("hub_path")] or tasks
-    wanted = dict.fromkeys(task.rows_of if task.rows_of in entries else task.name for task in tasks)
-    return [load_task(benchmark, name, registry=registry) for name in wanted]
-
-
 def report_flags(parser) -> None:
     """Flags of `t5suite report`."""
-    parser.add_argument("directories", nargs="+", metavar="RUN", help="directories of runs and of sweeps")
-    parser.add_argument(
-        "--output",
-        metavar="DIR",
-        help="where the report goes: a new folder, or one of an earlier report, whose place it takes (default: report; "
-        "with --json: nowhere)",
-    )
-    parser.add_argument(
-        "--format", default="html,md,json", help="of html, md, json, with commas (default: all); none: tables alone"
-    )
-    parser.add_argument("--size", help="published T5 beside which scores stand: small, base, large, 3B, 11B")
-    parser.add_argument("--max_examples", type=int, default=1500, help="answers shown in the page (default: 1500)")
+    add = parser.add_argument
+    add("directories", nargs="+", metavar="RUN", help="directories of runs and of sweeps")
+    where = "a new folder, or an earlier report's, whose place it takes (default: report; with --json: nowhere)"
+    add("--output", metavar="DIR", help=where)
+    formats = "of html, md, json, with commas (default: all); none: tables alone"
+    add("--format", default="html,md,json", help=formats)
+    add("--size", help="published T5 beside which scores stand: small, base, large, 3B, 11B")
+    add("--max_examples", type=int, default=1500, help="answers shown in the page (default: 1500)")
     add_data_dir_flag(parser)
     add_json_flag(parser)
 
@@ -81,40 +70,28 @@ def report(arguments) -> None:
 
     Raises:
       ConfigError: an unknown format or size, an --output that holds other files.
+      DataError: a directory without a run, or (with no file to write) no run that is finished.
     """
-    from t5suite.reports.page import files_of_report
-    from t5suite.reports.run_facts import check_size
+    from t5suite.reports.page import PLOTS_FOLDER, files_of_report, parse_formats, write_report
+    from t5suite.reports.run_facts import check_size, is_run
     from t5suite.reports.sweeps import is_sweep
 
-    formats, size = _formats(arguments), check_size(arguments.size)
-    if arguments.max_examples < 0:
-        raise ConfigError(f"--max_examples {arguments.max_examples}: must be at least 0")
+    output, out = arguments.output or "report", sys.stderr if arguments.json else sys.stdout
+    formats, size = parse_formats(arguments.format), check_size(arguments.size)
+    formats = [] if arguments.json and arguments.output is None else formats
+    check_at_least(arguments, max_examples=0)
     if formats:
-        files_of_report(arguments.output or DEFAULT_OUTPUT)
+        files_of_report(output)
     sweeps = [directory for directory in arguments.directories if is_sweep(directory)]
     runs = [directory for directory in arguments.directories if directory not in sweeps]
     if sweeps:
         report_sweeps(sweeps, arguments.json)
     if runs:
         report_runs(runs, arguments.json, need_finished=not formats)
-    if formats:
-        _write_files(arguments, sweeps, runs, formats, size)
-
-
-def _formats(arguments) -> list[str]:
-    """The files that are wanted; with `--json` alone there are none."""
-    from t5suite.reports.page import parse_formats
-
-    formats = parse_formats(arguments.format)
-    return [] if arguments.json and arguments.output is None else formats
-
-
-def _write_files(arguments, sweeps: list, runs: list, formats: list[str], size: str | None) -> None:
-    """The report's files, of runs and of the sweeps' trials."""
-    from t5suite.reports.page import PLOTS_FOLDER, write_report
+    if not formats:
+        return
     from t5suite.reports.plots import figures_of
     from t5suite.reports.results import report_data
-    from t5suite.reports.run_facts import is_run
     from t5suite.reports.sweep_plots import sweep_report
     from t5suite.reports.sweeps import trial_directories
 
@@ -127,19 +104,15 @@ def _write_files(arguments, sweeps: list, runs: list, formats: list[str], size: 
         if part["note"]:
             note(f"{part['run']}: the report shows the answers without their texts: {part['note']}")
     plots = figures_of(data, [plot for _, drawn in found for plot in drawn])
-    written = write_report(data, plots, arguments.output or DEFAULT_OUTPUT, formats)
+    written = write_report(data, plots, output, formats)
     named = ", ".join(str(path) for path in written.paths if path.parent.name != PLOTS_FOLDER)
     drawn = f" and {2 * len(plots)} plots in {written.paths[-1].parent}" if plots else ""
     gone = f"; {len(written.removed)} files of the report before it are gone" if written.removed else ""
-    print(f"report: {named}{drawn}{gone}", file=sys.stderr if arguments.json else sys.stdout)
+    print(f"report: {named}{drawn}{gone}", file=out)
 
 
 def report_runs(directories, as_json: bool, need_finished: bool = True) -> None:
-    """The table of runs, or JSON lines; unfinished runs are named beside it.
-
-    Raises:
-      DataError: a directory without a run, or (if `need_finished`) no run that is finished.
-    """
+    """The table of runs, or JSON lines; unfinished runs are named beside it."""
     from t5suite.reports.run_facts import is_run
     from t5suite.reports.tables import averages_of_runs, print_run_table, read_runs, rows_of_runs
     from t5suite.runs.directory import RESULTS
@@ -149,15 +122,13 @@ def report_runs(directories, as_json: bool, need_finished: bool = True) -> None:
     runs = read_runs(finished if finished or not need_finished else directories)
     for directory in unfinished:
         note(f"{directory}: not finished, so it is not in the table")
-    if not runs:
-        return
-    if not as_json:
+    if runs and not as_json:
         print_run_table(runs)
-        return
-    for row in rows_of_runs(runs):
-        print_json(row)
-    for benchmark, value in averages_of_runs(runs).items():
-        print_json({"benchmark": benchmark, "average": value})
+    elif runs:
+        for row in rows_of_runs(runs):
+            print_json(row)
+        for benchmark, value in averages_of_runs(runs).items():
+            print_json({"benchmark": benchmark, "average": value})
 
 
 def report_sweeps(directories, as_json: bool) -> None:
@@ -198,8 +169,7 @@ def compare(arguments) -> None:
     """
     from t5suite.reports.compare import compare_runs, comparison_markdown, json_lines, print_comparison
 
-    if arguments.max_flips < 0:
-        raise ConfigError(f"--max_flips {arguments.max_flips}: must be at least 0")
+    check_at_least(arguments, max_flips=0)
     found = compare_runs(arguments.a, arguments.b, arguments.data_dir)
     if arguments.json:
         for line in json_lines(found):

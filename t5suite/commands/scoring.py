@@ -11,6 +11,7 @@ from t5suite.commands.shared import (
     add_data_dir_flag,
     add_json_flag,
     add_task_flags,
+    check_at_least,
     note,
     print_json,
     read_rows,
@@ -22,10 +23,11 @@ from t5suite.commands.shared import (
 def preview_flags(parser) -> None:
     """Flags of `t5suite preview`."""
     add_task_flags(parser)
-    parser.add_argument("--rows", help="JSONL file of rows; default: the first rows of the task's own split")
-    parser.add_argument("--split", help="train, validation, test or a split of the source (default: validation)")
-    parser.add_argument("--limit", type=int, help="show this many rows (default: 3, or all of --rows)")
-    parser.add_argument("--task_lists", help="super_ni: the folder below DIR/splits with the lists of tasks (default)")
+    add = parser.add_argument
+    add("--rows", help="JSONL file of rows; default: the first rows of the task's own split")
+    add("--split", help="train, validation, test or a split of the source (default: validation)")
+    add("--limit", type=int, help="show this many rows (default: 3, or all of --rows)")
+    add("--task_lists", help="super_ni: the folder below DIR/splits with the lists of tasks (default)")
     add_data_dir_flag(parser)
     add_json_flag(parser)
 
@@ -34,36 +36,29 @@ def preview(arguments) -> None:
     """Prints what the model would read and write for each row."""
     from t5suite.tasks.registry import load_task
 
-    if arguments.limit is not None and arguments.limit < 1:
-        raise ConfigError(f"--limit {arguments.limit}: must be at least 1")
+    check_at_least(arguments, limit=1)
     task = load_task(arguments.benchmark, arguments.dataset_name, arguments.task_file)
     if arguments.task_lists is not None:
-        task = _with_lists(task, arguments)
+        from t5suite.training.flags.data import with_instruction
+
+        if not task.entry.get("instruction"):
+            raise ConfigError(f"--task_lists is for super_ni's tasks, not for {task.benchmark}/{task.name}")
+        if arguments.rows:
+            raise ConfigError("--task_lists has no effect beside --rows, which names the rows")
+        task = with_instruction(task, {"task_lists": arguments.task_lists})
     if arguments.rows:
         _, _, examples = read_rows(task, arguments.rows, role_of(task, arguments.split or "validation"))
-        limit = arguments.limit or len(examples)
+        examples = examples[: arguments.limit]
     else:
-        limit = arguments.limit or 3
-        examples = _source_examples(task, arguments.split, arguments.data_dir, limit)
-    for i, of_row in enumerate(examples[:limit]):
+        examples = _source_examples(task, arguments.split, arguments.data_dir, arguments.limit or 3)
+    for i, of_row in enumerate(examples):
         for example in of_row:
             if arguments.json:
                 print_json({"row": i, "inputs": example.inputs, "targets": example.targets})
             else:
                 show_text(f"row {i}\n  inputs   {example.inputs}\n  targets  {example.targets}")
-    if not any(examples[:limit]):
+    if not any(examples):
         note("no examples come of these rows")
-
-
-def _with_lists(task, arguments):
-    """The task, its rows those of other lists of tasks."""
-    from t5suite.training.flags.data import with_instruction
-
-    if not task.entry.get("instruction"):
-        raise ConfigError(f"--task_lists is for super_ni's tasks, not for {task.benchmark}/{task.name}")
-    if arguments.rows:
-        raise ConfigError("--task_lists has no effect beside --rows, which names the rows")
-    return with_instruction(task, {"task_lists": arguments.task_lists})
 
 
 def _source_examples(task, split: str | None, data_dir: str | None, limit: int) -> list[list]:
@@ -75,8 +70,7 @@ def _source_examples(task, split: str | None, data_dir: str | None, limit: int) 
     names = list(task.splits(role).values())
     if not names:
         raise ConfigError(f"--split: {task.benchmark}/{task.name} has no {role} split; it has {', '.join(available)}")
-    name = split if split in names else names[0]
-    loaded = load_split(task, role, name, DataOptions(data_dir=data_dir))
+    loaded = load_split(task, role, split if split in names else names[0], DataOptions(data_dir=data_dir))
     note(f"rows of {loaded.origin}")
     return [task.examples(row, role) for row in loaded.rows.select(range(min(limit, len(loaded.rows))))]
 
@@ -84,24 +78,32 @@ def _source_examples(task, split: str | None, data_dir: str | None, limit: int) 
 def score_flags(parser) -> None:
     """Flags of `t5suite score`."""
     add_task_flags(parser)
-    parser.add_argument("--rows", required=True, help="JSONL file of labelled rows")
-    parser.add_argument(
-        "--predictions", required=True, help='JSONL file: a string or {"prediction": ...} per example, in order'
-    )
-    parser.add_argument("--split", default="validation", help="the split that the rows are of (default: validation)")
+    add = parser.add_argument
+    add("--rows", required=True, help="JSONL file of labelled rows")
+    predictions = 'JSONL file: a string or {"prediction": ...} per example, in order'
+    add("--predictions", required=True, help=predictions)
+    add("--split", default="validation", help="the split that the rows are of (default: validation)")
     add_json_flag(parser)
 
 
 def score(arguments) -> None:
     """Prints the metrics of predictions, in points."""
-    from t5suite.data.rows.jsonl import without_nan
+    from t5suite.data.rows.jsonl import numbered_lines, without_nan
     from t5suite.tasks.registry import load_task
 
     task = load_task(arguments.benchmark, arguments.dataset_name, arguments.task_file)
     role = role_of(task, arguments.split)
     numbers, rows, _ = read_rows(task, arguments.rows, role)
     _check_labels(task, arguments.rows, numbers, rows)
-    scores = task.score(rows, _read_predictions(arguments.predictions), role)
+    predictions = []
+    for number, line in numbered_lines(arguments.predictions, (str, dict)):
+        text = line.get("prediction") if isinstance(line, dict) else line
+        if not isinstance(text, str):
+            found = "no 'prediction'" if "prediction" not in line else f"prediction {text!r}"
+            expected = 'expected "text" or {"prediction": "text"}'
+            raise DataError(f"{arguments.predictions}:{number}: {expected}, found {found}")
+        predictions.append(text)
+    scores = task.score(rows, predictions, role)
     for name, value in without_nan(scores).items():
         if value is None:
             note(f"{name} is not a number (a correlation of constants, or a prediction that is nan)")
@@ -121,45 +123,27 @@ def _check_labels(task, path: str, numbers: list[int], rows: list[dict]) -> None
 
     labelled = [task.is_labelled(row) for row in rows]
     if any(labelled) and not all(labelled):
-        raise DataError(
-            f"{path}:{numbers[labelled.index(False)]}: no label, but line {numbers[labelled.index(True)]} has one; "
-            "score labelled rows alone"
-        )
+        without, with_one = (numbers[labelled.index(value)] for value in (False, True))
+        raise DataError(f"{path}:{without}: no label, but line {with_one} has one; score labelled rows alone")
     column, group_by = task.entry["label_column_name"], task.entry.get("group_by")
     for number, row in zip(numbers, rows, strict=True) if all(labelled) else ():
         if task.entry.get("postprocess") == "wsc_verdict" and row[column] not in (0, 1):
             raise DataError(f"{path}:{number}: label {row[column]!r} in column {column!r} is none of 0, 1")
-        if not group_by:
-            continue
         try:
-            cell_at(row, group_by)
+            cell_at(row, group_by) if group_by else None
         except DataError as error:
             raise DataError(f"{path}:{number}: {error}") from None
 
 
-def _read_predictions(path: str) -> list[str]:
-    from t5suite.data.rows.jsonl import numbered_lines
-
-    texts = []
-    for number, line in numbered_lines(path, (str, dict)):
-        text = line.get("prediction") if isinstance(line, dict) else line
-        if not isinstance(text, str):
-            found = "no 'prediction'" if "prediction" not in line else f"prediction {text!r}"
-            raise DataError(f'{path}:{number}: expected "text" or {{"prediction": "text"}}, found {found}')
-        texts.append(text)
-    return texts
-
-
 def submit_flags(parser) -> None:
     """Flags of `t5suite submit`."""
-    parser.add_argument("--benchmark", required=True, choices=["glue", "super_glue"])
-    parser.add_argument(
-        "--run_dir", nargs="+", default=[], help="run directories with predictions/<task>.<split>.jsonl"
-    )
-    parser.add_argument("--predictions_dir", nargs="+", default=[], help="directories with <task>.<split>.jsonl")
-    parser.add_argument("--output_dir", required=True, help="where the files and their zip go")
-    parser.add_argument("--allow_missing_tasks", action="store_true", help="leave out tasks without predictions")
-    parser.add_argument("--allow_partial", action="store_true", help="write files that lack some of the test rows")
+    add = parser.add_argument
+    add("--benchmark", required=True, choices=["glue", "super_glue"])
+    add("--run_dir", nargs="+", default=[], help="run directories with predictions/<task>.<split>.jsonl")
+    add("--predictions_dir", nargs="+", default=[], help="directories with <task>.<split>.jsonl")
+    add("--output_dir", required=True, help="where the files and their zip go")
+    add("--allow_missing_tasks", action="store_true", help="leave out tasks without predictions")
+    add("--allow_partial", action="store_true", help="write files that lack some of the test rows")
     add_data_dir_flag(parser)
     add_json_flag(parser)
 
@@ -227,8 +211,9 @@ def _prediction_files(boards, folders: list[Path], allow_missing: bool) -> dict:
 
 
 def _submitted(task, split: str, path: Path, data_dir: str | None) -> list:
-    """A predictions file as `submissions.Prediction`s, with the rows' candidates where the task is judged by them."""
+    """A file's `submissions.Prediction`s; WSC's have the candidate of the row with the same `idx`, if no own one."""
     from t5suite.data.rows.jsonl import numbered_lines
+    from t5suite.data.rows.sources import DataOptions, load_split
     from t5suite.tasks.submissions import Prediction
 
     predictions = []
@@ -240,21 +225,16 @@ def _submitted(task, split: str, path: Path, data_dir: str | None) -> list:
         if idx is None:
             raise DataError(f"{place}: no 'idx' (nor 'row'), which says what the prediction is of")
         predictions.append(Prediction(place, idx, text, candidate))
-    if task.entry.get("postprocess") != "wsc_verdict" or all(p.candidate is not None for p in predictions):
-        return predictions
-    return _with_candidates(task, split, predictions, data_dir)
-
-
-def _with_candidates(task, split: str, predictions: list, data_dir: str | None) -> list:
-    """WSC's predictions with the candidate of the row that has the same `idx`."""
-    from t5suite.data.rows.sources import DataOptions, load_split
-
-    rows = load_split(task, "test", split, DataOptions(data_dir=data_dir)).rows
-    candidates = {row.get("idx", i): task.target_text(row) for i, row in enumerate(rows)}
-    for prediction in predictions:
-        if prediction.candidate is None and prediction.idx not in candidates:
-            raise DataError(f"{prediction.place}: no row of {task.benchmark}/{task.name} has idx {prediction.idx!r}")
-    return [p if p.candidate is not None else p._replace(candidate=candidates[p.idx]) for p in predictions]
+    lacking = [i for i, prediction in enumerate(predictions) if prediction.candidate is None]
+    if task.entry.get("postprocess") == "wsc_verdict" and lacking:
+        rows = load_split(task, "test", split, DataOptions(data_dir=data_dir)).rows
+        candidates = {row.get("idx", i): task.target_text(row) for i, row in enumerate(rows)}
+        for i in lacking:
+            place, idx, *_ = predictions[i]
+            if idx not in candidates:
+                raise DataError(f"{place}: no row of {task.benchmark}/{task.name} has idx {idx!r}")
+            predictions[i] = predictions[i]._replace(candidate=candidates[idx])
+    return predictions
 
 
 # What a board gets for a prediction that is no answer, where the last label is not it.

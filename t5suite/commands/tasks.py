@@ -31,17 +31,24 @@ def show_tasks(arguments) -> None:
         refused = {name: entries[name] for name in wanted if isinstance(entries[name], Refused)}
         shown = [name for name in wanted if arguments.dataset_name or name not in refused]
         tasks = [load_task(benchmark, name, registry=registry) for name in shown]
+        facts = [_task_facts(task) for task in tasks]
         if arguments.json:
             for name, reason in refused.items():
                 print_json({"benchmark": benchmark, "dataset_name": name, "refused": reason})
-            for task in tasks:
-                example = {"example": _example_facts(task)} if arguments.dataset_name else {}
-                print_json({**_task_facts(task), **example})
-        elif arguments.dataset_name:
-            for task in tasks:
-                _print_task(task)
+        if arguments.dataset_name:
+            for task, of_task in zip(tasks, facts):
+                row = example_row(task)
+                of_task["example"] = {"row": row, **task.examples(row)[0]._asdict()}
+                print_json(of_task) if arguments.json else _print_task(task, of_task)
+        elif arguments.json:
+            for of_task in facts:
+                print_json(of_task)
         else:
-            _print_task_list(benchmark, tasks)
+            print(benchmark)
+            metrics = [", ".join(of_task["metrics"]) or "-" for of_task in facts]
+            width, metrics_width = max([12, *map(len, shown)]), max([28, *map(len, metrics)])
+            for name, of_task, text in zip(shown, facts, metrics):
+                print(f"  {name:<{width}}  {text:<{metrics_width}}  {_split_counts(of_task)}")
             for name, reason in refused.items():
                 print(f"  {name:<12}  refused: {reason}")
 
@@ -50,27 +57,18 @@ def _task_facts(task) -> dict:
     """What `tasks --json` says of a task."""
     from t5suite.tasks.entries import metric_functions
 
+    entry = task.entry
     return {
         "benchmark": task.benchmark,
         "dataset_name": task.name,
         "splits": {role: list(task.splits(role).values()) for role in ROLES if task.splits(role)},
-        "num_examples": task.entry.get("num_examples"),
-        "metrics": list(metric_functions(task.entry)),
-        "metric_to_optimize": task.entry["metric_to_optimize"],
-        "prefix": task.entry["prefix"],
-        "text_column_name": task.entry["text_column_name"],
-        "label_column_name": task.entry["label_column_name"],
+        "num_examples": entry.get("num_examples"),
+        "metrics": list(metric_functions(entry)),
+        **{name: entry[name] for name in ("metric_to_optimize", "prefix", "text_column_name", "label_column_name")},
         "labels": task.label_words,
-        "hub_path": task.entry.get("hub_path"),
-        "hub_name": task.entry.get("hub_name"),
+        "hub_path": entry.get("hub_path"),
+        "hub_name": entry.get("hub_name"),
     }
-
-
-def _example_facts(task) -> dict:
-    """A made-up row and the texts that it becomes."""
-    row = example_row(task)
-    example = task.examples(row)[0]
-    return {"row": row, "inputs": example.inputs, "targets": example.targets}
 
 
 def _split_counts(facts: dict) -> str:
@@ -80,26 +78,10 @@ def _split_counts(facts: dict) -> str:
     return ", ".join(f"{name} {counts[name]}" if name in counts else name for name in names)
 
 
-def _print_task_list(benchmark: str, tasks: list) -> None:
-    print(benchmark)
-    lines = [
-        (task.name, ", ".join(facts["metrics"]) or "-", _split_counts(facts)) for task, facts in _with_facts(tasks)
-    ]
-    name_width = max([12, *(len(line[0]) for line in lines)])
-    metrics_width = max([28, *(len(line[1]) for line in lines)])
-    for name, metrics, counts in lines:
-        print(f"  {name:<{name_width}}  {metrics:<{metrics_width}}  {counts}")
-
-
-def _with_facts(tasks: list) -> list[tuple]:
-    return [(task, _task_facts(task)) for task in tasks]
-
-
-def _print_task(task) -> None:
-    facts, example = _task_facts(task), _example_facts(task)
-    columns = facts["text_column_name"]
-    selected = facts["metric_to_optimize"]
+def _print_task(task, facts: dict) -> None:
+    columns, example = facts["text_column_name"], facts["example"]
     hub = " ".join(filter(None, [facts["hub_path"], facts["hub_name"]]))
+    selected = f" (selected by {facts['metric_to_optimize']})" if facts["metric_to_optimize"] else ""
     lines = {
         "rows": f"{hub + ', or ' if hub else ''}DIR/{task.benchmark}/{task.rows_of}/<split>.jsonl with --data_dir DIR",
         "splits": _split_counts(facts),
@@ -107,7 +89,7 @@ def _print_task(task) -> None:
         "columns": ", ".join([columns] if isinstance(columns, str) else columns),
         "label": facts["label_column_name"],
         "labels": ", ".join(facts["labels"]) if facts["labels"] else f"({task.value_kind})",
-        "metrics": f"{', '.join(facts['metrics']) or 'none'}" + (f" (selected by {selected})" if selected else ""),
+        "metrics": f"{', '.join(facts['metrics']) or 'none'}{selected}",
         "row": json.dumps(example["row"], ensure_ascii=False),
         "inputs": example["inputs"],
         "targets": example["targets"],
@@ -128,18 +110,13 @@ def example_row(task) -> dict:
         return EXAMPLE_ROWS[formatter]
     label = {"class": 0, "number": 3.8, "text": f"<{task.entry['label_column_name']}>"}[task.value_kind]
     row: dict = {}
-    for column in task.text_columns:
-        _set_at(row, column, f"<{column}>")
-    _set_at(row, task.entry["label_column_name"], label)
+    values = {**{column: f"<{column}>" for column in task.text_columns}, task.entry["label_column_name"]: label}
+    for column, value in values.items():  # a dotted name reaches into a table
+        table, (*outer, last) = row, column.split(".")
+        for name in outer:
+            table = table.setdefault(name, {})
+        table[last] = value
     return row
-
-
-def _set_at(row: dict, column: str, value) -> None:
-    """Sets what a column's name, or a dotted one, reaches."""
-    *outer, last = column.split(".")
-    for name in outer:
-        row = row.setdefault(name, {})
-    row[last] = value
 
 
 # Rows for `t5suite tasks --dataset_name`, by formatter, where texts named after their columns would not do.
