@@ -26,7 +26,7 @@ REFUSALS = {
     f"{PREDICT} --input rows.jsonl --labels --num_beams 2": (ConfigError, "--num_beams has no effect"),
     f"{PREDICT} --input rows.jsonl --labels good": (ConfigError, "--labels good: give two different labels"),
     f"{PREDICT} --input rows.jsonl --num_return_sequences 4": (ConfigError, "needs as many --num_beams"),
-    f"{PREDICT} --input rows.jsonl --top_p 0.9": (ConfigError, "--top_p has no effect without --do_sample"),
+    f"{PREDICT} --input rows.jsonl --top_p 0.9": (ConfigError, "--top_p 0.9 has no effect without --do_sample"),
     f"{PREDICT} --input rows.jsonl --dataset_name rte": (ConfigError, "unknown task 'rte'"),
     f"{PREDICT} --input rows.jsonl --benchmark glue --dataset_name rtee": (ConfigError, "did you mean rte?"),
     f"{PREDICT} --input rows.jsonl --benchmark glue --dataset_name rte": (
@@ -35,7 +35,7 @@ REFUSALS = {
     ),
     f"{PREDICT} --input rows.jsonl --task_file missing.yaml": (ConfigError, "no file 'missing.yaml'"),
     f"{PREDICT} --input rows.jsonl --output full": (ConfigError, "a folder; name the file, such as full/answers.jsonl"),
-    f"{PREDICT} --input rows.jsonl --output file": (ConfigError, "no file.progress.json to continue it by"),
+    f"{PREDICT} --input rows.jsonl --output file": (ConfigError, "--output file cannot be continued"),
     f"{PREDICT} --input rows.jsonl --output file/a.jsonl": (ConfigError, "file is a file, and a folder is needed"),
     f"{PREDICT} --input rows.jsonl --output rows.jsonl --overwrite": (ConfigError, "is the file that is read"),
     "predict --model_name_or_path run/none/x --input rows.jsonl": (ConfigError, "run/none/x: no such folder"),

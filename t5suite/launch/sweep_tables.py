@@ -124,20 +124,10 @@ def table_of(summary: dict, rows: int | None = None):
     Args:
       summary: what `sweep.json` holds.
     """
-    trials, sign = summary["trials"], 1 if summary["metric"]["goal"] == "maximize" else -1
-    # Parameters that are the same in all trials are not worth a column.
-    seen: dict[str, set] = {}
-    for record in trials:
-        for name, value in flat(record["parameters"]).items():
-            seen.setdefault(name, set()).add(json.dumps(value))
-    names = [name for name, values in seen.items() if len(values) > 1 or len(trials) == 1]
-
-    def rank(record):
-        value = record["value"]
-        return record["state"] != "complete", value is None, -sign * (value or 0.0), record["number"]
-
+    trials = summary["trials"]
+    names = parameter_names(trials)
     lines, styles = [], []
-    for record in trials[-rows:] if rows else sorted(trials, key=rank):
+    for record in trials[-rows:] if rows else ranked(summary):
         parameters = flat(record["parameters"])
         cells = [record[key] for key in ("number", "state", "value", "last_step", "seconds")]
         lines.append(cells + [parameters.get(name, "") for name in names])
@@ -148,6 +138,26 @@ def table_of(summary: dict, rows: int | None = None):
     right = ("trial", summary["metric"]["name"], "step", "seconds")
     headings = ["trial", "state", summary["metric"]["name"], "step", "seconds", *names]
     return _rich_table(title, headings, right, lines, styles)
+
+
+def ranked(summary: dict) -> list[dict]:
+    """The trials, best first: those that came to their end, then the others, those without a value last."""
+    sign = 1 if summary["metric"]["goal"] == "maximize" else -1
+
+    def rank(record):
+        value = record["value"]
+        return record["state"] != "complete", value is None, -sign * (value or 0.0), record["number"]
+
+    return sorted(summary["trials"], key=rank)
+
+
+def parameter_names(records: list[dict]) -> list[str]:
+    """The parameters in the order of the trials; those that are the same in all are not worth a column."""
+    seen: dict[str, set] = {}
+    for record in records:
+        for name, value in flat(record["parameters"]).items():
+            seen.setdefault(name, set()).add(json.dumps(value))
+    return [name for name, values in seen.items() if len(values) > 1 or len(records) == 1]
 
 
 def _rich_table(title: str, headings: list[str], right: tuple, lines: list[list], styles: list[str] | None = None):
