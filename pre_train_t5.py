@@ -20,10 +20,10 @@ from t5suite.reports.dry_runs import print_pre_training_dry_run
 from t5suite.training import pre_training as steps
 from t5suite.training.callbacks import note_final
 from t5suite.training.checkpoints.folders import resume_choice
-from t5suite.training.flags.memory import print_pre_training_summary
 from t5suite.training.flags.parser import changed_settings, parse_arguments
 from t5suite.training.flags.plug_ins import plug_ins_of
 from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS, reconcile
+from t5suite.training.memory_summary import print_pre_training_summary
 from t5suite.training.plug_ins import with_transform
 from t5suite.training.pre_training import pre_training_collators, pre_training_data
 from t5suite.training.pre_training_evaluation import unigram_entropies

@@ -21,8 +21,7 @@ from t5suite.models.freezing import freeze
 from t5suite.models.loading import load_model, load_model_shapes
 from t5suite.models.memory import estimate
 from t5suite.optim.optimizers import make_optimizer
-from t5suite.training.flags.memory import RowsOnly
-from t5suite.training.memory_summary import Load, checkpoint_layers, training_step
+from t5suite.training.memory_summary import Load, RowsOnly, checkpoint_layers, training_step
 
 MIB = 2**20
 
@@ -76,7 +75,7 @@ def predict(case: Case) -> int:
     """What the estimator says of the same update."""
     model = load_model_shapes(tokenizer=RowsOnly(case.rows), **settings_of(case))
     step = training_step(prepared(model, case), case.load, autocast=case.load.bf16)
-    return estimate(model, step, optimizer=case.optimizer, gpu=False, micro_batches=case.load.micro_batches).peak
+    return estimate(model, step, optimizer=case.optimizer, gpu=False, micro_batches=case.load.micro_batches)["peak"]
 
 
 def settings_of(case: Case) -> dict:

@@ -16,8 +16,7 @@ from t5suite.models.freezing import freeze
 from t5suite.models.loading import load_model_shapes
 from t5suite.models.memory import estimate, rehearse
 from t5suite.models.presets import PRESETS
-from t5suite.training.flags.memory import RowsOnly
-from t5suite.training.memory_summary import GIB, Load, checkpoint_layers, training_step
+from t5suite.training.memory_summary import GIB, Load, RowsOnly, checkpoint_layers, training_step
 
 BATCH_SIZES = (1, 8, 32)
 # GiB that the driver reports for cards of so many GB.
@@ -44,7 +43,7 @@ def peaks(model_name: str, batch_size: int, source_length: int, target_length: i
         run = rehearse(model, step, gpu=True, dtype=dtype, keep_gradients=dtype is None)
         for way, (rehearsal, settings) in WAYS.items():
             if rehearsal == name:
-                found[way] = estimate(model, step, dtype=dtype, run=run, **settings).peak
+                found[way] = estimate(model, step, dtype=dtype, run=run, **settings)["peak"]
     return {way: found[way] for way in WAYS}
 
 

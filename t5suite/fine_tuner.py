@@ -57,10 +57,9 @@ from t5suite.training import fine_tuning as steps
 from t5suite.training.checkpoints.folders import resume_choice
 from t5suite.training.fine_tuning import data_for, encoding_by_flags, lengths_of, plug_ins_by_flags, trainer_for
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments
-from t5suite.training.flags.memory import summary_by_flags
 from t5suite.training.flags.model import adapt_by_flags, write_merged
 from t5suite.training.flags.parser import changed_settings, parse_arguments
-from t5suite.training.memory_summary import print_summary
+from t5suite.training.memory_summary import print_summary, summary_by_flags
 from t5suite.training.plans import Plan, plan_for
 from t5suite.training.run import (
     all_settings,

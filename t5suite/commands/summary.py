@@ -47,9 +47,8 @@ def summary(arguments) -> None:
         if getattr(arguments, name) is not None:
             check_model(f"--{name}", getattr(arguments, name))
     from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments
-    from t5suite.training.flags.memory import shapes_by_flags
     from t5suite.training.flags.parser import parse_arguments
-    from t5suite.training.memory_summary import Load, print_summary, summarize
+    from t5suite.training.memory_summary import Load, print_summary, shapes_by_flags, summarize
 
     given = {name: getattr(arguments, name) for name in flags_marked("shapes") if getattr(arguments, name) is not None}
     argv = ["--use_cpu", *(f"--{name}={value}" for name, value in given.items())]

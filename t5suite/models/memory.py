@@ -1,18 +1,14 @@
 """How much memory a training step takes on its device: weights, gradients, optimizer, activations, and the peak.
 
     >>> model = load_model_shapes("t5-v1_1-base", tokenizer=tokenizer)              # no weights are loaded
-    >>> found = estimate(model, step, optimizer="adamw")                            # step(model) -> loss
-    >>> found.weights, found.optimizer, found.peak, found.moment
-    (990311424, 1980622848, 8277131264, 'forward and backward')
+    >>> estimate(model, step, optimizer="adamw")                                    # step(model) -> loss
+    {'weights': 990311424, 'gradients': 990311424, 'optimizer': 1980622848, ..., 'peak': 8277131264, 'host': 0}
 
 Activations come from a rehearsal: the model's own code runs, forwards and backwards, on tensors that have shapes and
-types but no values (`FakeTensorMode`, which torch.compile traces with), and every storage is counted from its making to
-its release. So there is no formula of activations to go stale. Real tensors can be counted in the same way, and are
-held against the allocator's own record (`benchmarks/memory.py`). Not counted: what a kernel takes for its own scratch,
-the allocator's rounding and fragments, the device's context. Weights, gradients and optimizer states are sums over
-parameters. The peak is none of their sums: the optimizer's states are there all the
-time, gradients come as activations go, and the backward pass takes some for itself. It lies in forward and backward
-pass, or in the optimizer's step where activations are few.
+types but no values (`FakeTensorMode`), and every storage is counted from its making to its release. Weights, gradients
+and optimizer states are sums over parameters. The peak is not their sum: gradients come as activations go, and the
+backward pass takes memory for itself. Not counted: the kernels' and the optimizer's scratch, the allocator's rounding
+and fragments, the device's context. `benchmarks/memory.py` compares with the allocator's own record.
 
 DeepSpeed's stages (arXiv:1910.02054, section 3) give each of n ranks an n-th of optimizer states (1), gradients (2) and
 weights (3). Under bf16 it keeps weights and gradients in bf16 and a float32 copy of the weights beside the moments.
@@ -20,8 +16,7 @@ weights (3). Under bf16 it keeps weights and gradients in bf16 and a float32 cop
 
 import contextlib
 import weakref
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -32,37 +27,28 @@ from torch.utils._pytree import tree_map_only
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find
 
-FORWARD_AND_BACKWARD, OPTIMIZER_STEP = "forward and backward", "optimizer step"
-# bitsandbytes keeps smaller tensors in 32 bits, and one float32 scale for each block of these many values.
-LEAST_8BIT, BLOCK_8BIT = 4096, 256
-# Buckets that stage 2 gathers gradients in: elements, as in deepspeed_configs/.
+# Elements of the buckets that ZeRO-2 gathers gradients in, as in deepspeed_configs/.
 GRADIENT_BUCKET = 50_000_000
 
 
-@dataclass(frozen=True)
-class MemoryRun:
+class MemoryRun(NamedTuple):
     """What a rehearsed step held, in bytes.
 
     Attributes:
-      weights: parameters and buffers, before the step.
-      after_forward: weights and what the forward pass left for the backward pass.
+      weights: parameters and buffers.
+      activations: what the forward pass leaves for the backward pass.
       peak: at the worst moment of forward and backward pass.
-      gradients: of everything that is trained, after the step.
+      gradients: of everything that is trained.
     """
 
     weights: int
-    after_forward: int
+    activations: int
     peak: int
     gradients: int
 
-    @property
-    def activations(self) -> int:
-        """What the forward pass leaves for the backward pass."""
-        return self.after_forward - self.weights
-
 
 class LiveBytes(TorchDispatchMode):
-    """Counts the bytes of the tensors that live, and their maximum.
+    """Counts the bytes of the tensors that live, and their maximum; a storage counts once, whatever its views.
 
     >>> with LiveBytes() as count:
     ...     a = torch.ones(1000)
@@ -70,8 +56,6 @@ class LiveBytes(TorchDispatchMode):
     ...     del a
     >>> count.live, count.peak
     (4000, 8000)
-
-    A storage counts once, however many tensors look at it.
     """
 
     def __init__(self):
@@ -99,86 +83,68 @@ class LiveBytes(TorchDispatchMode):
 
 
 def rehearse(model, step, *, gpu: bool = False, dtype=None, steps: int = 1, keep_gradients: bool = True) -> MemoryRun:
-    """Runs `step` forwards and backwards on a model that has no values, and leaves it in that state.
+    """Runs `step` forwards and backwards on a model whose tensors lose their values.
 
     Args:
-      step: model -> loss; the batch that it makes has no values either.
+      step: model -> loss.
       gpu: count attention as a GPU's memory-efficient kernel, which keeps no scores.
       dtype: the type of all weights (DeepSpeed's bf16); None leaves them as they are.
       steps: micro-batches of an update: from the second on, gradients are there before the forward pass.
-      keep_gradients: False gives each back as soon as it is made, as one that is sharded over very many ranks.
+      keep_gradients: False releases each as soon as it is made, as if it were sharded over very many ranks.
     """
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        without_values(model, dtype)
-        return _count(model, step, mode, gpu, steps, keep_gradients)
-
-
-def _count(model, step, mode, gpu: bool, steps: int, keep_gradients: bool) -> MemoryRun:
     model.train()
-    tensors = [*model.parameters(), *model.buffers()]
-    hooks = []
-    if not keep_gradients:
-        hooks = [p.register_post_accumulate_grad_hook(_drop) for p in model.parameters() if p.requires_grad]
-    with LiveBytes() as count:
-        for tensor in tensors:
-            count.add(tensor)
-        weights = count.live
-        with gpu_attention() if gpu else contextlib.nullcontext():
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        _drop_values(model, dtype)
+        parameters = [model.get_parameter(name) for name in trained]
+        release = lambda parameter: setattr(parameter, "grad", None)
+        hooks = [] if keep_gradients else [p.register_post_accumulate_grad_hook(release) for p in parameters]
+        with LiveBytes() as count, _gpu_attention() if gpu else contextlib.nullcontext():
+            for tensor in (*model.parameters(), *model.buffers()):
+                count.add(tensor)
+            weights = count.live
             for _ in range(steps):
+                before = count.live
                 loss = step(model)
-                after_forward = count.live
+                activations = count.live - before
                 loss.backward()
                 del loss
-        peak = count.peak
-    for hook in hooks:
-        hook.remove()
-    gradients = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+        for hook in hooks:
+            hook.remove()
     model.zero_grad(set_to_none=True)
-    return MemoryRun(weights, after_forward - gradients * (steps > 1) * keep_gradients, peak, gradients)
+    return MemoryRun(weights, activations, count.peak, sum(p.numel() * p.element_size() for p in parameters))
 
 
-def _drop(parameter) -> None:
-    parameter.grad = None
-
-
-def without_values(model, dtype=None):
-    """Puts tensors without values, of the CPU by name, in the place of all parameters and buffers; ties stay tied.
-
-    Must be called within a `FakeTensorMode`.
-    """
+def _drop_values(model, dtype) -> None:
+    """Replaces all parameters and buffers by fake tensors on the CPU; ties stay tied."""
     made: dict[int, tuple] = {}
-
-    def empty_like(tensor):
-        if id(tensor) not in made:
-            kind = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
-            fake = torch.empty(tensor.shape, dtype=kind, device="cpu")
-            if isinstance(tensor, nn.Parameter):
-                fake = nn.Parameter(fake, requires_grad=tensor.requires_grad)
-            made[id(tensor)] = (fake, tensor)  # the old one is kept, so that its id is not used again
-        return made[id(tensor)][0]
-
     for module in model.modules():
         for table in (module._parameters, module._buffers):
             for name, tensor in table.items():
-                if tensor is not None:
-                    table[name] = empty_like(tensor)
-    return model
+                if tensor is None:
+                    continue
+                if id(tensor) not in made:
+                    kind = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+                    fake = torch.empty(tensor.shape, dtype=kind, device="cpu")
+                    if isinstance(tensor, nn.Parameter):
+                        fake = nn.Parameter(fake, requires_grad=tensor.requires_grad)
+                    made[id(tensor)] = (fake, tensor)  # the old one is kept, so that its id is not used again
+                table[name] = made[id(tensor)][0]
 
 
 @contextlib.contextmanager
-def gpu_attention():
-    """Within, `scaled_dot_product_attention` keeps what the memory-efficient kernel of a GPU keeps: no scores.
+def _gpu_attention():
+    """Within, `scaled_dot_product_attention` keeps what a GPU's memory-efficient kernel keeps: no scores.
 
-    On a CPU, and on tensors without values, torch would take the plain formula wherever a position bias is learned
-    (T5's), whose scores [B, heads, T, S] are kept several times over. The function is exchanged, because a
-    `TorchFunctionMode` is not in force where checkpointing computes a layer again.
+    With a learned position bias (T5's) torch on a CPU keeps the scores [B, heads, T, S] several times over. The
+    function is replaced, because a `TorchFunctionMode` is not in force where checkpointing computes a layer again.
     """
-    theirs = nn.functional.scaled_dot_product_attention
+    original = nn.functional.scaled_dot_product_attention
     nn.functional.scaled_dot_product_attention = _attend
     try:
         yield
     finally:
-        nn.functional.scaled_dot_product_attention = theirs
+        nn.functional.scaled_dot_product_attention = original
 
 
 def _attend(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
@@ -202,57 +168,9 @@ class _EfficientAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(context, grad):
-        query, key, value, mask, _, _ = context.saved_tensors
-        gradients = [torch.empty_like(tensor) for tensor in (query, key, value)]
+        *inputs, mask, _, _ = context.saved_tensors
         wants_mask = mask is not None and context.needs_input_grad[3]
-        return (*gradients, torch.empty_like(mask) if wants_mask else None)
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Bytes of one training step on one device.
-
-    Attributes:
-      weights, gradients, optimizer: what this device holds of each.
-      activations: what the forward pass leaves for the backward pass; autocast's copies of weights are among them.
-      peak: the most that lives at once. moment: where that is.
-      host: what is kept in the host's memory instead (offloading), for this rank.
-    """
-
-    weights: int
-    gradients: int
-    optimizer: int
-    activations: int
-    peak: int
-    moment: str
-    host: int = 0
-
-    def as_dict(self) -> dict:
-        """For `--json`."""
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class Sharding:
-    """What of a model's state a rank holds an n-th of, and what lies in the host's memory."""
-
-    gradients: bool = False
-    weights: bool = False
-    offload_optimizer: bool = False
-    offload_weights: bool = False
-
-
-@dataclass(frozen=True)
-class Optimizer:
-    """An optimizer's bytes: what it keeps for a parameter, and what it takes for itself while it steps.
-
-    Attributes:
-      state: (parameter, is an embedding) -> bytes.
-      scratch: `[(parameter, is an embedding)]` of all that is trained, whether on a GPU -> bytes, for a moment.
-    """
-
-    state: Callable[[torch.Tensor, bool], int]
-    scratch: Callable[[list, bool], int] = lambda parameters, gpu: 0
+        return (*map(torch.empty_like, inputs), torch.empty_like(mask) if wants_mask else None)
 
 
 def estimate(
@@ -266,73 +184,68 @@ def estimate(
     sharding: str | None = None,
     num_gpus: int = 1,
     run: MemoryRun | None = None,
-) -> Memory:
-    """The memory of one update on one device; the model's parameters lose their values.
+) -> dict[str, int]:
+    """Bytes of one update on one device; the model's parameters lose their values.
 
     Args:
       step: model -> loss of a batch; `requires_grad` and checkpointing are the model's own.
       optimizer: a name of OPTIMIZER_MEMORY.
-      gpu: with the attention of GPUs; else as torch computes it on a CPU.
-      dtype: the weights' type, if not the model's own: torch.bfloat16 for DeepSpeed's bf16.
+      gpu, dtype: as in `rehearse`.
       micro_batches: of an update; from two on, gradients are there while activations are.
       sharding: a name of SHARDINGS, over `num_gpus` ranks.
       run: an earlier rehearsal of the same step, which does not depend on the optimizer.
 
+    Returns:
+      weights, gradients, optimizer, activations and peak of this device; host: what offloading keeps in the host's
+      memory for this rank.
+
     Raises:
       ConfigError: an optimizer whose memory is not known; nothing to train.
     """
-    kept = find(optimizer, OPTIMIZER_MEMORY, "optimizer with known memory", where="--optimizer")
+    bytes_of = find(optimizer, OPTIMIZER_MEMORY, "optimizer with known memory", where="--optimizer")
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trained:
         raise ConfigError("every parameter of the model is frozen, so there is nothing to train")
     embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
-    marked = [(parameter, id(parameter) in embeddings) for parameter in trained]
-    states = sum(kept.state(*pair) for pair in marked)
-    scratch = kept.scratch(marked, gpu)
-    if sharding is None:
-        run = run or rehearse(model, step, gpu=gpu, dtype=dtype, steps=min(micro_batches, 2))
-        return _peak(run.weights, run.gradients, states, run.activations, run.peak - run.weights, scratch)
-    parts = find(sharding, SHARDINGS, "sharding", where="--deepspeed")
-    if dtype is not None:
+    states = sum(bytes_of(parameter, id(parameter) in embeddings) for parameter in trained)
+    if sharding is not None and dtype is not None:
         states += 4 * sum(parameter.numel() for parameter in trained)
-    run = run or rehearse(model, step, gpu=gpu, dtype=dtype, keep_gradients=False)
-    return _sharded(model, run, parts, states, scratch, num_gpus)
+    steps = min(micro_batches, 2) if sharding is None else 1
+    run = run or rehearse(model, step, gpu=gpu, dtype=dtype, steps=steps, keep_gradients=sharding is None)
+    weights, gradients, host, passing = run.weights, run.gradients, 0, run.peak - run.weights
+    if sharding is not None:  # gradients of stages 1 and 2 are counted as if all of them were there at the peak
+        find(sharding, dict.fromkeys(SHARDINGS), "sharding", where="--deepspeed")
+        stage, offloads = int(sharding[4]), sharding.endswith("_offload")
+        states //= num_gpus
+        bucket = min(gradients, GRADIENT_BUCKET * (dtype or trained[0].dtype).itemsize)
+        if offloads:
+            host, states, gradients = states + gradients // num_gpus, 0, bucket
+        elif stage >= 2:
+            gradients = gradients // num_gpus + bucket
+        if stage == 3:
+            gathered = 2 * _largest_layer(model)
+            host += weights // num_gpus if offloads else 0
+            weights = min(weights, gathered) if offloads else weights // num_gpus + gathered
+        passing += gradients
+    found = {"weights": weights, "gradients": gradients, "optimizer": states, "activations": run.activations}
+    return {**found, "peak": weights + states + passing, "host": host}
 
 
-def _sharded(model, run, parts: Sharding, states: int, scratch: int, num_gpus: int) -> Memory:
-    """One rank's part of a step; gradients of stages 1 and 2 are counted as if all of them were there at the peak."""
-    weights, gradients, optimizer, host = run.weights, run.gradients, states // num_gpus, 0
-    width = run.gradients // max(1, sum(p.numel() for p in model.parameters() if p.requires_grad))
-    if parts.gradients:
-        gradients = gradients // num_gpus + min(gradients, GRADIENT_BUCKET * width)
-    if parts.weights:
-        weights = weights // num_gpus + 2 * largest_layer(model)
-    if parts.offload_optimizer:
-        host, optimizer, scratch = optimizer + run.gradients // num_gpus, 0, 0
-        gradients = min(run.gradients, GRADIENT_BUCKET * width)
-    if parts.offload_weights:
-        host, weights = host + run.weights // num_gpus, min(run.weights, 2 * largest_layer(model))
-    passing = run.peak - run.weights + gradients
-    found = _peak(weights, gradients, optimizer, run.activations, passing, scratch // num_gpus)
-    return Memory(**{**asdict(found), "host": host})
-
-
-def _peak(weights, gradients, optimizer, activations, passing: int, scratch: int) -> Memory:
-    """`passing`: what lives beside weights and optimizer at the worst moment of forward and backward pass."""
-    moments = {FORWARD_AND_BACKWARD: passing, OPTIMIZER_STEP: gradients + scratch}
-    moment = max(moments, key=moments.get)
-    return Memory(weights, gradients, optimizer, activations, weights + optimizer + moments[moment], moment)
-
-
-def largest_layer(model) -> int:
+def _largest_layer(model) -> int:
     """Bytes of the largest module that has weights of its own or is one of a list of layers: what stage 3 gathers."""
     layers = [layer for m in model.modules() if isinstance(m, nn.ModuleList) for layer in m]
     leaves = [module for module in model.modules() if module._parameters]
     return max(sum(p.numel() * p.element_size() for p in module.parameters()) for module in [*layers, *leaves])
 
 
-def _moments(count: int) -> Callable[[torch.Tensor, bool], int]:
+def _moments(count: int):
+    """So many numbers of a parameter's type for each of its own."""
     return lambda parameter, is_embedding: count * parameter.numel() * parameter.element_size()
+
+
+def _moments_in_8_bits(count: int):
+    """Block-wise moments (arXiv:2110.02861); the trainer keeps embeddings' in 32 bits, as its authors advise."""
+    return lambda parameter, is_embedding: count * parameter.numel() * (4 if is_embedding else 1)
 
 
 def _factored(parameter, is_embedding: bool) -> int:
@@ -342,56 +255,26 @@ def _factored(parameter, is_embedding: bool) -> int:
     return 4 * (parameter.numel() // parameter.shape[-1] + parameter.numel() // parameter.shape[-2])
 
 
-def _in_8_bits(count: int) -> Callable[[torch.Tensor, bool], int]:
-    """Block-wise moments (arXiv:2110.02861); the trainer keeps embeddings' in 32 bits, as its authors advise."""
-
-    def state(parameter, is_embedding: bool) -> int:
-        if is_embedding or parameter.numel() < LEAST_8BIT:
-            return 4 * count * parameter.numel()
-        return count * (parameter.numel() + 4 * (-(-parameter.numel() // BLOCK_8BIT)))
-
-    return state
-
-
 def _muon(parameter, is_embedding: bool) -> int:
-    """One moment for matrices between the layers, two for the rest; a head of its own is taken for a matrix."""
+    """One moment for matrices between the layers, two for the rest; an untied output layer counts as a matrix."""
     return (1 if parameter.ndim == 2 and not is_embedding else 2) * 4 * parameter.numel()
 
 
-def _largest(copies: int, embeddings: bool = True) -> Callable[[list, bool], int]:
-    """So many copies of the largest parameter; without `embeddings`, of the largest other one."""
-    return lambda marked, gpu: (
-        copies * max((4 * p.numel() for p, is_one in marked if embeddings or not is_one), default=0)
-    )
+SHARDINGS = ("zero1", "zero2", "zero2_offload", "zero3", "zero3_offload")
 
-
-def _all_on_gpus(copies: int) -> Callable[[list, bool], int]:
-    """torch steps lists of tensors at once on GPUs (`foreach`), and one by one on CPUs."""
-    one_by_one = _largest(copies)
-    return lambda marked, gpu: copies * sum(4 * p.numel() for p, _ in marked) if gpu else one_by_one(marked, gpu)
-
-
-SHARDINGS = {
-    "zero1": Sharding(),
-    "zero2": Sharding(gradients=True),
-    "zero2_offload": Sharding(gradients=True, offload_optimizer=True),
-    "zero3": Sharding(gradients=True, weights=True),
-    "zero3_offload": Sharding(gradients=True, weights=True, offload_optimizer=True, offload_weights=True),
-}
-
-# Ours (`--optimizer`) and Hugging Face's (`--optim`).
+# Bytes that an optimizer keeps for (parameter, is an embedding): ours (`--optimizer`) and Hugging Face's (`--optim`).
 OPTIMIZER_MEMORY = {
-    "adamw": Optimizer(_moments(2)),
-    "adamw_rms": Optimizer(_moments(2)),
-    "adafactor": Optimizer(_factored, _largest(3)),
-    "muon": Optimizer(_muon, _largest(3, embeddings=False)),
-    "adamw_torch": Optimizer(_moments(2), _all_on_gpus(1)),
-    "adamw_torch_fused": Optimizer(_moments(2)),
-    "adamw_bnb_8bit": Optimizer(_in_8_bits(2)),
-    "adamw_8bit": Optimizer(_in_8_bits(2)),
-    "lion_8bit": Optimizer(_in_8_bits(1)),
-    "lion_32bit": Optimizer(_moments(1)),
-    "sgd": Optimizer(_moments(0)),
-    "adagrad": Optimizer(_moments(1), _all_on_gpus(1)),
-    "rmsprop": Optimizer(_moments(1), _all_on_gpus(1)),
+    "adamw": _moments(2),
+    "adamw_rms": _moments(2),
+    "adafactor": _factored,
+    "muon": _muon,
+    "adamw_torch": _moments(2),
+    "adamw_torch_fused": _moments(2),
+    "adamw_bnb_8bit": _moments_in_8_bits(2),
+    "adamw_8bit": _moments_in_8_bits(2),
+    "lion_8bit": _moments_in_8_bits(1),
+    "lion_32bit": _moments(1),
+    "sgd": _moments(0),
+    "adagrad": _moments(1),
+    "rmsprop": _moments(1),
 }

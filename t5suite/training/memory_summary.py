@@ -1,114 +1,33 @@
-"""What a model is made of, and what a step of its training would take: `t5suite summary`, `--print_summary`.
+"""What a model consists of and what a training step takes: `t5suite summary`, `--print_summary` of both scripts.
 
 >>> found = summarize(model, Load(batch_size=32, source_length=512, target_length=114), optimizer="adafactor")
 >>> found["memory"]["peak"]
 31_240_683_520
 >>> print_summary(found)
 
-The model may be on the meta device: no weight is loaded, and no device is asked for anything.
+No weights are loaded: the model's configuration says all shapes, and a tokenizer the rows of its vocabulary.
 """
 
 import sys
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import torch
 from accelerate.utils import convert_outputs_to_fp32
 from torch import nn
 
+from t5suite.base.errors import ConfigError
 from t5suite.models.adapters import inner_model
 from t5suite.models.chunked_loss import LossSettings, accept_loss_labels, chunk_tokens_on, takes_loss_labels
+from t5suite.models.configs import load_config
 from t5suite.models.families import family_of_model
-from t5suite.models.memory import Memory, estimate
+from t5suite.models.memory import estimate
+from t5suite.training.flags.model import adapt_by_flags
 from t5suite.training.losses import TokenLoss
+from t5suite.training.pre_training import pre_training_collators
+from t5suite.training.run import tokenizer_and_model
 
-DEPTH = 3
-
-
-@dataclass(frozen=True)
-class Row:
-    """A module of the table.
-
-    Attributes:
-      name: its own, without those of the modules around it; of a list of layers with their number.
-      depth: how many modules are around it.
-      parameters, trained: numbers of weights, each counted once in the table; trained are those that are not frozen.
-      tied_to: the module whose weights these are, where it has none that were not counted before.
-    """
-
-    name: str
-    depth: int
-    parameters: int
-    trained: int
-    tied_to: str | None = None
-
-    @property
-    def state(self) -> str:
-        """In words: trained, frozen or how many of both."""
-        if not self.parameters:
-            return f"is {self.tied_to}" if self.tied_to else ""
-        if self.trained in (0, self.parameters):
-            return "trained" if self.trained else "frozen"
-        return f"{self.trained:,} trained, {self.parameters - self.trained:,} frozen"
-
-
-def module_rows(model, depth: int = DEPTH) -> list[Row]:
-    """The table of a model; its parameters add up to the model's own number of them.
-
-    Args:
-      depth: modules within modules that have rows of their own.
-    """
-    rows, owners = [], {}
-    for name, child in model.named_children():
-        _add_rows(name, name, child, 0, depth, owners, rows)
-    alone = [p for p in model._parameters.values() if p is not None and id(p) not in owners]
-    if alone:
-        rows.append(Row("(its own)", 0, _count(alone), _count(p for p in alone if p.requires_grad)))
-    return rows
-
-
-def totals(model) -> dict[str, int]:
-    """`{"parameters": ..., "trainable": ..., "frozen": ...}`; a tied matrix counts once.
-
-    >>> totals(freeze_encoder(t5_small))
-    {'parameters': 60506624, 'trainable': 41625344, 'frozen': 18881280}
-    """
-    parameters = list(model.parameters())
-    trained = _count(p for p in parameters if p.requires_grad)
-    return {"parameters": _count(parameters), "trainable": trained, "frozen": _count(parameters) - trained}
-
-
-def print_rows(rows: list[Row], file=None) -> None:
-    """The table in columns."""
-    names = ["  " * row.depth + row.name for row in rows]
-    width = max(map(len, names), default=0) + 2
-    for name, row in zip(names, rows, strict=True):
-        print(f"{name:<{width}}{row.parameters:>17,}   {row.state}".rstrip(), file=file)
-
-
-def _add_rows(name: str, path: str, module, depth: int, most: int, owners: dict, rows: list) -> None:
-    everything = list(module.parameters())
-    if not everything:
-        return
-    new = [p for p in everything if id(p) not in owners]
-    tied_to = None if new else owners[id(everything[0])]
-    if not new and depth:
-        return
-    place = len(rows)
-    is_list = isinstance(module, nn.ModuleList)
-    rows.append(None)
-    if not is_list and depth + 1 < most:
-        for child_name, child in module.named_children():
-            _add_rows(child_name, f"{path}.{child_name}", child, depth + 1, most, owners, rows)
-    for parameter in new:
-        owners.setdefault(id(parameter), path)
-    shown = f"{name} ({len(module)} layers)" if is_list else name
-    rows[place] = Row(shown, depth, _count(new), _count(p for p in new if p.requires_grad), tied_to)
-
-
-def _count(parameters) -> int:
-    return sum(getattr(p, "ds_numel", p.numel()) for p in parameters)  # ZeRO-3's own are elsewhere
-
-
+DEPTH = 3  # modules within modules that have rows of their own
 GIB = 2**30
 
 
@@ -138,20 +57,19 @@ def summarize(
     """`{"class", "parameters", "trainable", "frozen", "modules", "memory", "load", ...}`, plain data.
 
     Args:
-      model: keeps its weights only where it has none (meta device): they are exchanged for shapes.
+      model: on the meta device; else it loses its weights.
       optimizer, gpu, sharding, num_gpus: as in `memory.estimate`.
     """
-    found = {"class": type(model).__name__, **totals(model)}
-    inner = inner_model(model)
+    inner, (total, trained) = inner_model(model), _counts(model.parameters())
     # LoRA's weights lie within the model, those of prompts beside it.
-    within = sum(p.numel() for p in inner.parameters()) == found["parameters"]
-    rows = module_rows(inner) if within else module_rows(model)
+    rows = module_rows(inner if _counts(inner.parameters())[0] == total else model)
     pure = torch.bfloat16 if sharding and load.bf16 else None  # DeepSpeed's bf16 is no autocast
     if load.gradient_checkpointing:
         checkpoint_layers(model)
+    step = training_step(model, load, autocast=load.bf16 and pure is None, gpu=gpu, chunked=sharding is None)
     memory = estimate(
         model,
-        training_step(model, load, autocast=load.bf16 and pure is None, gpu=gpu, chunked=sharding is None),
+        step,
         optimizer=optimizer,
         gpu=gpu,
         dtype=pure,
@@ -160,15 +78,53 @@ def summarize(
         num_gpus=num_gpus,
     )
     return {
-        **found,
-        "modules": [asdict(row) for row in rows],
+        "class": type(model).__name__,
+        "parameters": total,
+        "trainable": trained,
+        "frozen": total - trained,
+        "modules": rows,
         "load": asdict(load),
         "optimizer": optimizer,
         "device": "gpu" if gpu else "cpu",
         "deepspeed": sharding,
         "num_gpus": num_gpus,
-        "memory": memory.as_dict(),
+        "memory": memory,
     }
+
+
+def module_rows(model) -> list[dict]:
+    """`[{"name", "depth", "parameters", "trained", "tied_to"}]`, in which a tied matrix counts once; `tied_to` names
+    the module that has it."""
+    rows, owners = [], {}
+
+    def add(name: str, path: str, module, depth: int) -> None:
+        everything = list(module.parameters())
+        new = [p for p in everything if id(p) not in owners]
+        if not new and (depth or not everything):
+            return
+        is_list = isinstance(module, nn.ModuleList)
+        total, trained = _counts(new)
+        shown = f"{name} ({len(module)} layers)" if is_list else name
+        tied_to = None if new else owners[id(everything[0])]
+        rows.append({"name": shown, "depth": depth, "parameters": total, "trained": trained, "tied_to": tied_to})
+        if not is_list and depth + 1 < DEPTH:
+            for child_name, child in module.named_children():
+                add(child_name, f"{path}.{child_name}", child, depth + 1)
+        for parameter in new:
+            owners.setdefault(id(parameter), path)
+
+    for name, child in model.named_children():
+        add(name, name, child, 0)
+    total, trained = _counts(p for p in model._parameters.values() if p is not None and id(p) not in owners)
+    if total:
+        rows.append({"name": "(its own)", "depth": 0, "parameters": total, "trained": trained, "tied_to": None})
+    return rows
+
+
+def _counts(parameters) -> tuple[int, int]:
+    """All numbers of these parameters, and those that are trained."""
+    sizes = [(getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in parameters]  # ZeRO-3's are elsewhere
+    return sum(size for size, _ in sizes), sum(size for size, is_trained in sizes if is_trained)
 
 
 def checkpoint_layers(model) -> None:
@@ -186,39 +142,32 @@ def training_step(model, load: Load, autocast: bool, gpu: bool = False, chunked:
       chunked: it is made in chunks at all.
     """
     family, loss_of = family_of_model(inner_model(model)), TokenLoss()
-    given = {}
+    settings = None
     if chunked and takes_loss_labels(model):
         accept_loss_labels(model)
         vocab_size = inner_model(model).config.vocab_size
-        given = {"loss_settings": LossSettings(chunk_tokens=chunk_tokens_on("cuda" if gpu else "cpu", vocab_size))}
+        settings = LossSettings(chunk_tokens=chunk_tokens_on("cuda" if gpu else "cpu", vocab_size))
     rows, source, target = load.batch_size, load.source_length, load.target_length
     if family != "seq2seq":
-        source, target = source + target, source + target
+        source = target = source + target
 
     def step(model):
-        batch = {
-            "input_ids": torch.zeros(rows, source, dtype=torch.long),
-            "attention_mask": torch.ones(rows, source, dtype=torch.long),
-        }
+        zeros = torch.zeros(rows, source, dtype=torch.long)
+        batch = {"input_ids": zeros, "attention_mask": torch.ones_like(zeros)}
         labels = torch.zeros(rows, target, dtype=torch.long)
         if family == "seq2seq":
-            batch["decoder_input_ids"] = torch.zeros(rows, target, dtype=torch.long)
+            batch["decoder_input_ids"] = torch.zeros_like(labels)
         if family != "masked":
             batch["use_cache"] = False
-        if given:
-            batch |= {"loss_labels": labels, **given}
+        if settings:
+            batch |= {"loss_labels": labels, "loss_settings": settings}
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             outputs = model(**batch)
         if autocast:
-            outputs = type(outputs)(convert_to_fp32(dict(outputs)))
+            outputs = type(outputs)(convert_outputs_to_fp32(lambda: dict(outputs))())
         return loss_of(outputs, labels, num_items_in_batch=rows * target)
 
     return step
-
-
-def convert_to_fp32(outputs: dict) -> dict:
-    """As accelerate does with what an autocast forward pass returns."""
-    return convert_outputs_to_fp32(lambda: outputs)()
 
 
 def print_summary(found: dict, file=None) -> None:
@@ -226,22 +175,97 @@ def print_summary(found: dict, file=None) -> None:
     file = file or sys.stdout
     print(f"{found['class']}: {found['parameters']:,} parameters, {found['trainable']:,} trained, "
           f"{found['frozen']:,} frozen\n", file=file)  # fmt: skip
-    print_rows([Row(**row) for row in found["modules"]], file)
-    load, memory = found["load"], Memory(**found["memory"])
-    print(f"\nmemory of one {found['device'].upper()} in a step of {_load_text(load)}, {found['optimizer']}"
-          f"{_sharding_text(found)}", file=file)  # fmt: skip
-    for name in ("weights", "gradients", "optimizer", "activations", "peak", "host"):
-        value = getattr(memory, name)
-        if value or name != "host":
-            where = f"   in {memory.moment}" if name == "peak" else ""
-            print(f"{name:<12}{value / GIB:>10.3f} GiB{where}", file=file)
-
-
-def _load_text(load: dict) -> str:
+    width = 2 + max(2 * row["depth"] + len(row["name"]) for row in found["modules"])
+    for row in found["modules"]:
+        total, trained = row["parameters"], row["trained"]
+        state = f"{trained:,} trained, {total - trained:,} frozen"
+        if not total:
+            state = f"is {row['tied_to']}"
+        elif trained in (0, total):
+            state = "trained" if trained else "frozen"
+        print(f"{'  ' * row['depth'] + row['name']:<{width}}{total:>17,}   {state}", file=file)
+    load = found["load"]
     text = f"{load['batch_size']} x ({load['source_length']} -> {load['target_length']} tokens)"
     text += ", bf16 autocast" if load["bf16"] else ", float32"
-    return text + (", checkpointing" if load["gradient_checkpointing"] else "")
+    text += ", checkpointing" if load["gradient_checkpointing"] else ""
+    sharding = f", {found['deepspeed']} over {found['num_gpus']}" if found["deepspeed"] else ""
+    print(f"\nmemory of one {found['device'].upper()} in a step of {text}, {found['optimizer']}{sharding}", file=file)
+    for name, value in found["memory"].items():
+        if value or name != "host":
+            print(f"{name:<12}{value / GIB:>10.3f} GiB", file=file)
 
 
-def _sharding_text(found: dict) -> str:
-    return f", {found['deepspeed']} over {found['num_gpus']}" if found["deepspeed"] else ""
+# ---------------------------------------------------------------------------------------------------------------------
+# By flags
+
+
+class RowsOnly:
+    """Stands for the tokenizer of a configuration that comes without one: as many pieces as there are rows."""
+
+    all_special_ids = ()
+
+    def __init__(self, rows: int):
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def get_vocab(self) -> dict:
+        """No piece has a name."""
+        return {}
+
+
+def shapes_by_flags(arguments):
+    """The model that the flags name, frozen and adapted as they say, on the meta device.
+
+    A vocabulary keeps the rows that its configuration says, unless `--tokenizer_name` or a folder has a tokenizer.
+    """
+    flags, tokenizer = arguments.model, None
+    name = flags.config_name or flags.model_name_or_path
+    asks = flags.tokenizer_name or flags.num_sentinels is not None or flags.add_tokens
+    has_one = name is None or (Path(name).is_dir() and any(Path(name).glob("*tokenizer*")))
+    if not asks and not has_one:
+        scratch = flags.from_scratch or flags.config_name is not None
+        config = load_config(name, flags.config_overrides, None, flags.model_revision, flags.trust_remote_code, scratch)
+        tokenizer = RowsOnly(config.get_text_config().vocab_size)
+    tokenizer, model = tokenizer_and_model(flags, without_weights=True, tokenizer=tokenizer)
+    return adapt_by_flags(model, tokenizer, arguments, trains=True)
+
+
+def print_fine_tuning_summary(arguments, tasks=()) -> None:
+    """`--print_summary` of `fine_tune_t5.py`: a micro-batch of `--max_source_length` and `--max_target_length`."""
+    _check_unsharded(arguments.training)
+    tokenizer, model = tokenizer_and_model(arguments.model, without_weights=True, tasks=tasks)
+    model, data = adapt_by_flags(model, tokenizer, arguments, trains=True), arguments.data
+    print_summary(summary_by_flags(model, arguments.training, data.max_source_length, data.max_target_length))
+
+
+def print_pre_training_summary(model_args, objective_args, args) -> None:
+    """`--print_summary` of `pre_train_t5.py`: a micro-batch of the objective's lengths."""
+    _check_unsharded(args)
+    pairs = objective_args.sentence_pairs is not None
+    tokenizer, model = tokenizer_and_model(model_args, objective_args.modes, pairs, without_weights=True)
+    collator, _ = pre_training_collators(objective_args, tokenizer, model, args.seed)
+    print_summary(summary_by_flags(model, args, collator.inputs_length, getattr(collator, "targets_length", 0)))
+
+
+def _check_unsharded(args) -> None:
+    if args.deepspeed or args.fsdp:
+        raise ConfigError(
+            "--print_summary counts what one device holds without sharding; ask `t5suite summary --deepspeed zero2 "
+            "--num_gpus N` about shards"
+        )
+
+
+def summary_by_flags(model, args, source_length: int, target_length: int) -> dict:
+    """`summarize` for a model on the meta device and a micro-batch of the training arguments."""
+    load = Load(
+        args.per_device_train_batch_size,
+        source_length,
+        target_length,
+        bf16=args.bf16,
+        gradient_checkpointing=bool(args.gradient_checkpointing or getattr(args, "activation_checkpointing", False)),
+        micro_batches=args.gradient_accumulation_steps,
+    )
+    optimizer = args.optimizer or getattr(args.optim, "value", args.optim)
+    return summarize(model, load, optimizer, gpu=args.device.type != "cpu")
