@@ -21,7 +21,7 @@ from t5suite.data.batches.features import TokenArrays
 from t5suite.training.run import leave_out_cudnn_attention
 
 PAYS = Goal(0.9)
-IN_STEPS = ("loss_chunks", "ready_masks")
+IN_STEPS = ("loss_chunks",)
 IN_ANSWERS = {"generate": ("quick_decoding", "quick_attention"), "score": ("candidate_trees", "quick_attention")}
 
 

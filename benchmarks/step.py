@@ -38,12 +38,6 @@ TINY = {"rows": 4, "inputs": 64, "targets": 16, "steps": 2, "overrides": SMALL}
 RATE = 2e-3
 
 
-class PreTraining(SuiteTrainer):
-    """Batches of one shape, none of them padded."""
-
-    static_shapes = True
-
-
 def base_model(sizes: dict, implementation: str):
     """T5 v1.1 base without dropout, from random weights, its head untied: the same weights whatever the attention."""
     torch.manual_seed(0)
@@ -67,7 +61,7 @@ def ours(sizes: dict, rows: TokenArrays, device: str, compiled: bool, **settings
     """`SuiteTrainer` over the rows in their order, again and again."""
     model = base_model(sizes, "sdpa")
     settings |= {"per_device_train_batch_size": sizes["rows"], "optimizer": "adamw_rms", "learning_rate": RATE}
-    trainer = PreTraining(
+    trainer = SuiteTrainer(
         model=model,
         args=arguments(SuiteTrainingArguments, device, torch_compile=compiled, schedule="constant", **settings),
         train_dataset=rows,

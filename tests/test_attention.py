@@ -32,12 +32,9 @@ from t5suite.models.attention import (
     QuickT5Attention,
     accept_packed_batches,
     merged,
-    note_padding,
     quicken_attention,
-    ready_masks,
     slow_attention,
     stock_class,
-    takes_ready_masks,
 )
 from t5suite.models.block_sparse import BlockSparseT5Attention, block_pattern
 from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
@@ -99,8 +96,7 @@ class QuickAttentionTest(parameterized.TestCase):
             model, twin = (each.double().eval() for each in pair(kind=kind))
             for each in (model, twin):
                 accept_packed_batches(each)
-            batches = [*map(batch_of, ([6, 6], [6, 3], [1, 2])), packed]
-            for batch in [*batches, *(ready_masks(note_padding(batch)) for batch in batches)]:
+            for batch in [*map(batch_of, ([6, 6], [6, 3], [1, 2])), packed]:
                 for stock, ours in zip(trained(model, batch), trained(twin, batch), strict=True):
                     torch.testing.assert_close(ours, stock, rtol=1e-9, atol=1e-12)
 
@@ -159,34 +155,6 @@ class QuickAttentionTest(parameterized.TestCase):
         bias = torch.arange(9.0).view(1, 1, 3, 3)
         seen = merged(bias, None, is_causal=True, dtype=torch.float32)[0, 0] > torch.finfo(torch.float32).min
         self.assertTrue(torch.equal(seen, torch.ones(3, 3).tril().bool()))
-
-
-class FastMasksTest(parameterized.TestCase):
-    def test_numbers_stay_the_same_to_the_bit(self):
-        model = tiny()
-        for lengths in ([6, 6], [6, 3], [1, 2]):
-            batch = batch_of(lengths)
-            noted = note_padding(batch)
-            self.assertEqual(noted["is_unpadded"], min(lengths) == 6)
-            for drops in (True, False):
-                for plain, ready in zip(trained(model, batch), trained(model, ready_masks(noted, drops)), strict=True):
-                    self.assertTrue(torch.equal(plain, ready))
-
-    def test_nobody_looks_at_the_mask(self):
-        model, noted = tiny(), [note_padding(batch_of(lengths)) for lengths in ([6, 6], [6, 3])]
-        plain = torch.Tensor.__bool__
-        try:
-            torch.Tensor.__bool__ = lambda tensor: self.fail("a value was asked of a tensor")
-            for batch in noted:
-                model(**ready_masks(batch))
-        finally:
-            torch.Tensor.__bool__ = plain
-
-    def test_other_batches_stay_as_they_are(self):
-        for batch in ({"input_ids": torch.ones(2, 3)}, {**batch_of([6, 3]), "encoder_segment_ids": torch.ones(2, 6)}):
-            self.assertEqual(ready_masks(note_padding(batch)).keys(), batch.keys())
-        self.assertTrue(takes_ready_masks(tiny()))
-        self.assertFalse(takes_ready_masks(tiny("eager")))
 
 
 class CudnnTest(parameterized.TestCase):

@@ -27,7 +27,6 @@ from torch._dynamo.utils import counters
 import fine_tune_t5
 import pre_train_t5
 from t5suite.commands.doctor_machine import OK, WARN, Checkup, check_compile_cache
-from t5suite.models.attention import note_padding, ready_masks
 from t5suite.training.losses import TokenLoss
 from t5suite.training.startup import VARIABLE, compile_cache_folder, keep_compiled
 
@@ -111,7 +110,7 @@ class CompiledStepTest(parameterized.TestCase):
     def test_forward_and_loss_are_one_graph(self, lengths):
         model, loss_of = tiny(), TokenLoss(z_loss=1e-4)
         model.decoder.config.use_cache = False
-        batch = ready_masks(note_padding(batch_of(lengths)))
+        batch = batch_of(lengths)
         labels = torch.randint(3, 50, (2, 4))
 
         def step(batch):
@@ -131,7 +130,7 @@ class CompiledStepTest(parameterized.TestCase):
             logits = model(**batch).logits
             return logits.sum() if logits.sum().item() > 0 else logits.mean()
 
-        explained = torch._dynamo.explain(step)(ready_masks(note_padding(batch_of([6, 3]))))
+        explained = torch._dynamo.explain(step)(batch_of([6, 3]))
         self.assertGreater(explained.graph_break_count, 0)
 
 

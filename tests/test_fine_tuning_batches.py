@@ -2,7 +2,6 @@
 
 import itertools
 
-import guarded_trainer
 import numpy as np
 import torch
 from absl.testing import parameterized
@@ -11,7 +10,6 @@ from transformers import T5Config, T5ForConditionalGeneration
 from t5suite.data.batches.collators import COLLATORS, IGNORED, choose_widths, shift_right, with_few_shapes
 from t5suite.data.batches.features import Ragged, TokenArrays, TokenRows
 from t5suite.data.batches.samplers import EpochDataLoader, GlobalBatchSampler, length_grouped_order, shuffled_order
-from t5suite.models.attention import UNPADDED
 from t5suite.training.losses import token_loss
 
 PAD, START = 3, 7
@@ -131,22 +129,6 @@ class LoaderTest(parameterized.TestCase):
         for batches, drawn in found[1:]:
             self.assertTrue(all(torch.equal(a, b) for a, b in zip(batches, found[0][0], strict=True)))
             self.assertTrue(torch.equal(drawn, found[0][1]))
-
-    def test_batches_are_looked_at_before_they_leave_the_host(self):
-        seen = []
-        loader = self.loader(device=torch.device("meta"), on_host=lambda batch: seen.append(batch) or {**batch, "n": 1})
-        batch = next(iter(loader))
-        self.assertEqual({tensor.device.type for tensor in seen[0].values()}, {"cpu"})
-        self.assertEqual((batch.pop("n"), {tensor.device.type for tensor in batch.values()}), (1, {"meta"}))
-
-    def test_a_trainer_s_masks_are_made_ready_on_whatever_device(self):
-        """On a GPU, too, the host must say which batches have no padding, before they are there."""
-        loader = guarded_trainer.make().get_train_dataloader()
-        for device in (None, torch.device("meta")):
-            loader.device = device
-            batches = list(loader)
-            self.assertEqual({type(batch[UNPADDED]) for batch in batches}, {bool})
-        self.assertEqual({batch["input_ids"].device.type for batch in batches}, {"meta"})
 
 
 class ShapeTest(parameterized.TestCase):

@@ -45,7 +45,6 @@ CASES = {
         lambda left: evaluated(left, "generate"), "t5suite.models.seq2seq_answering.begin_writing", 1e-5,
     ),
     "loss_chunks": (trained, "t5suite.models.chunked_loss.summed_cross_entropy", 1e-5),
-    "ready_masks": (trained, "t5suite.training.trainer.note_padding", 0.0),
     "quick_attention": (lambda left: evaluated(left, "generate"), "t5suite.models.attention.merged", 1e-5),
 }  # fmt: skip
 

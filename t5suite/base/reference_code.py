@@ -32,6 +32,5 @@ FAST_PATHS = {
     "candidate_trees": "a T5's candidates are scored one by one, not as one tree",
     "quick_decoding": "a T5's greedy answers are written by transformers' generate",
     "loss_chunks": "a T5's loss is made of the logits of the whole batch",
-    "ready_masks": "in training, transformers looks at a T5's masks on the device",
     "quick_attention": "in evaluation, a T5's position bias and mask are joined in every layer, by transformers",
 }

@@ -1,30 +1,21 @@
-"""T5's attention: masks that nobody looks at on the device, several examples in a row, bias and mask put together.
+"""T5's attention: several examples in a row, and bias and mask put together once a stack.
 
-    >>> batch = note_padding({"input_ids": ids_BS, "attention_mask": torch.tensor([[1, 1], [1, 1]])})    # on the host
-    >>> ready_masks(batch)["attention_mask"]                        # nothing is hidden
-    >>> accept_packed_batches(model)                                # heeds segment ids from now on
+    >>> accept_packed_batches(model)                                # takes segment ids from now on
     >>> quicken_attention(model), slow_attention(model)             # in evaluation; the number of attention modules
     (36, 36)
 
-Masks of the host: transformers 5.23 asks on the device whether a mask hides anything, once in each stack
-(`padding_mask.all()`), for which the host waits; compiled, it makes a mask whatever the answer. The host knows: it has
-filled the rows up. A mask that hides something is given as [B, 1, 1, S], bool, which the stacks take as it is.
-
 Packed rows: segment ids are numbers from 1 within a row, 0 for padding. A token of segment n sees the encoder's tokens
-of segment n, and in the decoder those of its own segment that stand before it. T5 knows positions by their distances
-alone, so that an example means the same wherever in a row it stands. `T5ForConditionalGeneration.forward` hands
-arguments that it does not know on to both of its stacks; there a hook turns the segment ids into masks, inside whatever
-wraps the model: autocast, `DistributedDataParallel`, gradient checkpointing, `torch.compile`.
+of segment n, and in the decoder those of its own segment up to itself. T5 knows positions by their distances alone, so
+that an example means the same wherever in a row it stands. `T5ForConditionalGeneration.forward` passes arguments that
+it does not know to both of its stacks; hooks there turn the segment ids into masks, inside whatever wraps the model:
+autocast, `DistributedDataParallel`, gradient checkpointing, `torch.compile`.
 
-Quick attention: T5's layers share one position bias, and all rows of a batch share it too, until a mask joins in:
-[1, H, S, S] and [B, 1, 1, S] make [B, H, S, S]. transformers makes that in each layer (`create_position_bias_mask`),
-and gives cross-attention, which has no bias, a tensor of zeros. Here the first layer of a stack makes it and hands it
-on where it would hand on the bias; cross-attention hands its mask on, or nothing where nothing is padded. Evaluating
-1,200 rows of RTE takes 14% less processor time so, training no less: a module that trains does as transformers' own,
-and so does one with keys and values of a cache, and any kernel but sdpa. umT5, whose layers have a bias each, stays as
-it is.
+Quick attention: T5's layers share one position bias [1, H, S, S]; with a mask [B, 1, 1, S] it becomes [B, H, S, S].
+transformers makes that in each layer, and gives cross-attention, which has no bias, a tensor of zeros. Here the first
+layer of a stack makes it and hands it on in place of the bias. Evaluating 1,200 rows of RTE takes 14% less processor
+time so, training no less: training, caches of keys and values, and kernels other than sdpa use transformers' code. So
+does umT5, whose layers have a bias each.
 
-Weights, their names and all numbers are transformers' (`tests/test_attention.py`).
 Shapes: B rows, H heads, T queries, S keys (source tokens), K width of a head, D model width.
 """
 
@@ -36,7 +27,6 @@ from transformers.models.mt5 import modeling_mt5
 from transformers.models.t5 import modeling_t5
 
 from t5suite.base.errors import ConfigError
-from t5suite.models.families import plain
 from t5suite.models.heads import T5_TYPES
 
 SDPA = "sdpa"
@@ -79,14 +69,10 @@ class QuickAttention:
 
 
 class QuickT5Attention(QuickAttention, modeling_t5.T5Attention):
-    """T5's."""
-
     stock = modeling_t5.T5Attention
 
 
 class QuickMT5Attention(QuickAttention, modeling_mt5.MT5Attention):
-    """mT5's."""
-
     stock = modeling_mt5.MT5Attention
 
 
@@ -147,53 +133,11 @@ def _turned(stack, classes: dict[type, type]) -> int:
 QUICK = {modeling_t5.T5Attention: QuickT5Attention, modeling_mt5.MT5Attention: QuickMT5Attention}
 
 
-MASK, SEGMENTS = "attention_mask", "encoder_segment_ids"
-UNPADDED = "is_unpadded"
-
-
-def takes_ready_masks(model) -> bool:
-    """Whether a model is transformers' own T5 with sdpa, which takes booleans; eager adds them to its scores, a class
-    of the user's may read the mask itself, and learned prompts get a mask of their own in front."""
-    config = getattr(model, "config", None)
-    known = getattr(config, "model_type", None) in T5_TYPES and getattr(config, "is_encoder_decoder", False)
-    if not known or config._attn_implementation != "sdpa":
-        return False
-    prompted = any(adapter.is_prompt_learning for adapter in (getattr(model, "peft_config", None) or {}).values())
-    return type(plain(model)).__module__.startswith("transformers.models.") and not prompted
-
-
-def note_padding(batch: dict) -> dict:
-    """The batch, and beside it whether no token of it is padding; asked of a mask that is still on the host."""
-    mask = batch.get(MASK)
-    if UNPADDED in batch or SEGMENTS in batch:
-        return batch
-    if not torch.is_tensor(mask) or mask.ndim != 2 or mask.device.type != "cpu":
-        return batch
-    return {**batch, UNPADDED: bool(mask.all())}
-
-
-def ready_masks(batch: dict, drops_full: bool = True) -> dict:
-    """The batch as a T5's stacks take it without looking.
-
-    Args:
-      drops_full: leave a mask out that hides nothing. Compiled, that is a graph of its own.
-    """
-    batch = dict(batch)
-    unpadded = batch.pop(UNPADDED, None)
-    if unpadded is None:
-        return batch
-    batch[MASK] = None if unpadded and drops_full else batch[MASK][:, None, None, :].bool()
-    return batch
-
-
 ENCODER_SEGMENTS, DECODER_SEGMENTS = "encoder_segment_ids", "decoder_segment_ids"
 
 
 def accept_packed_batches(model) -> None:
-    """Makes a T5, mT5 or umT5 heed `encoder_segment_ids` [B, S] and `decoder_segment_ids` [B, T] in its batches.
-
-    Batches without them are computed as before. In batches with them they stand for `attention_mask` and
-    `decoder_attention_mask`. Calling it twice does no harm.
+    """Makes a T5, mT5 or umT5 take `encoder_segment_ids` [B, S] and `decoder_segment_ids` [B, T] in place of masks.
 
     Raises:
       ConfigError: another model, which would let packed examples see each other.

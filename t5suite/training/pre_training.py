@@ -203,8 +203,6 @@ class PreTrainer(SuiteTrainer):
     Its logs say more: accuracy on the targets of the step, norm of the weights, rates, tokens seen, time left.
     """
 
-    static_shapes = True
-
     def __init__(self, *, peak_tflops: float | None = None, **kwargs):
         device = kwargs["args"].device
         monitor = StepMonitor(peak_flops(device, peak_tflops), lambda tensor: self.summed(tensor), device=device)

@@ -25,7 +25,6 @@ from t5suite.base.errors import ConfigError, Preempted
 from t5suite.base.reference_code import reference_code
 from t5suite.data.batches.collators import as_module_sees
 from t5suite.data.batches.samplers import EpochDataLoader, GlobalBatchSampler
-from t5suite.models.attention import note_padding, ready_masks, takes_ready_masks
 from t5suite.training.callbacks import HubUploads, NeftuneCallback, limit_callbacks
 from t5suite.training.checkpoints.data_positions import ExampleOrder, StreamSource
 from t5suite.training.checkpoints.folders import STATE_FILE
@@ -92,10 +91,7 @@ class SuiteTrainer(Seq2SeqTrainer):
       data_reset, schedule_start, reset_done: set by `checkpoints.starts`: whether the examples begin anew, the step at
         which the schedule began, and what was reset.
       chunked: what the model makes the loss with, None where it makes logits.
-      static_shapes: all batches have one shape and either all are padded or none is.
     """
-
-    static_shapes = False
 
     def __init__(
         self,
@@ -130,7 +126,6 @@ class SuiteTrainer(Seq2SeqTrainer):
             keep_compiled(getattr(args, "compile_cache", None))
         fsdp, deepspeed = self.is_fsdp_enabled, self.is_deepspeed_enabled
         reference = reference_code(args.reference_code)
-        self.masks_ready = "ready_masks" not in reference and takes_ready_masks(self.model)
         tokens = 0 if "loss_chunks" in reference else args.loss_chunk_tokens
         self.chunked = chunk_settings(
             self.model, self.compute_loss_func, tokens, sharded=fsdp or deepspeed, fp16=args.fp16
@@ -207,7 +202,6 @@ class SuiteTrainer(Seq2SeqTrainer):
             pin_memory=args.dataloader_pin_memory,
             persistent_workers=args.dataloader_persistent_workers and args.dataloader_num_workers > 0,
             device=args.device,
-            on_host=note_padding if self.masks_ready else None,
         )
 
     def update_size(self) -> int:
@@ -230,8 +224,6 @@ class SuiteTrainer(Seq2SeqTrainer):
     def get_batch_samples(self, epoch_iterator, num_batches, device) -> tuple:
         """The batches of an update, sent on to the GPU at once: their labels are counted there, and nobody waits."""
         epoch_iterator = self.monitor.timed(epoch_iterator)
-        if self.masks_ready:
-            epoch_iterator = map(note_padding, epoch_iterator)
         if device.type == "cuda":
             epoch_iterator = (sent(batch, device) for batch in epoch_iterator)
         return super().get_batch_samples(epoch_iterator, num_batches, device)
@@ -253,14 +245,12 @@ class SuiteTrainer(Seq2SeqTrainer):
         )
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        """The loss of a piece: a T5 is given ready masks, and the labels where it makes the loss itself."""
+        """The loss of a piece: a T5 is given the labels where it makes the loss itself."""
         loss = self.compute_loss_func
         if isinstance(loss, MeasuredLoss):
             loss.batch = as_module_sees(inputs)  # out of which the trainer takes the labels
         elif self.chunked is not None and not return_outputs:
             inputs = ask_for_loss(inputs, self.chunked, loss, self.args.torch_compile)
-        # Compiled, a model without a mask is one graph more, which only few shapes are worth.
-        inputs = ready_masks(inputs, self.static_shapes or not self.args.torch_compile)
         compute = functools.partial(super().compute_loss, model, inputs, return_outputs, num_items_in_batch)
         return compute() if return_outputs else self.updates.forward(model, compute)
 

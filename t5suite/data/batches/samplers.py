@@ -170,11 +170,9 @@ class EpochDataLoader(DataLoader):
     Args:
       device: where batches go; a GPU is given them from pinned memory, and nothing waits for the copy. They stay where
         they are made without it.
-      on_host: what a batch goes through before: whoever looked at it on the GPU would wait for all that goes before.
     """
 
-    def __init__(self, *args, device: torch.device | None = None, on_host: Callable | None = None, **kwargs):
-        self.on_host = on_host
+    def __init__(self, *args, device: torch.device | None = None, **kwargs):
         self.device = device if device is not None and device.type != "cpu" else None
         kwargs["pin_memory"] = bool(kwargs.get("pin_memory") and self.device is not None and self.device.type == "cuda")
         super().__init__(*args, worker_init_fn=ignore_in_worker, **kwargs)
@@ -182,7 +180,6 @@ class EpochDataLoader(DataLoader):
     def __iter__(self) -> Iterator[dict]:
         with shielding_workers() if self.num_workers else contextlib.nullcontext():
             batches = super().__iter__()
-        batches = batches if self.on_host is None else map(self.on_host, batches)
         return batches if self.device is None else map(self._on_device, batches)
 
     def _on_device(self, batch: Mapping) -> dict:
