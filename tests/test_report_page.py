@@ -22,10 +22,9 @@ from shared_data import MISSING, SHARED_DATA, has
 
 from t5suite import cli
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.rows.jsonl import write_jsonl
 from t5suite.reports.page import html_page, markdown
-from t5suite.reports.plots import COLOURS, Plot, colours_of, draw_panel, figures_of, render, with_file_names
-from t5suite.reports.results import panels_of, report_data, shown_settings
+from t5suite.reports.plots import COLOURS, Plot, colours_of, draw_panel, figures_of, panels_of, render, with_file_names
+from t5suite.reports.results import report_data
 from t5suite.reports.tables import escaped
 
 EVIL = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>&amp;\u2028\x1b[2J'\""
@@ -152,10 +151,9 @@ class NumbersTest(parameterized.TestCase):
             figure = Figure()
             draw_panel(figure, panels[title], colours_of(data))
             drawn = [list(map(tuple, line.get_xydata().tolist())) for line in figure.axes[0].lines]
-            points = {
-                run: [(line["step"], line[name]) for line in logged[run] if line.get(name) is not None]
-                for run in ("s1", "s2")
-            }
+            points = {}
+            for run in ("s1", "s2"):
+                points[run] = [(line["step"], line[name]) for line in logged[run] if line.get(name) is not None]
             mean = [(step, (y + points["s2"][i][1]) / 2) for i, (step, y) in enumerate(points["s1"])]
             self.assertEqual(drawn, [points["s1"], points["s2"], mean])
 
@@ -183,11 +181,8 @@ class NumbersTest(parameterized.TestCase):
         score = {**shared, "benchmark": "glue", "task": "rte", "metric": "accuracy", "majority": 52.75,
                  "published": 69.9, "rows": 277}  # fmt: skip
         rate = {**score, "metric": "invalid_rate", "mean": 4.0}
-        data = {
-            **whole_report()[0],
-            "scores": [score, rate],
-            "averages": [{**shared, "suite": "glue", "published": 77.4}],
-        }
+        averages = [{**shared, "suite": "glue", "published": 77.4}]
+        data = {**whole_report()[0], "scores": [score, rate], "averages": averages}
         expected = {
             "Task": "rte", "Metric": "accuracy", "Mean": "60.25", "SD": "1.50", "95 % interval": "58.00 to 62.50 seeds",
             "Majority": "52.75", "Published": "69.90 small", "Invalid %": "4.00", "Runs": "3", "Rows": "277",
@@ -201,9 +196,8 @@ class NumbersTest(parameterized.TestCase):
             head, row = ([cell.strip() for cell in text[at + more].strip("|").split("|")] for more in (2, 4))
             self.assertEqual(dict(zip(head, row, strict=True)), numbers)
             head, row = page[caption]
-            self.assertEqual(
-                {name.removesuffix("↕"): cell for (name, _), (cell, _) in zip(head, row, strict=True)}, numbers
-            )
+            shown = {name.removesuffix("↕"): cell for (name, _), (cell, _) in zip(head, row, strict=True)}
+            self.assertEqual(shown, numbers)
 
 
 SCORES = "Scores by task, in points (nll: nats per token)"
@@ -226,32 +220,23 @@ class SafetyTest(parameterized.TestCase):
         _, page = page_of(three_runs()[:1], drawn=True)
         found = Page(page).elements
         for _, attributes in found:
-            self.assertNotIn("style", attributes)
-            self.assertEmpty([name for name in attributes if name.startswith("on")])
+            self.assertEmpty([name for name in attributes if name == "style" or name.startswith("on")])
             for name in ("src", "href", "xlink:href", "action"):
                 self.assertRegex(attributes.get(name) or "#", "^(#|data:image/)")
-        self.assertNotIn("http", page.replace("http://www.w3.org/", "").replace("http-equiv", ""))
         (policy,) = [a["content"] for tag, a in found if tag == "meta" and "http-equiv" in a]
         self.assertIn("default-src 'none'", policy)
         self.assertNotIn("unsafe", policy)
-
-    def test_ids_are_unique_and_every_link_within_the_page_leads_somewhere(self):
-        _, page = whole_report()
-        found = Page(page).elements
         ids = [attributes["id"] for _, attributes in found if "id" in attributes]
         self.assertLen(ids, len(set(ids)))
-        for _, attributes in found:
-            if attributes.get("href", "").startswith("#"):
-                self.assertIn(attributes["href"][1:], ids)
+        links = [a["href"][1:] for _, a in found if a.get("href", "").startswith("#")]
+        self.assertContainsSubset(links, ids)
 
 
 class KindsOfRunsTest(parameterized.TestCase):
     def test_an_unfinished_run_and_one_without_metrics_have_a_page(self):
         place = folder()
-        runs = [
-            make_run(place / "a", "sentiment", finished=False),
-            make_run(place / "b", "sentiment", metrics_file=False),
-        ]
+        runs = [make_run(place / "a", "sentiment", finished=False),
+                make_run(place / "b", "sentiment", metrics_file=False)]  # fmt: skip
         data, page = page_of(runs)
         self.assertEqual([run["status"] for run in data["runs"]], ["running", "finished"])
         self.assertIn("running, no results", page)
@@ -282,19 +267,13 @@ class KindsOfRunsTest(parameterized.TestCase):
 
     def test_more_settings_than_colours_keep_the_best_ones(self):
         place = folder()
-        runs = [
-            make_run(place / f"r{i}", "sentiment", learning_rate=1e-3 / (i + 1), limit=8, wrong=i / 24)
-            for i in range(12)
-        ]
+        rates = {"limit": 8, "learning_rate": 1e-3}
+        runs = [make_run(place / f"r{i}", "sentiment", **rates, wrong=i / 24, warmup_steps=i) for i in range(12)]
         data, page = page_of(runs)
         self.assertLen(data["settings"], 12)
-        self.assertLen(shown_settings(data, len(COLOURS)), len(COLOURS) - 1)
+        self.assertLen(colours_of(data), len(COLOURS) - 1)
         self.assertLen(Page(page).tables["Every run"], 1 + 12)
         self.assertLessEqual(sum(part["shown"] for part in data["examples"]), 1500)
-
-    def test_a_directory_without_a_run_is_named(self):
-        with self.assertRaisesRegex(DataError, "no run"):
-            report_data([folder()])
 
 
 class WordsTest(parameterized.TestCase):
@@ -325,41 +304,22 @@ class WordsTest(parameterized.TestCase):
 
 
 class PlotsTest(parameterized.TestCase):
-    def test_files_have_names_that_differ_and_no_odd_letters(self):
+    def test_files_have_names_that_differ_and_the_same_data_give_the_same_bytes(self):
         plots = [Plot(name, "", None, (1, 1), "curves") for name in ("a/b", "a b", "a-b", "<x>" * 99)]
         names = [plot.name for plot in with_file_names(plots)]
         self.assertEqual(names[:3], ["a-b", "a-b-2", "a-b-3"])
         self.assertRegex(names[3], r"^[-x]{1,120}$")
-
-    def test_the_same_data_give_the_same_bytes(self):
-        data = report_data(three_runs()[:1])
-        plot = next(plot for plot in figures_of(data) if plot.section == "curves")
+        plot = next(plot for plot in figures_of(report_data(three_runs()[:1])) if plot.section == "curves")
         self.assertEqual(render(plot)["svg"], render(plot)["svg"])
 
-
-class SharesTest(parameterized.TestCase):
-    def run_with(self, **shares) -> dict:
-        run = make_run(folder() / "a", "sentiment")
-        lines = [
-            {
-                "step": step,
-                "epoch": 0.1,
-                "seconds": 1.0,
-                **{f"eval/{name}": values[at] for name, values in shares.items()},
-            }
-            for at, step in enumerate((10, 20))
-        ]
-        write_jsonl(run / "metrics.jsonl", lines)
-        return {panel["title"]: panel for panel in panels_of(report_data([run]))}
-
     def test_shares_of_answers_have_a_curve_where_they_are_ever_above_0(self):
-        panels = self.run_with(truncated_rate=[0.0, 0.0], invalid_rate=[4.0, 0.0], accuracy=[0.0, 0.0])
-        self.assertEqual(list(panels), ["sentiment: accuracy", "sentiment: invalid answers"])
-        self.assertEqual(panels["sentiment: invalid answers"]["lines"][0]["points"], [[10, 4.0], [20, 0.0]])
-        self.assertEqual(panels["sentiment: invalid answers"]["unit"], "%")
-        self.assertEqual(
-            list(self.run_with(truncated_rate=[0.0, 0.5], invalid_rate=[0.0, 0.0])), ["sentiment: answers cut off"]
-        )
+        run = {"name": "a", "setting": "", "status": "finished", "benchmark": "mini", "dataset_name": "sentiment"}
+        for invalid, titles in ((4.0, ["accuracy", "invalid answers"]), (0.0, ["accuracy"])):
+            curves = {"eval/truncated_rate": [[1, 0.0]], "eval/invalid_rate": [[1, invalid], [2, 0.0]],
+                      "eval/accuracy": [[1, 0.0]], "eval/runtime": [[1, 9.0]]}  # fmt: skip
+            panels = panels_of({"runs": [{**run, "curves": curves}]})
+            self.assertEqual([panel["title"] for panel in panels], [f"sentiment: {title}" for title in titles])
+        self.assertEqual([panel["unit"] for panel in panels], ["points"])
 
 
 def bytes_in(folder: Path) -> dict[str, bytes]:
@@ -398,12 +358,6 @@ class FilesTest(parameterized.TestCase):
             command(three_runs()[1], "--output", self.out)
         self.assertEqual(bytes_in(self.out), before)
 
-    def test_a_list_that_is_broken_makes_nothing_ours(self):
-        command(three_runs()[0], "--output", self.out, "--format", "html")
-        (self.out / ".report_files.json").write_text('{"files": ["report.')
-        with self.assertRaises(ConfigError):
-            command(three_runs()[0], "--output", self.out)
-
     def test_a_report_that_was_cut_off_can_be_written_again(self):
         cut_off = mock.patch("t5suite.reports.page.html_page", side_effect=KeyboardInterrupt)
         with cut_off, contextlib.suppress(KeyboardInterrupt):
@@ -413,12 +367,6 @@ class FilesTest(parameterized.TestCase):
         self.assertIn("report.html", bytes_in(self.out))
         self.assertNotIn("plots/confusion-s2-sentiment.png", bytes_in(self.out))
 
-
-class CommandTest(parameterized.TestCase):
-    def setUp(self):
-        super().setUp()
-        self.enter_context(mock.patch("t5suite.reports.page.render", lambda plot: {"png": b"", "svg": b"<svg/>"}))
-
     def test_it_prints_the_table_and_writes_every_file(self):
         out = folder() / "report"
         said = command(*three_runs()[:1], "--output", out)
@@ -426,11 +374,8 @@ class CommandTest(parameterized.TestCase):
         self.assertIn(f"report: {out}/report.html", said)
         names = {path.name for path in out.iterdir()}
         self.assertEqual(names, {"report.html", "report.md", "report.json", "plots", ".report_files.json"})
-        pictures = sorted(path.name for path in (out / "plots").iterdir())
-        self.assertIn("curve-sentiment-accuracy.png", pictures)
-        self.assertEqual(
-            [p for p in pictures if p.endswith(".png")], [p[:-3] + "png" for p in pictures if p.endswith(".svg")]
-        )
+        pictures = [path.stem for path in (out / "plots").iterdir()]
+        self.assertEqual(pictures.count("curve-sentiment-accuracy"), 2)
         for picture in re.findall(r"\]\((plots/[^)]+)\)", (out / "report.md").read_text()):
             self.assertTrue((out / picture).is_file(), picture)
 
@@ -451,12 +396,10 @@ class CommandTest(parameterized.TestCase):
         self.assertEqual(lines[0]["task"], "sentiment")
         self.assertEmpty(list(place.iterdir()))
 
-    @parameterized.parameters(
-        (("--format", "pdf"), "--format"), (("--size", "huge"), "--size"), (("--max_examples", "-1"), "--max_examples")
-    )
-    def test_bad_flags_are_named(self, flags, said):
-        with self.assertRaisesRegex(ConfigError, said):
-            command(three_runs()[0], *flags)
+    def test_bad_flags_are_named(self):
+        for flag, value in (("--format", "pdf"), ("--size", "huge"), ("--max_examples", "-1")):
+            with self.assertRaisesRegex(ConfigError, flag):
+                command(three_runs()[0], flag, value)
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ from t5suite.data.rows.jsonl import write_jsonl
 from t5suite.reports import compare as comparison_text
 from t5suite.reports.evaluations import evaluations_of
 from t5suite.reports.finishing import print_finished
-from t5suite.reports.run_facts import read_run
+from t5suite.reports.results import read_run
 from t5suite.reports.tables import read_runs
 from t5suite.runs.directory import Run, default_output_dir, open_run, write_json
 from t5suite.runs.settings import public_settings

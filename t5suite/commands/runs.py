@@ -73,13 +73,15 @@ def report(arguments) -> None:
       DataError: a directory without a run, or (with no file to write) no run that is finished.
     """
     from t5suite.reports.page import PLOTS_FOLDER, files_of_report, parse_formats, write_report
-    from t5suite.reports.run_facts import check_size, is_run
+    from t5suite.reports.results import SIZES, is_run
     from t5suite.reports.sweeps import is_sweep
 
     output, out = arguments.output or "report", sys.stderr if arguments.json else sys.stdout
-    formats, size = parse_formats(arguments.format), check_size(arguments.size)
+    formats, size = parse_formats(arguments.format), arguments.size
     formats = [] if arguments.json and arguments.output is None else formats
     check_at_least(arguments, max_examples=0)
+    if size is not None:
+        find(size, dict.fromkeys(SIZES), "size", where="--size")
     if formats:
         files_of_report(output)
     sweeps = [directory for directory in arguments.directories if is_sweep(directory)]
@@ -90,9 +92,8 @@ def report(arguments) -> None:
         report_runs(runs, arguments.json, need_finished=not formats)
     if not formats:
         return
-    from t5suite.reports.plots import figures_of
+    from t5suite.reports.plots import figures_of, sweep_report
     from t5suite.reports.results import report_data
-    from t5suite.reports.sweep_plots import sweep_report
     from t5suite.reports.sweeps import trial_directories
 
     found = [sweep_report(directory) for directory in sweeps]
@@ -104,17 +105,17 @@ def report(arguments) -> None:
         if part["note"]:
             note(f"{part['run']}: the report shows the answers without their texts: {part['note']}")
     plots = figures_of(data, [plot for _, drawn in found for plot in drawn])
-    written = write_report(data, plots, output, formats)
-    named = ", ".join(str(path) for path in written.paths if path.parent.name != PLOTS_FOLDER)
-    drawn = f" and {2 * len(plots)} plots in {written.paths[-1].parent}" if plots else ""
-    gone = f"; {len(written.removed)} files of the report before it are gone" if written.removed else ""
+    written, removed = write_report(data, plots, output, formats)
+    named = ", ".join(str(path) for path in written if path.parent.name != PLOTS_FOLDER)
+    drawn = f" and {2 * len(plots)} plots in {written[-1].parent}" if plots else ""
+    gone = f"; {len(removed)} files of the report before it are gone" if removed else ""
     print(f"report: {named}{drawn}{gone}", file=out)
 
 
 def report_runs(directories, as_json: bool, need_finished: bool = True) -> None:
     """The table of runs, or JSON lines; unfinished runs are named beside it."""
-    from t5suite.reports.run_facts import is_run
-    from t5suite.reports.tables import averages_of_runs, print_run_table, read_runs, rows_of_runs
+    from t5suite.reports.results import is_run
+    from t5suite.reports.tables import print_run_table, read_runs, rows_of_runs, suite_averages
     from t5suite.runs.directory import RESULTS
 
     unfinished = [d for d in directories if is_run(d) and not (Path(d) / RESULTS).is_file()]
@@ -125,15 +126,16 @@ def report_runs(directories, as_json: bool, need_finished: bool = True) -> None:
     if runs and not as_json:
         print_run_table(runs)
     elif runs:
-        for row in rows_of_runs(runs):
+        rows = rows_of_runs(runs)
+        for row in rows:
             print_json(row)
-        for benchmark, value in averages_of_runs(runs).items():
+        for benchmark, value in suite_averages(rows).items():
             print_json({"benchmark": benchmark, "average": value})
 
 
 def report_sweeps(directories, as_json: bool) -> None:
     """Each sweep's trials as a table, or as JSON lines, and its pictures beside it."""
-    from t5suite.reports.sweep_plots import draw_sweep
+    from t5suite.reports.plots import draw_sweep
     from t5suite.reports.sweeps import print_sweep, read_sweep, rows_of_sweep
 
     for sweep in map(read_sweep, directories):

@@ -1,14 +1,14 @@
 """A run's `README.md`: its model card, by huggingface_hub's `ModelCard.from_template` from `card.md.jinja`.
 
->>> write_card("runs/glue-rte-t5-small", facts)
+>>> write_fine_tuned_card("runs/glue-rte-t5-small", "t5-small on rte", manifest, results, eval_sets, report)
 PosixPath('runs/glue-rte-t5-small/README.md')
 
 The same run makes the same card, to the byte; it is written anew whenever the run comes to an end again.
 """
 
+import json
 import math
 import os
-import platform
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -21,11 +21,34 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from t5suite.base.files import whole_file
 from t5suite.base.redaction import printable, redacted
 from t5suite.base.script_flags import flags_marked
-from t5suite.reports.tables import average_title, block, cell, code, format_points, shortened, table
+from t5suite.data.batches.encodings import PromptEncoding, SegmentEncoding, segments
+from t5suite.data.objectives import OBJECTIVES
+from t5suite.reports.tables import average_title, block, code, format_points, shortened
 from t5suite.runs.directory import tasks_named
+from t5suite.tracking.metric_lines import markdown_table
 
-# Pre-training's scores that are no points, by name.
+# A path from the root or from a home; the two slashes of an address are none.
+FOLDERS = re.compile(r"(?<![^\s=,:'\"(\[`])(?:~[\w.-]*/|/(?!/))[^\s,:'\")\]`]*")
+# A name on the hub: OWNER/NAME, or one of the first models' without an owner.
+HUB_NAME = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*")
+# Where the hub's cache keeps a model: models--google--t5-v1_1-small/snapshots/4e79f2...
+CACHED = re.compile(r"models--(.+?)/snapshots/")
+HUB_PREFIX = "hub:"
+ENGLISH = ("glue", "super_glue", "mini", "squad", "summarization")
+# The names of https://huggingface.co/metrics, where ours are others.
+METRIC_TYPES = {"pearson": "pearsonr", "spearman": "spearmanr", "mean_3class_f1": "f1", "bleu": "sacrebleu"}
 NATS = ("nll", "nll_text", "unigram_nll", "unigram_nll_text", "loss")
+METHODS = {"score": "the likeliest of the given answers is chosen", "loss": "loss alone is measured"}
+# Pictures that a run may leave beside its card, and what they show.
+CURVES = {"loss_curve.png": "loss over the updates", "learning_curves.png": "losses and scores over the updates"}
+SHOWN_LABELS = 12
+# Hugging Face's flags count only where ours are not given.
+BESIDE_OURS = {"optim": "optimizer", "lr_scheduler_type": "schedule"}
+# Not shown while they are this.
+DEFAULTS = {"label_smoothing_factor": 0.0, "z_loss": 0.0, "weight_decay": 0.0, "mixing_temperature": 1.0}
+AUTO_CLASSES = {"seq2seq": "AutoModelForSeq2SeqLM", "masked": "AutoModelForMaskedLM", "causal": "AutoModelForCausalLM"}
+# Characters of an example, and of a row that the command answers.
+SHOWN, LONGEST_ROW = 300, 1000
 
 
 class Scored(NamedTuple):
@@ -35,7 +58,7 @@ class Scored(NamedTuple):
       task, split: by their own names.
       rows: how many were scored.
       method: how answers were made: generate, score, classify, loss.
-      marks: what must be said of the score, such as 'subset'.
+      marks: remarks on the score, such as 'subset'.
       example: `(inputs, targets)` of the first one.
     """
 
@@ -54,26 +77,23 @@ class CardFacts:
     Attributes:
       title: what the model is called.
       results: as `results.json` has them.
+      family: seq2seq, causal or masked.
       usage: Python that uses the model, in lines.
-      predict: the command that does, in lines; none where there is none.
+      predict: the command that does, in lines; none where the model writes nothing.
       fine_tune: the command that trains it further, in lines; none where it is trained for its task already.
       scored: by name in the results.
-      family: seq2seq, causal or masked.
       objective: pre-training's, with its source.
     """
 
     title: str
     results: dict
     manifest: dict
-    pipeline_tag: str
+    family: str = "seq2seq"
     usage: Sequence[str] = ()
     predict: Sequence[str] = ()
     fine_tune: Sequence[str] = ()
     scored: Mapping[str, Scored] = field(default_factory=dict)
-    base_model: str | None = None
-    family: str = "seq2seq"
     objective: str | None = None
-    hub_corpora: Sequence[str] = ()
 
     @property
     def settings(self) -> dict:
@@ -82,13 +102,8 @@ class CardFacts:
 
     @property
     def tasks(self) -> dict:
-        """The tasks' entries by name."""
+        """The tasks' entries by name; empty for pre-training."""
         return self.manifest.get("tasks", {})
-
-    @property
-    def data(self) -> dict:
-        """What the run noted of its data."""
-        return self.manifest.get("data", {})
 
     @property
     def benchmark(self) -> str | None:
@@ -96,37 +111,149 @@ class CardFacts:
         return tasks_named(self.manifest)[0] if self.tasks else None
 
     @property
-    def adapter(self) -> str | None:
-        """The kind of adapter, if it is one."""
-        return self.manifest.get("model", {}).get("adapter")
+    def splits(self) -> dict:
+        """What the manifest says of each split of the data."""
+        return {name: part for name, part in self.manifest.get("data", {}).items() if isinstance(part, dict)}
 
     @property
-    def library(self) -> str:
-        """What loads the model."""
-        if self.settings.get("model_class"):
-            return "t5suite"
-        return "peft" if self.adapter else "transformers"
-
-    @property
-    def tags(self) -> list[str]:
-        """Words to find the model by."""
-        kind = self.objective.split(" ")[0] if self.objective else None
-        found = ["t5suite", kind, self.benchmark, self.adapter]
-        return [tag for tag in found if tag] + (["text2text-generation"] if self.family == "seq2seq" else [])
-
-    def unit_of(self, metric: str) -> str:
-        """What a score is counted in."""
-        if metric in NATS:
-            return "nats a target token"
-        return "no unit" if "perplexity" in metric else "points"
+    def base(self) -> str | None:
+        """What the model began with; None for random weights."""
+        began = None if self.settings.get("from_scratch") else self.settings.get("model_name_or_path")
+        return self.manifest.get("model", {}).get("base") or began
 
 
-# A path from the root or from a home; the two slashes of an address are none.
-FOLDERS = re.compile(r"(?<![^\s=,:'\"(\[`])(?:~[\w.-]*/|/(?!/))[^\s,:'\")\]`]*")
-# A name on the hub: OWNER/NAME, or one of the first models' without an owner.
-HUB_NAME = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*")
-# Where the hub's cache keeps a model: models--google--t5-v1_1-small/snapshots/4e79f2...
-CACHED = re.compile(r"models--(.+?)/snapshots/")
+def write_fine_tuned_card(directory, title: str, manifest: dict, results: dict, eval_sets, report) -> Path:
+    """Writes `README.md` into the directory of a fine-tuning run.
+
+    Args:
+      eval_sets: what was scored, whose first rows are the examples.
+      report: the scores with their marks.
+    """
+    example = next((eval_set for eval_set in eval_sets if eval_set.examples), None)
+    own_class, scored = manifest["settings"].get("model_class"), {}
+    for eval_set in eval_sets:
+        result, examples = report.results[eval_set.name], eval_set.examples
+        first = (examples[0].inputs, examples[0].targets if eval_set.labelled else "") if examples else None
+        scored[eval_set.name] = Scored(
+            eval_set.task.name, eval_set.split, result.num_rows, result.method, tuple(result.marks), first
+        )
+    encoding = example.encoding if example else None
+    family = "causal" if isinstance(encoding, PromptEncoding) else "seq2seq"
+    family = "masked" if isinstance(encoding, SegmentEncoding) else family
+    usage = (
+        own_class_lines(own_class)
+        if own_class
+        else usage_lines(example, family, "adapter" in manifest.get("model", {}))
+    )
+    predict = predict_lines(eval_sets, manifest)
+    return write_card(directory, CardFacts(title, results, manifest, family, usage, predict, scored=scored))
+
+
+def write_pre_trained_card(
+    directory, title: str, manifest: dict, results: dict, objective: str, family: str, example: str
+) -> Path:
+    """Writes `README.md` into the directory of a pre-training run.
+
+    Args:
+      objective: its name in `OBJECTIVES`.
+      family: seq2seq, causal or masked.
+      example: an input text of held-out data.
+    """
+    own_class = manifest["settings"].get("model_class")
+    flags = f"--model_name_or_path .{f' --model_class {own_class}' if own_class else ''}"
+    answer = "model(**inputs).logits[0].argmax(-1)" if family == "masked" else "model.generate(**inputs)[0]"
+    usage = [
+        *_loading_lines(AUTO_CLASSES[family]),
+        f'inputs = tokenizer({example!r}, return_tensors="pt")',
+        f"print(tokenizer.decode({answer}))",
+    ]
+    row = json.dumps({"inputs": example}, ensure_ascii=False)
+    facts = CardFacts(
+        title=title,
+        results=results,
+        manifest=manifest,
+        family=family,
+        usage=own_class_lines(own_class) if own_class else usage,
+        predict=[] if family == "masked" else [f"t5suite predict {flags} --raw --input - <<'ROWS'", row, "ROWS"],
+        fine_tune=[
+            f"python -m fine_tune_t5 {flags} \\",
+            "  --benchmark mini --dataset_name sentiment --max_steps 100 --output_dir ../fine_tuned",
+        ],
+        objective=f"{objective} ({OBJECTIVES[objective].reference})",
+    )
+    return write_card(directory, facts)
+
+
+def own_class_lines(model_class: str) -> list[str]:
+    """Python that loads a model whose class is the user's own (`--model_class`)."""
+    return [
+        "from t5suite.models.loading import load_model, load_tokenizer", "",
+        'tokenizer = load_tokenizer(".")',
+        f'model = load_model(".", tokenizer=tokenizer, model_class="{model_class}")  # a plain module is model.module',
+    ]  # fmt: skip
+
+
+def _loading_lines(auto_class: str, adapted: bool = False, more: str = "") -> list[str]:
+    """Python that loads model and tokenizer; PEFT finds an adapter's base by the name that the adapter stores."""
+    peft_class = auto_class.replace("AutoModel", "AutoPeftModel")
+    imports = [f"from transformers import {auto_class}, AutoTokenizer"]
+    if adapted:
+        imports = [f"from peft import {peft_class}", "from transformers import AutoTokenizer"]
+    load = f'model = {peft_class if adapted else auto_class}.from_pretrained("."{more})'
+    return [*imports, "", load, 'tokenizer = AutoTokenizer.from_pretrained(".")']
+
+
+def usage_lines(eval_set, family: str, adapted: bool = False) -> list[str]:
+    """Python that answers the first row of an evaluated split; without one, of a text called '...'."""
+    shown = lambda text: repr(text.replace("`", "'")[:SHOWN])
+    inputs = shown(eval_set.examples[0].inputs if eval_set else "...")
+    encoding = eval_set.encoding if eval_set else None
+    # Without a number of its own `generate` stops after 20 tokens.
+    generate = f"model.generate(**inputs{f', max_new_tokens={eval_set.max_target_tokens}' if eval_set else ''})[0]"
+    if family == "causal":
+        special = "" if encoding.lead else ", add_special_tokens=False"
+        return [
+            *_loading_lines(AUTO_CLASSES[family], adapted),
+            f"prompt = {inputs} + {encoding.separator.rstrip(' ')!r}",
+            f'inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False{special})',
+            f'answer = {generate[:-3]}[0, inputs["input_ids"].shape[1] :]',
+            "print(tokenizer.decode(answer, skip_special_tokens=True).strip())",
+        ]
+    if family == "masked":
+        texts = segments(eval_set.rows[0], eval_set.task, eval_set.role) if eval_set.rows else ("...",)
+        labels = f", num_labels={max(1, len(encoding.words or ()))}" if adapted else ""
+        # PEFT does not know the words of a head's labels.
+        words = list(encoding.words or ()) if adapted else "model.config.id2label"
+        answer = "float(model(**inputs).logits)"
+        if encoding.words is not None:
+            answer = f"{words}[int(model(**inputs).logits.argmax())]"
+        return [
+            *_loading_lines("AutoModelForSequenceClassification", adapted, labels),
+            f'inputs = tokenizer({", ".join(map(shown, texts))}, return_tensors="pt")',
+            f"print({answer})",
+        ]
+    return [
+        *_loading_lines(AUTO_CLASSES[family], adapted),
+        f'inputs = tokenizer({inputs}, return_tensors="pt")',
+        f"print(tokenizer.decode({generate}, skip_special_tokens=True))",
+    ]
+
+
+def predict_lines(eval_sets, manifest: dict) -> list[str]:
+    """The command that answers a row, in lines; none where no row is short, or the model answers nothing."""
+    for eval_set in eval_sets:
+        label = eval_set.task.entry.get("label_column_name")
+        for row in eval_set.rows[:100] if eval_set.method != "loss" else ():
+            columns = {name: value for name, value in row.items() if name != label}
+            line = json.dumps(columns, ensure_ascii=False, default=str)
+            if len(line) > LONGEST_ROW:
+                continue
+            flags = ["--model_name_or_path", "."]
+            flags += ["--dataset_name", eval_set.task.name] if len(manifest.get("tasks", {})) > 1 else []
+            own_class = manifest["settings"].get("model_class")
+            flags += ["--model_class", own_class] if own_class else []
+            return [f"t5suite predict {' '.join(flags)} --input - <<'ROWS'", line, "ROWS"]
+    return []
 
 
 def without_folders(text: str) -> str:
@@ -143,148 +270,83 @@ def hub_name(name: str | None) -> str | None:
     cached = CACHED.search(name or "")
     if cached:
         return cached[1].replace("--", "/")
-    if not name or os.path.exists(name) or not HUB_NAME.fullmatch(name):
-        return None
-    return name
+    return name if name and not os.path.exists(name) and HUB_NAME.fullmatch(name) else None
 
 
-HELD_OUT = "held-out text"
-UNKNOWN = "unknown"  # the hub's word for a licence that nobody has stated
+def hub_corpora(settings: dict) -> list[str]:
+    """The hub's names of the text that the flags name.
+
+    >>> hub_corpora({"train_file": "hub:allenai/c4:en:train"})
+    ['allenai/c4']
+    """
+    given = [settings.get(name) or [] for name in ("train_file", "validation_file")]
+    texts = [text for value in given for text in (value if isinstance(value, list) else [value])]
+    parts = [part.strip() for text in texts for part in str(text).split(",")]
+    return sorted({part[len(HUB_PREFIX) :].split(":")[0] for part in parts if part.startswith(HUB_PREFIX)})
 
 
 def card_data(facts: CardFacts) -> ModelCardData:
-    """The metadata of a model."""
-    results = eval_results(facts)
-    base = hub_name(facts.base_model)
-    relation = ("adapter" if facts.adapter else "finetune") if base else None
+    """The metadata of a model; a score that is NaN is left to the table, for the index has no word for it."""
+    adapter, base = facts.manifest.get("model", {}).get("adapter"), hub_name(facts.base)
+    pipeline_tag = "text-generation"
+    if facts.family == "masked":
+        pipeline_tag = "fill-mask" if facts.objective else "text-classification"
+    results = []
+    for name, metrics in facts.results["tasks"].items():
+        scored = facts.scored.get(name, Scored(name, "validation"))
+        entry, split = facts.tasks.get(scored.task, {}), f"{scored.task}.{scored.split}"
+        path = _hub_path(facts, split, entry)
+        called = f"{facts.benchmark}/{scored.task}" if facts.benchmark else "held-out text"
+        from_hub = path and str(facts.splits.get(split, {}).get("origin", "")).startswith(path)
+        for metric, value in metrics.items():
+            if value is not None and math.isfinite(value):
+                results.append(EvalResult(
+                    task_type="text-classification" if entry.get("labels") else pipeline_tag,
+                    task_name=name,
+                    dataset_type=path or re.sub("[/_ ]", "-", called),
+                    dataset_name=called,
+                    dataset_config=entry.get("hub_name") if path else None,
+                    dataset_split=scored.split,
+                    dataset_revision=facts.settings.get("data_revision") if from_hub else None,
+                    metric_type=METRIC_TYPES.get(metric, metric),
+                    metric_name=f"{metric} ({_unit(metric)})",
+                    metric_value=value,
+                ))  # fmt: skip
+    data = {_hub_path(facts, split, facts.tasks.get(split.split(".")[0], {}))
+            for split, described in facts.splits.items() if "origin" in described}  # fmt: skip
+    data |= set(hub_corpora(facts.settings)) if facts.objective else set()
+    tags = ["t5suite", facts.objective and facts.objective.split(" ")[0], facts.benchmark, adapter]
+    tags += ["text2text-generation"] if facts.family == "seq2seq" else []
+    library = "peft" if adapter else "transformers"
     return ModelCardData(
-        language=languages(facts),
-        license=UNKNOWN,
-        library_name=facts.library,
-        pipeline_tag=facts.pipeline_tag,
-        tags=list(facts.tags),
-        datasets=datasets_of(facts) or None,
+        language=["en"] if facts.benchmark in ENGLISH else None,
+        license="unknown",  # the hub's word for a licence that nobody has stated
+        library_name="t5suite" if facts.settings.get("model_class") else library,
+        pipeline_tag=pipeline_tag,
+        tags=[tag for tag in tags if tag],
+        datasets=sorted(path for path in data if path) or None,
         metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
         base_model=base,
-        base_model_relation=relation,
+        base_model_relation=("adapter" if adapter else "finetune") if base else None,
         model_name=facts.title,
         eval_results=results or None,
     )
 
 
-def eval_results(facts: CardFacts) -> list[EvalResult]:
-    """Every number of the results; one that is none is left to the table, for an index has no word for it."""
-    found = []
-    for name, metrics in facts.results["tasks"].items():
-        scored = facts.scored.get(name, Scored(name, "validation"))
-        entry = facts.tasks.get(scored.task, {})
-        place = dataset_of(facts, scored, entry)
-        for metric, value in metrics.items():
-            if value is not None and math.isfinite(value):
-                found.append(
-                    EvalResult(
-                        task_type=task_type(facts, entry),
-                        task_name=name,
-                        metric_type=METRIC_TYPES.get(metric, metric),
-                        metric_name=f"{metric} ({facts.unit_of(metric)})",
-                        metric_value=value,
-                        **place,
-                    )
-                )
-    return found
-
-
-def dataset_of(facts: CardFacts, scored: Scored, entry: dict) -> dict:
-    """Name, configuration, split and revision of the rows that were scored; a name of our own for those of no hub."""
-    split = f"{scored.task}.{scored.split}"
-    path = hub_path_of(facts, split, entry)
-    name = f"{facts.benchmark}/{scored.task}" if facts.benchmark else HELD_OUT
-    if path is None:
-        own = name.replace("/", "-").replace("_", "-").replace(" ", "-")
-        return {"dataset_type": own, "dataset_name": name, "dataset_split": scored.split}
-    return {
-        "dataset_type": path,
-        "dataset_name": name,
-        "dataset_config": entry.get("hub_name"),
-        "dataset_split": scored.split,
-        "dataset_revision": facts.settings.get("data_revision") if is_from_hub(facts, split, path) else None,
-    }
-
-
-def hub_path_of(facts: CardFacts, split: str, entry: dict) -> str | None:
-    """The hub's name of a split's data: read from there, or from a mirror of it; None where a file replaced it."""
-    path = entry.get("hub_path") or facts.settings.get("hub_path")
+def _hub_path(facts: CardFacts, split: str, entry: dict) -> str | None:
+    """The hub's name of a split's data, read from there or from a mirror of it; None where a file replaced it."""
     role = next((role for role, own in (entry.get("splits") or {}).items() if split.endswith(f".{own}")), "")
     replaced = facts.settings.get(f"{role}_file") or facts.settings.get("data_format") not in (None, "hub")
-    return None if replaced else path
+    return None if replaced else entry.get("hub_path") or facts.settings.get("hub_path")
 
 
-def is_from_hub(facts: CardFacts, split: str, path: str) -> bool:
-    """Whether the rows came from the hub itself, of which a revision was named."""
-    return str(facts.data.get(split, {}).get("origin", "")).startswith(path)
-
-
-def datasets_of(facts: CardFacts) -> list[str]:
-    """The hub's names of what the model was trained on and scored on."""
-    found = [
-        hub_path_of(facts, split, facts.tasks.get(split.split(".")[0], {}))
-        for split, described in facts.data.items()
-        if isinstance(described, dict) and "origin" in described
-    ]
-    return sorted({path for path in [*found, *facts.hub_corpora] if path})
-
-
-def languages(facts: CardFacts) -> list[str] | None:
-    """ISO 639-1 codes, where the tasks say which; None where nothing does."""
-    found = [LANGUAGES.get((facts.benchmark, name)) or LANGUAGES.get(facts.benchmark) for name in facts.tasks]
-    if not found or not all(found):
-        return None
-    return sorted({code for codes in found for code in codes})
-
-
-def task_type(facts: CardFacts, entry: dict) -> str:
-    """The hub's word for a task."""
-    if entry.get("labels"):
-        return "text-classification"
-    return TASK_TYPES.get(facts.benchmark) or facts.pipeline_tag
-
-
-_ENGLISH = ["en"]
-LANGUAGES = {
-    **dict.fromkeys("glue super_glue mini squad summarization scrolls".split(), _ENGLISH),
-    ("super_ni", "english"): _ENGLISH,
-    ("translation", "wmt14_en_de"): ["en", "de"],
-    ("translation", "wmt14_en_fr"): ["en", "fr"],
-    ("translation", "wmt16_en_ro"): ["en", "ro"],
-}
-TASK_TYPES = {"squad": "question-answering", "translation": "translation", "summarization": "summarization"}
-# The names of https://huggingface.co/metrics, where ours are others.
-METRIC_TYPES = {
-    "pearson": "pearsonr",
-    "spearman": "spearmanr",
-    "mean_3class_f1": "f1",
-    "f1_macro": "f1",
-    "precision_macro": "precision",
-    "recall_macro": "recall",
-    "squad_f1": "squad",
-    "squad_exact_match": "squad",
-    "rouge1": "rouge",
-    "rouge2": "rouge",
-    "rougeL": "rouge",
-    "rougeLsum": "rouge",
-    "bleu": "sacrebleu",
-}
-CARD = "README.md"
-# Pictures that a run may leave beside its card, and what they show.
-CURVES = {"loss_curve.png": "loss over the updates", "learning_curves.png": "losses and scores over the updates"}
-SHOWN_LABELS = 12
-FIGURES = 4  # of numbers that are no points, behind the point
-METHODS = {"score": "the likeliest of the given answers is chosen", "loss": "loss alone is measured"}
+def _unit(metric: str) -> str:
+    return "nats a target token" if metric in NATS else "no unit" if "perplexity" in metric else "points"
 
 
 def write_card(directory, facts: CardFacts) -> Path:
     """Writes the card through a temporary sibling, so that a reader never sees half of it."""
-    path = Path(directory) / CARD
+    path = Path(directory) / "README.md"
     pictures = [name for name in CURVES if (Path(directory) / name).is_file()]
     with whole_file(path) as temporary:
         temporary.write_text(card_text(facts, pictures), encoding="utf-8")
@@ -296,23 +358,40 @@ def card_text(facts: CardFacts, pictures: Sequence[str] = ()) -> str:
 
     Args:
       pictures: names in `CURVES` of the files beside it.
-
-    Raises:
-      ValueError: the metadata are not what the hub reads, which is an error of ours.
     """
     manifest, scored = facts.manifest, facts.scored
     words = [without_folders(word) for word in manifest.get("command", [])]
-    known = [part for part in reversed(scored.values()) if part.example]
-    examples = {part.task: [shortened(text, 160) for text in part.example] for part in known}
-    notes = [
-        f"{name}: {', '.join(_notes(scored[name]))}." for name in facts.results["tasks"] if _notes(scored.get(name))
-    ]
+    examples = {part.task: [shortened(text, 160) for text in part.example]
+                for part in reversed(scored.values()) if part.example}  # fmt: skip
+    notes = []
+    for name in facts.results["tasks"]:
+        part = scored.get(name, Scored(name, ""))
+        said = [*part.marks, *([METHODS[part.method]] if part.method in METHODS else [])]
+        notes += [f"{name}: {', '.join(said)}."] if said else []
     if manifest.get("missing_tasks"):
         notes.append(f"left out for want of data: {', '.join(manifest['missing_tasks'])}.")
     if facts.objective:
         notes.append("`unigram`: the best that a model without context could do.")
     separator = (manifest.get("encoding") or {}).get("answer_separator")
-    splits, corpora = _data(facts)
+    # Enough of a hash to know it by; the manifest has it whole.
+    short = lambda text: code(re.sub(r"([0-9a-f]{16})[0-9a-f]+$", r"\1", text)) if text else ""
+    origins = [
+        [name, without_folders(part["origin"]), *(part.get(key, "") for key in ("rows", "used")),
+         short(part.get("fingerprint"))]
+        for name, part in facts.splits.items() if "origin" in part
+    ]  # fmt: skip
+    corpora = [
+        [split, without_folders(source["name"]), source.get("documents", ""), short(source.get("sha256"))]
+        for split, part in facts.splits.items() for source in part.get("sources", [])
+        if isinstance(source, dict) and "name" in source
+    ]  # fmt: skip
+    groups = [
+        [f"{name}: {column}", value, f"{metrics.get('n', '')}", metric, format_points(points)]
+        for name, columns in facts.results.get("groups", {}).items()
+        for column, values in columns.items()
+        for value, metrics in values.items()
+        for metric, points in metrics.items() if metric != "n"
+    ]  # fmt: skip
     card = ModelCard.from_template(
         card_data(facts),
         template_path=str(Path(__file__).with_name("card.md.jinja")),
@@ -324,34 +403,33 @@ def card_text(facts: CardFacts, pictures: Sequence[str] = ()) -> str:
         separator=repr(separator) if separator else "",
         scores=_scores(facts),
         notes=notes,
-        groups=_groups(facts),
-        splits=splits,
+        groups=groups,
+        splits=origins,
         corpora=corpora,
         settings=_training(facts),
         pictures=[(name, CURVES[name]) for name in pictures],
-        command=f"python {shlex.join(words)}" if words else "(not noted)",
-        machine=_machine(facts),
+        command=f"python {shlex.join(words)}" if words else "(not recorded)",
+        machine=_machine(manifest),
         marked="; ".join(f"{name} ({', '.join(part.marks)})" for name, part in scored.items() if part.marks),
-        base=hub_name(facts.base_model),
+        base=hub_name(facts.base),
         code=code,
         block=lambda language, lines: "\n".join(block(language, lines)),
-        table=lambda head, rows: "\n".join(table(head, rows)),
+        table=markdown_table,
     )
     return printable(redacted(f"{card.content.rstrip()}\n"))
 
 
 def _summary(facts: CardFacts) -> str:
-    """What the model is, in a paragraph."""
+    """What the model is, in a sentence."""
     model, version = facts.manifest.get("model", {}), facts.manifest["versions"].get("t5suite") or ""
     how = f"pre-trained by {facts.objective}" if facts.objective else "fine-tuned"
-    if facts.adapter:
-        how = f"an adapter ({facts.adapter}), {how}"
-    base = facts.base_model and f"from {code(hub_name(facts.base_model) or without_folders(facts.base_model))}"
+    if model.get("adapter"):
+        how = f"an adapter ({model['adapter']}), {how}"
+    base = f"from {code(hub_name(facts.base) or without_folders(facts.base))}" if facts.base else "from random weights"
     size = f"{model['class']}, {model['parameters']:,} parameters" if "parameters" in model else ""
     if model.get("trainable", model.get("parameters")) != model.get("parameters"):
         size += f", of which {model['trainable']:,} were trained"
-    start = base or "from random weights"
-    return f"{size}; {how} {start} with t5suite {version}.".replace(" .", ".").removeprefix("; ")
+    return f"{size}; {how} {base} with t5suite {version}.".replace(" .", ".").removeprefix("; ")
 
 
 def template(entry: dict) -> str:
@@ -379,92 +457,42 @@ def answers(entry: dict) -> str:
     return shown + (f" and {len(words) - SHOWN_LABELS} more" if len(words) > SHOWN_LABELS else "")
 
 
-def _notes(scored: Scored | None) -> list[str]:
-    """What must be said of a score."""
-    if scored is None:
-        return []
-    return [*scored.marks, *([METHODS[scored.method]] if scored.method in METHODS else [])]
-
-
 def _scores(facts: CardFacts) -> list[list]:
-    """The numbers of `results.json`."""
+    """The numbers of `results.json`: name, split, rows, metric, value, unit."""
     rows = []
     for name, metrics in facts.results["tasks"].items():
         scored = facts.scored.get(name, Scored(name, "held-out"))
         count = "" if scored.rows is None else f"{scored.rows:,}"
-        rows += [
-            [name, scored.split, count, metric, _number(facts, metric, value), facts.unit_of(metric)]
-            for metric, value in metrics.items()
-        ]
+        for metric, value in metrics.items():
+            shown = format_points(value)
+            if (facts.objective or _unit(metric) != "points") and shown != "nan":
+                shown = f"{value:.4f}"
+            rows.append([name, scored.split, count, metric, shown, _unit(metric)])
     for name, value in facts.results.get("averages", {}).items():
-        rows.append([average_title(name), "", "", "average", _number(facts, "average", value), "points"])
+        rows.append([average_title(name), "", "", "average", format_points(value), "points"])
     return rows
-
-
-def _number(facts: CardFacts, metric: str, value) -> str:
-    """A score as its table shows it; `nan` for one that is none."""
-    if facts.unit_of(metric) == "points" and not facts.objective:
-        return format_points(value)
-    return "nan" if value is None or not math.isfinite(value) else f"{value:.{FIGURES}f}"
-
-
-def _groups(facts: CardFacts) -> list[list]:
-    """Scores of parts, such as those of Super-NaturalInstructions by category."""
-    return [
-        [f"{name}: {column}", value, f"{metrics.get('n', '')}", metric, format_points(points)]
-        for name, columns in facts.results.get("groups", {}).items()
-        for column, values in columns.items()
-        for value, metrics in values.items()
-        for metric, points in metrics.items()
-        if metric != "n"
-    ]
-
-
-def _data(facts: CardFacts) -> tuple[list, list]:
-    """Where the rows and the text came from, how many there are, and what identifies them."""
-    parts = {name: part for name, part in facts.data.items() if isinstance(part, dict)}
-    splits = [
-        [name, without_folders(part["origin"]), part.get("rows", ""), part.get("used", ""),
-         _short(part.get("fingerprint"))]
-        for name, part in parts.items()
-        if "origin" in part
-    ]  # fmt: skip
-    corpora = [
-        [split, without_folders(source["name"]), source.get("documents", ""), _short(source.get("sha256"))]
-        for split, part in parts.items()
-        for source in part.get("sources", [])
-        if isinstance(source, dict) and "name" in source
-    ]
-    return splits, corpora
-
-
-def _short(fingerprint: str | None) -> str:
-    """Enough of a hash to tell it by; the manifest has it whole."""
-    kind, _, digest = (fingerprint or "").rpartition(":")
-    return code(f"{kind}:{digest[:16]}" if kind else digest[:16]) if digest else ""
 
 
 def _training(facts: CardFacts) -> list[list]:
     """Settings, shares of tasks, updates."""
     rates = facts.manifest.get("mixing_rates") or {}
-    total, trained = sum(rates.values()) or 1, facts.manifest.get("training", {})
-    rows = [[name, without_folders(cell(value))] for name, value in shown_settings(facts.settings).items()]
+    rows = [[name, without_folders(value)] for name, value in shown_settings(facts.settings).items()]
     if len(rates) > 1:
-        shares = ", ".join(f"{name} {100 * rate / total:.1f}%" for name, rate in rates.items())
+        shares = ", ".join(f"{name} {100 * rate / (sum(rates.values()) or 1):.1f}%" for name, rate in rates.items())
         rows.append(["share of the examples", shares])
-    return rows + ([["updates made", f"{trained['steps']:,}"]] if trained.get("steps") else [])
+    steps = facts.manifest.get("training", {}).get("steps")
+    return rows + ([["updates made", f"{steps:,}"]] if steps else [])
 
 
 def shown_settings(settings: dict) -> dict:
-    """The settings that a reader asks for first and that say something; `manifest.json` has all.
+    """The settings that a reader asks for first; `manifest.json` has all.
 
     >>> shown_settings({"optim": "adamw_torch", "optimizer": "adafactor", "seed": 42, "max_steps": -1})
     {'optimizer': 'adafactor', 'seed': 42}
     """
     idle = [theirs for theirs, ours in BESIDE_OURS.items() if settings.get(ours) is not None]
-    idle += ["model_name_or_path", "config_name"]  # told above
-    if (settings.get("max_steps") or 0) > 0:
-        idle.append("num_train_epochs")
+    idle += ["model_name_or_path", "config_name"]  # in the summary
+    idle += ["num_train_epochs"] if (settings.get("max_steps") or 0) > 0 else []
     return {
         name: settings[name]
         for name in ("update_size", *flags_marked("report"))
@@ -472,44 +500,20 @@ def shown_settings(settings: dict) -> dict:
     }
 
 
-# Hugging Face's flags count only where ours are not given.
-BESIDE_OURS = {"optim": "optimizer", "lr_scheduler_type": "schedule"}
-# Not shown while they are this.
-DEFAULTS = {"label_smoothing_factor": 0.0, "z_loss": 0.0, "weight_decay": 0.0, "mixing_temperature": 1.0}
-
-
-def _machine(facts: CardFacts) -> list[list]:
+def _machine(manifest: dict) -> list[list]:
     """Hardware, seconds and versions; what is not known is left out."""
-    manifest = facts.manifest
     hardware, trained, commit = (manifest.get(name) or {} for name in ("hardware", "training", "commit"))
     scoring = sum(seconds for seconds in manifest.get("seconds", {}).values() if seconds)
-    changed = ", with changes" if commit.get("changed") else ""
-    rows = [
-        ["processor", f"{hardware.get('cores', '?')} cores, {hardware.get('platform', platform.system())}"],
-        ["accelerators", ", ".join(hardware.get("gpus", [])) or "none"],
-        ["processes", processes(facts.settings)],
-        ["seconds of training", seconds_text(trained)],
-        ["seconds of scoring", f"{scoring:.1f}" if scoring else ""],
-        *[[name, version] for name, version in manifest["versions"].items() if version],
-        ["commit", commit["commit"][:12] + changed if commit.get("commit") else ""],
-    ]
-    return [row for row in rows if row[1]]
-
-
-def processes(settings: dict) -> str:
-    """How many processes shared an update, where the settings say so.
-
-    >>> processes({"update_size": 32, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 2})
-    '2'
-    """
-    each = (settings.get("per_device_train_batch_size") or 0) * (settings.get("gradient_accumulation_steps") or 1)
-    whole = settings.get("update_size") or 0
-    return str(whole // each) if each and whole % each == 0 and whole >= each else ""
-
-
-def seconds_text(trained: dict) -> str:
-    """How long training took; of a run in several parts, which one is meant."""
-    if trained.get("train_runtime") is None:
-        return ""
     begun = trained.get("from_step")
-    return f"{trained['train_runtime']:.1f}" + (f" (since update {begun:,}, where it went on)" if begun else "")
+    training = "" if trained.get("train_runtime") is None else f"{trained['train_runtime']:.1f}"
+    if training and begun:
+        training += f" (since update {begun:,}, where it went on)"
+    rows = [
+        ["processor", f"{hardware.get('cores', '?')} cores, {hardware.get('platform', '?')}"],
+        ["accelerators", ", ".join(hardware.get("gpus", [])) or "none"],
+        ["seconds of training", training],
+        ["seconds of scoring", f"{scoring:.1f}" if scoring else ""],
+        *([name, version] for name, version in manifest["versions"].items()),
+        ["commit", (commit.get("commit") or "")[:12] + (", with changes" if commit.get("changed") else "")],
+    ]  # fmt: skip
+    return [row for row in rows if row[1]]

@@ -10,13 +10,12 @@ import enum
 import math
 
 import numpy as np
-from rich import box
-from rich.table import Table
 from transformers import Seq2SeqTrainingArguments
 
 from t5suite.base.redaction import redacted_value
 from t5suite.base.terminal import Terminal
 from t5suite.data.corpora.documents import bundled_text, read_documents
+from t5suite.reports.tables import new_table
 from t5suite.training.monitoring.rates import forward_flops
 from t5suite.training.monitoring.terminal import short_number
 from t5suite.training.run import update_size
@@ -40,28 +39,55 @@ def print_dry_run(settings: dict, changed: dict, data, tokenizer, lengths, args)
       changed: the settings that are not at their defaults.
       data: `fine_tuning.Data`.
     """
-    console = Terminal(width=118)
-    print_settings(console, settings, changed)
-    _print_pairs(console, data)
+    console = Terminal(width=118, highlight=False)
+    _print_settings(console, settings, changed)
+    parts = []  # (name, task, examples)
+    for part in data.training_sets:
+        rows = part.rows.select(range(min(SAMPLE, len(part.rows))))
+        examples = [example for row in rows for example in part.task.examples(row, "train")]
+        parts.append((f"{part.task.name} train", part.task, examples))
+    for eval_set in data.scored:
+        parts.append((f"{eval_set.name} {eval_set.split}", eval_set.task, eval_set.examples[:SAMPLE]))
+    for task, example in [(task, example) for _, task, examples in parts for example in examples[:PAIRS]][:PAIRS]:
+        console.print(f"[bold]{task.name}[/bold]")
+        console.print(f"  inputs:  {example.inputs}\n  targets: {example.targets}", markup=False)
     figures = {"lengths": {}, "steps": None}
-    table = Table(title="tokens", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("split", "examples", "side", "50%", "90%", "99%", "longest", "cut off %", "unknown %"):
-        table.add_column(name, justify="left" if name in ("split", "side") else "right")
-    for name, examples, side, texts, limit in _sides(data, lengths):
-        found = token_figures(texts, side, tokenizer, limit)
-        figures["lengths"][f"{name} {side}"] = found
-        table.add_row(name, str(examples), side, *(str(found[key]) for key in ("p50", "p90", "p99", "longest")),
-                      f"{found['cut_off']:.2f}", f"{found['unknown']:.3f}")  # fmt: skip
+    columns = ("split", "examples", "side", "50%", "90%", "99%", "longest", "cut off %", "unknown %")
+    table = new_table("tokens", columns, right=("examples", *columns[3:]))
+    for name, task, examples in parts:
+        limits = task.lengths(lengths)
+        for side, limit in (("inputs", limits.source), ("targets", limits.target)) if examples else ():
+            found = token_figures([getattr(example, side) for example in examples], side, tokenizer, limit)
+            figures["lengths"][f"{name} {side}"] = found
+            cells = [str(found[key]) for key in ("p50", "p90", "p99", "longest")]
+            table.add_row(name, str(len(examples)), side, *cells, f"{found['cut_off']:.2f}", f"{found['unknown']:.3f}")
     console.print(table)
     if data.features:
-        figures.update(_steps(data, args))
-        console.print(
-            f"{figures['steps']} steps of {figures['update_size']} examples "
-            f"({args.per_device_train_batch_size} a device x {args.gradient_accumulation_steps} micro-batches x "
-            f"{args.world_size} devices), {figures['examples']} examples an epoch",
-            highlight=False,
-        )
+        examples, of_update = sum(len(features) for features in data.features), update_size(args)
+        steps = args.max_steps
+        if steps <= 0:
+            steps = math.ceil(math.ceil(examples / of_update) * args.num_train_epochs)
+        figures |= {"examples": examples, "update_size": of_update, "steps": steps}
+        console.print(f"{steps} steps of {of_update} examples ({_shape_of_update(args)}), {examples} examples an epoch")
     return figures
+
+
+def _print_settings(console, settings: dict, changed: dict) -> None:
+    """Our flags, the most important of Hugging Face's, and whatever is not at its default."""
+    table = new_table("settings (* not the default)", ("flag", "value"))
+    theirs = {spec.name for spec in dataclasses.fields(Seq2SeqTrainingArguments)}
+    for name, value in settings.items():
+        if name not in theirs or name in SHOWN or name in changed:
+            shown = redacted_value({name: value.value if isinstance(value, enum.Enum) else value})[name]
+            table.add_row(f"--{name}{'*' if name in changed else ''}", str(shown))
+    console.print(table)
+
+
+def _shape_of_update(args) -> str:
+    return (
+        f"{args.per_device_train_batch_size} a device x {args.gradient_accumulation_steps} micro-batches x "
+        f"{args.world_size} devices"
+    )
 
 
 def token_figures(texts: list[str], side: str, tokenizer, limit: int) -> dict:
@@ -72,7 +98,6 @@ def token_figures(texts: list[str], side: str, tokenizer, limit: int) -> dict:
     """
     ids = tokenizer(texts)["input_ids"] if side == "inputs" else tokenizer(text_target=texts)["input_ids"]
     sizes = np.array([len(row) for row in ids])
-    tokens = np.array([token for row in ids for token in row])
     p50, p90, p99 = (int(value) for value in np.percentile(sizes, [50, 90, 99], method="higher"))
     return {
         "p50": p50,
@@ -80,62 +105,8 @@ def token_figures(texts: list[str], side: str, tokenizer, limit: int) -> dict:
         "p99": p99,
         "longest": int(sizes.max()),
         "cut_off": 100 * float(np.mean(sizes > limit)),
-        "unknown": 100 * float(np.mean(tokens == tokenizer.unk_token_id)),
+        "unknown": 100 * float(np.mean(np.concatenate(ids) == tokenizer.unk_token_id)),
     }
-
-
-def print_settings(console, settings: dict, changed: dict) -> None:
-    """A table of our flags, the most important of Hugging Face's, and whatever is not at its default."""
-    table = Table(title="settings (* not the default)", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("flag")
-    table.add_column("value")
-    ours = set(settings) - {spec.name for spec in dataclasses.fields(Seq2SeqTrainingArguments)}
-    for name, value in settings.items():
-        if name in ours or name in SHOWN or name in changed:
-            star = "*" if name in changed else ""
-            shown = redacted_value({name: value.value if isinstance(value, enum.Enum) else value})[name]
-            table.add_row(f"--{name}{star}", str(shown))
-    console.print(table)
-
-
-def _print_pairs(console, data):
-    examples = [
-        (part.task, example)
-        for part in data.training_sets
-        for row in part.rows.select(range(min(PAIRS, len(part.rows))))
-        for example in part.task.examples(row, "train")
-    ]
-    examples = examples or [(s.task, e) for s in data.scored for e in s.examples[:PAIRS]]
-    for task, example in examples[:PAIRS]:
-        console.print(f"[bold]{task.name}[/bold]")
-        console.print(f"  inputs:  {example.inputs}", markup=False, highlight=False)
-        console.print(f"  targets: {example.targets}", markup=False, highlight=False)
-
-
-def _sides(data, lengths):
-    """`(name, number of examples, side, texts, limit)`: a sample of each split's inputs and targets."""
-    for part in data.training_sets:
-        rows = part.rows.select(range(min(SAMPLE, len(part.rows))))
-        examples = [example for row in rows for example in part.task.examples(row, "train")]
-        if examples:
-            yield from _both_sides(f"{part.task.name} train", examples, part.task.lengths(lengths))
-    for eval_set in data.scored:
-        if eval_set.examples:
-            of_task = eval_set.task.lengths(lengths)
-            yield from _both_sides(f"{eval_set.name} {eval_set.split}", eval_set.examples[:SAMPLE], of_task)
-
-
-def _both_sides(name, examples, lengths):
-    yield name, len(examples), "inputs", [example.inputs for example in examples], lengths.source
-    yield name, len(examples), "targets", [example.targets for example in examples], lengths.target
-
-
-def _steps(data, args) -> dict:
-    examples = sum(len(features) for features in data.features)
-    examples_an_update = update_size(args)
-    an_epoch = math.ceil(examples / examples_an_update)
-    steps = args.max_steps if args.max_steps > 0 else math.ceil(an_epoch * args.num_train_epochs)
-    return {"examples": examples, "update_size": examples_an_update, "steps": steps}
 
 
 def print_pre_training_dry_run(settings: dict, changed: dict, model, tokenizer, collator, args) -> dict:
@@ -143,65 +114,41 @@ def print_pre_training_dry_run(settings: dict, changed: dict, model, tokenizer, 
 
     Steps are None where passes over the text decide them: the text would have to be read.
     """
-    console = Terminal(width=118)
-    print_settings(console, settings, changed)
-    figures = {
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "blocks": _blocks(collator),
-        **_budget(model, collator, args),
-    }
-    _print_blocks(console, figures["blocks"])
+    console = Terminal(width=118, highlight=False)
+    _print_settings(console, settings, changed)
+    lengths, shares = collator.tokens_lengths, np.asarray(collator.weights) / sum(collator.weights)
+    blocks, columns = [], ("share %", "text", "inputs", "targets")
+    table = new_table("blocks, in tokens", columns, right=columns)
+    for denoiser, (tokens, share) in enumerate(zip(lengths, shares, strict=True)):
+        batch = collator([{"input_ids": np.full(tokens, 5), "index": 0, "denoiser": denoiser}])
+        sides = {"inputs": int(batch["attention_mask"].sum()), "targets": int(batch["labels"].ne(-100).sum())}
+        blocks.append({"tokens": tokens, "share": float(share), **sides})
+        table.add_row(f"{100 * share:.1f}", *map(str, (tokens, *sides.values())))
+    console.print(table)
     _print_example(console, collator, tokenizer)
-    console.print(f"{type(model).__name__}, {short_number(figures['parameters'])} parameters", highlight=False)
-    steps = "as many as the passes over the text take" if figures["steps"] is None else f"{figures['steps']:,}"
-    console.print(
-        f"{steps} updates of {figures['update_size']} blocks ({args.per_device_train_batch_size} a device x "
-        f"{args.gradient_accumulation_steps} micro-batches x {args.world_size} devices): "
-        f"{short_number(figures['tokens_an_update'])} tokens of text and {figures['flops_an_update'] / 1e12:.3g} TFLOP "
-        "an update",
-        highlight=False,
-    )
-    if figures["steps"] is not None:
-        tokens, flops = (figures[name] * figures["steps"] for name in ("tokens_an_update", "flops_an_update"))
-        console.print(f"{short_number(tokens)} tokens and {flops / 1e18:.3g} EFLOP in all", highlight=False)
-    return figures
-
-
-def _blocks(collator) -> list[dict]:
-    """For each length of block: its tokens, and the inputs and targets of one example."""
-    shares = np.asarray(collator.weights) / sum(collator.weights)
-    return [
-        {"tokens": tokens, "share": float(share), **_example_lengths(collator, tokens, denoiser)}
-        for denoiser, (tokens, share) in enumerate(zip(collator.tokens_lengths, shares, strict=True))
-    ]
-
-
-def _example_lengths(collator, tokens: int, denoiser: int) -> dict:
-    batch = collator([{"input_ids": np.full(tokens, 5), "index": 0, "denoiser": denoiser}])
-    return {"inputs": int(batch["attention_mask"].sum()), "targets": int(batch["labels"].ne(-100).sum())}
-
-
-def _budget(model, collator, args) -> dict:
     shapes = {"input_ids": (1, collator.inputs_length)}
     if hasattr(collator, "targets_length"):
         shapes["decoder_input_ids"] = (1, collator.targets_length)
-    blocks_an_update = update_size(args)
-    mean_tokens = float(np.average(collator.tokens_lengths, weights=collator.weights))
-    return {
+    of_update = update_size(args)
+    figures = {
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "blocks": blocks,
         "steps": args.max_steps if args.max_steps > 0 else None,
-        "update_size": blocks_an_update,
-        "tokens_an_update": mean_tokens * blocks_an_update,
-        "flops_an_update": 3 * forward_flops(model, shapes) * blocks_an_update,
+        "update_size": of_update,
+        "tokens_an_update": float(np.average(lengths, weights=collator.weights)) * of_update,
+        "flops_an_update": 3 * forward_flops(model, shapes) * of_update,
     }
-
-
-def _print_blocks(console, blocks: list[dict]) -> None:
-    table = Table(title="blocks, in tokens", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("share %", "text", "inputs", "targets"):
-        table.add_column(name, justify="right")
-    for block in blocks:
-        table.add_row(f"{100 * block['share']:.1f}", *(str(block[name]) for name in ("tokens", "inputs", "targets")))
-    console.print(table)
+    console.print(f"{type(model).__name__}, {short_number(figures['parameters'])} parameters")
+    steps = "as many as the passes over the text take" if figures["steps"] is None else f"{figures['steps']:,}"
+    console.print(
+        f"{steps} updates of {of_update} blocks ({_shape_of_update(args)}): "
+        f"{short_number(figures['tokens_an_update'])} tokens of text and "
+        f"{figures['flops_an_update'] / 1e12:.3g} TFLOP an update"
+    )
+    if figures["steps"] is not None:
+        tokens, flops = (figures[name] * figures["steps"] for name in ("tokens_an_update", "flops_an_update"))
+        console.print(f"{short_number(tokens)} tokens and {flops / 1e18:.3g} EFLOP in all")
+    return figures
 
 
 def _print_example(console, collator, tokenizer, shown: int = 60) -> None:
@@ -217,4 +164,4 @@ def _print_example(console, collator, tokenizer, shown: int = 60) -> None:
         batch = collator([{"input_ids": np.asarray(ids[:tokens]), "index": 0, "denoiser": denoiser}])
         labels = batch["labels"][0]
         for side, row in (("inputs", batch["input_ids"][0]), ("targets", labels[labels != -100])):
-            console.print(f"  {side + ':':9}{tokenizer.decode(row[:shown].tolist())}", markup=False, highlight=False)
+            console.print(f"  {side + ':':9}{tokenizer.decode(row[:shown].tolist())}", markup=False)

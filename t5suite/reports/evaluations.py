@@ -1,14 +1,13 @@
-"""What a run wrote, beside the rows it wrote it for: predictions joined with labels, and with texts where known.
+"""A run's predictions joined with labels, and with texts where they are known.
 
 >>> (evaluation,) = evaluations_of("runs/glue-rte-t5-small")
 >>> evaluation.name, len(evaluation.examples), evaluation.judged.predictions[:3], evaluation.judged.references[:3]
 ('rte', 277, [0, 1, -1], [0, 1, 1])
 
-The rows are read again from where the run read them and count only if their fingerprint, or every single target, is
-that of the run: a relative path is looked for from here, from where the run was started, and in `--data_dir`. Without
-them the targets in the predictions file stand for the labels, and texts are there where the run kept them because
-nothing could read them again. Either way the metrics must come out as `results.json` has them, or nothing is built on
-them.
+The rows are read again from where the run read them and are used only if their fingerprint, or every target, is that of
+the run: a relative path is tried from here, from where the run was started, and in `--data_dir`. Without them the
+targets in the predictions file stand for the labels. Either way the metrics must come out as `results.json` has them,
+or nothing is built on them.
 """
 
 import collections
@@ -30,6 +29,15 @@ from t5suite.tasks.postprocessors import POSTPROCESSORS, Judged, correctness
 from t5suite.tasks.registry import Task
 
 FILES = ("train_file", "validation_file", "test_file")
+CHANGED = "has changed since"
+# What `HeldOutRows` says at the end of an origin.
+HELD_OUT = "(held-out rows)"
+# Points by which a metric may differ that is computed again: sums in another order.
+TOLERANCE = 1e-6
+VERDICTS = ("invalid", "wrong", "right", "unlabelled")
+# Of the examples that are shown, at most this share may be right ones where there are enough others.
+SHARE_RIGHT = 0.4
+LONGEST_TEXT = 1200
 
 
 class RowsAgain(NamedTuple):
@@ -37,7 +45,7 @@ class RowsAgain(NamedTuple):
 
     Attributes:
       numbers: of the rows in their source.
-      places: where rows of one's own stand, 'reviews.csv:6'; none of other rows.
+      places: file and line of rows of `--data_format`, 'reviews.csv:6'; empty for others.
     """
 
     rows: list[dict]
@@ -48,22 +56,35 @@ class RowsAgain(NamedTuple):
 def rows_again(
     task: Task, role: str, split: str, manifest: dict, data_dir: str | None = None
 ) -> tuple[RowsAgain | None, str]:
-    """`(the rows, "")`, or `(None, why not)`.
-
-    Args:
-      data_dir: where to look first.
-    """
-    told = (manifest.get("data") or {}).get(f"{task.name}.{split}") or {}
+    """`(the rows, "")`, or `(None, why not)`; `data_dir` is where to look first."""
+    described = (manifest.get("data") or {}).get(f"{task.name}.{split}") or {}
     reasons = []
     for settings in settings_by_place(manifest, data_dir):
-        loaded, places, why = _loaded(task, role, split, settings, told)
-        if loaded is not None:
-            limit = settings.get("max_predict_samples" if is_extra_test(task, role) else "max_eval_samples")
-            drawn = select_rows(len(loaded.rows), limit=limit, seed=settings.get("seed") or 0, role=role)
-            numbers = [int(number) for number in drawn]
-            found = [loaded.rows[number] for number in numbers], numbers, [places[n] for n in numbers if places]
-            return RowsAgain(*found), ""
-        reasons.append(why)
+        try:
+            if settings.get("data_format"):
+                own = format_source(settings).read(role)
+                loaded = LoadedSplit(own.rows, own.origin, own.fingerprint, 0, own.files)
+                places = [place.rsplit("/", 1)[-1] for place in own.places]
+            else:
+                files = {name: settings.get(name) for name in FILES}
+                options = DataOptions(settings.get("data_dir"), data_revision=settings.get("data_revision"), **files)
+                loaded, places = load_split(task, role, split, options), []
+        except (UserError, OSError, ImportError) as error:
+            reasons.append(f"the rows of {task.name} {split} could not be read again ({str(error)[:200]})")
+            continue
+        # The hub's fingerprint says how a data set was loaded, too; its targets, compared next, say what it holds.
+        expected = described.get("fingerprint") in (None, loaded.fingerprint)
+        if not expected and not loaded.fingerprint.startswith("datasets:"):
+            hashes = {Path(path).name: value for path, value in (described.get("files") or {}).items()}
+            changed = [path for path, value in loaded.files.items() if hashes and hashes.get(Path(path).name) != value]
+            what = ", ".join(changed) or loaded.origin.replace(f" {HELD_OUT}", "")
+            reasons.append(f"the rows of {task.name} {split} are not those of the run any more: {what} {CHANGED}")
+            continue
+        is_extra_test = role == "test" and bool(task.splits("validation"))
+        limit = settings.get("max_predict_samples" if is_extra_test else "max_eval_samples")
+        drawn = select_rows(len(loaded.rows), limit=limit, seed=settings.get("seed") or 0, role=role)
+        numbers = [int(number) for number in drawn]
+        return RowsAgain([loaded.rows[n] for n in numbers], numbers, [places[n] for n in numbers if places]), ""
     return None, next((why for why in reasons if CHANGED in why), reasons[0])
 
 
@@ -83,69 +104,13 @@ def settings_by_place(manifest: dict, data_dir: str | None) -> Iterator[dict]:
         yield {**settings, **there}
 
 
-def is_extra_test(task: Task, role: str) -> bool:
-    """Whether rows are test rows beside validation rows."""
-    return role == "test" and bool(task.splits("validation"))
-
-
-def _loaded(task: Task, role: str, split: str, settings: dict, told: dict):
-    """`(the split, its rows' places, "")` if its fingerprint is that of the run, else `(None, [], why not)`."""
-    try:
-        loaded, places = _own_rows(role, settings) if settings.get("data_format") else (None, [])
-        loaded = loaded or load_split(task, role, split, _options(settings))
-    except (UserError, OSError, ImportError) as error:
-        return None, [], f"the rows of {task.name} {split} could not be read again ({str(error)[:200]})"
-    # The hub's fingerprint says how a data set was loaded, too; its targets, compared next, say what it holds.
-    is_told = told.get("fingerprint") in (None, loaded.fingerprint)
-    if not is_told and not loaded.fingerprint.startswith("datasets:"):
-        what = f"{', '.join(changed_files(loaded, told.get('files') or {}))} {CHANGED}"
-        return None, [], f"the rows of {task.name} {split} are not those of the run any more: {what}"
-    return loaded, places, ""
-
-
-def changed_files(loaded: LoadedSplit, told: dict[str, str]) -> list[str]:
-    """The files whose hash is not that of the run; where that told of one file alone, where the rows are."""
-    hashes = {Path(path).name: value for path, value in told.items()}
-    others = [path for path, value in loaded.files.items() if hashes.get(Path(path).name) != value]
-    return others if told and others else [loaded.origin.replace(f" {HELD_OUT}", "")]
-
-
-def _options(settings: dict) -> DataOptions:
-    files = {name: settings.get(name) for name in FILES}
-    return DataOptions(settings.get("data_dir"), data_revision=settings.get("data_revision"), **files)
-
-
-def _own_rows(role: str, settings: dict) -> tuple[LoadedSplit, list[str]]:
-    """Rows of `--data_format`, and the file and line of each."""
-    found = format_source(settings).read(role)
-    return LoadedSplit(found.rows, found.origin, found.fingerprint, 0, found.files), [*map(_short, found.places)]
-
-
-def _short(place: str) -> str:
-    """A place without its folders.
-
-    >>> _short("/home/ada/reviews.csv:6")
-    'reviews.csv:6'
-    """
-    return place.rsplit("/", 1)[-1]
-
-
-CHANGED = "has changed since"
-# What `HeldOutRows` says at the end of an origin.
-HELD_OUT = "(held-out rows)"
-FOLDER = "predictions"
-# Points by which a metric may differ that is computed again: sums in another order.
-TOLERANCE = 1e-6
-
-
 class Evaluation(NamedTuple):
     """One split of one task as a run answered it.
 
     Attributes:
       name: as results name it (`mnli_matched`, `rte.test`).
-      lines: the predictions file's lines.
-      examples: per line `{"row": its number in the source, "key": what names it, "inputs", "target", "prediction"}`;
-        `inputs` is None where the rows could not be read.
+      examples: `{"row": its number in the source, "key": what names it, "inputs", "target", "prediction"}`; `inputs`
+        is None where the rows could not be read.
       judged: predictions, references and groups as the metrics take them; None where the labels are not known.
       unit_keys: what names each judged prediction, in their order.
       scores: as `results.json` has them.
@@ -173,25 +138,27 @@ def evaluations_of(directory, data_dir: str | None = None) -> list[Evaluation]:
 
     Args:
       data_dir: where the rows are now, if not where the run had them.
+
+    Raises:
+      DataError: a line of predictions without `row` or `prediction`.
     """
-    directory = Path(directory)
     manifest = read_manifest(directory)
-    results = read_results(directory)["tasks"] if (directory / RESULTS).is_file() else {}
+    results = read_results(directory)["tasks"] if Path(directory, RESULTS).is_file() else {}
+    splits = _splits_of(manifest)
     found = []
     for name, scores in results.items():
-        place = _place_of(name, manifest)
-        if place is None:
+        if name not in splits:
             continue
-        task, role, split = place
-        path = directory / FOLDER / f"{task.name}.{split}.jsonl"
+        task, role, split = splits[name]
+        path = Path(directory, "predictions", f"{task.name}.{split}.jsonl")
         if path.is_file():
-            found.append(_evaluation(name, task, role, split, path, scores, manifest, data_dir))
+            found.append(_evaluation(name, task, role, split, _read_lines(path), scores, manifest, data_dir))
     return found
 
 
-def _place_of(name: str, manifest: dict) -> tuple[Task, str, str] | None:
-    """The task, role and split that a result is about, from the manifest's own entries."""
-    benchmark = str(tasks_named(manifest)[0])
+def _splits_of(manifest: dict) -> dict[str, tuple[Task, str, str]]:
+    """`{result's name: (task, role, split)}` by the manifest's own entries."""
+    benchmark, found = str(tasks_named(manifest)[0]), {}
     for task_name, entry in (manifest.get("tasks") or {}).items():
         try:
             check_entry(f"{benchmark}/{task_name}", entry)
@@ -199,18 +166,22 @@ def _place_of(name: str, manifest: dict) -> tuple[Task, str, str] | None:
             continue
         task = Task(benchmark, task_name, entry)
         for role in ("validation", "test"):
-            for result, split in task.splits(role).items():
-                is_role = role == "validation" or not task.splits("validation")
-                if name == (f"{result}.test" if not is_role else result):
-                    return task, role, split
-    return None
+            suffix = ".test" if role == "test" and task.splits("validation") else ""
+            found |= {f"{result}{suffix}": (task, role, split) for result, split in task.splits(role).items()}
+    return found
 
 
-def _evaluation(name, task: Task, role, split, path, scores, manifest, data_dir) -> Evaluation:
-    lines = read_lines(path)
-    if any("inputs" in line for line in lines):
-        rows, note = None, ""  # the run kept its texts, for nothing could read them again
-    else:
+def _read_lines(path) -> list[dict]:
+    lines = read_jsonl(path)
+    for number, line in enumerate(lines, start=1):
+        if not isinstance(line.get("prediction"), str) or not isinstance(line.get("row"), int):
+            raise DataError(f"{path}:{number}: no line of predictions: it needs 'row' and 'prediction'")
+    return lines
+
+
+def _evaluation(name, task: Task, role, split, lines, scores, manifest, data_dir) -> Evaluation:
+    rows, note = None, ""
+    if not any("inputs" in line for line in lines):  # else the run kept its texts, for nothing could read them again
         rows, note = rows_again(task, role, split, manifest, data_dir)
     if rows is not None:
         joined = _joined(task, role, rows, lines, scores)
@@ -219,27 +190,16 @@ def _evaluation(name, task: Task, role, split, path, scores, manifest, data_dir)
         note = f"the rows of {task.name} {split} are no longer those that the run was scored on"
     examples = [{"row": line["row"], "key": key_of(line), "inputs": line.get("inputs"), "target": line.get("target"),
                  "prediction": line["prediction"]} for line in lines]  # fmt: skip
-    judged = _judged_by_targets(task, lines, scores)
+    judged, shaped = None, any(task.entry.get(field) for field in ("postprocess", "group_by", "references_by"))
+    if scores and not shaped and all(isinstance(line.get("target"), str) for line in lines):
+        judged = Judged(*([task.parse(line[side]) for line in lines] for side in ("prediction", "target")))
+        judged = judged if _reproduces(task, judged, scores) else None
     keys = _unit_keys(judged, examples) if judged else []
     return Evaluation(name, task, role, split, examples, judged, keys, scores, note)
 
 
-def read_lines(path) -> list[dict]:
-    """The lines of a predictions file.
-
-    Raises:
-      DataError: a line without `row` or `prediction`.
-    """
-    lines = read_jsonl(path)
-    for number, line in enumerate(lines, start=1):
-        if not isinstance(line.get("prediction"), str) or not isinstance(line.get("row"), int):
-            raise DataError(f"{path}:{number}: no line of predictions: it needs 'row' and 'prediction'")
-    return lines
-
-
 def key_of(line: dict) -> str:
-    """What names a line's row, in whatever subset it stands: the data's own `idx`, its place in a file, a hash of its
-    text, or else its number.
+    """What names a line's row, in any subset: the data's `idx`, its place in a file, a hash of its text, or its number.
 
     >>> key_of({"row": 3, "idx": 17}), key_of({"row": 3, "idx": {"question": 2, "answer": 1}}), key_of({"row": 3})
     ('17', 'answer 1, question 2', 'row 3')
@@ -247,88 +207,67 @@ def key_of(line: dict) -> str:
     ('reviews.csv:6', 'text b54e3db6')
     """
     idx = line.get("idx")
-    if idx is None and line.get("place"):
-        return line["place"]
-    if idx is None and isinstance(line.get("inputs"), str):
-        return f"text {hashlib.sha256(line['inputs'].encode('utf-8', 'replace')).hexdigest()[:8]}"
-    if idx is None:
-        return f"row {line['row']}"
     if isinstance(idx, dict):
         return ", ".join(f"{name} {value}" for name, value in sorted(idx.items()))
-    return str(idx)
+    if idx is not None:
+        return str(idx)
+    if line.get("place"):
+        return line["place"]
+    if isinstance(line.get("inputs"), str):
+        return f"text {hashlib.sha256(line['inputs'].encode('utf-8', 'replace')).hexdigest()[:8]}"
+    return f"row {line['row']}"
 
 
-def _joined(task: Task, role: str, rows: RowsAgain, lines: list[dict], scores: dict):
+def _joined(task: Task, role: str, again: RowsAgain, lines: list[dict], scores: dict):
     """`(examples, judged, unit keys)`; None where rows and lines do not belong together."""
-    contents, numbers = rows.rows, rows.numbers
-    place_of = dict(enumerate(rows.places))
     try:
-        made = [(at, example) for at, row in enumerate(contents) for example in task.examples(row, role)]
+        made = [(at, example) for at, row in enumerate(again.rows) for example in task.examples(row, role)]
     except (UserError, TypeError, ValueError, LookupError, AttributeError):
         return None
-    belongs = len(made) == len(lines) and all(
-        at == line["row"] and line.get("target", example.targets) == example.targets
-        for (at, example), line in zip(made, lines)
-    )
-    if not belongs:
+    if [at for at, _ in made] != [line["row"] for line in lines]:
         return None
-    examples = [
-        {"row": numbers[at], "key": key_of({**line, "row": numbers[at], "place": place_of.get(at)}),
-         "inputs": example.inputs,
-         "target": example.targets if "target" in line or "candidate" in line else None,
-         "prediction": line["prediction"]}
-        for (at, example), line in zip(made, lines)
-    ]  # fmt: skip
-    row_of_example, predictions = [at for at, _ in made], [line["prediction"] for line in lines]
-    if not scores or not all(task.is_labelled(row) for row in contents):
+    examples = []
+    for (at, example), line in zip(made, lines):
+        if line.get("target", example.targets) != example.targets:
+            return None
+        known = {"row": again.numbers[at], "place": again.places[at] if again.places else None}
+        target = example.targets if "target" in line or "candidate" in line else None
+        examples.append({"row": known["row"], "key": key_of({**line, **known}), "inputs": example.inputs,
+                         "target": target, "prediction": line["prediction"]})  # fmt: skip
+    if not scores or not all(task.is_labelled(row) for row in again.rows):
         return examples, None, []
-    judged = POSTPROCESSORS[task.entry.get("postprocess") or "values"](task, contents, row_of_example, predictions)
-    if not reproduces(task, judged, scores):
-        return None
-    return examples, judged, _unit_keys(judged, examples)
+    postprocess = POSTPROCESSORS[task.entry.get("postprocess") or "values"]
+    judged = postprocess(task, again.rows, [at for at, _ in made], [line["prediction"] for line in lines])
+    return (examples, judged, _unit_keys(judged, examples)) if _reproduces(task, judged, scores) else None
 
 
 def _unit_keys(judged: Judged, examples: list[dict]) -> list:
     """One key a judged prediction; where several examples are one (ReCoRD's answers), that of the first of its row."""
-    if len(judged.predictions) == len(examples):
-        seen: dict[str, int] = {}
-        return [(e["key"], seen.update({e["key"]: seen.get(e["key"], -1) + 1}) or seen[e["key"]]) for e in examples]
-    keys = list(dict.fromkeys(example["key"] for example in examples))
-    return [(key, 0) for key in keys] if len(keys) == len(judged.predictions) else []
+    keys = [example["key"] for example in examples]
+    if len(judged.predictions) == len(keys):
+        seen = collections.defaultdict(lambda: -1)
+        for at, key in enumerate(keys):
+            seen[key] += 1
+            keys[at] = (key, seen[key])
+        return keys
+    first = [(key, 0) for key in dict.fromkeys(keys)]
+    return first if len(first) == len(judged.predictions) else []
 
 
-def _judged_by_targets(task: Task, lines: list[dict], scores: dict) -> Judged | None:
-    """What the metrics take, from the target texts alone, where that gives the same scores."""
-    if not scores or task.entry.get("postprocess") or task.entry.get("group_by") or task.entry.get("references_by"):
-        return None
-    if not all(isinstance(line.get("target"), str) for line in lines):
-        return None
-    judged = Judged([task.parse(line["prediction"]) for line in lines], [task.parse(line["target"]) for line in lines])
-    return judged if reproduces(task, judged, scores) else None
-
-
-def reproduces(task: Task, judged: Judged, scores: dict) -> bool:
-    """Whether the metrics come out as they were reported."""
+def _reproduces(task: Task, judged: Judged, scores: dict) -> bool:
+    """Whether the metrics come out as they were reported; None and NaN both say that a score is not defined."""
     known = {name: function for name, function in metric_functions(task.entry).items() if name in scores}
-    return bool(known) and all(same(measured(task, function, judged), scores[name]) for name, function in known.items())
+    for name, function in known.items():
+        reported = math.nan if scores[name] is None else scores[name]
+        value = _measured(task, function, judged)
+        if math.isnan(value) != math.isnan(reported) or abs(value - reported) > TOLERANCE * max(1.0, abs(reported)):
+            return False
+    return bool(known)
 
 
-def measured(task: Task, function, judged: Judged) -> float:
-    """A metric's points."""
+def _measured(task: Task, function, judged: Judged) -> float:
     classes = len(task.label_words) if task.label_words else None
     return function(judged.predictions, judged.references, groups=judged.groups, num_classes=classes)
-
-
-def same(value: float, reported: float | None) -> bool:
-    """Whether two scores are the same number, where None and NaN both say that it is none."""
-    if reported is None or math.isnan(value):
-        return (reported is None or math.isnan(reported)) and math.isnan(value)
-    return abs(value - reported) <= TOLERANCE * max(1.0, abs(reported))
-
-
-# Of the examples that are shown, at most this share may be right ones where there are enough others.
-SHARE_RIGHT = 0.4
-LONGEST_TEXT = 1200
 
 
 def examples_of(evaluation: Evaluation, most: int) -> dict:
@@ -336,27 +275,16 @@ def examples_of(evaluation: Evaluation, most: int) -> dict:
 
     Invalid and wrong ones come first, then right ones; each kind in the rows' order.
     """
-    verdicts = [verdict_of(evaluation, example) for example in evaluation.examples]
-    counts = collections.Counter(verdicts)
-    examples = [
-        {
-            "row": example["row"],
-            "key": example["key"],
-            "where": where(example),
-            "inputs": shortened(example["inputs"]),
-            "target": shortened(example["target"]),
-            "prediction": shortened(example["prediction"]),
-            "verdict": found,
-        }
-        for example, found in zip(evaluation.examples, verdicts)
-    ]
+    examples = []
+    for example in evaluation.examples:
+        texts = {name: shortened(example[name]) for name in ("inputs", "target", "prediction")}
+        in_file = re.search(r":\d+$| (entry|row) \d+$", example["key"])
+        where = example["key"] if in_file else f"row {example['row']}"
+        examples.append({**example, **texts, "where": where, "verdict": verdict_of(evaluation, example)})
+    counts = collections.Counter(example["verdict"] for example in examples)
     chosen = chosen_examples(examples, most)
-    return {
-        "total": len(examples),
-        "verdicts": {name: counts[name] for name in VERDICTS if counts[name]},
-        "shown": len(chosen),
-        "examples": chosen,
-    }
+    verdicts = {name: counts[name] for name in VERDICTS if counts[name]}
+    return {"total": len(examples), "verdicts": verdicts, "shown": len(chosen), "examples": chosen}
 
 
 def verdict_of(evaluation: Evaluation, example: dict) -> str:
@@ -365,23 +293,12 @@ def verdict_of(evaluation: Evaluation, example: dict) -> str:
     return "unlabelled" if target is None else correctness(evaluation.task, example["prediction"], [target])
 
 
-def where(example: dict) -> str:
-    """Where an example's row stands, for a reader: in a file of one's own, else by its number in the source.
-
-    >>> where({"key": "reviews.csv:6", "row": 4}), where({"key": "17", "row": 4})
-    ('reviews.csv:6', 'row 4')
-    """
-    key = example["key"]
-    return key if re.search(r":\d+$| (entry|row) \d+$", key) else f"row {example['row']}"
-
-
 def chosen_examples(examples: list[dict], most: int) -> list[dict]:
-    """At most `most`, of every kind some."""
+    """At most `most`, some of every kind."""
     if len(examples) <= most:
         return examples
     kinds = {name: [e for e in examples if e["verdict"] == name] for name in VERDICTS}
-    others = [*kinds["invalid"], *kinds["wrong"], *kinds["unlabelled"]]
-    right = kinds["right"]
+    right, others = kinds["right"], [*kinds["invalid"], *kinds["wrong"], *kinds["unlabelled"]]
     num_right = min(len(right), max(most - len(others), round(most * SHARE_RIGHT)))
     return [*others[: most - num_right], *right[:num_right]]
 
@@ -391,9 +308,6 @@ def shortened(text: str | None) -> str | None:
     if text is None or len(text) <= LONGEST_TEXT:
         return text
     return f"{text[:LONGEST_TEXT]} … ({len(text) - LONGEST_TEXT} more characters)"
-
-
-VERDICTS = ("invalid", "wrong", "right", "unlabelled")
 
 
 def majority(evaluation: Evaluation) -> dict | None:
@@ -410,10 +324,9 @@ def majority(evaluation: Evaluation) -> dict | None:
     scores = {}
     for name, function in metric_functions(task.entry).items():
         if name in evaluation.scores:
-            value = measured(task, function, constant)
+            value = _measured(task, function, constant)
             scores[name] = None if math.isnan(value) else value
-    share = 100 * counts[label] / len(judged.references)
-    return {"label": task.label_words[label], "share": share, "scores": scores}
+    return {"label": task.label_words[label], "share": 100 * counts[label] / len(judged.references), "scores": scores}
 
 
 def confusion(evaluation: Evaluation) -> dict | None:
@@ -425,9 +338,10 @@ def confusion(evaluation: Evaluation) -> dict | None:
     task, judged = evaluation.task, evaluation.judged
     if judged is None or task.value_kind != "class":
         return None
-    words, invalid = task.label_words, [p not in range(len(task.label_words)) for p in judged.predictions]
-    answers = [*words, "invalid"] if any(invalid) else list(words)
+    words = list(task.label_words)
+    found = [p if p in range(len(words)) else len(words) for p in judged.predictions]
+    answers = [*words, "invalid"] if len(words) in found else words
     counts = [[0] * len(answers) for _ in words]
-    for prediction, reference, is_invalid in zip(judged.predictions, judged.references, invalid):
-        counts[reference][-1 if is_invalid else prediction] += 1
-    return {"labels": list(words), "answers": answers, "counts": counts}
+    for answer, reference in zip(found, judged.references):
+        counts[reference][answer] += 1
+    return {"labels": words, "answers": answers, "counts": counts}

@@ -1,6 +1,6 @@
 """Bootstrap intervals, and tests of two systems on the same rows.
 
->>> statistic = statistic_of("accuracy", accuracy, judged, num_classes=2)
+>>> statistic = statistic_of(accuracy, judged, num_classes=2)
 >>> statistic.value()                                     # all rows once: the metric itself
 66.66666666666667
 >>> statistic.resampled(np.array([[1, 1, 1], [3, 0, 0]]))  # how often each unit is drawn, one line a resample
@@ -9,13 +9,12 @@ array([ 66.66666667, 100.        ])
 (61.0, 0.03515625)
 
 A unit is what is drawn with replacement: a row, or all rows of a group (MultiRC's questions) where the metric has
-groups, for their rows do not vary alone. Most metrics are a function of sums over units (accuracy: right ones; F1: true
-and false positives and false negatives; Pearson: moments); rank correlations and corpus-level text metrics are computed
-anew on every resample. A statistic whose value is not the metric's own is never used: `statistic_of` checks.
+groups, for their rows do not vary independently. Most metrics are a function of sums over units (of the units' own
+scores, or of counts by class); correlations and corpus-level text metrics are computed anew on every resample.
 
 Percentile bootstrap (Efron and Tibshirani 1993, chapters 13 and 15; of two systems: Koehn 2004, aclanthology.org/
 W04-3250), 95 %, from a generator of a fixed seed. McNemar's exact test asks whether the rows that only one of the two
-has right fall evenly (Fagerland et al. 2013, doi:10.1186/1471-2288-13-91).
+has right are split evenly (Fagerland et al. 2013, doi:10.1186/1471-2288-13-91).
 """
 
 import math
@@ -26,7 +25,12 @@ import numpy as np
 
 from t5suite.tasks.postprocessors import Judged
 
-INVALID = -1
+LEVEL = 0.95
+SEED = 0
+RESAMPLES = 10_000
+# Metrics that are computed anew on every resample have fewer of them; those of texts (BLEU, chrF) the fewest.
+RESAMPLES_DIRECT, RESAMPLES_TEXTS = 500, 100
+MOST_CELLS = 4_000_000
 
 
 class Statistic(NamedTuple):
@@ -34,15 +38,13 @@ class Statistic(NamedTuple):
 
     Attributes:
       units: [U, k] what each unit adds to the sums; None where the metric is no function of sums.
-      combine: sums [B, k] -> points [B].
-      direct: counts [U] -> points, where there are no sums.
+      combine: sums [B, k] -> points [B]; without units: counts [U] -> points.
       slow: it reads texts each time.
     """
 
     num_units: int
     units: np.ndarray | None
-    combine: Callable | None
-    direct: Callable | None = None
+    combine: Callable
     slow: bool = False
 
     def value(self) -> float:
@@ -52,183 +54,96 @@ class Statistic(NamedTuple):
     def resampled(self, counts_BU: np.ndarray) -> np.ndarray:
         """The metric of each resample."""
         if self.units is None:
-            return np.array([self.direct(counts) for counts in counts_BU])
+            return np.array([self.combine(counts) for counts in counts_BU])
         return self.combine(counts_BU @ self.units)
 
 
-def statistic_of(name: str, function: Callable, judged: Judged, num_classes: int | None) -> Statistic:
-    """The metric `function` over these predictions, by sums where it is one of SUMS and comes out the same."""
-    judged = Judged(list(judged.predictions), list(judged.references), judged.groups and list(judged.groups))
+def statistic_of(function: Callable, judged: Judged, num_classes: int | None) -> Statistic:
+    """The metric `function` over these predictions: by sums where it is one of SUMS and they give its own value."""
+    predictions, references = list(judged.predictions), list(judged.references)
     units = units_of(judged)
-    slow = bool(judged.predictions) and isinstance(judged.predictions[0], str)
-    direct = Statistic(len(units), None, None, direct_of(function, judged, units, num_classes), slow)
-    maker = SUMS.get(function.__name__)
-    if maker is None:
-        return direct
-    by_prediction, combine = maker(judged, num_classes, function)
-    summed = np.zeros((len(units), by_prediction.shape[1]))
-    for at, members in enumerate(units):
-        summed[at] = by_prediction[members].sum(axis=0)
-    if function.__name__ == "grouped_exact_match":
-        summed = np.stack([summed[:, 0] == summed[:, 1], np.ones(len(units))], axis=1).astype(float)
-    found = Statistic(len(units), summed, combine)
-    whole = function(judged.predictions, judged.references, groups=judged.groups, num_classes=num_classes)
-    value = found.value()
-    agrees = (math.isnan(value) and math.isnan(whole)) or abs(value - whole) < 1e-6
-    return found if agrees else direct
+
+    def direct(counts) -> float:
+        """The metric of the rows drawn; a unit that is drawn twice is two groups."""
+        drawn = [(i, (at, copy)) for at, n in enumerate(counts) for copy in range(int(n)) for i in units[at]]
+        groups = None if judged.groups is None else [group for _, group in drawn]
+        chosen = [predictions[i] for i, _ in drawn], [references[i] for i, _ in drawn]
+        return function(*chosen, groups=groups, num_classes=num_classes)
+
+    is_text = bool(predictions) and isinstance(predictions[0], str)
+    by_rows = Statistic(len(units), None, direct, is_text)
+    if function.__name__ not in SUMS:
+        return by_rows
+    by_sums = Statistic(len(units), *SUMS[function.__name__](judged, units, num_classes, function))
+    expected = function(predictions, references, groups=judged.groups, num_classes=num_classes)
+    return by_sums if np.isclose(by_sums.value(), expected, rtol=0, atol=1e-6, equal_nan=True) else by_rows
 
 
 def units_of(judged: Judged) -> list[list[int]]:
     """The predictions of each unit: one a row, or those of each group in the order of its first."""
-    if judged.groups is None:
-        return [[i] for i in range(len(judged.predictions))]
     members: dict = {}
-    for i, group in enumerate(judged.groups):
+    for i, group in enumerate(range(len(judged.predictions)) if judged.groups is None else judged.groups):
         members.setdefault(group, []).append(i)
     return list(members.values())
 
 
-def direct_of(function, judged: Judged, units: list[list[int]], num_classes) -> Callable:
-    """counts -> the metric of the rows drawn; a unit that is drawn twice is two groups."""
-
-    def direct(counts) -> float:
-        chosen = [(at, copy) for at, count in enumerate(counts) for copy in range(int(count))]
-        places = [(i, (at, copy)) for at, copy in chosen for i in units[at]]
-        return function(
-            [judged.predictions[i] for i, _ in places],
-            [judged.references[i] for i, _ in places],
-            groups=None if judged.groups is None else [group for _, group in places],
-            num_classes=num_classes,
-        )
-
-    return direct
+def _mean(judged: Judged, units, num_classes, function):
+    """Metrics that are a mean over rows (or, by groups, over groups): each unit's own score, weighted."""
+    sums = []
+    for members in units:
+        weight = 1 if function.__name__ == "grouped_exact_match" else len(members)
+        own = [judged.predictions[i] for i in members], [judged.references[i] for i in members]
+        sums.append([weight * function(*own, groups=["-"] * len(members), num_classes=num_classes) / 100, weight])
+    return np.array(sums, dtype=float), lambda sums: 100 * _ratio(sums[:, 0], sums[:, 1], math.nan)
 
 
-def _mean(judged, num_classes, function):
-    """Metrics that are a mean of rows: each row's own score, and 1."""
-    rows = [
-        function([p], [r], groups=["-"], num_classes=num_classes) / 100
-        for p, r in zip(judged.predictions, judged.references)
-    ]
-    return np.array([[value, 1.0] for value in rows]), lambda sums: 100 * _ratio(sums[:, 0], sums[:, 1])
+def _by_class(judged: Judged, units, num_classes, function):
+    """F1 and Matthews (Gorodkin 2004, equation 8): how often each class is predicted rightly, predicted, and true.
 
-
-def _right(judged, num_classes, function):
-    right = [_is_right(p, r) for p, r in zip(judged.predictions, judged.references)]
-    return np.array([[float(value), 1.0] for value in right]), lambda sums: 100 * _ratio(sums[:, 0], sums[:, 1])
-
-
-def _is_right(prediction, reference) -> bool:
-    return prediction in reference if isinstance(reference, (list, tuple)) else bool(prediction == reference)
-
-
-def _binary(judged, num_classes, function):
-    """True positives, false positives, false negatives of class 1; an invalid prediction is the wrong class."""
-    if num_classes != 2:
-        return _macro(judged, num_classes, function)
-    pairs = [(p if p in (0, 1) else 1 - r, r) for p, r in zip(judged.predictions, judged.references)]
-    units = np.array([[p == 1 and r == 1, p == 1 and r == 0, p == 0 and r == 1] for p, r in pairs], dtype=float)
-    return units, lambda sums: 100 * _f1(sums[:, 0], sums[:, 1], sums[:, 2])
-
-
-def _macro(judged, num_classes, function):
-    """The same for every class, whose F1 are averaged."""
-    classes = 3 if function.__name__ == "mean_3class_f1" else num_classes or 1
-    units = np.array(
-        [
-            [part for c in range(classes) for part in (p == c and r == c, p == c and r != c, p != c and r == c)]
-            for p, r in zip(judged.predictions, judged.references)
-        ],
-        dtype=float,
-    )
-    combine = lambda sums: 100 * np.mean([_f1(*sums[:, 3 * c : 3 * c + 3].T) for c in range(classes)], axis=0)
-    return units, combine
-
-
-def _matthews(judged, num_classes, function):
-    """The confusion matrix, in which invalid predictions are a class of their own (Gorodkin 2004, equation 8)."""
-    classes = sorted({*judged.predictions, *judged.references})
-    K = len(classes)
-    units = np.zeros((len(judged.predictions), K * K))
-    for i, (p, r) in enumerate(zip(judged.predictions, judged.references)):
-        units[i, classes.index(r) * K + classes.index(p)] = 1
+    An invalid prediction is the wrong class for a binary F1, no class for F1 of several, and one more for Matthews.
+    """
+    predictions, references = np.array(judged.predictions), np.array(judged.references)
+    matthews, binary = function.__name__ == "matthews_correlation", function.__name__ == "f1" and num_classes == 2
+    if binary:
+        predictions = np.where(np.isin(predictions, (0, 1)), predictions, 1 - references)
+    count = 3 if function.__name__ == "mean_3class_f1" else num_classes or 1
+    classes = np.unique(np.concatenate([predictions, references])) if matthews else np.arange(count)
+    predicted, true = predictions[:, None] == classes, references[:, None] == classes
+    by_row = np.hstack([predicted & true, predicted, true]).astype(float)
 
     def combine(sums):
-        table = sums.reshape(-1, K, K)
-        total, right = table.sum((1, 2)), np.trace(table, axis1=1, axis2=2)
-        true, predicted = table.sum(2), table.sum(1)
-        over = right * total - (true * predicted).sum(1)
-        under = np.sqrt((total**2 - (predicted**2).sum(1)) * (total**2 - (true**2).sum(1)))
-        return 100 * _ratio(over, under, empty=0.0)
+        right, predicted, true = np.split(sums, 3, axis=1)
+        if matthews:
+            total = true.sum(1)
+            over = right.sum(1) * total - (predicted * true).sum(1)
+            under = np.sqrt((total**2 - (predicted**2).sum(1)) * (total**2 - (true**2).sum(1)))
+            return 100 * _ratio(over, under, 0.0)
+        scores = _ratio(2 * right, predicted + true, 0.0)
+        return 100 * (scores[:, 1] if binary else scores.mean(1))
 
-    return units, combine
-
-
-def _pearson(judged, num_classes, function):
-    """Moments of both sides, each around its mean so that nothing cancels."""
-    x, y = np.array(judged.predictions, float), np.array(judged.references, float)
-    x, y = x - x.mean(), y - y.mean()
-    units = np.stack([np.ones_like(x), x, y, x * x, y * y, x * y], axis=1)
-
-    def combine(sums):
-        n, sx, sy, sxx, syy, sxy = sums.T
-        vx, vy = sxx - sx * sx / n, syy - sy * sy / n
-        flat = (vx <= 1e-12 * np.maximum(sxx, 1e-300)) | (vy <= 1e-12 * np.maximum(syy, 1e-300))
-        with np.errstate(all="ignore"):
-            return np.where(flat, np.nan, 100 * (sxy - sx * sy / n) / np.sqrt(vx * vy))
-
-    return units, combine
+    return np.stack([by_row[members].sum(axis=0) for members in units]), combine
 
 
-def _f1(true_positive, false_positive, false_negative):
-    return _ratio(2 * true_positive, 2 * true_positive + false_positive + false_negative, empty=0.0)
+def _ratio(over, under, empty: float):
+    return np.where(under > 0, over / np.where(under > 0, under, 1), empty)
 
 
-def _ratio(over, under, empty=math.nan):
-    with np.errstate(all="ignore"):
-        return np.where(under > 0, over / np.where(under > 0, under, 1), empty)
-
-
-# A metric's function -> what makes (what each prediction adds, sums -> points) of it.
+# A metric's function -> (judged, units, num_classes, function) -> (what each unit adds, sums -> points).
 SUMS = {
-    "accuracy": _right,
-    "exact_match": _right,
-    "grouped_exact_match": _right,
-    "f1": _binary,
-    "f1_macro": _macro,
-    "mean_3class_f1": _macro,
-    "matthews_correlation": _matthews,
-    "pearson": _pearson,
-    "squad_f1": _mean,
-    "squad_exact_match": _mean,
-    "rouge1": _mean,
-    "rouge2": _mean,
-    "rouge_l": _mean,
-    "rouge_l_sum": _mean,
-    "instruction_rouge_l": _mean,
-    "instruction_exact_match": _mean,
+    **dict.fromkeys(("f1", "f1_macro", "mean_3class_f1", "matthews_correlation"), _by_class),
+    **dict.fromkeys(("accuracy", "exact_match", "grouped_exact_match", "squad_f1", "squad_exact_match"), _mean),
+    **dict.fromkeys(("rouge1", "rouge2", "rouge_l", "rouge_l_sum"), _mean),
+    **dict.fromkeys(("instruction_rouge_l", "instruction_exact_match"), _mean),
 }
-LEVEL = 0.95
-SEED = 0
-RESAMPLES = 10_000
-# Metrics that are computed anew on every resample have fewer of them: Spearman, and those of texts (BLEU, chrF).
-RESAMPLES_DIRECT, RESAMPLES_TEXTS = 500, 100
-MOST_CELLS = 4_000_000
 
 
 def interval_over_rows(statistic: Statistic) -> dict | None:
-    """`{"low", "high", "resamples", "units"}` of a metric; None with fewer than two units.
-
-    Resamples in which the metric is no number are left out; where half of them are none, neither is the interval.
-    """
-    if statistic.num_units < 2:
-        return None
-    values = resampled_values([statistic])[0]
-    return _interval(values, statistic.num_units)
+    """`{"low", "high", "resamples", "units"}`; None with fewer than two units, or where most resamples are NaN."""
+    return None if statistic.num_units < 2 else _interval(resampled_values([statistic])[0], statistic.num_units)
 
 
 def interval_over_values(values) -> dict | None:
-    """The interval of the mean of some runs' scores; None for fewer than two, or where one is no number."""
+    """The interval of the mean of some runs' scores; None for fewer than two, or where one is NaN or None."""
     values = np.array([math.nan if value is None else value for value in values], dtype=float)
     if len(values) < 2 or not np.isfinite(values).all():
         return None
@@ -247,79 +162,57 @@ def _interval(values: np.ndarray, units: int) -> dict | None:
 def resampled_values(statistics: list[Statistic]) -> list[np.ndarray]:
     """Each statistic's values over the same resamples of their units (which they share).
 
-    Units that add the same to every sum are drawn together, by how many there are of them: the same distribution, and
-    a right answer is like any other.
+    Units that add the same to every sum are drawn together, by how many there are of them: the same distribution.
     """
     rng = np.random.default_rng(SEED)
     if any(statistic.units is None for statistic in statistics):
         size = RESAMPLES_TEXTS if any(statistic.slow for statistic in statistics) else RESAMPLES_DIRECT
-        counts = rng.multinomial(*_even(statistics[0].num_units), size=size)
+        units = statistics[0].num_units
+        counts = rng.multinomial(units, np.full(units, 1 / units), size=size)
         return [statistic.resampled(counts) for statistic in statistics]
     together = np.hstack([statistic.units for statistic in statistics])
     kinds, how_many = np.unique(together, axis=0, return_counts=True)
-    shares, total = how_many / how_many.sum(), int(how_many.sum())
     widths = np.cumsum([statistic.units.shape[1] for statistic in statistics])[:-1]
     parts: list[list] = [[] for _ in statistics]
-    for size in _chunks(RESAMPLES, len(kinds)):
-        sums = rng.multinomial(total, shares, size=size) @ kinds
+    at_once = max(1, MOST_CELLS // len(kinds))
+    for start in range(0, RESAMPLES, at_once):
+        size = min(at_once, RESAMPLES - start)
+        sums = rng.multinomial(how_many.sum(), how_many / how_many.sum(), size=size) @ kinds
         for part, statistic, own in zip(parts, statistics, np.split(sums, widths, axis=1)):
             part.append(statistic.combine(own))
     return [np.concatenate(part) for part in parts]
 
 
-def _even(count: int) -> tuple[int, np.ndarray]:
-    return count, np.full(count, 1 / count)
-
-
-def _chunks(resamples: int, width: int):
-    """Sizes that add up to `resamples`, each small enough for memory."""
-    most = max(1, MOST_CELLS // max(1, width))
-    while resamples > 0:
-        yield min(most, resamples)
-        resamples -= most
-
-
 def paired_bootstrap(a: Statistic, b: Statistic) -> dict | None:
-    """The difference b - a in points with its interval and p; None with fewer than two units, or where it is no number.
+    """The difference b - a in points with its interval and two-sided p; None where it is not defined.
 
     The two are over the same units, in the same order.
     """
-    if a.num_units != b.num_units:
-        raise AssertionError(f"{a.num_units} and {b.num_units} units: the two are not over the same rows")
+    assert a.num_units == b.num_units, f"{a.num_units} and {b.num_units} units: not the same rows"
     difference = b.value() - a.value()
     if a.num_units < 2 or not math.isfinite(difference):
         return None
     of_a, of_b = resampled_values([a, b])
     drawn = of_b - of_a
-    drawn = drawn[np.isfinite(drawn)]
-    if len(drawn) < len(of_a) / 2:
-        return None
     # Sums over the same rows in another order differ in their last bits, which are no difference.
     drawn[np.abs(drawn) < 1e-9] = 0.0
-    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    below, above = int((drawn <= 0).sum()), int((drawn >= 0).sum())
-    p = min(1.0, 2 * (1 + min(below, above)) / (1 + len(drawn)))
-    return {
-        "difference": float(difference),
-        "low": float(low),
-        "high": float(high),
-        "p": float(p),
-        "resamples": len(of_a),
-        "units": a.num_units,
-    }
+    interval = _interval(drawn, a.num_units)
+    if interval is None:
+        return None
+    drawn = drawn[np.isfinite(drawn)]
+    p = min(1.0, 2 * (1 + min((drawn <= 0).sum(), (drawn >= 0).sum())) / (1 + len(drawn)))
+    return {"difference": float(difference), "p": float(p), **interval}
 
 
 def mcnemar(only_a: int, only_b: int) -> float:
-    """Two-sided p that rows which one of the two has right belong to either with the same chance.
+    """Two-sided p that a row which one of the two has right belongs to either with the same chance.
 
     >>> mcnemar(0, 0), mcnemar(5, 0)
     (1.0, 0.0625)
     """
     from scipy.stats import binomtest
 
-    if only_a + only_b == 0:
-        return 1.0
-    return float(binomtest(only_a, only_a + only_b, 0.5).pvalue)
+    return float(binomtest(only_a, only_a + only_b, 0.5).pvalue) if only_a + only_b else 1.0
 
 
 def right_units(statistic: Statistic) -> np.ndarray | None:

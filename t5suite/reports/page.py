@@ -3,10 +3,12 @@
 >>> page = html_page(data, plots, {plot.name: render(plot) for plot in plots})
 >>> page.startswith("<!doctype html>"), "http://" in page
 (True, False)
+>>> [section.title for section in sections_of(data, plots)][:3]
+['Scores', 'Learning curves', 'Runs']
 
 A Content-Security-Policy in the page allows exactly its own style and script, by their hashes, and no network at all.
-Texts of the data are escaped wherever they stand; examples are put into the page as text, never as HTML. Without
-scripts everything can be read but the examples.
+Texts of the data are escaped everywhere; examples are put into the page as text, never as HTML. Without scripts
+everything can be read but the examples.
 """
 
 import base64
@@ -23,51 +25,23 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.files import whole_file
 from t5suite.base.lookup import find
 from t5suite.base.redaction import printable
-from t5suite.reports.plots import Plot, render, write_figures
-from t5suite.reports.sections import Part, sections_of, summary
-from t5suite.reports.tables import block, escaped, escaped_table
+from t5suite.reports.plots import Plot, render
+from t5suite.reports.tables import (
+    MEANINGS,
+    NOTHING,
+    RATES,
+    block,
+    escaped,
+    escaped_table,
+    explained,
+    points,
+    significant,
+)  # fmt: skip
 from t5suite.runs.directory import read_json, write_json
 
 FORMATS = ("html", "md", "json")
 PLOTS_FOLDER = "plots"
 LIST = ".report_files.json"
-
-
-def html_page(data: dict, plots: list[Plot], rendered: dict[str, dict[str, bytes]]) -> str:
-    """The whole page.
-
-    Args:
-      rendered: plot's name -> what `plots.render` made of it.
-
-    Raises:
-      ValueError: a number that JSON has none for.
-    """
-    folder = Path(__file__).parent
-    pages = Environment(
-        loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
-    )
-    pages.policies["json.dumps_kwargs"] = {"allow_nan": False, "ensure_ascii": False, "separators": (",", ":")}
-    style, script = ((folder / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    policy = (
-        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    encoded = {name: base64.b64encode(forms["svg"]).decode() for name, forms in rendered.items()}
-    return pages.get_template("page.html.jinja").render(
-        data=data,
-        sections=sections_of(data, plots),
-        summary=summary(data),
-        pictures={name: f"data:image/svg+xml;base64,{text}" for name, text in encoded.items()},
-        policy=policy,
-        style=Markup(style),
-        script=Markup(script),
-        repr=repr,
-    )
-
-
-def _hash(text: str) -> str:
-    """A CSP source expression."""
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode()}"
 
 
 def parse_formats(text: str) -> list[str]:
@@ -86,37 +60,40 @@ def parse_formats(text: str) -> list[str]:
     return [name for name in names if name != "none"]
 
 
-class Written(NamedTuple):
-    """The files of a report, and those of an earlier one in its place that are gone."""
-
-    paths: list[Path]
-    removed: list[Path]
-
-
-def write_report(data: dict, plots: list[Plot], directory, formats: list[str]) -> Written:
-    """Writes the files of these formats, and the plots.
+def write_report(data: dict, plots: list[Plot], directory, formats: list[str]) -> tuple[list[Path], list[Path]]:
+    """Writes the files of these formats, and the plots; `(what was written, what of an earlier report is gone)`.
 
     Raises:
       ConfigError: the directory is a file, or holds what no report wrote.
     """
     directory = Path(directory)
     before = files_of_report(directory)
-    directory.mkdir(parents=True, exist_ok=True)
+    (directory / PLOTS_FOLDER if plots else directory).mkdir(parents=True, exist_ok=True)
     names = [*(f"report.{name}" for name in formats)]
     names += [f"{PLOTS_FOLDER}/{plot.name}.{form}" for plot in plots for form in ("png", "svg")]
-    # Whatever happens from here on, the next report knows all of this for a report's.
+    # Should this be cut off, the next report still knows these files.
     write_json(directory / LIST, {"files": sorted({*before, *names})})
     rendered = {plot.name: render(plot) for plot in plots}
-    drawn = write_figures(rendered, directory / PLOTS_FOLDER) if plots else []
-    paths = []
-    for name in formats:
-        path = directory / f"report.{name}"
-        with whole_file(path) as temporary:
-            temporary.write_text(_text(name, data, plots, rendered), encoding="utf-8")
-        paths.append(path)
-    removed = _remove(directory, [name for name in before if name not in names])
+    for name in reversed(names):  # the plots first
+        with whole_file(directory / name) as temporary:
+            if name == "report.html":
+                content = html_page(data, plots, rendered).encode()
+            elif name == "report.md":
+                content = markdown(data, plots, PLOTS_FOLDER).encode()
+            elif name == "report.json":
+                content = (json.dumps(data, ensure_ascii=False, allow_nan=False, indent=1) + "\n").encode()
+            else:
+                plot, _, form = name.removeprefix(f"{PLOTS_FOLDER}/").rpartition(".")
+                content = rendered[plot][form]
+            temporary.write_bytes(content)
+    removed = [directory / name for name in before if name not in names]
+    for path in removed:
+        path.unlink(missing_ok=True)
+    for folder in {path.parent for path in removed} - {directory}:
+        with contextlib.suppress(OSError):  # others are in it
+            folder.rmdir()
     write_json(directory / LIST, {"files": sorted(names)})
-    return Written([*paths, *drawn], removed)
+    return [directory / name for name in names], removed
 
 
 def files_of_report(directory) -> list[str]:
@@ -128,79 +105,418 @@ def files_of_report(directory) -> list[str]:
     directory = Path(directory)
     if directory.exists() and not directory.is_dir():
         raise ConfigError(f"--output {directory}: there is a file of that name; give a directory")
-    if not directory.is_dir():
-        return []
     there = [path.relative_to(directory).as_posix() for path in sorted(directory.rglob("*")) if not path.is_dir()]
     there = [name for name in there if not any(part.startswith(".") for part in name.split("/"))]
-    listed = _listed(directory / LIST)
+    try:
+        listed = {str(name) for name in read_json(directory / LIST)["files"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        listed = set()
     foreign = [name for name in there if name not in listed]
     if foreign:
         more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
         raise ConfigError(
-            f"--output {directory}: {', '.join(foreign[:3])}{more} in it is of no report that {directory / LIST} "
-            "knows, and nothing is written over or beside it; give another --output, or move it away"
+            f"--output {directory}: {', '.join(foreign[:3])}{more} in it is of no report (its list is {LIST}); give "
+            "another --output, or move it away"
         )
     return there
 
 
-def _listed(path: Path) -> set[str]:
-    """The names in a list that is there and whole; a broken one knows nothing."""
-    try:
-        names = read_json(path)["files"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return set()
-    return {name for name in names if isinstance(name, str)} if isinstance(names, list) else set()
+def html_page(data: dict, plots: list[Plot], rendered: dict[str, dict[str, bytes]]) -> str:
+    """The whole page.
 
+    Args:
+      rendered: plot's name -> what `plots.render` made of it.
 
-def _remove(directory: Path, names: list[str]) -> list[Path]:
-    removed = [directory / name for name in names]
-    for path in removed:
-        path.unlink(missing_ok=True)
-    for folder in {path.parent for path in removed} - {directory}:
-        with contextlib.suppress(OSError):  # others are in it
-            folder.rmdir()
-    return removed
-
-
-def _text(name: str, data: dict, plots: list[Plot], rendered: dict) -> str:
-    """A report's file of a format."""
-    if name == "html":
-        return html_page(data, plots, rendered)
-    if name == "md":
-        return markdown(data, plots, PLOTS_FOLDER)
-    return json.dumps(data, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+    Raises:
+      ValueError: a NaN or infinity, which JSON does not have.
+    """
+    folder = Path(__file__).parent
+    pages = Environment(
+        loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
+    )
+    pages.policies["json.dumps_kwargs"] = {"allow_nan": False, "ensure_ascii": False, "separators": (",", ":")}
+    style, script = ((folder / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    base64_of = lambda content: base64.b64encode(content).decode()
+    hash_of = lambda text: f"sha256-{base64_of(hashlib.sha256(text.encode('utf-8')).digest())}"
+    policy = (
+        f"default-src 'none'; style-src '{hash_of(style)}'; script-src '{hash_of(script)}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return pages.get_template("page.html.jinja").render(
+        data=data,
+        sections=sections_of(data, plots),
+        summary=_summary(data),
+        pictures={name: f"data:image/svg+xml;base64,{base64_of(forms['svg'])}" for name, forms in rendered.items()},
+        policy=policy,
+        style=Markup(style),
+        script=Markup(script),
+        repr=repr,
+    )
 
 
 def markdown(data: dict, plots: list[Plot], folder: str) -> str:
-    """The whole report, but for the answers one by one.
-
-    Args:
-      folder: of the plots' files, beside the report's.
-    """
-    lines = [f"# {escaped(data['title'])}", "", summary(data), ""]
+    """The whole report, but for the answers one by one; `folder` has the plots' files."""
+    lines = [f"# {escaped(data['title'])}", "", _summary(data), ""]
     for section in sections_of(data, plots):
-        if section.id != "examples":
-            lines += [f"## {escaped(section.title)}", ""]
-            for part in section.parts:
-                lines += _part(part, folder)
+        if section.id == "examples":
+            continue
+        lines += [f"## {escaped(section.title)}", ""]
+        for part in section.parts:
+            facts = part.content if part.kind == "facts" else part.content["facts"] if part.kind == "run" else []
+            if part.kind == "note":
+                lines += [escaped(part.content), ""]
+            elif part.kind == "table":
+                cells = [[f"{cell.text}{cell.small}" for cell in row] for row in part.content.rows]
+                lines += [f"**{escaped(part.content.caption)}**", ""]
+                lines += escaped_table([column.header for column in part.content.columns], cells)
+            elif part.kind == "plots":
+                lines += [*(f"![{escaped(plot.title)}]({folder}/{plot.name}.png)" for plot in part.content), ""]
+            elif part.kind == "code":
+                lines += [part.title, "", *block("", [part.content]), ""]
+            elif part.kind == "run":
+                lines += [f"### {escaped(part.title)}", "", *block("", [part.content["command"]]), ""]
+            lines += [*(f"- {escaped(name)}: {escaped(text)}" for name, text in facts), *([""] if facts else [])]
     return printable("\n".join(lines).rstrip()) + "\n"
 
 
-def _part(part: Part, folder: str) -> list[str]:
-    """A part of a section; meanings of words, which the page explains, are left out."""
-    if part.kind == "note":
-        return [escaped(part.content), ""]
-    if part.kind == "table":
-        title = [f"**{escaped(part.content.caption)}**", ""]
-        cells = [[f"{cell.text}{cell.small}" for cell in row] for row in part.content.rows]
-        return [*title, *escaped_table([column.header for column in part.content.columns], cells)]
-    if part.kind == "plots":
-        return [*(f"![{escaped(plot.title)}]({folder}/{plot.name}.png)" for plot in part.content), ""]
-    if part.kind == "code":
-        return [part.title, "", *block("", [part.content]), ""]
-    if part.kind == "facts":
-        return [*(f"- {escaped(name)}: {escaped(text)}" for name, text in part.content), ""]
-    if part.kind == "run":
-        facts = [f"- {escaped(name)}: {escaped(text)}" for name, text in part.content["facts"]]
-        return [f"### {escaped(part.title)}", "", *block("", [part.content["command"]]), "", *facts, ""]
-    return []
+def _summary(data: dict) -> str:
+    """How much there is, in one line."""
+    plural = lambda count, word: f"{count} {word}{'s' * (count != 1)}"
+    finished, runs = sum(run["status"] == "finished" for run in data["runs"]), len(data["runs"])
+    trials = sum(len(sweep["trials"]) for sweep in data["sweeps"])
+    parts = [plural(trials, "trial")] if trials else []
+    if runs:
+        parts.append(plural(runs, "run") + (f", {finished} finished" if finished < runs else ""))
+        parts.append(plural(len(data["settings"]), "setting"))
+    return f"{'; '.join(parts)}. Made by t5suite {data['version']}."
+
+
+class Cell(NamedTuple):
+    """A table's cell.
+
+    Attributes:
+      value: the number behind a rounded one: the page shows all of its digits, and sorts by it.
+      kind: `text`, `number`, or `head` for what names the row.
+      small: what stands behind the text in small letters.
+      note: an explanation, or the whole of a text that is shortened.
+      style: a class of the page's style.
+    """
+
+    text: str
+    value: object = None
+    kind: str = "text"
+    small: str = ""
+    note: str | None = None
+    style: str = ""
+
+
+class Column(NamedTuple):
+    """A table's column: its header, whether it holds `text` or `number`, and its meaning."""
+
+    header: str
+    kind: str = "text"
+    meaning: str | None = None
+
+
+class Table(NamedTuple):
+    """A table; `style` is a class of the page's style."""
+
+    caption: str
+    columns: list[Column]
+    rows: list[list[Cell]]
+    style: str = "sortable"
+
+
+class Part(NamedTuple):
+    """A part of a section: `kind` is note, table, plots, words (a list of meanings), code, facts, run or examples."""
+
+    kind: str
+    content: object
+    title: str = ""
+
+
+class Section(NamedTuple):
+    """A section of the report; `id` is the page's anchor."""
+
+    id: str
+    title: str
+    parts: list[Part]
+
+
+def sections_of(data: dict, plots: list[Plot]) -> list[Section]:
+    """Every section that has content, in order; the page and Markdown render them alike."""
+
+    def drawn(name: str, title: str = "") -> list[Part]:
+        found = [plot for plot in plots if plot.section == name and plot.title.startswith(title)]
+        return [Part("plots", found)] if found else []
+
+    sweeps = data["sweeps"]
+    names = {"interval": "Intervals", "std": "Standard deviation", "majority": "Majority baseline",
+             "published": "Published scores", "speed": "Speed"}  # fmt: skip
+    sections = [
+        Section("scores", "Scores", _scores(data) + drawn("scores")),
+        Section("averages", "Suite averages", _averages(data)),
+        *(
+            Section(f"sweep-{at}", f"Sweep {one['name']}", _sweep(one) + drawn("sweeps", f"{one['name']}: "))
+            for at, one in enumerate(sweeps, 1)
+        ),
+        Section("curves", "Learning curves", drawn("curves")),
+        Section("runs", "Runs", _runs(data)),
+        Section("parts", "Parts of tasks", _groups(data)),
+        Section("confusions", "Confusion matrices", [*map(_confusion, data["confusions"])]),
+        Section("examples", "Examples", _examples(data)),
+        Section("speed", "Speed and memory", _speed(data)),
+        Section("commands", "Commands and environment", [*map(_run_facts, data["runs"])]),
+        Section("method", "How these numbers were made",
+                [Part("facts", [(names[name], text) for name, text in data["method"].items()])]),
+    ]  # fmt: skip
+    return [section for section in sections if section.parts]
+
+
+def _head(text) -> Cell:
+    """What names a row."""
+    return Cell(str(text), kind="head")
+
+
+def _number(value, shown: str | None = None, small: str = "") -> Cell:
+    """A number, by default with two decimals."""
+    known = value is not None and value == value
+    return Cell(points(value) if shown is None else shown, value if known else None, "number", small)
+
+
+def _count(value) -> Cell:
+    return _number(value, NOTHING if value is None else f"{value:,}")
+
+
+def _interval(found: dict | None, over: bool = False) -> Cell:
+    """An interval, with what it is over; sorted by its lower end."""
+    if not found:
+        return Cell(NOTHING, kind="number")
+    whole = f"{found['low']!r} to {found['high']!r}"
+    shown = f"{points(found['low'])} to {points(found['high'])}"
+    return Cell(shown, found["low"], "number", f" {found['over']}" if over else "", whole)
+
+
+def _published(entry: dict) -> Cell:
+    return _number(entry["published"], small=f" {entry['size']}" if entry["published"] is not None else "")
+
+
+# (column, its cell of an entry, the entry's name; where all entries lack it, the column is left out)
+SCORE_COLUMNS = (
+    (Column("Task"), lambda e: _head(e["task"]), None),
+    (Column("Metric"), lambda e: Cell(e["metric"]), None),
+    (Column("Mean", "number", "mean over the runs (seeds)"), lambda e: _number(e["mean"]), None),
+    (Column("SD", "number", "sample standard deviation over the runs (n - 1)"), lambda e: _number(e["std"]), "std"),
+    (Column("95 % interval", "number", "by bootstrap, over the runs' seeds or, of one run, over its rows"),
+     lambda e: _interval(e["interval"], over=True), "interval"),
+    (Column("Majority", "number", "what always answering the most frequent label would score"),
+     lambda e: _number(e["majority"]), "majority"),
+    (Column("Published", "number", "published T5, test set"), _published, "published"),
+    (Column("Invalid %", "number", MEANINGS["invalid %"]), lambda e: _number(e["invalid"]), "invalid"),
+    (Column("Runs", "number", "runs that the mean is over"), lambda e: _count(e["n"]), None),
+    (Column("Rows", "number", "rows that each run was scored on"), lambda e: _count(e["rows"]), "rows"),
+    (Column("Setting", "text", "what differs from the other runs' settings"),
+     lambda e: Cell(e["setting"], style="wide"), "setting"),
+)  # fmt: skip
+
+
+def _scores(data: dict) -> list[Part]:
+    """Every setting, task and metric; the rate of invalid answers stands beside its task's scores."""
+    if not data["scores"]:
+        return []
+    place = lambda entry: (entry["setting"], entry["benchmark"], entry["task"])
+    invalid = {place(entry): entry["mean"] for entry in data["scores"] if entry["metric"] in RATES}
+    entries = [{**e, "invalid": invalid.get(place(e))} for e in data["scores"] if e["metric"] not in RATES]
+    shown = [(column, cell) for column, cell, name in SCORE_COLUMNS
+             if not name or any(e[name] not in (None, "") for e in entries)]  # fmt: skip
+    table = Table(
+        "Scores by task, in points (nll: nats per token)",
+        [column for column, _ in shown],
+        [[cell(entry) for _, cell in shown] for entry in entries],
+    )
+    meanings = [(column.header, column.meaning) for column, _ in shown if column.meaning]
+    return [Part("table", table), Part("words", meanings, "What the columns mean")]
+
+
+def _averages(data: dict) -> list[Part]:
+    if not data["averages"]:
+        return []
+    columns = [Column("Suite"), Column("Setting"), Column("Mean", "number"), Column("SD", "number"),
+               Column("95 % interval", "number"), Column("Published", "number", "published T5, test set"),
+               Column("Runs", "number")]  # fmt: skip
+    rows = [[_head(e["suite"]), Cell(e["setting"] or NOTHING), _number(e["mean"]), _number(e["std"]),
+             _interval(e["interval"], over=True), _published(e), _count(e["n"])] for e in data["averages"]]  # fmt: skip
+    return [Part("table", Table("Suite averages, in points", columns, rows))]
+
+
+def _sweep(sweep: dict) -> list[Part]:
+    """A sweep's trials, the best first, importance of its parameters, its best command."""
+
+    def parameter(value) -> Cell:
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return _number(value, significant(value) if isinstance(value, float) else str(value))
+        return Cell(NOTHING if value is None else str(value))
+
+    kinds = {name: {parameter(trial["parameters"].get(name)).kind for trial in sweep["trials"]
+                    if trial["parameters"].get(name) is not None} for name in sweep["varied"]}  # fmt: skip
+    columns = [Column("Trial", "number"), Column(sweep["metric"], "number")]
+    columns += [Column(name, "number" if kind == {"number"} else "text") for name, kind in kinds.items()]
+    columns += [Column("State"), Column("Step", "number"), Column("Seconds", "number")]
+    rows = [
+        [
+            Cell(f"{trial['number']}{' ★' if trial['number'] == sweep['best'] else ''}", trial["number"], "head"),
+            _number(trial["value"], significant(trial["value"])),
+            *(parameter(trial["parameters"].get(name)) for name in sweep["varied"]),
+            Cell(trial["state"], note=trial["why"] or None),
+            _count(trial["last_step"]),
+            _number(trial["seconds"], significant(trial["seconds"], 3)),
+        ]
+        for trial in sweep["trials"]
+    ]
+    said = f"{sweep['method']}, {sweep['goal']} {sweep['metric']}, {len(sweep['trials'])} trials."
+    parts = [Part("note", said), Part("table", Table(f"Trials of {sweep['name']}, the best first", columns, rows))]
+    parts += [Part("note", note) for note in sweep["notes"]]
+    if sweep["importances"]:
+        shares = [[_head(name), _number(100 * share, f"{100 * share:.0f} %")]
+                  for name, share in sweep["importances"].items()]  # fmt: skip
+        columns = [Column("Parameter"), Column("Share of the variance", "number", "by fANOVA")]
+        parts.append(Part("table", Table(f"Importance of the parameters of {sweep['name']}", columns, shares)))
+    if sweep["command"]:
+        parts.append(Part("code", sweep["command"], f"The best trial's command (trial {sweep['best']})"))
+    return parts
+
+
+def _runs(data: dict) -> list[Part]:
+    """Every run's scores, each with its interval over rows."""
+    if not data["runs"]:
+        return []
+    shares = any(rate in scores for run in data["runs"] for scores in run["results"].values() for rate in RATES)
+    columns = [Column("Run"), Column("Task"), Column("Metric"), Column("Score", "number"),
+               Column("95 % interval over rows", "number"),
+               *([Column("Invalid %", "number", MEANINGS["invalid %"])] * shares),
+               Column("Seed", "number"), Column("Notes")]  # fmt: skip
+    rows, all_marks = [], []
+    for run in data["runs"]:
+        name, seed = _head(run["name"]), _number(run["seed"], str(run["seed"]))
+        for task, scores in run["results"].items():
+            marks = run["marks"].get(task, [])
+            all_marks += marks
+            meanings = "; ".join(f"{mark}: {meaning}" for mark, meaning in explained([], marks))
+            for metric in (metric for metric in scores if metric not in RATES or len(scores) == 1):
+                interval = _interval(run["intervals"].get(task, {}).get(metric))
+                rows.append([name, Cell(task), Cell(metric), _number(scores[metric]), interval,
+                             *([_number(scores.get(RATES[0]))] * shares), seed,
+                             Cell(", ".join(marks), note=meanings or None, style="wide")])  # fmt: skip
+        if not run["results"]:
+            rows.append([name, Cell(run["dataset_name"] or NOTHING), Cell(NOTHING), *([_number(None)] * (2 + shares)),
+                         seed, Cell(f"{run['status']}, no results", style="wide")])  # fmt: skip
+    words = [Part("words", explained([], all_marks), "What the notes mean")] if explained([], all_marks) else []
+    return [Part("table", Table("Every run", columns, rows)), *words]
+
+
+def _groups(data: dict) -> list[Part]:
+    """Scores of parts of a task (`report_by`), where a run has them."""
+    found = []
+    for run in data["runs"]:
+        for task, by_column in run["groups"].items():
+            for column, parts in by_column.items():
+                metrics = [name for name in next(iter(parts.values()), {}) if name != "n"]
+                rows = [
+                    [_head(name), _count(of["n"]), *(_number(of[m]) for m in metrics)] for name, of in parts.items()
+                ]
+                columns = [Column(column), Column("Rows", "number"), *(Column(m, "number") for m in metrics)]
+                found.append(Part("table", Table(f"{task} by {column}, {run['name']}", columns, rows)))
+    return found
+
+
+def _confusion(matrix: dict) -> Part:
+    """Labels down, answers across; a cell's shade is its share of its row, in ten steps, right answers are marked."""
+    rows = []
+    for label, counts in zip(matrix["labels"], matrix["counts"]):
+        cells, whole = [_head(label)], sum(counts)
+        for answer, count in zip(matrix["answers"], counts):
+            share = count / whole if whole else 0.0
+            note = f"{count} of {whole} rows labelled {label} were answered {answer}"
+            style = f"shade{round(share * 10)}" + (" hit" if answer == label else "")
+            cells.append(Cell(str(count), count, "number", f" {100 * share:.0f} %", note, style))
+        rows.append(cells)
+    columns = [Column("label ↓ answer →"), *(Column(answer, "number") for answer in matrix["answers"])]
+    return Part("table", Table(f"{matrix['task']}, {matrix['run']}", columns, rows, "confusion"))
+
+
+def _examples(data: dict) -> list[Part]:
+    """The choices of the page's filters."""
+    parts = data["examples"]
+    if not parts:
+        return []
+    shown, total = (sum(part[name] for part in parts) for name in ("shown", "total"))
+    said = f"All {total:,} answers."
+    if shown < total:
+        said = f"{shown:,} of {total:,} answers are in this page; invalid and wrong ones come first."
+    said += " predictions/ in the run's directory has them all."
+    notes = [f"{part['run']}, {part['task']}, without texts: {part['note']}" for part in parts if part["note"]]
+    choices = {name: list(dict.fromkeys(part[name] for part in parts)) for name in ("task", "run")}
+    choices["verdict"] = list(dict.fromkeys(verdict for part in parts for verdict in part["verdicts"]))
+    return [*(Part("note", text) for text in (said, *notes)), Part("examples", choices)]
+
+
+def _speed(data: dict) -> list[Part]:
+    """Medians of what was logged of time, throughput and memory."""
+    names = list(dict.fromkeys(name for run in data["runs"] for name in run["speed"]))
+    if not names:
+        return []
+    headings = {name: name.removeprefix("train/") for name in names}
+    columns = [Column("Run"), Column("Model"), Column("Parameters", "number"), Column("Updates", "number"),
+               *(Column(HEADINGS.get(leaf, leaf.replace("_", " ")), "number", name) for name, leaf in headings.items()),
+               Column("Machine")]  # fmt: skip
+    rows = []
+    for run in data["runs"]:
+        medians = [(run["speed"].get(name) or {}).get("median") for name in names]
+        rows.append([_head(run["name"]), Cell(run["model"]["name"], style="wide"), _count(run["model"]["parameters"]),
+                     _count(run["last_step"]), *(_number(value, significant(value)) for value in medians),
+                     Cell(_machine(run["environment"]), style="wide")])  # fmt: skip
+    return [Part("table", Table("Speed and memory", columns, rows)), Part("note", data["method"]["speed"])]
+
+
+def _machine(environment: dict) -> str:
+    """'2 cores, NVIDIA H200, Linux'."""
+    hardware = environment["hardware"]
+    cores = f"{hardware['cores']} cores" if hardware.get("cores") else ""
+    gpus = [gpu if isinstance(gpu, str) else str(gpu.get("name", gpu)) for gpu in hardware.get("gpus") or []]
+    return ", ".join(part for part in (cores, *gpus, hardware.get("platform")) if part)
+
+
+def _run_facts(run: dict) -> Part:
+    """A run's command, machine, versions and settings."""
+    environment, model = run["environment"], run["model"]
+    facts = {
+        "Setting": run["setting"],
+        "Status": run["status"],
+        "Model": ", ".join(filter(None, [model["name"], model["class"]])),
+        "Adapter": json.dumps(model["adapter"]) if model["adapter"] else None,
+        "Machine": _machine(environment),
+        "Commit": environment["commit"].get("commit"),
+        "Versions": ", ".join(f"{name} {version}" for name, version in environment["versions"].items()),
+        "Started": environment["started"],
+        "Finished": environment["finished"],
+        "Directory": run["directory"],
+        "Notes": "; ".join(run["notes"]),
+    }
+    settings = {name: value for name, value in run["settings"].items() if value not in (None, False, [], {}, "")}
+    return Part("run", {
+        "command": environment["command"] or "(not recorded)",
+        "facts": [(name, value) for name, value in facts.items() if value],
+        "settings": json.dumps(settings, indent=1),
+    }, run["name"])  # fmt: skip
+
+
+HEADINGS = {
+    "tokens_per_second": "Tokens/s",
+    "seconds_per_step": "Seconds/update",
+    "mfu": "MFU %",
+    "data_wait": "Waiting for data %",
+    "peak_memory_gb": "Peak memory, GB",
+    "train_runtime": "Training, s",
+    "train_samples_per_second": "Examples/s",
+    "train_steps_per_second": "Updates/s",
+}

@@ -1,135 +1,57 @@
-"""Plots of runs, by matplotlib: a run's own curves beside its card, and those of a report.
+"""Plots by matplotlib: a run's own curves beside its card, those of a report, and those of a sweep.
 
 >>> learning_curves("runs/glue-rte-t5-small")
 PosixPath('runs/glue-rte-t5-small/learning_curves.png')
->>> write_figures({plot.name: render(plot) for plot in figures_of(data)}, "report/plots")
-[PosixPath('report/plots/scores.png'), PosixPath('report/plots/scores.svg'), ...]
+>>> draw_sweep(read_sweep("runs/sweeps/glue_rte"))
+([PosixPath('runs/sweeps/glue_rte/plots/objective.png'), ...], None)
 
 A report's plots have a transparent background and grey ink that can be read on white and on black. Colours are Okabe
-and Ito's, which colour-blind readers tell apart, and every setting has a dash of its own besides.
+and Ito's, which colour-blind readers tell apart, and every setting has a dash of its own besides. A new plot of sweeps
+is one entry of PLOTS at the end of this file.
 """
 
 import io
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.base.files import whole_file
-from t5suite.reports.results import panels_of, shown_settings
-from t5suite.reports.tables import shortened
+from t5suite.reports.sweeps import Sweep, Trial, group_label, importances, read_sweep, sweep_data
+from t5suite.reports.tables import is_number, shortened
 from t5suite.tasks.metrics import METRICS
 from t5suite.tracking.metric_lines import thinned_lines
 
 LOSS_CURVE, LEARNING_CURVES = "loss_curve.png", "learning_curves.png"
-CURVES = {"train/loss": "training loss", "eval/nll": "held-out NLL"}
-NATS = "nats per target token"
 # Of a mixture with more scores than this the average alone is drawn.
 MOST_SCORES = 10
-NO_SCORES = ("loss", "invalid_rate", "truncated_rate", "runtime", "samples_per_second", "steps_per_second")
-
-
-def loss_curve(directory, title: str = "") -> Path | None:
-    """Draws training loss and held-out NLL over the steps into `loss_curve.png`; None where nothing was logged yet."""
-    curves = _curves(Path(directory))
-    lines = {
-        f"{label} (last: {curves[name][-1][1]:.3f})": curves[name] for name, label in CURVES.items() if name in curves
-    }
-    return _drawn(Path(directory), LOSS_CURVE, title, [(lines, NATS)] if lines else [])
-
-
-def learning_curves(directory, title: str = "") -> Path | None:
-    """Draws losses and scores over the steps, side by side, into `learning_curves.png`.
-
-    Returns:
-      None where no curve has two points, which would be no curve.
-    """
-    curves = _curves(Path(directory))
-    losses = {name: points for name, points in curves.items() if name == "train/loss" or _is(name, ("loss",))}
-    parts = [(losses, NATS), (shown_scores(curves), "points")]
-    named = [({_label(name): points for name, points in lines.items()}, unit) for lines, unit in parts if lines]
-    has_lines = any(len(points) > 1 for lines, _ in named for points in lines.values())
-    return _drawn(Path(directory), LEARNING_CURVES, title, named if has_lines else [])
-
-
-def _drawn(directory: Path, name: str, title: str, parts: list[tuple[dict, str]]) -> Path | None:
-    """A panel for each `({label: points}, unit)`, in one picture."""
-    if not parts:
-        return None
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4.5 * len(parts) if len(parts) > 1 else 7, 3.6), dpi=120, layout="constrained")
-    for axes, (lines, unit) in zip(figure.subplots(1, len(parts), squeeze=False)[0], parts):
-        for at, (label, points) in enumerate(lines.items()):
-            form = {"color": COLOURS[at % len(COLOURS)], "linestyle": DASHES[at % len(DASHES)]}
-            marker = "o" if len(points) <= 30 else ""
-            axes.plot(*zip(*points), label=label, marker=marker, markersize=3, linewidth=1.4, **form)
-        axes.set_xlabel("update")
-        axes.set_ylabel(unit)
-        axes.xaxis.get_major_locator().set_params(integer=True, nbins=6)
-        axes.grid(alpha=0.3)
-        axes.legend(frameon=False, fontsize=8)
-    figure.suptitle(literal(title or directory.name), fontsize=10)
-    return _saved(figure, directory / name)
-
-
-def shown_scores(curves: dict[str, list]) -> dict[str, list]:
-    """The scores that are drawn: all of a run's, or the average where they are too many.
-
-    >>> list(shown_scores({"eval/accuracy": [[10, 60.0]], "eval/average": [[10, 60.0]], "eval/loss": [[10, 1.2]]}))
-    ['eval/accuracy']
-    """
-    scores = {name: points for name, points in curves.items() if name.startswith("eval/") and not _is(name, NO_SCORES)}
-    single = {name: points for name, points in scores.items() if name != "eval/average"}
-    if len(single) > MOST_SCORES:
-        return {name: points for name, points in scores.items() if name == "eval/average"}
-    return scores if any(name.count("/") == 2 for name in single) else single
-
-
-def _is(name: str, leaves: tuple[str, ...]) -> bool:
-    """Whether an evaluation's name ends in one of these."""
-    return name.startswith("eval/") and name.rpartition("/")[2] in leaves
-
-
-def _label(name: str) -> str:
-    """
-    >>> _label("eval/rte/accuracy"), _label("train/loss"), _label("eval/loss")
-    ('rte accuracy', 'training loss', 'held-out loss')
-    """
-    room, _, rest = name.partition("/")
-    rest = rest.replace("/", " ")
-    return f"{'training' if room == 'train' else 'held-out'} {rest}" if rest == "loss" else rest
-
-
-def _curves(directory: Path) -> dict[str, list]:
-    """`{name: [(step, value), ...]}` of numbers that were logged, very many thinned out; the last of a step counts."""
-    found: dict[str, dict] = {}
-    for line in thinned_lines(directory / "metrics.jsonl"):
-        for name, value in line.items():
-            if "/" in name and isinstance(value, (int, float)):
-                found.setdefault(name, {})[line["step"]] = value
-    return {name: list(points.items()) for name, points in found.items()}
-
-
-def _saved(figure, path: Path) -> Path:
-    """Writes through a temporary sibling, without a display and without global state."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    with whole_file(path) as temporary:
-        FigureCanvasAgg(figure).print_png(str(temporary))
-    return path
-
-
+# What is logged beside the scores; shares of answers, in percent, are drawn where they are ever above 0.
+NO_SCORES = ("loss", "perplexity", "runtime", "samples_per_second", "steps_per_second", "gender_parity")
+SHARES = {"invalid_rate": "invalid answers", "truncated_rate": "answers cut off"}
 # 4.5 to 1 on white and on black.
 INK = "#767676"
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#B65A93", "#9A7B00", "#7570B3", "#56789A")
+BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
+COLOURS = (BLUE, ORANGE, GREEN, "#B65A93", "#9A7B00", "#7570B3", "#56789A")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
-DPI = 160
-LONGEST_LABEL = 60
+# Learning curves in a report; panels and axes of a sweep's plots that can be read, of the most important parameters.
+MOST_CURVES, MOST_PANELS, MOST_AXES, MOST_GROUPS = 60, 9, 8, 24
+# A sweep's plots are 1280 pixels wide.
+INCHES, DPI = 10, 128
+# state of a trial -> colour, marker, name in the legend
+STATES = {
+    "complete": (BLUE, "o", "finished"),
+    "pruned": (INK, "v", "stopped early"),
+    "preempted": (INK, "s", "preempted"),
+    "running": (GREEN, "D", "running"),
+    "failed": (ORANGE, "X", "failed"),
+}
+# Over five parameters of which one decides, fANOVA named it in 7 of 10 samples of 13 trials, in 10 of 10 of 24.
+MANY_TRIALS = 24
 
 
 class Plot(NamedTuple):
-    """One plot: what it is called, what it shows in words, how it is drawn.
+    """One plot: its file's name, its title, how it is drawn.
 
     Attributes:
       draw: matplotlib figure -> None.
@@ -145,102 +67,211 @@ class Plot(NamedTuple):
     ink: bool = True
 
 
+def loss_curve(directory, title: str = "") -> Path | None:
+    """Draws training loss and held-out NLL over the steps into `loss_curve.png`; None where nothing was logged yet."""
+    curves = _curves(directory)
+    labels = {"train/loss": "training loss", "eval/nll": "held-out NLL"}
+    found = {name: said for name, said in labels.items() if name in curves}
+    lines = {f"{said} (last: {curves[name][-1][1]:.3f})": curves[name] for name, said in found.items()}
+    return _draw_curves(Path(directory, LOSS_CURVE), title, [(lines, "nats per target token")] if lines else [])
+
+
+def learning_curves(directory, title: str = "") -> Path | None:
+    """Draws losses and scores over the steps, side by side, into `learning_curves.png`; None without a curve."""
+    losses, scores = {}, {}
+    for name, points in _curves(directory).items():
+        room, _, rest = name.partition("/")
+        leaf = rest.rpartition("/")[2]
+        if name == "train/loss" or (room == "eval" and leaf == "loss"):
+            losses["training loss" if room == "train" else f"held-out {rest.replace('/', ' ')}"] = points
+        elif room == "eval" and leaf not in (*NO_SCORES, *SHARES):
+            scores[rest.replace("/", " ")] = points
+    single = {name: points for name, points in scores.items() if name != "average"}
+    if len(single) > MOST_SCORES:
+        scores = {"average": scores["average"]} if "average" in scores else {}
+    elif not any(" " in name for name in single):
+        scores = single  # of one task, which is its own average
+    parts = [(lines, unit) for lines, unit in ((losses, "nats per target token"), (scores, "points")) if lines]
+    drawn = any(len(points) > 1 for lines, _ in parts for points in lines.values())
+    return _draw_curves(Path(directory, LEARNING_CURVES), title, parts if drawn else [])
+
+
+def _curves(directory) -> dict[str, list]:
+    """`{name: [(step, value), ...]}` of numbers that were logged, very many thinned out; the last of a step counts."""
+    found: dict[str, dict] = {}
+    for line in thinned_lines(Path(directory, "metrics.jsonl")):
+        for name, value in line.items():
+            if "/" in name and isinstance(value, (int, float)):
+                found.setdefault(name, {})[line["step"]] = value
+    return {name: list(points.items()) for name, points in found.items()}
+
+
+def _draw_curves(path: Path, title: str, parts: list[tuple[dict, str]]) -> Path | None:
+    """A panel for each `({label: points}, unit)`, in one picture."""
+    if not parts:
+        return None
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.5 * len(parts) if len(parts) > 1 else 7, 3.6), dpi=120, layout="constrained")
+    for axes, (lines, unit) in zip(figure.subplots(1, len(parts), squeeze=False)[0], parts):
+        for at, (label, points) in enumerate(lines.items()):
+            form = {"color": COLOURS[at % len(COLOURS)], "linestyle": DASHES[at % len(DASHES)]}
+            marker = "o" if len(points) <= 30 else ""
+            axes.plot(*zip(*points), label=label, marker=marker, markersize=3, linewidth=1.4, **form)
+        axes.set(xlabel="update", ylabel=unit)
+        axes.xaxis.get_major_locator().set_params(integer=True, nbins=6)
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False, fontsize=8)
+    figure.suptitle(_literal(title or path.parent.name), fontsize=10)
+    return _saved(figure, path)
+
+
+def _saved(figure, path: Path) -> Path:
+    """Writes through a temporary sibling, without a display and without global state."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    with whole_file(path) as temporary:
+        FigureCanvasAgg(figure).print_png(str(temporary))
+    return path
+
+
+def _literal(text: str) -> str:
+    """A label in which dollars do not set what stands between them as a formula."""
+    return text.replace("$", r"\$")
+
+
+def panels_of(data: dict) -> list[dict]:
+    """The learning curves: `[{"name", "title", "unit", "lines": [...], "means": {setting: points}}]`.
+
+    A line is `{"run", "setting", "finished", "points"}`. The mean stands at the steps that all finished runs of a
+    setting logged, and only where there are several.
+    """
+    found: dict[tuple[str, str], list] = {}
+    for run in data["runs"]:
+        task = str(run["dataset_name"]) if run["benchmark"] else "pre-training"
+        for name, points in run["curves"].items():
+            room, *middle, leaf = name.split("/")
+            if name == "train/loss":
+                said = "training loss"
+            elif room != "eval" or leaf in (*NO_SCORES[1:], "average"):
+                continue
+            elif leaf == "loss":
+                if "eval/nll" in run["curves"]:  # the same
+                    continue
+                said = "held-out loss"
+            else:
+                said = SHARES.get(leaf, leaf)
+                if leaf in SHARES and not any(value > 0 for _, value in points):
+                    continue
+            line = {"run": run["name"], "setting": run["setting"], "points": points}
+            line["finished"] = run["status"] == "finished"
+            found.setdefault((middle[0] if middle else task, said), []).append(line)
+    tasks = list(dict.fromkeys(task for task, _ in found))
+    # Scores first, then shares of answers, then losses.
+    rank = lambda place: (tasks.index(place[0]), 2 if "loss" in place[1] else int(place[1] in SHARES.values()))
+    panels = []
+    for task, metric in sorted(found, key=rank)[:MOST_CURVES]:
+        lines, means = found[task, metric], {}
+        for setting in dict.fromkeys(line["setting"] for line in lines):
+            seeds = [dict(line["points"]) for line in lines if line["setting"] == setting and line["finished"]]
+            steps = sorted(set.intersection(*map(set, seeds))) if len(seeds) > 1 else []
+            if steps:
+                means[setting] = [[step, sum(points[step] for points in seeds) / len(seeds)] for step in steps]
+        unit = "%" if metric in SHARES.values() else "nats per token" if re.search("loss|nll", metric) else "points"
+        name = re.sub("[/ ]", "-", f"curve-{task}-{metric}")
+        panels.append({"name": name, "title": f"{task}: {metric}", "unit": unit, "lines": lines, "means": means})
+    return panels
+
+
 def figures_of(data: dict, sweep_plots=()) -> list[Plot]:
     """Every plot of a report: scores, learning curves, confusion matrices, and those of sweeps."""
-    colours = colours_of(data)
-    plots = []
-    if data["scores"]:
-        rows = [entry for entry in data["scores"] if entry["metric"] in METRICS and entry["mean"] is not None]
-        if rows:
-            draw = lambda figure: draw_scores(figure, rows, colours)
-            plots.append(Plot("scores", "Scores by task", draw, (7.5, 1.2 + 0.28 * len(rows)), "scores"))
+    colours, plots = colours_of(data), []
+    rows = [entry for entry in data["scores"] if entry["metric"] in METRICS and entry["mean"] is not None]
+    if rows:
+        draw = lambda figure: draw_scores(figure, rows, colours)
+        plots.append(Plot("scores", "Scores by task", draw, (7.5, 1.2 + 0.28 * len(rows)), "scores"))
     for panel in panels_of(data):
         draw = lambda figure, panel=panel: draw_panel(figure, panel, colours)
         plots.append(Plot(panel["name"], panel["title"], draw, (3.75, 2.5), "curves"))
     for matrix in data["confusions"]:
-        name = f"confusion-{matrix['run']}-{matrix['task']}".replace("/", "-")
         draw = lambda figure, matrix=matrix: draw_confusion(figure, matrix)
         size = 1.6 + 0.75 * len(matrix["answers"]), 1.2 + 0.45 * len(matrix["labels"])
-        plots.append(Plot(name, f"{matrix['task']}, {matrix['run']}", draw, size, "confusions"))
+        name, title = f"confusion-{matrix['run']}-{matrix['task']}", f"{matrix['task']}, {matrix['run']}"
+        plots.append(Plot(name, title, draw, size, "confusions"))
     return with_file_names([*plots, *sweep_plots])
 
 
 def with_file_names(plots: list[Plot]) -> list[Plot]:
-    """The plots under names that every file system takes, each another.
-
-    >>> [plot.name for plot in with_file_names([a_b_plot, a_slash_b_plot])]
-    ['a-b', 'a-b-2']
-    """
-    used: set[str] = set()
-    renamed = []
+    """The plots under names that every file system takes, each another: 'a/b' and 'a b' become 'a-b' and 'a-b-2'."""
+    renamed: dict[str, Plot] = {}
     for plot in plots:
         safe = re.sub(r"[^A-Za-z0-9._-]+", "-", plot.name)[:120]
-        name = next(n for n in (safe, *(f"{safe}-{i}" for i in range(2, len(plots) + 2))) if n not in used)
-        used.add(name)
-        renamed.append(plot._replace(name=name))
-    return renamed
+        name = next(n for n in (safe, *(f"{safe}-{i}" for i in range(2, len(plots) + 2))) if n not in renamed)
+        renamed[name] = plot._replace(name=name)
+    return list(renamed.values())
 
 
 def colours_of(data: dict) -> dict[str, tuple]:
-    """`{setting: (number, colour, dash)}`; settings beyond the palette are left out, and drawn in grey."""
-    labels = shown_settings(data, len(COLOURS))
-    return {label: (at, COLOURS[at], DASHES[at]) for at, label in enumerate(labels)}
+    """`{setting: (colour, dash)}`; of more settings than colours those with the best mean score, others are grey."""
+    labels = [setting["label"] for setting in data["settings"]]
+    if len(labels) > len(COLOURS):
+        best: dict[str, list] = {label: [] for label in labels}
+        for entry in data["scores"]:
+            if entry["metric"] != "invalid_rate" and entry["mean"] is not None:
+                best[entry["setting"]].append(entry["mean"])
+        mean = {label: sum(values) / len(values) if values else -math.inf for label, values in best.items()}
+        chosen = sorted(labels, key=lambda label: -mean[label])[: len(COLOURS) - 1]
+        labels = [label for label in labels if label in chosen]
+    return {label: (COLOURS[at], DASHES[at]) for at, label in enumerate(labels)}
 
 
 def draw_panel(figure, panel: dict, colours: dict) -> None:
     """Seeds as thin lines, the mean of each setting as a thick one; a lone seed is drawn as a mean is."""
+    from matplotlib.lines import Line2D
+
     axes = figure.add_subplot()
-    for line in panel["lines"]:
-        _, colour, dash = colours.get(line["setting"], (None, INK, "-"))
-        alone = line["setting"] not in panel["means"]
-        form = {"linewidth": 1.8, "alpha": 1.0} if alone and line["setting"] in colours else THIN
-        marker = "o" if len(line["points"]) == 1 or (len(line["points"]) <= 12 and alone) else ""
-        axes.plot(*zip(*line["points"]), color=colour, linestyle=dash, marker=marker, markersize=3, **form)
-    for setting, points in panel["means"].items():
-        _, colour, dash = colours.get(setting, (None, INK, "-"))
-        marker = "o" if len(points) <= 12 else ""
-        axes.plot(*zip(*points), color=colour, linestyle=dash, linewidth=2.0, marker=marker, markersize=3)
-    axes.set_title(literal(panel["title"]), fontsize=10)
+    means = [(setting, points, True) for setting, points in panel["means"].items()]
+    for setting, points, is_mean in [*((one["setting"], one["points"], False) for one in panel["lines"]), *means]:
+        colour, dash = colours.get(setting, (INK, "-"))
+        is_thick = is_mean or (setting in colours and setting not in panel["means"])
+        form = {"linewidth": 1.9} if is_thick else {"linewidth": 0.8, "alpha": 0.55}
+        marker = "o" if len(points) == 1 or (len(points) <= 12 and is_thick) else ""
+        axes.plot(*zip(*points), color=colour, linestyle=dash, marker=marker, markersize=3, **form)
+    axes.set_title(_literal(panel["title"]), fontsize=10)
     axes.set_xlabel("update", fontsize=9)
     axes.set_ylabel(panel["unit"], fontsize=9)
     axes.xaxis.get_major_locator().set_params(integer=True, nbins=6)
-    plain(axes)
+    _plain(axes)
     shown = list(dict.fromkeys(line["setting"] for line in panel["lines"]))
     if any(shown) and len(shown) > 1:
-        _legend(figure, axes, [label for label in shown if label in colours], colours)
-
-
-def _legend(figure, axes, labels: list[str], colours: dict) -> None:
-    from matplotlib.lines import Line2D
-
-    handles = [
-        Line2D([], [], color=colour, linestyle=dash, linewidth=2, label=shortened(label, LONGEST_LABEL))
-        for label, (_, colour, dash) in ((label, colours[label]) for label in labels)
-    ]
-    figure.set_size_inches(figure.get_figwidth() * 1.5, figure.get_figheight() + 0.2 * len(handles))
-    figure.legend(handles=handles, loc="outside lower center", frameon=False, fontsize=8, labelcolor=INK)
+        handles = [
+            Line2D([], [], color=colour, linestyle=dash, linewidth=2, label=shortened(label, 60))
+            for label, (colour, dash) in colours.items()
+            if label in shown
+        ]
+        figure.set_size_inches(figure.get_figwidth() * 1.5, figure.get_figheight() + 0.2 * len(handles))
+        figure.legend(handles=handles, loc="outside lower center", frameon=False, fontsize=8, labelcolor=INK)
 
 
 def draw_scores(figure, rows: list[dict], colours: dict) -> None:
     """Means with their intervals, one line a score; a bar marks the majority baseline, a diamond the published T5."""
-    axes = figure.add_subplot()
+    axes, labels = figure.add_subplot(), []
     for at, entry in enumerate(rows):
-        _, colour, _ = colours.get(entry["setting"], (None, INK, "-"))
-        interval = entry["interval"]
-        if interval:
-            axes.plot([interval["low"], interval["high"]], [at, at], color=colour, linewidth=2.2, alpha=0.6)
+        colour, _ = colours.get(entry["setting"], (INK, "-"))
+        if entry["interval"]:
+            ends = [entry["interval"]["low"], entry["interval"]["high"]]
+            axes.plot(ends, [at, at], color=colour, linewidth=2.2, alpha=0.6)
         axes.plot([entry["mean"]], [at], "o", color=colour, markersize=6)
         if entry["majority"] is not None:
             axes.plot([entry["majority"]], [at], "|", color=INK, markersize=13, markeredgewidth=2)
         if entry["published"] is not None:
             axes.plot([entry["published"]], [at], "D", color=INK, markersize=5, fillstyle="none")
-    labels = [
-        f"{e['task']} {e['metric']}" + (f" ({shortened(e['setting'], 28)})" if e["setting"] else "") for e in rows
-    ]
-    axes.set_yticks(range(len(rows)), [literal(label) for label in labels], fontsize=8)
+        setting = f" ({shortened(entry['setting'], 28)})" if entry["setting"] else ""
+        labels.append(_literal(f"{entry['task']} {entry['metric']}{setting}"))
+    axes.set_yticks(range(len(rows)), labels, fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel("points: mean and 95 % interval;  | majority label,  ◇ published T5 (test)", fontsize=8)
-    plain(axes)
+    _plain(axes)
 
 
 def draw_confusion(figure, matrix: dict) -> None:
@@ -248,31 +279,30 @@ def draw_confusion(figure, matrix: dict) -> None:
     import numpy as np
     from matplotlib.colors import LinearSegmentedColormap
 
-    axes = figure.add_subplot()
-    counts = np.array(matrix["counts"])
+    axes, counts = figure.add_subplot(), np.array(matrix["counts"])
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     colours = LinearSegmentedColormap.from_list("blues", ["#d8e6f1", "#0b4f80"])
     axes.imshow(shares, cmap=colours, vmin=0, vmax=1, aspect="auto")
     for (row, column), count in np.ndenumerate(counts):
         colour = "white" if shares[row, column] > 0.55 else "#111111"
         axes.text(column, row, str(count), ha="center", va="center", color=colour, fontsize=9)
-    axes.set_xticks(range(len(matrix["answers"])), [literal(shortened(x, 16)) for x in matrix["answers"]], fontsize=8)
-    axes.set_yticks(range(len(matrix["labels"])), [literal(shortened(x, 16)) for x in matrix["labels"]], fontsize=8)
+    words = lambda texts: {"ticks": range(len(texts)), "labels": [_literal(shortened(text, 16)) for text in texts]}
+    axes.set_xticks(**words(matrix["answers"]), fontsize=8)
+    axes.set_yticks(**words(matrix["labels"]), fontsize=8)
     axes.set_xlabel("answer", fontsize=9)
     axes.set_ylabel("label", fontsize=9)
-    axes.set_title(literal(f"{matrix['task']}, {matrix['run']}"), fontsize=9)
-    plain(axes, grid=False)
+    axes.set_title(_literal(f"{matrix['task']}, {matrix['run']}"), fontsize=9)
+    _plain(axes, grid=False)
 
 
-def plain(axes, grid: bool = True) -> None:
-    """Ink that both themes bear, and no more lines than are needed."""
+def _plain(axes, grid: bool = True) -> None:
+    """Ink that can be read in both themes, and no more lines than are needed."""
     for side, spine in axes.spines.items():
         spine.set_color(INK)
         spine.set_visible(side in ("left", "bottom"))
     axes.tick_params(colors=INK, labelsize=8)
-    axes.xaxis.label.set_color(INK)
-    axes.yaxis.label.set_color(INK)
-    axes.title.set_color(INK)
+    for text in (axes.xaxis.label, axes.yaxis.label, axes.title):
+        text.set_color(INK)
     if grid:
         axes.grid(color=INK, alpha=0.25, linewidth=0.6)
 
@@ -283,7 +313,7 @@ def render(plot: Plot) -> dict[str, bytes]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=plot.size, dpi=DPI, layout="constrained")
+    figure = Figure(figsize=plot.size, dpi=160, layout="constrained")
     FigureCanvasAgg(figure)
     made = {}
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": plot.name, "font.size": 9}):
@@ -297,23 +327,269 @@ def render(plot: Plot) -> dict[str, bytes]:
     return made
 
 
-def write_figures(rendered: dict[str, dict[str, bytes]], directory) -> list[Path]:
-    """Every rendered plot as PNG and SVG."""
-    directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
+def sweep_report(directory) -> tuple[dict, list[Plot]]:
+    """`(the sweep's part of the report data, its plots)`.
+
+    Raises:
+      DataError: no sweep there, or no trial of it yet.
+    """
+    from matplotlib.figure import Figure
+
+    sweep = read_sweep(directory)
+    shares, lack = _importances(sweep)
+    plots = []
+    for name, (draw, title) in PLOTS.items():
+        if draw(Figure(figsize=(INCHES, 5.5), layout="constrained"), sweep, shares) is not False:
+            drawn = lambda figure, draw=draw: draw(figure, sweep, shares)
+            title = f"{sweep.name}: {title}"
+            plots.append(Plot(f"sweep-{sweep.name}-{name}", title, drawn, (INCHES, 5.5), "sweeps", ink=False))
+    return sweep_data(sweep, shares, lack), plots
+
+
+def draw_sweep(sweep: Sweep) -> tuple[list[Path], str | None]:
+    """`(the pictures written into the sweep's `plots/`, why one is missing)`; pictures without data are removed."""
+    from matplotlib.figure import Figure
+
+    shares, lack = _importances(sweep)
     paths = []
-    for name, forms in rendered.items():
-        for form in ("png", "svg"):
-            path = directory / f"{name}.{form}"
-            with whole_file(path) as temporary:
-                temporary.write_bytes(forms[form])
-            paths.append(path)
-    return paths
+    for name, (draw, _) in PLOTS.items():
+        path = sweep.directory / f"plots/{name}.png"
+        figure = Figure(figsize=(INCHES, 5.5), dpi=DPI, layout="constrained")
+        if draw(figure, sweep, shares) is False:
+            path.unlink(missing_ok=True)
+            continue
+        path.parent.mkdir(exist_ok=True)
+        paths.append(_saved(figure, path))
+    return paths, lack
 
 
-def literal(text: str) -> str:
-    """A label in which dollars are dollars, and do not set what stands between them as a formula."""
-    return text.replace("$", r"\$")
+def _importances(sweep: Sweep) -> tuple[dict[str, float], str | None]:
+    try:
+        return importances(sweep), None
+    except ImportError:
+        return {}, "parameter importance needs Optuna: python -m pip install 't5suite[sweeps]'"
 
 
-THIN = {"linewidth": 0.8, "alpha": 0.55}
+def panel_names(sweep: Sweep, importances: dict[str, float], most: int) -> list[str]:
+    """The varied parameters, the most important first, and no more than can be shown."""
+    known = [name for name in importances if name in sweep.varied]
+    return [*known, *(name for name in sweep.varied if name not in known)][:most]
+
+
+def running_best(sweep: Sweep) -> list[tuple[int, float]]:
+    """`(trial, the best value so far)`, in the order of the trials' numbers."""
+    better, found = max if sweep.goal == "maximize" else min, []
+    for trial in sweep.valued():
+        found.append((trial.number, better(trial.value, found[-1][1]) if found else trial.value))
+    return found
+
+
+def _finish(axes, sweep: Sweep, x: str = "", y: str = "", left_out: int = 0) -> None:
+    """Labels, title and grid."""
+    axes.set(xlabel=x, ylabel=y)
+    said = f" ({left_out} more parameters are not shown)" if left_out > 0 else ""
+    title = f"{sweep.name}: {len(sweep.trials)} trials, {sweep.method}, {sweep.goal} {sweep.metric}{said}"
+    axes.set_title(_literal(title), fontsize=11)
+    axes.grid(alpha=0.3)
+
+
+def _unit(sweep: Sweep) -> str:
+    """The metric with its unit, for an axis: 'eval/rte/accuracy (points)'."""
+    leaf = sweep.metric.rpartition("/")[2]
+    unit = "nats per token" if leaf in ("loss", "nll") else "points" if leaf in METRICS or leaf == "average" else ""
+    return f"{sweep.metric} ({unit})" if unit else sweep.metric
+
+
+def _scatter(axes, sweep: Sweep, places: dict[int, float]) -> None:
+    """Every trial's value at its place, marked by its state, and a ring around the best."""
+    for state, (colour, marker, said) in STATES.items():
+        points = [(places[t.number], t.value) for t in sweep.valued() if t.state == state and t.number in places]
+        if points:
+            fill = colour if state == "complete" else "none"
+            label = f"{said} ({len(points)})"
+            axes.scatter(*zip(*points), s=32, marker=marker, edgecolors=colour, facecolors=fill, label=label, zorder=3)
+    best = sweep.best
+    if best is not None and best.value is not None and best.number in places:
+        label = f"best: trial {best.number}, {best.value:.4g}"
+        form = {"edgecolors": ORANGE, "facecolors": "none", "linewidths": 2, "zorder": 4}
+        axes.scatter([places[best.number]], [best.value], s=130, label=label, **form)
+
+
+def _ordered(trials: list[Trial], best: Trial | None) -> list[Trial]:
+    """The best last, so that it is drawn over the others."""
+    return sorted(trials, key=lambda trial: trial is best)
+
+
+def _line_forms(figure, axes, sweep: Sweep, trials: list[Trial]) -> Callable:
+    """trial -> its line's form: better ones darker, the best thick, unfinished ones dashed; adds bar and legend."""
+    from matplotlib import colormaps
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+    from matplotlib.lines import Line2D
+
+    values = [trial.value for trial in trials]
+    colours = colormaps["viridis_r" if sweep.goal == "maximize" else "viridis"]
+    scale = ScalarMappable(Normalize(min(values), max(values)), colours)
+    figure.colorbar(scale, ax=axes, label=_unit(sweep), pad=0.02)
+    handles = [Line2D([], [], color=INK, label="finished"),
+               Line2D([], [], color=INK, linestyle="--", label="stopped early or not finished")]  # fmt: skip
+    if sweep.best in trials:
+        handles.append(Line2D([], [], color=ORANGE, linewidth=2.6, label=f"best: trial {sweep.best.number}"))
+    axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=3, frameon=False)
+
+    def form(trial: Trial) -> dict:
+        style = {"color": ORANGE, "linewidth": 2.6} if trial is sweep.best else {"color": scale.to_rgba(trial.value)}
+        return {"linewidth": 1.1, "linestyle": "-" if trial.state == "complete" else "--", **style}
+
+    return form
+
+
+def draw_objective(figure, sweep: Sweep, importances) -> bool | None:
+    """Every trial's value, and the best so far."""
+    if not sweep.valued():
+        return False
+    axes = figure.add_subplot()
+    axes.step(*zip(*running_best(sweep)), where="post", color=GREEN, linewidth=1.5, label="best so far")
+    _scatter(axes, sweep, {trial.number: trial.number for trial in sweep.trials})
+    lost = [trial.number for trial in sweep.trials if trial.value is None]
+    if lost:
+        form = {"marker": "x", "color": ORANGE, "transform": axes.get_xaxis_transform()}
+        axes.scatter(lost, [0.02] * len(lost), label=f"without a value ({len(lost)})", **form)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    _finish(axes, sweep, "trial", _unit(sweep))
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+
+
+def draw_learning_curves(figure, sweep: Sweep, importances) -> bool | None:
+    """Every trial's evaluations over its updates, coloured by the trial's value."""
+    trials = [trial for trial in sweep.valued() if trial.curve]
+    if not trials:
+        return False
+    axes = figure.add_subplot()
+    form_of = _line_forms(figure, axes, sweep, trials)
+    for trial in _ordered(trials, sweep.best):
+        axes.plot(*zip(*trial.curve), marker="o", markevery=[-1], markersize=4, **form_of(trial))
+    _finish(axes, sweep, "update", _unit(sweep))
+
+
+def draw_parameters(figure, sweep: Sweep, importances) -> bool | None:
+    """The value over each parameter, one panel a parameter."""
+    names = panel_names(sweep, importances, MOST_PANELS)
+    if not sweep.valued() or not names:
+        return False
+    columns = min(3, len(names))
+    rows = math.ceil(len(names) / columns)
+    figure.set_size_inches(INCHES, 1.0 + 3.0 * rows)
+    panels = list(figure.subplots(rows, columns, sharey=True, squeeze=False).flat)
+    for axes in panels[len(names) :]:
+        axes.set_visible(False)
+    for at, (axes, name) in enumerate(zip(panels, names)):
+        trials = [trial for trial in sweep.valued() if name in trial.parameters]
+        values = [trial.parameters[name] for trial in trials]
+        if all(map(is_number, values)):
+            axes.set_xscale("log" if sweep.is_logarithmic(name) else "linear")
+        else:
+            words = sorted(set(map(str, values)))
+            width = max(5, 44 // len(words))
+            axes.set_xticks(range(len(words)), [_literal(shortened(word, width)) for word in words], fontsize=8)
+            axes.set_xlim(-0.5, len(words) - 0.5)
+            values = [words.index(str(value)) for value in values]
+        _scatter(axes, sweep, {trial.number: value for trial, value in zip(trials, values)})
+        axes.set_xlabel(_literal(shortened(name, 36)), fontsize=9)
+        axes.set_ylabel(_unit(sweep) if at % columns == 0 else "", fontsize=9)
+        axes.grid(alpha=0.3)
+    left_out = f", {len(sweep.varied) - len(names)} more parameters are not shown" * (len(sweep.varied) > len(names))
+    figure.suptitle(_literal(f"{sweep.name}: {sweep.metric} over each parameter{left_out}"), fontsize=11)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+
+
+def draw_parallel_coordinates(figure, sweep: Sweep, importances) -> bool | None:
+    """One line a trial through an axis for each parameter and one for the value."""
+    names = panel_names(sweep, importances, MOST_AXES)
+    trials = [trial for trial in sweep.valued() if all(name in trial.parameters for name in names)]
+    if len(trials) < 2 or not names:
+        return False
+    axes = figure.add_subplot()
+    form_of = _line_forms(figure, axes, sweep, trials)
+    columns = [([trial.parameters[name] for trial in trials], sweep.is_logarithmic(name)) for name in names]
+    columns.append(([trial.value for trial in trials], False))
+    scales = [_scale(values, logarithmic) for values, logarithmic in columns]
+    for trial in _ordered(trials, sweep.best):
+        values = [*(trial.parameters[name] for name in names), trial.value]
+        axes.plot(range(len(scales)), [place(value) for (place, _), value in zip(scales, values)], **form_of(trial))
+    box = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.8}
+    for at, (_, ticks) in enumerate(scales):
+        axes.axvline(at, color="black", linewidth=0.8)
+        for height, text in ticks:
+            axes.text(at + 0.02, height, _literal(shortened(text, 16)), fontsize=8, va="center", bbox=box, zorder=5)
+    _finish(axes, sweep, left_out=len(sweep.varied) - len(names))
+    labels = [_literal(re.sub(r"(?<=[_/. ])", "\n", shortened(name, 40))) for name in (*names, sweep.metric)]
+    axes.set_xticks(range(len(scales)), labels, fontsize=9)
+    axes.set(yticks=[], xlim=(-0.25, len(scales) - 0.6), ylim=(-0.06, 1.06))
+
+
+def _scale(values: list, logarithmic: bool) -> tuple[Callable, list]:
+    """`(value -> height from 0 to 1, [(height, text)])` of an axis."""
+    if not all(map(is_number, values)):
+        words = sorted(set(map(str, values)))
+        heights = {word: (at + 0.5) / len(words) for at, word in enumerate(words)}
+        return (lambda value: heights[str(value)]), [(height, word) for word, height in heights.items()]
+    bend, back = (math.log, math.exp) if logarithmic else (float, float)
+    low, high = bend(min(values)), bend(max(values))
+    height = lambda value: (bend(value) - low) / (high - low or 1.0)
+    distinct = sorted(set(values))
+    shown = distinct if len(distinct) <= 4 else [back(low + (high - low) * share) for share in (0, 0.25, 0.5, 0.75, 1)]
+    return height, [(height(value), f"{value:.3g}") for value in shown]
+
+
+def draw_importance(figure, sweep: Sweep, importances) -> bool | None:
+    """How much of the variance each parameter explains."""
+    if not importances:
+        return False
+    names = list(importances)[::-1][-15:]
+    figure.set_size_inches(INCHES, 1.6 + 0.4 * len(names))
+    axes = figure.add_subplot()
+    bars = axes.barh([_literal(shortened(name, 40)) for name in names], [100 * importances[name] for name in names])
+    axes.bar_label(bars, fmt="%.0f %%", padding=3, fontsize=9)
+    axes.margins(x=0.12)
+    finished = sum(trial.state == "complete" for trial in sweep.valued())
+    hint = " (few: a hint only)" if finished < MANY_TRIALS else ""
+    _finish(axes, sweep, f"share of the variance of {sweep.metric} (%), fANOVA over {finished} finished trials{hint}")
+
+
+def draw_groups(figure, sweep: Sweep, importances) -> bool | None:
+    """A grid's means with standard deviations, one colour a task."""
+    groups = [group for group in sweep.groups if is_number(group.get("mean"))]
+    if not groups:
+        return False
+    settings = list(dict.fromkeys(group_label(group["parameters"]) for group in groups))[:MOST_GROUPS]
+    tasks = list(dict.fromkeys(group["task"] for group in groups))
+    figure.set_size_inches(INCHES, 2.0 + 0.32 * len(settings) * max(1, len(tasks) / 2))
+    axes = figure.add_subplot()
+    for at, task in enumerate(tasks):
+        mine = [g for g in groups if g["task"] == task and group_label(g["parameters"]) in settings]
+        offset = (at - (len(tasks) - 1) / 2) * 0.7 / len(tasks)
+        axes.errorbar(
+            [g["mean"] for g in mine],
+            [settings.index(group_label(g["parameters"])) + offset for g in mine],
+            xerr=[g.get("std") or 0.0 for g in mine],
+            fmt="o",
+            capsize=3,
+            color=COLOURS[at % len(COLOURS)],
+            label=f"{task} (n = {'/'.join(map(str, sorted({g['n'] for g in mine})))})",
+        )
+    axes.set_yticks(range(len(settings)), [_literal(shortened(text, 44)) for text in settings], fontsize=9)
+    axes.invert_yaxis()
+    _finish(axes, sweep, f"{_unit(sweep)}, mean and standard deviation")
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+
+
+PLOTS = {
+    "objective": (draw_objective, "Every trial and the best so far"),
+    "learning_curves": (draw_learning_curves, "Learning curves of the trials"),
+    "parameters": (draw_parameters, "Score over each parameter"),
+    "parallel_coordinates": (draw_parallel_coordinates, "Parallel coordinates"),
+    "importance": (draw_importance, "Parameter importance"),
+    "groups": (draw_groups, "Means over seeds"),
+}

@@ -3,25 +3,42 @@
 >>> data = report_data(["runs/rte-s1", "runs/rte-s2"])
 >>> data["scores"][0]["task"], data["scores"][0]["mean"], data["scores"][0]["std"]
 ('rte', 64.25, 1.06)
+>>> data["runs"][0]["status"], data["runs"][0]["results"]["rte"], data["runs"][0]["curves"]["eval/accuracy"][-1]
+('finished', {'accuracy': 65.0, 'invalid_rate': 0.0}, [2490, 65.0])
 
-JSON all the way down: `report.json` is this dict, and the page carries it too.
+JSON throughout: `report.json` is this dict, and the page carries it too. A run that is not finished, or that logged
+nothing, has what there is, and its `notes` say what there is not. Published scores are those of the leaderboards' test
+sets (arXiv:1910.10683, table 14); `published_scores.json` says where each comes from.
 """
 
+import functools
+import json
 import math
+import re
+import shlex
 import statistics
 from pathlib import Path
 
 from t5suite import __version__
-from t5suite.base.errors import UserError
+from t5suite.base.errors import DataError, UserError
+from t5suite.base.script_flags import flags_marked
+from t5suite.constants import MIXTURES
 from t5suite.reports import intervals as resampling
-from t5suite.reports.evaluations import Evaluation, confusion, evaluations_of, examples_of, majority
-from t5suite.reports.intervals import statistic_of
-from t5suite.reports.run_facts import published_average, published_score, published_scores, read_run, settings_of
-from t5suite.reports.tables import averages_of_runs, named, read_runs
+from t5suite.reports.evaluations import HELD_OUT, confusion, evaluations_of, examples_of, majority
+from t5suite.reports.tables import RATES, is_number, named, suite_averages
+from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, read_json, read_manifest, read_results, tasks_named
+from t5suite.runs.settings import is_decisive
 from t5suite.tasks.entries import metric_functions
+from t5suite.tracking.metric_lines import MetricLines
 
 # Examples on the whole page; each evaluation has an equal part of them.
 MOST_EXAMPLES = 1500
+# A curve of more points than this is shown by so many of them, evenly spaced, the last one included.
+MOST_POINTS = 500
+# What may differ between seeds of one setting, and what a table's task column says.
+NOT_A_SETTING = frozenset(("seed", "data_seed", "benchmark", "dataset_name"))
+# Settings that a label names, and characters of a value.
+MOST_NAMED, LONGEST_VALUE = 3, 40
 
 
 def report_data(
@@ -41,59 +58,72 @@ def report_data(
     trials = trial_names(sweeps)
     names = {directory: trials.get(Path(directory).resolve(), name) for directory, name in named(directories).items()}
     runs = [read_run(directory, name) for directory, name in names.items()]
+    settings = settings_of(runs)
+    pairs = []
     for run in runs:
         run["size"] = size or run["size"]
-    settings = settings_of(runs)
-    for setting in settings:
-        for run in runs:
-            if run["name"] in setting["runs"]:
-                run["setting"] = setting["label"]
-    details = {run["name"]: _evaluated(run, data_dir) for run in runs}
-    num_evaluations = sum(len(evaluations) for evaluations in details.values())
-    most = max(10, most_examples // max(1, num_evaluations))
-    for run in runs:
-        run["intervals"] = _intervals(details[run["name"]])
-        run["baselines"] = {e.name: majority(e) for e in details[run["name"]] if e.judged is not None}
-        run["notes"] += [f"{e.name}: {e.note}" for e in details[run["name"]] if e.note]
-    pairs = [(run, evaluation) for run in runs for evaluation in details[run["name"]]]
+        run["setting"] = next(setting["label"] for setting in settings if run["name"] in setting["runs"])
+        run["intervals"], run["baselines"] = {}, {}
+        try:
+            evaluations = evaluations_of(run["directory"], data_dir)
+        except (UserError, OSError) as error:
+            run["notes"].append(f"predictions: {error}")
+            continue
+        for evaluation in evaluations:
+            pairs.append((run, evaluation))
+            if evaluation.note:
+                run["notes"].append(f"{evaluation.name}: {evaluation.note}")
+            if evaluation.judged is None:
+                continue
+            run["baselines"][evaluation.name] = majority(evaluation)
+            for metric, function in metric_functions(evaluation.task.entry).items():
+                if evaluation.scores.get(metric) is not None:
+                    statistic = resampling.statistic_of(function, evaluation.judged, evaluation.num_classes)
+                    if interval := resampling.interval_over_rows(statistic):
+                        run["intervals"].setdefault(evaluation.name, {})[metric] = interval
+    most = max(10, most_examples // max(1, len(pairs)))
+    matrices = [(run, evaluation, confusion(evaluation)) for run, evaluation in pairs]
     return {
-        "title": title_of(runs, sweeps),
+        "title": _title_of(runs, trials, sweeps),
         "version": __version__,
         "runs": runs,
         "settings": settings,
         "scores": scores_of(runs, settings),
         "averages": averages_of(runs, settings),
-        "confusions": [
-            {"run": run["name"], "task": e.name, **matrix} for run, e in pairs if (matrix := confusion(e)) is not None
-        ],
+        "confusions": [{"run": run["name"], "task": e.name, **matrix} for run, e, matrix in matrices if matrix],
         "examples": [{"run": run["name"], "task": e.name, "note": e.note, **examples_of(e, most)} for run, e in pairs],
         "sweeps": list(sweeps),
         "method": method(),
     }
 
 
-def _evaluated(run: dict, data_dir: str | None) -> list[Evaluation]:
-    try:
-        return evaluations_of(run["directory"], data_dir)
-    except (UserError, OSError) as error:
-        run["notes"].append(f"predictions: {error}")
-        return []
+def trial_names(sweeps) -> dict[Path, str]:
+    """What the runs of sweeps' trials are called, by directory.
+
+    >>> trial_names([{"name": "rates", "directory": "/r", "trials": [{"number": 3, "run_dir": "/r/trials/0003"}]}])
+    {PosixPath('/r/trials/0003'): 'rates trial 3'}
+    """
+    labels = [sweep["name"] for sweep in sweeps]
+    if len(set(labels)) < len(labels):
+        labels = list(named(sweep["directory"] for sweep in sweeps).values())
+    names = {}
+    for label, sweep in zip(labels, sweeps):
+        for trial in sweep["trials"]:
+            for place in ((trial["run_dir"],), (sweep["directory"], trial["run_dir"])) if trial["run_dir"] else ():
+                names[Path(*place).resolve()] = f"{label} trial {trial['number']}"
+    return names
 
 
-def _intervals(evaluations: list[Evaluation]) -> dict:
-    """`{task: {metric: interval}}` over rows."""
-    found: dict = {}
-    for evaluation in evaluations:
-        if evaluation.judged is None:
-            continue
-        for name, function in metric_functions(evaluation.task.entry).items():
-            if evaluation.scores.get(name) is None:
-                continue
-            statistic = statistic_of(name, function, evaluation.judged, evaluation.num_classes)
-            interval = resampling.interval_over_rows(statistic)
-            if interval:
-                found.setdefault(evaluation.name, {})[name] = interval
-    return found
+def _title_of(runs: list[dict], trials: dict, sweeps) -> str:
+    """'Sweep rates; glue: rte, cola'."""
+    parts = ["Sweep " + ", ".join(sweep["name"] for sweep in sweeps)] if sweeps else []
+    others = [run for run in runs if Path(run["directory"]).resolve() not in trials]
+    if others or not parts:
+        tasks = dict.fromkeys(str(task) for run in others for task in run["results"] or [run["dataset_name"] or "run"])
+        suites = ", ".join(dict.fromkeys(run["benchmark"] for run in others if run["benchmark"]))
+        more = f" and {len(tasks) - 6} more" if len(tasks) > 6 else ""
+        parts.append((f"{suites}: " if suites else "") + ", ".join(list(tasks)[:6]) + more)
+    return "; ".join(parts)
 
 
 def scores_of(runs: list[dict], settings: list[dict]) -> list[dict]:
@@ -101,53 +131,46 @@ def scores_of(runs: list[dict], settings: list[dict]) -> list[dict]:
     entries = []
     for setting in settings:
         members = [run for run in runs if run["name"] in setting["runs"] and run["results"]]
-        tasks = dict.fromkeys((run["benchmark"], task) for run in members for task in run["results"])
-        for benchmark, task in tasks:
-            having = [run for run in members if run["benchmark"] == benchmark and task in run["results"]]
-            for metric in dict.fromkeys(m for run in having for m in run["results"][task]):
-                entries.append(_score_entry(setting["label"], benchmark, task, metric, having))
+        for benchmark, task in dict.fromkeys((run["benchmark"], task) for run in members for task in run["results"]):
+            of_task = [run for run in members if run["benchmark"] == benchmark and task in run["results"]]
+            size = _size_of(of_task)
+            for metric in dict.fromkeys(name for run in of_task for name in run["results"][task]):
+                having = [run for run in of_task if metric in run["results"][task]]
+                values = {run["name"]: run["results"][task][metric] for run in having}
+                baselines = [(run["baselines"].get(task) or {}).get("scores", {}).get(metric) for run in of_task]
+                known = [value for value in baselines if value is not None]
+                entry = {
+                    "setting": setting["label"], "benchmark": benchmark, "task": task, "metric": metric,
+                    "values": values, "rows": _rows_of_task(of_task[0], task), "size": size,
+                    "published": published_score(benchmark, task, metric, size),
+                    "majority": sum(known) / len(known) if known else None, **spread(list(values.values())),
+                }  # fmt: skip
+                if len(values) == 1:
+                    rows = of_task[0]["intervals"].get(task, {}).get(metric)
+                    entry["interval"] = {**rows, "over": "rows"} if rows else None
+                entries.append(entry)
     return entries
 
 
-def _score_entry(label: str, benchmark, task: str, metric: str, runs: list[dict]) -> dict:
-    values = {run["name"]: run["results"][task][metric] for run in runs if metric in run["results"][task]}
-    sizes = {run["size"] for run in runs}
-    size = sizes.pop() if len(sizes) == 1 else None
-    baselines = [(run["baselines"].get(task) or {}).get("scores", {}).get(metric) for run in runs]
-    known = [value for value in baselines if value is not None]
-    entry = {
-        "setting": label,
-        "benchmark": benchmark,
-        "task": task,
-        "metric": metric,
-        "values": values,
-        "rows": _rows_of_task(runs[0], task),
-        "published": published_score(benchmark, task, metric, size),
-        "size": size,
-        "majority": sum(known) / len(known) if known else None,
-        **spread(list(values.values())),
-    }
-    if len(values) == 1:
-        rows = runs[0]["intervals"].get(task, {}).get(metric)
-        entry["interval"] = {**rows, "over": "rows"} if rows else None
-    return entry
-
-
 def spread(values: list) -> dict:
-    """`{"n", "mean", "std", "interval"}`; the standard deviation is that of a sample (n - 1), and none of one value.
+    """`{"n", "mean", "std", "interval"}`; std is that of a sample (n - 1), None of one value.
 
     >>> spread([60.0, 64.0])["std"]
     2.8284271247461903
     """
-    numbers = [value for value in values if value is not None and math.isfinite(value)]
-    whole = len(numbers) == len(values) and bool(values)
+    whole = bool(values) and all(value is not None and math.isfinite(value) for value in values)
     interval = resampling.interval_over_values(values) if whole else None
     return {
         "n": len(values),
-        "mean": statistics.fmean(numbers) if whole else None,
-        "std": statistics.stdev(numbers) if whole and len(numbers) > 1 else None,
+        "mean": statistics.fmean(values) if whole else None,
+        "std": statistics.stdev(values) if whole and len(values) > 1 else None,
         "interval": {**interval, "over": "seeds"} if interval else None,
     }
+
+
+def _size_of(runs: list[dict]) -> str | None:
+    sizes = {run["size"] for run in runs}
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def _rows_of_task(run: dict, task: str) -> int | None:
@@ -171,52 +194,19 @@ def averages_of(runs: list[dict], settings: list[dict]) -> list[dict]:
                 found.setdefault(suite, {})[run["name"]] = value
         for seed in dict.fromkeys(run["seed"] for run in members):
             single = [run for run in members if run["seed"] == seed and not run["averages"]]
-            for suite, value in averages_of_runs(read_runs(run["directory"] for run in single)).items():
+            rows = [
+                {"benchmark": run["benchmark"], "task": task,
+                 "metrics": {name: value for name, value in scores.items() if name not in RATES}}
+                for run in single for task, scores in run["results"].items()
+            ]  # fmt: skip
+            for suite, value in suite_averages(rows).items():
                 names = ", ".join(run["name"] for run in single if run["benchmark"] == suite)
                 found.setdefault(suite, {})[names] = value if math.isfinite(value) else None
-        sizes = {run["size"] for run in members}
-        size = sizes.pop() if len(sizes) == 1 else None
+        size = _size_of(members)
         for suite, values in found.items():
-            published = published_average(suite, size)
-            entry = {"setting": setting["label"], "suite": suite, "values": values, "published": published}
-            entries.append({**entry, "size": size, **spread(list(values.values()))})
+            entries.append({"setting": setting["label"], "suite": suite, "values": values, "size": size,
+                            "published": published_average(suite, size), **spread(list(values.values()))})  # fmt: skip
     return entries
-
-
-def trial_names(sweeps) -> dict[Path, str]:
-    """What the runs of sweeps' trials are called, by directory.
-
-    >>> trial_names([{"name": "rates", "directory": "/r", "trials": [{"number": 3, "run_dir": "/r/trials/0003"}]}])
-    {PosixPath('/r/trials/0003'): 'rates trial 3'}
-    """
-    labels = [sweep["name"] for sweep in sweeps]
-    if len(set(labels)) < len(labels):
-        labels = [named(sweep["directory"] for sweep in sweeps)[sweep["directory"]] for sweep in sweeps]
-    names = {}
-    for label, sweep in zip(labels, sweeps):
-        for trial in sweep["trials"]:
-            for place in ((trial["run_dir"],), (sweep["directory"], trial["run_dir"])) if trial["run_dir"] else ():
-                names[Path(*place).resolve()] = f"{label} trial {trial['number']}"
-    return names
-
-
-def title_of(runs: list[dict], sweeps) -> str:
-    """What the report is about; a sweep's trials are part of it.
-
-    >>> title_of([rte_run, cola_run], []), title_of([rte_run], [{"name": "rates", "trials": []}])
-    ('glue: rte, cola', 'Sweep rates; glue: rte')
-    """
-    trials = trial_names(sweeps)
-    others = [run for run in runs if Path(run["directory"]).resolve() not in trials]
-    parts = ["Sweep " + ", ".join(sweep["name"] for sweep in sweeps)] if sweeps else []
-    return "; ".join([*parts, *([_title_of_runs(others)] if others or not parts else [])])
-
-
-def _title_of_runs(runs: list[dict]) -> str:
-    tasks = list(dict.fromkeys(task for run in runs for task in run["results"] or [run["dataset_name"] or "run"]))
-    suites = list(dict.fromkeys(run["benchmark"] for run in runs if run["benchmark"]))
-    named_tasks = ", ".join(map(str, tasks[:6])) + (f" and {len(tasks) - 6} more" if len(tasks) > 6 else "")
-    return f"{', '.join(suites)}: {named_tasks}" if suites else named_tasks
 
 
 def method() -> dict:
@@ -240,106 +230,217 @@ def method() -> dict:
     }
 
 
-# What is logged beside the scores and says nothing that a curve would show.
-LEFT_OUT = (
-    "average",
-    "perplexity",
-    "runtime",
-    "samples_per_second",
-    "steps_per_second",
-    "gender_parity",
-)
-MOST_PANELS = 60
-# Shares of answers in percent, which say nothing as long as they are 0 in every run.
-SHARES = {"invalid_rate": "invalid answers", "truncated_rate": "answers cut off"}
-LOSSES = ("loss", "nll")
+def is_run(directory) -> bool:
+    """Whether a directory holds a run, finished or not."""
+    return (Path(directory) / MANIFEST).is_file()
 
 
-def panels_of(data: dict) -> list[dict]:
-    """`[{"name", "title", "unit", "lines": [{"run", "setting", "finished", "points"}], "means": {setting: points}}]`.
+def read_run(directory, name: str | None = None) -> dict:
+    """A run's facts; every value is JSON's (a score that is not a number is None).
 
-    The mean stands at the steps that all finished runs of a setting logged, and only where there are several.
+    Raises:
+      DataError: no run there, or a file of it that cannot be read.
     """
-    found: dict[tuple[str, str], list] = {}
-    for run in data["runs"]:
-        for name, points in run["curves"].items():
-            place = _place(name, run)
-            if place is not None:
-                finished = run["status"] == "finished"
-                line = {"run": run["name"], "setting": run["setting"], "finished": finished, "points": points}
-                found.setdefault(place, []).append(line)
-    found = {place: lines for place, lines in found.items() if place[1] not in SHARES.values() or _ever_above_0(lines)}
-    panels = [
-        {
-            "name": "curve-" + "-".join(part.replace("/", "-").replace(" ", "-") for part in place if part),
-            "title": f"{place[0]}: {place[1]}" if place[0] else place[1],
-            "unit": unit_of(place[1]),
-            "lines": lines,
-            "means": means_of(lines),
-        }
-        for place, lines in found.items()
-    ]
-    order = list(dict.fromkeys(place[0] for place in found))
-    places = {id(panel): place for panel, place in zip(panels, found)}
-    panels.sort(key=lambda panel: (order.index(places[id(panel)][0]), _rank(places[id(panel)][1])))
-    return panels[:MOST_PANELS]
+    directory = Path(directory)
+    if not is_run(directory):
+        raise DataError(f"{directory}: no run ({MANIFEST} missing); give a run's --output_dir, or a sweep's directory")
+    manifest = read_manifest(directory)
+    results = read_results(directory) if (directory / RESULTS).is_file() else None
+    lines = MetricLines(directory / METRICS).new_lines()
+    settings, model, curves = manifest["settings"], manifest.get("model") or {}, curves_of(lines)
+    benchmark, dataset_name = tasks_named(manifest)
+    status = manifest.get("status", "unknown")
+    notes = [] if results is not None else [f"not finished (status: {status}): no {RESULTS}"]
+    if not lines:
+        notes.append(f"no {METRICS}: no curves, no speed" if not (directory / METRICS).is_file() else "nothing logged")
+    if any(len(points) > MOST_POINTS for points in curves.values()):
+        notes.append(f"curves of more than {MOST_POINTS} points are shown by {MOST_POINTS} of them")
+    splits = {split: part for split, part in (manifest.get("data") or {}).items() if isinstance(part, dict)}
+    evaluated = {split: part for split, part in splits.items() if "used" in part and "kept_for_selection" not in part}
+    given = settings.get("model_name_or_path") or settings.get("config_name") or "bundled tiny model"
+    return {
+        "name": name or directory.name or str(directory),
+        "directory": str(directory),
+        "run_id": manifest["run_id"],
+        "status": "finished" if results is not None else status,
+        "benchmark": benchmark,
+        "dataset_name": dataset_name,
+        "model": {"name": given, **{key: model.get(key) for key in ("class", "parameters", "trainable", "adapter")}},
+        "size": size_of_run(directory, settings),
+        "seed": settings.get("seed"),
+        "settings": settings,
+        "results": (results or {}).get("tasks", {}),
+        "averages": (results or {}).get("averages", {}),
+        "groups": (results or {}).get("groups", {}),
+        "rows": {split: part["used"] for split, part in evaluated.items()},
+        "fingerprints": {split: part["fingerprint"] for split, part in splits.items() if "fingerprint" in part},
+        "held_out": [split for split, part in splits.items() if HELD_OUT in str(part.get("origin"))],
+        "marks": manifest.get("marks", {}),
+        "eval_methods": manifest.get("eval_methods", {}),
+        "last_step": lines[-1]["step"] if lines else None,
+        "curves": {metric: thinned(points) for metric, points in curves.items()},
+        "speed": speed_of(lines, manifest.get("training") or {}),
+        "environment": {
+            "command": shlex.join(["python", *map(str, manifest["command"])]) if manifest.get("command") else None,
+            "started": manifest.get("started"),
+            "finished": manifest.get("finished"),
+            "versions": manifest.get("versions") or {},
+            "commit": {key: value for key, value in (manifest.get("commit") or {}).items() if key != "diff"},
+            "hardware": manifest.get("hardware") or {},
+            "restarts": len(manifest.get("restarts") or []),
+        },
+        "notes": notes,
+    }
 
 
-def _rank(metric: str) -> int:
-    """Scores first, then shares of answers, then losses."""
-    return 2 if "loss" in metric else int(metric in SHARES.values())
+def curves_of(lines: list[dict]) -> dict[str, list]:
+    """`{name: [[step, value], ...]}` of what was logged under `train/` and `eval/`; the last of a step counts.
+
+    >>> curves_of([{"step": 5, "train/loss": 2.0}, {"step": 10, "train/loss": 1.5, "eval/accuracy": None}])
+    {'train/loss': [[5, 2.0], [10, 1.5]]}
+
+    Summaries of the whole training (`train/train_loss`) are left out.
+    """
+    found: dict[str, dict] = {}
+    for line in lines:
+        for name, value in line.items():
+            if "/" in name and not name.startswith("train/train_") and is_number(value):
+                found.setdefault(name, {})[line["step"]] = value
+    return {name: [[step, value] for step, value in sorted(points.items())] for name, points in found.items()}
 
 
-def _ever_above_0(lines: list[dict]) -> bool:
-    return any(value > 0 for line in lines for _, value in line["points"])
+def thinned(points: list, most: int = MOST_POINTS) -> list:
+    """At most `most` of the points, evenly spaced, first and last included."""
+    if len(points) <= most:
+        return points
+    return [points[round(i * (len(points) - 1) / (most - 1))] for i in range(most)]
 
 
-def _place(name: str, run: dict) -> tuple[str, str] | None:
-    """`(task, metric)` of a logged name; None for what is no learning curve."""
-    parts = name.split("/")
-    task = run["dataset_name"] if run["benchmark"] else "pre-training"
-    if parts[0] == "train":
-        return (str(task), "training loss") if parts[1:] == ["loss"] else None
-    if parts[0] != "eval" or parts[-1] in LEFT_OUT:
+def speed_of(lines: list[dict], training: dict) -> dict[str, dict]:
+    """Rates and memory as logged: `{"train/tokens_per_second": {"median": 117028.6, "max": ..., "logs": 12}}`."""
+    series: dict[str, list] = {}
+    for line in lines:
+        for name, value in line.items():
+            room, _, leaf = name.partition("/")
+            known = leaf in ("mfu", "data_wait", "seconds_per_step", "train_runtime")
+            if room == "train" and is_number(value) and (known or re.search("per_second$|memory|mem_", leaf)):
+                series.setdefault(name, []).append(value)
+    for name in ("train_runtime", "train_samples_per_second", "train_steps_per_second"):
+        if is_number(training.get(name)):
+            series.setdefault(f"train/{name}", [training[name]])
+    return {
+        name: {"median": statistics.median(values), "max": max(values), "logs": len(values)}
+        for name, values in series.items()
+    }
+
+
+def settings_of(runs: list[dict]) -> list[dict]:
+    """Runs that are seeds of one setting: `[{"label", "differs": {name: value}, "runs": [names]}]`, in the runs' order.
+
+    >>> [(setting["label"], setting["runs"]) for setting in settings_of(runs)]
+    [('learning_rate 0.001', ['rte-s1', 'rte-s2', 'cola-s1']), ('learning_rate 0.0001', ['rte-low'])]
+
+    The label names what differs from the other settings of the same script; it is empty where there is one setting.
+    """
+    groups: dict[str, dict] = {}
+    for run in runs:
+        kept = {name: value for name, value in run["settings"].items()
+                if is_decisive(name) and name not in NOT_A_SETTING and value is not None}  # fmt: skip
+        key = json.dumps(kept, sort_keys=True, default=str)
+        groups.setdefault(key, {"settings": kept, "runs": []})["runs"].append(run["name"])
+    known, found = flags_marked("report"), []
+    for group in groups.values():
+        is_fine_tuning = "max_source_length" in group["settings"]
+        kind = [other["settings"] for other in groups.values()
+                if ("max_source_length" in other["settings"]) == is_fine_tuning]  # fmt: skip
+        names = dict.fromkeys(name for settings in kind for name in settings)
+        varied = [name for name in names if len({json.dumps(one.get(name), default=str) for one in kind}) > 1]
+        varied.sort(key=lambda name: known.index(name) if name in known else len(known))
+        differs = {name: group["settings"].get(name) for name in varied}
+        alone = "" if len(groups) == 1 else "as given" if is_fine_tuning else "pre-training"
+        found.append({"label": label_of(differs) or alone, "differs": differs, "runs": group["runs"]})
+    labels = [setting["label"] for setting in found]
+    for at, setting in enumerate(found):
+        if setting["label"] and labels.count(setting["label"]) > 1:
+            setting["label"] += f" (setting {at + 1})"
+    return found
+
+
+def label_of(differs: dict) -> str:
+    """What a setting is called.
+
+    >>> label_of({"learning_rate": 0.001, "optimizer": "adafactor"})
+    'learning_rate 0.001, optimizer adafactor'
+    """
+    said = []
+    for name, value in list(differs.items())[:MOST_NAMED]:
+        text = f"{value:g}" if isinstance(value, float) else "unset" if value is None else str(value)
+        said.append(f"{name} {text if len(text) <= LONGEST_VALUE else '...' + text[3 - LONGEST_VALUE :]}")
+    return ", ".join(said + ([f"{len(differs) - MOST_NAMED} more"] if len(differs) > MOST_NAMED else []))
+
+
+SIZES = ("small", "base", "large", "3B", "11B")
+SIZE_OF_WORD = {**{size.lower(): size for size in SIZES}, "xl": "3B", "xxl": "11B"}
+# (d_model, d_ff, num_layers) of v1.0 and v1.1
+SIZE_OF_SHAPE = {
+    (512, 2048, 6): "small", (512, 1024, 8): "small",
+    (768, 3072, 12): "base", (768, 2048, 12): "base",
+    (1024, 4096, 24): "large", (1024, 2816, 24): "large",
+    (1024, 16384, 24): "3B", (2048, 5120, 24): "3B",
+    (1024, 65536, 24): "11B", (4096, 10240, 24): "11B",
+}  # fmt: skip
+
+
+@functools.cache
+def published_scores() -> dict:
+    """The whole table."""
+    return json.loads((Path(__file__).parent / "published_scores.json").read_text(encoding="utf-8"))
+
+
+def published_score(benchmark: str | None, task: str, metric: str, size: str | None) -> float | None:
+    """Points of the T5 of that size; None where none were published.
+
+    Args:
+      task: as results name it, such as `mnli_matched`; a test split's `.test` is ignored.
+    """
+    scores = published_scores()["test"].get(benchmark, {}).get(task.removesuffix(".test"), {}).get(metric)
+    return scores[SIZES.index(size)] if scores and size in SIZES else None
+
+
+def published_average(benchmark: str | None, size: str | None) -> float | None:
+    """The benchmark's published average of that size, over the tasks that our average is over.
+
+    The printed GLUE average counts WNLI, which ours leaves out, so GLUE's is taken from the tasks' own scores.
+    """
+    if size not in SIZES or benchmark not in published_scores()["averages"]:
         return None
-    leaf = "held-out loss" if parts[-1] == "loss" else SHARES.get(parts[-1], parts[-1])
-    if len(parts) == 3:
-        return parts[1], leaf
-    # A pre-training run's loss is its nll.
-    return None if leaf == "held-out loss" and "eval/nll" in run["curves"] else (str(task), leaf)
+    at = SIZES.index(size)
+    if benchmark != "glue":
+        return published_scores()["averages"][benchmark][at]
+    table, means = published_scores()["test"][benchmark], []
+    for task in MIXTURES[benchmark]["all"]["average"]:
+        names = (task, f"{task}_matched", f"{task}_mismatched")
+        means.append(statistics.fmean(scores[at] for name in names for scores in table.get(name, {}).values()))
+    return round(statistics.fmean(means), 2)
 
 
-def unit_of(metric: str) -> str:
-    """What an axis counts in.
+def size_of_run(directory, settings: dict) -> str | None:
+    """The published size that a run's model has: by its shape (`config.json`), else by its name.
 
-    >>> unit_of("accuracy"), unit_of("training loss"), unit_of("answers cut off")
-    ('points', 'nats per token', '%')
+    >>> size_of_run("runs/glue-rte-t5-base", {"model_name_or_path": "google-t5/t5-base"})
+    'base'
+    >>> size_of_run("runs/x", {"config_name": "google/t5-v1_1-xl"}), size_of_run("runs/x", {"config_name": "bart-base"})
+    ('3B', None)
     """
-    if metric in SHARES.values():
-        return "%"
-    return "nats per token" if any(word in metric for word in LOSSES) else "points"
-
-
-def means_of(lines: list[dict]) -> dict[str, list]:
-    """`{setting: [[step, mean], ...]}` of settings that have several finished runs: those that the tables average."""
-    means = {}
-    for setting in dict.fromkeys(line["setting"] for line in lines):
-        seeds = [dict(map(tuple, line["points"])) for line in lines if line["setting"] == setting and line["finished"]]
-        steps = sorted(set.intersection(*(set(points) for points in seeds))) if len(seeds) > 1 else []
-        if steps:
-            means[setting] = [[step, sum(points[step] for points in seeds) / len(seeds)] for step in steps]
-    return means
-
-
-def shown_settings(data: dict, most: int) -> list[str]:
-    """The settings that have a colour of their own: all, or those with the best mean score where there are too many."""
-    labels = [setting["label"] for setting in data["settings"]]
-    if len(labels) <= most:
-        return labels
-    best: dict[str, list] = {label: [] for label in labels}
-    for entry in data["scores"]:
-        if entry["metric"] != "invalid_rate" and entry["mean"] is not None:
-            best[entry["setting"]].append(entry["mean"])
-    mean = {label: sum(values) / len(values) if values else float("-inf") for label, values in best.items()}
-    chosen = sorted(labels, key=lambda label: -mean[label])[: most - 1]
-    return [label for label in labels if label in chosen]
+    path = Path(directory) / "config.json"
+    try:
+        config = read_json(path) if path.is_file() else {}
+    except (OSError, ValueError, RecursionError):
+        config = {}
+    if isinstance(config, dict) and config.get("model_type") == "t5":
+        return SIZE_OF_SHAPE.get(tuple(config.get(name) for name in ("d_model", "d_ff", "num_layers")))
+    name = settings.get("model_name_or_path") or settings.get("config_name") or ""
+    words = re.split(r"[^a-z0-9.]+", name.lower())
+    if not any("t5" in word for word in words):
+        return None
+    return next((SIZE_OF_WORD[word] for word in reversed(words) if word in SIZE_OF_WORD), None)
