@@ -169,7 +169,7 @@ def print_comparison(found: dict, most_flips: int) -> None:
     for entry in found["scores"]:
         table.add_row(*_score_row(entry))
     console.print(table)
-    for note in _notes_of(found):
+    for note in notes_of(found):
         console.print(note)
     for title, flips in _flips_by_task(found):
         console.print(f"\n{title}")
@@ -185,7 +185,7 @@ def comparison_markdown(found: dict, most_flips: int) -> str:
     """The same as Markdown."""
     lines = [f"# {escaped(found['a'])} (A) and {escaped(found['b'])} (B)", ""]
     lines += escaped_table(HEADER, map(_score_row, found["scores"]))
-    lines += [*(f"- {escaped(note)}" for note in _notes_of(found)), "", METHOD, ""]
+    lines += [*(f"- {escaped(note)}" for note in notes_of(found)), "", METHOD, ""]
     for title, flips in _flips_by_task(found):
         rows = [[f["key"], f["inputs"] or NOTHING, f["target"], f["a"], f["b"]] for f in flips[:most_flips]]
         lines += [f"## {escaped(title)}", "", *escaped_table(["row", "input", "target", "A", "B"], rows)]
@@ -203,7 +203,7 @@ def _score_row(entry: dict) -> list[str]:
     return [entry["task"], entry["metric"], points(entry["a"]), points(entry["b"]), *shown, paired, str(entry["rows"])]
 
 
-def _notes_of(found: dict) -> list[str]:
+def notes_of(found: dict) -> list[str]:
     notes = list(found["notes"])
     for entry in {entry["task"]: entry for entry in found["scores"]}.values():
         if entry["rows"] < max(entry["rows_a"], entry["rows_b"]):
