@@ -16,13 +16,10 @@ from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.batches import language_model_collators
 from t5suite.data.batches.language_model_collators import PAIR_LABELS, CausalLMCollator, MaskedLMCollator
 from t5suite.data.corpora import sentence_pairs
-from t5suite.data.corpora import sentence_pairs as dataset_module
 from t5suite.data.corpora.sentence_pairs import (
     SentenceDocuments,
-    SentencePair,
     SentencePairDataset,
     next_sentence_pair,
-    pair_inputs,
     sentence_order_pair,
 )
 from t5suite.data.objectives import OBJECTIVES, datum_rng
@@ -193,14 +190,6 @@ class CausalTest(parameterized.TestCase):
         self.assertEqual(join_documents([], 0).tolist(), [])
 
 
-class DoctestTest(parameterized.TestCase):
-    @parameterized.parameters(causal, language_model_collators)
-    def test_examples_in_docstrings_hold(self, module):
-        results = doctest.testmod(module)
-        self.assertGreater(results.attempted, 0)
-        self.assertEqual(results.failed, 0)
-
-
 def example_documents(lengths, first_id=10):
     """Documents in which every token is another number, so that it tells where it stood."""
     documents, token = [], first_id
@@ -230,10 +219,10 @@ def popped(first_length, second_length, wanted):
 
 
 class PairTest(parameterized.TestCase):
-    def make(self, kind, rng, max_tokens=12, **settings):
+    def make(self, kind, rng, max_tokens=12, start=1, **settings):
         if kind == "order":
-            return sentence_order_pair(DOCUMENT, rng, max_tokens, **settings)
-        return next_sentence_pair(DOCUMENT, rng, max_tokens, lambda rng: OTHER, **settings)
+            return sentence_order_pair(DOCUMENT, start, rng, max_tokens, **settings)
+        return next_sentence_pair(DOCUMENT, start, rng, max_tokens, lambda rng: OTHER, **settings)
 
     @parameterized.product(kind=("next", "order"), max_tokens=(2, 3, 5, 12, 100))
     def test_parts_are_runs_of_text_that_follow_each_other_or_do_not(self, kind, max_tokens):
@@ -250,35 +239,9 @@ class PairTest(parameterized.TestCase):
                 if max_tokens == 100:
                     self.assertEqual(earlier[-1] + 1, later[0])
 
-    def test_a_pair_begins_where_it_is_told_to_or_anywhere_but_at_the_last_sentence(self):
-        firsts = [sentence[0] for sentence in DOCUMENT]
-        for start in range(5):
-            pairs = [self.make("next", datum_rng(0, j), 100, start=start, short_rate=0.0) for j in range(50)]
-            self.assertEqual({pair.first[0] for pair in pairs}, {firsts[start]})
-        pairs = [self.make("next", datum_rng(0, j), 100, short_rate=0.0) for j in range(1000)]
-        counts = collections.Counter(pair.first[0] for pair in pairs)
-        self.assertEqual(sorted(counts), firsts[:-1])
-        self.assertGreater(stats.chisquare(list(counts.values())).pvalue, 1e-4)
-
     def test_the_longer_part_is_cut_first(self):
         for first, second, wanted in np.random.default_rng(0).integers(2, 20, size=(300, 3)):
             self.assertEqual(sentence_pairs._shared_out(first, second, wanted), popped(first, second, wanted))
-
-    @parameterized.parameters((DOCUMENT, {"start": 5}), (DOCUMENT, {"start": -1}), (SINGLE, {}), ([], {}))
-    def test_documents_in_which_no_pair_begins_are_refused(self, document, settings):
-        with self.assertRaisesRegex(DataError, "no sentence follows"):
-            sentence_order_pair(document, datum_rng(0, 0), 12, **settings)
-
-    def test_empty_sentences_and_too_few_tokens_are_refused(self):
-        with self.assertRaisesRegex(DataError, "sentences 0 to 1 has no tokens"):
-            sentence_order_pair([[5], []], datum_rng(0, 0), 12)
-        with self.assertRaisesRegex(ConfigError, "pairs of 1 tokens.*--inputs_length"):
-            sentence_order_pair(DOCUMENT, datum_rng(0, 0), 1)
-
-    def test_inputs_and_types(self):
-        input_ids, types = pair_inputs(SentencePair(np.array([5, 6]), np.array([7, 8, 9]), 1), CLS, SEP)
-        self.assertEqual(input_ids.tolist(), [CLS, 5, 6, SEP, 7, 8, 9, SEP])
-        self.assertEqual(types.tolist(), [0, 0, 0, 0, 1, 1, 1, 1])
 
 
 class DocumentsTest(absltest.TestCase):
@@ -335,6 +298,10 @@ class DatasetTest(parameterized.TestCase):
         self.assertEqual(batch["input_ids"].shape, (10, 12))
         self.assertEqual(batch[label].tolist(), [dataset[j][label] for j in range(10)])
         self.assertEqual(set(batch), {"input_ids", "attention_mask", "labels", "token_type_ids", label})
+        for j in range(10):
+            ids, types = dataset[j]["input_ids"].tolist(), dataset[j]["token_type_ids"].tolist()
+            self.assertEqual((ids[0], ids[-1], ids.count(SEP)), (CLS, SEP, 2))
+            self.assertEqual(types, [0] * (ids.index(SEP) + 1) + [1] * (len(ids) - ids.index(SEP) - 1))
 
     def test_what_an_index_stands_for_depends_on_the_seed_alone(self):
         one, again, other = (self.dataset(seed=seed) for seed in (0, 0, 1))
@@ -359,8 +326,8 @@ class DatasetTest(parameterized.TestCase):
             self.dataset(inputs_length=4)
 
 
-class PairsDoctestTest(parameterized.TestCase):
-    @parameterized.parameters(sentence_pairs, dataset_module)
+class DoctestTest(parameterized.TestCase):
+    @parameterized.parameters(sentence_pairs, causal, language_model_collators)
     def test_examples_in_docstrings_hold(self, module):
         results = doctest.testmod(module)
         self.assertGreater(results.attempted, 0)

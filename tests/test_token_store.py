@@ -66,7 +66,7 @@ def build(inputs, directory=None, tokenizer=TOKENIZER, **settings):
 
 
 def documents(tokens):
-    return [tokens.document(number).tolist() for number in range(tokens.num_documents)]
+    return [tokens.document(number).tolist() for number in range(len(tokens.documents))]
 
 
 def files_of(directory):
@@ -105,7 +105,7 @@ class TokensTest(parameterized.TestCase):
         text = tokenized_text(TOKENIZER, folder(), TextOptions(), **given)
         (train,), (validation,) = text.train, text.validation
         held_out = sum(is_held_out(line, 0.5) for line in lines)
-        found = (train.num_documents, validation.num_documents)
+        found = (len(train.documents), len(validation.documents))
         self.assertEqual(found, (12, 3) if has_files else (12 - held_out, held_out))
         self.assertGreater(held_out, 0)
 

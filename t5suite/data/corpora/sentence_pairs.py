@@ -69,7 +69,7 @@ class SentenceDocuments:
 
 
 class Sentences:
-    """The sentences of one document; only those that are asked for are read, since a document may be a book."""
+    """The sentences of one document, in slices; only those that are asked for are read: a document may be a book."""
 
     def __init__(self, documents: SentenceDocuments, first: int, count: int):
         self.documents, self.range = documents, range(first, first + count)
@@ -77,9 +77,7 @@ class Sentences:
     def __len__(self):
         return len(self.range)
 
-    def __getitem__(self, index):
-        if not isinstance(index, slice):
-            raise TypeError("sentences are read in slices")
+    def __getitem__(self, index: slice):
         wanted = self.range[index]
         if not wanted:
             return []
@@ -118,10 +116,10 @@ class SentencePairDataset(Dataset):
         seed: int = 0,
         num_examples: int | None = None,
     ):
-        self.make_pair = find(kind, KINDS, "kind of sentence pair", where="--sentence_pairs")
+        find(kind, LABELS, "kind of sentence pair", where="--sentence_pairs")
         if inputs_length < 5:
             raise ConfigError(f"--inputs_length {inputs_length}: a sentence pair and its special tokens need 5")
-        self.documents, self.inputs_length, self.seed = documents, inputs_length, seed
+        self.documents, self.inputs_length, self.seed, self.kind = documents, inputs_length, seed, kind
         self.special_ids = cls_token_id, sep_token_id
         self.ends_D = np.cumsum(documents.num_sentences_D - 1)  # the number of pairs that begin up to each document
         self.num_passed_over = int((documents.num_sentences_D == 1).sum())
@@ -142,23 +140,28 @@ class SentencePairDataset(Dataset):
         number = int(block_order(self.seed, epoch, self.num_pairs)[position])
         document = int(np.searchsorted(self.ends_D, number, side="right"))
         start = number - (int(self.ends_D[document - 1]) if document else 0)
-        pair, label_name = self.make_pair(self, document, pair_rng(self.seed, int(index)), start)
-        input_ids, token_type_ids = pair_inputs(pair, *self.special_ids)
-        return {"input_ids": input_ids, "token_type_ids": token_type_ids, label_name: pair.label, "index": int(index)}
+        rng = datum_rng(self.seed, int(index))
+        rng.bit_generator.advance(2**128)  # far from what the datum's mask draws
+        sentences, max_tokens = self.documents[document], self.inputs_length - 3
 
-    def _next(self, document, rng, start):
         def other_document(rng):
             other = int(rng.integers(len(self.documents) - 1))
             return self.documents[other + (other >= document)]
 
-        pair = next_sentence_pair(self.documents[document], rng, self.inputs_length - 3, other_document, start)
-        return pair, "next_sentence_label"
+        if self.kind == "next":
+            pair = next_sentence_pair(sentences, start, rng, max_tokens, other_document)
+        else:
+            pair = sentence_order_pair(sentences, start, rng, max_tokens)
+        cls_id, sep_id = self.special_ids
+        return {
+            "input_ids": np.concatenate([[cls_id], pair.first, [sep_id], pair.second, [sep_id]]).astype(np.int64),
+            "token_type_ids": np.repeat([0, 1], [len(pair.first) + 2, len(pair.second) + 1]),
+            LABELS[self.kind]: pair.label,
+            "index": int(index),
+        }
 
-    def _order(self, document, rng, start):
-        return sentence_order_pair(self.documents[document], rng, self.inputs_length - 3, start), "sentence_order_label"
 
-
-KINDS = {"next": SentencePairDataset._next, "order": SentencePairDataset._order}
+LABELS = {"next": "next_sentence_label", "order": "sentence_order_label"}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -168,6 +171,8 @@ KINDS = {"next": SentencePairDataset._next, "order": SentencePairDataset._order}
 
 
 IN_ORDER, OTHER = 0, 1  # Hugging Face's next_sentence_label and sentence_order_label
+# How often a pair is kept shorter, as the texts of real tasks are: at most a random 2..max_tokens.
+SHORT_RATE = 0.1
 
 
 class SentencePair(NamedTuple):
@@ -178,37 +183,28 @@ class SentencePair(NamedTuple):
     label: int
 
 
-def pair_rng(seed, index):
-    """The generator that datum `index` draws its pair from: `datum_rng`'s stream, far from what its mask draws."""
-    rng = datum_rng(seed, index)
-    rng.bit_generator.advance(2**128)
-    return rng
-
-
 def next_sentence_pair(
-    sentences: Sequence, rng, max_tokens: int, other_document: Callable, start: int | None = None, short_rate=0.1
+    sentences: Sequence, start: int, rng, max_tokens: int, other_document: Callable, short_rate=SHORT_RATE
 ) -> SentencePair:
     """Two parts of a text that follow each other, or, every second time, a second part from another document.
 
     >>> sentences = [[5, 6], [7, 8, 9], [10, 11]]
-    >>> next_sentence_pair(sentences, datum_rng(0, 3), 8, lambda rng: [[20, 21], [22, 23]], start=0)
+    >>> next_sentence_pair(sentences, 0, datum_rng(0, 3), 8, lambda rng: [[20, 21], [22, 23]])
     SentencePair(first=array([5, 6]), second=array([ 7,  8,  9, 10, 11]), label=0)
-    >>> next_sentence_pair(sentences, datum_rng(0, 4), 8, lambda rng: [[20, 21], [22, 23]], start=0)
+    >>> next_sentence_pair(sentences, 0, datum_rng(0, 4), 8, lambda rng: [[20, 21], [22, 23]])
     SentencePair(first=array([5, 6]), second=array([20, 21, 22, 23]), label=1)
 
     Args:
       sentences: a document of at least two sentences, each a sequence of one or more token ids.
-      max_tokens: both parts together are at most that long; longer ones lose tokens at either end, the longer part
-        first.
+      start: the first sentence of the pair, not the last of the document.
+      max_tokens: both parts together are at most that long (at least 2); longer ones lose tokens at either end, the
+        longer part first.
       other_document: rng -> the sentences of a document that is not this one.
-      start: the first sentence of the pair, not the last of the document; None: drawn at random.
-      short_rate: how often a pair is kept shorter, as the texts of real tasks are: at most a random 2..max_tokens.
 
-    Raises ConfigError for max_tokens < 2, DataError for a document of one sentence, or a `start` that none follows.
     Source: arXiv:1810.04805 sec. 3.1 and appendix A.2. Half of the pairs are in order; BERT's data script has fewer,
     since it takes text of one sentence for pairs out of order only.
     """
-    first, second, wanted = _two_parts(sentences, rng, max_tokens, start, short_rate)
+    first, second, wanted = _two_parts(sentences, start, rng, max_tokens, short_rate)
     if rng.random() < 0.5:
         return SentencePair(*_shortened(first, second, wanted, rng), IN_ORDER)
     others = other_document(rng)
@@ -216,50 +212,25 @@ def next_sentence_pair(
     return SentencePair(*_shortened(first, _joined(second), wanted, rng), OTHER)
 
 
-def sentence_order_pair(
-    sentences: Sequence, rng, max_tokens: int, start: int | None = None, short_rate=0.1
-) -> SentencePair:
+def sentence_order_pair(sentences: Sequence, start: int, rng, max_tokens: int, short_rate=SHORT_RATE) -> SentencePair:
     """Two parts of a text that follow each other, swapped every second time (label 1).
 
     >>> sentences = [[5, 6], [7, 8, 9], [10, 11]]
-    >>> sentence_order_pair(sentences, datum_rng(0, 0), 8, start=0)
+    >>> sentence_order_pair(sentences, 0, datum_rng(0, 0), 8)
     SentencePair(first=array([ 7,  8,  9, 10]), second=array([5, 6]), label=1)
 
-    Arguments and errors as in `next_sentence_pair`. Source: arXiv:1909.11942 sec. 3.1.
+    Arguments as in `next_sentence_pair`. Source: arXiv:1909.11942 sec. 3.1.
     """
-    first, second, wanted = _two_parts(sentences, rng, max_tokens, start, short_rate)
-    first, second = _shortened(first, second, wanted, rng)
+    first, second = _shortened(*_two_parts(sentences, start, rng, max_tokens, short_rate), rng)
     return SentencePair(first, second, IN_ORDER) if rng.random() < 0.5 else SentencePair(second, first, OTHER)
 
 
-def pair_inputs(pair: SentencePair, cls_token_id: int, sep_token_id: int) -> tuple[np.ndarray, np.ndarray]:
-    """A pair -> (input_ids, token_type_ids), int64, three tokens longer than its parts.
-
-    >>> pair = SentencePair(np.array([5, 6]), np.array([7]), 0)
-    >>> [ids.tolist() for ids in pair_inputs(pair, 101, 102)]
-    [[101, 5, 6, 102, 7, 102], [0, 0, 0, 0, 1, 1]]
-    """
-    input_ids = np.concatenate([[cls_token_id], pair.first, [sep_token_id], pair.second, [sep_token_id]])
-    token_type_ids = np.repeat([0, 1], [len(pair.first) + 2, len(pair.second) + 1])
-    return input_ids.astype(np.int64), token_type_ids
-
-
-def _two_parts(sentences, rng, max_tokens, start, short_rate):
+def _two_parts(sentences, start, rng, max_tokens, short_rate):
     """Sentences from `start` until there are enough tokens, cut into two after one of them."""
-    if max_tokens < 2:
-        raise ConfigError(f"sentence pairs of {max_tokens} tokens: they need at least 2; raise --inputs_length")
-    last_start = len(sentences) - 2
-    if last_start < 0 or not 0 <= (start or 0) <= last_start:
-        raise DataError(
-            f"no sentence follows sentence {start or 0} of {len(sentences)}: a pair needs two in a document"
-        )
-    start = int(rng.integers(last_start + 1)) if start is None else start
     wanted = int(rng.integers(2, max_tokens + 1)) if rng.random() < short_rate else max_tokens
     parts = _sentences_from(sentences, start, wanted)
     if len(parts) == 1:
         parts = sentences[start : start + 2]
-    if not all(len(sentence) for sentence in parts):
-        raise DataError(f"one of the sentences {start} to {start + len(parts) - 1} has no tokens: leave such out")
     cut = int(rng.integers(1, len(parts)))
     return _joined(parts[:cut]), _joined(parts[cut:]), wanted
 
@@ -277,9 +248,8 @@ def _joined(sentences):
 
 def _shortened(first, second, wanted, rng):
     """Both together at most `wanted` tokens: the longer part gives first; every token is lost at a random end."""
-    lengths = _shared_out(len(first), len(second), wanted)
     parts = []
-    for part, length in zip((first, second), lengths):
+    for part, length in zip((first, second), _shared_out(len(first), len(second), wanted)):
         at_front = int(rng.binomial(len(part) - length, 0.5))
         parts.append(part[at_front : at_front + length])
     return parts

@@ -29,7 +29,6 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -131,29 +130,23 @@ class TokenStore:
         if not counts or not counts["tokens"]:
             sides = ", ".join(split for split, count in self.manifest["splits"].items() if count["tokens"])
             raise DataError(f"{self.directory}: the corpus has no {name} documents; it has {sides}")
-        return TokenSequence(*self._parts(name))
-
-    def _parts(self, split: str):
-        shards = [(self.directory / shard["name"], shard["splits"][split]) for shard in self.manifest["shards"]]
-        shards = [(folder, counts) for folder, counts in shards if counts["tokens"]]
-        tokens = [(str(folder / f"{split}.tokens.bin"), counts["tokens"]) for folder, counts in shards]
-        documents = [(str(folder / f"{split}.documents.npy"), counts["documents"]) for folder, counts in shards]
-        sentences = [(str(folder / f"{split}.sentences.npy"), counts.get("sentences", 0)) for folder, counts in shards]
-        starts = np.cumsum([0, *[counts["tokens"] for _, counts in shards]])[:-1]
-        has_sentences = self.manifest["settings"]["split_sentences"]
-        return (
-            ShardedArray(tokens, self.manifest["dtype"], out_dtype="int32"),
-            ShardedArray(documents, "<i8", starts),
-            ShardedArray(sentences, "<i8", starts) if has_sentences else None,
-        )
+        starts = np.cumsum([0, *[shard["splits"][name]["tokens"] for shard in self.manifest["shards"]]])[:-1]
+        sentences = None
+        if self.manifest["settings"]["split_sentences"]:
+            sentences = self._array(name, "sentences.npy", "sentences", "<i8", starts)
+        documents = self._array(name, "documents.npy", "documents", "<i8", starts)
+        return TokenSequence(self._parts(name, "tokens.bin", "tokens"), self.manifest["dtype"], documents, sentences)
 
     def hashes(self, split: str) -> "ShardedArray":
         """Each document's `document_hash`, uint64, in the order of the documents."""
-        parts = [
-            (str(self.directory / shard["name"] / f"{split}.hashes.npy"), shard["splits"][split]["documents"])
-            for shard in self.manifest["shards"]
-        ]
-        return ShardedArray(parts, "<u8")
+        return self._array(split, "hashes.npy", "documents", "<u8")
+
+    def _array(self, split: str, ending: str, counted: str, dtype: str, starts=None) -> "ShardedArray":
+        return ShardedArray(self._parts(split, ending, counted), dtype, starts)
+
+    def _parts(self, split: str, ending: str, counted: str) -> list[tuple[str, int]]:
+        shards = [(self.directory / shard["name"], shard["splits"][split]) for shard in self.manifest["shards"]]
+        return [(str(folder / f"{split}.{ending}"), counts.get(counted, 0)) for folder, counts in shards]
 
     def check_tokenizer(self, tokenizer, flag: str = "--tokenizer_name") -> None:
         """Raises ConfigError where the corpus was built with another tokenizer."""
@@ -180,24 +173,21 @@ def _read_manifest(directory: Path) -> dict:
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT or manifest.get("version") != VERSION:
         found = manifest.get("version") if isinstance(manifest, dict) else None
         raise DataError(f"{path}: not a corpus of version {VERSION} (found {found!r:.60}); build it again")
-    try:
-        _check_manifest(manifest, path)
+    try:  # what a split is read by: counts and sizes are numbers, shards and files are names inside the corpus
+        counted = [*manifest["splits"].values()]
+        sizes = []
+        for shard in manifest["shards"]:
+            for name in (shard["name"], *shard["files"]):
+                check_name(name, "file", str(path), DataError)
+            sizes += [facts["size"] for facts in shard["files"].values()]
+            counted += [shard["splits"][split] for split in manifest["splits"]]
+        numbers = sizes + [counts[key] for counts in counted for key in ("tokens", "documents")]
+        wrong = [number for number in numbers if type(number) is not int or number < 0]
+        if wrong or manifest["dtype"] not in ("uint16", "uint32") or "split_sentences" not in manifest["settings"]:
+            raise TypeError(f"a count, a dtype or a setting is {wrong[0] if wrong else manifest['dtype']!r:.60}")
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path}: not a whole manifest ({type(error).__name__}: {error}); build it again") from None
     return manifest
-
-
-def _check_manifest(manifest: dict, path: Path) -> None:
-    """What a split is read by: counts and sizes are numbers, shards and files are names inside the corpus."""
-    numbers = [counts[key] for counts in manifest["splits"].values() for key in ("tokens", "documents")]
-    for shard in manifest["shards"]:
-        for name in (shard["name"], *shard["files"]):
-            check_name(name, "file", str(path), DataError)
-        numbers += [facts["size"] for facts in shard["files"].values()]
-        numbers += [shard["splits"][split][key] for split in manifest["splits"] for key in ("tokens", "documents")]
-    wrong = [number for number in numbers if type(number) is not int or number < 0]
-    if wrong or manifest["dtype"] not in ("uint16", "uint32") or "split_sentences" not in manifest["settings"]:
-        raise TypeError(f"a count, a dtype or a setting is {wrong[0] if wrong else manifest['dtype']!r:.60}")
 
 
 def _check_file(path: Path, facts: dict, check_hashes: bool) -> None:
@@ -289,28 +279,16 @@ class ShardedArray:
         return {**self.__dict__, "_maps": OrderedDict()}
 
 
-class TokenSequence:
+class TokenSequence(ShardedArray):
     """The tokens of a split: `len`, `[start:stop]` -> int32 array, and where documents and sentences start.
 
     >>> tokens.document(1)
     array([  37, 6423,   19, ...,    5], dtype=int32)
     """
 
-    dtype = np.dtype("int32")
-
-    def __init__(self, tokens: ShardedArray, documents: ShardedArray, sentences: ShardedArray | None = None):
-        self._tokens = tokens
-        self.documents = documents
-        self._sentences = sentences
-
-    def __len__(self) -> int:
-        return len(self._tokens)
-
-    def __getitem__(self, index):
-        return self._tokens[index]
-
-    def __array__(self, dtype=None, copy=None):
-        return self._tokens.__array__(dtype)
+    def __init__(self, parts, dtype, documents: ShardedArray, sentences: ShardedArray | None = None):
+        super().__init__(parts, dtype, out_dtype="int32")
+        self.documents, self._sentences = documents, sentences
 
     @property
     def sentences(self) -> ShardedArray:
@@ -319,20 +297,14 @@ class TokenSequence:
             raise ConfigError("the corpus has no sentences: build it with --split_sentences")
         return self._sentences
 
-    @cached_property
-    def num_documents(self) -> int:
-        """The number of documents, each of at least one token."""
-        return len(self.documents)
-
     def document(self, number: int) -> np.ndarray:
         """The tokens of one document."""
-        start = int(self.documents[number])
-        last = number in (self.num_documents - 1, -1)
-        return self[start : len(self) if last else int(self.documents[number + 1])]
+        last = number in (len(self.documents) - 1, -1)
+        return self[int(self.documents[number]) : len(self) if last else int(self.documents[number + 1])]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What `t5suite corpus show` says of a corpus: counts, lengths, and blocks before and after corruption.
+# What `t5suite corpus show` shows: counts, lengths, and blocks before and after corruption.
 
 
 PERCENTILES = (0, 5, 25, 50, 75, 95, 100)
@@ -346,46 +318,39 @@ def describe_corpus(store: TokenStore) -> dict:
     >>> facts = describe_corpus(store)
     >>> facts["sources"], facts["duplicates"], facts["left_out"]
     (130, 54, '3 documents without text (books/a.txt:7, books/a.txt:9, books/b.txt:12)')
+
+    `duplicates` counts documents whose text another one before had, on either side; None where there are too many to
+    sort.
     """
-    manifest, tally = store.manifest, Tally()
+    manifest, tally, splits = store.manifest, Tally(), {}
     for source in manifest["sources"]:
         tally.add(Tally(source["documents"], source["left_out"], source["named"]))
+    for name, counts in manifest["splits"].items():
+        splits[name] = dict(counts)
+        if counts["tokens"]:
+            tokens = store.split(name)
+            length_D = np.diff(np.asarray(tokens.documents), append=len(tokens))
+            lengths = np.percentile(length_D, PERCENTILES, method="nearest").astype(int).tolist()
+            splits[name] |= {
+                "bytes_per_token": round(counts["bytes"] / counts["tokens"], 4),
+                "unk_rate": round(counts["unk"] / counts["tokens"], 6),
+                "mean_length": round(counts["tokens"] / counts["documents"], 2),
+                "length_percentiles": dict(zip(map(str, PERCENTILES), lengths, strict=True)),
+            }
+    duplicates = None
+    if tally.documents <= MAX_SORTED:
+        hash_D = np.concatenate([np.asarray(store.hashes(name)) for name in manifest["splits"]])
+        duplicates = len(hash_D) - len(np.unique(hash_D))
     return {
         "directory": str(store.directory),
-        "tokenizer": manifest["tokenizer"],
-        "dtype": manifest["dtype"],
-        "settings": manifest["settings"],
-        "splits": {name: describe_split(store, name) for name in manifest["splits"]},
+        **{name: manifest[name] for name in ("tokenizer", "dtype", "settings")},
+        "splits": splits,
         "sources": len(manifest["sources"]),
         "sources_without_documents": [source["name"] for source in manifest["sources"] if not source["documents"]],
         "left_out": tally.summary(),
-        "duplicates": count_duplicates(store),
+        "duplicates": duplicates,
         "seconds": manifest["build"]["seconds"],
     }
-
-
-def describe_split(store: TokenStore, name: str) -> dict:
-    """Counts of a split, and percentiles of its documents' lengths in tokens."""
-    counts = dict(store.manifest["splits"][name])
-    if not counts["tokens"]:
-        return counts
-    tokens = store.split(name)
-    length_D = np.diff(np.asarray(tokens.documents), append=len(tokens))
-    lengths = np.percentile(length_D, PERCENTILES, method="nearest").astype(int).tolist()
-    return counts | {
-        "bytes_per_token": round(counts["bytes"] / counts["tokens"], 4),
-        "unk_rate": round(counts["unk"] / counts["tokens"], 6),
-        "mean_length": round(counts["tokens"] / counts["documents"], 2),
-        "length_percentiles": dict(zip(map(str, PERCENTILES), lengths, strict=True)),
-    }
-
-
-def count_duplicates(store: TokenStore) -> int | None:
-    """Documents whose text another one before had, on either side; None where there are too many documents to sort."""
-    if sum(counts["documents"] for counts in store.manifest["splits"].values()) > MAX_SORTED:
-        return None
-    hash_D = np.concatenate([np.asarray(store.hashes(name)) for name in store.manifest["splits"]])
-    return len(hash_D) - len(np.unique(hash_D))
 
 
 def sample_blocks(tokens, collator, num_examples: int) -> Iterator[dict]:
@@ -398,16 +363,11 @@ def sample_blocks(tokens, collator, num_examples: int) -> Iterator[dict]:
     num_blocks = len(tokens) // length
     count = min(num_examples, num_blocks)
     for example in range(count):
-        block = example * num_blocks // count
-        denoiser = example % len(collator.tokens_lengths)
+        block, denoiser = example * num_blocks // count, example % len(collator.tokens_lengths)
         ids = tokens[block * length : block * length + collator.tokens_lengths[denoiser]]
         inputs, targets = collator.corrupt([{"input_ids": ids, "index": block, "denoiser": denoiser}])
-        yield {
-            "block": block,
-            "tokens": ids.tolist(),
-            "inputs": inputs.values.tolist(),
-            "targets": targets.values.tolist(),
-        }
+        texts = {"tokens": ids, "inputs": inputs.values, "targets": targets.values}
+        yield {"block": block, **{name: found.tolist() for name, found in texts.items()}}
 
 
 def describe_blocks(store: TokenStore, collator) -> dict:
@@ -416,12 +376,10 @@ def describe_blocks(store: TokenStore, collator) -> dict:
     >>> describe_blocks(store, collator)
     {'tokens_length': [568], 'inputs_length': 512, 'targets_length': 114, 'train': 5357, 'validation': 55}
     """
-    found = {
+    mean_length = float(np.dot(collator.tokens_lengths, collator.weights) / sum(collator.weights))
+    return {
         "tokens_length": list(collator.tokens_lengths),
         "inputs_length": collator.inputs_length,
         "targets_length": collator.targets_length,
+        **{name: int(counts["tokens"] / mean_length) for name, counts in store.manifest["splits"].items()},
     }
-    mean_length = float(np.dot(collator.tokens_lengths, collator.weights) / sum(collator.weights))
-    for name, counts in store.manifest["splits"].items():
-        found[name] = int(counts["tokens"] / mean_length)
-    return found

@@ -28,13 +28,7 @@ from t5suite.base.lookup import find
 from t5suite.data.corpora.documents import Tally, document_hash, held_out_below, read_documents
 from t5suite.data.corpora.encoding import make_text_encoder
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The files of a tokenizer's folder, in forms that transformers 4 and 5 both read.
-#
-# transformers 5 writes its folders with names that 4.57 does not know (`"tokenizer_class": "TokenizersBackend"`, a list
-# under `extra_special_tokens`), so that the older one fails to load them. These are written in the older form, which
-# both know. Each function returns file names and contents; `write_folder` puts them in place at once.
-
+Texts = Callable[[], Iterator[str]]
 
 T5_TOKENS = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
 BERT_TOKENS = {
@@ -50,125 +44,6 @@ GPT_TOKENS = {
     "unk_token": "<|endoftext|>",
     "pad_token": "<|pad|>",
 }
-
-
-def t5_tokenizer_files(spiece_model: bytes, num_sentinels: int = 100) -> dict[str, bytes]:
-    """A folder for `T5Tokenizer`: sentencepiece's model, the same as tokenizer.json, and the special tokens' names.
-
-    With byte pieces the class is `PreTrainedTokenizerFast`, because `T5Tokenizer` of transformers 5 ignores that they
-    are a fall-back and reads every character without a piece as unknown.
-    """
-    from sentencepiece import sentencepiece_model_pb2
-
-    model = sentencepiece_model_pb2.ModelProto.FromString(spiece_model)
-    sentinels = [f"<extra_id_{i}>" for i in range(num_sentinels)]
-    byte_fallback = model.trainer_spec.byte_fallback
-    config = {
-        "tokenizer_class": "PreTrainedTokenizerFast" if byte_fallback else "T5Tokenizer",
-        **T5_TOKENS,
-        **({} if byte_fallback else {"extra_ids": num_sentinels, "legacy": False}),
-        "additional_special_tokens": sentinels,
-        "model_input_names": ["input_ids", "attention_mask"],
-        "clean_up_tokenization_spaces": False,
-    }
-    return {
-        "spiece.model": spiece_model,
-        "tokenizer.json": t5_tokenizer_json(model, sentinels),
-        "tokenizer_config.json": _json(config),
-        "special_tokens_map.json": _json({**T5_TOKENS, "additional_special_tokens": sentinels}),
-    }
-
-
-def t5_tokenizer_json(model, sentinels: list[str]) -> bytes:
-    """sentencepiece's parsed model -> tokenizer.json; the sentinels get the last ids, `<extra_id_0>` the very last."""
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-
-    byte_fallback = model.trainer_spec.byte_fallback
-    pieces = [(piece.piece, piece.score) for piece in model.pieces]
-    pieces += [(sentinel, 0.0) for sentinel in reversed(sentinels)]
-    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=model.trainer_spec.unk_id, byte_fallback=byte_fallback))
-    if model.normalizer_spec.precompiled_charsmap:
-        tokenizer.normalizer = normalizers.Precompiled(model.normalizer_spec.precompiled_charsmap)
-    metaspace = {"replacement": "▁", "prepend_scheme": "always"}
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(**metaspace)]
-    )
-    decoder = decoders.Metaspace(**metaspace)
-    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoder]) if byte_fallback else decoder
-    tokenizer.add_special_tokens([*T5_TOKENS.values(), *sentinels])
-    eos = T5_TOKENS["eos_token"]
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"$A {eos}", pair=f"$A {eos} $B {eos}", special_tokens=[(eos, tokenizer.token_to_id(eos))]
-    )
-    return tokenizer.to_str(pretty=True).encode()
-
-
-def fast_tokenizer_files(tokenizer, special_tokens: dict[str, str], pair_of_sentences=False) -> dict[str, bytes]:
-    """A folder for `AutoTokenizer`, from a tokenizer of the `tokenizers` library.
-
-    Args:
-      special_tokens: as `{"pad_token": "[PAD]", ...}`.
-      pair_of_sentences: `[CLS] a [SEP]`, `[CLS] a [SEP] b [SEP]` with token types 0 and 1, as BERT reads them.
-    """
-    from tokenizers import processors
-
-    tokenizer.add_special_tokens(list(dict.fromkeys(special_tokens.values())))
-    if pair_of_sentences:
-        cls, sep = special_tokens["cls_token"], special_tokens["sep_token"]
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{cls} $A {sep}",
-            pair=f"{cls} $A {sep} $B:1 {sep}:1",
-            special_tokens=[(token, tokenizer.token_to_id(token)) for token in (cls, sep)],
-        )
-    names = ["input_ids", *(["token_type_ids"] if pair_of_sentences else []), "attention_mask"]
-    config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        **special_tokens,
-        "model_input_names": names,
-        "clean_up_tokenization_spaces": False,
-    }
-    return {
-        "tokenizer.json": tokenizer.to_str(pretty=True).encode(),
-        "tokenizer_config.json": _json(config),
-        "special_tokens_map.json": _json(special_tokens),
-    }
-
-
-def check_new_folder(output_dir) -> Path:
-    """`output_dir` as a path; it must not exist, or be empty.
-
-    Raises:
-      ConfigError: there is something in it, or a file of that name.
-    """
-    folder = Path(output_dir)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"--output_dir {output_dir}: there already, and not an empty folder; give a new one")
-    return folder
-
-
-def write_folder(output_dir, files: dict[str, bytes]) -> None:
-    """Writes the files beside `output_dir` and renames: the folder is there with all of them, or not at all."""
-    folder = check_new_folder(output_dir)
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    temporary.mkdir(parents=True)
-    try:
-        for name, content in files.items():
-            (temporary / name).write_bytes(content)
-        os.replace(temporary, folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _json(value: dict) -> bytes:
-    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Training
-
-
-Texts = Callable[[], Iterator[str]]
-
 NORMALIZATIONS = ("nmt_nfkc", "nmt_nfkc_cf", "nfkc", "nfkc_cf", "identity")
 # Sums of floating-point numbers depend on how many threads share them, so the number is not the machine's.
 UNIGRAM_THREADS = 16
@@ -229,6 +104,67 @@ def train_files(kind: str, texts: Texts, settings: TokenizerSettings) -> dict[st
     return find(kind, TRAINERS, "type of tokenizer", where="--type")(texts, settings)
 
 
+def check_new_folder(output_dir) -> Path:
+    """`output_dir` as a path; raises ConfigError where there is something in it, or a file of that name."""
+    folder = Path(output_dir)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"--output_dir {output_dir}: there already, and not an empty folder; give a new one")
+    return folder
+
+
+def write_folder(output_dir, files: dict[str, bytes]) -> None:
+    """Writes the files beside `output_dir` and renames: the folder is there with all of them, or not at all."""
+    folder = check_new_folder(output_dir)
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    temporary.mkdir(parents=True)
+    try:
+        for name, content in files.items():
+            (temporary / name).write_bytes(content)
+        os.replace(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def tokenizer_files(tokenizer, name: str, special_tokens: dict, input_names, more=None) -> dict[str, bytes]:
+    """The files of a tokenizer of the `tokenizers` library, in the form that transformers 4 and 5 both read.
+
+    transformers 5 writes its folders with names that 4.57 does not know (`"tokenizer_class": "TokenizersBackend"`, a
+    list under `extra_special_tokens`), so that the older one fails to load them.
+
+    Args:
+      name: the class of the tokenizer.
+      special_tokens: as `{"pad_token": "[PAD]", ...}`.
+      input_names: what a model takes.
+      more: further settings for `tokenizer_config.json`.
+    """
+    config = {
+        "tokenizer_class": name,
+        **special_tokens,
+        **(more or {}),
+        "model_input_names": list(input_names),
+        "clean_up_tokenization_spaces": False,
+    }
+    as_json = lambda value: (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+    return {
+        "tokenizer.json": tokenizer.to_str(pretty=True).encode(),
+        "tokenizer_config.json": as_json(config),
+        "special_tokens_map.json": as_json(special_tokens),
+    }
+
+
+def _check_size(vocab_size: int, smallest: int, largest: int | None = None) -> None:
+    if vocab_size < smallest:
+        raise ConfigError(
+            f"--vocab_size {vocab_size}: the characters and special tokens alone are {smallest}; "
+            "give a larger one, or a lower --character_coverage"
+        )
+    if largest is not None and largest < vocab_size:
+        raise DataError(
+            f"--vocab_size {vocab_size}: this text gives {largest} pieces at most, special tokens included; "
+            f"give --vocab_size {largest} or more text"
+        )
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Unigram
 
@@ -237,13 +173,21 @@ def train_unigram(texts: Texts, settings: TokenizerSettings) -> dict[str, bytes]
     """T5's kind (arXiv:1804.10959, arXiv:1910.10683): <pad> 0, </s> 1, <unk> 2, pieces, then the sentinels."""
     import sentencepiece
 
+    vocab_size, num_sentinels = settings.vocab_size, settings.num_sentinels
+    least = 3 + (256 if settings.byte_fallback else 0)
+    if vocab_size - num_sentinels <= least:
+        specials = "<pad>, </s>, <unk>" + (", 256 bytes" if settings.byte_fallback else "")
+        raise ConfigError(
+            f"--vocab_size {vocab_size} has no room beside {num_sentinels} sentinels, {specials}; "
+            f"give at least {least + num_sentinels + 1}, or fewer --num_sentinels"
+        )
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=training_lines(texts()),
             model_writer=model,
             model_type="unigram",
-            vocab_size=_pieces_besides_sentinels(settings),
+            vocab_size=vocab_size - num_sentinels,
             pad_id=0,
             eos_id=1,
             unk_id=2,
@@ -255,8 +199,14 @@ def train_unigram(texts: Texts, settings: TokenizerSettings) -> dict[str, bytes]
             minloglevel=2,
         )
     except (RuntimeError, OSError) as error:  # what sentencepiece raises, in the end, for each of its checks
-        raise _unigram_error(str(error), settings) from error
-    return t5_tokenizer_files(model.getvalue(), settings.num_sentinels)
+        if found := re.search(r"Vocabulary size too high \(\d+\). Please set it to a value <= (\d+)", str(error)):
+            _check_size(vocab_size, 0, largest=int(found[1]) + num_sentinels)
+        if found := re.search(r"smaller than required_chars. (\d+) vs (\d+)", str(error)):
+            _check_size(vocab_size, max(map(int, found.groups())) + num_sentinels)
+        if "!sentences_.empty()" in str(error):
+            raise DataError("no text to train a tokenizer on") from None
+        raise DataError(f"sentencepiece cannot train on this text with --vocab_size {vocab_size}: {error}") from error
+    return t5_tokenizer_files(model.getvalue(), num_sentinels)
 
 
 def training_lines(texts) -> Iterator[str]:
@@ -267,8 +217,9 @@ def training_lines(texts) -> Iterator[str]:
 
     All white space becomes one space, as the tokenizer's folder will read it whatever the normalization.
     """
+    apart = lambda found: f"{found[0][0]} {found[0][1:]}"  # `<unk>` -> `< unk>`
     for text in texts:
-        for line in NOT_AS_TEXT.sub(_apart, text).splitlines():
+        for line in NOT_AS_TEXT.sub(apart, text).replace("\0", " ").replace(UNKNOWN_MARK, " ").splitlines():
             line = " ".join(line.split())
             while len(line) > LONGEST_LINE:
                 cut = line.rfind(" ", 1, LONGEST_LINE)
@@ -279,50 +230,39 @@ def training_lines(texts) -> Iterator[str]:
                 yield line
 
 
-def _apart(found: re.Match) -> str:
-    """`<unk>` -> `< unk>`, and a space for a single character."""
-    return f"{found[0][0]} {found[0][1:]}" if len(found[0]) > 1 else " "
+def t5_tokenizer_files(spiece_model: bytes, num_sentinels: int = 100) -> dict[str, bytes]:
+    """sentencepiece's model -> a folder for `T5Tokenizer`; the sentinels get the last ids, counting down.
 
+    With byte pieces the class is `PreTrainedTokenizerFast`, because `T5Tokenizer` of transformers 5 ignores that they
+    are a fall-back and reads every character without a piece as unknown.
+    """
+    from sentencepiece import sentencepiece_model_pb2
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-def _pieces_besides_sentinels(settings: TokenizerSettings) -> int:
-    least = 3 + (256 if settings.byte_fallback else 0)
-    size = settings.vocab_size - settings.num_sentinels
-    if size <= least:
-        specials = "<pad>, </s>, <unk>" + (", 256 bytes" if settings.byte_fallback else "")
-        raise ConfigError(
-            f"--vocab_size {settings.vocab_size} has no room beside {settings.num_sentinels} sentinels, {specials}; "
-            f"give at least {least + settings.num_sentinels + 1}, or fewer --num_sentinels"
-        )
-    return size
-
-
-def _unigram_error(message: str, settings: TokenizerSettings) -> ValueError:
-    """sentencepiece's message -> ours, in terms of the whole vocabulary."""
-    too_large = re.search(r"Vocabulary size too high \(\d+\). Please set it to a value <= (\d+)", message)
-    if too_large:
-        return too_large_error(settings.vocab_size, int(too_large[1]) + settings.num_sentinels)
-    too_small = re.search(r"smaller than required_chars. (\d+) vs (\d+)", message)
-    if too_small:
-        return too_small_error(settings.vocab_size, max(map(int, too_small.groups())) + settings.num_sentinels)
-    if "!sentences_.empty()" in message:
-        return DataError("no text to train a tokenizer on")
-    return DataError(f"sentencepiece cannot train on this text with --vocab_size {settings.vocab_size}: {message}")
-
-
-def too_large_error(vocab_size: int, largest: int) -> DataError:
-    """The text has not enough different pieces."""
-    return DataError(
-        f"--vocab_size {vocab_size}: this text gives {largest} pieces at most, special tokens included; "
-        f"give --vocab_size {largest} or more text"
+    model = sentencepiece_model_pb2.ModelProto.FromString(spiece_model)
+    sentinels = [f"<extra_id_{i}>" for i in range(num_sentinels)]
+    byte_fallback, eos = model.trainer_spec.byte_fallback, T5_TOKENS["eos_token"]
+    pieces = [(piece.piece, piece.score) for piece in model.pieces]
+    pieces += [(sentinel, 0.0) for sentinel in reversed(sentinels)]
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=model.trainer_spec.unk_id, byte_fallback=byte_fallback))
+    if model.normalizer_spec.precompiled_charsmap:
+        tokenizer.normalizer = normalizers.Precompiled(model.normalizer_spec.precompiled_charsmap)
+    metaspace = {"replacement": "▁", "prepend_scheme": "always"}
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(**metaspace)]
     )
-
-
-def too_small_error(vocab_size: int, smallest: int) -> ConfigError:
-    """Not even the characters have room."""
-    return ConfigError(
-        f"--vocab_size {vocab_size}: the characters and special tokens alone are {smallest}; "
-        "give a larger one, or a lower --character_coverage"
+    decoder = decoders.Metaspace(**metaspace)
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoder]) if byte_fallback else decoder
+    tokenizer.add_special_tokens([*T5_TOKENS.values(), *sentinels])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {eos}", pair=f"$A {eos} $B {eos}", special_tokens=[(eos, tokenizer.token_to_id(eos))]
     )
+    special = {**T5_TOKENS, "additional_special_tokens": sentinels}
+    name, more = "T5Tokenizer", {"extra_ids": num_sentinels, "legacy": False}
+    if byte_fallback:
+        name, more = "PreTrainedTokenizerFast", {}
+    files = tokenizer_files(tokenizer, name, special, ["input_ids", "attention_mask"], more)
+    return {"spiece.model": spiece_model, **files}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -335,15 +275,13 @@ def train_wordpiece(texts: Texts, settings: TokenizerSettings) -> dict[str, byte
     The texts are read twice, first for their characters: the trainer would number those inside of words in the order
     of a hash table, and break ties between pieces by these numbers, so that no two runs gave the same vocabulary.
     """
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
     normalizer = normalizers.BertNormalizer(lowercase=settings.lowercase)
     alphabet = covered_characters(map(normalizer.normalize_str, texts()), settings.character_coverage)
-    specials = list(dict.fromkeys(BERT_TOKENS.values()))
-    inside = [f"##{character}" for character in alphabet]
+    specials, inside = list(BERT_TOKENS.values()), [f"##{character}" for character in alphabet]
     smallest = len(specials) + len(alphabet) + len(inside)
-    if settings.vocab_size < smallest:
-        raise too_small_error(settings.vocab_size, smallest)
+    _check_size(settings.vocab_size, smallest)
     trained = Tokenizer(models.WordPiece(unk_token=BERT_TOKENS["unk_token"]))
     trained.normalizer, trained.pre_tokenizer = normalizer, pre_tokenizers.BertPreTokenizer()
     trainer = trainers.WordPieceTrainer(
@@ -355,22 +293,26 @@ def train_wordpiece(texts: Texts, settings: TokenizerSettings) -> dict[str, byte
     )
     trained.train_from_iterator(texts(), trainer)
     vocabulary = trained.get_vocab()
-    if len(vocabulary) < settings.vocab_size:
-        raise too_large_error(settings.vocab_size, len(vocabulary))
+    _check_size(settings.vocab_size, smallest, largest=len(vocabulary))
     # Made anew from the pieces alone, or the characters inside of words would stay special tokens.
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=BERT_TOKENS["unk_token"]))
     tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
-    return fast_tokenizer_files(tokenizer, BERT_TOKENS, pair_of_sentences=True)
+    tokenizer.add_special_tokens(specials)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")],
+    )
+    names = ["input_ids", "token_type_ids", "attention_mask"]
+    return tokenizer_files(tokenizer, "PreTrainedTokenizerFast", BERT_TOKENS, names)
 
 
 def covered_characters(texts, coverage: float) -> list[str]:
     """The most frequent characters that make up this share of the text, sorted; white space does not count.
 
-    >>> covered_characters(["aaab bbbc"], 0.9)
-    ['a', 'b', 'c']
-    >>> covered_characters(["aaab bbbc"], 0.8)
-    ['a', 'b']
+    >>> covered_characters(["aaab bbbc"], 0.9), covered_characters(["aaab bbbc"], 0.8)
+    (['a', 'b', 'c'], ['a', 'b'])
     """
     counts = Counter()
     for text in texts:
@@ -401,8 +343,7 @@ def train_bpe(texts: Texts, settings: TokenizerSettings) -> dict[str, bytes]:
 
     specials, alphabet = list(dict.fromkeys(GPT_TOKENS.values())), sorted(pre_tokenizers.ByteLevel.alphabet())
     smallest = len(specials) + len(alphabet)
-    if settings.vocab_size < smallest:
-        raise too_small_error(settings.vocab_size, smallest)
+    _check_size(settings.vocab_size, smallest)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -410,9 +351,8 @@ def train_bpe(texts: Texts, settings: TokenizerSettings) -> dict[str, bytes]:
         vocab_size=settings.vocab_size, special_tokens=specials, initial_alphabet=alphabet, show_progress=False
     )
     tokenizer.train_from_iterator(texts(), trainer)
-    if tokenizer.get_vocab_size() < settings.vocab_size:
-        raise too_large_error(settings.vocab_size, tokenizer.get_vocab_size())
-    return fast_tokenizer_files(tokenizer, GPT_TOKENS)
+    _check_size(settings.vocab_size, smallest, largest=tokenizer.get_vocab_size())
+    return tokenizer_files(tokenizer, "PreTrainedTokenizerFast", GPT_TOKENS, ["input_ids", "attention_mask"])
 
 
 TRAINERS = {
@@ -430,8 +370,6 @@ SETTINGS_OF = {
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Which of a corpus's documents a tokenizer is trained on, and which it is measured on.
-#
-# Each call reads the documents anew, so that none is kept; the same ones come in the same order.
 
 
 MOST_HELD_OUT = 1000
@@ -440,7 +378,7 @@ NUM_FIRST = 100
 
 @dataclass
 class TrainingTexts:
-    """Documents to train on, as a function; what it held out and left out of them is told after a call.
+    """Documents to train on, as a function that reads them anew; what a call held out and left out stands here.
 
     Attributes:
       inputs: files, folders, patterns, data sets of the hub (`read_documents`).
@@ -478,10 +416,14 @@ class TrainingTexts:
 
     def __call__(self) -> Iterator[str]:
         """The documents to train on, in order."""
-        below = held_out_below(self.validation_fraction)
-        sampled = self._sampled_numbers() if self.sample_documents else None
+        below, sampled = held_out_below(self.validation_fraction), None
+        if self.sample_documents:
+            numbers = [number for number, text in self._documents() if document_hash(text) >= below]
+            if self.sample_documents > len(numbers):
+                raise DataError(f"--sample_documents {self.sample_documents}: there are {len(numbers)} to draw from")
+            sampled = set(random.Random(self.seed).sample(numbers, self.sample_documents))
         self.num_documents, self.held_out, self.first, self.tally = 0, [], [], Tally()
-        for number, text in enumerate(self._documents()):
+        for number, text in self._documents():
             if document_hash(text) < below:
                 if len(self.held_out) < MOST_HELD_OUT:
                     self.held_out.append(text)
@@ -491,23 +433,9 @@ class TrainingTexts:
                 self.num_documents += 1
                 yield text
 
-    def _documents(self) -> Iterator[str]:
-        documents = read_documents(
-            self.inputs,
-            self.text_column_name,
-            text_unit=self.text_unit,
-            bad_lines=self.bad_lines,
-            tally=self.tally,
-        )
-        return islice(documents, self.max_documents)
-
-    def _sampled_numbers(self) -> set[int]:
-        """Which documents, by their place, are drawn among those that are not held out."""
-        below = held_out_below(self.validation_fraction)
-        numbers = [number for number, text in enumerate(self._documents()) if document_hash(text) >= below]
-        if self.sample_documents > len(numbers):
-            raise DataError(f"--sample_documents {self.sample_documents}: there are {len(numbers)} to draw from")
-        return set(random.Random(self.seed).sample(numbers, self.sample_documents))
+    def _documents(self) -> Iterator[tuple[int, str]]:
+        options = {"text_unit": self.text_unit, "bad_lines": self.bad_lines, "tally": self.tally}
+        return enumerate(islice(read_documents(self.inputs, self.text_column_name, **options), self.max_documents))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
