@@ -31,17 +31,6 @@ TINY = (
 ).split()
 
 
-def recorded():
-    """Trackers that remember what they are told."""
-    told = []
-    return SimpleNamespace(
-        told=told,
-        samples=lambda lines, step: told.append((step, lines)),
-        log=lambda metrics, step: told.append((step, metrics)),
-        begin=lambda step: None,
-    )
-
-
 def state(step: int, is_main: bool = True):
     return SimpleNamespace(global_step=step, epoch=None, is_world_process_zero=is_main)
 
@@ -79,7 +68,7 @@ class SamplesTest(parameterized.TestCase):
         sets, report = report_of(["entailment", "x"])
 
         def run(steps, resumed_at=None, remembered=None):
-            callback = SampleCallback(directory, recorded(), 1, sets, lambda: report)
+            callback = SampleCallback(directory, 1, sets, lambda: report)
             if remembered is not None:
                 callback.recall(remembered)
             callback.on_train_begin(None, state(resumed_at or 0), None)
@@ -95,15 +84,15 @@ class SamplesTest(parameterized.TestCase):
     def test_other_ranks_write_nothing(self):
         directory = Path(tempfile.mkdtemp())
         sets, report = report_of(["x"])
-        SampleCallback(directory, recorded(), 8, sets, lambda: report).on_evaluate(None, state(2, False), None)
+        SampleCallback(directory, 8, sets, lambda: report).on_evaluate(None, state(2, False), None)
         self.assertEmpty(list(directory.iterdir()))
 
     def test_an_evaluation_that_was_interrupted_leaves_no_second_set(self):
         directory = Path(tempfile.mkdtemp())
         sets, report = report_of(["x"])
         for _ in range(2):
-            SampleCallback(directory, recorded(), 8, sets, None).on_final(report, sets, state(0))
-            callbacks.MetricsCallback(directory, recorded()).on_final({"final/accuracy": math.nan}, state(0))
+            SampleCallback(directory, 8, sets, None).on_final(report, sets, state(0))
+            callbacks.MetricsCallback(directory, mock.Mock()).on_final({"final/accuracy": math.nan}, state(0))
         self.assertLen(read_jsonl(directory / "samples.jsonl"), 1)
         lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
         self.assertEqual([line["final/accuracy"] for line in lines], [None])

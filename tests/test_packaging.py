@@ -28,7 +28,7 @@ from t5suite.inference.running import cut_into_pieces
 from t5suite.models.adapters import peft_library
 from t5suite.models.placement import quantization_of
 from t5suite.optim.settings import check_library
-from t5suite.tracking.trackers import TRACKERS, Identity
+from t5suite.tracking.trackers import Identity, Tracker
 from t5suite.training.sharding.deepspeed import closed_sections
 
 ROOT = Path(__file__).parent.parent
@@ -168,7 +168,7 @@ class SurroundingsTest(parameterized.TestCase):
 
 
 def tracker(name):
-    return TRACKERS[name](Path(tempfile.mkdtemp()), "id", {}, Identity())
+    return Tracker(name, tempfile.mkdtemp(), "id", {}, Identity())
 
 
 @contextlib.contextmanager

@@ -32,11 +32,10 @@ SETTINGS = {"seed": 1, "learning_rate": 1e-3, "tasks": ["rte", 2], "max_steps": 
 RESULTS_OF_RUN = {"tasks": {"rte": {"accuracy": 70.5}}, "averages": {"glue": 60.25}}
 
 
-def write_sample(directory, step: int, **also) -> dict:
+def write_sample(directory, step: int, **also) -> None:
     line = {"step": step, "task": "rte", "row": 3, "input": "a|b\nc", "target": "x", "prediction": "y", "right": False}
     with (directory / SAMPLES).open("a", encoding="utf-8") as file:
         file.write(json.dumps(line | also) + "\n")
-    return line | also
 
 
 def patient():
@@ -51,19 +50,19 @@ def trackers_of(name, directory, identity=IDENTITY) -> Trackers:
 def finished_run(name, directory, identity=IDENTITY) -> None:
     """A run killed after step 7 and resumed from step 5, with samples at 4 and 8, to its end at 8."""
     first = trackers_of(name, directory, identity)
+    first.begin()
+    write_sample(directory, 4)
     for step in range(1, 8):
-        first.log(write_line(directory, step), step)
-        if step == 4:
-            first.samples([write_sample(directory, 4)], 4)
+        write_line(directory, step)
     first.finish(75)
     cut_after(directory, 5)
     second = trackers_of(name, directory, identity)
-    second.begin(5)
+    second.begin()
+    write_sample(directory, 8)
     for step in (6, 7, 8):
-        second.log(write_line(directory, step), step)
-    second.samples([write_sample(directory, 8)], 8)
-    second.log(write_line(directory, 8, final__accuracy=70.5), 8)
-    second.samples([write_sample(directory, 8, final=True)], 8)
+        write_line(directory, step)
+    write_sample(directory, 8, final=True)
+    write_line(directory, 8, final__accuracy=70.5)
     write_json(directory / RESULTS, RESULTS_OF_RUN)
     write_json(directory / MANIFEST, {"run_id": RUN_ID, "settings": SETTINGS, "command": ["fine_tune_t5.py"]})
     second.finish(0)
@@ -74,7 +73,8 @@ class TensorBoardTest(absltest.TestCase):
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
         directory = folder()
-        finished_run("tensorboard", directory)
+        with patient():
+            finished_run("tensorboard", directory)
         events = EventAccumulator(str(directory / "tensorboard"), size_guidance={"scalars": 0, "tensors": 0}).Reload()
         self.assertEqual([point.step for point in events.Scalars("train/loss")], list(range(1, 9)))
         self.assertEqual([(p.step, p.value) for p in events.Scalars("final/accuracy")], [(8, 70.5)])
@@ -320,8 +320,7 @@ class NamesTest(absltest.TestCase):
 
     def test_one_that_is_not_installed_costs_a_warning_with_the_cure(self):
         with mock.patch.object(importlib.util, "find_spec", lambda name: None), self.assertLogs("t5suite") as logs:
-            trackers = trackers_of("aim", folder())
-        trackers.log({"train/loss": 1.0}, 1)
+            trackers_of("aim", folder())
         self.assertRegex(logs.output[0], r"tracker aim failed and is left alone .*pip install 't5suite\[aim\]'")
 
     def test_cells_do_not_break_a_table(self):

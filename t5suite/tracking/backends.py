@@ -1,26 +1,29 @@
-"""W&B, Aim and Trackio as the process beside training sees them (`mirror`): a run that takes rows.
+"""W&B, TensorBoard, Aim and Trackio as the process beside training sees them (`mirror`): a run that takes rows.
 
     >>> run = AimRun(run_dir, {"run_id": "4f2a", "name": "rte", "config": {...}, "aim_repo": "./aim_repo", ...}, {})
     >>> run.log({"train/loss": 0.4, "eval/f1": 90.0}, 10, {})
     >>> run.finish(0)
 
-Each is made from a run directory, what the tracker is told of the run, and what it said of itself before (`of_theirs`),
-and has a `state` (what the process says of it), `keeps_steps` (whether a step that was logged is there for good),
-`last_step()`, `log(row, step, tables of samples)`, `conclude(results, manifest)` and `finish(exit_code)`.
+Each is made from a run directory, the description of the run, and what an earlier process noted of the run over there
+(`of_theirs`), and has a `state` (reported by the process), `keeps_steps` (whether a step that was logged is there for
+good), `last_step()` (the last one there; None where it cannot say), `log(row, step, tables of samples)`,
+`conclude(results, manifest)` and `finish(exit_code)`.
 """
 
 import logging
 import math
 import os
 import shlex
+import socket
 import sys
 import threading
+import time
 from pathlib import Path
 
 from t5suite.base.errors import EXIT_PREEMPTED
 from t5suite.base.redaction import redacted
 from t5suite.runs.directory import MANIFEST, read_json
-from t5suite.tracking.metric_lines import COLUMNS, cells, markdown, markdown_table, result_rows
+from t5suite.tracking.metric_lines import COLUMNS, as_text, cells, markdown, markdown_table, result_rows
 
 logger = logging.getLogger(__name__)
 
@@ -39,14 +42,13 @@ class Unreachable(Exception):
 class WandbRun:
     """Weights & Biases: one row a step, with the samples of its evaluation as tables; offline where W&B is not there.
 
-    How far W&B has come, the server is asked. Offline, `told.json` says what whole segments (`wandb/offline-run-*`)
-    hold, and a segment that a crash left unfinished is set aside and sent again: wandb 0.31 keeps up to 32 KiB of it in
-    memory, and `wandb sync` gives up at the first broken segment. The process takes 2 s of a core for 2,000 lines of 20
-    metrics, its start included, and 110 MB with wandb's own (two cores, wandb 0.31).
+    The server is asked for its last step. Offline, `told.json` says which segments (`wandb/offline-run-*`) are whole,
+    and one that a crash left unfinished is set aside and sent again: wandb 0.31 keeps up to 32 KiB of it in memory, and
+    `wandb sync` gives up at the first broken segment.
 
     Raises:
       OSError: W&B cannot be used, and the run was to be sent by hand.
-      Unreachable: W&B said that it is there, but did not start a run.
+      Unreachable: W&B answers, but did not start a run.
     """
 
     keeps_steps = False
@@ -119,6 +121,9 @@ def start(wandb, directory: Path, setup: dict, offline: bool):
     for name in ("PROJECT", "ENTITY", "NAME", "NOTES", "RUN_GROUP", "TAGS", "JOB_TYPE"):  # which wandb reads, too
         if os.environ.get(f"WANDB_{name}"):
             os.environ[f"WANDB_{name}"] = redacted(os.environ[f"WANDB_{name}"])
+    if (directory / MANIFEST).is_file():
+        # wandb records this process's arguments: these are the run's command without secrets.
+        sys.argv = read_json(directory / MANIFEST)["command"]
     settings = {
         "init_timeout": INIT_SECONDS,
         "finish_timeout": FINISH_SECONDS,
@@ -126,7 +131,7 @@ def start(wandb, directory: Path, setup: dict, offline: bool):
         "console": "off",
         "silent": True,
         "save_code": False,
-        "program": _show_command(directory),
+        "program": sys.argv[0],
         # System metrics are to be those of training, whose child this is.
         "x_stats_pid": os.getppid(),
     }
@@ -151,56 +156,41 @@ def start(wandb, directory: Path, setup: dict, offline: bool):
         raise Unreachable(f"{type(error).__name__}: {error}") from error
 
 
-def _show_command(directory: Path) -> str | None:
-    """Has wandb record the run's command as the manifest shows it, without secrets, in place of our own."""
-    path = directory / MANIFEST
-    if not path.is_file():
-        return None
-    # wandb takes arguments from here and nowhere else.
-    sys.argv = read_json(path)["command"]
-    return sys.argv[0]
-
-
 def why_unreachable(settings) -> str | None:
     """Why W&B cannot be used from here, or None if it answers and knows the key; takes at most PROBE_SECONDS."""
-    from requests.utils import get_netrc_auth
-
-    if settings.identity_token_file:
-        return None
-    key = settings.api_key or (get_netrc_auth(settings.base_url) or (None, None))[1]
-    if not key:
-        return "no API key is set (WANDB_API_KEY, or wandb login)"
-    answers = []
-    # A thread, since neither the look-up of a name nor an answer that trickles in can be bounded otherwise.
-    asking = threading.Thread(target=lambda: answers.append(_ask(settings.base_url, key)), daemon=True)
-    asking.start()
-    asking.join(PROBE_SECONDS)
-    return answers[0] if answers else f"{settings.base_url} did not answer within {PROBE_SECONDS:.0f} s"
-
-
-def _ask(base_url: str, key: str) -> str | None:
     import requests
 
-    query = {"query": "query Viewer { viewer { id } }", "operationName": "Viewer"}
-    try:
-        answer = requests.post(f"{base_url}/graphql", json=query, auth=("api", key), timeout=PROBE_SECONDS)
-        viewer = ((answer.json() if answer.ok else {}).get("data") or {}).get("viewer")
-    except requests.Timeout:
-        return f"{base_url} did not answer within {PROBE_SECONDS:.0f} s"
-    except requests.ConnectionError as error:
-        return f"{base_url} cannot be reached: {_root_cause(error)}"
-    except (requests.RequestException, ValueError, AttributeError):
-        return f"{base_url} does not answer as W&B does"
-    if answer.status_code in (401, 403) or (answer.ok and viewer is None):
-        return f"{base_url} does not accept the API key"
-    return None if answer.ok else f"{base_url} answers with status {answer.status_code}"
+    url = settings.base_url
+    if settings.identity_token_file:
+        return None
+    key = settings.api_key or (requests.utils.get_netrc_auth(url) or (None, None))[1]
+    if not key:
+        return "no API key is set (WANDB_API_KEY, or wandb login)"
+    silent, answers = f"{url} did not answer within {PROBE_SECONDS:.0f} s", []
 
+    def ask() -> str | None:
+        query = {"query": "query Viewer { viewer { id } }", "operationName": "Viewer"}
+        try:
+            answer = requests.post(f"{url}/graphql", json=query, auth=("api", key), timeout=PROBE_SECONDS)
+            viewer = ((answer.json() if answer.ok else {}).get("data") or {}).get("viewer")
+        except requests.Timeout:
+            return silent
+        except requests.ConnectionError as error:
+            cause = error  # the innermost: the outer messages show addresses of objects
+            while cause.__cause__ or cause.__context__:
+                cause = cause.__cause__ or cause.__context__
+            return f"{url} cannot be reached: {getattr(cause, 'strerror', None) or type(cause).__name__}"
+        except (requests.RequestException, ValueError, AttributeError):
+            return f"{url} does not answer as W&B does"
+        if answer.status_code in (401, 403) or (answer.ok and viewer is None):
+            return f"{url} does not accept the API key"
+        return None if answer.ok else f"{url} answers with status {answer.status_code}"
 
-def _root_cause(error: BaseException) -> str:
-    """The innermost reason, without the addresses of objects that the outer messages show."""
-    while error.__cause__ or error.__context__:
-        error = error.__cause__ or error.__context__
-    return getattr(error, "strerror", None) or type(error).__name__
+    # A thread, since neither the look-up of a name nor an answer that trickles in can be bounded otherwise.
+    asking = threading.Thread(target=lambda: answers.append(ask()), daemon=True)
+    asking.start()
+    asking.join(PROBE_SECONDS)
+    return answers[0] if answers else silent
 
 
 def set_aside_unfinished(folder: Path, run_id: str, whole: list[str]) -> None:
@@ -210,12 +200,70 @@ def set_aside_unfinished(folder: Path, run_id: str, whole: list[str]) -> None:
             path.rename(path.with_name(f"unfinished-{path.name}"))
 
 
+class TensorBoardRun:
+    """TensorBoard's event files, below the run directory or in a folder of the run's own below TENSORBOARD_LOGGING_DIR.
+
+    Samples, results, settings and the manifest are texts (Markdown). What earlier files hold of steps that `told.json`
+    does not know counts no more.
+    """
+
+    keeps_steps = True
+
+    def __init__(self, directory: Path, setup: dict, of_theirs: dict):
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.plugins.text.summary_v2 import text_pb
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        self._event, self._summary, self._text = Event, Summary, text_pb
+        elsewhere = os.environ.get("TENSORBOARD_LOGGING_DIR")
+        folder = Path(elsewhere) / f"{directory.name}-{setup['run_id']}" if elsewhere else directory / "tensorboard"
+        folder.mkdir(parents=True, exist_ok=True)
+        # Unbuffered: a row that was logged is in the file, even if this process is killed.
+        self._file = (folder / f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}").open("xb", buffering=0)
+        self._records, self._last = RecordWriter(self._file), max(setup["first"] - 1, 0)
+        self._write(file_version="brain.Event:2")
+        self._write(step=setup["first"], session_log=SessionLog(status=SessionLog.START))
+        if setup["first"] == 0:
+            about = {name: value for name, value in setup.items() if name != "config"}
+            self._add_texts(0, {"run": as_text(about), "settings": as_text(setup["config"])})
+        self.of_theirs, self.state = (
+            {},
+            {"state": "online", "place": f"tensorboard --logdir {shlex.quote(str(folder))}"},
+        )
+
+    def last_step(self) -> None:
+        """`told.json` says it."""
+
+    def log(self, row: dict, step: int, tables: dict[str, list[dict]]) -> None:
+        """One point a metric; samples as texts."""
+        self._last = step
+        values = [self._summary.Value(tag=name, simple_value=value) for name, value in row.items()]
+        self._write(step=step, summary=self._summary(value=values))
+        self._add_texts(step, {name: markdown(table) for name, table in tables.items()})
+
+    def conclude(self, results: dict, manifest: dict) -> None:
+        """Results and manifest as texts of the last step."""
+        table = markdown_table(RESULT_COLUMNS, result_rows(results))
+        self._add_texts(self._last, {"results": table, "manifest": as_text(manifest)})
+
+    def finish(self, exit_code: int) -> None:
+        """Closes the file."""
+        self._file.close()
+
+    def _add_texts(self, step: int, texts: dict[str, str]) -> None:
+        for name, text in texts.items():
+            self._write(step=step, summary=self._text(name, text))
+
+    def _write(self, **fields) -> None:
+        self._records.write(self._event(wall_time=time.time(), **fields).SerializeToString())
+
+
 class AimRun:
     """A run in Aim's repository of all runs, made or taken up again by its `hash`.
 
-    A metric's room is its context, as Aim's own interface groups by it: `train/loss` is `loss` in `{"subset":
-    "train"}`. Aim keeps a metric once a step, so that a row that is sent again replaces itself. Seen working with aim
-    3.29.
+    `train/loss` is `loss` in the context `{"subset": "train"}`, by which Aim's own interface groups. Aim keeps a metric
+    once a step: a row that is sent again replaces itself. Seen working with aim 3.29.
     """
 
     keeps_steps = True
@@ -240,7 +288,7 @@ class AimRun:
         self.state = {"state": "online", "place": f"run {self._run.hash}; look at it with: aim up --repo {repo}"}
 
     def last_step(self) -> None:
-        """What has been told decides; the step after it may be there in part and is sent again."""
+        """`told.json` says it; the step after it may be there in part and is sent again."""
 
     def log(self, row: dict, step: int, tables: dict[str, list[dict]]) -> None:
         """One row; samples as text."""
@@ -270,7 +318,7 @@ class AimRun:
 
 
 def plain(value):
-    """What Aim stores: it has no room for lists of mixed kinds, which become text.
+    """What Aim can store: lists of mixed kinds become text.
 
     >>> plain({"a": [1, "x"], "b": {"c": None}})
     {'a': "[1, 'x']", 'b': {'c': None}}
@@ -287,8 +335,7 @@ class TrackioRun:
     """A run in Trackio's local database, or in a Space of Hugging Face's, made or taken up again.
 
     The database lies below the run directory, unless TRACKIO_DIR names a folder for all runs. Trackio knows a run by
-    its name: two run directories of one name would be one run in a folder for all, so that the run's id goes with it
-    there. Seen working with trackio 0.43.
+    its name: in a folder for all runs the id is part of it. Seen working with trackio 0.43.
     """
 
     keeps_steps = True

@@ -4,16 +4,15 @@
     >>> run.log({"train/loss": 0.4}, 10, {})
     >>> run.finish(0)
 
-The callback gets what a trainer would give it: arguments, a state, logs. It starts when the run's first line is there
-and never sees the model. Metrics have the names of `metrics.jsonl` over there. They have no table for samples and
-results: the results' numbers are the last row, `final/...`. After a restart those of GOING_ON go on in the same run
-over there, behind the last step that they were told; for the others a restart is a new run. Seen working with
-transformers 5.23 and mlflow 3.17, comet-ml 3.58 and clearml 2.1 (both offline: one experiment, one task). swanlab 0.6
-starts; transformers 5.23 cannot start swanlab 0.10.
+The callback gets what a trainer would give it: arguments, a state, logs; it never sees the model. Metrics keep the
+names of `metrics.jsonl`; the results' numbers are the last row, `final/...`. After a restart those of GOING_ON go on in
+the same run, behind the last step in `told.json`; for the others a restart is a new run. Seen working with transformers
+5.23 and mlflow 3.17, comet-ml 3.58 and clearml 2.1 (both offline). swanlab 0.6 starts; transformers 5.23 cannot start
+swanlab 0.10.
 """
 
-import contextlib
 import dataclasses
+import json
 import keyword
 import os
 from collections.abc import Callable
@@ -38,14 +37,12 @@ CALLBACKS = (
 
 
 class Settings:
-    """The run's configuration as the trainer's arguments: every setting an attribute, None without it.
-
-    ClearML's callback reads the fields of a dataclass, which the trainer's arguments are.
-    """
+    """The run's configuration as the trainer's arguments: every setting an attribute, None without it."""
 
     def __init__(self, config: dict, name: str, directory: Path):
         self._config = {**config, "run_name": name, "output_dir": str(directory)}
         names = [name for name in self._config if name.isidentifier() and not keyword.iskeyword(name)]
+        # ClearML's callback reads the fields of a dataclass, which the trainer's arguments are.
         self.__dataclass_fields__ = dataclasses.make_dataclass("Fields", names).__dataclass_fields__
 
     def __getattr__(self, name: str):
@@ -59,15 +56,11 @@ class Settings:
 
     def to_sanitized_dict(self) -> dict:
         """All of them, as numbers and text."""
-        return {
-            name: value if isinstance(value, (bool, int, float, str)) else str(value)
-            for name, value in self._config.items()
-        }
+        plain = (bool, int, float, str)
+        return {name: value if isinstance(value, plain) else str(value) for name, value in self._config.items()}
 
     def to_json_string(self) -> str:
         """All of them."""
-        import json
-
         return json.dumps(self._config)
 
 
@@ -84,17 +77,28 @@ class CallbackRun:
         from transformers import TrainerControl, TrainerState
         from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
-        set_names(name, setup)
-        opened = go_on(name, of_theirs.get("id"), setup["run_id"])
+        project = setup.get("experiment") or setup.get("project")
+        if name in PROJECT_VARIABLES and project:
+            os.environ.setdefault(PROJECT_VARIABLES[name], project)
+        if name == "clearml":
+            # Its callback calls every task `Trainer`, and ClearML empties the last task of that name for a new one.
+            os.environ.setdefault("CLEARML_TASK", setup["name"])
+            os.environ.setdefault("CLEARML_TASK_NO_REUSE", "1")
+        way, self._opened = GOING_ON.get(name), None
+        wanted = way and (setup["run_id"] if way.is_ours else of_theirs.get("id"))
+        if wanted is not None:  # the run that is there already
+            for variable, value in way.variables.items():
+                # An id of our run is the user's to choose; else the run over there decides.
+                if not (way.is_ours and variable in os.environ):
+                    os.environ[variable] = value.format(id=wanted)
+            self._opened = way.open(wanted) if way.open else None
         self._args = Settings(setup["config"], setup["name"], directory)
         self._state, self._control = TrainerState(), TrainerControl()
-        self._model = SimpleNamespace(config=None)
         self._callback, self._name = INTEGRATION_TO_CALLBACK[name](), name
-        self._callback.on_train_begin(self._args, self._state, self._control, model=self._model)
+        self._call("on_train_begin")
         # MLflow's own thread would lose what it holds when this process is killed.
         self._callback._async_log = False
-        self._opened = opened
-        self.of_theirs = {"id": GOING_ON[name].id_of(self._callback)} if name in GOING_ON else {}
+        self.of_theirs = {"id": way.id_of(self._callback)} if way else {}
         self.state = {"state": "online", "place": f"logging through {type(self._callback).__name__}"}
 
     def last_step(self) -> None:
@@ -102,35 +106,28 @@ class CallbackRun:
 
     def log(self, row: dict, step: int, tables: dict) -> None:
         """One row; they have no tables for samples."""
+        from transformers.integrations import integration_utils
+
         self._state.global_step = step
-        with names_kept():
-            logs = metrics_under(self._name, row)
-            self._callback.on_log(self._args, self._state, self._control, logs=logs, model=self._model)
+        # This function of transformers 5.23 puts `train/` before every name that does not begin with `eval_`.
+        rewrite, integration_utils.rewrite_logs = integration_utils.rewrite_logs, dict
+        try:
+            self._call("on_log", logs=metrics_under(self._name, row))
+        finally:
+            integration_utils.rewrite_logs = rewrite
 
     def conclude(self, results: dict, manifest: dict) -> None:
         """The results are the last row."""
 
     def finish(self, exit_code: int) -> None:
         """Ends the run over there."""
-        self._callback.on_train_end(self._args, self._state, self._control, model=self._model)
+        self._call("on_train_end")
         if self._opened is not None:
             self._opened.close()
 
-
-@contextlib.contextmanager
-def names_kept():
-    """Comet's, Neptune's and SwanLab's callbacks put `train/` before every name that does not begin with `eval_`.
-
-    They do so by one function of transformers 5.23, which does nothing meanwhile: `train/loss` stays what it is.
-    """
-    from transformers.integrations import integration_utils
-
-    theirs = integration_utils.rewrite_logs
-    integration_utils.rewrite_logs = dict
-    try:
-        yield
-    finally:
-        integration_utils.rewrite_logs = theirs
+    def _call(self, event: str, **also) -> None:
+        model = SimpleNamespace(config=None)
+        getattr(self._callback, event)(self._args, self._state, self._control, model=model, **also)
 
 
 def metrics_under(name: str, row: dict) -> dict:
@@ -146,40 +143,6 @@ def metrics_under(name: str, row: dict) -> dict:
         return dict(row)
     shown = {key.replace("final/", "eval/final/", 1): value for key, value in row.items()}
     return {key.removeprefix("train/").replace("eval/", "eval_", 1): value for key, value in shown.items()}
-
-
-def set_names(name: str, setup: dict) -> None:
-    """Tells a tracker its project and run through its own environment variables, where the user has not set those."""
-    project = setup.get("experiment") or setup.get("project")
-    if name in PROJECT_VARIABLES and project:
-        os.environ.setdefault(PROJECT_VARIABLES[name], project)
-    if name == "clearml":
-        # Its callback calls every task `Trainer`, and ClearML empties the last task of that name for a new one.
-        os.environ.setdefault("CLEARML_TASK", setup["name"])
-        os.environ.setdefault("CLEARML_TASK_NO_REUSE", "1")
-
-
-def go_on(name: str, known: str | None, run_id: str):
-    """Prepares the environment for the run that is there already, by the id that it was told of; else for a new one.
-
-    Args:
-      known: what `of_theirs` remembers of the run over there; None at its start.
-      run_id: of our run, for trackers that take an id of one's own.
-
-    Returns:
-      the run itself where the tracker has to be handed it open, and so has to be closed; else None.
-    """
-    way = GOING_ON.get(name)
-    if way is None:
-        return None
-    wanted = run_id if way.is_ours else known
-    if wanted is None:
-        return None
-    for variable, value in way.variables.items():
-        # An id of one's own is the user's to choose; else the run over there decides.
-        if not (way.is_ours and variable in os.environ):
-            os.environ[variable] = value.format(id=wanted)
-    return way.open(wanted) if way.open else None
 
 
 PROJECT_VARIABLES = {
@@ -207,16 +170,6 @@ class Way(NamedTuple):
     open: Callable | None = None
 
 
-def mlflow_id(callback) -> str:
-    """MLflow's and DagsHub's."""
-    return callback._ml_flow.active_run().info.run_id
-
-
-def swanlab_id(callback) -> str | None:
-    """SwanLab's, which only runs in its cloud have."""
-    return callback._swanlab.get_run().id
-
-
 def open_clearml(task_id: str):
     """A task of ClearML's, gone on with: its callback takes the task that is open, and has no word for an id."""
     import clearml
@@ -231,12 +184,15 @@ def open_clearml(task_id: str):
     )
 
 
+MLFLOW = Way({"MLFLOW_RUN_ID": "{id}"}, lambda callback: callback._ml_flow.active_run().info.run_id)
 # {tracker: how it goes on}. azure_ml, flyte and kubeflow have the run of the job that starts us; codecarbon has none.
 GOING_ON = {
-    "mlflow": Way({"MLFLOW_RUN_ID": "{id}"}, mlflow_id),
-    "dagshub": Way({"MLFLOW_RUN_ID": "{id}"}, mlflow_id),
+    "mlflow": MLFLOW,
+    "dagshub": MLFLOW,
     "comet_ml": Way({"COMET_EXPERIMENT_KEY": "{id}"}, lambda callback: callback._experiment.get_key()),
-    "swanlab": Way({"SWANLAB_RUN_ID": "{id}", "SWANLAB_RESUME": "allow"}, swanlab_id),
+    "swanlab": Way(
+        {"SWANLAB_RUN_ID": "{id}", "SWANLAB_RESUME": "allow"}, lambda callback: callback._swanlab.get_run().id
+    ),
     "neptune": Way({"NEPTUNE_CUSTOM_RUN_ID": "{id}"}, lambda callback: os.environ["NEPTUNE_CUSTOM_RUN_ID"], True),
     "clearml": Way({}, lambda callback: callback._clearml_task.id, open=open_clearml),
     # It goes on by what lies in its folder; the id only says that it has begun.

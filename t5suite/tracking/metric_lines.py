@@ -12,10 +12,10 @@ A step may have several lines (its loss, then its evaluation); trackers show one
 at each evaluation, are tables there: `samples/<task>`, and `final_samples/<task>` of the last evaluation.
 """
 
+import contextlib
 import itertools
 import json
 import math
-import mmap
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -31,18 +31,14 @@ OF_THE_MACHINE = ("second", "runtime", "mfu", "data_wait", "peak_memory")
 class MetricLines:
     """A file that grows, read as it does; half a line at its end waits for the rest.
 
-    Args:
-      first: only lines of this step and later ones are wanted. Most of those before are not even read: of a million
-        lines, where the wanted ones begin is found in 1 ms.
-
     Attributes:
       behind: whether the last call left lines unread, for it had read as much as it was to.
     """
 
-    def __init__(self, path, first: int | None = None):
+    def __init__(self, path):
         self.path = Path(path)
         self.behind = False
-        self._first, self._offset = first, None
+        self._offset = 0
 
     def new_lines(self, most_bytes: int | None = None) -> list[dict]:
         """The whole lines since the last call; what is no line of metrics is left out.
@@ -53,23 +49,13 @@ class MetricLines:
         if not self.path.is_file():
             return []
         with self.path.open("rb") as file:
-            if self._offset is None:
-                self._offset = 0 if self._first is None else offset_of_step(file, self._first)
             file.seek(self._offset)
             text = file.read(-1 if most_bytes is None else most_bytes)
             text += file.readline() if most_bytes is not None else b""
             self.behind = text.endswith(b"\n") and file.tell() < os.fstat(file.fileno()).st_size
         whole = text[: text.rfind(b"\n") + 1]
         self._offset += len(whole)
-        lines = parsed_lines(whole.splitlines())
-        return lines if self._first is None else [line for line in lines if line["step"] >= self._first]
-
-    def rest(self, most_bytes: int = PIECE) -> Iterator[dict]:
-        """The whole lines since the last call one by one, without ever holding all of them."""
-        self.behind = True
-        while self.behind:
-            yield from self.new_lines(most_bytes)
-            self.behind = self.behind and self.path.is_file()
+        return parsed_lines(whole.splitlines())
 
 
 def is_of_the_machine(name: str) -> bool:
@@ -81,31 +67,6 @@ def is_of_the_machine(name: str) -> bool:
     return any(word in name for word in OF_THE_MACHINE)
 
 
-def offset_of_step(file, step: int) -> int:
-    """Where to begin reading so that no line of `step` or later is missed and few of those before are read.
-
-    Steps never fall from line to line, so halving finds it. `file` is open for bytes.
-    """
-    low, high = 0, file.seek(0, os.SEEK_END)
-    while high - low > CLOSE:
-        middle = (low + high) // 2
-        file.seek(middle)
-        file.readline()  # the rest of a line
-        start, line = file.tell(), None
-        while line is None and (text := file.readline()):
-            line = _parsed(text)
-            start = start if line is not None else file.tell()
-        if line is None or line["step"] >= step or start >= high:
-            high = middle
-        else:
-            low = start
-    return low
-
-
-# Bytes that are rather read than halved once more.
-CLOSE = 1 << 16
-
-
 def thinned_lines(path, most: int = 10_000) -> Iterator[dict]:
     """The lines of metrics, or, of very many, some `most` from all over the file, the evaluations and the last.
 
@@ -115,34 +76,11 @@ def thinned_lines(path, most: int = 10_000) -> Iterator[dict]:
     if not path.is_file():
         return
     with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        if size <= most * TYPICAL_LINE:
-            file.seek(0)
-            yield from parsed_lines(file)
-            return
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            wanted = [
-                *range(0, size, max(1, size // most)),
-                size - 1,
-                *_found(data, b'"eval/'),
-                *_found(data, b'"final/'),
-            ]
-            # The newline at the end belongs to the line before it.
-            starts = sorted({data.rfind(b"\n", 0, place) + 1 for place in wanted})
-            for start in starts:
-                end = data.find(b"\n", start)
-                yield from parsed_lines([data[start : size if end < 0 else end]])
-
-
-TYPICAL_LINE = 400  # bytes
-
-
-def _found(data: mmap.mmap, part: bytes) -> Iterator[int]:
-    place = data.find(part)
-    while place >= 0:
-        yield place
-        end = data.find(b"\n", place)
-        place = data.find(part, end) if end >= 0 else -1
+        count = sum(1 for _ in file)
+        file.seek(0)
+        for number, line in enumerate(file):
+            if number % max(1, count // most) == 0 or number == count - 1 or b'"eval/' in line or b'"final/' in line:
+                yield from parsed_lines([line])
 
 
 def metrics_of(line: dict) -> dict[str, float]:
@@ -156,27 +94,20 @@ def metrics_of(line: dict) -> dict[str, float]:
 
 def rows_by_step(lines: list[dict]) -> list[tuple[int, dict]]:
     """Lines in order as one row a step."""
-    rows = []
-    for step, group in itertools.groupby(lines, key=lambda line: line["step"]):
-        row = {}
-        for line in group:
-            row.update(metrics_of(line))
-        rows.append((step, row))
-    return rows
+    groups = itertools.groupby(lines, key=lambda line: line["step"])
+    return [
+        (step, {name: value for line in group for name, value in metrics_of(line).items()}) for step, group in groups
+    ]
 
 
 def parsed_lines(texts: Iterable[bytes]) -> list[dict]:
-    """What of these are lines of metrics."""
-    return [line for line in map(_parsed, texts) if line is not None]
-
-
-def _parsed(text: bytes) -> dict | None:
-    """A run that was killed while writing leaves broken text, which its resumption cuts off."""
-    try:
-        line = json.loads(text)
-    except ValueError:
-        return None
-    return line if isinstance(line, dict) and isinstance(line.get("step"), int) else None
+    """Those that are lines of metrics: a run that was killed while writing leaves broken text."""
+    found = []
+    for text in texts:
+        with contextlib.suppress(ValueError):
+            line = json.loads(text)
+            found += [line] if isinstance(line, dict) and isinstance(line.get("step"), int) else []
+    return found
 
 
 SAMPLES = "samples.jsonl"
@@ -184,7 +115,7 @@ COLUMNS = ("row", "input", "target", "prediction", "right")
 
 
 class SampleLines:
-    """The samples of a run, read as they come; asked for step after step, it forgets those before."""
+    """The samples of a run, read as they come; those before the step asked for are dropped."""
 
     def __init__(self, directory):
         self._lines = MetricLines(Path(directory) / SAMPLES)
@@ -195,21 +126,11 @@ class SampleLines:
         for line in self._lines.new_lines():
             self._by_step.setdefault(line["step"], []).append(line)
         self._by_step = {at: lines for at, lines in self._by_step.items() if at >= step}
-        return tables_of(self._by_step.get(step, []))
-
-    def steps(self) -> list[int]:
-        """The steps that have samples."""
-        self.tables(0)
-        return sorted(self._by_step)
-
-
-def tables_of(lines: list[dict]) -> dict[str, list[dict]]:
-    """The lines of a step as one table a task."""
-    tables: dict[str, list[dict]] = {}
-    for line in lines:
-        room = "final_samples" if line.get("final") else "samples"
-        tables.setdefault(f"{room}/{line.get('task')}", []).append({name: line.get(name) for name in COLUMNS})
-    return tables
+        tables: dict[str, list[dict]] = {}
+        for line in self._by_step.get(step, []):
+            room = "final_samples" if line.get("final") else "samples"
+            tables.setdefault(f"{room}/{line.get('task')}", []).append({name: line.get(name) for name in COLUMNS})
+        return tables
 
 
 def cells(table: list[dict]) -> list[list]:

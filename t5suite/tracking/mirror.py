@@ -1,11 +1,11 @@
-"""The process beside training that sends a run to W&B, Aim, Trackio or a tracker of Hugging Face's callbacks.
+"""The process beside training that sends a run to W&B, TensorBoard, Aim, Trackio or a Hugging Face callback's tracker.
 
     python -m t5suite.tracking.mirror runs/glue-rte-t5-small aim      # sends what Aim does not have yet, once
 
-Training never calls a tracker, so that nothing a tracker does (hang, crash, print, wait at the end) can reach it: it
-writes `metrics.jsonl`, and this process reads the file. On standard input it gets one word a line: `go` (the file is
-this run's now: what a resumed run repeats has been cut off), `end CODE` (send the rest and close). Closed input without
-`end` means that training died. On standard output it tells, one JSON object a line, how it goes.
+Training never calls a tracker: it writes `metrics.jsonl`, and this process reads the file. On standard input it gets
+one word a line: `go` (the file is this run's now: what a resumed run repeats has been cut off), `end CODE` (send the
+rest and close). Closed input without `end` means that training died. On standard output it reports its state, one JSON
+object a line.
 
 A tracker gets one row a step, and each step once: `told.json` says how far it has come, and trackers that can say it
 better are asked. One that a run goes on to after a restart is the same run over there.
@@ -26,7 +26,7 @@ from pathlib import Path
 from t5suite.base.errors import EXIT_BAD_CONFIGURATION, EXIT_FINISHED, EXIT_IO, EXIT_PREEMPTED
 from t5suite.base.redaction import printable, redacted
 from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, read_json, write_json
-from t5suite.tracking.backends import AimRun, TrackioRun, Unreachable, WandbRun
+from t5suite.tracking.backends import AimRun, TensorBoardRun, TrackioRun, Unreachable, WandbRun
 from t5suite.tracking.callbacks import CALLBACKS, CallbackRun
 from t5suite.tracking.metric_lines import PIECE, MetricLines, SampleLines, rows_by_step
 from t5suite.tracking.trackers import MIRROR, OUTPUT_FILE, SETUP_FILE
@@ -55,7 +55,7 @@ class Told:
 
 
 class Commands:
-    """What the training process says on `source`, a file descriptor; None: nobody does, all is sent at once (by hand).
+    """What the training process says on `source`, a file descriptor; None: there is none, all is sent at once.
 
     Attributes:
       going: the file holds this run's lines.
@@ -74,8 +74,7 @@ class Commands:
         if self.ended:
             return
         ready, _, _ = select.select([self._source], [], [], seconds)
-        if os.getppid() != self._parent:
-            self.orphaned = True
+        self.orphaned = os.getppid() != self._parent
         if not ready:
             return
         data = os.read(self._source, 4096)
@@ -92,25 +91,25 @@ class Commands:
         """Whether no more lines will come."""
         return self.orphaned or self.exit_code is not None
 
-    @property
-    def holds_back(self) -> bool:
-        """Whether the last step's row may lack a line that the run's resumption will write."""
-        return self.orphaned or self.exit_code == EXIT_PREEMPTED
-
 
 def mirror(directory: Path, name: str, commands: Commands, say, offline: bool = False) -> None:
     """Opens the tracker's run, sends rows as they come, and closes.
 
     Args:
-      say: told how it goes, by keywords (`state`, ...).
+      say: is called with how it goes, by keywords (`state`, ...).
       offline: W&B is not to be asked, but a segment written for `wandb sync`.
 
     Raises:
       Exception: whatever the tracker raises; nothing is lost by it, since `metrics.jsonl` has every line.
     """
     folder = directory / "trackers" / name
-    told, setup = Told(folder), _setup_of(directory, folder)
-    setup |= {"offline": offline, "by_hand": commands.by_hand}
+    told = Told(folder)
+    if (folder / SETUP_FILE).is_file():
+        setup = read_json(folder / SETUP_FILE)
+    else:
+        manifest = read_json(directory / MANIFEST)
+        setup = {"run_id": manifest["run_id"], "name": directory.name, "config": manifest["settings"]}
+    setup |= {"offline": offline, "by_hand": commands.by_hand, "first": told.step + 1}
     run = BACKENDS[name](directory, setup, told.of_theirs)
     known = run.last_step()
     told.keep(told.step if known is None else known, **run.of_theirs)
@@ -118,7 +117,7 @@ def mirror(directory: Path, name: str, commands: Commands, say, offline: bool = 
     first = told.step + 1
     # Of a run that is only sent as a whole, an offline segment of W&B, the steps are noted at its end.
     keep = told.keep if run.keeps_steps else lambda step: None
-    lines, samples = MetricLines(directory / METRICS, first), SampleLines(directory)
+    lines, samples = MetricLines(directory / METRICS), SampleLines(directory)
     last = send_rows(lambda row, step: run.log(row, step, samples.tables(step)), lines, commands, first, keep)
     results = directory / RESULTS
     if commands.exit_code == EXIT_FINISHED and not commands.orphaned and results.is_file():
@@ -126,15 +125,6 @@ def mirror(directory: Path, name: str, commands: Commands, say, offline: bool = 
     run.finish(1 if commands.orphaned else commands.exit_code)
     told.keep(last, **run.of_theirs)
     say(state="finished", last=last)
-
-
-def _setup_of(directory: Path, folder: Path) -> dict:
-    """What a tracker is told of a run: `run_id`, `name`, `config`, ...; without that file, what its manifest says."""
-    path = folder / SETUP_FILE
-    if path.is_file():
-        return read_json(path)
-    manifest = read_json(directory / MANIFEST)
-    return {"run_id": manifest["run_id"], "name": directory.name, "config": manifest["settings"]}
 
 
 def send_rows(log, lines: MetricLines, commands: Commands, first: int, keep=lambda step: None) -> int:
@@ -153,8 +143,10 @@ def send_rows(log, lines: MetricLines, commands: Commands, first: int, keep=lamb
         if commands.going:
             pending += [line for line in lines.new_lines(PIECE) if line["step"] >= first]
             ended = ended and not lines.behind
+            # The last row may lack a line that the run's resumption will write.
+            comes_back = commands.orphaned or commands.exit_code == EXIT_PREEMPTED
             rows = rows_by_step(pending)
-            open_step = rows[-1][0] if rows and (not ended or commands.holds_back) else None
+            open_step = rows[-1][0] if rows and (not ended or comes_back) else None
             for step, row in rows:
                 if step != open_step:
                     log(row, step)
@@ -223,13 +215,13 @@ def _serve(folder: Path, argv: list[str], mirrored) -> int:
     try:
         with lock(folder):
             mirrored(Commands(words), say)
+    except Unreachable as error:
+        print(error, file=sys.stderr, flush=True)
+        os.dup2(words, 0)
+        os.dup2(voice.fileno(), 1)
+        # A new program, for wandb keeps the run that it could not start. This process keeps its pipes.
+        os.execv(sys.executable, [sys.executable, "-m", MIRROR, *argv, "--offline"])
     except Exception as error:
-        if isinstance(error, Unreachable):
-            print(error, file=sys.stderr, flush=True)
-            os.dup2(words, 0)
-            os.dup2(voice.fileno(), 1)
-            # A new program, for wandb keeps the run that it could not start. This process keeps its pipes.
-            os.execv(sys.executable, [sys.executable, "-m", MIRROR, *argv, "--offline"])
         traceback.print_exc()
         say(state="failed", reason=f"{type(error).__name__}: {error}")
         return 1
@@ -238,6 +230,7 @@ def _serve(folder: Path, argv: list[str], mirrored) -> int:
 
 BACKENDS = {
     "wandb": WandbRun,
+    "tensorboard": TensorBoardRun,
     "aim": AimRun,
     "trackio": TrackioRun,
     **{name: partial(CallbackRun, name) for name in CALLBACKS},

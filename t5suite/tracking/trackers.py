@@ -1,14 +1,11 @@
 """Where a run's numbers are sent besides `metrics.jsonl`, which is always written, and first.
 
     >>> with Trackers(["tensorboard"], run_dir, run_id="4f2a", settings={}) as trackers:
-    ...     trackers.log({"train/loss": 0.4}, step=10)
+    ...     trackers.begin()                 # metrics.jsonl holds this run's lines alone
 
-A tracker is a mirror of that file: one that fails is named in a warning and left alone from then on; training goes on.
-A run that is resumed goes on in the same place, with every step there once: trackers that know steps which the resumed
-run repeats do not get them twice, and get what they missed.
-
-TensorBoard's files are written here. All others are fed by a process beside training that cannot hold it up
-(`mirror`): training pays 7 ms for its start and a microsecond a line.
+A tracker mirrors that file: a process beside training reads it (`mirror`), so that nothing that the tracker does can
+reach training, which pays 7 ms for the start of the process. One that fails is named in a warning; training goes on. A
+run that is resumed goes on in the same place, with every step there once.
 """
 
 import contextlib
@@ -22,7 +19,6 @@ import subprocess
 import sys
 import threading
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 
 import t5suite
@@ -32,15 +28,14 @@ from t5suite.base.redaction import redacted_value
 from t5suite.runs.directory import write_json
 from t5suite.tracking.backends import AIM_REPO
 from t5suite.tracking.callbacks import CALLBACKS
-from t5suite.tracking.tensorboard import TensorBoardTracker
 
 logger = logging.getLogger("t5suite.tracking")
 
-# What the process keeps in `<run directory>/trackers/<name>`: what it is told, what it prints.
+# What the process keeps in `<run directory>/trackers/<name>`: the run's settings, what it prints.
 SETUP_FILE, OUTPUT_FILE = "mirror.json", "mirror.log"
 MIRROR = "t5suite.tracking.mirror"
 FINISH_SECONDS = 15.0
-# A run that was told to stop has little time (often 30 s) and comes back: what the tracker lacks is sent then.
+# A preempted run has little time (often 30 s) and comes back: what the tracker lacks is sent then.
 PREEMPTED_SECONDS = 8.0
 
 
@@ -74,7 +69,7 @@ class Identity:
 
 
 class Trackers:
-    """All trackers of a run as one that never fails, and never takes longer than a bounded time.
+    """All trackers of a run as one that never fails, and ends in a bounded time.
 
     Args:
       names: from TRACKERS; none on any rank but the first.
@@ -82,29 +77,17 @@ class Trackers:
     """
 
     def __init__(self, names: list[str], directory, run_id: str, settings: dict, identity: Identity | None = None):
-        self._trackers = {}
-        self._begun = False
+        self._trackers = []
         for name in names:
             try:
-                self._trackers[name] = TRACKERS[name](Path(directory), run_id, settings, identity or Identity())
+                self._trackers.append(Tracker(name, directory, run_id, settings, identity or Identity()))
             except Exception as error:
-                self._leave_alone(name, error)
+                logger.warning("tracker %s failed and is left alone (%s: %s)", name, type(error).__name__, error)
 
-    def begin(self, step: int) -> None:
-        """Says that the run is at `step` and `metrics.jsonl` holds its lines up to there; `log` does so by itself."""
-        if not self._begun:
-            self._begun = True
-            self._each(lambda tracker: tracker.begin(step))
-
-    def log(self, metrics: dict, step: int) -> None:
-        """Sends one line, which stands in `metrics.jsonl` already, to every tracker that still works."""
-        self.begin(step - 1)
-        self._each(lambda tracker: tracker.log(metrics, step))
-
-    def samples(self, lines: list[dict], step: int) -> None:
-        """Sends an evaluation's samples, which stand in `samples.jsonl` already."""
-        self.begin(step - 1)
-        self._each(lambda tracker: tracker.samples(lines, step))
+    def begin(self) -> None:
+        """Says that `metrics.jsonl` holds this run's lines alone: what a resumed run repeats has been cut off."""
+        for tracker in self._trackers:
+            tracker.say("go")
 
     def finish(self, exit_code: int = EXIT_FINISHED) -> None:
         """Closes every tracker, within 15 s each; those of a finished run get its results and manifest first.
@@ -112,8 +95,9 @@ class Trackers:
         Args:
           exit_code: what the process will end with.
         """
-        self._each(lambda tracker: tracker.finish(exit_code))
-        self._trackers = {}
+        trackers, self._trackers = self._trackers, []
+        for tracker in trackers:
+            tracker.finish(exit_code)
 
     def __enter__(self):
         return self
@@ -121,90 +105,37 @@ class Trackers:
     def __exit__(self, kind, error, trace):
         self.finish(EXIT_FINISHED if error is None else getattr(error, "exit_code", 1))
 
-    def _each(self, call) -> None:
-        for name, tracker in list(self._trackers.items()):
-            try:
-                call(tracker)
-            except Exception as error:
-                self._leave_alone(name, error)
 
-    def _leave_alone(self, name, error):
-        self._trackers.pop(name, None)
-        logger.warning("tracker %s failed and is left alone (%s: %s)", name, type(error).__name__, error)
-
-
-class MirrorTracker:
-    """A tracker as training sees it: a process beside it (`mirror`), whose words are passed on as log lines.
+class Tracker:
+    """A tracker as training sees it: a process beside it (`mirror`), whose reports are passed on as log lines.
 
     Args:
-      name: the tracker by its name in TRACKERS.
-      title: what messages call it.
-      extra: ours that installs its package, which has the tracker's name; None: Hugging Face's callback knows.
+      name: from TRACKERS.
 
     Raises:
       ImportError: the package is not installed.
     """
 
-    def __init__(self, directory, run_id: str, settings: dict, identity: Identity, name: str, title="", extra=None):
+    def __init__(self, name: str, directory, run_id: str, settings: dict, identity: Identity):
+        self.title, extra = TRACKERS[name]
         if extra and importlib.util.find_spec(name) is None:
             raise ImportError(f"--report_to {name} needs: pip install 't5suite[{extra}]'")
-        self.directory, self.run_id, self.name, self.title = Path(directory).absolute(), run_id, name, title or name
-        self.folder = self.directory / "trackers" / name
-        self._told: dict = {}
-        self._process = None
+        directory = Path(directory).absolute()
+        folder = directory / "trackers" / name
+        command = ["-m", MIRROR, str(directory), name]
+        self.cure = (
+            f"metrics.jsonl has every line; what {self.title} lacks is sent by: {shlex.join(['python', *command])}"
+        )
+        self.process, self._log, self._state = None, folder / OUTPUT_FILE, {}
         if name == "wandb" and os.environ.get("WANDB_MODE", "").lower() == "disabled":
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        setup = identity.described(self.directory, run_id)
-        write_json(self.folder / SETUP_FILE, {**setup, "config": redacted_value(settings)})
-        self._process = self._start()
-        self._listener = threading.Thread(target=self._listen, name=name, daemon=True)
-        self._listener.start()
-
-    def begin(self, step: int) -> None:
-        """`metrics.jsonl` holds this run's lines up to `step` and no others: the process may read it from here on."""
-        self._say("go")
-
-    def log(self, metrics: dict, step: int) -> None:
-        """Nothing: the process reads `metrics.jsonl` itself."""
-
-    def samples(self, lines: list[dict], step: int) -> None:
-        """Nothing: the process reads `samples.jsonl` itself."""
-
-    def finish(self, exit_code: int = 0) -> None:
-        """Has the process send the rest and end; one that takes longer than FINISH_SECONDS is killed."""
-        if self._process is None:
-            return
-        self._say(f"end {exit_code}")
-        seconds = PREEMPTED_SECONDS if exit_code == EXIT_PREEMPTED else FINISH_SECONDS
-        self._listener.join(seconds)
-        if self._listener.is_alive():
-            self._told["state"] = "left"
-            for process in (self._process.pid, *children(self._process.pid)):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGKILL)
-            logger.warning("%s did not end within %.0f s and is left alone; %s", self.title, seconds, self.cure)
-        self._process.wait()
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
-        if self._told.get("state") == "finished" and "sync" in self._told:
-            logger.info("%s: send this run with: %s", self.title, self._told["sync"])
-
-    @property
-    def cure(self) -> str:
-        """What to do about a tracker that lacks lines."""
-        return f"metrics.jsonl has every line; what {self.title} lacks is sent by: {shlex.join(self.command())}"
-
-    def command(self) -> list[str]:
-        """What starts the process by hand, to send what the tracker lacks."""
-        return ["python", "-m", MIRROR, str(self.directory), self.name]
-
-    def _start(self) -> subprocess.Popen:
-        root = str(Path(t5suite.__file__).parents[1])
-        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+        folder.mkdir(parents=True, exist_ok=True)
+        setup = identity.described(directory, run_id)
+        write_json(folder / SETUP_FILE, {**setup, "config": redacted_value(settings)})
+        paths = [str(Path(t5suite.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
         # A session of its own: neither Ctrl-C nor the end of a terminal are meant for it.
-        return subprocess.Popen(
-            [sys.executable, *self.command()[1:], "--live"],
+        self.process = subprocess.Popen(
+            [sys.executable, *command, "--live"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -212,43 +143,59 @@ class MirrorTracker:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
             start_new_session=True,
         )
+        self.listener = threading.Thread(target=self._listen, name=name, daemon=True)
+        self.listener.start()
 
-    def _say(self, words: str) -> None:
+    def say(self, words: str) -> None:
         """A few bytes, which the pipe always has room for; a process that has gone was reported by the listener."""
-        if self._process is None:
+        if self.process is not None:
+            with contextlib.suppress(OSError):
+                self.process.stdin.write(f"{words}\n")
+                self.process.stdin.flush()
+
+    def finish(self, exit_code: int = 0) -> None:
+        """Has the process send the rest and end; one that takes longer than FINISH_SECONDS is killed."""
+        if self.process is None:
             return
+        self.say(f"end {exit_code}")
+        seconds = PREEMPTED_SECONDS if exit_code == EXIT_PREEMPTED else FINISH_SECONDS
+        self.listener.join(seconds)
+        if self.listener.is_alive():
+            self._state["state"] = "left"
+            for process in (self.process.pid, *children(self.process.pid)):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            logger.warning("%s did not end within %.0f s and is left alone; %s", self.title, seconds, self.cure)
+        self.process.wait()
         with contextlib.suppress(OSError):
-            self._process.stdin.write(f"{words}\n")
-            self._process.stdin.flush()
+            self.process.stdin.close()
+        if self._state.get("state") == "finished" and "sync" in self._state:
+            logger.info("%s: send this run with: %s", self.title, self._state["sync"])
 
     def _listen(self) -> None:
-        """Passes on what the process says, until it ends."""
-        for line in self._process.stdout:
-            with contextlib.suppress(ValueError):
-                told = json.loads(line)
-                self._told |= told
-                self._heard(told)
-        code, log = self._process.wait(), self.folder / OUTPUT_FILE
-        if self._told.get("state") not in ("finished", "failed", "left"):
-            said = "%s's process ended (exit %d, see %s); the run goes on. %s"
-            logger.warning(said, self.title, code, log, self.cure)
-
-    def _heard(self, told: dict) -> None:
-        if told["state"] == "online":
-            logger.info("%s: %s", self.title, told["place"])
-        elif told["state"] == "failed":
-            said = "%s failed and is left alone (%s); the run goes on. %s"
-            logger.warning(said, self.title, told["reason"], self.cure)
-        elif told["state"] == "offline" and not told["wanted"]:
-            said = "%s is offline (%s); the run goes on. Send it later: %s"
-            logger.warning(said, self.title, told["reason"], told["sync"])
+        """Passes on what the process reports, until it ends."""
+        for line in self.process.stdout:
+            try:
+                found = json.loads(line)
+            except ValueError:
+                continue
+            self._state |= found
+            if found["state"] == "online":
+                logger.info("%s: %s", self.title, found["place"])
+            elif found["state"] == "failed":
+                message = "%s failed and is left alone (%s); the run goes on. %s"
+                logger.warning(message, self.title, found["reason"], self.cure)
+            elif found["state"] == "offline" and not found["wanted"]:
+                message = "%s is offline (%s); the run goes on. Send it later: %s"
+                logger.warning(message, self.title, found["reason"], found["sync"])
+        code = self.process.wait()
+        if self._state.get("state") not in ("finished", "failed", "left"):
+            message = "%s's process ended (exit %d, see %s); the run goes on. %s"
+            logger.warning(message, self.title, code, self._log, self.cure)
 
 
 def children(parent: int) -> list[int]:
-    """The processes that a process has started: wandb's service, which ends with its parent unless it hangs itself.
-
-    Linux only; elsewhere nothing is found.
-    """
+    """The processes that a process has started: wandb's service, which would outlive it. Linux only."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -266,19 +213,19 @@ def tracker_names(report_to) -> list[str]:
     """
     given = [report_to] if isinstance(report_to, str) else list(report_to or [])
     names = [name.strip() for several in given for name in several.split(",")]
-    names = [name for name in OWN if importlib.util.find_spec(name)] if "all" in names else names
+    if "all" in names:
+        names = [name for name, kind in TRACKERS.items() if kind and kind[1] and importlib.util.find_spec(name)]
     for name in names:
         find(name, TRACKERS, "tracker", where="--report_to")
     return [name for name in dict.fromkeys(names) if name != "none"]
 
 
-# What `all` means: those of these that are installed, each a package of its name.
-OWN = ("wandb", "tensorboard", "aim", "trackio")
+# {name: (what messages call it, our extra that installs the package of that name)}; `mirror.BACKENDS` has their runs.
 TRACKERS = {
     "none": None,
-    "wandb": partial(MirrorTracker, name="wandb", title="W&B", extra="tracking"),
-    "tensorboard": TensorBoardTracker,
-    "aim": partial(MirrorTracker, name="aim", title="Aim", extra="aim"),
-    "trackio": partial(MirrorTracker, name="trackio", title="Trackio", extra="trackio"),
-    **{name: partial(MirrorTracker, name=name) for name in CALLBACKS},
+    "wandb": ("W&B", "tracking"),
+    "tensorboard": ("TensorBoard", "tracking"),
+    "aim": ("Aim", "aim"),
+    "trackio": ("Trackio", "trackio"),
+    **{name: (name, None) for name in CALLBACKS},
 }

@@ -97,7 +97,7 @@ class LinesCallback(TrainerCallback):
 
 
 class MetricsCallback(LinesCallback):
-    """One line of `metrics.jsonl` per log, then the trackers. On resume, lines after the resumed step are dropped."""
+    """One line of `metrics.jsonl` per log, which trackers read. On resume, lines after the resumed step are dropped."""
 
     def __init__(self, directory, trackers):
         super().__init__(directory, METRICS)
@@ -116,7 +116,7 @@ class MetricsCallback(LinesCallback):
         self.seconds_before = last["seconds"] if last else 0.0
         if counted > self.lines.num_lines:
             self._restore(state.log_history[self.lines.num_lines - counted :])
-        self.trackers.begin(state.global_step)
+        self.trackers.begin()
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         """Writes one line; names without a room get `train/`."""
@@ -140,7 +140,7 @@ class MetricsCallback(LinesCallback):
         self.write(metrics, state)
 
     def write(self, metrics: dict, state) -> None:
-        """One line, and the trackers."""
+        """One line."""
         line = {
             "step": state.global_step,
             "epoch": round(state.epoch or 0.0, 6),
@@ -148,7 +148,6 @@ class MetricsCallback(LinesCallback):
             **without_nan(metrics),
         }
         self.lines.add(line)
-        self.trackers.log(without_nan(metrics), state.global_step)
 
 
 def note_final(trainer, report, eval_sets) -> None:
@@ -304,7 +303,7 @@ LONGEST_TEXT = 2000
 
 
 class SampleCallback(LinesCallback):
-    """Writes some rows' answers after each evaluation to `samples.jsonl` and the trackers; a resumed run has each once.
+    """Some rows' answers after each evaluation in `samples.jsonl`, which trackers read; a resumed run has each once.
 
     >>> read_jsonl(run_dir / "samples.jsonl")[0]
     {'step': 20, 'task': 'rte', 'row': 0, 'input': 'rte sentence1: ...', 'target': 'entailment',
@@ -316,9 +315,9 @@ class SampleCallback(LinesCallback):
       report_of: gives the report of the evaluation that just was.
     """
 
-    def __init__(self, directory, trackers, num_samples: int, sets, report_of):
+    def __init__(self, directory, num_samples: int, sets, report_of):
         super().__init__(directory, SAMPLES)
-        self.trackers, self.num_samples, self.sets, self.report_of = trackers, num_samples, sets, report_of
+        self.num_samples, self.sets, self.report_of = num_samples, sets, report_of
         self.begun = False
 
     def on_train_begin(self, args, state, control, **kwargs):
@@ -341,15 +340,9 @@ class SampleCallback(LinesCallback):
         """Adds the lines of one evaluation."""
         if not (self.num_samples and report is not None and state.is_world_process_zero):
             return
-        lines = [
-            {"step": state.global_step, "task": eval_set.name, **also, **line}
-            for eval_set in eval_sets
-            for line in samples_of(eval_set, report.results[eval_set.name], self.num_samples)
-        ]
-        for line in lines:
-            self.lines.add(line)
-        if lines:
-            self.trackers.samples(lines, state.global_step)
+        for eval_set in eval_sets:
+            for line in samples_of(eval_set, report.results[eval_set.name], self.num_samples):
+                self.lines.add({"step": state.global_step, "task": eval_set.name, **also, **line})
 
 
 def samples_of(eval_set, result, num_samples: int) -> list[dict]:

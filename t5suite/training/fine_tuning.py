@@ -415,7 +415,7 @@ def add_callbacks(trainer: SuiteTrainer, directory, trackers, keep_task_weights:
         raise ConfigError("--select per_task puts weights back, which ZeRO and FSDP cannot; choose --select average")
     report_of = lambda: trainer.last_report
     best = BestPerTaskCallback(directory, report_of, trainer.save_model if keep_task_weights else None)
-    trainer.add_callback(SampleCallback(directory, trackers, trainer.args.num_samples, trainer.eval_sets, report_of))
+    trainer.add_callback(SampleCallback(directory, trainer.args.num_samples, trainer.eval_sets, report_of))
     trainer.add_callback(MetricsCallback(directory, trackers))
     add_profile(trainer, directory)
     trainer.add_callback(best)

@@ -290,7 +290,7 @@ def add_callbacks(trainer: PreTrainer, directory, trackers) -> None:
     """Metrics and samples to their files and to trackers."""
     number, tokenizer = trainer.args.num_samples, trainer.processing_class
     trainer.evaluator.watch(tokenizer, number)
-    trainer.add_callback(SampleCallback(directory, trackers, number, trainer.eval_sets, lambda: trainer.last_report))
+    trainer.add_callback(SampleCallback(directory, number, trainer.eval_sets, lambda: trainer.last_report))
     trainer.add_callback(MetricsCallback(directory, trackers))
     add_profile(trainer, directory)
 
