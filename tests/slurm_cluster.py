@@ -97,17 +97,6 @@ class SlurmCluster:
         self.environment["PATH"] = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
         self.environment["SLURM_CONF"] = str(self.folder / "slurm.conf")
 
-    def __enter__(self):
-        try:
-            self.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(self, *error):
-        self.stop()
-
     def start(self) -> None:
         """Starts munged, slurmctld and the two slurmd, and waits until both nodes are idle."""
         self.folder.chmod(0o755)

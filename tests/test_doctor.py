@@ -1,14 +1,10 @@
 """`t5suite doctor`: every check is shown a machine that lacks something, and one that does not, and tells them apart."""
 
 import contextlib
-import http.server
 import io
 import os
-import socket
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,7 +27,6 @@ from t5suite.commands.doctor import (
     check_slurm,
     check_unsent,
     check_wandb,
-    check_wandb_folders,
     read_config,
 )
 from t5suite.commands.doctor_machine import (
@@ -45,7 +40,6 @@ from t5suite.commands.doctor_machine import (
     check_hub,
     check_hub_cache,
     check_output_files,
-    check_packages,
     check_precision,
     check_shared_memory,
     memory_bytes,
@@ -82,49 +76,6 @@ def run_config(text: str) -> Checkup:
     return Checkup(environ={}, config=str(path), settings=read_config(str(path))[1])
 
 
-@contextlib.contextmanager
-def small_disk(size: str):
-    """A file system of that size."""
-    folder = tempfile.mkdtemp()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True)
-    if mounted.returncode:
-        raise absltest.SkipTest("only root can mount a small file system")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", folder], check=True)
-
-
-@contextlib.contextmanager
-def server(status=200):
-    """The address of an HTTP server that answers with this status."""
-
-    class Answers(http.server.BaseHTTPRequestHandler):
-        def do_HEAD(self):
-            self.send_response(status)
-            self.end_headers()
-
-        def log_message(self, *args):
-            pass
-
-    served = http.server.HTTPServer(("127.0.0.1", 0), Answers)
-    threading.Thread(target=served.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{served.server_port}"
-    finally:
-        served.shutdown()
-        served.server_close()
-
-
-@contextlib.contextmanager
-def deaf_server():
-    """The address of a server that takes connections and never answers."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen()
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-
-
 class CommandTest(parameterized.TestCase):
     def doctor(self, *argv, checks=None):
         out = io.StringIO()
@@ -134,13 +85,6 @@ class CommandTest(parameterized.TestCase):
         ):
             cli.main(["doctor", *argv])
         return out.getvalue()
-
-    def test_lines_have_level_name_finding_and_mend(self):
-        out = self.doctor(checks={"ranks": lambda c: check_ranks(Checkup(environ={"RANK": "0"}))})
-        self.assertEqual(
-            out.splitlines()[0].split(), "warn ranks RANK=0: left over from a launcher — unset RANK".split()
-        )
-        self.assertEqual(out.splitlines()[-1], "0 ok, 1 warn, 0 fail")
 
     def test_a_failed_check_ends_with_78(self):
         with self.assertRaisesRegex(ConfigError, "1 checks fail: ranks") as caught:
@@ -182,11 +126,6 @@ class MachineTest(parameterized.TestCase):
         self.assertEqual(finding.level, level)
         self.assertIn(fix, finding.fix)
 
-    def test_a_suite_that_is_not_installed_fails(self):
-        error = doctor_machine.importlib.metadata.PackageNotFoundError
-        with mock.patch.object(doctor_machine.importlib.metadata, "requires", side_effect=error("t5suite")):
-            self.assertEqual(only(check_packages(Checkup())).level, FAIL)
-
     @parameterized.parameters(("1", OK), ("4096", WARN), ("many", WARN))
     def test_threads_are_held_against_cores(self, threads, level):
         self.assertEqual(check_cpu(Checkup(environ={"OMP_NUM_THREADS": threads}))[0].level, level)
@@ -218,11 +157,6 @@ class MachineTest(parameterized.TestCase):
         found = finding.what.partition(": ")[2].partition(" multiply")[0].split(", ")
         self.assertEqual({"float32", "bfloat16", "float16"} - set(found), {str(broken)[len("torch.") :]})
 
-    def test_a_wrong_product_is_no_product(self):
-        self.assertTrue(doctor_machine.multiplies(torch.device("cpu"), torch.float32))
-        with mock.patch.object(torch.Tensor, "__matmul__", lambda a, b: torch.mm(a, b) + (a.dtype == torch.float32)):
-            self.assertFalse(doctor_machine.multiplies(torch.device("cpu"), torch.float32))
-
     @parameterized.parameters(("tf32: true\n", FAIL), ("fp16: true\n", WARN), ("bf16: true\n", OK))
     def test_precision_that_the_config_asks_for(self, text, level):
         if torch.accelerator.is_available():
@@ -235,10 +169,6 @@ class LaunchersTest(parameterized.TestCase):
         path = programs(accelerate="true", torchrun="true", deepspeed="true")
         for finding in check_launchers(Checkup(environ={"PATH": path})):
             self.assertEqual((finding.level, "another Python" in finding.what), (WARN, True))
-
-    def test_this_python_s_programs_are_right(self):
-        levels = {finding.level for finding in check_launchers(Checkup(environ={"PATH": OWN_PROGRAMS}))}
-        self.assertEqual(levels, {OK})
 
     @parameterized.parameters(
         ({}, OK, ""),
@@ -282,17 +212,6 @@ class LaunchersTest(parameterized.TestCase):
         self.assertEqual(finding.level, level, finding)
         self.assertIn(fix, finding.fix)
 
-    def test_the_default_file_is_where_accelerate_puts_it(self):
-        home = Path(tempfile.mkdtemp())
-        (home / "accelerate").mkdir()
-        (home / "accelerate" / "default_config.yaml").write_text("distributed_type: MULTI_CPU\nnum_processes: 4\n")
-        self.assertEqual(only(check_accelerate_config(Checkup(environ={"HF_HOME": str(home)}))).level, WARN)
-        code = "from accelerate.commands.config.config_args import default_config_file as f; print(f)"
-        said = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "HF_HOME": str(home)}
-        )
-        self.assertEqual(said.stdout.strip(), str(home / "accelerate" / "default_config.yaml"), said.stderr)
-
     @parameterized.parameters(
         ("benchmark: glue\ndataset_name: rte\n", OK, "fine_tune_t5.py"),
         ("objective: ul2\n", OK, "pre_train_t5.py"),
@@ -325,15 +244,6 @@ class LaunchersTest(parameterized.TestCase):
         self.assertEqual(finding.level, level)
         self.assertIn(fix, finding.fix)
 
-    def test_a_build_that_fails_says_why(self):
-        checkup = Checkup(environ={"PATH": programs(ninja="true", **{"g++": "true"})}, build=True)
-        failed = SimpleNamespace(returncode=1, stderr="Traceback\nRuntimeError: no g++\n")
-        run = mock.patch.object(doctor.subprocess, "run", return_value=failed)
-        with mock.patch.object(doctor, "_is_installed", lambda name: True), run:
-            findings = check_deepspeed(checkup)
-        self.assertEqual({finding.level for finding in findings}, {FAIL})
-        self.assertIn("no g++", findings[0].what)
-
     @parameterized.named_parameters(
         ("none", {}, {}, OK, "none here"),
         ("whole", {"sbatch": "", "srun": "", "scontrol": "", "sinfo": "echo slurm 23.11"}, {}, OK, "slurm 23.11"),
@@ -349,18 +259,13 @@ class LaunchersTest(parameterized.TestCase):
 
 
 class PlacesTest(parameterized.TestCase):
-    def test_a_small_disk_is_too_small(self):
-        with small_disk("1m") as folder:
-            finding = only(check_disk(Checkup(output_dir=f"{folder}/runs/a")))
-        self.assertEqual((finding.level, "--output_dir" in finding.fix), (FAIL, True))
-
-    def test_a_full_file_system_cannot_be_written(self):
-        with small_disk("64k") as folder:
-            with contextlib.suppress(OSError):
-                (Path(folder) / "full").write_bytes(b"x" * 2**20)
-            finding = only(check_output_files(Checkup(output_dir=folder)))
-        self.assertEqual(finding.level, FAIL)
-        self.assertIn("No space left", finding.what)
+    @parameterized.parameters((2**20, FAIL), (2**30, WARN), (2**40, OK))
+    def test_a_small_disk_is_too_small(self, free, level):
+        with mock.patch("shutil.disk_usage", lambda folder: SimpleNamespace(free=free, total=2**40)):
+            found = [only(check_disk(Checkup(output_dir="runs/a"))), only(check_hub_cache(Checkup(environ={})))]
+            shared = only(check_shared_memory(Checkup()))
+        self.assertEqual([finding.level for finding in found], [level, level])
+        self.assertEqual(shared.level, OK if free > 2**29 else WARN)
 
     @parameterized.parameters("fsync", "rename", "flock")
     def test_a_file_system_that_lacks_something_is_found(self, name):
@@ -374,63 +279,31 @@ class PlacesTest(parameterized.TestCase):
             finding = only(check_output_files(Checkup(output_dir=tempfile.mkdtemp())))
         self.assertEqual((finding.level, f"lacks {name}" in finding.what), (FAIL, True))
 
-    def test_nothing_is_left_behind(self):
-        folder = tempfile.mkdtemp()
-        self.assertEqual(only(check_output_files(Checkup(output_dir=f"{folder}/runs"))).level, OK)
-        self.assertEqual(os.listdir(folder), [])
+    @parameterized.named_parameters(
+        ("answers", {}, None, OK, OK),
+        ("is gone", {}, "refused", WARN, WARN),
+        ("is not asked", {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline"}, "refused", OK, OK),
+    )
+    def test_servers(self, environ, trouble, hub, wandb):
+        checkup = Checkup(environ={"WANDB_API_KEY": "k", **environ})
+        for module, check, level in ((doctor_machine, check_hub, hub), (doctor, check_wandb, wandb)):
+            with mock.patch.object(module, "reach", lambda server, seconds: trouble):
+                self.assertEqual(only(check(checkup)).level, level)
 
-    def test_little_shared_memory(self):
-        with small_disk("64m") as folder:
-            finding = only(check_shared_memory(Checkup(), folder))
-        self.assertEqual((finding.level, "--shm-size" in finding.fix), (WARN, True))
-        self.assertEqual(only(check_shared_memory(Checkup(), "/no/such/folder")).level, WARN)
+    def test_a_login_is_found(self):
+        home = Path(tempfile.mkdtemp())
+        checkup = Checkup(environ={"WANDB_BASE_URL": "http://127.0.0.1:1", "HOME": str(home)})
+        with mock.patch.object(doctor, "reach", lambda server, seconds: None):
+            self.assertIn("no login", only(check_wandb(checkup)).what)
+            (home / ".netrc").write_text("machine 127.0.0.1\n  login user\n  password p\n")
+            self.assertEqual(only(check_wandb(checkup)).level, OK)
 
-    def test_the_cache_is_where_the_variables_say(self):
-        with small_disk("1m") as folder:
-            self.assertEqual(only(check_hub_cache(Checkup(environ={"HF_HOME": f"{folder}/hf"}))).level, FAIL)
-            self.assertIn(folder, only(check_hub_cache(Checkup(environ={"XDG_CACHE_HOME": folder}))).what)
-
-    def test_servers_that_answer_whatever_they_say_are_reached(self):
-        for status in (200, 404, 401):
-            with server(status) as address:
-                self.assertIsNone(reach(address, 5), status)
-
-    def test_a_server_that_never_answers_takes_no_longer_than_it_may(self):
-        started = time.perf_counter()
-        with deaf_server() as address:
-            self.assertIsNotNone(reach(address, 0.5))
-        self.assertLess(time.perf_counter() - started, 10)
-
-    def test_a_name_that_takes_for_ever_to_look_up_takes_no_longer_either(self):
+    def test_a_server_is_asked_for_so_many_seconds_at_most(self):
         started = time.perf_counter()
         with mock.patch("socket.getaddrinfo", lambda *args, **kwargs: time.sleep(20)):
             self.assertIn("nothing within", reach("http://example.invalid", 0.5))
         self.assertLess(time.perf_counter() - started, 10)
-
-    def test_the_hub(self):
-        with server() as address:
-            self.assertEqual(only(check_hub(Checkup(environ={"HF_ENDPOINT": address}))).level, OK)
-        gone = only(check_hub(Checkup(environ={"HF_ENDPOINT": address}, timeout=1)))
-        self.assertEqual((gone.level, "HF_HUB_OFFLINE=1" in gone.fix), (WARN, True))
-        offline = Checkup(environ={"HF_ENDPOINT": address, "HF_HUB_OFFLINE": "1"})
-        self.assertEqual(only(check_hub(offline)).level, OK)
-
-    def test_wandb(self):
-        home = Path(tempfile.mkdtemp())
-        with server() as address:
-            environ = {"WANDB_BASE_URL": address, "HOME": str(home)}
-            self.assertIn("no login", only(check_wandb(Checkup(environ=environ))).what)
-            self.assertEqual(only(check_wandb(Checkup(environ={**environ, "WANDB_API_KEY": "k"}))).level, OK)
-            (home / ".netrc").write_text("machine 127.0.0.1\n  login user\n  password p\n")
-            self.assertEqual(only(check_wandb(Checkup(environ=environ))).level, OK)
-        gone = only(check_wandb(Checkup(environ=environ, timeout=1)))
-        self.assertEqual((gone.level, "WANDB_MODE=offline" in gone.fix), (WARN, True))
-        self.assertEqual(only(check_wandb(Checkup(environ={**environ, "WANDB_MODE": "offline"}))).level, OK)
-
-    def test_a_config_that_asks_for_a_missing_wandb_fails(self):
-        with mock.patch("importlib.util.find_spec", lambda name: None):
-            self.assertEqual(only(check_wandb(run_config("report_to: wandb\n"))).level, FAIL)
-            self.assertEqual(only(check_wandb(Checkup(environ={}))).level, OK)
+        self.assertIsNotNone(reach("http://127.0.0.1:1", 5))
 
 
 class TrackersTest(parameterized.TestCase):
@@ -460,28 +333,12 @@ class TrackersTest(parameterized.TestCase):
         finding = self.found("aim", {"report_to": asked, "aim_repo": str(path)})
         self.assertEqual((finding.level, "is a file" in finding.what, "--aim_repo" in finding.fix), (level, True, True))
 
-    def test_trackio_s_folder_is_that_of_its_variable(self):
-        folder = Path(tempfile.mkdtemp())
-        self.assertIn(str(folder), self.found("trackio", {}, {"TRACKIO_DIR": str(folder)}).what)
-        with mock.patch("os.access", return_value=False):
-            finding = self.found("trackio", {"report_to": "trackio"}, {"TRACKIO_DIR": str(folder)})
-        self.assertEqual((finding.level, "TRACKIO_DIR" in finding.fix), (FAIL, True))
-
     @parameterized.parameters(("comet_ml", "comet-ml"), ("swanlab", "swanlab"))
     def test_another_tracker_that_is_asked_for_and_missing(self, name, package):
         with mock.patch("importlib.util.find_spec", lambda wanted: None):
             self.assertEqual(check_other_trackers(Checkup(settings={"report_to": "wandb"})), [])
             finding = only(check_other_trackers(Checkup(settings={"report_to": f"wandb,{name}"})))
         self.assertEqual((finding.level, finding.name, finding.fix), (FAIL, name, f"pip install {package}"))
-
-    @parameterized.parameters("WANDB_CONFIG_DIR", "WANDB_CACHE_DIR")
-    def test_a_folder_of_wandb_s_that_cannot_be_written(self, variable):
-        home, closed = tempfile.mkdtemp(), tempfile.mkdtemp()
-        access = mock.patch("os.access", lambda path, mode: not str(path).startswith(closed))
-        with access, mock.patch("importlib.util.find_spec", lambda wanted: object()):
-            self.assertEqual(check_wandb_folders(Checkup(environ={"HOME": home})), [])
-            finding = only(check_wandb_folders(Checkup(environ={"HOME": home, variable: f"{closed}/x"})))
-        self.assertEqual((finding.level, f"export {variable}=" in finding.fix), (WARN, True))
 
     def test_offline_runs_that_were_not_sent_are_counted(self):
         runs = Path(tempfile.mkdtemp())

@@ -17,10 +17,10 @@ import pytest
 from absl.testing import absltest, parameterized
 
 from t5suite import cli
-from t5suite.base.errors import ConfigError, note_exit_code, noted_codes
+from t5suite.base.errors import ConfigError, noted_codes
 from t5suite.launch import slurm
-from t5suite.launch.slurm import Job, decide, job_id_of, read_job
-from t5suite.training.processes.launchers import first_host, join_srun, ranks_of_srun, tasks_per_node
+from t5suite.launch.slurm import Job, decide, read_job
+from t5suite.training.processes.launchers import first_host, join_srun, ranks_of_srun
 
 ROOT = Path(__file__).parent.parent
 WORDS = {
@@ -174,16 +174,6 @@ class RenderingTest(parameterized.TestCase):
             slurm.render("sweep_agent", {name: value}, WORDS["sweep_agent"])
 
     @parameterized.parameters(
-        ("--env", ["--env", "1X=2"]), ("--env", ["--env", "X"]), ("--setup", ["--setup", "missing.sh"]),
-        ("--log_dir", ["--log_dir", "a b"]), ("--signal_seconds", ["--signal_seconds", "0"]),
-        ("--signal_seconds", ["--time", "2", "--signal_seconds", "120"]), ("--max_requeues", ["--max_requeues", "-1"]),
-        ("--acount", ["--acount", "lab"]),
-    )  # fmt: skip
-    def test_a_bad_flag_is_refused_by_name(self, name, flags):
-        with self.assertRaisesRegex(ConfigError, name):
-            command("slurm", "render", "fine_tune", *flags, "--", "python", "fine_tune_t5.py")
-
-    @parameterized.parameters(
         (["sweep_agent"], "command is missing"), (["corpus"], "command is missing"), (["pretrain"], "did you mean pre_train"),
         (["corpus", "--array", "1-4", "--", "x"], "count from 0"), (["pre_train", "--nodes", "2", "--", "accelerate"], "torchrun"),
         (["fine_tune", "--", ""], "empty word"), (["fine_tune", "--", "a\0b"], "NUL"),
@@ -208,18 +198,6 @@ class RenderingTest(parameterized.TestCase):
             argv = shlex.split(line.replace('"""', "").replace("--setup env.sh", ""))[1:]
             script = command("slurm", "render", *argv[2:])
             self.assertIn(f"set -- {shlex.join(argv[argv.index('--') + 1 :])}\n", script, line)
-
-    def test_the_two_training_templates_differ_in_their_heads_and_default_command_only(self):
-        bodies = []
-        for kind in ("fine_tune", "pre_train"):
-            script = (ROOT / f"slurm/{kind}.sbatch").read_text()
-            bodies.append(script.partition("set -uo pipefail")[2].replace(f"{kind}_t5.py", "SCRIPT"))
-        self.assertEqual(*bodies)
-
-    def test_launchers_need_no_torch(self):
-        program = "import sys; from t5suite import cli; cli.main(['slurm', 'render', 'fine_tune']); print('torch' in sys.modules)"
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=ROOT)
-        self.assertEqual(done.stdout.splitlines()[-1], "False", done.stderr)
 
 
 class SubmittingTest(parameterized.TestCase):
@@ -256,19 +234,6 @@ class SubmittingTest(parameterized.TestCase):
         self.assertIn("#SBATCH --account=lab\n", script)
         self.assertIn("set -- python x.py '$(touch canary)'\n", script)
         self.assertTrue((fakes.folder / "logs/a").is_dir())
-
-    def test_what_sbatch_says_against_it_is_told(self):
-        _, done = self.submit(code=1)
-        self.assertEqual((done.returncode, done.stdout), (78, ""))
-        self.assertIn("Invalid account", done.stderr)
-
-    def test_a_machine_without_slurm_is_told(self):
-        argv = [sys.executable, "-m", "t5suite", "slurm", "submit", "fine_tune"]
-        done = subprocess.run(
-            argv, env={"PATH": "/nowhere", "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60
-        )
-        self.assertEqual(done.returncode, 78)
-        self.assertIn("sbatch is not on PATH", done.stderr)
 
 
 class EndTest(parameterized.TestCase):
@@ -314,17 +279,6 @@ class EndTest(parameterized.TestCase):
         self.assertEqual(fakes.requeued(), ["requeue 7"] if requeued else [])
         self.assertEmpty(list(fakes.folder.glob("tmp.*")), "the file of codes is left behind")
 
-    @parameterized.parameters((75, 75, True), (0, 0, False), (78, 78, False))
-    @pytest.mark.slow
-    @pytest.mark.launcher
-    def test_an_agents_script_ends_as_the_agent_does(self, code, exit_code, requeued):
-        """Its trials leave no word: one that the sweep stopped ends with 75, too."""
-        fakes = FakeSlurm()
-        array = {"SLURM_ARRAY_JOB_ID": "6", "SLURM_ARRAY_TASK_ID": "2"}
-        done = fakes.run(slurm.render("sweep_agent", {}, WORDS["sweep_agent"]), code=code, noted="75", **array)
-        self.assertEqual(done.returncode, exit_code, done.stderr)
-        self.assertEqual(fakes.requeued(), ["requeue 6_2"] if requeued else [])
-
     @parameterized.parameters((True, 0, 75), (False, 0, 0), (True, 78, 78))
     def test_an_agent_that_was_stopped_is_known_by_the_signal(self, signalled, code, exit_code):
         """wandb's agent ends with 0 when it was stopped."""
@@ -336,15 +290,6 @@ class EndTest(parameterized.TestCase):
         self.assertEqual(done.returncode, exit_code, done.stderr)
         self.assertEqual(fakes.requeued(), ["requeue 6_2"] if exit_code == 75 else [])
         self.assertEmpty(list(fakes.folder.glob("tmp.*")))
-
-    @pytest.mark.slow
-    @pytest.mark.launcher
-    def test_requeues_are_bounded_by_what_was_asked_for(self):
-        script = slurm.render("fine_tune", {}, WORDS["fine_tune"], slurm.Settings(max_requeues=2))
-        for restarts, calls in ((1, ["requeue 7"]), (2, [])):
-            fakes = FakeSlurm()
-            done = fakes.run(script, code=75, SLURM_RESTART_COUNT=str(restarts))
-            self.assertEqual((done.returncode, fakes.requeued()), (75, calls), done.stderr)
 
     @pytest.mark.slow
     @pytest.mark.launcher
@@ -364,40 +309,12 @@ class EndTest(parameterized.TestCase):
         self.assertEqual(given[-3:], ["--no_python", *WORDS["pre_train"]])
         self.assertEqual(seen["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"], "3600")
 
-    @parameterized.parameters(*slurm.KINDS)
-    @pytest.mark.slow
-    @pytest.mark.launcher
-    def test_offline_nodes_ask_nobody(self, kind):
-        fakes = FakeSlurm()
-        options = {"array": "0-3"} if kind == "corpus" else {}
-        for offline in (False, True):
-            script = slurm.render(kind, options, WORDS[kind], slurm.Settings(offline=offline))
-            fakes.run(script, SLURM_ARRAY_TASK_ID="0", HF_HUB_OFFLINE="0", WANDB_MODE="online")
-            seen = fakes.given("srun")[1]
-            self.assertEqual(seen["HF_HUB_OFFLINE"], "1" if offline else "0")
-            if kind != "corpus":
-                self.assertEqual(seen["WANDB_MODE"], "offline" if offline else "online")
-
     def test_the_setup_file_comes_first_and_may_read_what_is_not_set(self):
         fakes = FakeSlurm()
         setup = fakes.folder / "it's a setup.sh"
         setup.write_text('export FROM_SETUP="x$NOT_SET"\n')
         done = fakes.run(slurm.render("fine_tune", {}, WORDS["fine_tune"], slurm.Settings(setup=str(setup))))
         self.assertEqual((done.returncode, fakes.given("srun")[1].get("FROM_SETUP")), (0, "x"), done.stderr)
-
-    def test_shards_beyond_the_last_are_refused(self):
-        fakes = FakeSlurm()
-        template = (ROOT / "slurm/corpus.sbatch").read_text()
-        done = fakes.run(template, "t5suite", SLURM_ARRAY_TASK_ID="4", SLURM_ARRAY_TASK_COUNT="4")
-        self.assertEqual(done.returncode, 78)
-        self.assertFalse((fakes.folder / "srun.json").exists())
-
-    def test_settle_outside_a_job_says_where_it_belongs(self):
-        with self.assertRaisesRegex(ConfigError, "end of a batch script"):
-            job_id_of({})
-
-    def test_without_an_answer_of_scontrol_nothing_is_known_against_the_job(self):
-        self.assertEqual(read_job(None, 2), Job("RUNNING", 2))
 
     @parameterized.parameters(
         ("JobState=TIMEOUT Reason=TimeLimit Dependency=(null) Restarts=5", Job("TIMEOUT", 5)),
@@ -425,13 +342,6 @@ class ExitNotesTest(parameterized.TestCase):
             self.assertEqual(done.returncode, code, done.stderr)
         self.assertEqual(noted_codes(str(path)), [0, 75])
 
-    def test_a_signal_while_the_program_is_set_up_is_noted(self):
-        path = Path(tempfile.mkdtemp()) / "codes"
-        path.touch()
-        program = "import os, time; from t5suite.training.processes.signals import catch_signals; catch_signals(); os.kill(os.getpid(), 15); time.sleep(9)"
-        self.assertEqual(self.noting(path, program).returncode, 75)
-        self.assertEqual(noted_codes(str(path)), [75])
-
     def test_a_script_notes_how_it_ended(self):
         path = Path(tempfile.mkdtemp()) / "codes"
         path.touch()
@@ -441,13 +351,6 @@ class ExitNotesTest(parameterized.TestCase):
         self.assertEqual(noted_codes(str(path)), [78])
         for script in ("fine_tune_t5", "pre_train_t5"):
             self.assertEndsWith((ROOT / f"{script}.py").read_text(encoding="utf-8"), "\n    run_program(main)\n")
-
-    def test_no_file_is_made_where_there_is_none(self):
-        path = Path(tempfile.mkdtemp()) / "codes"
-        self.noting(path, "from t5suite.base.errors import note_exit_code; note_exit_code(75)")
-        self.assertFalse(path.exists())
-        self.assertEqual(noted_codes(str(path)), [])
-        self.assertEqual(note_exit_code(65), 65)
 
 
 class SlurmRanksTest(parameterized.TestCase):
@@ -480,9 +383,6 @@ class SlurmRanksTest(parameterized.TestCase):
     def test_trials_workers_and_lone_tasks_are_left_alone(self, **change):
         self.assertEqual(ranks_of_srun({**STEP, **change}), {})
 
-    def test_a_batch_script_or_interactive_job_of_several_tasks_is_no_rank(self):
-        self.assertEqual(ranks_of_srun({"SLURM_JOB_ID": "70", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}), {})
-
     @parameterized.parameters(
         ({}, "2", False),
         ({"SLURM_STEP_NUM_TASKS": "1"}, None, False),
@@ -496,18 +396,11 @@ class SlurmRanksTest(parameterized.TestCase):
             join_srun()
             self.assertEqual((os.environ.get("WORLD_SIZE"), "PMI_SIZE" in os.environ), (world_size, kept))
 
-    def test_where_to_meet_may_be_given(self):
-        found = ranks_of_srun({**STEP, "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"})
-        self.assertEqual((found["MASTER_ADDR"], found["MASTER_PORT"]), ("10.0.0.1", "29500"))
-
     @parameterized.parameters(
         ("gpu1", "gpu1"), ("gpu[003-005,9],login1", "gpu003"), ("a,b", "a"), ("n[1-2]-ib", "n1-ib"), ("n[7]", "n7"),
     )  # fmt: skip
     def test_the_first_host_is_read_from_slurms_list(self, hosts, first):
         self.assertEqual(first_host(hosts), first)
-
-    def test_numbers_of_tasks_are_read_from_slurms_list(self):
-        self.assertEqual(tasks_per_node("2(x3),1"), [2, 2, 2, 1])
 
     @parameterized.parameters(("SLURM_PROCID", ""), ("SLURM_STEP_NUM_TASKS", "x"), ("SLURM_STEP_TASKS_PER_NODE", "2x3"))
     def test_variables_of_another_form_are_named(self, name, value):

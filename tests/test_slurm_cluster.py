@@ -163,31 +163,6 @@ class ClusterTest(parameterized.TestCase):
                 (self.folder / "srun" / name).read_bytes(), (self.folder / "torchrun" / name).read_bytes(), name
             )
 
-    def test_each_gpu_of_a_node_gets_a_process(self):
-        """The cluster's GPUs are such in name alone."""
-        show = "import os; print('rank', os.environ.get('RANK'), 'of', os.environ.get('WORLD_SIZE'))"
-        for gpus, lines in ((1, ["rank None of None"]), (2, ["rank 0 of 2", "rank 1 of 2"])):
-            job = self.submit("fine_tune", "python", "-c", show, flags=["--gpus_per_node", str(gpus)])
-            self.assertEqual(self.wait(job), "COMPLETED", self.log(job))
-            self.assertEqual(sorted(line for line in self.log(job).splitlines() if line.startswith("rank")), lines)
-
-    def test_agents_of_one_srun_run_trials_of_their_own(self):
-        """The tasks of a step are ranks of one run only where they are not trials of a sweep."""
-        name, sweep_file = "mini_sentiment_sweep.yaml", ROOT / "sweeps/mini_sentiment_sweep.yaml"
-        with WandbServer() as server:
-            server.trials = [draw(name, **TRIAL, learning_rate=rate) for rate in (0.01, 0.001)]
-            environment = sweep_environment(server, self.folder)
-            made = wandb("sweep", str(sweep_file), environment=environment, directory=self.folder)
-            sweep = made.stderr.rpartition("wandb agent ")[2].strip()
-            log = self.folder / "agents.log"
-            srun = ["srun", "--ntasks=2", "--gres=gpu:1", f"--output={log}", "--open-mode=append"]
-            words = [sys.executable, "-m", "wandb", "agent", "--count", "1", sweep]
-            CLUSTER.run(*srun, *words, cwd=self.folder, timeout=480, **environment)
-            self.assertLen(server.started, 2)
-        found = manifests(self.folder)
-        self.assertEqual([each["status"] for each in found.values()], ["finished"] * 2, log.read_text()[-3000:])
-        self.assertEqual(log.read_text().count("on 1 x cpu"), 2)
-
     def test_a_stopped_agent_of_wandb_takes_another_trial_when_its_job_starts_again(self):
         name = "mini_sentiment_sweep.yaml"
         with WandbServer() as server:
@@ -211,13 +186,6 @@ class ClusterTest(parameterized.TestCase):
         shown = CLUSTER.show(job)
         self.assertEqual((shown["Restarts"], shown["ExitCode"]), ("0", "78:0"), self.log(job)[-2000:])
         self.assertIn("--learning_rate", self.log(job))
-
-    def test_a_job_that_is_always_stopped_is_requeued_so_often_only(self):
-        job = self.submit("fine_tune", "python", "-c", "raise SystemExit(75)", flags=["--max_requeues", "2"])
-        self.assertEqual(self.wait(job), "FAILED")
-        shown = CLUSTER.show(job)
-        self.assertEqual((shown["Restarts"], shown["ExitCode"]), ("2", "75:0"), self.log(job))
-        self.assertEqual(self.log(job).count("; requeued"), 2)
 
     def test_a_job_that_its_owner_cancels_stays_cancelled(self):
         """Though its run ends with 75, as it does at a time limit."""
@@ -256,69 +224,6 @@ class ClusterTest(parameterized.TestCase):
         job = self.submit("sweep_agent", "python", "-c", program, flags=["--array", "1-2"])
         self.assertEqual(self.wait(job), "COMPLETED")
         self.assertEqual([self.log(job).count(f"run of {task}") for task in (1, 2)], [1, 2], self.log(job))
-
-    def test_words_and_values_are_taken_literally(self):
-        words = [
-            "; touch canary",
-            "$(touch canary)",
-            "`touch canary`",
-            "a'b\"c",
-            "new\nline",
-            "*",
-            "#SBATCH --nodes=9",
-            "",
-            "\\",
-        ]
-        values = [f"WORD_{index}={word}" for index, word in enumerate(words)]
-        program = "import json, os, sys; print(json.dumps([sys.argv[1:], [os.environ[f'WORD_{i}'] for i in range(9)]]))"
-        flags = [part for value in values for part in ("--env", value)]
-        job = self.submit("fine_tune", "python", "-c", program, *words, flags=flags)
-        self.assertEqual(self.wait(job), "COMPLETED", self.log(job))
-        self.assertEqual(json.loads(self.log(job).splitlines()[0]), [words, words])
-        self.assertEqual([path.name for path in self.folder.iterdir()], [f"fine_tune-{job}.log"])
-
-    def test_an_array_of_shards_builds_one_corpus(self):
-        from t5suite.data.corpora.store import TokenStore
-
-        text = self.folder / "text"
-        text.mkdir()
-        for number in range(4):
-            lines = [f"This is line {line} of file {number}.\n" for line in range(50)]
-            (text / f"{number}.txt").write_text("".join(lines))
-        build = ["t5suite", "corpus", "build", "--input", str(text), "--output_dir", str(self.folder / "corpus")]
-        build += ["--tokenizer_name", str(ROOT / "t5suite/data/mini/model")]
-        job = self.submit("corpus", *build, flags=["--array", "0-1", "--cpus_per_task", "1"])
-        self.assertEqual(self.wait(job), "COMPLETED", self.log(job)[-3000:])
-        store = TokenStore.open(self.folder / "corpus", check_hashes=True)
-        self.assertEqual(sum(split["documents"] for split in store.manifest["splits"].values()), 200)
-
-    def test_two_tasks_of_an_array_share_a_sweep(self):
-        sweep = self.folder / "two.yaml"
-        sweep.write_text(
-            "program: fine_tune_t5.py\nmethod: random\nname: two\n"
-            "metric: {name: eval/accuracy, goal: maximize}\n"
-            "parameters:\n  learning_rate: {distribution: log_uniform_values, min: 1.0e-3, max: 1.0e-2}\n"
-            f"command: [python, {SCRIPT}, {', '.join(map(json.dumps, SHORT))}, --eval_steps, '6', '${{args}}']\n"
-        )
-        directory = self.folder / "sweep"
-        words = [
-            "t5suite",
-            "sweep",
-            str(sweep),
-            "--sweep_dir",
-            str(directory),
-            "--count",
-            "4",
-            "--workers",
-            "1",
-            "--resume",
-        ]
-        job = self.submit("sweep_agent", *words, flags=["--array", "1-2"])
-        self.assertEqual(self.wait(job), "COMPLETED", self.log(job)[-3000:])
-        trials = json.loads((directory / "sweep.json").read_text())["trials"]
-        self.assertEqual([trial["number"] for trial in trials], [0, 1, 2, 3])
-        self.assertEqual({trial["state"] for trial in trials}, {"complete"})
-        self.assertLen({trial["parameters"]["learning_rate"] for trial in trials}, 4)
 
     def test_a_sweeps_worker_that_is_stopped_goes_on_with_its_trial(self):
         """Steps are few and slow, so that both the trial before and the one after the stop are there."""

@@ -155,12 +155,6 @@ class NoAnswerTest(SmallTestSplits):
             self.assertTrue(made_file.content.endswith(ending), made_file.content)
             self.assertEqual(made_file.unparsable, 1)
 
-    def test_what_is_no_number_or_no_referent_is_counted(self):
-        for text in ("nan", "inf", "-inf", "3,4", ""):
-            self.assertEqual(made("glue", "STS-B.tsv", [text]), (b"index\tprediction\r\n0\t-1.0\r\n", 1, 1))
-        file = made("super_glue", "WSC.jsonl", ["the"], candidates=["Mark"])
-        self.assertEqual(file, (b'{"idx": 0, "label": "True"}\n', 1, 1))
-
     def test_the_command_tells_how_many_per_task(self):
         folder = predictions_dir("glue")
         write_jsonl(
@@ -205,13 +199,6 @@ class CommandTest(SmallTestSplits):
         # Equal predictions, equal bytes.
         again, _, _ = submit(benchmark, predictions_dir(benchmark))
         self.assertEqual((again / f"{benchmark}.zip").read_bytes(), (output_dir / f"{benchmark}.zip").read_bytes())
-
-    def test_fewer_rows_than_the_board_scores_are_refused(self):
-        folder = predictions_dir("glue", rte=29)
-        with self.assertRaisesRegex(DataError, "RTE.tsv: 29 rows .* the board scores 30; --allow_partial"):
-            submit("glue", folder)
-        output_dir, _, _ = submit("glue", folder, "--allow_partial")
-        self.assertLen((output_dir / "RTE.tsv").read_bytes().splitlines(), 30)
 
     def test_missing_tasks_are_refused_unless_allowed(self):
         folder = predictions_dir("super_glue", cb=0, **{"wsc.fixed": 0})

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -18,7 +17,8 @@ from later_flags import later_wins
 from t5suite.base.errors import ConfigError
 from t5suite.base.files import shipped_folder
 from t5suite.constants import DATASET_VALS, MIXTURES
-from t5suite.launch.commands import ARGUMENT_MACROS, DEFAULT_COMMAND, MACRO_NAMES, command_words
+from t5suite.data.rows.jsonl import write_jsonl
+from t5suite.launch.commands import ARGUMENT_MACROS, DEFAULT_COMMAND, command_words
 from t5suite.launch.sweep_files import (
     DISTRIBUTIONS,
     as_yaml_float,
@@ -71,15 +71,12 @@ command:
 # `(what is replaced in GOOD, by what, the line, what is said)`.
 WRONG = [
     ("min: 1.0e-5", "min: 1e-5", 14, "learning_rate: min '1e-5' is text in YAML; write 1.0e-5"),
-    ("max: 1.0e-2", "max: 1E2", 15, "learning_rate: max '1E2' is text in YAML; write 1.0e+2"),
-    ("max: 1.0e-2", "max: soon", 15, "learning_rate: max 'soon' is no finite number"),
     ("max: 1.0e-2", "max: .inf", 15, "learning_rate: max inf is no finite number"),
     ("max: 1.0e-2", "max: 1.0e-6", 14, "learning_rate: min 1e-05 is above max 1e-06"),
     ("min: 1.0e-5", "min: 0", 14, "learning_rate: min 0: log_uniform_values needs values above 0"),
     ("    max: 1.0e-2\n", "", 12, "learning_rate: log_uniform_values needs max"),
     ("max: 1.0e-2", "max: 1.0e-2\n    q: 2", 16, "learning_rate: log_uniform_values takes min, max, not 'q'"),
     ("log_uniform_values", "loguniform", 13, "learning_rate: unknown distribution 'loguniform'; did you mean log_uniform"),
-    ("log_uniform_values", "[a]", 13, "learning_rate: unknown distribution ['a']"),
     ("learning_rate:", "learnin_rate:", 12, "unknown flag --learnin_rate; did you mean learning_rate"),
     ("learning_rate:", "group_by_length:", 12, "--group_by_length is gone from transformers 5"),
     ("learning_rate:", "2fast:", 12, "'2fast' is no parameter's name"),
@@ -89,11 +86,8 @@ WRONG = [
     ("    parameters:\n      min", "    value: 1\n    parameters:\n      min", 16, "'value' cannot stand beside parameters"),
     ("[true, false]", "[true, perhaps]", 21, "bf16: 'perhaps' is not a boolean"),
     ("[true, false]", "[true, true]", 21, "bf16: True stands there twice"),
-    ("[true, false]", "[]", 21, "bf16: values [] is no list with at least one item"),
     ("values: [true, false]", "distribution: categorical", 20, "bf16: categorical needs values"),
-    ("    values: [true, false]", "    value: 2001-01-01", 21, "bf16: value datetime.date(2001, 1, 1) is a date; put it in quotes"),
     ("  bf16:\n    values: [true, false]", "  bf16: true", 20, "bf16: True is no table; write value: True"),
-    ("  bf16:\n    values: [true, false]", "  bf16: {}", 20, "bf16: give value, values, or min and max"),
     ("  bf16:\n    values: [true, false]", "  output_dir: {value: out}", 20, "output_dir: all trials would share it"),
     ("--eval_strategy=epoch", "--output_dir=out", 30, "output_dir: all trials would share it"),
     ("--eval_strategy=epoch", "--eval_strategy=daily", 30, "--eval_strategy: 'daily' is not one of no, steps, epoch"),
@@ -102,30 +96,21 @@ WRONG = [
     ("  - ${args}\n", "", 25, "no ${args} or the like"),
     ("program: fine_tune_t5.py\n", "", 28, "${program} needs a program:"),
     ("method: bayes", "method: bayesian", 3, "method: 'bayesian' is none of grid, random, bayes, custom"),
-    ("method: bayes\n", "", 1, "method is missing"),
     ("method: bayes", "method: grid", 12, "learning_rate: a grid cannot go through log_uniform_values"),
-    ("method: bayes", "methd: bayes", 3, "unknown key 'methd'; did you mean method"),
     ("name: rte", "name: [rte]", 1, "name: ['rte'] is no text"),
     ("name: rte", "run_cap: 0", 1, "run_cap: 0 is no whole number above 0"),
     ("metric:\n  name: eval/accuracy\n  goal: maximize\n", "", 1, "metric is missing, which early_terminate needs"),
     ("name: eval/accuracy", "nam: eval/accuracy", 5, "metric: unknown key 'nam'; did you mean name"),
     ("name: eval/accuracy", "name: accuracy", 5, "logs no 'accuracy'; did you mean eval/accuracy"),
-    ("name: eval/accuracy", "name: eval/f1", 5, "fine_tune_t5.py logs no 'eval/f1'"),
-    ("name: eval/accuracy", "name: eval/rte/accuracy", 5, "logs no 'eval/rte/accuracy'; did you mean eval/accuracy"),
     ("goal: maximize", "goal: max", 6, "metric.goal: 'max' is none of minimize, maximize"),
     ("  goal: maximize\n", "", 4, "goal is missing, and W&B's default is minimize; of eval/accuracy more is better"),
     ("goal: maximize", "goal: maximize\n  target: 9e1", 7, "metric.target: '9e1' is text in YAML; write 9.0e+1"),
     ("[true, false]", "[true, false]\n    probabilities: [0.5, 0.3, 0.2]", 22, "bf16: 3 probabilities of 2 values"),
     ("  type: hyperband\n", "", 22, "early_terminate: type is missing"),
-    ("type: hyperband", "type: median", 23, "early_terminate.type: 'median' is none of hyperband"),
     ("min_iter: 3", "min_iter: 0", 24, "early_terminate.min_iter: 0 is no whole number above 0"),
     ("min_iter: 3", "max_iter: 9", 22, "early_terminate: give min_iter, or max_iter and s"),
     ("min_iter: 3", "min_iter: 3\n  eta: 1", 25, "early_terminate.eta: 1 is no number above 1"),
-    ("min_iter: 3", "min_iter: 3\n  max_itr: 1", 25, "early_terminate: unknown key 'max_itr'"),
     ("name: rte", "scheduler: {engine: optuna}", 1, "scheduler cannot stand beside early_terminate"),
-    ("name: rte", "scheduler: {engine: hyper}", 1, "scheduler.engine: 'hyper' is none of optuna, ax, wandb"),
-    ("name: rte", "metrics: [{name: a}, {name: b}]", 1, "metrics cannot stand beside metric"),
-    ("name: rte", "controller: {type: mine}", 1, "controller.type: 'mine' is none of local, cloud"),
     ("  - ${env}", "  - {a: 1}", 26, "command: {'a': 1} is no word"),
     ("--eval_strategy=epoch", "--bf16=True", 20, "bf16: the command gives --bf16 too"),
 ]  # fmt: skip
@@ -220,11 +205,6 @@ class SweepFilesTest(FilesTest):
 
 
 class SchemaTest(FilesTest):
-    def test_parameters_are_unfolded(self):
-        found = [(p.name, p.distribution) for p in parameters_of(self.sweep(GOOD))]
-        wanted = [("benchmark", "constant"), ("dataset_name", "constant"), ("learning_rate", "log_uniform_values")]
-        self.assertEqual(found, [*wanted, ("lr_scheduler_kwargs.min_lr", "categorical"), ("bf16", "categorical")])
-
     @parameterized.parameters(
         ("value: 1", "constant"),
         ("values: [1]", "categorical"),
@@ -285,15 +265,6 @@ class ScriptsTest(FilesTest):
         self.assertIn("eval/average", names)
         self.assertNotIn("eval/accuracy", names)
 
-    def test_a_configuration_file_in_the_command_counts(self):
-        text = "method: grid\nparameters: {seed: {values: [1]}}\ncommand: [python, fine_tune_t5.py, mini.yaml, '${args}']\n"
-        sweep = self.sweep(text + "metric: {name: eval/f1, goal: maximize}\n")
-        self.assertTrue(any("logs no 'eval/f1'" in finding.message for finding in check_sweep(sweep)))
-
-    @parameterized.parameters(*sorted(path.name for path in (ROOT / "sweeps").glob("*.yaml")))
-    def test_nothing_is_found_in_a_shipped_file(self, name):
-        self.assertEqual([str(finding) for finding in check_sweep(read_sweep(ROOT / "sweeps" / name))], [])
-
 
 class LintTest(FilesTest):
     def lint(self, *words) -> subprocess.CompletedProcess:
@@ -310,11 +281,6 @@ class LintTest(FilesTest):
             self.assertIn(said, done.stdout)
         self.assertIn("3 findings", done.stderr)
         self.assertIn("imported: []", done.stderr)
-
-    def test_lint_as_json(self):
-        bad = self.write(GOOD.replace("1.0e-5", "1e-5"), "bad.yaml")
-        line = json.loads(self.lint(bad, "--json").stdout)
-        self.assertEqual((line["findings"][0]["line"], line["findings"][0]["level"]), (14, "error"))
 
 
 # The command, and whether it imported what it should not.
@@ -381,13 +347,6 @@ class MacrosTest(parameterized.TestCase):
         self.assertEqual(found, wanted)
         self.assertTrue(all(type(word) is str for word in found))
 
-    def test_the_agent_knows_no_macro_that_we_do_not(self):
-        from wandb.sdk.launch.sweeps import utils
-
-        found = utils.create_sweep_command_args({"args": {}})
-        found.pop("args_dict")  # a table, whose names alone the agent would take for words
-        self.assertContainsSubset([*found, "env", "interpreter", "program", "args_json_file"], MACRO_NAMES)
-
     @parameterized.parameters("${arg}", "${ARGS}", "${args", "${}", "${args}${args}", "${envvar:lower}")
     def test_what_the_agent_leaves_out_is_an_error(self, word):
         if not word.endswith("}"):
@@ -395,13 +354,6 @@ class MacrosTest(parameterized.TestCase):
             return
         with self.assertRaisesRegex(ConfigError, "unknown macro"):
             command_words([word], {"seed": 1})
-
-    def test_a_program_is_asked_for(self):
-        with self.assertRaisesRegex(ConfigError, "no program"):
-            command_words(None, {"seed": 1})
-
-    def test_json_holds_the_parameters(self):
-        self.assertEqual(json.loads(command_words(["${args_json}"], PARAMETERS)[0]), PARAMETERS)
 
 
 FOLDER = shipped_folder("sweeps")
@@ -416,34 +368,6 @@ TINY_PRE_TRAINING = [
     "--max_steps=4", "--eval_steps=2", "--save_steps=2", "--max_eval_samples=8", "--per_device_train_batch_size=4",
     "--bf16=False", "--use_cpu", "--disable_tqdm=True", "--inputs_length=64",
 ]  # fmt: skip
-
-
-# What sweep files of this kind of suite look like, for sst2: W&B's uniform learning rate, Hugging Face's names.
-HAND_WRITTEN = """
-program: fine_tune_t5.py
-name: sst2
-method: bayes
-metric:
-  goal: maximize
-  name: eval/accuracy
-parameters:
-  learning_rate:
-    distribution: uniform
-    min: 1.0e-5
-    max: 1.0e-3
-  lr_scheduler_type:
-    values: [constant_with_warmup, linear, cosine]
-  benchmark:
-    value: glue
-  dataset_name:
-    value: sst2
-command:
-  - ${env}
-  - accelerate
-  - launch
-  - ${program}
-  - ${args}
-"""
 
 
 def trainable(benchmark):
@@ -510,53 +434,12 @@ class YamlTest(parameterized.TestCase):
         if task in trainable(benchmark) and "validation" not in DATASET_VALS[benchmark][task]["splits"]:
             self.assertStartsWith(content["parameters"]["selection_split"]["value"], "train[")
 
-    def test_a_hand_written_file_is_understood(self):
-        path = Path(tempfile.mkdtemp()) / "sst2.yaml"
-        path.write_text(HAND_WRITTEN)
-        self.assertEqual([str(finding) for finding in check_sweep(read_sweep(path))], [])
-        path.write_text(HAND_WRITTEN.replace("1.0e-5", "1e-5"))
-        (finding,) = check_sweep(read_sweep(path))
-        self.assertIn("1.0e-5", finding.message)
-
     def test_every_task_of_the_classic_suites_that_can_be_trained_and_every_mixture_has_its_file(self):
         expected = {"pre_train", "mini_pre_train", "own_data", "squad", "translation_wmt16_en_ro"}
         expected |= {"summarization_cnn_dailymail", "summarization_xsum"}
         for benchmark in ("glue", "super_glue", "mini"):
             expected |= {f"{benchmark}_{name}" for name in [*trainable(benchmark), *MIXTURES[benchmark]]}
         self.assertEqual({name.removesuffix("_sweep.yaml") for (name,) in FILES}, expected)
-
-    @parameterized.parameters(*FILES)
-    def test_its_comments_name_it(self, name):
-        text = (FOLDER / name).read_text()
-        self.assertStartsWith(text, f"# wandb sweep sweeps/{name}, then: wandb agent ")
-        self.assertEqual(set(re.findall(r"sweeps/(\S+\.yaml)", text)), {name})
-
-
-def rows_of(task):
-    """Twelve rows of a GLUE or SuperGLUE task, made up."""
-    if task == "mnli":
-        return [{"idx": i, "premise": f"p {i}", "hypothesis": f"h {i}", "label": i % 3} for i in range(12)]
-    if task == "sst2":
-        return [{"idx": i, "sentence": f"film {i}", "label": i % 2} for i in range(12)]
-    if task == "dpr":
-        text = "The bee flew to the flower because it was hungry."
-        row = {"sentence": text, "pronoun": "it", "candidates": ["bee", "flower"]}
-        return [{**row, "label": i % 2} for i in range(12)]
-    return [{"idx": i, "sentence1": f"a {i}", "sentence2": f"b {i}", "label": i % 2} for i in range(12)]
-
-
-def mirror_of(benchmark, task, directory):
-    """A `--data_dir` with that one task."""
-    splits = {
-        split
-        for value in DATASET_VALS[benchmark][task]["splits"].values()
-        for split in ([value] if isinstance(value, str) else value)
-    }
-    folder = Path(directory) / benchmark / task
-    folder.mkdir(parents=True)
-    for split in splits:
-        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows_of(task)))
-    return directory
 
 
 @pytest.mark.slow
@@ -577,22 +460,16 @@ class RunTest(parameterized.TestCase):
         logged = [line for line in lines if sweep.content["metric"]["name"] in line]
         self.assertLen(logged, 2, [sorted(line) for line in lines])
 
-    @parameterized.parameters("mini_sentiment", "mini_similarity", "mini_all")
+    @parameterized.parameters("mini_sentiment", "mini_all")
     def test_mini(self, name):
         self.run_sweep(f"{name}_sweep.yaml", TINY)
 
-    @parameterized.parameters(("glue", "rte"), ("glue", "mnli"), ("super_glue", "dpr"))
-    def test_tasks_of_the_benchmarks(self, benchmark, task):
+    def test_a_task_of_glue(self):
+        rows = [{"idx": i, "sentence1": f"a {i}", "sentence2": f"b {i}", "label": i % 2} for i in range(12)]
         with tempfile.TemporaryDirectory() as folder:
-            mirror_of(benchmark, task, folder)
-            self.run_sweep(f"{benchmark}_{task}_sweep.yaml", TINY, T5SUITE_DATA_DIR=folder)
-
-    def test_a_hand_written_file_runs_as_it_stands(self):
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "sst2.yaml"
-            path.write_text(HAND_WRITTEN)
-            mirror_of("glue", "sst2", folder)
-            self.run_sweep(path, TINY, T5SUITE_DATA_DIR=folder)
+            for split in ("train", "validation", "test"):
+                write_jsonl(Path(folder) / "glue" / "rte" / f"{split}.jsonl", rows)
+            self.run_sweep("glue_rte_sweep.yaml", TINY, T5SUITE_DATA_DIR=folder)
 
     @parameterized.parameters("pre_train", "mini_pre_train")
     def test_pre_training(self, name):
