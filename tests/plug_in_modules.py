@@ -9,8 +9,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import PreTrainedConfig, PreTrainedModel, T5ForConditionalGeneration, TrainerCallback
-from transformers.modeling_outputs import Seq2SeqLMOutput
+from transformers import T5ForConditionalGeneration, TrainerCallback
 
 from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.training.plug_ins import row_generators
@@ -97,13 +96,6 @@ class Reconstructor(nn.Module):
         return ((self.back(pooled) - pooled.detach()).square().mean(),)
 
 
-class NoLoss(Pooled):
-    """Forgets the loss."""
-
-    def forward(self, **batch):
-        return {"logits": self.logits(batch["input_ids"], batch["attention_mask"], batch["decoder_input_ids"])}
-
-
 class OwnT5(T5ForConditionalGeneration):
     """transformers' T5 with a part of its own."""
 
@@ -111,31 +103,6 @@ class OwnT5(T5ForConditionalGeneration):
         super().__init__(config)
         self.gate = nn.Parameter(torch.zeros(config.d_model))
         self.post_init()
-
-
-class OwnConfig(PreTrainedConfig):
-    """A type that transformers does not know."""
-
-    model_type = "pooled_words"
-
-    def __init__(self, vocab_size=100, d_model=16, is_encoder_decoder=True, **kwargs):
-        self.vocab_size, self.d_model = vocab_size, d_model
-        super().__init__(is_encoder_decoder=is_encoder_decoder, **kwargs)
-
-
-class OwnPooled(PreTrainedModel):
-    """A transformers model of that type."""
-
-    config_class = OwnConfig
-
-    def __init__(self, config):
-        super().__init__(config)
-        self.words = Pooled(config.vocab_size, config.d_model)
-        self.post_init()
-
-    def forward(self, input_ids, attention_mask, decoder_input_ids, return_dict=True):
-        logits = self.words.logits(input_ids, attention_mask, decoder_input_ids)
-        return Seq2SeqLMOutput(logits=logits, encoder_last_hidden_state=logits)
 
 
 def hide_words(batch):

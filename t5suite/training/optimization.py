@@ -73,7 +73,12 @@ def check_schedule(args) -> None:
     else:
         kind = SchedulerType(args.lr_scheduler_type)
         watches = kind in (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
-        check_their_settings(kind, args.lr_scheduler_kwargs)
+        function = TYPE_TO_SCHEDULER_FUNCTION[kind]
+        parameters, hints = inspect.signature(function).parameters, typing.get_type_hints(function)
+        known = {name: hints.get(name, bool | float | str) for name in parameters if name not in GIVEN_BY_THE_TRAINER}
+        if not any(spec.kind is spec.VAR_KEYWORD for spec in parameters.values()):
+            owner = f"{kind.value} (--lr_scheduler_type; ours are behind --schedule)"
+            typed_settings(known, owner, args.lr_scheduler_kwargs, "--lr_scheduler_kwargs")
         if watches:
             args.lr_scheduler_kwargs = {**WATCHING, **(args.lr_scheduler_kwargs or {})}
     if watches and args.eval_strategy.value == "no":
@@ -83,19 +88,16 @@ def check_schedule(args) -> None:
 def build_optimizer(args, model) -> torch.optim.Optimizer:
     """The optimizer `--optimizer` with `--learning_rate`, `--weight_decay`, `--adam_*` and `--optim_args`."""
     name = args.optimizer
-    if _given(args, "optim"):
-        logger.warning("--optim has no effect beside --optimizer %s", name)
     defaults = {"weight_decay": args.weight_decay}
     if is_adam(name):
         defaults["betas"] = (args.adam_beta1, args.adam_beta2)
-        # Ours have an eps of their own, which counts unless the flag was given.
-        if _given(args, "adam_epsilon"):
+        if _given(args, "adam_epsilon"):  # ours have an eps of their own
             defaults["eps"] = args.adam_epsilon
-    for flag in flags_needing("Adam"):
-        if _given(args, flag) and not is_adam(name):
-            logger.warning("--%s has no effect: --optimizer %s is no Adam; see --optim_args", flag, name)
-    if _given(args, "weight_decay") and "weight_decay" not in setting_types(OPTIMIZERS[name]):
-        logger.warning("--weight_decay has no effect: --optimizer %s has none", name)
+    idle = {"optim", *(() if is_adam(name) else flags_needing("Adam"))}
+    idle |= {"weight_decay"} - setting_types(OPTIMIZERS[name]).keys()
+    for flag in sorted(idle):
+        if _given(args, flag):
+            logger.warning("--%s has no effect: --optimizer %s does not use it; see --optim_args", flag, name)
     return make_optimizer(name, model, args.learning_rate, args.optim_args, defaults)
 
 
@@ -109,9 +111,7 @@ def build_scheduler(args, optimizer, num_training_steps: int) -> LambdaLR:
         name, settings = "relative_step", {"warmup_init": optimizer.param_groups[0]["warmup_init"]}
     else:
         if _given(args, "lr_scheduler_type"):
-            logger.warning(
-                "--lr_scheduler_type %s has no effect beside --schedule %s", args.lr_scheduler_type.value, name
-            )
+            logger.warning("--lr_scheduler_type has no effect beside --schedule %s", name)
         settings = schedule_settings(name, args.lr_scheduler_kwargs, args.learning_rate)
         if name in ABSOLUTE_RATES and args.learning_rate != 1.0:
             logger.warning(
@@ -124,22 +124,8 @@ def build_scheduler(args, optimizer, num_training_steps: int) -> LambdaLR:
     return make_scheduler(optimizer, name, num_training_steps, args.get_warmup_steps(num_training_steps), settings)
 
 
-def check_their_settings(kind: SchedulerType, settings: dict | None) -> None:
-    """Refuses settings that a schedule of Hugging Face's does not have.
-
-    Raises:
-      ConfigError: with the closest names, or a value of another type, where theirs would be a TypeError.
-    """
-    function = TYPE_TO_SCHEDULER_FUNCTION[kind]
-    parameters, hints = inspect.signature(function).parameters, typing.get_type_hints(function)
-    known = {name: hints.get(name, bool | float | str) for name in parameters if name not in GIVEN_BY_THE_TRAINER}
-    if not any(spec.kind is spec.VAR_KEYWORD for spec in parameters.values()):
-        owner = f"{kind.value} (--lr_scheduler_type; ours are behind --schedule)"
-        typed_settings(known, owner, settings, "--lr_scheduler_kwargs")
-
-
 def sets_its_own_rates(optimizer) -> bool:
-    """Whether this is Adafactor with relative steps, which heeds no schedule."""
+    """Whether this is Adafactor with relative steps, which follows no schedule."""
     groups = getattr(optimizer, "param_groups", None)  # a stand-in of DeepSpeed has none
     return bool(groups and groups[0].get("relative_step"))
 
@@ -153,9 +139,6 @@ def check_parallelism(name: str | None, accelerator, optim=None) -> None:
 
     Args:
       optim: `--optim`, which counts where there is no `--optimizer`.
-
-    Raises:
-      ConfigError: with what to choose instead.
     """
     kind = accelerator.distributed_type.value
     theirs = str(getattr(optim, "value", optim))

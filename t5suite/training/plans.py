@@ -1,4 +1,4 @@
-"""Which tasks a run trains on and scores: those that flags name, or make of rows of one's own.
+"""Which tasks a run trains on and scores: those that flags name, or make of your own rows.
 
 >>> plan = plan_tasks("glue", "cola,rte")
 >>> [task.name for task in plan.train]
@@ -8,7 +8,6 @@
 ('own', ['reviews'], ('train', 'validation'))
 """
 
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -69,27 +68,23 @@ class Plan:
 
 
 def plan_for(arguments, rows=None, own_metrics: bool = False) -> Plan:
-    """The tasks that the flags name, or make of rows of one's own.
+    """The tasks that the flags name, or make of your own rows.
 
     Args:
       rows: those that are in memory, by split.
       own_metrics: there are metrics of the user's own beside those that `--metrics` names.
     """
-    data_args = arguments.data
+    data_args, metric = arguments.data, arguments.training.metric_for_best_model
     settle_no_eval(arguments)
+    own_metrics = own_metrics or bool(metric_functions(arguments.formats.metrics))
     if arguments.formats.is_given:
-        return arguments.instruction.applied(own_plan(arguments, rows, own_metrics), arguments.training.seed)
-    take_known_tasks(data_args, arguments.model.model_name_or_path)
-    for flag in ("train_file", "validation_file", "test_file"):
-        if getattr(data_args, flag):
-            check_benchmark_file(getattr(data_args, flag), f"--{flag}")
-    plan = plan_tasks(
-        data_args.benchmark,
-        data_args.dataset_name,
-        data_args.task_file,
-        arguments.training.metric_for_best_model,
-        own_metrics or bool(metric_functions(arguments.formats.metrics)),
-    )
+        plan = own_plan(arguments, rows, own_metrics)
+    else:
+        take_known_tasks(data_args, arguments.model.model_name_or_path)
+        for flag in ("train_file", "validation_file", "test_file"):
+            if getattr(data_args, flag):
+                check_benchmark_file(getattr(data_args, flag), f"--{flag}")
+        plan = plan_tasks(data_args.benchmark, data_args.dataset_name, data_args.task_file, metric, own_metrics)
     return arguments.instruction.applied(plan, arguments.training.seed)
 
 
@@ -99,29 +94,23 @@ def take_known_tasks(data_args, model_name: str | None) -> None:
     Raises:
       ConfigError: they were rows of the user's own, which nothing names here.
     """
-    given = getattr(data_args, "flags_given", frozenset())
-    if model_name is None or given & {"benchmark", "dataset_name", "task_file"}:
+    if model_name is None or data_args.flags_given & {"benchmark", "dataset_name", "task_file"}:
         return
     card = read_task_card(model_name)
-    tasks = list(card.tasks.values()) if card else []
-    if not tasks:
+    if card is None or not card.tasks:
         return
-    names = [task.name for task in tasks]
-    if any(task.name not in DATASET_VALS.get(task.benchmark, {}) for task in tasks):
+    benchmark, names = next(iter(card.tasks.values())).benchmark, ",".join(card.tasks)
+    if any(name not in DATASET_VALS.get(benchmark, {}) for name in card.tasks):
         raise ConfigError(
-            f"--model_name_or_path {model_name} was trained on {tasks[0].benchmark}/{','.join(names)}, whose rows no "
-            "flag names; give them (--data_format ..., or --task_file), or another task (--benchmark, --dataset_name)"
+            f"--model_name_or_path {model_name} was trained on {benchmark}/{names}, whose rows no flag names; give "
+            "them (--data_format ..., or --task_file), or another task (--benchmark, --dataset_name)"
         )
-    data_args.benchmark, data_args.dataset_name = tasks[0].benchmark, ",".join(names)
-    logger.info("%s was trained on %s/%s, which is the task here", model_name, tasks[0].benchmark, ",".join(names))
+    data_args.benchmark, data_args.dataset_name = benchmark, names
+    logger.info("%s was trained on %s/%s, which is the task here", model_name, benchmark, names)
 
 
 def plan_tasks(
-    benchmark: str,
-    dataset_name: str,
-    task_file: str | None = None,
-    metric: str | None = None,
-    own_metrics: bool = False,
+    benchmark: str, dataset_name: str, task_file: str | None = None, metric: str | None = None, own_metrics=False
 ) -> Plan:
     """The tasks behind `--benchmark` and `--dataset_name`.
 
@@ -131,8 +120,9 @@ def plan_tasks(
     """
     registry = load_registry(task_file)
     train, evaluate, average = resolve_names(benchmark, dataset_name, registry, MIXTURES)
-    tasks = {name: load_task(benchmark, name, registry=registry) for name in {*train, *evaluate}}
-    tasks = {name: choose_metric(task, metric, len(tasks), own_metrics) for name, task in tasks.items()}
+    names = {*train, *evaluate}
+    load = lambda name: load_task(benchmark, name, registry=registry)
+    tasks = {name: choose_metric(load(name), metric, len(names), own_metrics) for name in names}
     published = dataset_name in MIXTURES.get(benchmark, {})
     return Plan(benchmark, dataset_name, [tasks[n] for n in train], [tasks[n] for n in evaluate], average, published)
 
@@ -156,7 +146,7 @@ def choose_metric(task: Task, metric: str | None, num_tasks: int = 1, own_metric
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Rows of one's own
+# Your own rows
 
 
 def own_plan(arguments, rows=None, own_metrics: bool = False) -> Plan:
@@ -164,26 +154,22 @@ def own_plan(arguments, rows=None, own_metrics: bool = False) -> Plan:
 
     Args:
       rows: `{split: rows}` that are there already, instead of the files of `--data_format`.
-      own_metrics: there are metrics of the user's own beside those that `--metrics` names.
 
     Raises:
-      ConfigError: flags that do not go together, a file that is not there, a class or setting that there is not.
+      ConfigError: flags that do not go together, a file, class or setting that does not exist.
     """
-    data_args, formats = arguments.data, arguments.formats
-    _check_flags(data_args, formats)
-    sets = _class_sets(arguments) if formats.data_class else [_format_set(arguments, rows)]
-    tasks = [data.task for data in sets]
-    names = [task.name for task in tasks]
-    others = own_metrics or bool(metric_functions(formats.metrics))
-    tasks = [choose_metric(task, arguments.training.metric_for_best_model, len(tasks), others) for task in tasks]
+    _check_flags(arguments.data, arguments.formats)
+    sets = _class_sets(arguments) if arguments.formats.data_class else [_format_set(arguments, rows)]
+    metric = arguments.training.metric_for_best_model
+    tasks = [choose_metric(data.task, metric, len(sets), own_metrics) for data in sets]
     sources = {data.task.name: data.source for data in sets}
     scored = [task.name for task in tasks if task.entry["metric_names"]]
-    return Plan(OWN_BENCHMARK, ",".join(names), tasks, tasks, scored, False, sources)
+    return Plan(OWN_BENCHMARK, ",".join(sources), tasks, tasks, scored, False, sources)
 
 
 def _check_flags(data_args, formats) -> None:
-    """Refuses flags that contradict rows of one's own, and warns of those without effect beside them."""
-    given = getattr(data_args, "flags_given", frozenset())
+    """Refuses flags that contradict your own rows, and warns of those without effect beside them."""
+    given = data_args.flags_given
     others = data_args.benchmark not in ("mini", OWN_BENCHMARK) and data_args.benchmark
     for name, value in {"benchmark": others, "task_file": data_args.task_file}.items():
         if value:
@@ -238,9 +224,13 @@ def _wishes(arguments, i: int, config: dict) -> Wishes:
     input_format = unescaped(at_place(formats.input_format, i))
     if formats.prefix is not None:
         input_format = f"{unescaped(formats.prefix)}{input_format or '__input__'}"
+    for key in ("labels", "metrics"):
+        words = config.get(key) or []
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise ConfigError(f"--data_config: {key} must be a list of words, not {words!r:.100}")
     return Wishes(
-        labels=_listed(config, "labels") or words_of(formats.labels, "--labels"),
-        metrics=_listed(config, "metrics") or words_of(named_metrics(formats.metrics), "--metrics"),
+        labels=tuple(config.get("labels") or ()) or words_of(formats.labels, "--labels"),
+        metrics=tuple(config.get("metrics") or ()) or words_of(named_metrics(formats.metrics), "--metrics"),
         input_format=input_format,
         output_format=unescaped(at_place(formats.output_format, i)),
         max_input_tokens=at_place(formats.max_input_tokens, i),
@@ -251,29 +241,18 @@ def _wishes(arguments, i: int, config: dict) -> Wishes:
     )
 
 
-def _listed(config: dict, key: str) -> tuple[str, ...] | None:
-    value = config.get(key)
-    if value is None:
-        return None
-    if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
-        raise ConfigError(f"--data_config: {key} must be a list of words, not {value!r:.100}")
-    return tuple(value)
-
-
 def _config(text: str | None) -> dict:
-    """The settings of one data set: JSON, or a file of it (or of YAML)."""
+    """The settings of one data set: JSON, or a YAML or JSON file."""
     if text is None:
         return {}
     if text.lstrip().startswith("{"):
         found = read_json_text(text, "--data_config")
-    elif not Path(text).is_file():
-        raise ConfigError(f"--data_config {text!r:.200}: neither a JSON table nor a file")
-    elif Path(text).suffix in (".yaml", ".yml"):
-        found = read_yaml(Path(text)).content
+    elif Path(text).is_file():
+        found = read_yaml(Path(text)).content  # JSON is YAML
     else:
-        found = read_json_text(Path(text).read_bytes(), f"--data_config {text}")
+        raise ConfigError(f"--data_config {text!r:.200}: neither a JSON table nor a file")
     if not isinstance(found, dict):
-        raise ConfigError(f"--data_config {text}: expected a table of settings, found {json.dumps(found):.60}")
+        raise ConfigError(f"--data_config {text}: expected a table of settings, found {found!r:.60}")
     return found
 
 
@@ -286,7 +265,7 @@ def settle_no_eval(arguments) -> None:
     if not arguments.formats.no_eval:
         return
     data_args, eval_args, args = arguments.data, arguments.evaluation, arguments.training
-    given = getattr(args, "flags_given", frozenset())
+    given = args.flags_given
     needs = {
         "early_stopping_patience": eval_args.early_stopping_patience is not None,
         "load_best_model_at_end": "load_best_model_at_end" in given and args.load_best_model_at_end,
@@ -297,9 +276,8 @@ def settle_no_eval(arguments) -> None:
         "eval_only": eval_args.eval_only,
         "validation_file": data_args.validation_file is not None,
     }
-    refused = [name for name, is_needed in needs.items() if is_needed]
+    refused = " and ".join(f"--{name}" for name, is_needed in needs.items() if is_needed)
     if refused:
-        flags = " and ".join(f"--{name}" for name in refused)
-        raise ConfigError(f"--no_eval evaluates nothing, which {flags} would need; leave one of them out")
+        raise ConfigError(f"--no_eval evaluates nothing, which {refused} would need; leave one of them out")
     args.eval_strategy = type(args.eval_strategy)("no")
     args.load_best_model_at_end = False

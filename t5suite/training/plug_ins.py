@@ -1,4 +1,4 @@
-"""Functions and callbacks of the user's own that take part in a run.
+"""Functions and callbacks of the user's that take part in a run (docs/plug_ins.md).
 
     def hide_words(batch):                                      # my_data.py
         ids_BS = batch["input_ids"].clone()
@@ -7,11 +7,7 @@
             ids_BS[row, hidden_S & (ids_BS[row] > 1)] = 2
         return {**batch, "input_ids": ids_BS}
 
-    def length_match(predictions, targets):                     # my_metrics.py
-        right = sum(len(a.split()) == len(b.split()) for a, b in zip(predictions, targets))
-        return {"length_match": 100 * right / len(targets)}
-
-    python fine_tune_t5.py --batch_transform my_data:hide_words --metrics my_metrics:length_match
+    python fine_tune_t5.py --batch_transform my_data:hide_words
 
 | what | is given | gives |
 |---|---|---|
@@ -29,10 +25,10 @@ What `batch_metrics` gives is averaged over the whole update that is logged, ove
 the labels' shape over the labels that count (not -100), one of [B] over rows, a single number over micro-batches, each
 by its number of labels. It is called without gradients, and in updates that are logged only.
 
-A module is found as `import` finds it, and importing it runs it: only what the user names is imported, nothing that a
-checkpoint says. Shapes: B rows, S source and T target tokens.
+Only what the user names is imported, nothing that a checkpoint says. Shapes: B rows, S source and T target tokens.
 """
 
+import contextlib
 import hashlib
 import inspect
 import math
@@ -55,9 +51,7 @@ class PlugIns(NamedTuple):
     """What the user adds to a run; nothing by default.
 
     Attributes:
-      batch_transform: see `TransformedCollator`.
       transforms_evaluation: whether evaluation's batches go through `batch_transform`, too.
-      batch_metrics, metrics: see `MeasuredLoss` and `add_metrics`.
       callbacks: added behind the suite's own; `remember() -> dict` and `recall(dict)` carry state over a restart.
       model_class: what `--model_class` names, only to be written down.
     """
@@ -76,15 +70,13 @@ class PlugIns(NamedTuple):
         >>> PlugIns(batch_transform=shorter).described
         {'batch_transform': [{'name': 'my_data:shorter', 'sha256': '9f86...'}]}
         """
-        found = {
-            "batch_transform": [self.batch_transform],
-            "batch_metrics": [self.batch_metrics],
-            "metrics": self.metrics,
-            "callbacks": self.callbacks,
-            "model_class": [self.model_class],
-        }
-        kept = {subject: [part for part in parts if part is not None] for subject, parts in found.items()}
-        return {subject: [describe_object(part) for part in parts] for subject, parts in kept.items() if parts}
+        found = {}
+        for subject in ("batch_transform", "batch_metrics", "metrics", "callbacks", "model_class"):
+            value = getattr(self, subject)
+            parts = value if isinstance(value, tuple) else () if value is None else (value,)
+            if parts:
+                found[subject] = [describe_object(part) for part in parts]
+        return found
 
 
 def describe_object(thing) -> dict[str, str | None]:
@@ -227,10 +219,6 @@ def _random_state() -> tuple:
 TAKEN = ("loss", "grad_norm", "learning_rate", "epoch", "step", "total_flos", "skipped_updates")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# While training
-
-
 class MeasuredLoss:
     """A loss that also calls `batch_metrics`.
 
@@ -276,9 +264,6 @@ def weighted(values, labels) -> dict[str, torch.Tensor]:
 
     >>> weighted({"length": torch.tensor([3.0, 5.0])}, torch.tensor([[7, -100], [8, 9]]))
     {'length': tensor([8., 2.])}
-
-    Raises:
-      ConfigError: it gave no table of numbers, or a name that the trainer logs.
     """
     if not isinstance(values, dict):
         raise ConfigError(f"--batch_metrics: it gave {values!r:.80}, not {{name: tensor}}")
@@ -306,10 +291,6 @@ def weighted(values, labels) -> dict[str, torch.Tensor]:
     return found
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# When evaluating
-
-
 def add_metrics(data, functions, wanted: str | None = None) -> None:
     """Binds `metrics` functions to every labelled set of `data`; tries them out on the targets first.
 
@@ -329,15 +310,12 @@ def add_metrics(data, functions, wanted: str | None = None) -> None:
         if wanted in names:
             eval_set.selected_by = wanted
         elif wanted not in (None, "loss", "average", "selection"):
-            _check_own(eval_set.task, wanted, names)
-
-
-def _check_own(task, wanted: str, names: list[str]) -> None:
-    try:
-        task.with_metric_to_optimize(wanted)
-    except ConfigError:
-        known = [*names, *task.entry["metric_names"], "loss", "average"]
-        raise ConfigError(f"--metric_for_best_model: no metric {wanted!r}; {suggestion(wanted, known)}") from None
+            try:
+                eval_set.task.with_metric_to_optimize(wanted)
+            except ConfigError:
+                known = [*names, *eval_set.task.entry["metric_names"], "loss", "average"]
+                message = f"--metric_for_best_model: no metric {wanted!r}; {suggestion(wanted, known)}"
+                raise ConfigError(message) from None
 
 
 def _joined(own: Callable, functions: list[Callable]) -> Callable:
@@ -357,25 +335,18 @@ def _joined(own: Callable, functions: list[Callable]) -> Callable:
 def bound_metrics(function: Callable, eval_set) -> Callable:
     """Predictions of a set's examples -> the function's points, checked."""
     targets = [example.targets for example in eval_set.examples]
-    rows = {"rows": [eval_set.rows[row] for row in eval_set.row_of_example]} if _takes_rows(function) else {}
-    name = getattr(function, "__name__", type(function).__name__)
+    name, rows = getattr(function, "__name__", type(function).__name__), {}
+    with contextlib.suppress(ValueError):  # a builtin has no signature
+        if "rows" in inspect.signature(function).parameters:
+            rows = {"rows": [eval_set.rows[row] for row in eval_set.row_of_example]}
 
     def points(predictions) -> dict[str, float]:
         found = function(list(predictions), list(targets), **rows)
         if not isinstance(found, dict):
             raise ConfigError(f"--metrics {name}: it gave {found!r:.80}, not {{name: points}}")
         for metric, value in found.items():
-            if "/" in metric or metric == "loss":
-                raise ConfigError(f"--metrics {name}: {metric!r} cannot be a metric's name")
-            if not isinstance(value, (int, float)):
-                raise ConfigError(f"--metrics {name}: {metric} is {value!r:.80}, not a number")
+            if "/" in metric or metric == "loss" or not isinstance(value, (int, float)):
+                raise ConfigError(f"--metrics {name}: {metric!r}: {value!r:.80} is no metric's name and number")
         return {metric: float(value) for metric, value in found.items()}
 
     return points
-
-
-def _takes_rows(function) -> bool:
-    try:
-        return "rows" in inspect.signature(function).parameters
-    except ValueError:
-        return False
