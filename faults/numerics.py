@@ -168,7 +168,7 @@ def _gives_up(context: Context, script: str, patch: partial | Callable) -> str |
         return f"exit {victim.codes}: {victim.tail()}"
     if len(traces.read(victim.directory).steps) != 4:
         return f"stopped after {len(traces.read(victim.directory).steps)} updates, not in the fifth"
-    if "step 5:" not in victim.tail() or "Likely cure" not in victim.tail():
+    if "step 5:" not in victim.tail() or "Likely fix" not in victim.tail():
         return f"said: {victim.tail()}"
     return _incident(victim, 5, "non_finite", "update skipped; the run stops") or _not_finite(victim)
 

@@ -1,4 +1,4 @@
-"""What two ranks do about failures on one of them, and a process about memory that is really lacking.
+"""What two ranks do about failures on one of them.
 
 python tests/guard_ranks.py folder [scenario ...]
 
@@ -7,7 +7,6 @@ A fresh process that forks: for every scenario two ranks over gloo, which write 
 
 import json
 import os
-import resource
 import signal
 import socket
 import sys
@@ -19,7 +18,7 @@ import torch
 from guarded_trainer import at_steps, given_in, incidents, limit_rows, losses, make
 
 from t5suite.training.processes.ranks import Ranks
-from t5suite.training.processes.weight_check import weights_digest
+from t5suite.training.processes.weight_check import digest_tensors, weights_digest
 from t5suite.training.updates.guard import vote
 
 SECONDS = 60
@@ -30,19 +29,12 @@ def report(trainer) -> dict:
     return {
         "losses": losses(trainer),
         "digest": weights_digest(trainer.model),
-        "digests": [weights_digest_of(trainer.recorder.at[step][0]) for step in sorted(trainer.recorder.at)],
+        "digests": [digest_tensors(list(at[0].values())) for _, at in sorted(trainer.recorder.at.items())],
         "pieces": trainer.updates.micro_batches.pieces,
         "incidents": incidents(trainer),
         "skipped": trainer.updates.skipped_updates,
         "given_in_3": given_in(trainer, 3),
     }
-
-
-def weights_digest_of(weights):
-    """The digest of a recorder's weights."""
-    from t5suite.training.processes.weight_check import digest_tensors
-
-    return digest_tensors(list(weights.values()))
 
 
 def train(batch_size=2, accumulation=2, prepare=lambda trainer: None, **settings):
@@ -125,36 +117,6 @@ def memory_in_last_backward_at_once():
     return train(4, 1, prepare=on_rank(1, lambda trainer: limit_rows(trainer, 2, from_step=3, where="backward")))
 
 
-def real_memory():
-    """One process, its address space limited from the second update on; targets are long, so that logits are large."""
-    trainer = make(8, 1, optim="sgd", num_train_epochs=1)
-    collate = trainer.data_collator
-
-    def collate_long(features):
-        batch = collate(features)
-        rows, width = batch["labels"].shape
-        for name, value in (("labels", -100), ("decoder_input_ids", 0)):
-            batch[name] = torch.cat([batch[name], torch.full((rows, LONG - width), value)], dim=1)
-        return batch
-
-    trainer.data_collator = collate_long
-    begin = trainer.updates.on_step_begin
-
-    def on_step_begin(*args, **kwargs):
-        if trainer.state.global_step == 1:
-            used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-            resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, resource.RLIM_INFINITY))
-        begin(*args, **kwargs)
-
-    trainer.updates.on_step_begin = on_step_begin
-    trainer.train()
-    return report(trainer)
-
-
-LONG = 1024
-# Enough for four rows of logits and what they need beside them, and not for eight.
-MEMORY = int(os.environ.get("GUARD_MEMORY", 150)) << 20
-SINGLE = (real_memory,)
 SCENARIOS = (
     undisturbed,
     undisturbed_at_once,
@@ -167,11 +129,10 @@ SCENARIOS = (
     memory_with_buffers_at_once,
     memory_in_first_backward,
     memory_in_last_backward_at_once,
-    *SINGLE,
 )
 
 
-def rank_process(scenario, rank, size, port, folder) -> int:
+def rank_process(scenario, rank, port, folder) -> int:
     """Forks one rank of a scenario."""
     process = os.fork()
     if process:
@@ -179,10 +140,8 @@ def rank_process(scenario, rank, size, port, folder) -> int:
     code = 1
     try:
         signal.alarm(SECONDS)
-        names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-        if size > 1:
-            os.environ.update(dict(zip(names, map(str, (rank, rank, size, size)), strict=True)))
-            os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
         os.environ["GUARD_OUTPUT"] = str(folder / scenario.__name__)
         try:
             found = scenario()
@@ -196,19 +155,15 @@ def rank_process(scenario, rank, size, port, folder) -> int:
         os._exit(code)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def main(folder, *names, scenarios=SCENARIOS):
     guarded_trainer.parts()
     for scenario in scenarios:
         if names and scenario.__name__ not in names:
             continue
-        size, port = 1 if scenario in SINGLE else 2, free_port()
-        for process in [rank_process(scenario, rank, size, port, Path(folder)) for rank in range(size)]:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        for process in [rank_process(scenario, rank, port, Path(folder)) for rank in range(2)]:
             os.waitpid(process, 0)
 
 

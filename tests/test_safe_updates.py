@@ -16,8 +16,8 @@ from transformers.cache_utils import DynamicCache
 
 from t5suite.base.errors import ConfigError, NumericsError
 from t5suite.training.processes.ranks import Ranks
-from t5suite.training.updates.guard import UpdateGuard, check_policy, shown, vote
-from t5suite.training.updates.incidents import Incidents, Spike, SpikeCount, SpikeDetector, json_numbers, read_incidents
+from t5suite.training.updates.guard import UpdateGuard, check_policy, vote
+from t5suite.training.updates.incidents import Incidents, Spike, SpikeDetector, read_incidents
 
 NAN = float("nan")
 
@@ -79,12 +79,6 @@ class NonFiniteTest(parameterized.TestCase):
         self.assertIsNone(line["grad_norm"])
         self.assertGreater(line["loss"], 0)
 
-    def test_without_clipping_too(self):
-        trainer = make(max_grad_norm=0.0)
-        at_steps(trainer, {2}, times(NAN))
-        trainer.train()
-        self.assertTrue(equal(trainer.recorder.at[2][:2], trainer.recorder.at[1][:2]))
-
     def test_the_run_ends_after_so_many_in_a_row(self):
         trainer = make(guard={"max_skipped_updates": 2})
         at_steps(trainer, {3, 4, 5}, times(NAN))
@@ -135,13 +129,6 @@ class NonFiniteTest(parameterized.TestCase):
             self.assertAlmostEqual(trainer.state.log_history[-1]["train_loss"], expected, places=5)
             self.assertEqual(trainer.state.log_history[0]["skipped_updates"], 1)
 
-    def test_a_log_of_skipped_updates_alone_is_no_number(self):
-        trainer = make(num_train_epochs=1)
-        at_steps(trainer, {2}, times(NAN))
-        trainer.train()
-        logged = [loss for loss, _ in losses(trainer)]
-        self.assertEqual([math.isnan(loss) for loss in logged], [False, True, False])
-
     def test_a_run_without_incidents_is_the_same_to_the_bit(self):
         with mock.patch.object(UpdateGuard, "settle"), mock.patch.object(UpdateGuard, "correct"):
             plain = make()
@@ -168,12 +155,6 @@ class NonFiniteTest(parameterized.TestCase):
         self.assertEqual(second.updates.spikes.state(), first.updates.spikes.state())
         self.assertEqual(second.updates.counted["run"], [6, 3])
 
-    def test_incidents_behind_the_step_that_a_run_goes_on_from_are_dropped(self):
-        trainer = make(num_train_epochs=1)
-        trainer.updates.incidents.add(5, "spike", "none")
-        trainer.train()
-        self.assertEqual(incidents(trainer), [])
-
 
 class SpikePolicyTest(parameterized.TestCase):
     def trainer(self, policy, spikes, **settings):
@@ -190,23 +171,13 @@ class SpikePolicyTest(parameterized.TestCase):
         self.assertGreater(line["loss"], line["limit"])
         self.assertIn("step 20: loss", logged.output[0])
 
-    def test_of_many_spikes_one_is_told_and_the_others_are_counted(self):
+    def test_of_many_spikes_the_first_is_a_warning_and_the_file_has_all(self):
         trainer = self.trainer("log", {2, 3, 5, 6})
         with self.assertLogs("t5suite.training.updates.guard", logging.WARNING) as logged:
             trainer.train()
         self.assertEqual([line["step"] for line in incidents(trainer)], [2, 3, 5, 6])
-        first, rest = (record.getMessage() for record in logged.records)
-        self.assertStartsWith(first, "step 2: loss")
-        self.assertStartsWith(rest, "3 more spikes since step 2, the largest in step 3: loss")
-
-    @parameterized.parameters("on_evaluate", "on_save")
-    def test_spikes_that_were_counted_are_told_at_each_evaluation_and_checkpoint(self, event):
-        trainer = self.trainer("log", set())
-        for step in (1, 2):
-            trainer.updates.noted_spikes.add(step, Spike("loss", 9.0, 4.0, 1.0, 8.0))
-        with self.assertLogs("t5suite.training.updates.guard", logging.WARNING) as logged:
-            getattr(trainer.updates, event)(trainer.args, trainer.state, trainer.control)
-        self.assertIn("1 more spike since step 1, the largest in step 2", logged.output[0])
+        self.assertLen(logged.records, 1)
+        self.assertStartsWith(logged.records[0].getMessage(), "step 2: loss")
 
     def test_log_and_off_change_nothing(self):
         off, logs = self.trainer("off", {3}), self.trainer("log", {3, 4})
@@ -222,11 +193,6 @@ class SpikePolicyTest(parameterized.TestCase):
         self.assertTrue(equal(trainer.recorder.at[3][:2], trainer.recorder.at[2][:2]))
         self.assertTrue(all(math.isfinite(loss) for loss, _ in losses(trainer)))
         self.assertEqual(incidents(trainer)[0]["action"], "update skipped")
-
-    def test_spikes_in_a_row_end_a_run_that_skips_them(self):
-        trainer = self.trainer("skip", {2, 3, 4})
-        with self.assertRaisesRegex(NumericsError, "step 4: loss .* standard deviations above.*3 updates in a row"):
-            trainer.train()
 
     def test_rollback_takes_weights_and_moments_of_the_checkpoint_and_goes_on_with_rates_and_data(self):
         straight = self.trainer("off", set(), schedule="linear")
@@ -252,12 +218,6 @@ class SpikePolicyTest(parameterized.TestCase):
         self.assertIn("no checkpoint to roll back to", logged.output[0])
         self.assertTrue(equal(trainer.recorder.at[3][:2], trainer.recorder.at[2][:2]))
 
-    def test_rollbacks_without_end_end_the_run(self):
-        trainer = self.trainer("rollback", {2, 3, 4, 5})
-        trainer.add_callback(guarded_trainer.CheckpointAt(trainer, {1}))
-        with self.assertRaisesRegex(NumericsError, "step 5: .*after 3 rollbacks since the last checkpoint"):
-            trainer.train()
-
     def test_a_checkpoint_between_begins_the_count_anew(self):
         trainer = self.trainer("rollback", {2, 3, 5, 6})
         trainer.add_callback(guarded_trainer.CheckpointAt(trainer, {1, 4}))
@@ -266,18 +226,12 @@ class SpikePolicyTest(parameterized.TestCase):
         actions = [line["action"] for line in incidents(trainer)]
         self.assertEqual(actions, ["rolled back to checkpoint-1"] * 2 + ["rolled back to checkpoint-4"] * 2)
 
-    @parameterized.parameters(("skip", "DEEPSPEED"), ("rollback", "DEEPSPEED"), ("rollback", "FSDP"), ("stop", "NO"))
-    def test_what_cannot_be_done_is_refused(self, policy, kind):
-        with self.assertRaisesRegex(ConfigError, "--loss_spikes"):
-            check_policy(policy, 3, kind)
-
-    @parameterized.parameters(("log", "DEEPSPEED"), ("skip", "FSDP"), ("rollback", "MULTI_GPU"))
-    def test_what_can_be_done_is_not_refused(self, policy, kind):
-        check_policy(policy, 1, kind)
-
-    def test_a_limit_below_one_is_refused(self):
-        with self.assertRaisesRegex(ConfigError, "--max_skipped_updates 0"):
-            check_policy("log", 0, "NO")
+    def test_what_sharding_cannot_do_is_refused(self):
+        for policy, kind in (("skip", "DEEPSPEED"), ("rollback", "DEEPSPEED"), ("rollback", "FSDP")):
+            with self.assertRaisesRegex(ConfigError, "--loss_spikes"):
+                check_policy(policy, kind)
+        for policy, kind in (("log", "DEEPSPEED"), ("skip", "FSDP"), ("rollback", "MULTI_GPU")):
+            check_policy(policy, kind)
 
 
 class OutOfMemoryTest(parameterized.TestCase):
@@ -304,25 +258,6 @@ class OutOfMemoryTest(parameterized.TestCase):
             (line["step"], line["kind"], line["action"]), (3, "out_of_memory", "micro-batches in 2 pieces")
         )
 
-    def test_a_failure_in_the_second_micro_batch_runs_the_first_again(self):
-        expected = make(4, 2)
-        expected.train()
-        trainer = make(4, 2)
-        compute_loss, calls = trainer.compute_loss, []
-
-        def fails_once(model, inputs, *args, **kwargs):
-            calls.append((trainer.state.global_step + 1, inputs["input_ids"].shape[0]))
-            loss = compute_loss(model, inputs, *args, **kwargs)
-            if len(calls) == 4:
-                raise torch.OutOfMemoryError("CUDA out of memory.")
-            return loss
-
-        trainer.compute_loss = fails_once
-        trainer.train()
-        self.assertEqual(calls[:8], [(1, 4), (1, 4), (2, 4), (2, 4), (2, 2), (2, 2), (2, 2), (2, 2)])
-        for found, wanted in zip(losses(trainer), losses(expected), strict=True):
-            self.assertLess(abs(found[0] - wanted[0]) / wanted[0], 1e-5)
-
     def test_the_run_is_the_one_that_was_cut_from_that_step_on(self):
         """To the bit: what a resumed run computes that meets the lack of memory again, or remembers the pieces."""
         failing = make(8, 1)
@@ -346,21 +281,11 @@ class OutOfMemoryTest(parameterized.TestCase):
         second.updates.recall(first.updates.remember())
         self.assertEqual(second.updates.micro_batches.pieces, pieces)
 
-    def test_one_row_that_does_not_fit_ends_the_run(self):
-        trainer = make(8, 1)
-        limit_rows(trainer, 0)
-        with self.assertRaisesRegex(ConfigError, "one row"):
-            trainer.train()
-
 
 class VoteTest(parameterized.TestCase):
     def test_one_rank_alone_sends_nothing(self):
         totals = vote(Ranks(), torch.tensor(2.5), torch.tensor(0.5), stop=True)
         self.assertEqual((totals.loss, totals.grad_norm, totals.stop, totals.grew), (2.5, 0.5, True, False))
-
-    @parameterized.parameters(None, 0.5)
-    def test_plain_numbers_do_too(self, norm):
-        self.assertEqual(vote(Ranks(), 2.5, norm).grad_norm, norm)
 
     def test_several_ranks_send_once(self):
         class Two(Ranks):
@@ -374,10 +299,6 @@ class VoteTest(parameterized.TestCase):
         totals = vote(ranks, torch.tensor(2.0), torch.tensor(0.5))
         self.assertLen(ranks.sent, 1)
         self.assertEqual((totals.loss, totals.grad_norm, totals.stop, totals.grew), (2.5, 0.5, True, False))
-
-    def test_few_ids_are_shown(self):
-        self.assertEqual(shown([]), "not known")
-        self.assertEqual(shown(list(range(10)), most=2), "0, 1 and 8 more")
 
 
 class KeysAndValuesTest(absltest.TestCase):
@@ -409,9 +330,6 @@ class SpikeDetectorTest(parameterized.TestCase):
         self.assertLess(spike.limit, 20.0)
         self.assertIn("loss 20 is", str(spike))
 
-    def test_fifteen_updates_are_no_history(self):
-        self.assertEqual(feed(SpikeDetector(), [2.0] * 15 + [20.0]), [None] * 16)
-
     def test_a_gradient_norm_can_be_a_spike_too(self):
         detector = SpikeDetector()
         feed(detector, [2.0] * 20, grad_norm=0.5)
@@ -427,18 +345,6 @@ class SpikeDetectorTest(parameterized.TestCase):
             feed(detector, past)
             self.assertEqual(detector.observe(value) is not None, expected)
 
-    def test_ripples_of_a_flat_loss_are_no_spikes(self):
-        self.assertEqual(feed(SpikeDetector(), [2.0] * 50 + [2.2]), [None] * 51)
-
-    def test_falling_is_no_spike(self):
-        self.assertEqual(feed(SpikeDetector(), [10.0] * 20 + [0.1, 0.1]), [None] * 22)
-
-    def test_ordinary_noise_is_seldom_a_spike(self):
-        """Of 20,000 normal updates fewer than one in 2,000, though short histories know their spread badly."""
-        rng = random.Random(2)
-        found = feed(SpikeDetector(), [3.0 + rng.gauss(0, 0.3) for _ in range(20_000)])
-        self.assertLess(sum(spike is not None for spike in found), 10)
-
     def test_a_level_that_stays_becomes_the_ordinary_one(self):
         detector = SpikeDetector()
         feed(detector, [2.0] * 128)
@@ -453,16 +359,6 @@ class SpikeDetectorTest(parameterized.TestCase):
         for value in (math.nan, math.inf, -math.inf):
             self.assertIsNone(detector.observe(value, value))
         self.assertEqual(detector.state(), before)
-
-    def test_the_first_spike_is_told_and_the_others_are_counted(self):
-        count = SpikeCount()
-        spikes = {step: Spike("loss", step, 1.0, 0.5, deviations) for step, deviations in ((3, 9), (5, 7), (6, 8))}
-        self.assertEqual([count.add(step, spike) for step, spike in spikes.items()], [True, False, False])
-        said = count.summary()
-        self.assertStartsWith(said, "2 more spikes since step 3, the largest in step 6: loss 6 is 8.0 standard")
-        self.assertIsNone(count.summary())
-        self.assertFalse(count.add(9, spikes[5]))
-        self.assertStartsWith(count.summary(), "1 more spike since step 6, the largest in step 9: ")
 
     @parameterized.parameters(5, 40, 200)
     def test_a_resumed_detector_says_what_the_first_would_have_said(self, cut):
@@ -503,10 +399,6 @@ class IncidentsTest(parameterized.TestCase):
                 "examples": ["rte.train:7", 3],
             },
         )
-
-    @parameterized.parameters(math.inf, -math.inf, math.nan)
-    def test_what_is_no_number_is_null_with_a_note(self, value):
-        self.assertEqual(json_numbers({"loss": value}), {"loss": None, "note": f"loss was {value}"})
 
     def test_a_resumed_run_keeps_what_happened_up_to_its_step(self):
         for step in (3, 4, 5):

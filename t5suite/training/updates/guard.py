@@ -13,7 +13,7 @@ gradient norm are checked, with one vote a step over all ranks:
   that overflow are the loss scaler's business, until its scale can get no smaller. DeepSpeed has taken its step before
   anyone can check, but skips an update whose gradient norm is not finite by itself (0.19.8, at any precision where
   `bf16.check_grad_overflow` is on, `sharding.deepspeed`): it is told apart from one that was made;
-* a spike (`incidents.SpikeDetector`): `--loss_spikes log` notes it (the first one aloud, the others by their number);
+* a spike (`incidents.SpikeDetector`): `--loss_spikes log` writes it to `incidents.jsonl` and warns of the first;
   `skip` skips the update; `rollback` puts weights and moments back to the newest checkpoint and goes on with the data
   behind the spike (arXiv:2204.02311 section 5.1);
 * out of memory (`micro_batches`): the update is computed in smaller pieces.
@@ -29,7 +29,7 @@ import torch
 from transformers import TrainerCallback
 
 from t5suite.base.errors import ConfigError, NumericsError
-from t5suite.training.updates.incidents import POLICIES, Incidents, SpikeCount, SpikeDetector
+from t5suite.training.updates.incidents import Incidents, SpikeDetector
 from t5suite.training.updates.micro_batches import MicroBatches, can_put_off, putting_off_exchange
 
 logger = logging.getLogger(__name__)
@@ -84,31 +84,29 @@ class UpdateGuard(TrainerCallback):
     """Runs an update's micro-batches and decides what becomes of the update; a checkpoint remembers its counts.
 
     Attributes:
-      incidents, spikes, noted_spikes: where they are written, what finds them, and those that are only counted.
+      incidents, spikes: where they are written, and what finds spikes.
+      logged_spikes: of this process, with `--loss_spikes log`.
       skipped_updates, in_a_row: updates that were skipped: in the whole run, and up to now without one between them.
       rollbacks: since the last checkpoint.
       counted: updates and, of these, broken ones: since the last log, and in the whole run.
       stop_agreed: some rank was asked to stop; all ranks learn it in the same step.
-
-    Raises:
-      ConfigError: the flags ask for what cannot be done.
     """
 
     def __init__(self, args, accelerator, ranks, is_main: bool):
         self.args, self.accelerator, self.ranks = args, accelerator, ranks
         self.kind = accelerator.distributed_type.value
         self.max_skipped_updates, self.loss_spikes = args.max_skipped_updates, args.loss_spikes
-        check_policy(self.loss_spikes, self.max_skipped_updates, self.kind)
-        self.incidents = Incidents(args.output_dir, is_main)
-        self.spikes, self.noted_spikes = SpikeDetector(), SpikeCount()
+        check_policy(self.loss_spikes, self.kind)
+        self.incidents, self.spikes = Incidents(args.output_dir, is_main), SpikeDetector()
         self.micro_batches = MicroBatches()
-        self.skipped_updates = self.in_a_row = self.rollbacks = 0
+        self.skipped_updates = self.in_a_row = self.rollbacks = self.logged_spikes = 0
         self.counted = {"since_log": [0, 0], "run": [0, 0]}
         self.stop_agreed = False
         self._in_backward = False
-        self._begin()
+        self.on_step_begin()
 
-    def _begin(self) -> None:
+    def on_step_begin(self, *args, **kwargs):
+        """An update begins."""
         self._loss = self._sum_before = self._items = self._loss_function = self._counts_before = None
         self.micro_batches.begin()
 
@@ -174,11 +172,7 @@ class UpdateGuard(TrainerCallback):
             self._loss_function.counts = self._counts_before
 
     def _agree_on_pieces(self, step: int, failure: str | None, examples: list) -> None:
-        """All ranks cut as the one does that must cut most, so that one number in the checkpoint says it all.
-
-        Args:
-          failure: what this rank's allocator said in the update, None if nothing.
-        """
+        """All ranks cut as the one does that must cut most, so that a checkpoint has one number."""
         found = self.ranks.gather((self.micro_batches.pieces, failure))
         self.micro_batches.pieces = max(pieces for pieces, _ in found)
         failure = next(failure for _, failure in found if failure)
@@ -214,14 +208,19 @@ class UpdateGuard(TrainerCallback):
         """
         totals = vote(self.ranks, self._loss, grad_norm, stop, self.micro_batches.failure is not None)
         self.stop_agreed |= totals.stop
-        self._count(0)
+        broken = self.is_broken(totals, optimizer)
+        for counts in self.counted.values():
+            counts[:] = counts[0] + 1, counts[1] + broken
         examples = functools.cache(lambda: list(examples_of(step)))
         if totals.grew:
             self._agree_on_pieces(step, self.micro_batches.failure, examples())
-        if self.is_broken(totals, optimizer):
+        if broken:
             loss_sum.copy_(self._sum_before)
-            self._count(1)
-            self._skip(model, optimizer, step, "non_finite", totals, self._cause(totals), examples)
+            norm = "" if totals.grad_norm is None else f", the gradient norm {totals.grad_norm:.4g}"
+            cause = f"the loss was {totals.loss:.4g}{norm}"
+            if self._no_targets():
+                cause = "the update has no target token at all (every label is -100), so its loss is 0/0"
+            self._skip(model, optimizer, step, "non_finite", totals, cause, examples)
             return
         spike = None if self.loss_spikes == "off" else self.spikes.observe(totals.loss, totals.grad_norm)
         if spike is None or self.loss_spikes == "log":
@@ -230,15 +229,12 @@ class UpdateGuard(TrainerCallback):
             return
         if self.loss_spikes == "log":
             found = self._note(step, "spike", "none", totals, examples, limit=spike.limit)
-            if self.noted_spikes.add(step, spike):
-                where = f"later ones are counted, {self.incidents.path.name} has each"
+            self.logged_spikes += 1
+            if self.logged_spikes == 1:
+                where = f"later ones are in {self.incidents.path.name} alone"
                 logger.warning("step %d: %s (examples %s); --loss_spikes log: %s", step, spike, shown(found), where)
         elif self.loss_spikes == "skip" or not self._rolled_back(model, step, totals, spike, examples, roll_back):
             self._skip(model, optimizer, step, "spike", totals, str(spike), examples)
-
-    def _count(self, place: int) -> None:
-        for counts in self.counted.values():
-            counts[place] += 1
 
     def is_broken(self, totals: Totals, optimizer=None) -> bool:
         """Whether a number of the update is not finite, and nobody else makes up for it."""
@@ -273,7 +269,7 @@ class UpdateGuard(TrainerCallback):
             f"step {step}: {cause}; {self.in_a_row} updates in a row (from step {first}) were "
             f"{'skipped' if ours else 'broken'}, and the run stops here (--max_skipped_updates "
             f"{self.max_skipped_updates}). Examples of the last: {shown(found)} ({self.incidents.path.name} has "
-            f"all). Likely cure: {self._cure(kind)}"
+            f"all). Likely fix: {self._fix(kind)}"
         )
 
     def _rolled_back(self, model, step: int, totals: Totals, spike, examples, roll_back) -> bool:
@@ -282,7 +278,7 @@ class UpdateGuard(TrainerCallback):
             found = self._note(step, "spike", "the run stops", totals, examples, limit=spike.limit)
             raise NumericsError(
                 f"step {step}: {spike}, after {MAX_ROLLBACKS} rollbacks since the last checkpoint; the run stops here. "
-                f"Examples: {shown(found)}. Likely cure: {self._cure('spike')}"
+                f"Examples: {shown(found)}. Likely fix: {self._fix('spike')}"
             )
         model.zero_grad(set_to_none=True)
         name = roll_back()
@@ -304,13 +300,7 @@ class UpdateGuard(TrainerCallback):
     def _no_targets(self) -> bool:
         return self._items is not None and float(torch.as_tensor(self._items).sum()) == 0
 
-    def _cause(self, totals: Totals) -> str:
-        if self._no_targets():
-            return "the update has no target token at all (every label is -100), so its loss is 0/0"
-        norm = "" if totals.grad_norm is None else f", the gradient norm {totals.grad_norm:.4g}"
-        return f"the loss was {totals.loss:.4g}{norm}"
-
-    def _cure(self, kind: str) -> str:
+    def _fix(self, kind: str) -> str:
         if kind == "non_finite" and self._no_targets():
             return "look at the targets of these examples, and at --max_target_length"
         if self.args.fp16:
@@ -337,12 +327,6 @@ class UpdateGuard(TrainerCallback):
             if self.skipped_updates:
                 logs["skipped_updates"] = self.skipped_updates
 
-    def tell_spikes(self) -> None:
-        """One line for all spikes that were only noted since the last."""
-        summary = self.noted_spikes.summary()
-        if summary is not None:
-            logger.warning("%s (%s has each)", summary, self.incidents.path.name)
-
     def remember(self) -> dict:
         """What a checkpoint remembers, as JSON values; the same on every rank."""
         return {
@@ -350,7 +334,10 @@ class UpdateGuard(TrainerCallback):
             "in_a_row": self.in_a_row,
             "counted": self.counted,
             "spikes": self.spikes.state(),
-            "micro_batches": {**self.micro_batches.state(), "rows": self.args.per_device_train_batch_size},
+            "micro_batches": {
+                "pieces": self.micro_batches.pieces,
+                "rows": self.args.per_device_train_batch_size,
+            },
         }
 
     def recall(self, state: dict) -> None:
@@ -358,31 +345,17 @@ class UpdateGuard(TrainerCallback):
         self.skipped_updates, self.in_a_row = state["skipped_updates"], state["in_a_row"]
         self.counted = {span: list(counts) for span, counts in state["counted"].items()}
         self.spikes.load(state["spikes"])
-        self.micro_batches.load(state["micro_batches"])
         # A run may go on with smaller micro-batches, which is what running out of memory makes one do.
-        rows, before = self.args.per_device_train_batch_size, state["micro_batches"]["rows"]
-        self.micro_batches.pieces = max(1, math.ceil(self.micro_batches.pieces * rows / before))
+        rows, before = self.args.per_device_train_batch_size, state["micro_batches"]
+        self.micro_batches.pieces = max(1, math.ceil(before["pieces"] * rows / before["rows"]))
 
     def on_train_begin(self, args, state, control, **kwargs):
         """Incidents behind the step that the run goes on from will happen again."""
         self.incidents.drop_after(state.global_step)
 
-    def on_step_begin(self, args, state, control, **kwargs):
-        """An update begins."""
-        self._begin()
-
-    def on_evaluate(self, args, state, control, **kwargs):
-        """A time to say how many spikes there were."""
-        self.tell_spikes()
-
     def on_save(self, args, state, control, **kwargs):
         """A checkpoint is there: what is rolled back from now on goes back to it."""
         self.rollbacks = 0
-        self.tell_spikes()
-
-    def on_train_end(self, args, state, control, **kwargs):
-        """What was not told yet."""
-        self.tell_spikes()
 
 
 def shown(examples: list, most: int = 8) -> str:
@@ -397,16 +370,8 @@ def shown(examples: list, most: int = 8) -> str:
     return ", ".join(map(str, examples[:most])) + more
 
 
-def check_policy(policy: str, max_skipped_updates: int, distributed_type: str) -> None:
-    """Refuses what cannot be done.
-
-    Raises:
-      ConfigError: an unknown policy, a limit below 1, or a policy that sharded training cannot follow.
-    """
-    if policy not in POLICIES:
-        raise ConfigError(f"--loss_spikes {policy!r}: choose one of {', '.join(POLICIES)}")
-    if max_skipped_updates < 1:
-        raise ConfigError(f"--max_skipped_updates {max_skipped_updates}: must be at least 1")
+def check_policy(policy: str, distributed_type: str) -> None:
+    """Refuses a policy that sharded training cannot follow."""
     if distributed_type == "DEEPSPEED" and policy in ("skip", "rollback"):
         raise ConfigError(f"--loss_spikes {policy}: DeepSpeed makes its updates itself; choose log or off")
     if distributed_type == "FSDP" and policy == "rollback":

@@ -26,14 +26,12 @@ import json
 import math
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from t5suite.base.files import named_errors, whole_file
 
 INCIDENTS_FILE = "incidents.jsonl"
-# --loss_spikes
-POLICIES = ("log", "skip", "rollback", "off")
 
 
 class Incidents:
@@ -53,7 +51,7 @@ class Incidents:
         Args:
           kind: `non_finite`, `spike`, `out_of_memory`, ...
           examples: ids of the examples of the update, over all ranks.
-          numbers: what was measured; those that are no numbers become null, and the note says what they were.
+          numbers: what was measured; non-finite ones become null, and the note says what they were.
         """
         if not self.is_main:
             return
@@ -89,7 +87,7 @@ def read_incidents(directory) -> list[dict]:
 
 
 def json_numbers(numbers: dict) -> dict:
-    """The numbers as JSON has them: what is none becomes null, with a note.
+    """The numbers as JSON has them: a non-finite one becomes null, with a note.
 
     >>> json_numbers({"loss": float("inf"), "grad_norm": 0.5})
     {'loss': None, 'grad_norm': 0.5, 'note': 'loss was inf'}
@@ -123,83 +121,42 @@ class Spike:
 
 
 @dataclass
-class SpikeCount:
-    """Spikes that are only noted: the first is told at once, the others by one line now and then.
-
-    >>> count = SpikeCount()
-    >>> [count.add(41, spike), count.add(44, spike), count.summary(), count.summary()]
-    [True, False, '1 more spike since step 41, the largest in step 44: loss 20 is 347.6 standard ...', None]
-    """
-
-    told_step: int | None = None
-    number: int = 0
-    largest: tuple[int, Spike] | None = None
-
-    def add(self, step: int, spike: Spike) -> bool:
-        """Whether this one is to be told now."""
-        if self.told_step is None:
-            self.told_step = step
-            return True
-        self.number += 1
-        if self.largest is None or spike.deviations > self.largest[1].deviations:
-            self.largest = (step, spike)
-        return False
-
-    def summary(self) -> str | None:
-        """What is to be said of those that nobody was told of, once; None where there are none."""
-        if self.largest is None:
-            return None
-        step, spike = self.largest
-        several = "s" if self.number > 1 else ""
-        text = f"{self.number} more spike{several} since step {self.told_step}, the largest in step {step}: {spike}"
-        self.told_step, self.number, self.largest = step, 0, None
-        return text
-
-
-@dataclass
 class SpikeDetector:
-    """Remembers the last updates and tells which one is out of the ordinary.
+    """Remembers the last 128 updates and finds the one that is out of the ordinary.
 
     Args:
-      window: updates that are remembered.
       sigmas: standard deviations above the mean that are still ordinary.
       min_history: updates before which nothing is a spike.
       least_deviation: the standard deviation is taken to be at least this share of the mean.
     """
 
-    window: int = 128
     sigmas: float = 6.0
     min_history: int = 16
     least_deviation: float = 0.02
-    history: dict[str, deque] = field(init=False, repr=False)
 
     def __post_init__(self):
-        self.history = {name: deque(maxlen=self.window) for name in ("loss", "grad_norm")}
+        self.history = {name: deque(maxlen=128) for name in ("loss", "grad_norm")}
 
     def observe(self, loss: float, grad_norm: float | None = None) -> Spike | None:
         """The update's spike, if it is one (of both, the loss's); the update then belongs to the history.
 
-        Numbers that are none are passed over: such an update is no spike but a failure.
+        Non-finite numbers are passed over: such an update is no spike but a failure.
         """
-        found = []
+        spike = None
         for name, value in (("loss", loss), ("grad_norm", grad_norm)):
             if value is None or not math.isfinite(value):
                 continue
-            found.append(self._compare(name, value))
-            self.history[name].append(float(value))
-        return next((spike for spike in found if spike is not None), None)
-
-    def _compare(self, name: str, value: float) -> Spike | None:
-        past = self.history[name]
-        if len(past) < max(2, self.min_history):
-            return None
-        mean = math.fsum(past) / len(past)
-        variance = math.fsum((x - mean) ** 2 for x in past) / (len(past) - 1)
-        deviation = max(math.sqrt(variance), self.least_deviation * abs(mean))
-        limit = mean + self.sigmas * deviation
-        if value <= limit:
-            return None
-        return Spike(name, value, limit, mean, (value - mean) / deviation if deviation else math.inf)
+            past = self.history[name]
+            if len(past) >= self.min_history:
+                mean = math.fsum(past) / len(past)
+                variance = math.fsum((x - mean) ** 2 for x in past) / (len(past) - 1)
+                deviation = max(math.sqrt(variance), self.least_deviation * abs(mean))
+                limit = mean + self.sigmas * deviation
+                if value > limit:
+                    above = (value - mean) / deviation if deviation else math.inf
+                    spike = spike or Spike(name, value, limit, mean, above)
+            past.append(float(value))
+        return spike
 
     def state(self) -> dict[str, list[float]]:
         """What a checkpoint remembers, as JSON values; floats come back from JSON bit by bit."""

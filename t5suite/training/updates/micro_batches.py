@@ -55,7 +55,7 @@ class MicroBatches:
         self.failure: str | None = None
         self._batches: list[Mapping] = []
         self._reported = 0.0
-        self._random_state = random_state()
+        self._random_state = torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_available() else None
 
     def run(
         self,
@@ -85,8 +85,9 @@ class MicroBatches:
             if failed is None:
                 break
             # Here the exception is gone, and with it the tensors that its frames held.
-            redo(self.failure, synchronises and failed.last)
-            self._cut_more(failed)
+            part, last = failed
+            redo(self.failure, synchronises and last)
+            self._cut_more(part)
             todo, again = self._batches, True
         # Of the micro-batches that ran again, the trainer has counted all but this one.
         loss = loss - self._reported if again else loss
@@ -94,7 +95,7 @@ class MicroBatches:
         return loss
 
     def _attempt(self, batches, step, no_sync):
-        """`(loss, None)`, or `(None, Failed)` where memory ran out; only the last piece may synchronise."""
+        """`(loss, None)`, or `(None, (piece, whether it was the last one))` where memory ran out."""
         parts = [part for batch in batches for part in cut(batch, self.pieces)]
         total = None
         for place, part in enumerate(parts):
@@ -106,37 +107,30 @@ class MicroBatches:
                 if not is_out_of_memory(error):
                     raise
                 self.failure = (str(error) or type(error).__name__).splitlines()[0]
-                return None, Failed(part, last)
+                return None, (part, last)
             total = loss if total is None else total + loss
         return total, None
 
-    def _cut_more(self, failed: "Failed") -> None:
-        shapes = {name: tuple(value.shape) for name, value in failed.part.items() if torch.is_tensor(value)}
-        if num_rows(failed.part) <= 1:
+    def _cut_more(self, part: Mapping) -> None:
+        shapes = {name: tuple(value.shape) for name, value in part.items() if torch.is_tensor(value)}
+        if num_rows(part) <= 1:
             raise ConfigError(
                 f"out of memory in a micro-batch of one row ({shapes}): {self.failure}. Use shorter inputs and "
                 "targets, --gradient_checkpointing, --bf16, a smaller model, or more memory"
             )
         self.pieces *= 2
         logger.warning(
-            "out of memory (%s); micro-batches are computed in %d pieces from here on, of at most %d rows; the update "
-            "and its result stay the same. With --per_device_train_batch_size %d it would not come to this",
+            "out of memory (%s); micro-batches are computed in %d pieces from here on; the update and its result stay "
+            "the same. With --per_device_train_batch_size %d it would not come to this",
             self.failure,
             self.pieces,
-            -(-max(map(num_rows, self._batches)) // self.pieces),
             max(1, max(map(num_rows, self._batches)) // self.pieces),
         )
-        if torch.cuda.is_available():
+        on_cpu, on_gpu = self._random_state
+        torch.set_rng_state(on_cpu)
+        if on_gpu is not None:
             torch.cuda.empty_cache()
-        restore_random_state(self._random_state)
-
-    def state(self) -> dict[str, int]:
-        """What a checkpoint remembers."""
-        return {"pieces": self.pieces}
-
-    def load(self, state: dict[str, int]) -> None:
-        """Goes on where `state` was taken."""
-        self.pieces = int(state.get("pieces", 1))
+            torch.cuda.set_rng_state(on_gpu)
 
 
 def can_put_off(model) -> bool:
@@ -163,14 +157,6 @@ def putting_off_exchange(model, compute_loss: Callable[[], torch.Tensor]) -> tor
     model.require_forward_param_sync = True
     model.reducer.prepare_for_backward([loss] if model.find_unused_parameters else [])
     return loss
-
-
-class Failed:
-    """The piece that did not fit, and whether it was the last of its micro-batch."""
-
-    def __init__(self, part: Mapping, last: bool):
-        self.part = part
-        self.last = last
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -216,15 +202,3 @@ def _rows_of(value, rows: int, part: slice):
             return value[part]
         return type(value)(_rows_of(item, rows, part) for item in value)
     return value
-
-
-def random_state() -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Where torch's random numbers stand, on the CPU and on this process's GPU; asking waits for neither."""
-    return torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_available() else None
-
-
-def restore_random_state(state: tuple[torch.Tensor, torch.Tensor | None]) -> None:
-    """Puts torch's random numbers back to where `random_state` found them."""
-    torch.set_rng_state(state[0])
-    if state[1] is not None:
-        torch.cuda.set_rng_state(state[1])
