@@ -238,7 +238,8 @@ class TensorBoardRun:
     def log(self, row: dict, step: int, tables: dict[str, list[dict]]) -> None:
         """One point a metric; samples as texts."""
         self._last = step
-        values = [self._summary.Value(tag=name, simple_value=value) for name, value in row.items()]
+        known = {name: value for name, value in row.items() if not math.isnan(value)}
+        values = [self._summary.Value(tag=name, simple_value=value) for name, value in known.items()]
         self._write(step=step, summary=self._summary(value=values))
         self._add_texts(step, {name: markdown(table) for name, table in tables.items()})
 
