@@ -243,7 +243,8 @@ def row_of(task, rng) -> dict:
         task.entry["label_column_name"]: rng.choice((0, 1, "1.0", "yes")),
         "idx": rng.choice((3, {"passage": 1, "query": 2, "question": 3})),
     }
-    return altered(row, rng)
+    found = altered(row, rng)
+    return found if isinstance(found, dict) else row
 
 
 class RowsTest(FuzzTest):
