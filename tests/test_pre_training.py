@@ -330,6 +330,11 @@ class FlagsTest(parameterized.TestCase):
     def test_flags_without_effect_are_named(self, changed, trains, expected):
         self.assertEqual(pre_training.warn_of_idle_flags(changed, trains, "span_corruption"), expected)
 
+    def test_what_an_objective_does_not_use_is_named_and_no_more(self):
+        changed = {"objective": "causal_lm", "inputs_length": 64, "noise_density": 0.5, "document_separator": "eos"}
+        changed["train_file"] = ["a.txt"]
+        self.assertEqual(pre_training.warn_of_idle_flags(changed, True, "causal_lm"), ["noise_density"])
+
     def test_lengths_follow_the_text_and_a_yaml_file_comes_first(self):
         path = written("run.yaml", b"train_file: a.txt\nnoise_density: 0.25\nlearning_rate: 1e-3\n")
         parse = pre_train_t5.parse_arguments

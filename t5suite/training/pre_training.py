@@ -177,10 +177,11 @@ def warn_of_idle_flags(changed: dict, trains: bool, objective: str) -> list[str]
         "scoring": "text is evaluated by its loss",
         "Hugging Face's evaluation": "blocks are equally long, and evaluated by our own loop",
     }
-    objective_flags = [name for name, entry in flags_of("pre_train_t5").items() if entry["theme"] == "objective"]
-    given = ["mode_token_ids" if name == "mode_tokens" else name for name in objective_flags if name in changed]
+    flags = flags_of("pre_train_t5").items()  # those of the theme that not every objective's blocks have
+    theirs = [name for name, facts in flags if facts["theme"] == "objective" and "blocks" not in facts.get("needs", "")]
+    given = ["mode_token_ids" if name == "mode_tokens" else name for name in theirs if name in changed]
     unheeded = ["mode_tokens" if name == "mode_token_ids" else name for name in unheeded_settings(objective, given)]
-    why = dict.fromkeys(unheeded, f"--objective {objective} does not heed it")
+    why = dict.fromkeys(unheeded, f"--objective {objective} does not use it")
     return idle_flags("pre_train_t5", changed, lacking, why)
 
 

@@ -116,12 +116,13 @@ class ObjectiveArguments:
 
     _theme = "objective"
 
-    objective: str = flag("span_corruption", ", ".join(OBJECTIVES) + ".", "common")
+    objective: str = flag("span_corruption", ", ".join(OBJECTIVES) + ".", "common", needs="blocks")
     inputs_length: int | None = flag(
         None,
         "Input tokens of a block after corruption. Default: 512; on the short bundled text, 64.",
         "common report",
         bounds="[4, inf) tokens",
+        needs="blocks",
     )
     targets_length: int | None = flag(
         None, "Target tokens of a block. Default: as many as the objective makes.", "report", bounds="[1, inf) tokens"
@@ -157,7 +158,7 @@ class ObjectiveArguments:
     document_separator: Literal["none", "eos"] | None = flag(
         None,
         "What stands between documents. Default: eos for causal_lm and full_lm, else none, as in T5.",
-        needs="reading",
+        needs="reading, blocks",
     )
     pack: bool = flag(False, "Several short examples in one row, which do not see each other.")
     row_inputs_length: int | None = flag(
