@@ -1,12 +1,13 @@
 """A Slurm cluster on this machine: real daemons, two nodes, in a temporary folder of their own.
 
-    with SlurmCluster() as cluster:
-        job = cluster.sbatch("slurm/fine_tune.sbatch", "python", "fine_tune_t5.py")
-        assert cluster.wait(job) == "COMPLETED"
+    cluster = SlurmCluster()
+    cluster.start()
+    assert cluster.wait(cluster.sbatch("slurm/fine_tune.sbatch", "python", "fine_tune_t5.py")) == "COMPLETED"
+    cluster.stop()
 
 Needs root (slurmd becomes the users whose jobs it runs) and Debian's `slurm-wlm` and `munge`; `why_not` says what is
 missing. The nodes bear two names of this machine, so that processes find each other by a node's name. Daemons get
-their configuration by SLURM_CONF, listen on free ports, and are stopped, jobs first, when the block ends.
+their configuration by SLURM_CONF, listen on free ports, and are stopped after their jobs.
 """
 
 import ctypes
@@ -150,15 +151,10 @@ class SlurmCluster:
     def stop(self) -> None:
         """Cancels what runs, stops the daemons, removes the folder."""
         if len(self.daemons) == 4:
-            subprocess.run(["scancel", "--user=root"], env=self.environment, timeout=60, capture_output=True)
-            subprocess.run(
-                ["scancel", "--user=root", "--signal=KILL", "--full"],
-                env=self.environment,
-                timeout=60,
-                capture_output=True,
-            )
+            for flags in ([], ["--signal=KILL", "--full"]):
+                self.client("scancel", "--user=root", *flags)
             deadline = time.monotonic() + 30
-            while self._squeue() and time.monotonic() < deadline:
+            while self.client("squeue", "--noheader").stdout.strip() and time.monotonic() < deadline:
                 time.sleep(0.2)
         for daemon in reversed(self.daemons):
             daemon.terminate()
@@ -171,24 +167,17 @@ class SlurmCluster:
         self.daemons = []
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _squeue(self) -> str:
-        done = subprocess.run(
-            ["squeue", "--noheader"], env=self.environment, timeout=60, capture_output=True, text=True
-        )
-        return done.stdout.strip()
+    def client(self, *words, cwd=None, timeout=120, **environment) -> subprocess.CompletedProcess:
+        words, environment = list(map(str, words)), {**self.environment, **environment}
+        return subprocess.run(words, env=environment, cwd=cwd, timeout=timeout, capture_output=True, text=True)
 
-    # -----------------------------------------------------------------------------------------------------------------
-
-    def run(self, *words, cwd=None, timeout=120, **environment) -> str:
+    def run(self, *words, **options) -> str:
         """What a client prints.
 
         Raises:
           RuntimeError: it fails.
         """
-        done = subprocess.run(
-            list(map(str, words)), env={**self.environment, **environment}, cwd=cwd, timeout=timeout,
-            capture_output=True, text=True,
-        )  # fmt: skip
+        done = self.client(*words, **options)
         if done.returncode:
             raise RuntimeError(f"{' '.join(map(str, words))}: {done.returncode}\n{done.stdout}\n{done.stderr}")
         return done.stdout
@@ -220,18 +209,9 @@ class SlurmCluster:
             pending_since = (pending_since or time.monotonic()) if "PENDING" in states else None
             # The pause is there for a reason: the end of the old batch script must not be taken for the new one's.
             if pending_since and time.monotonic() - pending_since > 3:
-                self.hurry(job)
+                self.client("scontrol", "update", f"JobId={job}", "StartTime=now")
             time.sleep(0.5)
         raise TimeoutError(f"job {job} is {self.state(job)} after {timeout} s: {self.logs()}")
-
-    def hurry(self, job: str) -> None:
-        """Lets a requeued job start now: Slurm makes it wait for two minutes."""
-        subprocess.run(
-            ["scontrol", "update", f"JobId={job}", "StartTime=now"],
-            env=self.environment,
-            capture_output=True,
-            timeout=60,
-        )
 
     def logs(self) -> str:
         """The ends of the daemons' logs."""

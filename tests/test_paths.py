@@ -76,13 +76,6 @@ class NamesTest(Folders):
                 self.assertEqual(path_inside(self.folder, path.name), path)
                 path.unlink()
 
-    def test_a_path_that_leads_out_is_refused(self):
-        (self.folder / "link").symlink_to(self.canary)
-        parts = ["..", "../x", "a|../../x", "/etc", ".", "link|x", "link", "a\0b"]
-        for names in parts:
-            with self.subTest(names=names), self.assertRaises(ConfigError):
-                path_inside(self.folder, *names.split("|"))
-
 
 class TaskFilesTest(Folders):
     def test_no_name_of_a_task_file_leads_out(self):

@@ -201,34 +201,16 @@ class RenderingTest(parameterized.TestCase):
 
 
 class SubmittingTest(parameterized.TestCase):
-    def submit(self, code=0):
+    @parameterized.parameters((0, 0, "4711\n", ""), (1, 78, "", "Invalid account"))
+    def test_the_script_goes_to_sbatch_and_the_id_is_printed(self, code, exit_code, printed, said):
         fakes = FakeSlurm()
-        argv = [
-            "slurm",
-            "submit",
-            "fine_tune",
-            "--account",
-            "lab",
-            "--log_dir",
-            "logs/a",
-            "--",
-            "python",
-            "x.py",
-            "$(touch canary)",
-        ]
+        argv = "slurm submit fine_tune --account lab --log_dir logs/a -- python x.py".split()
         done = subprocess.run(
-            [sys.executable, "-m", "t5suite", *argv],
-            env=fakes.environment(code),
-            cwd=fakes.folder,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        return fakes, done
-
-    def test_the_script_goes_to_sbatch_and_the_id_is_printed(self):
-        fakes, done = self.submit()
-        self.assertEqual((done.returncode, done.stdout), (0, "4711\n"), done.stderr)
+            [sys.executable, "-m", "t5suite", *argv, "$(touch canary)"],
+            env=fakes.environment(code), cwd=fakes.folder, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        self.assertEqual((done.returncode, done.stdout), (exit_code, printed), done.stderr)
+        self.assertIn(said, done.stderr)
         flags, script = fakes.given("sbatch")
         self.assertEqual(flags, ["--parsable"])
         self.assertIn("#SBATCH --account=lab\n", script)
