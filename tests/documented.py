@@ -1,7 +1,7 @@
 """The fenced blocks of the README and of docs/, and the commands in them.
 
->>> [block.first for block in blocks(ROOT / "README.md")][:2]
-['git clone <this repository> t5suite && cd t5suite', ' task n metrics ...']
+>>> blocks(ROOT / "README.md")[0].commands[0]
+'git clone <this repository> t5suite && cd t5suite'
 """
 
 import importlib
@@ -41,17 +41,10 @@ class Block(NamedTuple):
         return f"{self.page}:{self.line}"
 
     @property
-    def first(self) -> str:
-        """The first line without its comment; what the table of blocks knows it by."""
-        return next((re.split(r"\s#\s", line)[0].strip() for line in self.lines if line.strip()), "")
-
-    @property
     def commands(self) -> list[str]:
         """Logical command lines: continued lines joined, prompts and printed lines left out."""
-        if self.language not in SHELL:
-            return []
         found: list[str] = []
-        for line in self.lines:
+        for line in self.lines if self.language in SHELL else ():
             if found and found[-1].endswith("\\"):
                 found[-1] = found[-1][:-1] + line.strip()
             elif line.startswith("$ ") or (self.language != "console" and COMMAND.match(line)):
@@ -107,36 +100,23 @@ def problems(line: str) -> list[str]:
         words = shlex.split(line, comments=True)
     except ValueError as error:
         return [f"{error}: {line}"]
-    found = []
-    for command in _split(words):
-        found += _files(command) + _checked(command)
-    return found
-
-
-def _split(words: list[str]) -> list[list[str]]:
-    """The words between the shell's operators."""
-    commands: list[list[str]] = [[]]
+    found, commands = [], [[]]
     for word in words:
         if word in OPERATORS:
             commands.append([])
         else:
             commands[-1].append(word.removesuffix(";"))
-    return commands
-
-
-def _files(words: list[str]) -> list[str]:
-    """Named files of the checkout's own folders that are not there."""
-    return [
-        f"{word} is not in the checkout"
-        for word in words
-        if word.startswith(tuple(f"{folder}/" for folder in FOLDERS)) and "*" not in word and not (ROOT / word).exists()
-    ]
+    own = tuple(f"{folder}/" for folder in FOLDERS)
+    for command in commands:
+        files = [word for word in command if word.startswith(own) and "*" not in word]
+        found += [f"{file} is not in the checkout" for file in files if not (ROOT / file).exists()]
+        found += _checked(command)
+    return found
 
 
 def _checked(words: list[str]) -> list[str]:
     for place, word in enumerate(words):
-        rest = words[place + 1 :]
-        name = Path(word).name
+        name, rest = Path(word).name, words[place + 1 :]
         if name in ("fine_tune_t5.py", "pre_train_t5.py"):
             return script_problems(name, rest)
         if name == "t5suite":
@@ -144,17 +124,18 @@ def _checked(words: list[str]) -> list[str]:
         if word == "-m" and rest and rest[0].split(".")[0] in ("t5suite", "benchmarks", "faults", "docs"):
             return module_problems(rest[0], rest[1:])
         if name == "make":
-            return [f"make has no target {target}" for target in rest if target not in make_targets()]
+            targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M)
+            return [f"make has no target {target}" for target in rest if target not in targets]
     return []
 
 
 def script_problems(script: str, words: list[str]) -> list[str]:
     """Flags that a script does not have, values that they do not take, a configuration file that is not there."""
-    flags = SCRIPTS[script.removesuffix(".py")]
-    found = []
-    if words and words[0].endswith((".yaml", ".yml")) and not _is_configuration(words[0]):
-        found.append(f"{words[0]} is neither in the checkout nor a shipped recipe")
-    for name, values in _flags(words):
+    flags, found = SCRIPTS[script.removesuffix(".py")], []
+    if words and words[0].endswith((".yaml", ".yml")) and words[0] not in READERS_FILES:
+        if not any((folder / words[0]).is_file() for folder in (ROOT, ROOT / "recipes")):
+            found.append(f"{words[0]} is neither in the checkout nor a shipped recipe")
+    for name, value in _flags(words):
         if name in ("help", "help_all", "config", "version"):
             continue
         if name not in flags:
@@ -162,28 +143,24 @@ def script_problems(script: str, words: list[str]) -> list[str]:
             continue
         choices = NAMES.get(name) or flags[name].get("choices")
         # `--optimizer` and `--schedule` take Hugging Face's names, too: only those of one word are ours to check.
-        found += [
-            f"--{name} takes no {value!r}"
-            for value in values
-            if choices and value not in map(str, choices) and not PLACEHOLDER.fullmatch(value) and "_torch" not in value
-        ]
+        if choices and value and value not in map(str, choices) and "_torch" not in value:
+            found += [] if PLACEHOLDER.fullmatch(value) else [f"--{name} takes no {value!r}"]
     return found
 
 
 def sub_command_problems(words: list[str]) -> list[str]:
-    """An unknown sub-command of `t5suite`, or flags that it does not have; a command behind `--` is looked at, too."""
-    before, _, after = _cut(words, "--")
+    """An unknown sub-command of `t5suite`, or flags that it does not have; a command behind `--` is checked, too."""
+    cut = words.index("--") if "--" in words else len(words)
+    before, after = words[:cut], words[cut + 1 :]
     if not before or before[0].startswith("-"):
         return [f"t5suite has no flag {word}" for word in before if word.split("=")[0] not in ("--help", "--version")]
-    action = " ".join(before[:2])
-    command = action if action in SUB_COMMANDS else before[0]
     if before[0] not in COMMANDS:
         return [f"t5suite has no sub-command {before[0]}"]
-    own = {flag.removeprefix("--").replace("-", "_") for flag in _all_flags(command)}
-    if after and after[0].startswith("--"):
-        found = script_problems("fine_tune_t5.py", after)
-    else:
-        found = _checked(after)
+    action = " ".join(before[:2])
+    command = action if action in SUB_COMMANDS else before[0]
+    own = {flag.removeprefix("--").replace("-", "_")
+           for name in (command, before[0]) for flag in SUB_COMMANDS.get(name, ())}  # fmt: skip
+    found = script_problems("fine_tune_t5.py", after) if after and after[0].startswith("--") else _checked(after)
     return found + [f"t5suite {command} has no flag --{name}" for name, _ in _flags(before) if name not in own]
 
 
@@ -198,10 +175,10 @@ def module_problems(module: str, words: list[str]) -> list[str]:
     text = files[0].read_text(encoding="utf-8")
     if "from benchmarks.harness import" in text:
         text += (ROOT / "benchmarks/harness.py").read_text(encoding="utf-8")
-    before = _cut(words, "--")[0]
+    words = words[: words.index("--")] if "--" in words else words
     return [
         f"{module} has no flag --{name}"
-        for name, _ in _flags(before)
+        for name, _ in _flags(words)
         if not re.search(rf"--{re.escape(name)}\b|\badd\w*\(\W*{re.escape(name)}\b", text) and "add_flags" not in text
     ]
 
@@ -229,36 +206,12 @@ def is_name(dotted: str) -> bool:
     return False
 
 
-def make_targets() -> set[str]:
-    """The Makefile's targets."""
-    return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
-
-
-def _all_flags(command: str) -> set[str]:
-    parents = [command.rsplit(" ", length)[0] for length in range(command.count(" ") + 1)]
-    return {flag for name in [command, *parents] for flag in SUB_COMMANDS.get(name, ())}
-
-
 def _flags(words: list[str]):
-    """`(name, values)` of each flag among the words."""
-    for place, word in enumerate(words):
+    """`(name, its first value)` of each flag among the words."""
+    for word, following in zip(words, [*words[1:], ""]):
         if re.fullmatch(r"--[A-Za-z][\w-]*(=.*)?", word, re.S):
             name, equals, value = word[2:].partition("=")
-            values = [value] if equals else []
-            for following in words[place + 1 :] if not equals else []:
-                if following.startswith("--"):
-                    break
-                values.append(following)
-            yield name.replace("-", "_"), values[:1]
-
-
-def _is_configuration(name: str) -> bool:
-    return name in READERS_FILES or any((folder / name).is_file() for folder in (ROOT, ROOT / "recipes"))
-
-
-def _cut(words: list[str], at: str) -> tuple[list[str], str, list[str]]:
-    place = words.index(at) if at in words else len(words)
-    return words[:place], at, words[place + 1 :]
+            yield name.replace("-", "_"), value if equals else "" if following.startswith("--") else following
 
 
 # Longest that one command may take, in seconds, beside other work.
@@ -282,17 +235,17 @@ def sections(path: Path) -> dict[str, list[Command]]:
     section = feature = ""
     inside = False
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        commands = found.get(section, [])
         if line.startswith("```"):
             inside = line.strip() == "```console"
         elif inside and line.startswith("$ export "):
             exports.append(line[2:])
         elif inside and line.startswith("$ "):
-            found[section].append(Command(feature, line[2:], [], f"{path.name}:{number}", tuple(exports)))
-        elif inside and found[section][-1].line.endswith("\\") and not found[section][-1].printed:
-            last = found[section].pop()
-            found[section].append(last._replace(line=f"{last.line}\n{line}"))
+            commands.append(Command(feature, line[2:], [], f"{path.name}:{number}", tuple(exports)))
+        elif inside and commands[-1].line.endswith("\\") and not commands[-1].printed:
+            commands[-1] = commands[-1]._replace(line=f"{commands[-1].line}\n{line}")
         elif inside:
-            found[section][-1].printed.append(line)
+            commands[-1].printed.append(line)
         elif line.startswith("## "):
             section = line[3:].strip()
             found[section] = []
@@ -351,15 +304,11 @@ def check(commands: list[Command], folder: Path) -> list[str]:
     for command in commands:
         done = run(command, folder)
         missing = unprinted(command.printed, done.stdout)
+        if done.returncode != 0 or missing is not None:
+            what = f"not printed: {missing!r}" if done.returncode == 0 else f"exit {done.returncode}"
+            wrong.append(f"{command.place} ({command.feature}): {what}\n{command.line}\n{done.stdout[-3000:]}")
         if done.returncode != 0:
-            wrong.append(
-                f"{command.place} ({command.feature}): exit {done.returncode}\n{command.line}\n{done.stdout[-3000:]}"
-            )
             break
-        if missing is not None:
-            wrong.append(
-                f"{command.place} ({command.feature}): not printed: {missing!r}\n{command.line}\n{done.stdout[-3000:]}"
-            )
     return wrong
 
 

@@ -1,9 +1,6 @@
-"""What new users get wrong, and what the suite says to it: a table that a test runs and that a page of docs is made of.
+"""What new users get wrong, and what the suite answers: a table that a test runs and that a page of docs is made of.
 
-    python tests/mistakes.py            # writes docs/troubleshooting.md's table after a change here
-
-`message` is what is printed behind `error: ` (or by a warning); `<word>` in it stands for what differs from run to run.
-`names` are the parts of it that must be there: the value, the place, and what to do.
+python tests/mistakes.py            # writes docs/troubleshooting.md's table after a change here
 """
 
 from pathlib import Path
@@ -15,55 +12,41 @@ END = "<!-- made by tests/mistakes.py: end -->"
 
 
 class Mistake(NamedTuple):
-    """One mistake."""
+    """One mistake.
 
-    # What somebody would search for.
+    Attributes:
+      message: what is printed behind `error: ` (or by a warning); `<word>` stands for what differs from run to run.
+      cure: why it happens, and what to do.
+      code: 78 configuration, 65 data, 74 files and disks, 0 a warning.
+      files: `{name: content}` of the folder that the command runs in.
+      needs: what else the folder needs, by name (`PREPARATIONS` of the test).
+      without: packages that are not installed.
+      slow: it is found only once a model is made, which takes seconds.
+    """
+
     title: str
     command: str
     message: str
-    names: tuple[str, ...]
-    # Why it happens, and the way out.
     cure: str
-    # 78: configuration, 65: data, 74: files and disks, 0: a warning.
     code: int = 78
-    # {name: content} of the folder that the command runs in; bytes where it is no UTF-8.
     files: dict = {}
-    # What else the folder needs, by name (`PREPARATIONS` of the test).
     needs: str = ""
-    # Packages that are not there.
     without: tuple[str, ...] = ()
-    # It is found only once a model is made, which takes seconds.
     slow: bool = False
 
 
-def page_of(mistakes: dict[str, list[Mistake]]) -> str:
-    """The table as Markdown: a section for each group, with command, message and cure of each mistake."""
+def page_with_table() -> str:
+    """The page as it should be: its own words around a section for each group of mistakes."""
     parts = []
-    for group, entries in mistakes.items():
+    for group, entries in MISTAKES.items():
         parts.append(f"## {group}")
         for entry in entries:
-            parts.append(
-                f"### {entry.title}\n\n```console\n$ {shown(entry.command)}\n{said(entry)}\n```\n\n{entry.cure}"
-            )
-    return "\n\n".join(parts)
-
-
-def shown(command: str) -> str:
-    """A command as it is typed."""
-    program = command.split()[0]
-    return f"python {command}" if program.endswith(".py") else command
-
-
-def said(entry: Mistake) -> str:
-    """What the terminal shows."""
-    return f"warning: {entry.message}" if entry.code == 0 else f"error: {entry.message}\n$ echo $?\n{entry.code}"
-
-
-def page_with_table() -> str:
-    """The page as it should be: its own words around the table."""
+            command = f"python {entry.command}" if entry.command.split()[0].endswith(".py") else entry.command
+            said = f"error: {entry.message}\n$ echo $?\n{entry.code}" if entry.code else f"warning: {entry.message}"
+            parts.append(f"### {entry.title}\n\n```console\n$ {command}\n{said}\n```\n\n{entry.cure}")
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{page_of(MISTAKES)}\n\n{END}{after}"
+    table = "\n\n".join(parts)
+    return f"{before}{BEGIN}\n\n{table}\n\n{END}{rest.partition(END)[2]}"
 
 
 ROW = '{"sentence": "good", "label": 1}\n'
@@ -85,563 +68,286 @@ TASK = """mine:
 SHIPPED_TASK = TASK.replace("mine", "glue").replace("topics", "rte").replace("acuracy", "accuracy")
 
 # {section of the page: [mistake]}
+# fmt: off
 MISTAKES = {
     "Flags and configuration files": [
-        Mistake(
-            "A flag with a typo",
-            "fine_tune_t5.py --learning_rat 1e-3",
-            "unknown flag --learning_rat; did you mean --learning_rate?",
-            ("--learning_rat;", "did you mean --learning_rate"),
-            "No flag is guessed or passed over. `--help` shows the flags by theme, `--help_all` every one.",
-        ),
-        Mistake(
-            "A value that is no number",
-            "fine_tune_t5.py --learning_rate 1e-3x",
-            "--learning_rate: invalid float value: '1e-3x'; give a number, such as 0.001",
-            ("--learning_rate", "'1e-3x'", "give a number"),
-            "Numbers are written `0.001` or `1e-3`, without units or separators.",
-        ),
-        Mistake(
-            "A flag that transformers 5 removed",
-            "fine_tune_t5.py --evaluation_strategy epoch",
-            "--evaluation_strategy is gone from transformers 5; use --eval_strategy",
-            ("--evaluation_strategy", "use --eval_strategy"),
-            "Scripts for transformers 4 have it. The message names the successor; so it does for `--warmup_ratio`, "
-            "`--overwrite_output_dir`, `--no_cuda` and the others that are gone.",
-        ),
-        Mistake(
-            "A flag of the other script",
-            "fine_tune_t5.py --streaming",
-            "--streaming belongs to pre_train_t5.py; fine-tuning holds its rows in memory",
-            ("--streaming", "pre_train_t5.py"),
-            "Each script's `--help` has its own flags.",
-        ),
-        Mistake(
-            "A flag that is given twice",
-            "fine_tune_t5.py --seed 1 --bf16 --seed 2",
-            "--seed is given twice: 1 and 2",
-            ("--seed", "twice", "1 and 2"),
-            "Leave one out. In a file the flag may stand as well: the command line overrides it. In a shell, "
-            "`${FLAGS/--seed 1/--seed 2}` changes one of `$FLAGS`.",
-        ),
-        Mistake(
-            "A batch of nothing",
-            "fine_tune_t5.py --per_device_train_batch_size 0",
-            "--per_device_train_batch_size 0: must be at least 1 (examples)",
-            ("--per_device_train_batch_size", "0", "at least 1"),
-            "Where one example alone does not fit into memory, see [memory](memory.md).",
-        ),
-        Mistake(
-            "A length that leaves no room for a word",
-            "fine_tune_t5.py --max_target_length 1",
-            "--max_target_length 1: must be at least 2 (tokens: one, and the end of the sequence)",
-            ("--max_target_length", "1", "at least 2"),
-            "Lengths are in tokens and include the end-of-sequence token.",
-        ),
-        Mistake(
-            "A recipe or configuration file that is not there",
-            "fine_tune_t5.py minni.yaml",
-            "--config: no file 'minni.yaml'; did you mean mini.yaml, mini_pre_train.yaml?",
-            ("minni.yaml", "did you mean mini.yaml"),
-            "The first word without dashes is a YAML file: a path, or the name of one in `recipes/`.",
-        ),
-        Mistake(
-            "A tab in a YAML file",
-            "fine_tune_t5.py run.yaml",
-            "run.yaml:2: found character '\\t' that cannot start any token; indent with spaces, YAML takes no tabs",
-            ("run.yaml:2", "'\\t'", "indent with spaces"),
-            "Most editors can show tabs and replace them.",
-            files={"run.yaml": "learning_rate: 1e-3\n\tseed: 1\n"},
-        ),
-        Mistake(
-            "An unknown key in a YAML file",
-            "fine_tune_t5.py run.yaml",
-            "run.yaml:2: unknown flag --lerning_rate; did you mean --learning_rate, --logging_strategy?",
-            ("run.yaml:2", "--lerning_rate", "did you mean --learning_rate"),
-            "A file's keys are the flags' names, without dashes.",
-            files={"run.yaml": "seed: 1\nlerning_rate: 1e-3\n"},
-        ),
-        Mistake(
-            "A slip in a JSON configuration",
-            "fine_tune_t5.py run.json",
-            "run.json:2: not JSON (Expecting property name enclosed in double quotes at column 17)",
-            ("run.json:2", "column 17"),
-            "Here it is the comma before the brace. YAML is more forgiving.",
-            files={"run.json": '{"seed": 1,\n "max_steps": 5,}\n'},
-        ),
-        Mistake(
-            "--fp16 and --bf16 together",
-            "fine_tune_t5.py --fp16 --bf16",
-            "At most one of fp16 and bf16 can be True, but not both; leave --fp16 out: --bf16 has float32's range",
-            ("fp16 and bf16", "leave --fp16 out"),
-            "On GPUs before Ampere, which have no bfloat16, leave both out for T5: its activations overflow float16.",
-        ),
-        Mistake(
-            "A GPU's flag on a machine without one",
-            "fine_tune_t5.py --tf32 True",
-            "--tf32 requires Ampere or a newer GPU arch, cuda>=11 and torch>=1.7; leave --tf32 out here (t5suite doctor "
-            "shows what torch sees)",
-            ("--tf32", "Ampere", "leave --tf32 out"),
-            "If there is a GPU, `t5suite doctor` says why torch does not see it: a build of torch without CUDA, a driver "
-            "that is too old, `CUDA_VISIBLE_DEVICES`.",
-            needs="no GPU",
-        ),
-        Mistake(
-            "DeepSpeed's settings by a name that is none",
-            "fine_tune_t5.py --deepspeed zero4",
-            "--deepspeed zero4: no such file or name; did you mean zero3, zero2, zero1?",
-            ("--deepspeed zero4", "did you mean zero3"),
-            "[Distributed training](distributed.md) says which to take.",
-        ),
-        Mistake(
-            "DeepSpeed is not installed",
-            "fine_tune_t5.py --deepspeed zero2",
-            "--deepspeed: <error>; pip install 't5suite[deepspeed]'",
-            ("--deepspeed", "pip install 't5suite[deepspeed]'"),
-            "Optional libraries are imported when a flag asks for them.",
-            without=("deepspeed",),
-        ),
-        Mistake(
-            "An optimizer that there is not",
-            "fine_tune_t5.py --optimizer adafctor",
-            "--optimizer: unknown optimizer 'adafctor'; did you mean adafactor, galore_adafactor, adamw_torch?",
-            ("--optimizer", "'adafctor'", "did you mean adafactor"),
-            "[Optimization](optimization.md) lists optimizers and schedules.",
-        ),
-        Mistake(
-            "A tracker that there is not",
-            "fine_tune_t5.py --report_to wandbb",
-            "--report_to: unknown tracker 'wandbb'; did you mean wandb, swanlab?",
-            ("--report_to", "'wandbb'", "did you mean wandb"),
-            "`metrics.jsonl` in the run's directory is written in any case.",
-        ),
-        Mistake(
-            "A LoRA setting without an adapter",
-            "fine_tune_t5.py --lora_r 8",
-            "--lora_r has no effect without --adapter",
-            ("--lora_r", "--adapter"),
-            "Add `--adapter lora`, or leave the setting out.",
-        ),
-        Mistake(
-            "Early stopping without evaluations",
-            "fine_tune_t5.py --early_stopping_patience 3 --eval_strategy no",
-            "--early_stopping_patience 3 has nothing to wait for: --eval_strategy no; evaluate with --eval_strategy epoch "
-            "(or steps, with --eval_steps) and leave --load_best_model_at_end on",
-            ("--early_stopping_patience 3", "--eval_strategy no", "--eval_strategy epoch"),
-            "It counts evaluations in a row that bring nothing better.",
-            slow=True,
-        ),
+        Mistake("A flag with a typo", "fine_tune_t5.py --learning_rat 1e-3",
+                "unknown flag --learning_rat; did you mean --learning_rate?",
+                "No flag is guessed or passed over. `--help` shows the flags by theme, `--help_all` every one."),
+        Mistake("A value that is no number", "fine_tune_t5.py --learning_rate 1e-3x",
+                "--learning_rate: invalid float value: '1e-3x'; give a number, such as 0.001",
+                "Numbers are written `0.001` or `1e-3`, without units or separators."),
+        Mistake("A flag that transformers 5 removed", "fine_tune_t5.py --evaluation_strategy epoch",
+                "--evaluation_strategy is gone from transformers 5; use --eval_strategy",
+                "Scripts for transformers 4 have it. The message names the successor; so it does for "
+                "`--warmup_ratio`, `--overwrite_output_dir`, `--no_cuda` and the others that are gone."),
+        Mistake("A flag of the other script", "fine_tune_t5.py --streaming",
+                "--streaming belongs to pre_train_t5.py; fine-tuning holds its rows in memory",
+                "Each script's `--help` has its own flags."),
+        Mistake("A flag that is given twice", "fine_tune_t5.py --seed 1 --bf16 --seed 2",
+                "--seed is given twice: 1 and 2",
+                "Leave one out. In a file the flag may stand as well: the command line overrides it. In a shell, "
+                "`${FLAGS/--seed 1/--seed 2}` changes one of `$FLAGS`."),
+        Mistake("A batch of nothing", "fine_tune_t5.py --per_device_train_batch_size 0",
+                "--per_device_train_batch_size 0: must be at least 1 (examples)",
+                "Where one example alone does not fit into memory, see [memory](memory.md)."),
+        Mistake("A length that leaves no room for a word", "fine_tune_t5.py --max_target_length 1",
+                "--max_target_length 1: must be at least 2 (tokens: one, and the end of the sequence)",
+                "Lengths are in tokens and include the end-of-sequence token."),
+        Mistake("A recipe or configuration file that is not there", "fine_tune_t5.py minni.yaml",
+                "--config: no file 'minni.yaml'; did you mean mini.yaml, mini_pre_train.yaml?",
+                "The first word without dashes is a YAML file: a path, or the name of one in `recipes/`."),
+        Mistake("A tab in a YAML file", "fine_tune_t5.py run.yaml",
+                "run.yaml:2: found character '\\t' that cannot start any token; indent with spaces, YAML takes no tabs",
+                "Most editors can show tabs and replace them.",
+                files={"run.yaml": "learning_rate: 1e-3\n\tseed: 1\n"}),
+        Mistake("An unknown key in a YAML file", "fine_tune_t5.py run.yaml",
+                "run.yaml:2: unknown flag --lerning_rate; did you mean --learning_rate, --logging_strategy?",
+                "A file's keys are the flags' names, without dashes.",
+                files={"run.yaml": "seed: 1\nlerning_rate: 1e-3\n"}),
+        Mistake("A slip in a JSON configuration", "fine_tune_t5.py run.json",
+                "run.json:2: not JSON (Expecting property name enclosed in double quotes at column 17)",
+                "Here it is the comma before the brace. YAML is more forgiving.",
+                files={"run.json": '{"seed": 1,\n "max_steps": 5,}\n'}),
+        Mistake("--fp16 and --bf16 together", "fine_tune_t5.py --fp16 --bf16",
+                "At most one of fp16 and bf16 can be True, but not both; leave --fp16 out: --bf16 has float32's range",
+                "On GPUs before Ampere, which have no bfloat16, leave both out for T5: its activations overflow "
+                "float16."),
+        Mistake("A GPU's flag on a machine without one", "fine_tune_t5.py --tf32 True",
+                "--tf32 requires Ampere or a newer GPU arch, cuda>=11 and torch>=1.7; leave --tf32 out here (t5suite "
+                "doctor shows what torch sees)",
+                "If there is a GPU, `t5suite doctor` says why torch does not see it: a build of torch without CUDA, a"
+                " driver that is too old, `CUDA_VISIBLE_DEVICES`.", needs="no GPU"),
+        Mistake("DeepSpeed's settings by a name that is none", "fine_tune_t5.py --deepspeed zero4",
+                "--deepspeed zero4: no such file or name; did you mean zero3, zero2, zero1?",
+                "[Distributed training](distributed.md) says which to take."),
+        Mistake("DeepSpeed is not installed", "fine_tune_t5.py --deepspeed zero2",
+                "--deepspeed: <error>; pip install 't5suite[deepspeed]'",
+                "Optional libraries are imported when a flag asks for them.", without=("deepspeed",)),
+        Mistake("An optimizer that there is not", "fine_tune_t5.py --optimizer adafctor",
+                "--optimizer: unknown optimizer 'adafctor'; did you mean adafactor, galore_adafactor, adamw_torch?",
+                "[Optimization](optimization.md) lists optimizers and schedules."),
+        Mistake("A tracker that there is not", "fine_tune_t5.py --report_to wandbb",
+                "--report_to: unknown tracker 'wandbb'; did you mean wandb, swanlab?",
+                "`metrics.jsonl` in the run's directory is written in any case."),
+        Mistake("A LoRA setting without an adapter", "fine_tune_t5.py --lora_r 8",
+                "--lora_r has no effect without --adapter",
+                "Add `--adapter lora`, or leave the setting out."),
+        Mistake("Early stopping without evaluations", "fine_tune_t5.py --early_stopping_patience 3 --eval_strategy no",
+                "--early_stopping_patience 3 has nothing to wait for: --eval_strategy no; evaluate with "
+                "--eval_strategy epoch (or steps, with --eval_steps) and leave --load_best_model_at_end on",
+                "It counts evaluations in a row that bring nothing better.", slow=True),
     ],
     "Tasks and data": [
-        Mistake(
-            "A task's name with a typo",
-            "fine_tune_t5.py --benchmark glue --dataset_name ssst2",
-            "--dataset_name: unknown glue task 'ssst2'; did you mean sst2?",
-            ("--dataset_name", "'ssst2'", "did you mean sst2"),
-            "`t5suite tasks` lists them all.",
-        ),
-        Mistake(
-            "A task of another benchmark",
-            "t5suite preview --benchmark mini --dataset_name cola --rows rows.jsonl",
-            "--dataset_name: cola is a task of glue, not of mini; give --benchmark glue",
-            ("--dataset_name", "cola", "--benchmark glue"),
-            "Without the flag the benchmark is `mini`, the bundled one.",
-            files={"rows.jsonl": ROW},
-        ),
-        Mistake(
-            "A benchmark's name with a typo",
-            "t5suite tasks --benchmark gleu",
-            "--benchmark: unknown benchmark 'gleu'; did you mean glue?",
-            ("--benchmark", "'gleu'", "did you mean glue"),
-            "`t5suite tasks` lists them all; one of your own comes with `--task_file`.",
-        ),
-        Mistake(
-            "A metric with a typo",
-            "fine_tune_t5.py --metric_for_best_model acuracy",
-            "--metric_for_best_model: unknown metric 'acuracy'; did you mean accuracy?",
-            ("--metric_for_best_model", "'acuracy'", "did you mean accuracy"),
-            "It must be one of the task's own metrics, or `loss`.",
-        ),
-        Mistake(
-            "A task file with an unknown metric",
-            "t5suite tasks --task_file tasks.yaml --dataset_name topics",
-            "tasks.yaml:2: mine/topics: metric_names: unknown metric 'acuracy'; did you mean accuracy?",
-            ("tasks.yaml:", "mine/topics", "'acuracy'", "did you mean accuracy"),
-            "[Tasks](tasks.md) has every field of an entry, and the metrics.",
-            files={"tasks.yaml": TASK},
-        ),
-        Mistake(
-            "A task file that redefines a shipped task",
-            "t5suite tasks --task_file tasks.yaml --benchmark glue --dataset_name rte",
-            "tasks.yaml:2: glue/rte is a shipped task; give yours another name",
-            ("tasks.yaml:2", "glue/rte", "another name"),
-            "Else a score would not say which of the two it is of.",
-            files={"tasks.yaml": SHIPPED_TASK},
-        ),
-        Mistake(
-            "The data directory is not there",
-            "fine_tune_t5.py --benchmark glue --dataset_name rte --data_dir nowhere",
-            "--data_dir: no directory 'nowhere'; `t5suite mirror --output_dir DIR` makes one",
-            ("--data_dir", "'nowhere'", "t5suite mirror"),
-            "The path is relative to where the command runs; in a batch job that may be another folder.",
-            slow=True,
-        ),
-        Mistake(
-            "The data directory lacks the task",
-            "fine_tune_t5.py --benchmark glue --dataset_name rte --data_dir data",
-            "glue/rte has no training split: no data/glue/rte/train.jsonl or .jsonl.gz (there: nothing)",
-            ("glue/rte", "data/glue/rte/train.jsonl"),
-            "Files are `DIR/<benchmark>/<task>/<split>.jsonl`; `t5suite mirror` writes them so. In a mixture, "
-            "`--allow_missing_tasks` leaves such a task out.",
-            code=65,
-            files={"data/glue/cola/train.jsonl": ROW},
-            slow=True,
-        ),
-        Mistake(
-            "No network, and nothing in the cache",
-            "fine_tune_t5.py --benchmark glue --dataset_name rte",
-            "cannot reach the hub for nyu-mll/glue (rte, train), and no copy is in the local cache (<error>). On a machine "
-            "with a network run `t5suite mirror --benchmark glue --dataset_name rte --output_dir DIR`, copy DIR here and "
-            "give --data_dir DIR",
-            ("nyu-mll/glue", "t5suite mirror", "--data_dir DIR"),
-            "Compute nodes often have no network: mirror once, where there is one.",
-            code=65,
-            slow=True,
-        ),
-        Mistake(
-            "An empty file",
-            "fine_tune_t5.py --train_file empty.jsonl",
-            "empty.jsonl: the file is empty",
-            ("empty.jsonl", "is empty"),
-            "Often what wrote it failed, or wrote elsewhere.",
-            code=65,
-            files={"empty.jsonl": ""},
-            slow=True,
-        ),
-        Mistake(
-            "A folder for --train_file",
-            "fine_tune_t5.py --train_file reviews",
-            "--train_file 'reviews' is a folder; name a file, or the folder by --train_dir with --data_format",
-            ("--train_file 'reviews'", "--train_dir"),
-            "`--train_dir` finds the splits in a folder: `train.csv`, `val/`, ... ([data](data.md)).",
-            files={"reviews/train.csv": "text,label\na,b\n"},
-        ),
-        Mistake(
-            "A CSV file without --data_format",
-            "fine_tune_t5.py --train_file reviews.csv",
-            "--train_file reviews.csv: a benchmark's rows are JSON lines; for rows of your own in a file like this give "
-            "--data_format csv with --text_column and --target_column",
-            ("--train_file reviews.csv", "--data_format csv", "--text_column"),
-            "Without `--data_format`, a file stands for a split of `--benchmark` and `--dataset_name`, in their columns.",
-            files={"reviews.csv": "text,label\na,b\n"},
-        ),
-        Mistake(
-            "A file that is not there",
-            "t5suite preview --benchmark glue --dataset_name rte --rows rows.jsonl",
-            "rows.jsonl: no such file",
-            ("rows.jsonl", "no such file"),
-            "Paths are relative to where the command runs.",
-            code=65,
-        ),
-        Mistake(
-            "A row without a column",
-            "t5suite preview --benchmark mini --dataset_name sentiment --rows rows.jsonl",
-            "rows.jsonl:2: the row has no column 'sentence'; its columns are text, label",
-            ("rows.jsonl:2", "'sentence'", "its columns are text, label"),
-            "Rename the column, or describe your rows by a task file or `--data_format` ([data](data.md)).",
-            code=65,
-            files={"rows.jsonl": ROW + '{"text": "bad", "label": 0}\n'},
-        ),
-        Mistake(
-            "A label out of range",
-            "t5suite preview --benchmark mini --dataset_name sentiment --rows rows.jsonl",
-            "rows.jsonl:2: label 7 in column 'label' is none of 0 negative, 1 positive (-1: unlabelled)",
-            ("rows.jsonl:2", "label 7", "0 negative, 1 positive"),
-            "Labels count from 0, in the order of the entry's `labels`.",
-            code=65,
-            files={"rows.jsonl": ROW + '{"sentence": "bad", "label": 7}\n'},
-        ),
-        Mistake(
-            "A line that is not JSON",
-            "t5suite preview --benchmark mini --dataset_name sentiment --rows rows.jsonl",
-            "rows.jsonl:2: not JSON (Expecting ',' delimiter at column 31)",
-            ("rows.jsonl:2", "column 31"),
-            "Each line is one whole object; here its brace is missing. An indented JSON file is no JSON lines.",
-            code=65,
-            files={"rows.jsonl": ROW + '{"sentence": "bad", "label": 0\n'},
-        ),
-        Mistake(
-            "A file that is not UTF-8",
-            "t5suite preview --benchmark mini --dataset_name sentiment --rows rows.jsonl",
-            "rows.jsonl:2: not UTF-8 (byte 17 is 0xf6)",
-            ("rows.jsonl:2", "byte 17"),
-            "`iconv -f latin1 -t utf-8 rows.jsonl > new.jsonl` for a file of Western Europe's older systems.",
-            code=65,
-            files={"rows.jsonl": ROW.encode() + b'{"sentence": "sch\xf6n", "label": 1}\n'},
-        ),
-        Mistake(
-            "A CSV file without the column that is to be learnt",
-            "fine_tune_t5.py --data_format csv --train_dir data --text_column question --target_column answr",
-            "data/train.csv:2: no row has anything in column 'answr'; did you mean answer?",
-            ("data/train.csv:2", "'answr'", "did you mean answer"),
-            "`--text_column` and `--target_column` name what is read and written ([data](data.md)).",
-            code=65,
-            files={"data/train.csv": "question,answer\na,b\n"},
-            slow=True,
-        ),
-        Mistake(
-            "Answers longer than --max_target_length",
-            "fine_tune_t5.py --dataset_name similarity --max_target_length 2",
-            "mini/similarity: <count> of <rows> targets fill --max_target_length 2 (tokens); what is longer loses its end",
-            ("mini/similarity", "--max_target_length 2", "loses its end"),
-            "Training goes on, with cut answers: raise the length. Cut inputs are noted likewise, without a warning.",
-            code=0,
-            slow=True,
-        ),
+        Mistake("A task's name with a typo", "fine_tune_t5.py --benchmark glue --dataset_name ssst2",
+                "--dataset_name: unknown glue task 'ssst2'; did you mean sst2?",
+                "`t5suite tasks` lists them all."),
+        Mistake("A task of another benchmark",
+                "t5suite preview --benchmark mini --dataset_name cola --rows rows.jsonl",
+                "--dataset_name: cola is a task of glue, not of mini; give --benchmark glue",
+                "Without the flag the benchmark is `mini`, the bundled one.", files={"rows.jsonl": ROW}),
+        Mistake("A benchmark's name with a typo", "t5suite tasks --benchmark gleu",
+                "--benchmark: unknown benchmark 'gleu'; did you mean glue?",
+                "`t5suite tasks` lists them all; one of your own comes with `--task_file`."),
+        Mistake("A metric with a typo", "fine_tune_t5.py --metric_for_best_model acuracy",
+                "--metric_for_best_model: unknown metric 'acuracy'; did you mean accuracy?",
+                "It must be one of the task's own metrics, or `loss`."),
+        Mistake("A task file with an unknown metric", "t5suite tasks --task_file tasks.yaml --dataset_name topics",
+                "tasks.yaml:2: mine/topics: metric_names: unknown metric 'acuracy'; did you mean accuracy?",
+                "[Tasks](tasks.md) has every field of an entry, and the metrics.", files={"tasks.yaml": TASK}),
+        Mistake("A task file that redefines a shipped task",
+                "t5suite tasks --task_file tasks.yaml --benchmark glue --dataset_name rte",
+                "tasks.yaml:2: glue/rte is a shipped task; give yours another name",
+                "Else a score would not say which of the two it is of.", files={"tasks.yaml": SHIPPED_TASK}),
+        Mistake("The data directory is not there",
+                "fine_tune_t5.py --benchmark glue --dataset_name rte --data_dir nowhere",
+                "--data_dir: no directory 'nowhere'; `t5suite mirror --output_dir DIR` makes one",
+                "The path is relative to where the command runs; in a batch job that may be another folder.",
+                slow=True),
+        Mistake("The data directory lacks the task",
+                "fine_tune_t5.py --benchmark glue --dataset_name rte --data_dir data",
+                "glue/rte has no training split: no data/glue/rte/train.jsonl or .jsonl.gz (there: nothing)",
+                "Files are `DIR/<benchmark>/<task>/<split>.jsonl`; `t5suite mirror` writes them so. In a mixture, "
+                "`--allow_missing_tasks` leaves such a task out.",
+                code=65, files={"data/glue/cola/train.jsonl": ROW}, slow=True),
+        Mistake("No network, and nothing in the cache", "fine_tune_t5.py --benchmark glue --dataset_name rte",
+                "cannot reach the hub for nyu-mll/glue (rte, train), and no copy is in the local cache (<error>). On "
+                "a machine with a network run `t5suite mirror --benchmark glue --dataset_name rte --output_dir DIR`, "
+                "copy DIR here and give --data_dir DIR",
+                "Compute nodes often have no network: mirror once, where there is one.", code=65, slow=True),
+        Mistake("An empty file", "fine_tune_t5.py --train_file empty.jsonl",
+                "empty.jsonl: the file is empty",
+                "Often what wrote it failed, or wrote elsewhere.", code=65, files={"empty.jsonl": ""}, slow=True),
+        Mistake("A folder for --train_file", "fine_tune_t5.py --train_file reviews",
+                "--train_file 'reviews' is a folder; name a file, or the folder by --train_dir with --data_format",
+                "`--train_dir` finds the splits in a folder: `train.csv`, `val/`, ... ([data](data.md)).",
+                files={"reviews/train.csv": "text,label\na,b\n"}),
+        Mistake("A CSV file without --data_format", "fine_tune_t5.py --train_file reviews.csv",
+                "--train_file reviews.csv: a benchmark's rows are JSON lines; for rows of your own in a file like "
+                "this give --data_format csv with --text_column and --target_column",
+                "Without `--data_format`, a file stands for a split of `--benchmark` and `--dataset_name`, in their "
+                "columns.", files={"reviews.csv": "text,label\na,b\n"}),
+        Mistake("A file that is not there", "t5suite preview --benchmark glue --dataset_name rte --rows rows.jsonl",
+                "rows.jsonl: no such file",
+                "Paths are relative to where the command runs.", code=65),
+        Mistake("A row without a column",
+                "t5suite preview --benchmark mini --dataset_name sentiment --rows rows.jsonl",
+                "rows.jsonl:2: the row has no column 'sentence'; its columns are text, label",
+                "Rename the column, or describe your rows by a task file or `--data_format` ([data](data.md)).",
+                code=65, files={"rows.jsonl": ROW + '{"text": "bad", "label": 0}\n'}),
+        Mistake("A label out of range", "t5suite preview --benchmark mini --dataset_name sentiment --rows rows.jsonl",
+                "rows.jsonl:2: label 7 in column 'label' is none of 0 negative, 1 positive (-1: unlabelled)",
+                "Labels count from 0, in the order of the entry's `labels`.",
+                code=65, files={"rows.jsonl": ROW + '{"sentence": "bad", "label": 7}\n'}),
+        Mistake("A line that is not JSON",
+                "t5suite preview --benchmark mini --dataset_name sentiment --rows rows.jsonl",
+                "rows.jsonl:2: not JSON (Expecting ',' delimiter at column 31)",
+                "Each line is one whole object; here its brace is missing. An indented JSON file is no JSON lines.",
+                code=65, files={"rows.jsonl": ROW + '{"sentence": "bad", "label": 0\n'}),
+        Mistake("A file that is not UTF-8",
+                "t5suite preview --benchmark mini --dataset_name sentiment --rows rows.jsonl",
+                "rows.jsonl:2: not UTF-8 (byte 17 is 0xf6)",
+                "`iconv -f latin1 -t utf-8 rows.jsonl > new.jsonl` for a file of Western Europe's older systems.",
+                code=65, files={"rows.jsonl": ROW.encode() + b'{"sentence": "sch\xf6n", "label": 1}\n'}),
+        Mistake("A CSV file without the column that is to be learnt",
+                "fine_tune_t5.py --data_format csv --train_dir data --text_column question --target_column answr",
+                "data/train.csv:2: no row has anything in column 'answr'; did you mean answer?",
+                "`--text_column` and `--target_column` name what is read and written ([data](data.md)).",
+                code=65, files={"data/train.csv": "question,answer\na,b\n"}, slow=True),
+        Mistake("Answers longer than --max_target_length",
+                "fine_tune_t5.py --dataset_name similarity --max_target_length 2",
+                "mini/similarity: <count> of <rows> targets fill --max_target_length 2 (tokens); what is longer loses"
+                " its end",
+                "Training goes on, with cut answers: raise the length. Cut inputs are noted likewise, without a "
+                "warning.", code=0, slow=True),
     ],
     "Models and tokenizers": [
-        Mistake(
-            "A model's name with a typo, or no network",
-            "fine_tune_t5.py --model_name_or_path google/t5-v1_1-smal",
-            "--model_name_or_path: 'google/t5-v1_1-smal' is no folder, the hub cannot be reached, and there is no copy of it "
-            "in the local cache; give a folder with the model's files",
-            ("--model_name_or_path", "'google/t5-v1_1-smal'", "give a folder"),
-            "On a machine with a network `hf download NAME --local-dir DIR` fetches it; copy DIR and name it.",
-            slow=True,
-        ),
-        Mistake(
-            "A preset's name with a typo",
-            "t5suite summary --config_name t5-v1_1-bse",
-            "--config_name: 't5-v1_1-bse' is no folder, the hub cannot be reached, and there is no copy of it in the local "
-            "cache; give a folder with the model's files; presets and model types of nearly that name: t5-v1_1-base, "
-            "t5-v1_1-xl, t5-v1_1-small",
-            ("--config_name", "'t5-v1_1-bse'", "t5-v1_1-base"),
-            "Presets and model types need no network.",
-            slow=True,
-        ),
-        Mistake(
-            "An adapter that knows no tokenizer",
-            "fine_tune_t5.py --model_name_or_path adapter",
-            "--model_name_or_path: the adapter 'adapter' has no tokenizer; give its base's by --tokenizer_name",
-            ("--model_name_or_path", "'adapter'", "--tokenizer_name"),
-            "Adapters that were trained here have one; PEFT alone saves none.",
-            files={"adapter/adapter_config.json": '{"peft_type": "LORA", "base_model_name_or_path": "/gone/base"}'},
-            slow=True,
-        ),
-        Mistake(
-            "An adapter whose base is not there",
-            "fine_tune_t5.py --model_name_or_path adapter --tokenizer_name tokenizer",
-            "adapter: the base model of this adapter, '/gone/base', is not there; name it with --adapter_base",
-            ("adapter:", "'/gone/base'", "--adapter_base"),
-            "The adapter stores the path that its base had.",
-            files={"adapter/adapter_config.json": '{"peft_type": "LORA", "base_model_name_or_path": "/gone/base"}'},
-            needs="tokenizer",
-            slow=True,
-        ),
-        Mistake(
-            "A tokenizer that is not the model's",
-            "fine_tune_t5.py --model_name_or_path out --tokenizer_name tokenizer",
-            "the model has <count> embeddings, but the tokenizer has <pieces> pieces; give the --tokenizer_name that belongs to "
-            "the model",
-            ("embeddings", "pieces", "--tokenizer_name"),
-            "A model learns what its own tokenizer's ids mean; leave the flag out, and the model's folder brings its own.",
-            needs="run and tokenizer",
-            slow=True,
-        ),
-        Mistake(
-            "A part of the model that it does not have",
-            "fine_tune_t5.py --freeze encodr",
-            "--freeze encodr: T5ForConditionalGeneration has no part 'encodr'; did you mean encoder, encoder:N, decoder?",
-            ("--freeze encodr", "did you mean encoder"),
-            "[Memory](memory.md) lists the parts.",
-            slow=True,
-        ),
-        Mistake(
-            "An objective that there is not",
-            "pre_train_t5.py --objective span_coruption",
-            "--objective: unknown objective 'span_coruption'; did you mean span_corruption?",
-            ("--objective", "'span_coruption'", "did you mean span_corruption"),
-            "[Pre-training](pre_training.md) has them all.",
-        ),
-        Mistake(
-            "More spans than the tokenizer has sentinels",
-            "pre_train_t5.py --noise_density 0.5 --mean_span_length 1 --inputs_length 512",
-            "blocks of 510 tokens have 255 spans, but the tokenizer has 100 sentinels: lower --noise_density (0.5) or "
-            "--inputs_length (512), raise --mean_span_length (1.0), or give the tokenizer more (--num_sentinels)",
-            ("255 spans", "100 sentinels", "--num_sentinels"),
-            "T5's tokenizer has 100. `--num_sentinels 256` adds rows to the model, too.",
-            slow=True,
-        ),
-        Mistake(
-            "T5 in float16",
-            "fine_tune_t5.py --fp16",
-            "--fp16 with T5 overflows: losses become nan and the weights are lost. Use --bf16 (same speed, float32's range). "
-            "The run stops at the first steps in a row whose loss is no number",
-            ("--fp16", "overflows", "Use --bf16"),
-            "See [below](#the-loss-is-nan) for what is seen then.",
-            code=0,
-            slow=True,
-        ),
+        Mistake("A model's name with a typo, or no network",
+                "fine_tune_t5.py --model_name_or_path google/t5-v1_1-smal",
+                "--model_name_or_path: 'google/t5-v1_1-smal' is no folder, the hub cannot be reached, and there is no"
+                " copy of it in the local cache; give a folder with the model's files",
+                "On a machine with a network `hf download NAME --local-dir DIR` fetches it; copy DIR and name it.",
+                slow=True),
+        Mistake("A preset's name with a typo", "t5suite summary --config_name t5-v1_1-bse",
+                "--config_name: 't5-v1_1-bse' is no folder, the hub cannot be reached, and there is no copy of it in "
+                "the local cache; give a folder with the model's files; presets and model types of nearly that name: "
+                "t5-v1_1-base, t5-v1_1-xl, t5-v1_1-small",
+                "Presets and model types need no network.", slow=True),
+        Mistake("An adapter that knows no tokenizer", "fine_tune_t5.py --model_name_or_path adapter",
+                "--model_name_or_path: the adapter 'adapter' has no tokenizer; give its base's by --tokenizer_name",
+                "Adapters that were trained here have one; PEFT alone saves none.",
+                files={"adapter/adapter_config.json": '{"peft_type": "LORA", "base_model_name_or_path": "/gone/base"}'},
+                slow=True),
+        Mistake("An adapter whose base is not there",
+                "fine_tune_t5.py --model_name_or_path adapter --tokenizer_name tokenizer",
+                "adapter: the base model of this adapter, '/gone/base', is not there; name it with --adapter_base",
+                "The adapter stores the path that its base had.",
+                files={"adapter/adapter_config.json": '{"peft_type": "LORA", "base_model_name_or_path": "/gone/base"}'},
+                needs="tokenizer",
+                slow=True),
+        Mistake("A tokenizer that is not the model's",
+                "fine_tune_t5.py --model_name_or_path out --tokenizer_name tokenizer",
+                "the model has <count> embeddings, but the tokenizer has <pieces> pieces; give the --tokenizer_name "
+                "that belongs to the model",
+                "A model learns what its own tokenizer's ids mean; leave the flag out, and the model's folder brings "
+                "its own.", needs="run and tokenizer", slow=True),
+        Mistake("A part of the model that it does not have", "fine_tune_t5.py --freeze encodr",
+                "--freeze encodr: T5ForConditionalGeneration has no part 'encodr'; did you mean encoder, encoder:N, "
+                "decoder?",
+                "[Memory](memory.md) lists the parts.", slow=True),
+        Mistake("An objective that there is not", "pre_train_t5.py --objective span_coruption",
+                "--objective: unknown objective 'span_coruption'; did you mean span_corruption?",
+                "[Pre-training](pre_training.md) has them all."),
+        Mistake("More spans than the tokenizer has sentinels",
+                "pre_train_t5.py --noise_density 0.5 --mean_span_length 1 --inputs_length 512",
+                "blocks of 510 tokens have 255 spans, but the tokenizer has 100 sentinels: lower --noise_density "
+                "(0.5) or --inputs_length (512), raise --mean_span_length (1.0), or give the tokenizer more "
+                "(--num_sentinels)",
+                "T5's tokenizer has 100. `--num_sentinels 256` adds rows to the model, too.", slow=True),
+        Mistake("T5 in float16", "fine_tune_t5.py --fp16",
+                "--fp16 with T5 overflows: losses become nan and the weights are lost. Use --bf16 (same speed, "
+                "float32's range). The run stops at the first steps in a row whose loss is no number",
+                "See [below](#the-loss-is-nan) for what is seen then.", code=0, slow=True),
     ],
     "Run directories, resuming, disks": [
-        Mistake(
-            "Another run's directory",
-            "fine_tune_t5.py --output_dir out --learning_rate 1e-4",
-            "--output_dir out holds another run (<id>; this one would be <new>): learning_rate 0.0005 there, 0.0001 here. "
-            "Give a new --output_dir (or --allow_changed learning_rate to go on with that run all the same)",
-            ("--output_dir out", "learning_rate 0.0005 there, 0.0001 here", "Give a new --output_dir"),
-            "A run goes on in its own directory and with its own settings ([reliability](reliability.md)).",
-            needs="run",
-            slow=True,
-        ),
-        Mistake(
-            "Two runs into one directory at once",
-            "fine_tune_t5.py --output_dir out",
-            "--output_dir out is in use by <owner>: two runs in one directory would spoil each other's checkpoints. Wait for it, "
-            "stop it, or give another --output_dir",
-            ("--output_dir out", "is in use by", "Wait for it"),
-            "End the other process, or give this one a directory of its own.",
-            needs="owner",
-            slow=True,
-        ),
-        Mistake(
-            "A directory with other files in it",
-            "fine_tune_t5.py --output_dir out",
-            "--output_dir out: not empty (notes.txt, ...) and without manifest.json; give a new one",
-            ("--output_dir out", "notes.txt", "give a new one"),
-            "Nothing that is no run's is ever overwritten.",
-            files={"out/notes.txt": "mine"},
-            slow=True,
-        ),
-        Mistake(
-            "A checkpoint that is not there",
-            "fine_tune_t5.py --resume checkpoint-7",
-            "--resume 'checkpoint-7': choose auto, none or the path of a checkpoint; there is no such folder",
-            ("--resume 'checkpoint-7'", "choose auto, none or the path"),
-            "`--resume auto`, the default, finds the newest one of `--output_dir` that is whole.",
-            slow=True,
-        ),
-        Mistake(
-            "A checkpoint that is torn",
-            "fine_tune_t5.py --output_dir new --resume out/checkpoint-1",
-            "--resume out/checkpoint-1: model.safetensors: SHA-256 is <found> instead of <expected>; take another checkpoint, or "
-            "--resume auto, which finds the newest whole one",
-            ("--resume out/checkpoint-1", "model.safetensors", "--resume auto"),
-            "Its files are not those whose hashes were written with it. Take the one before; `--resume auto` does so by "
-            "itself.",
-            code=74,
-            needs="torn",
-            slow=True,
-        ),
-        Mistake(
-            "A file where a folder is needed",
-            "fine_tune_t5.py --output_dir notes.txt/run",
-            "notes.txt/run: Not a directory; a file stands where a folder is needed; give another path",
-            ("notes.txt/run", "give another path"),
-            "A part of the path is a file.",
-            code=74,
-            files={"notes.txt": "mine"},
-            slow=True,
-        ),
-        Mistake(
-            "No permission to write",
-            "fine_tune_t5.py --output_dir /sys/run",
-            "/sys/run: <refusal>; write where you may (--output_dir), or change the folder's rights",
-            ("/sys/run", "--output_dir"),
-            "On clusters the home of somebody else, or a file system that is mounted read-only on compute nodes.",
-            code=74,
-            slow=True,
-        ),
-        Mistake(
-            "The disk is full",
-            "t5suite tasks --json > /dev/full",
-            "No space left on device; make room, or write to another disk (--output_dir)",
-            ("No space left", "make room"),
-            "Quotas end the same way. A run that stops so goes on from its last whole checkpoint; `--save_total_limit 1` "
-            "keeps one.",
-            code=74,
-        ),
+        Mistake("Another run's directory", "fine_tune_t5.py --output_dir out --learning_rate 1e-4",
+                "--output_dir out holds another run (<id>; this one would be <new>): learning_rate 0.0005 there, "
+                "0.0001 here. Give a new --output_dir (or --allow_changed learning_rate to go on with that run all "
+                "the same)",
+                "A run goes on in its own directory and with its own settings ([reliability](reliability.md)).",
+                needs="run", slow=True),
+        Mistake("Two runs into one directory at once", "fine_tune_t5.py --output_dir out",
+                "--output_dir out is in use by <owner>: two runs in one directory would spoil each other's "
+                "checkpoints. Wait for it, stop it, or give another --output_dir",
+                "End the other process, or give this one a directory of its own.", needs="owner", slow=True),
+        Mistake("A directory with other files in it", "fine_tune_t5.py --output_dir out",
+                "--output_dir out: not empty (notes.txt, ...) and without manifest.json; give a new one",
+                "Nothing that is no run's is ever overwritten.", files={"out/notes.txt": "mine"}, slow=True),
+        Mistake("A checkpoint that is not there", "fine_tune_t5.py --resume checkpoint-7",
+                "--resume 'checkpoint-7': choose auto, none or the path of a checkpoint; there is no such folder",
+                "`--resume auto`, the default, finds the newest one of `--output_dir` that is whole.", slow=True),
+        Mistake("A checkpoint that is torn", "fine_tune_t5.py --output_dir new --resume out/checkpoint-1",
+                "--resume out/checkpoint-1: model.safetensors: SHA-256 is <found> instead of <expected>; take another"
+                " checkpoint, or --resume auto, which finds the newest whole one",
+                "Its files are not those whose hashes were written with it. Take the one before; `--resume auto` does"
+                " so by itself.", code=74, needs="torn", slow=True),
+        Mistake("A file where a folder is needed", "fine_tune_t5.py --output_dir notes.txt/run",
+                "notes.txt/run: Not a directory; a file stands where a folder is needed; give another path",
+                "A part of the path is a file.", code=74, files={"notes.txt": "mine"}, slow=True),
+        Mistake("No permission to write", "fine_tune_t5.py --output_dir /sys/run",
+                "/sys/run: <refusal>; write where you may (--output_dir), or change the folder's rights",
+                "On clusters the home of somebody else, or a file system that is mounted read-only on compute nodes.",
+                code=74, slow=True),
+        Mistake("The disk is full", "t5suite tasks --json > /dev/full",
+                "No space left on device; make room, or write to another disk (--output_dir)",
+                "Quotas end the same way. A run that stops so goes on from its last whole checkpoint; "
+                "`--save_total_limit 1` keeps one.", code=74),
     ],
     "The t5suite command": [
-        Mistake(
-            "A sub-command with a typo",
-            "t5suite previw",
-            "t5suite: unknown sub-command 'previw'; did you mean preview, predict?",
-            ("'previw'", "did you mean preview"),
-            "`t5suite --help` lists them; `t5suite completion` completes them.",
-        ),
-        Mistake(
-            "Rows to be answered that are not there",
-            "t5suite predict --model_name_or_path out --input row.jsonl",
-            "row.jsonl: no such file; did you mean rows.jsonl?",
-            ("row.jsonl", "did you mean rows.jsonl"),
-            "Files and flags are looked at before the model is loaded.",
-            code=65,
-            files={"rows.jsonl": ROW, "out/config.json": "{}"},
-        ),
-        Mistake(
-            "Answers in the place of the rows",
-            "t5suite predict --model_name_or_path out --input rows.jsonl --output rows.jsonl --overwrite",
-            "--output rows.jsonl is the file that is read; what is written would take its place",
-            ("--output rows.jsonl", "is the file that is read"),
-            "Give `--output` a name of its own.",
-            files={"rows.jsonl": '{"inputs": "A fine film."}\n', "out/config.json": "{}"},
-        ),
-        Mistake(
-            "An export into a folder that is not empty",
-            "t5suite export --model_name_or_path out --output_dir exported",
-            "--output_dir 'exported' is not empty; give a new folder, or an empty one",
-            ("--output_dir 'exported'", "give a new folder"),
-            "What is there may be another model's: an export is written as a whole, into nothing else.",
-            files={"exported/notes.txt": "mine", "out/config.json": "{}"},
-        ),
-        Mistake(
-            "A folder without a model",
-            "t5suite predict --model_name_or_path runs --input rows.jsonl",
-            "--model_name_or_path runs: no model in this folder: no config.json, no weights, no checkpoint-N; there are "
-            "runs/rte",
-            ("--model_name_or_path runs", "there are runs/rte"),
-            "Name the run itself, not the folder of runs.",
-            files={"rows.jsonl": ROW, "runs/rte/config.json": "{}"},
-        ),
-        Mistake(
-            "A report on a folder that is no run",
-            "t5suite report .",
-            ".: no finished run (manifest.json, results.json missing)",
-            (".:", "no finished run"),
-            "Name run directories, such as `runs/*`; a run that was stopped has no results yet.",
-            code=65,
-        ),
-        Mistake(
-            "A wrong number of predictions",
-            "t5suite score --benchmark mini --dataset_name sentiment --rows rows.jsonl --predictions answers.jsonl",
-            "mini/sentiment: 3 rows make 3 examples in split 'validation', but there are 1 predictions; there must be one "
-            "per example, in the rows' order",
-            ("3 examples", "1 predictions", "one per example"),
-            "ReCoRD has one example per answer, WSC's training split fewer than rows: `t5suite preview` shows them.",
-            code=65,
-            files={"rows.jsonl": ROW * 3, "answers.jsonl": '"positive"\n'},
-        ),
-        Mistake(
-            "A sweep over a flag that there is not",
-            "t5suite sweep sweep.yaml --count 1",
-            "sweep.yaml:5: unknown flag --lerning_rate; did you mean learning_rate, logging_strategy, "
-            "train_sampling_strategy?",
-            ("sweep.yaml:5", "--lerning_rate", "did you mean learning_rate"),
-            "Sweep files are checked whole before the first trial starts.",
-            files={"sweep.yaml": SWEEP},
-        ),
-        Mistake(
-            "A submission that lacks tasks",
-            "t5suite submit --benchmark super_glue --predictions_dir answers --output_dir submission",
-            "no test predictions in answers for <files>; --allow_missing_tasks leaves them out",
-            ("answers", "--allow_missing_tasks"),
-            "A run with `--do_predict` (or `--predict_only`) writes predictions of the test splits.",
-            code=65,
-            files={"answers/rte.test.jsonl": '{"row": 0, "prediction": "entailment", "idx": 0}\n'},
-        ),
+        Mistake("A sub-command with a typo", "t5suite previw",
+                "t5suite: unknown sub-command 'previw'; did you mean preview, predict?",
+                "`t5suite --help` lists them; `t5suite completion` completes them."),
+        Mistake("Rows to be answered that are not there", "t5suite predict --model_name_or_path out --input row.jsonl",
+                "row.jsonl: no such file; did you mean rows.jsonl?",
+                "Files and flags are looked at before the model is loaded.",
+                code=65, files={"rows.jsonl": ROW, "out/config.json": "{}"}),
+        Mistake("Answers in the place of the rows",
+                "t5suite predict --model_name_or_path out --input rows.jsonl --output rows.jsonl --overwrite",
+                "--output rows.jsonl is the file that is read; what is written would take its place",
+                "Give `--output` a name of its own.",
+                files={"rows.jsonl": '{"inputs": "A fine film."}\n', "out/config.json": "{}"}),
+        Mistake("An export into a folder that is not empty",
+                "t5suite export --model_name_or_path out --output_dir exported",
+                "--output_dir 'exported' is not empty; give a new folder, or an empty one",
+                "What is there may be another model's: an export is written as a whole, into nothing else.",
+                files={"exported/notes.txt": "mine", "out/config.json": "{}"}),
+        Mistake("A folder without a model", "t5suite predict --model_name_or_path runs --input rows.jsonl",
+                "--model_name_or_path runs: no model in this folder: no config.json, no weights, no checkpoint-N; "
+                "there are runs/rte",
+                "Name the run itself, not the folder of runs.",
+                files={"rows.jsonl": ROW, "runs/rte/config.json": "{}"}),
+        Mistake("A report on a folder that is no run", "t5suite report .",
+                ".: no finished run (manifest.json, results.json missing)",
+                "Name run directories, such as `runs/*`; a run that was stopped has no results yet.", code=65),
+        Mistake("A wrong number of predictions",
+                "t5suite score --benchmark mini --dataset_name sentiment --rows rows.jsonl --predictions "
+                "answers.jsonl",
+                "mini/sentiment: 3 rows make 3 examples in split 'validation', but there are 1 predictions; there "
+                "must be one per example, in the rows' order",
+                "ReCoRD has one example per answer, WSC's training split fewer than rows: `t5suite preview` shows "
+                "them.", code=65, files={"rows.jsonl": ROW * 3, "answers.jsonl": '"positive"\n'}),
+        Mistake("A sweep over a flag that there is not", "t5suite sweep sweep.yaml --count 1",
+                "sweep.yaml:5: unknown flag --lerning_rate; did you mean learning_rate, logging_strategy, "
+                "train_sampling_strategy?",
+                "Sweep files are checked whole before the first trial starts.", files={"sweep.yaml": SWEEP}),
+        Mistake("A submission that lacks tasks",
+                "t5suite submit --benchmark super_glue --predictions_dir answers --output_dir submission",
+                "no test predictions in answers for <files>; --allow_missing_tasks leaves them out",
+                "A run with `--do_predict` (or `--predict_only`) writes predictions of the test splits.",
+                code=65, files={"answers/rte.test.jsonl": '{"row": 0, "prediction": "entailment", "idx": 0}\n'}),
     ],
 }
+# fmt: on
 
 
 if __name__ == "__main__":

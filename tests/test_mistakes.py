@@ -15,10 +15,14 @@ import warnings
 from pathlib import Path
 from unittest import mock
 
+import pyarrow
+import pyarrow.parquet
 import pytest
+import torch
 from absl.testing import absltest, parameterized
 
 from t5suite.base.errors import run_command
+from t5suite.models.loading import load_tokenizer
 from tests.mistakes import MISTAKES, PAGE, Mistake, page_with_table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,9 +38,6 @@ def named(entries):
 
 def parquet(**columns) -> bytes:
     """A file of these columns."""
-    import pyarrow
-    import pyarrow.parquet
-
     pyarrow.parquet.write_table(pyarrow.table(columns), found := io.BytesIO())
     return found.getvalue()
 
@@ -120,25 +121,6 @@ BAD_INPUTS = [
 ]  # fmt: skip
 
 
-class TableTest(parameterized.TestCase):
-    def test_there_are_thirty_of_different_names(self):
-        titles = [entry.title for entry in ALL]
-        self.assertGreaterEqual(len(titles), 30)
-        self.assertLen(set(titles), len(titles))
-
-    @parameterized.named_parameters(*named(ALL))
-    def test_a_message_names_value_place_and_cure(self, entry):
-        for part in entry.names:
-            self.assertIn(part, entry.message)
-        self.assertTrue(entry.cure.endswith("."))
-
-    def test_the_page_quotes_every_message(self):
-        text = PAGE.read_text(encoding="utf-8")
-        self.assertEqual(text, page_with_table(), "the table has changed; run: python tests/mistakes.py")
-        for entry in ALL:
-            self.assertIn(entry.message, text)
-
-
 class MistakesTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
@@ -147,6 +129,13 @@ class MistakesTest(parameterized.TestCase):
         self.enter_context(mock.patch.dict(os.environ, HF_HUB_OFFLINE="1"))
         os.environ.pop("T5SUITE_DATA_DIR", None)
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+
+    def test_the_page_quotes_every_message(self):
+        titles = [entry.title for entry in ALL]
+        self.assertGreaterEqual(len(titles), 30)
+        self.assertLen(set(titles), len(titles))
+        text = PAGE.read_text(encoding="utf-8")
+        self.assertEqual(text, page_with_table(), "the table has changed; run: python tests/mistakes.py")
 
     @parameterized.named_parameters(*named(entry for entry in ALL if not entry.slow))
     def test_it_is_answered(self, entry):
@@ -160,7 +149,7 @@ class MistakesTest(parameterized.TestCase):
     @parameterized.parameters(*BAD_INPUTS)
     def test_bad_input_is_refused_and_leaves_nothing(self, command, code, message, files):
         made = {name: content() if callable(content) else content for name, content in files.items()}
-        self.check(Mistake("", command, re.compile(message), (), "", code, made))
+        self.check(Mistake("", command, re.compile(message), "", code, made))
 
     def check(self, entry: Mistake):
         for name, content in entry.files.items():
@@ -168,39 +157,24 @@ class MistakesTest(parameterized.TestCase):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content if isinstance(content, bytes) else content.encode())
         with contextlib.ExitStack() as stack:
-            if entry.needs:
-                stack.enter_context(PREPARATIONS[entry.needs](self))
+            stack.enter_context(PREPARATIONS[entry.needs](self))
             if entry.without:
-                stack.enter_context(mock.patch.dict(sys.modules, dict.fromkeys(parts_of(entry.without))))
-            before = tree(self.folder)
+                parts = [name for name in sys.modules if name.partition(".")[0] in entry.without]
+                stack.enter_context(mock.patch.dict(sys.modules, dict.fromkeys([*entry.without, *parts])))
+            before = sorted(map(str, self.folder.rglob("*")))
             code, text = in_a_shell(entry.command) if ">" in entry.command else in_process(entry.command)
         self.assertNotIn("Traceback", text)
         self.assertEqual(code, entry.code, text)
-        lines = [line for line in text.splitlines() if line.startswith("error: ")]
+        pattern = entry.message
+        if isinstance(pattern, str):  # `<word>` stands for anything
+            pattern = re.sub(r"<\w+>", ".+", re.escape(pattern).replace(r"\<", "<").replace(r"\>", ">"))
+            pattern = f"^error: {pattern}$" if entry.code else pattern
         if entry.code == 0:
-            self.assertRegex(text, pattern_of(entry.message))
+            self.assertRegex(text, pattern)
         else:
-            self.assertLen(lines, 1, text)
-            pattern = (
-                entry.message if isinstance(entry.message, re.Pattern) else f"^error: {pattern_of(entry.message)}$"
-            )
-            self.assertRegex(lines[0], pattern)
-            self.assertEqual(tree(self.folder), before, "something is left behind")
-
-
-def tree(folder: Path) -> list[str]:
-    """All that lies there."""
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
-
-
-def parts_of(libraries) -> list[str]:
-    """The libraries and what of them an earlier test has imported."""
-    return [*libraries, *(name for name in sys.modules if name.startswith(tuple(f"{one}." for one in libraries)))]
-
-
-def pattern_of(message: str) -> str:
-    """A message as a regular expression, in which `<word>` stands for anything."""
-    return re.sub(r"<\w+>", ".+", re.escape(message).replace(r"\<", "<").replace(r"\>", ">"))
+            (line,) = [line for line in text.splitlines() if line.startswith("error: ")]
+            self.assertRegex(line, pattern)
+            self.assertEqual(sorted(map(str, self.folder.rglob("*"))), before, "something is left behind")
 
 
 def in_process(command: str) -> tuple[int, str]:
@@ -213,11 +187,9 @@ def in_process(command: str) -> tuple[int, str]:
     for flag, value in re.findall(r"(--\w+)((?: [^-\s]\S*)?)", tiny):
         # After the words of the mistake, so that a file stays the first.
         words += [] if flag in given else [flag, *value.split()]
-    if program != "t5suite" and "--output_dir" not in given:
-        words += ["--output_dir", "new"]
+    words += ["--output_dir", "new"] if program != "t5suite" and "--output_dir" not in given else []
     error = io.StringIO()
-    handler = logging.StreamHandler(error)
-    logger = logging.getLogger("t5suite")
+    handler, logger = logging.StreamHandler(error), logging.getLogger("t5suite")
     logger.addHandler(handler)
     try:
         with contextlib.redirect_stderr(error), contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
@@ -235,23 +207,22 @@ def in_a_shell(command: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-# What a mistake needs beside files ---------------------------------------------------------------------------------------
+# What a mistake needs beside files; each stands until the command has run.
 
 
 @contextlib.contextmanager
 def no_gpu(test):
-    import torch
-
     if torch.cuda.is_available():
         test.skipTest("this machine has a GPU")
     yield
 
 
 @contextlib.contextmanager
-def tokenizer(test):
-    from t5suite.models.loading import load_tokenizer
-
-    load_tokenizer(None).save_pretrained(test.folder / "tokenizer")
+def tokenizer(test, num_more=0):
+    """The bundled tokenizer, with more pieces."""
+    made = load_tokenizer(None)
+    made.add_tokens([f"<new_{i}>" for i in range(num_more)])
+    made.save_pretrained(test.folder / "tokenizer")
     yield
 
 
@@ -266,12 +237,7 @@ def run(test):
 @contextlib.contextmanager
 def run_and_tokenizer(test):
     """A run in `out`, and a tokenizer of more pieces than its model has rows."""
-    from t5suite.models.loading import load_tokenizer
-
-    larger = load_tokenizer(None)
-    larger.add_tokens([f"<new_{i}>" for i in range(200)])
-    larger.save_pretrained(test.folder / "tokenizer")
-    with run(test):
+    with tokenizer(test, num_more=200), run(test):
         yield
 
 
@@ -289,28 +255,18 @@ def torn(test):
 @contextlib.contextmanager
 def owner(test):
     """Another process that has taken `out`."""
-    code = "import sys; from t5suite.runs.lock import RunLock; RunLock('out').acquire(); print('taken', flush=True); sys.stdin.read()"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        test.assertEqual(process.stdout.readline(), "taken\n")
+    code = "import sys; from t5suite.runs.lock import RunLock; RunLock('out').acquire(); print(1, flush=True); sys.stdin.read()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, **pipes
+    ) as process:
+        test.assertEqual(process.stdout.readline(), "1\n")
         yield
-    finally:
         process.stdin.close()
-        process.wait(timeout=60)
-        process.stdout.close()
 
 
-PREPARATIONS = {
-    "no GPU": no_gpu,
-    "tokenizer": tokenizer,
-    "run": run,
-    "run and tokenizer": run_and_tokenizer,
-    "torn": torn,
-    "owner": owner,
-}
+PREPARATIONS = {"": contextlib.nullcontext, "no GPU": no_gpu, "tokenizer": tokenizer, "run": run,
+                "run and tokenizer": run_and_tokenizer, "torn": torn, "owner": owner}  # fmt: skip
 
 
 if __name__ == "__main__":
