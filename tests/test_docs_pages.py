@@ -1,6 +1,7 @@
 """Pages of docs/: those that are made are what is made, links lead somewhere, what is mapped and documented exists."""
 
 import ast
+import contextlib
 import csv
 import json
 import os
@@ -14,20 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 from absl.testing import absltest, parameterized
-from documented import (
-    SUB_COMMANDS,
-    Block,
-    blocks,
-    check,
-    is_flag,
-    is_name,
-    pages,
-    problems,
-    prose,
-    sections,
-    unprinted,
-    workplace,
-)
+from documented import Block, blocks, check, is_flag, is_name, pages, problems, prose, sections, unprinted, workplace
 from small_blocks import ROOT, small, surroundings
 
 import t5suite
@@ -43,7 +31,6 @@ from t5suite.tasks.metrics import METRIC_ALIASES, METRICS
 DOCS = ROOT / "docs"
 INVENTORY = ROOT.parent / "shared" / "reference" / "seeds_inventory.md"
 SYSTEMS = systems()
-ROWS = [(system["system"], row) for system in SYSTEMS for key in TABLES for row in system.get(key, [])]
 # Flags that the predecessors have, by system: each must have a row.
 PREDECESSORS = {
     "t2t-tuner": """output_dir metric dataset_name train_file validation_file test_file validation_split block_size
@@ -82,11 +69,8 @@ PLAIN = re.compile(
 class MadePagesTest(parameterized.TestCase):
     @parameterized.parameters(*MADE_PAGES)
     def test_a_made_page_is_what_is_made(self, name):
-        self.assertEqual(
-            (DOCS / name).read_text(encoding="utf-8"),
-            MADE_PAGES[name](),
-            f"python -m docs.builders writes docs/{name} anew",
-        )
+        made = f"python -m docs.builders writes docs/{name} anew"
+        self.assertEqual((DOCS / name).read_text(encoding="utf-8"), MADE_PAGES[name](), made)
 
     @parameterized.parameters(*DATASET_VALS)
     def test_every_task_has_its_section_with_its_label_words(self, benchmark):
@@ -105,22 +89,16 @@ class MadePagesTest(parameterized.TestCase):
 
 class ComingFromTest(parameterized.TestCase):
     @parameterized.parameters(*((system["system"],) for system in SYSTEMS))
-    def test_every_cell_has_three_parts_and_no_flag_stands_twice(self, name):
+    def test_every_row_has_three_parts_and_what_things_are_called_here_exists(self, name):
         system = next(s for s in SYSTEMS if s["system"] == name)
         for key in TABLES:
             rows = system.get(key, [])
             self.assertTrue(all(len(row) == 3 and row[0] and row[1] for row in rows))
-            names = [row[0] for row in rows]
-            self.assertCountEqual(names, set(names))
-
-    @parameterized.parameters(*((system["system"],) for system in SYSTEMS))
-    def test_what_things_are_called_here_exists(self, name):
-        for theirs, ours, note in (row for system, row in ROWS if system == name):
-            wrong = [problem for span in CODE.findall(ours) for problem in _missing(span)]
-            spans = [span for span in CODE.findall(note) if span.startswith(("--", "t5suite", "python "))]
-            wrong += [problem for span in spans for problem in _missing(span)]
-            self.assertEmpty(wrong, theirs)
-            self.assertTrue(note if ours == "–" else CODE.search(ours), theirs)
+            self.assertCountEqual([row[0] for row in rows], {row[0] for row in rows})
+            for theirs, ours, note in rows:
+                spans = [span for span in CODE.findall(note) if span.startswith(("--", "t5suite", "python "))]
+                self.assertEmpty([wrong for span in CODE.findall(ours) + spans for wrong in _missing(span)], theirs)
+                self.assertTrue(note if ours == "–" else CODE.search(ours), theirs)
 
     @parameterized.parameters(*PREDECESSORS.items())
     def test_every_flag_of_a_predecessor_has_a_row(self, name, flags):
@@ -137,12 +115,16 @@ class ComingFromTest(parameterized.TestCase):
         found = [flag for flag in named if re.split(r"[._]", flag)[-1].lower() in text.lower()]
         self.assertGreater(len(found), 0.9 * len(named))
 
-    def test_what_is_missing_is_told(self):
-        self.assertNotEmpty(_missing("--learning_rat"))
-        self.assertNotEmpty(_missing("t5suite prediction"))
-        self.assertNotEmpty(_missing("t5suite.FineTuna"))
-        self.assertNotEmpty(_missing("recipes/none.yaml"))
-        self.assertNotEmpty(_missing("t5suite predict --beams 4"))
+    def test_what_is_missing_is_found(self):
+        absent = (
+            "--learning_rat",
+            "t5suite prediction",
+            "t5suite.FineTuna",
+            "recipes/none.yaml",
+            "t5suite predict --beams 4",
+        )
+        for span in absent:
+            self.assertNotEmpty(_missing(span), span)
         self.assertEmpty(_missing("--optimizer adafactor --optim_args relative_step=True"))
 
 
@@ -181,13 +163,13 @@ class LinksTest(parameterized.TestCase):
         listed = re.findall(r"^ +- (\w+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M)
         self.assertCountEqual(listed, [page.name for page in DOCS.glob("*.md")])
 
-    @parameterized.parameters(
-        ("[a script](../examples/b.py)", "a script (`examples/b.py`)"),
-        ("[examples/a.py](../examples/a.py)", "`examples/a.py`"),
-        ("[runs](runs.md)", "[runs](runs.md)"),
-    )
-    def test_links_out_of_the_site_become_names(self, text, expected):
-        self.assertEqual(on_page_markdown(text), expected)
+    def test_links_out_of_the_site_become_names(self):
+        for text, expected in (
+            ("[a script](../examples/b.py)", "a script (`examples/b.py`)"),
+            ("[examples/a.py](../examples/a.py)", "`examples/a.py`"),
+            ("[runs](runs.md)", "[runs](runs.md)"),
+        ):
+            self.assertEqual(on_page_markdown(text), expected)
 
 
 def _headings(page: Path) -> set[str]:
@@ -209,13 +191,12 @@ class ApiTest(parameterized.TestCase):
             if name != "__version__":
                 self.assertRegex(text, rf"::: t5suite\.\S+\.{name}\b|`t5suite\.{name}`")
 
-    @parameterized.parameters(
-        ("Adds.\n\n    >>> 1 + 1\n    2\n\nEnd.", "Adds.\n\n```pycon\n>>> 1 + 1\n2\n```\n\nEnd."),
-        (">>> a", "```pycon\n>>> a\n```"),
-        ("no example", "no example"),
-    )
-    def test_examples_of_docstrings_become_code(self, text, expected):
-        self.assertEqual(fenced(text), expected)
+    def test_examples_of_docstrings_become_code(self):
+        for text, expected in (
+            ("Adds.\n\n    >>> 1 + 1\n    2\n\nEnd.", "Adds.\n\n```pycon\n>>> 1 + 1\n2\n```\n\nEnd."),
+            ("no example", "no example"),
+        ):
+            self.assertEqual(fenced(text), expected)
 
 
 class SiteTest(absltest.TestCase):
@@ -230,21 +211,14 @@ class SiteTest(absltest.TestCase):
             fences = re.findall(r"^\s*```", page.read_text(encoding="utf-8"), re.M)
             self.assertEqual(len(fences), 2 * len(blocks(page)), page.name)
 
-    def test_sub_commands_are_known_to_the_checker(self):
-        self.assertIn("predict", SUB_COMMANDS)
-
     @pytest.mark.slow
     def test_the_site_builds_without_a_warning(self):
         if find_spec("mkdocs") is None or find_spec("mkdocstrings") is None:
             self.skipTest("mkdocs is not installed: python -m pip install '.[docs]'")
         folder = tempfile.mkdtemp()
-        done = subprocess.run(
-            [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder],
-            cwd=ROOT,
-            env={"PATH": "/usr/bin:/bin", "NO_MKDOCS_2_WARNING": "1"},
-            capture_output=True,
-            text=True,
-        )
+        command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
+        environment = {"PATH": "/usr/bin:/bin", "NO_MKDOCS_2_WARNING": "1"}
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr[-3000:])
         self.assertNotIn("WARNING", done.stderr)
         home = (Path(folder) / "index.html").read_text(encoding="utf-8")
@@ -281,18 +255,14 @@ RUN = [page for page in PAGES if any("run" in row for _, row in entries(page))]
 
 class ParsedTest(parameterized.TestCase):
     @parameterized.parameters(*PAGES)
-    def test_flags_choices_and_files_of_every_command_exist(self, page):
-        for block in with_commands(ROOT / page):
+    def test_flags_choices_and_files_of_every_command_exist_and_the_table_says_how_it_is_run(self, page):
+        for block, row in entries(page):
             for command in block.commands:
                 self.assertEmpty(problems(command), f"{block.place}: {command}")
-
-    @parameterized.parameters(*PAGES)
-    def test_the_table_says_of_every_block_whether_it_is_run_or_why_not(self, page):
-        for block, row in entries(page):
-            self.assertTrue(
-                row.get("why") or row.get("run") in ("small", "as it is"),
-                f"{block.place}: say in tests/documented_blocks.yaml how it is run, or why not: {block.commands[0]}",
-            )
+            how = f"say in tests/documented_blocks.yaml how it is run, or why not: {block.commands[0]}"
+            self.assertTrue(row.get("why") or row.get("run") in ("small", "as it is"), f"{block.place}: {how}")
+            for start in row.get("skip") or ():
+                self.assertTrue(any(line.startswith(start) for line in block.commands), f"{block.place}: {start}")
 
     def test_the_table_names_no_page_or_block_that_is_gone(self):
         self.assertEmpty(set(TABLE) - set(PAGES))
@@ -300,51 +270,36 @@ class ParsedTest(parameterized.TestCase):
             if isinstance(rows, list):
                 self.assertLen(rows, sum(1 for _, row in entries(page) if row), page)
 
-    @parameterized.parameters(*PAGES)
-    def test_every_command_that_is_skipped_is_there(self, page):
-        for block, row in entries(page):
-            for start in row.get("skip") or ():
-                self.assertTrue(any(line.startswith(start) for line in block.commands), f"{block.place}: {start}")
-
     def test_reasons_name_tests_that_are_there(self):
         text = (Path(__file__).parent / "documented_blocks.yaml").read_text(encoding="utf-8")
         for name in re.findall(r"\btest_\w+\.py", text):
             self.assertTrue((Path(__file__).parent / name).is_file(), name)
 
-    @parameterized.parameters(
-        ("python fine_tune_t5.py --learning_rat 1", ["fine_tune_t5.py has no flag --learning_rat"]),
-        ("python fine_tune_t5.py none.yaml", ["none.yaml is neither in the checkout nor a shipped recipe"]),
-        ("python fine_tune_t5.py --eval_method guess", ["--eval_method takes no 'guess'"]),
-        ("t5suite prdict --x", ["t5suite has no sub-command prdict"]),
-        ("t5suite predict --beams 4 | head", ["t5suite predict has no flag --beams"]),
-        ("t5suite sweep recipes/no.yaml", ["recipes/no.yaml is not in the checkout"]),
-        ("t5suite slurm submit fine_tune -- python pre_train_t5.py --x 1", ["pre_train_t5.py has no flag --x"]),
-        ("python -m benchmarks.nothing", ["there is no module benchmarks.nothing"]),
-        ("python -m benchmarks.collator --profil", ["benchmarks.collator has no flag --profil"]),
-        ("python -m benchmarks.collator --profile", []),
-        ("make nothing", ["make has no target nothing"]),
-        ("torchrun --nproc_per_node 2 fine_tune_t5.py mini.yaml --bf16", []),
-    )
-    def test_a_false_command_is_told(self, command, wrong):
-        self.assertEqual(problems(command), wrong)
+    def test_a_false_command_is_found(self):
+        for command, wrong in {
+            "python fine_tune_t5.py --learning_rat 1": ["fine_tune_t5.py has no flag --learning_rat"],
+            "python fine_tune_t5.py none.yaml": ["none.yaml is neither in the checkout nor a shipped recipe"],
+            "python fine_tune_t5.py --eval_method guess": ["--eval_method takes no 'guess'"],
+            "t5suite prdict --x": ["t5suite has no sub-command prdict"],
+            "t5suite predict --beams 4 | head": ["t5suite predict has no flag --beams"],
+            "t5suite sweep recipes/no.yaml": ["recipes/no.yaml is not in the checkout"],
+            "t5suite slurm submit fine_tune -- python pre_train_t5.py --x 1": ["pre_train_t5.py has no flag --x"],
+            "python -m benchmarks.nothing": ["there is no module benchmarks.nothing"],
+            "python -m benchmarks.step --profil": ["benchmarks.step has no flag --profil"],
+            "make nothing": ["make has no target nothing"],
+            "torchrun --nproc_per_node 2 fine_tune_t5.py mini.yaml --bf16": [],
+        }.items():
+            self.assertEqual(problems(command), wrong)
 
-    @parameterized.parameters(
-        (
-            "python fine_tune_t5.py ... --freeze encoder   # why",
-            "python fine_tune_t5.py --freeze encoder $SMALL $STEPS",
-        ),
-        (
-            "python fine_tune_t5.py a.yaml --max_steps 300 | head",
-            "python fine_tune_t5.py a.yaml $SMALL --max_steps 6 | head",
-        ),
-        ("t5suite predict --model_name_or_path t5-small", "t5suite predict --model_name_or_path $T5"),
-        (
-            "python pre_train_t5.py --config_name t5-v1_1-small",
-            "python pre_train_t5.py --config_name mini $SMALL_PRE $STEPS",
-        ),
-    )
-    def test_commands_are_made_small(self, command, expected):
-        self.assertEqual(small(command), expected)
+    def test_commands_are_made_small(self):
+        for command, expected in {
+            "python fine_tune_t5.py ... --freeze encoder   # why": "python fine_tune_t5.py --freeze encoder $SMALL $STEPS",
+            "python fine_tune_t5.py a.yaml --max_steps 300 | head": "python fine_tune_t5.py a.yaml $SMALL --max_steps 6 | head",
+            "t5suite predict --model_name_or_path t5-small": "t5suite predict --model_name_or_path $T5",
+            "python pre_train_t5.py --config_name t5-v1_1-small":
+                "python pre_train_t5.py --config_name mini $SMALL_PRE $STEPS",
+        }.items():  # fmt: skip
+            self.assertEqual(small(command), expected)
 
 
 class OtherBlocksTest(parameterized.TestCase):
@@ -356,8 +311,11 @@ class OtherBlocksTest(parameterized.TestCase):
             text = "\n".join(block.lines)
             if block.language == "python":
                 for node in ast.walk(ast.parse(text, block.place)):
-                    for name in _imported(node):
-                        self.assertTrue(is_name(name), f"{block.place}: {name}")
+                    names = [alias.name for alias in getattr(node, "names", ())] if isinstance(node, ast.Import) else []
+                    if isinstance(node, ast.ImportFrom):
+                        names = [f"{node.module}.{alias.name}" for alias in node.names]
+                    for name in names:
+                        self.assertTrue(is_name(name) or not name.startswith("t5suite"), f"{block.place}: {name}")
             elif block.language == "yaml":
                 self.assertIsInstance(yaml.safe_load(text), dict, block.place)
             elif block.language == "json":
@@ -367,12 +325,8 @@ class OtherBlocksTest(parameterized.TestCase):
         page = {block.language: "\n".join(block.lines) for block in blocks(ROOT / "docs/add_a_task.md")}
         shipped = ROOT / "examples/own_task/notes.yaml"
         self.assertEqual(yaml.safe_load(page["yaml"]), yaml.safe_load(shipped.read_text(encoding="utf-8")))
-        here = os.getcwd()
-        try:
-            os.chdir(ROOT)
+        with contextlib.chdir(ROOT):
             exec(compile(page["python"], "docs/add_a_task.md", "exec"), {})
-        finally:
-            os.chdir(here)
 
     def test_the_rows_of_the_worked_example_have_its_columns_and_labels(self):
         entry = yaml.safe_load((ROOT / "examples/own_task/notes.yaml").read_text(encoding="utf-8"))["desk"]["notes"]
@@ -382,15 +336,6 @@ class OtherBlocksTest(parameterized.TestCase):
         self.assertLen({(row["place"], row["note"]) for row in rows}, 600)
         self.assertSameElements({row[entry["label_column_name"]] for row in rows}, entry["labels"])
         self.assertContainsSubset(entry["text_column_name"], rows[0])
-
-
-def _imported(node) -> list[str]:
-    """Names of the suite that an import statement asks for."""
-    if isinstance(node, ast.ImportFrom):
-        return [f"{node.module}.{alias.name}" for alias in node.names if node.module.startswith("t5suite")]
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names if alias.name.startswith("t5suite")]
-    return []
 
 
 @pytest.mark.slow
@@ -411,34 +356,19 @@ def run(block: Block, row: dict, folder: Path) -> str | None:
     lines = [line if row["run"] == "as it is" else small(line) for line in lines]
     setup, settings = surroundings()
     script = "\n".join(["set -eo pipefail", setup, row.get("before", ""), "echo BEGIN", *lines])
-    done = subprocess.run(
-        ["bash", "-c", script],
-        cwd=folder,
-        env={**os.environ, **settings, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=HANG,
-    )
+    environment = {**os.environ, **settings, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    done = subprocess.run(["bash", "-c", script], cwd=folder, env=environment, timeout=HANG, **streams)
     output = done.stdout.partition("BEGIN\n")[2]
     if done.returncode != 0:
         return f"{block.place}: exit {done.returncode}\n" + "\n".join(lines) + "\n" + done.stdout[-3000:]
-    printed = [line for line in _printed(block) if line.strip()]
+    printed, continued = [], False
+    for line in block.lines if block.language == "console" else ():
+        if line.strip() and not continued and not line.startswith("$ "):
+            printed.append(line)
+        continued = line.endswith("\\") and (continued or line.startswith("$ "))
     missing = None if skipped else unprinted(printed, output)
     return missing and f"{block.place}: not printed: {missing!r}\n{output[-3000:]}"
-
-
-def _printed(block: Block) -> list[str]:
-    """The lines of a console block that are no commands."""
-    if block.language != "console":
-        return []
-    found, continued = [], False
-    for line in block.lines:
-        if not continued and not line.startswith("$ "):
-            found.append(line)
-        continued = line.endswith("\\") and (continued or line.startswith("$ "))
-    return found
 
 
 def main(*names: str) -> None:
@@ -482,20 +412,17 @@ class PageTest(parameterized.TestCase):
         linked = set(re.findall(r"\]\(#([^)]*)\)", text))
         self.assertEqual(linked, {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings})
 
+    def test_printed_lines_are_found_in_order_whatever_their_figures(self):
+        for printed, output, missing in (
+            (["accuracy 71.2"], "step 1\naccuracy 3.0\n", None),
+            (["a ... c"], "a b c", None),
+            (["b", "a"], "a\nb", "a"),
+            (["accuracy 71.2"], "f1 3.0", "accuracy 71.2"),
+        ):
+            self.assertEqual(unprinted(printed, output), missing)
 
-class CommandPageTest(parameterized.TestCase):
-    @parameterized.parameters(
-        (["accuracy 71.2"], "step 1\naccuracy 3.0\n", None),
-        (["a ... c"], "a b c", None),
-        (["b", "a"], "a\nb", "a"),
-        (["accuracy 71.2"], "f1 3.0", "accuracy 71.2"),
-    )
-    def test_printed_lines_are_found_in_order_whatever_their_figures(self, printed, output, missing):
-        self.assertEqual(unprinted(printed, output), missing)
-
-    def test_a_command_that_prints_nothing_of_the_kind_is_told(self):
-        page = PAGE.parent / "coverage.md"
-        command = next(iter(sections(page).values()))[0]
+    def test_a_command_that_prints_nothing_of_the_kind_is_found(self):
+        command = next(iter(sections(PAGE).values()))[0]
         wrong = check([command._replace(line="echo no", printed=["yes"]), command._replace(line="false")], workplace())
         self.assertLen(wrong, 2)
         self.assertIn("not printed: 'yes'", wrong[0])
