@@ -26,11 +26,9 @@ from t5suite.base.reference_code import reference_code
 from t5suite.data.batches.collators import Seq2SeqCollator
 from t5suite.data.batches.encodings import TextEncoding
 from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.models import candidate_trees
-from t5suite.models.candidate_trees import batch_of, sums_of_paths, tree_of
 from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
 from t5suite.models.seq2seq_answering import Seq2SeqAnswerer, writes_plainly
-from t5suite.models.t5_decoder import begin_writing, takes_apart
+from t5suite.models.t5_decoder import takes_apart, tree_of
 from t5suite.reports.finishing import build_results
 from t5suite.tasks.registry import Lengths, decode_ids, load_task
 from t5suite.training import evaluation
@@ -382,7 +380,7 @@ class TreeScoresTest(parameterized.TestCase):
         expected = reading(tiny()).candidate_scores([CANDIDATES] * 5)
         with (
             mock.patch.dict("t5suite.models.t5_decoder.LOGITS_AT_ONCE", {"cpu": at_once}),
-            mock.patch("t5suite.models.candidate_trees.ATTENDED_AT_ONCE", at_once),
+            mock.patch("t5suite.models.t5_decoder.ATTENDED_AT_ONCE", at_once),
         ):
             found = reading(tiny()).candidate_scores([CANDIDATES] * 5)
         np.testing.assert_allclose(found, expected, rtol=1e-6)
@@ -421,17 +419,15 @@ class TreeScoresTest(parameterized.TestCase):
         np.testing.assert_allclose(found, expected, rtol=0.05)
 
     def test_what_candidates_share_is_read_once(self):
-        tree = tree_of(CANDIDATES)
-        self.assertLen(tree.tokens, 1 + 4 + 1 + 8)  # the start; 3, 3 7, 3 7 8, 3 9; 4; eight fives
-        batch = batch_of([tree, tree_of([[4, 1]])], start=0, pad=0)
-        self.assertEqual(batch.sees.shape, (2, batch.num_nodes, batch.num_nodes))
-        np.testing.assert_array_equal(batch.sees[1, 2:, 2:], np.eye(batch.num_nodes - 2))  # who fills up is alone
+        tree = tree_of(((3, 7, 1), (3, 9, 1), (4, 1)))
+        self.assertEqual((tree.tokens, tree.depths), ([-1, 3, 7, 9, 4], [0, 1, 2, 2, 1]))
+        self.assertEqual((tree.edge_nodes, tree.edge_tokens), ([0, 1, 2, 1, 3, 0, 4], [3, 7, 1, 9, 1, 4, 1]))
+        self.assertEqual(tree.paths.tolist(), [[0, 1, 2], [0, 3, 4], [5, 6, 7]])
+        self.assertEqual(tree.sees.astype(int).tolist()[2:], [[1, 1, 1, 0, 0], [1, 1, 0, 1, 0], [1, 0, 0, 0, 1]])
 
     def test_examples_in_docstrings(self):
-        globs = {"np": np, "tree_of": tree_of, "sums_of_paths": sums_of_paths}
-        for module, function in ((candidate_trees, sums_of_paths), (evaluation, batches_by_tokens)):
-            for case in doctest.DocTestFinder().find(function, globs={**vars(module), **globs}):
-                self.assertEqual(doctest.DocTestRunner().run(case).failed, 0)
+        for case in doctest.DocTestFinder().find(batches_by_tokens, globs=vars(evaluation)):
+            self.assertEqual(doctest.DocTestRunner().run(case).failed, 0)
 
 
 class GreedyTest(parameterized.TestCase):
@@ -575,19 +571,6 @@ class EvaluatorTest(parameterized.TestCase):
         self.assertFalse(arguments(eval_batch_tokens=0).evaluates_by_tokens)
         with self.assertRaisesRegex(ConfigError, "--eval_batch_tokens"):
             arguments(eval_batch_tokens=100, per_device_eval_batch_size=4)
-
-
-class LateTest(parameterized.TestCase):
-    @parameterized.parameters(1, 50)
-    @torch.no_grad()
-    def test_answers_are_the_same_however_late_it_is_seen_that_rows_end(self, lag):
-        model = tiny()
-        found = reading(model)
-        arguments = (model, found.hidden_BSD, found.mask_BS, 0, 1, 40)
-        expected, late = begin_writing(*arguments)(), begin_writing(*arguments, lag=lag)()
-        self.assertEqual(late.ids, expected.ids)
-        self.assertEqual(late.ids, written(reading(model, quick=False).generate(greedy(40))))
-        np.testing.assert_allclose(late.nll, expected.nll, rtol=1e-6)
 
 
 if __name__ == "__main__":

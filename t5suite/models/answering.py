@@ -24,7 +24,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingW
 from t5suite.base.errors import ConfigError
 from t5suite.data.batches.collators import COLLATORS, IGNORED, CausalCollator, SegmentCollator, joined
 from t5suite.models.families import family_of_model, plain
-from t5suite.models.seq2seq_answering import Answerer, Seq2SeqAnswerer, answers_of, scores_of_pairs
+from t5suite.models.seq2seq_answering import Answerer, Seq2SeqAnswerer, answers_of, nats, scores_of_pairs
 
 # Layers whose kept states are rows of tensors; others (state spaces, quantized, static ones) are read anew.
 PLAIN_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)
@@ -70,9 +70,8 @@ class CachedPrompts:
             past_key_values=rows_of(self.cache, rows_P),
             use_cache=True,
             **options,
-        ).logits.float()
-        rest_PT = F.cross_entropy(logits_PTV.transpose(1, 2), labels_PT[:, 1:], ignore_index=IGNORED, reduction="none")
-        return (first_P + rest_PT.sum(dim=1)).tolist()
+        ).logits
+        return (first_P + nats(logits_PTV, labels_PT[:, 1:])).tolist()
 
 
 def rows_of(cache: DynamicCache, rows_P) -> DynamicCache:
@@ -144,9 +143,7 @@ class CausalAnswerer(Answerer):
         labels_PT = self.collator.pad_left([labels for _, labels in rows], IGNORED)[:, -kept:].to(self.device)
         mask_PX = batch["attention_mask"]
         batch |= reading_options(self.model, mask_PX, mask_PX.shape[1], labels_PT.shape[1])
-        logits_PTV = self.model(**batch, use_cache=False).logits[:, -labels_PT.shape[1] :].float()
-        nll_PT = F.cross_entropy(logits_PTV.transpose(1, 2), labels_PT, ignore_index=IGNORED, reduction="none")
-        return nll_PT.sum(dim=1).tolist()
+        return nats(self.model(**batch, use_cache=False).logits[:, -labels_PT.shape[1] :], labels_PT).tolist()
 
 
 class CausalReading:

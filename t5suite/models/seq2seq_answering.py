@@ -10,11 +10,11 @@
 
 A T5's decoder is taken apart (`t5_decoder`): it reads all of a row's candidates as a tree, and writes greedy answers
 without transformers' `generate`. The loss of targets that were among what it read or wrote needs no pass of its own.
-Shapes: B examples, P pairs of example and candidate, S source and T target tokens, D width, V vocabulary, E edges.
+Shapes: B examples, P pairs of example and candidate, S source and T target tokens, D width, V vocabulary.
 """
 
 from abc import ABC, abstractmethod
-from functools import cached_property, partial
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -22,18 +22,9 @@ import torch.nn.functional as F
 # With `router_logits` (None), which models of experts look for; to all others it is what their encoder gives.
 from transformers.modeling_outputs import MoeModelOutputWithPast as EncoderOutput
 
-from t5suite.data.batches.collators import IGNORED, Seq2SeqCollator, shift_right
-from t5suite.models.candidate_trees import (
-    MOST_NODES,
-    CandidateTree,
-    TreeBatch,
-    batch_of,
-    edge_log_probs,
-    sums_of_paths,
-    tree_of,
-)
+from t5suite.data.batches.collators import IGNORED, shift_right
 from t5suite.models.families import plain
-from t5suite.models.t5_decoder import begin_writing, takes_apart, to_device, to_host
+from t5suite.models.t5_decoder import MOST_NODES, candidate_log_probs, takes_apart, tree_of, write_greedily
 
 # (row, candidate) pairs that are scored at once, counted in the tokens that they attend to.
 SCORED_TOKENS_AT_ONCE = 32768
@@ -87,22 +78,6 @@ class Answerer(ABC):
         """A reading of examples, with the loss of their labels."""
 
 
-def begin_generating(reading, generation_config, synced: bool):
-    """What waits for the answers of a reading; where it can, a GPU goes on meanwhile."""
-    if hasattr(reading, "begin_generating"):
-        return reading.begin_generating(generation_config, synced)
-    answers = reading.generate(generation_config, synced)
-    return lambda: answers
-
-
-def begin_scoring(reading, candidates, most):
-    """What waits for each candidate's log-probability."""
-    if hasattr(reading, "begin_scoring"):
-        return reading.begin_scoring(candidates, most)
-    scores = reading.candidate_scores(candidates, most)
-    return lambda: scores
-
-
 def answers_of(answerer: Answerer, written, start: int, number: int):
     """What `generate` wrote -> per prompt, its `(ids, log-probability)`; `start` columns are cut off."""
     if torch.is_tensor(written):
@@ -138,17 +113,8 @@ def scores_of_pairs(candidates, score, attended: int, most) -> list[list[float]]
     return [[next(found) for _ in of_example] for of_example in candidates]
 
 
-# Trees of rows with candidates of their own (ReCoRD) that are remembered.
-KEPT_TREES = 4096
-
-
 class Seq2SeqAnswerer(Answerer):
     """The encoder reads, the decoder writes."""
-
-    def __init__(self, model, tokenizer, collator: Seq2SeqCollator, device):
-        super().__init__(model, tokenizer, collator, device)
-        self._made = {}
-        self._same, self._shared = (None, None), None
 
     @cached_property
     def taken_apart(self) -> bool:
@@ -160,67 +126,44 @@ class Seq2SeqAnswerer(Answerer):
         path = {"score": "candidate_trees", "generate": "quick_decoding"}.get(method)
         return path is not None and path not in self.reference and self.taken_apart
 
-    def tree(self, candidates) -> CandidateTree:
-        """The tree of a row's candidates, made once for all rows that have the same."""
-        if candidates is self._same[0]:
-            return self._same[1]
-        key = tuple(tuple(map(int, ids)) for ids in candidates)
-        if key not in self._made:
-            if len(self._made) >= KEPT_TREES:
-                self._made.clear()
-            self._made[key] = tree_of(candidates)
-        self._same = candidates, self._made[key]
-        return self._made[key]
-
-    def batch_of_trees(self, trees: list[CandidateTree]) -> TreeBatch:
-        """The trees of a batch's rows; that of rows which all have the same is made, and put on a device, once."""
-        start, pad = self.collator.decoder_start_token_id, self.collator.pad_token_id
-        if any(tree is not trees[0] for tree in trees):
-            return batch_of(trees, start, pad)
-        if self._shared is None or self._shared.trees[0] is not trees[0]:
-            self._shared = batch_of(trees[:1], start, pad)
-        return self._shared
-
     def read(self, features) -> "Seq2SeqReading":
         """Encoder and decoder over a batch."""
         return Seq2SeqReading(self, features)
 
 
 class Seq2SeqReading:
-    """The encoder's states of a batch, and the loss of its targets, each worked out when it is asked for.
+    """The encoder's states of a batch, and the loss of its targets, each computed when it is asked for.
 
-    Where weights may lie in pieces, the encoder runs within the whole model, for FSDP puts the pieces of some weights
-    together when that is called, and not when a part of it is.
+    Where weights may lie in pieces, the encoder runs within the whole model: FSDP gathers the pieces of some weights
+    when that is called, and not when a part of it is.
     """
 
     def __init__(self, answerer: Seq2SeqAnswerer, features):
-        self.answerer = answerer
-        on_host = answerer.collator(features)
-        self.lengths_B = on_host["attention_mask"].sum(1).numpy()
-        self.labels_BT, self.read_BT = on_host["labels"], on_host["decoder_input_ids"]
-        self.ids_BS, self.mask_BS = (
-            to_device(on_host[name], answerer.device) for name in ("input_ids", "attention_mask")
+        self.answerer, device = answerer, answerer.device
+        batch = answerer.collator(features)
+        is_padded = not batch["attention_mask"].all()
+        self.targets = [[token for token in row if token != IGNORED] for row in batch["labels"].tolist()]
+        self.labels_BT, self.read_BT, self.ids_BS, self.mask_BS = (
+            batch[name].to(device) for name in ("labels", "decoder_input_ids", "input_ids", "attention_mask")
         )
+        self.hiding_BS = self.mask_BS if is_padded else None
         self._known_nll = {}
 
     @cached_property
     def nll(self) -> list[float]:
         """By example, in nats; of targets that were among the answers read, it is known already."""
-        number = len(self.mask_BS)
-        rows = [row for row in range(number) if row not in self._known_nll]
-        found = dict(self._known_nll)
-        if rows:
-            found |= dict(zip(rows, self._nll_of(rows), strict=True))
-        return [found[row] for row in range(number)]
+        rows = [row for row in range(len(self.targets)) if row not in self._known_nll]
+        found = self._known_nll | (dict(zip(rows, self._nll_of(rows), strict=True)) if rows else {})
+        return [found[row] for row in range(len(self.targets))]
 
-    @cached_property
+    @property
     def tokens(self) -> list[int]:
         """By example, how many of its tokens count."""
-        return self.labels_BT.ne(IGNORED).sum(dim=1).tolist()
+        return list(map(len, self.targets))
 
     @cached_property
     def hidden_BSD(self) -> torch.Tensor:
-        """What the encoder says of the batch."""
+        """The encoder's states."""
         if not self.answerer.taken_apart:
             return self._outputs.encoder_last_hidden_state
         encoder, mask = plain(self.answerer.model).encoder, self.hiding_BS
@@ -228,62 +171,35 @@ class Seq2SeqReading:
             mask = mask[:, None, None, :].bool()  # the stack takes it as it is, and looks at no value on the device
         return encoder(input_ids=self.ids_BS, attention_mask=mask).last_hidden_state
 
-    @property
-    def hiding_BS(self) -> torch.Tensor | None:
-        """The mask; None where it hides nothing, which the host knows."""
-        return None if self.lengths_B.min() == self.ids_BS.shape[1] else self.mask_BS
-
     @cached_property
     def _outputs(self):
         """Of encoder and decoder, in one call."""
-        read_BT = to_device(self.read_BT, self.answerer.device)
         return self.answerer.model(
-            input_ids=self.ids_BS, attention_mask=self.mask_BS, decoder_input_ids=read_BT, return_dict=True
+            input_ids=self.ids_BS, attention_mask=self.mask_BS, decoder_input_ids=self.read_BT, return_dict=True
         )
 
     def _nll_of(self, rows: list[int]) -> list[float]:
-        device = self.mask_BS.device
         if self.answerer.taken_apart:
-            picked = slice(None) if len(rows) == len(self.mask_BS) else to_device(torch.tensor(rows), device)
             logits_BTV = self.answerer.model(
-                encoder_outputs=EncoderOutput(last_hidden_state=self.hidden_BSD[picked]),
-                attention_mask=self.mask_BS[picked],
-                decoder_input_ids=to_device(self.read_BT, device)[picked],
+                encoder_outputs=EncoderOutput(last_hidden_state=self.hidden_BSD[rows]),
+                attention_mask=self.mask_BS[rows],
+                decoder_input_ids=self.read_BT[rows],
             ).logits
         else:
-            picked, logits_BTV = slice(None), self._outputs.logits
-        labels_BT = to_device(self.labels_BT, device)[picked]
-        nll_BT = F.cross_entropy(logits_BTV.float().transpose(1, 2), labels_BT, ignore_index=IGNORED, reduction="none")
-        return nll_BT.sum(dim=1).tolist()
+            logits_BTV = self._outputs.logits[rows]
+        return nats(logits_BTV, self.labels_BT[rows]).tolist()
 
     def generate(self, generation_config, synced: bool = False, **options):
         """As `Answerer.generate`; `options` go to transformers' `generate` (`logits_processor`, ...)."""
-        return self.begin_generating(generation_config, synced, **options)()
-
-    def begin_generating(self, generation_config, synced: bool = False, **options):
-        """As `generate`; what it returns waits for the answers, which a GPU may still be writing."""
         answerer = self.answerer
-        if answerer.is_quick("generate") and not synced and not options:
-            eos, start = answerer.eos, answerer.collator.decoder_start_token_id
-            if writes_plainly(answerer.model, generation_config, eos, start):
-                most = generation_config.max_new_tokens
-                return partial(
-                    self._written,
-                    begin_writing(
-                        answerer.model, self.hidden_BSD, self.hiding_BS, start, eos, most, answerer.tells_nll
-                    ),
-                )
-        answers = self._generated(generation_config, synced, options)
-        return lambda: answers
-
-    def _written(self, writing):
-        written = writing()
-        of_rows = zip(written.ids, written.nll or (), self._targets)
-        self._known_nll |= {row: nll for row, (ids, nll, target) in enumerate(of_rows) if ids == target}
-        return [[(ids, None)] for ids in written.ids]
-
-    def _generated(self, generation_config, synced: bool, options):
-        answerer = self.answerer
+        eos, start = answerer.eos, answerer.collator.decoder_start_token_id
+        quick = answerer.is_quick("generate") and not synced and not options
+        if quick and writes_plainly(answerer.model, generation_config, eos, start):
+            most, wants_nll = generation_config.max_new_tokens, answerer.tells_nll
+            written, nll = write_greedily(answerer.model, self.hidden_BSD, self.hiding_BS, start, eos, most, wants_nll)
+            of_rows = enumerate(zip(written, nll or (), self.targets))
+            self._known_nll |= {row: found for row, (ids, found, target) in of_rows if ids == target}
+            return [[(ids, None)] for ids in written]
         written = answerer.model.generate(
             encoder_outputs=EncoderOutput(last_hidden_state=self.hidden_BSD),
             attention_mask=self.mask_BS,
@@ -300,60 +216,38 @@ class Seq2SeqReading:
         The decoder reads them as a tree, or (another model, very many) pair by pair of example and candidate.
 
         Args:
-          most: a number of this rank's -> the largest of all ranks'. Where weights are in pieces, ranks put them
-            together in every forward pass, so that all must make the same number of passes.
+          most: a number of this rank's -> the largest of all ranks'. Where weights are in pieces, ranks gather them in
+            every forward pass, so that all must make the same number of passes.
         """
-        return self.begin_scoring(candidates, most)()
-
-    def begin_scoring(self, candidates, most=lambda number: number):
-        """As `candidate_scores`; what it returns waits for a GPU that may still be at it."""
-        trees = self._trees(candidates)
-        if trees is None:
-            scores = self._scores_of_pairs(candidates, most)
-            return lambda: scores
-        batch = self.answerer.batch_of_trees(trees)
-        edges_BE = to_host(edge_log_probs(self.answerer.model, batch, self.hidden_BSD, self.hiding_BS))
-        return lambda: self._scores(candidates, sums_of_paths(trees, edges_BE().double().numpy()))
-
-    def _scores(self, candidates, scores):
-        for row, place in enumerate(self._target_places(candidates)):
-            if place is not None:
-                self._known_nll[row] = -scores[row][place]
-        return scores
-
-    def _target_places(self, candidates) -> list[int | None]:
-        """By example, which candidate its target is."""
-        return [
-            next((place for place, ids in enumerate(of_row) if list(ids) == target), None)
-            for target, of_row in zip(self._targets, candidates, strict=True)
-        ]
-
-    def _trees(self, candidates) -> list[CandidateTree] | None:
-        if not self.answerer.is_quick("score"):
-            return None
-        trees = [self.answerer.tree(of_row) for of_row in candidates]
-        fits = all(len(tree.paths) and len(tree.tokens) <= MOST_NODES for tree in trees)
-        return trees if fits else None
-
-    @cached_property
-    def _targets(self) -> list[list[int]]:
-        return [[token for token in row if token != IGNORED] for row in self.labels_BT.tolist()]
-
-    def _scores_of_pairs(self, candidates, most) -> list[list[float]]:
-        collator, mask_BS = self.answerer.collator, self.mask_BS
+        answerer, collator, mask_BS = self.answerer, self.answerer.collator, self.mask_BS
+        if answerer.is_quick("score"):
+            candidates = [tuple(tuple(map(int, ids)) for ids in of_row) for of_row in candidates]
+            trees = [tree_of(of_row) for of_row in candidates]
+            if all(len(tree.paths) and len(tree.tokens) <= MOST_NODES for tree in trees):
+                start, pad = collator.decoder_start_token_id, collator.pad_token_id
+                scores = candidate_log_probs(answerer.model, trees, self.hidden_BSD, self.hiding_BS, start, pad)
+                for row, target in enumerate(map(tuple, self.targets)):
+                    if target in candidates[row]:
+                        self._known_nll[row] = -scores[row][candidates[row].index(target)]
+                return scores
 
         def score(chunk):
             labels_PT = collator.pad([candidates[b][c] for b, c in chunk], IGNORED).to(mask_BS.device)
             rows_P = torch.tensor([b for b, _ in chunk], device=mask_BS.device)
-            logits_PTV = self.answerer.model(
+            logits_PTV = answerer.model(
                 encoder_outputs=EncoderOutput(last_hidden_state=self.hidden_BSD[rows_P]),
                 attention_mask=mask_BS[rows_P],
                 decoder_input_ids=shift_right(labels_PT, collator.pad_token_id, collator.decoder_start_token_id),
-            ).logits.float()
-            nll_PT = F.cross_entropy(logits_PTV.transpose(1, 2), labels_PT, ignore_index=IGNORED, reduction="none")
-            return (-nll_PT.sum(dim=1)).tolist()
+            ).logits
+            return (-nats(logits_PTV, labels_PT)).tolist()
 
         return scores_of_pairs(candidates, score, mask_BS.shape[1], most)
+
+
+def nats(logits_BTV, labels_BT) -> torch.Tensor:
+    """Per row, the cross-entropy summed over the labels that count."""
+    nll_BT = F.cross_entropy(logits_BTV.float().transpose(1, 2), labels_BT, ignore_index=IGNORED, reduction="none")
+    return nll_BT.sum(dim=1)
 
 
 def writes_plainly(model, generation_config, eos: int, start: int) -> bool:
@@ -363,7 +257,7 @@ def writes_plainly(model, generation_config, eos: int, start: int) -> bool:
     """
     given = generation_config.to_diff_dict()
     settings = {**model.generation_config.to_diff_dict(), **given}
-    plain_values = all(value in NEUTRAL.get(name, (None,)) for name, value in settings.items() if name not in IDLE)
+    plain_values = all(value in (None, NEUTRAL.get(name)) for name, value in settings.items() if name not in IDLE)
     ends = settings.get("eos_token_id"), settings.get("decoder_start_token_id")
     return plain_values and ends == (eos, start) and (given.get("max_new_tokens") or 0) > 0
 
@@ -375,24 +269,12 @@ IDLE = frozenset(
     "transformers_version _from_model_config output_attentions output_hidden_states num_assistant_tokens "
     "num_assistant_tokens_schedule assistant_confidence_threshold assistant_lookbehind target_lookbehind".split()
 )
-# Values of the others that change nothing.
+# Values of the others that change nothing, beside None; no other value than None where a name is not here.
 NEUTRAL = {
-    "do_sample": (None, False),
-    "num_beams": (None, 1),
-    "num_beam_groups": (None, 1),
-    "num_return_sequences": (None, 1),
-    "min_length": (None, 0),
-    "min_new_tokens": (None, 0),
-    "repetition_penalty": (None, 1.0),
-    "encoder_repetition_penalty": (None, 1.0),
-    "no_repeat_ngram_size": (None, 0),
-    "encoder_no_repeat_ngram_size": (None, 0),
-    "diversity_penalty": (None, 0.0),
-    "remove_invalid_values": (None, False),
-    "renormalize_logits": (None, False),
-    "return_dict_in_generate": (None, False),
-    "output_scores": (None, False),
-    "output_logits": (None, False),
-    "low_memory": (None, False),
-    "is_assistant": (None, False),
+    **dict.fromkeys("num_beams num_beam_groups num_return_sequences repetition_penalty".split(), 1),
+    "encoder_repetition_penalty": 1,
+    **dict.fromkeys("min_length min_new_tokens no_repeat_ngram_size encoder_no_repeat_ngram_size".split(), 0),
+    "diversity_penalty": 0,
+    **dict.fromkeys("do_sample remove_invalid_values renormalize_logits return_dict_in_generate".split(), False),
+    **dict.fromkeys("output_scores output_logits low_memory is_assistant".split(), False),
 }

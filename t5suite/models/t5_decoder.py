@@ -2,25 +2,27 @@
 
     >>> takes_apart(model)                                            # a T5, mT5 or umT5 as it came, in one piece
     True
-    >>> begin_writing(model, hidden_BSD, mask_BS, start=0, eos=1, most_tokens=4)()
-    Written(ids=[[1465, 1], [2841, 1]], nll=[0.11, 0.02])
+    >>> write_greedily(model, hidden_BSD, mask_BS, start=0, eos=1, most_tokens=4)
+    ([[1465, 1], [2841, 1]], [0.11, 0.02])
+    >>> tree = tree_of(((3, 7, 1), (3, 9, 1), (4, 1)))                 # candidates as ids, end-of-sequence last
+    >>> tree.tokens, tree.depths                                       # the nodes: -, 3, 3 7, 3 9, 4
+    ([-1, 3, 7, 9, 4], [0, 1, 2, 2, 1])
 
-Writes what transformers' `generate` writes without beams, sampling or processors. A row that has ended is worked on no
-longer, as soon as that is seen: a GPU works behind the host, and every look at a value makes the host wait, so that
-copies go by pinned memory, and counts come a few steps late.
+Greedy answers are those of transformers' `generate` without beams, sampling or processors; rows that have ended are
+dropped. In a tree, a node is what the decoder has read, the start token first; an edge is a token that it may write
+next. A candidate's probability is the product of its edges'. MNLI's three labels have eight tokens, but five or six
+nodes; the 26 numbers of STS-B about a hundred, but under forty.
 
 Cross-attention often has few queries here for many keys (source tokens). Where that is less work, queries are taken
 into the space of the encoder's states instead of all states into the space of keys and values: with weights K and V,
 (x Q) (h K)' = (x Q K') h' and a (h V) = (a h) V. The same numbers but for rounding.
 
-Shapes: B rows, A rows that have not ended, N tokens that the decoder reads, S source tokens,
-D model width, H heads, K width of a head.
+Shapes: B rows, A rows that have not ended, N tokens that the decoder reads or nodes, E edges, C candidates, L tokens
+of the longest one, S source tokens, D model width, H heads, K width of a head.
 """
 
-from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -29,54 +31,6 @@ from torch import nn
 
 from t5suite.models.attention import stock_class
 from t5suite.models.families import plain
-
-# How many looks a GPU may be behind: by then it has most often come that far, and nobody waits.
-LAG = 2
-
-
-def to_device(tensor: torch.Tensor, device) -> torch.Tensor:
-    """The tensor on a device; what follows there finds it complete."""
-    device = torch.device(device)
-    if device.type != "cuda" or tensor.device.type == "cuda":
-        return tensor.to(device)
-    return tensor.pin_memory().to(device, non_blocking=True)
-
-
-def to_host(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
-    """Begins to copy a tensor to the host; what it returns waits for that copy and gives it."""
-    if tensor.device.type != "cuda":
-        return lambda: tensor
-    copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    copy.copy_(tensor, non_blocking=True)
-    event = torch.cuda.Event()
-    event.record()
-
-    def wait() -> torch.Tensor:
-        event.synchronize()
-        return copy
-
-    return wait
-
-
-class LateCounts:
-    """A number that changes at every step, told a few steps late where the device works behind.
-
-    >>> numbers = LateCounts(torch.device("cpu"))                     # here at once
-    >>> numbers.look(torch.tensor(7))
-    7
-    >>> numbers = LateCounts(torch.device("cuda"))
-    >>> [numbers.look(count) for count in counts]                      # of counts that are 7, 5, 3, ...
-    [None, None, 7, 5, ...]
-    """
-
-    def __init__(self, device: torch.device, lag: int | None = None):
-        self.lag = (LAG if device.type == "cuda" else 0) if lag is None else lag
-        self.coming = deque()
-
-    def look(self, number: torch.Tensor) -> int | None:
-        """Hands in this step's number; returns the one of `lag` steps ago, None where there was none."""
-        self.coming.append(to_host(number))
-        return int(self.coming.popleft()()) if len(self.coming) > self.lag else None
 
 
 def takes_apart(model) -> bool:
@@ -121,10 +75,6 @@ class Source:
         """Of the encoder's states and its mask (1 for a token; None where nothing is padded)."""
         return cls(hidden_BSD, None if mask_BS is None else mask_BS.bool()[:, None, None, :], reads)
 
-    def rows(self, rows_A) -> "Source":
-        """Of these rows alone."""
-        return Source(self.hidden_BSD[rows_A], None if self.mask_B11S is None else self.mask_B11S[rows_A], self.reads)
-
 
 def bias_by_distance(attention, longest: int) -> torch.Tensor:
     """T5's bias of a token that stands 0, 1, ... tokens before the one that looks (H, longest)."""
@@ -133,7 +83,7 @@ def bias_by_distance(attention, longest: int) -> torch.Tensor:
 
 def final_states(model, x_BND) -> torch.Tensor:
     """What the output layer takes."""
-    x_BND = normed(model.decoder.final_layer_norm, x_BND)
+    x_BND = model.decoder.final_layer_norm(x_BND)
     return x_BND * model.config.d_model**-0.5 if SCALED[type(model).__name__](model.config) else x_BND
 
 
@@ -166,30 +116,13 @@ def cross_attention(attention, x_BND, source: Source, kept=None) -> torch.Tensor
 
 def _absorbs(attention, source: Source) -> bool:
     """Whether taking queries to the states is less work than taking states to keys and values; plain weights only."""
-    weights = all(map(is_plain_linear, (attention.k, attention.v)))
+    # Only a plain product may be replaced by its weights: an adapter or a hook would be passed over.
+    parts = (attention.k, attention.v)
+    bare = all(type(part) is nn.Linear and not (part._forward_hooks or part._forward_pre_hooks) for part in parts)
     num_source = source.hidden_BSD.shape[1]
     by_query = source.reads * (attention.inner_dim + attention.n_heads * num_source)
     by_state = num_source * attention.inner_dim + source.reads * num_source * attention.inner_dim / attention.d_model
-    return weights and by_query < by_state
-
-
-def is_plain_linear(part) -> bool:
-    """Whether a module is a product with its weights and nothing else, so that these may be used without it."""
-    return type(part) is nn.Linear and part.bias is None and bare(part)
-
-
-def bare(part) -> bool:
-    """Whether nothing is hooked into a module's forward pass but what transformers and the suite hook in themselves:
-    the former's write states down for who asks for them."""
-    hooks = (*part._forward_hooks.values(), *part._forward_pre_hooks.values())
-    return all((getattr(hook, "__module__", None) or "").startswith(("transformers.", "t5suite.")) for hook in hooks)
-
-
-def normed(norm, x: torch.Tensor) -> torch.Tensor:
-    """T5's layer norm, in one operation where that rounds as the module does."""
-    if type(norm).__name__ in NORMS and x.dtype == norm.weight.dtype == torch.float32:
-        return F.rms_norm(x, (x.shape[-1],), norm.weight, norm.variance_epsilon)
-    return norm(x)
+    return bare and by_query < by_state
 
 
 def _absorbed_attention(attention, query_BHNK, source: Source) -> torch.Tensor:
@@ -218,24 +151,19 @@ def chunks_of_logits(states: torch.Tensor, vocab_size: int):
     return (slice(start, start + each) for start in range(0, len(states), each))
 
 
-def likeliest(model, states_AD, tells_nll: bool = True) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _likeliest(model, states_AD, wants_nll: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The likeliest token behind each state, and its nats (A) if they are asked for: a fifth more work."""
     tokens, nll = [], []
     for chunk in chunks_of_logits(states_AD, model.config.vocab_size):
         logits_CV = model.lm_head(states_AD[chunk]).float()
-        best_C = largest(logits_CV)[:, None]
+        if logits_CV.device.type == "cpu":  # torch 2.13's argmax takes 13 times as long: 3.6 ms for 128 rows of logits
+            best_C = torch.from_numpy(np.asarray(logits_CV.detach().numpy().argmax(-1)))[:, None]
+        else:
+            best_C = logits_CV.argmax(-1)[:, None]
         tokens.append(best_C[:, 0])
-        if tells_nll:
+        if wants_nll:
             nll.append(logits_CV.logsumexp(-1) - logits_CV.gather(1, best_C)[:, 0])
-    return torch.cat(tokens), torch.cat(nll) if tells_nll else None
-
-
-def largest(logits_CV) -> torch.Tensor:
-    """The place of each row's largest number, the first of equals. torch 2.13's own takes 13 times as long on a CPU,
-    for it has no vector instructions there: 3.6 ms beside 15 ms of making 128 rows of logits."""
-    if logits_CV.device.type != "cpu" or logits_CV.requires_grad:
-        return logits_CV.argmax(-1)
-    return torch.from_numpy(np.asarray(logits_CV.numpy().argmax(-1)))
+    return torch.cat(tokens), torch.cat(nll) if wants_nll else None
 
 
 # Elements of logits that are kept at once: on a CPU as many as stay in its caches.
@@ -246,7 +174,6 @@ STOCK_ATTENTION = {
     "MT5ForConditionalGeneration": "MT5Attention",
     "UMT5ForConditionalGeneration": "UMT5Attention",
 }
-NORMS = ("T5LayerNorm", "MT5LayerNorm", "UMT5LayerNorm")
 # Whether the decoder's states are scaled before the output layer (transformers 5.23).
 SCALED = {
     "T5ForConditionalGeneration": lambda config: config.scale_decoder_outputs,
@@ -255,62 +182,37 @@ SCALED = {
 }
 
 
-# On a GPU, rows that have ended are dropped when they leave this share or less: it takes kernels of its own.
-WORTH_DROPPING = 0.75
+# ---------------------------------------------------------------------------------------------------------------------
+# Greedy answers
 
 
-class Written(NamedTuple):
-    """Answers, and how likely they are.
-
-    Attributes:
-      ids: by row, the tokens, with end-of-sequence where it was written.
-      nll: by row, the nats of those tokens; None where nobody wants them.
-    """
-
-    ids: list[list[int]]
-    nll: list[float] | None
-
-
-def begin_writing(
-    model, hidden_BSD, mask_BS, start: int, eos: int, most_tokens: int, tells_nll=True, lag: int | None = None
-) -> Callable[[], Written]:
-    """The likeliest token, and the likeliest behind that, until end-of-sequence or so many tokens. What it returns
-    waits for the answers, which a GPU may still be writing meanwhile.
+def write_greedily(
+    model, hidden_BSD, mask_BS, start: int, eos: int, most_tokens: int, wants_nll: bool = True
+) -> tuple[list[list[int]], list[float] | None]:
+    """`(ids, nll)` by row: the likeliest token at each step until end-of-sequence, and the nats of these tokens.
 
     Args:
       hidden_BSD, mask_BS: the encoder's states, and 1 for a token (None: nothing is padded).
-      tells_nll: whether somebody wants to know how likely they are.
-      lag: how many tokens late it is seen that rows have ended; as the device is without it (`LateCounts`).
     """
     model, device, num_rows = plain(model), hidden_BSD.device, len(hidden_BSD)
     written_BT = torch.full((num_rows, most_tokens), -1, device=device)
     nll_B = torch.zeros(num_rows, device=device)
     active_A = torch.arange(num_rows, device=device)
     token_A = torch.full((num_rows,), start, device=device)
-    ended_A = torch.zeros(num_rows, dtype=torch.bool, device=device)
-    rows, left = _Rows(model, Source.of(hidden_BSD, mask_BS, most_tokens), most_tokens), LateCounts(device, lag)
+    rows = _Rows(model, Source.of(hidden_BSD, mask_BS, most_tokens), most_tokens)
     for step in range(most_tokens):
-        token_A, nll_A = likeliest(model, rows.read(token_A), tells_nll)
-        written_BT[active_A, step] = token_A.masked_fill(ended_A, -1)
-        if tells_nll:
-            nll_B[active_A] += nll_A.masked_fill(ended_A, 0.0)
-        ended_A = ended_A | token_A.eq(eos)
-        if step + 1 == most_tokens:
+        token_A, nll_A = _likeliest(model, rows.read(token_A), wants_nll)
+        written_BT[active_A, step] = token_A
+        if wants_nll:
+            nll_B[active_A] += nll_A
+        left_A = token_A.ne(eos).nonzero()[:, 0]
+        if not len(left_A):
             break
-        alive = left.look(ended_A.logical_not().sum())
-        if alive == 0:
-            break
-        if alive is not None and alive < len(active_A) * (1.0 if left.lag == 0 else WORTH_DROPPING):
-            kept = ended_A.byte().argsort(stable=True)[:alive]  # nobody has come back to life since
-            active_A, token_A, ended_A = active_A[kept], token_A[kept], ended_A[kept]
-            rows.keep(kept)
-    ids_BT, nats_B = to_host(written_BT), to_host(nll_B)
-
-    def answers() -> Written:
-        ids = [[token for token in row if token >= 0] for row in ids_BT().tolist()]
-        return Written(ids, nats_B().tolist() if tells_nll else None)
-
-    return answers
+        if len(left_A) < len(active_A):
+            active_A, token_A = active_A[left_A], token_A[left_A]
+            rows.keep(left_A)
+    ids = [[token for token in row if token >= 0] for row in written_BT.tolist()]
+    return ids, nll_B.tolist() if wants_nll else None
 
 
 class _Rows:
@@ -346,6 +248,135 @@ class _Rows:
 
     def keep(self, left_A) -> None:
         """Forgets all rows but these."""
-        self.source = self.source.rows(left_A)
+        mask_B11S = self.source.mask_B11S
+        mask_A11S = None if mask_B11S is None else mask_B11S[left_A]
+        self.source = Source(self.source.hidden_BSD[left_A], mask_A11S, self.source.reads)
         self.own = [[part[left_A] for part in pair] for pair in self.own]
         self.kept = [None if pair is None else [part[left_A] for part in pair] for pair in self.kept]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Candidates as a tree
+
+START = -1  # the root reads the decoder's start token, which the model names
+# A tree with more nodes than this is read candidate by candidate: nodes see each other in a square.
+MOST_NODES = 1024
+# Pairs of node and source token that are attended at once.
+ATTENDED_AT_ONCE = 2**22
+
+
+@dataclass(frozen=True, eq=False)
+class CandidateTree:
+    """The beginnings of one row's candidates.
+
+    Attributes:
+      tokens: [N] the token that a node has read last; START at the root, which is node 0.
+      depths: [N] how many tokens it has read behind the start token.
+      sees: (N, N) bool; a node's row marks itself and the nodes on its way from the root.
+      edge_nodes, edge_tokens: [E] a node, and a token that may follow.
+      paths: (C, L) the edges of each candidate, filled up with E.
+    """
+
+    tokens: list[int]
+    depths: list[int]
+    sees: np.ndarray
+    edge_nodes: list[int]
+    edge_tokens: list[int]
+    paths: np.ndarray
+
+
+@lru_cache(4096)
+def tree_of(candidates: tuple[tuple[int, ...], ...]) -> CandidateTree:
+    """The tree of a row's candidates; rows that have the same ones share it."""
+    nodes, tokens, parents = {(): 0}, [START], [0]
+    edges, paths = {}, []
+    for candidate in candidates:
+        path = []
+        for place, token in enumerate(candidate):
+            node = nodes[candidate[:place]]
+            path.append(edges.setdefault((node, token), len(edges)))
+            beginning = candidate[: place + 1]
+            if beginning not in nodes and len(beginning) < len(candidate):
+                nodes[beginning] = len(tokens)
+                tokens.append(token)
+                parents.append(node)
+        paths.append(path)
+    longest = max(map(len, paths), default=0)
+    filled = [[*path, *[len(edges)] * (longest - len(path))] for path in paths]
+    sees = np.eye(len(tokens), dtype=bool)
+    for node, parent in enumerate(parents[1:], start=1):  # parents come before their children
+        sees[node] |= sees[parent]
+    return CandidateTree(
+        tokens=tokens,
+        depths=[len(beginning) for beginning in nodes],
+        sees=sees,
+        edge_nodes=[node for node, _ in edges],
+        edge_tokens=[token for _, token in edges],
+        paths=np.array(filled, dtype=np.int64).reshape(len(paths), longest),
+    )
+
+
+def candidate_log_probs(model, trees: list[CandidateTree], hidden_BSD, mask_BS, start: int, pad: int) -> list:
+    """`[B][C]` log-probabilities of each row's candidates; equal candidates have equal ones, to the last bit.
+
+    A node sees itself and the nodes on its way from the root, and knows their distances by depth, so that it is
+    computed as if its beginning stood alone. Rows are read in chunks where trees or sources are long.
+
+    Args:
+      hidden_BSD, mask_BS: as in `write_greedily`.
+      start, pad: the decoder's start token, and what nodes read that fill up.
+    """
+    model, found = plain(model), []
+    num_nodes = max(len(tree.tokens) for tree in trees)
+    each = max(1, ATTENDED_AT_ONCE // (num_nodes * hidden_BSD.shape[1]))
+    for first in range(0, len(trees), each):
+        chunk = slice(first, first + each)
+        source = Source.of(hidden_BSD[chunk], mask_BS if mask_BS is None else mask_BS[chunk], num_nodes)
+        edges_BE = _edge_log_probs(model, trees[chunk], source, start, pad).double().cpu().numpy()
+        for tree, edges_E in zip(trees[chunk], edges_BE, strict=True):
+            found.append(np.append(edges_E[: len(tree.edge_nodes)], 0.0)[tree.paths].sum(-1).tolist())
+    return found
+
+
+def _edge_log_probs(model, trees, source, start: int, pad: int) -> torch.Tensor:
+    """(B, E), float32: the log-probability of each edge's token behind its node."""
+    rows, device, decoder = len(trees), source.hidden_BSD.device, model.decoder
+    trees = trees[:1] if all(tree is trees[0] for tree in trees) else trees
+
+    def filled(name: str, fill: int) -> torch.Tensor:
+        lists = [getattr(tree, name) for tree in trees]
+        width = max(map(len, lists))
+        return torch.tensor(
+            [[*values, *[fill] * (width - len(values))] for values in lists], dtype=torch.long, device=device
+        )
+
+    tokens_BN, depths_BN = filled("tokens", pad), filled("depths", 0)
+    tokens_BN[:, 0] = start
+    num_nodes = tokens_BN.shape[1]
+    sees_BNN = np.tile(np.eye(num_nodes, dtype=bool), (len(trees), 1, 1))  # nodes that fill up see themselves alone
+    for sees_NN, tree in zip(sees_BNN, trees, strict=True):
+        sees_NN[: len(tree.tokens), : len(tree.tokens)] = tree.sees
+    hidden_B1NN = ~torch.from_numpy(sees_BNN).to(device)[:, None]
+    distances_BNN = (depths_BN[:, :, None] - depths_BN[:, None, :]).clamp(min=0)
+    longest = max(max(tree.depths) for tree in trees) + 1
+    x_BND = decoder.embed_tokens(tokens_BN).expand(rows, -1, -1)
+    for block in decoder.block:
+        own, cross, feed_forward = block.layer
+        if own.SelfAttention.has_relative_attention_bias:  # umT5 has one a layer, T5 one for all
+            by_distance_HL = bias_by_distance(own.SelfAttention, longest)
+            bias_BHNN = by_distance_HL[:, distances_BNN].transpose(0, 1).masked_fill(hidden_B1NN, -torch.inf)
+            bias_BHNN = bias_BHNN.expand(rows, -1, -1, -1)
+        query, key, value = projected(own.SelfAttention, own.layer_norm(x_BND), "q", "k", "v")
+        x_BND = x_BND + attended(own.SelfAttention, query, key, value, bias_BHNN)
+        attention = cross.EncDecAttention
+        x_BND = x_BND + cross_attention(attention, cross.layer_norm(x_BND), source, keys_and_values(attention, source))
+        x_BND = feed_forward(x_BND)
+    states_BND = final_states(model, x_BND)
+    nodes_BE, labels_BE = (filled(name, 0).expand(rows, -1) for name in ("edge_nodes", "edge_tokens"))
+    found = []
+    for chunk in chunks_of_logits(states_BND, model.config.vocab_size):
+        # log_softmax takes half of logsumexp's time on a CPU
+        log_probs_CNV = model.lm_head(states_BND[chunk]).float().log_softmax(-1)
+        places_CE = nodes_BE[chunk] * log_probs_CNV.shape[-1] + labels_BE[chunk]
+        found.append(log_probs_CNV.flatten(1).gather(1, places_CE))
+    return torch.cat(found)

@@ -17,8 +17,6 @@ the loss of targets that were scored or written comes of that, too (`t5suite.mod
 import logging
 import math
 import time
-from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -29,7 +27,7 @@ from transformers import GenerationConfig
 from t5suite.data.batches.collators import Seq2SeqCollator
 from t5suite.models.answering import answerer_for
 from t5suite.models.attention import slow_attention
-from t5suite.models.seq2seq_answering import Answerer, begin_generating, begin_scoring
+from t5suite.models.seq2seq_answering import Answerer
 from t5suite.tasks.registry import Task
 from t5suite.tasks.targets import OUTPUT, fill
 from t5suite.training.eval_sets import EvalSet, Report, Result, report_of
@@ -52,7 +50,6 @@ PLAIN_WRITING = {
 
 
 # What waits for the answers of a batch, which a GPU may still be at.
-Answers = Callable[[], list[dict]]
 
 
 @dataclass
@@ -156,74 +153,54 @@ class Evaluator:
         return batches_by_tokens(lengths + eval_set.max_target_tokens, self.decoding.batch_tokens * at_once)
 
     def _over_ranks(self, eval_set: EvalSet, batches: list[list[int]], answer) -> dict[int, dict]:
-        """`{example: answer}` on every rank; each batch is computed by one rank, dummies keep the others in step.
-
-        A GPU is given a batch before the answers of the one before are waited for, so that it never waits itself.
-        """
+        """`{example: answer}` on every rank; each batch is computed by one rank, dummies keep the others in step."""
         rank, world_size = self.accelerator.process_index, self.accelerator.num_processes
-        found, begun = {}, deque()
-        ahead = 1 if self.accelerator.device.type == "cuda" and not self.decoding.synced else 0
-
-        def finish(left: int) -> None:
-            while len(begun) > left:
-                batch, answers = begun.popleft()
-                answered = answers()
-                if batch is not None:
-                    found.update(zip(batch, answered, strict=True))
-
+        found = {}
         turns = range(-(-len(batches) // world_size))
         for turn in self.progress(turns, eval_set.name) if self.progress else turns:
             self.check_stop()
             mine = turn * world_size + rank
-            own = mine < len(batches)
-            begun.append((batches[mine] if own else None, answer(batches[mine] if own else batches[0])))
-            finish(ahead)
-        finish(0)
+            batch = batches[mine] if mine < len(batches) else batches[0]
+            answers = answer(batch)
+            if mine < len(batches):
+                found.update(zip(batch, answers, strict=True))
         if world_size > 1:
             found = {position: item for part in gather_object([found]) for position, item in part.items()}
         return found
 
-    def _generate(self, answerer: Answerer, eval_set: EvalSet, positions) -> Answers:
+    def _generate(self, answerer: Answerer, eval_set: EvalSet, positions) -> list[dict]:
         reading = answerer.read(eval_set.features.__getitems__(positions))
         config = self._generation_config(answerer.model, eval_set)
-        writing = begin_generating(reading, config, self.decoding.synced)
+        written = [answers[0][0] for answers in reading.generate(config, self.decoding.synced)]
+        unique = {tuple(ids): None for ids in written}  # of a task with labels there are few
+        texts = dict(zip(unique, eval_set.encoding.texts(list(unique)), strict=True))
+        return [
+            {"text": texts[tuple(ids)], **loss, "truncated": answerer.eos not in ids}
+            for ids, loss in zip(written, self._losses(reading, eval_set), strict=True)
+        ]
 
-        def answers():
-            written = [answers[0][0] for answers in writing()]
-            unique = {tuple(ids): None for ids in written}  # of a task with labels there are few
-            found = dict(zip(unique, eval_set.encoding.texts(list(unique)), strict=True))
-            texts = [found[tuple(ids)] for ids in written]
-            return [
-                {"text": text, **loss, "truncated": answerer.eos not in ids}
-                for text, ids, loss in zip(texts, written, self._losses(reading, eval_set), strict=True)
-            ]
-
-        return answers
-
-    def _choose(self, answerer: Answerer, eval_set: EvalSet, positions) -> Answers:
+    def _choose(self, answerer: Answerer, eval_set: EvalSet, positions) -> list[dict]:
         reading = answerer.read(eval_set.features.__getitems__(positions))
         candidates = [eval_set.candidates[eval_set.row_of_example[i]] for i in positions]
         most = self._most_over_ranks if self.decoding.synced else lambda number: number
-        scoring = begin_scoring(reading, [ids for _, ids in candidates], most)
-        return lambda: [
-            {"text": texts[scores.index(max(scores))], **loss, "truncated": False}  # the first of equals
-            for (texts, _), scores, loss in zip(candidates, scoring(), self._losses(reading, eval_set), strict=True)
+        scores = reading.candidate_scores([ids for _, ids in candidates], most)
+        return [
+            {"text": texts[of_row.index(max(of_row))], **loss, "truncated": False}  # the first of equals
+            for (texts, _), of_row, loss in zip(candidates, scores, self._losses(reading, eval_set), strict=True)
         ]
 
-    def _classify(self, answerer: Answerer, eval_set: EvalSet, positions) -> Answers:
+    def _classify(self, answerer: Answerer, eval_set: EvalSet, positions) -> list[dict]:
         reading = answerer.read(eval_set.features.__getitems__(positions))
         limits = number_range(eval_set.task)
         form = eval_set.task.entry.get("output_format")
         texts = [fill(form, OUTPUT, eval_set.encoding.word(scores, *limits)) for scores in reading.scores]
-        return lambda: [
-            {"text": text, **loss, "truncated": False}
-            for text, loss in zip(texts, self._losses(reading, eval_set), strict=True)
-        ]
+        losses = self._losses(reading, eval_set)
+        return [{"text": text, **loss, "truncated": False} for text, loss in zip(texts, losses, strict=True)]
 
-    def _lose(self, answerer: Answerer, eval_set: EvalSet, positions) -> Answers:
+    def _lose(self, answerer: Answerer, eval_set: EvalSet, positions) -> list[dict]:
         """Running text has no answer to be written: what counts is how likely the text is, in nats a token."""
         reading = answerer.read(eval_set.features.__getitems__(positions))
-        return lambda: [{"text": "", **loss, "truncated": False} for loss in self._losses(reading, eval_set)]
+        return [{"text": "", **loss, "truncated": False} for loss in self._losses(reading, eval_set)]
 
     def _losses(self, reading, eval_set: EvalSet) -> list[dict]:
         """Nats and tokens of each row's target; zeros where nobody asks for them."""
