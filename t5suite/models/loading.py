@@ -34,6 +34,7 @@ from t5suite.models.adapter_files import (
 )
 from t5suite.models.adapters import adapter_of, inner_model, kind_of, wrap
 from t5suite.models.attention import accept_packed_batches, quicken_attention
+from t5suite.models.block_sparse import custom_attention
 from t5suite.models.configs import (
     cannot_load,
     first_line,
@@ -61,7 +62,6 @@ from t5suite.models.own_models import (
     check_no_class,
     class_name,
     class_named,
-    custom_attention,
     is_transformers_class,
     load_module,
     mark_class,

@@ -1,4 +1,4 @@
-"""Models and attention of the user's own: `--model_class module:Class`, `custom_attention` in a configuration.
+"""Models of the user's own: `--model_class module:Class`.
 
     class TinyTagger(nn.Module):                                     # my_models.py
         def __init__(self, vocab_size, d_model=32): ...
@@ -14,21 +14,8 @@ the others. A folder that names a class is read with `--model_class` alone: noth
 
     {"model_type": "own_module", "model_class": "my_models:TinyTagger",
      "model_class_args": {"vocab_size": 1152, "d_model": 64}, "model_family": "seq2seq", ...}
-
-A configuration may also name a class that takes the place of a model's attention modules:
-
-    {"model_type": "t5", "d_model": 512, ...,                                   # config.json
-     "custom_attention": {"class": "t5suite.models.block_sparse:BlockSparseT5Attention",
-                          "modules": "encoder\\.block\\.\\d+\\.layer\\.0\\.SelfAttention",
-                          "parameters": {"block_size": 64, "num_window_blocks": 1}}}
-
-`Class(attention, **parameters)` is given the module that it replaces and is called as that was. One that keeps the
-names of its parts (`q`, `k`, `v`, `o`) takes plain checkpoints. `modules` is a regular expression over the model's
-module names; without it, `ATTENTION_MODULES` says which. The setting is saved with the model, which this suite then
-loads as it was; transformers alone would load the plain model.
 """
 
-import contextlib
 import inspect
 import json
 import logging
@@ -43,16 +30,12 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import load_object, suggestion
 from t5suite.data.batches.collators import IGNORED, MODULE_LABELS
-from t5suite.models.answering import ModuleAnswerer
-from t5suite.models.families import class_in
 from t5suite.models.heads import head_for
+from t5suite.models.seq2seq_answering import Answerer
 from t5suite.models.vocabulary import rows_for
 from t5suite.models.weights import load_weights
 
 logger = logging.getLogger(__name__)
-
-# Classes
-
 
 FLAG = "--model_class"
 MODEL_CLASS, MODEL_FAMILY = "model_class", "model_family"  # the configuration's names for them
@@ -203,19 +186,12 @@ class OwnModel(PreTrainedModel):
     def __init__(self, config, module: nn.Module):
         super().__init__(config)
         self.module = module
-        taken = inspect.signature(module.forward).parameters
-        anything = any(p.kind is p.VAR_KEYWORD for p in taken.values())
-        self.left_out = () if anything else tuple(name for name in COLLATED if name not in taken)
+        self.left_out = _not_taken(module.forward, COLLATED)
         self.post_init()
         # Two names of one weight: it is written by the first of them alone.
-        first = {}
-        for name, parameter in self.named_parameters(remove_duplicate=False):
-            first.setdefault(id(parameter), name)
-        self.all_tied_weights_keys = {
-            name: first[id(parameter)]
-            for name, parameter in self.named_parameters(remove_duplicate=False)
-            if first[id(parameter)] != name
-        }
+        first, names = {}, list(self.named_parameters(remove_duplicate=False))
+        kept = {name: first.setdefault(id(parameter), name) for name, parameter in names}
+        self.all_tied_weights_keys = {name: other for name, other in kept.items() if other != name}
         self._tied_weights_keys = {f"^{re.escape(name)}$": kept for name, kept in self.all_tied_weights_keys.items()}
 
     def init_weights(self):
@@ -249,6 +225,119 @@ class OwnModel(PreTrainedModel):
         if labels is not None:
             batch["labels"] = torch.where(labels.ne(IGNORED).any(), labels, torch.zeros_like(labels))
         return self.module(**{name: value for name, value in batch.items() if name not in self.left_out})
+
+
+def module_loss(outputs) -> torch.Tensor:
+    """The loss in a module's outputs: `loss` of an object or a table, the first of a tuple, or the tensor itself.
+
+    Raises:
+      ConfigError: there is none, or it is not one number.
+    """
+    if isinstance(outputs, dict):
+        loss = outputs.get("loss")
+    elif torch.is_tensor(outputs):
+        loss = outputs
+    else:
+        loss = outputs[0] if isinstance(outputs, tuple) and outputs else getattr(outputs, "loss", None)
+    if not torch.is_tensor(loss) or loss.numel() != 1:
+        found = f"a tensor of shape {tuple(loss.shape)}" if torch.is_tensor(loss) else f"{type(loss).__name__}"
+        raise ConfigError(
+            f"{FLAG}: its forward must return a loss (an object or table with `loss`, a tuple that begins with it, or "
+            f"the tensor), the mean over the labels that are not -100; it returned {found} for one"
+        )
+    return loss.reshape(())
+
+
+class ModuleAnswerer(Answerer):
+    """A module is asked for its loss, and for answers by its own `generate`."""
+
+    def read(self, features) -> "ModuleReading":
+        """The module's outputs for a batch."""
+        return ModuleReading(self, features)
+
+    def class_scores(self, features) -> list[list[float]]:
+        """Of a module that classifies: log-probabilities of the classes, or its number."""
+        return self.read(features).scores
+
+
+class ModuleReading:
+    """The loss of a batch, divided among its rows by their labels, and what the module writes.
+
+    Attributes:
+      nll: by example: the batch's mean loss times the example's number of labels.
+      tokens: by example, how many labels count; 1 where the module takes none.
+      scores: [B][C], log-probabilities of classes, or numbers: only of a module that classifies (`masked`).
+    """
+
+    def __init__(self, answerer: ModuleAnswerer, features):
+        model = answerer.model
+        features = [{"labels": [IGNORED], **feature} for feature in features]
+        self.answerer, self.features = answerer, features
+        self.batch = {name: value.to(answerer.device) for name, value in answerer.collator(features).items()}
+        labels = self.batch.get("labels")
+        counts_B = torch.ones(len(self.batch["input_ids"]), dtype=torch.long)
+        if labels is not None and model.takes_labels:
+            counts_B = labels.ne(IGNORED).reshape(len(labels), -1).sum(1)
+        self.outputs = model(**self.batch)
+        loss = float(module_loss(self.outputs).detach())
+        self.tokens = counts_B.tolist()
+        self.nll = [loss * count if count else 0.0 for count in self.tokens]
+
+    @property
+    def scores(self) -> list[list[float]]:
+        """The module's logits of classes."""
+        outputs = self.outputs
+        logits_BC = outputs.get("logits") if isinstance(outputs, dict) else getattr(outputs, "logits", None)
+        if logits_BC is None:
+            raise ConfigError(
+                f"{FLAG}: a classifier must return `logits` [rows, classes] beside its loss; or --eval_method loss"
+            )
+        logits_BC = logits_BC.float()
+        is_number = self.answerer.model.config.problem_type == "regression"
+        return (logits_BC if is_number else logits_BC.log_softmax(-1)).reshape(len(logits_BC), -1).tolist()
+
+    def generate(self, generation_config, synced: bool = False, **options):
+        """Per row, `[(ids, None)]` of what the module's `generate` writes; it is given what it takes of `input_ids`,
+        `attention_mask`, `max_new_tokens` and `num_beams`.
+
+        Raises:
+          ConfigError: it has none, or does not take what is asked for.
+        """
+        module, model = self.answerer.model.module, self.answerer.model
+        if not model.writes:
+            raise ConfigError(f"{FLAG}: {type(module).__name__} has no generate, so that it can answer nothing")
+        names = ("max_new_tokens", "num_beams")
+        offered = {**self._prompts(), **{name: getattr(generation_config, name) for name in names}}
+        refused = _not_taken(module.generate, offered)
+        several = (generation_config.num_return_sequences or 1) > 1
+        if options or several or ((generation_config.num_beams or 1) > 1 and "num_beams" in refused):
+            raise ConfigError(f"{FLAG}: {type(module).__name__}.generate writes one answer, without sampling or beams")
+        written = module.generate(**{name: value for name, value in offered.items() if name not in refused})
+        rows = written.tolist() if torch.is_tensor(written) else [list(map(int, row)) for row in written]
+        if len(rows) != len(self.tokens):
+            raise ConfigError(f"{FLAG}: its generate wrote {len(rows)} answers for {len(self.tokens)} rows")
+        return [[(row, None)] for row in rows]
+
+    def _prompts(self) -> dict[str, torch.Tensor]:
+        """What is to be answered; a decoder alone reads its prompts without answers, padded on the left."""
+        answerer = self.answerer
+        if answerer.model.config.model_family != "causal":
+            return {name: self.batch[name] for name in ("input_ids", "attention_mask")}
+        prompts, pad_left = [feature["input_ids"] for feature in self.features], answerer.collator.pad_left
+        ids = pad_left(prompts, answerer.model.config.pad_token_id)
+        mask = pad_left([[1] * len(prompt) for prompt in prompts], 0)
+        return {"input_ids": ids.to(answerer.device), "attention_mask": mask.to(answerer.device)}
+
+    def candidate_scores(self, candidates, most=None):
+        """A module has no scores of candidates: always a ConfigError."""
+        raise ConfigError(f"{FLAG}: a plain module cannot score candidates; --eval_method generate or loss")
+
+
+def _not_taken(function, names) -> tuple[str, ...]:
+    """Which of these arguments a function has no parameter for."""
+    taken = inspect.signature(function).parameters
+    anything = any(p.kind is p.VAR_KEYWORD for p in taken.values())
+    return () if anything else tuple(name for name in names if name not in taken)
 
 
 def module_methods(model: OwnModel) -> tuple[str, ...]:
@@ -296,8 +385,8 @@ def load_module(
     config = _module_config(tokenizer, family, tasks)
     config.model_class, config.model_family = spec, family
     parameters = {**stored.get("model_class_args", {}), **(arguments or {})}
-    config.model_class_args = _with_filled(model_class, spec, parameters, config)
-    model = OwnModel(config, _module_of(model_class, spec, config.model_class_args))
+    config.model_class_args = _arguments_of(model_class, spec, parameters, config)
+    model = OwnModel(config, model_class(**config.model_class_args))
     if folder is not None and not from_scratch:
         load_weights(model, folder, "--model_name_or_path")
     return model.float()
@@ -338,131 +427,18 @@ def _module_config(tokenizer, family: str, tasks) -> OwnModelConfig:
     return config
 
 
-def _with_filled(model_class, spec, parameters: dict, config) -> dict:
-    """The parameters, with those that the class has and nobody gave: the vocabulary and its special tokens."""
+def _arguments_of(model_class, spec, given: dict, config) -> dict:
+    """What the class is made with: what was given, and the vocabulary and special tokens that it has parameters for."""
     known = inspect.signature(model_class).parameters
-    for name in parameters:
-        if name not in known and not any(p.kind is p.VAR_KEYWORD for p in known.values()):
-            raise ConfigError(f"--model_class_args: {spec} has no parameter {name!r}; {suggestion(name, known)}")
-    filled = {name: getattr(config, name, None) for name in FILLED if name in known and name not in parameters}
-    return {**parameters, **{name: value for name, value in filled.items() if value is not None}}
-
-
-def _module_of(model_class, spec: str, parameters: dict) -> nn.Module:
-    missing = [
-        name
-        for name, p in inspect.signature(model_class).parameters.items()
-        if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and name not in parameters
-    ]
-    if missing:
-        raise ConfigError(f"{FLAG} {spec}: give --model_class_args {missing[0]}=...; it cannot be made without")
-    return model_class(**parameters)
+    for name in _not_taken(model_class, given):
+        raise ConfigError(f"--model_class_args: {spec} has no parameter {name!r}; {suggestion(name, known)}")
+    filled = {name: getattr(config, name, None) for name in FILLED if name in known}
+    arguments = {**{name: value for name, value in filled.items() if value is not None}, **given}
+    for name, p in known.items():
+        if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and name not in arguments:
+            raise ConfigError(f"{FLAG} {spec}: give --model_class_args {name}=...; it cannot be made without")
+    return arguments
 
 
 # Parameters that a class may have and need not be given.
 FILLED = ("vocab_size", "pad_token_id", "eos_token_id", "decoder_start_token_id", "num_labels")
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Attention
-
-
-SETTING = "custom_attention"
-SETTING_FIELDS = ("class", "modules", "parameters")
-OWN_PACKAGE = "t5suite."
-
-
-@contextlib.contextmanager
-def custom_attention(auto_class, config, trust_remote_code: bool = False):
-    """Within, models of the configuration are made with the attention that it names; with none, nothing happens.
-
-    Done in the class because a checkpoint's weights are put into place while the model is made.
-
-    Raises:
-      ConfigError: the setting is wrong, names no module, or a class outside the suite without `trust_remote_code`.
-    """
-    settings = getattr(config, SETTING, None)
-    if settings is None:
-        yield
-        return
-    attention_class = _attention_class(_checked_setting(settings), trust_remote_code)
-    model_class = class_in(auto_class, config)
-    plain_init = model_class.__init__
-
-    def init(self, config, *args, **kwargs):
-        plain_init(self, config, *args, **kwargs)
-        if type(self) is model_class:
-            put_attention(self, attention_class, settings)
-
-    model_class.__init__ = init
-    try:
-        yield
-    finally:
-        model_class.__init__ = plain_init
-
-
-def put_attention(model, attention_class, settings: dict) -> list[str]:
-    """Replaces the modules that `settings["modules"]` names; returns their names.
-
-    Raises:
-      ConfigError: it names none, or the class does not take the parameters.
-    """
-    pattern = settings.get("modules") or ATTENTION_MODULES.get(model.config.model_type)
-    if pattern is None:
-        raise ConfigError(
-            f"{SETTING}: say which modules of a {model.config.model_type!r} it replaces: 'modules': REGEX"
-        )
-    chosen = [name for name, _ in model.named_modules() if re.fullmatch(pattern, name)]
-    if not chosen:
-        ends = sorted({re.sub(r"\d+", "0", name) for name, _ in model.named_modules() if "ttention" in name})
-        raise ConfigError(f"{SETTING}: no module is named {pattern!r}; there are {', '.join(ends) or 'none at all'}")
-    for name in chosen:
-        parent, _, child = name.rpartition(".")
-        parent = model.get_submodule(parent)
-        setattr(parent, child, _replacement(attention_class, getattr(parent, child), settings))
-    return chosen
-
-
-def _replacement(attention_class, attention, settings):
-    parameters = settings.get("parameters") or {}
-    known = inspect.signature(attention_class).parameters
-    for name in parameters:
-        if name not in known and not any(p.kind is p.VAR_KEYWORD for p in known.values()):
-            names = list(known)[1:]
-            raise ConfigError(f"{SETTING}: {settings['class']} has no parameter {name!r}; {suggestion(name, names)}")
-    return attention_class(attention, **parameters)
-
-
-def _checked_setting(settings) -> dict:
-    if not isinstance(settings, dict) or not isinstance(settings.get("class"), str):
-        raise ConfigError(f"{SETTING} must be a table with 'class': 'module:Class', not {settings!r:.200}")
-    for key in settings:
-        if key not in SETTING_FIELDS:
-            raise ConfigError(f"{SETTING}: unknown key {key!r}; {suggestion(key, SETTING_FIELDS)}")
-    try:
-        re.compile(settings.get("modules") or "")
-    except (re.error, TypeError) as error:
-        raise ConfigError(f"{SETTING}: modules {settings['modules']!r} is no regular expression: {error}") from None
-    return settings
-
-
-def _attention_class(settings, trusted: bool):
-    spec = settings["class"]
-    if not spec.startswith(OWN_PACKAGE) and not trusted:
-        raise ConfigError(
-            f"{SETTING}: {spec} is not the suite's own, and a configuration that names code runs it; "
-            "if you trust it: --trust_remote_code"
-        )
-    found = load_object(spec, f"{SETTING}:")
-    if not (isinstance(found, type) and issubclass(found, nn.Module)):
-        raise ConfigError(f"{SETTING}: {spec} is no torch.nn.Module")
-    return found
-
-
-ATTENTION_MODULES = {
-    "t5": r"encoder\.block\.\d+\.layer\.0\.SelfAttention",
-    "mt5": r"encoder\.block\.\d+\.layer\.0\.SelfAttention",
-    "umt5": r"encoder\.block\.\d+\.layer\.0\.SelfAttention",
-    "bert": r"(bert\.)?encoder\.layer\.\d+\.attention\.self",
-    "gpt2": r"(transformer\.)?h\.\d+\.attn",
-}

@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 
 from t5suite.data.batches.collators import IGNORED
-from t5suite.models.answering import module_loss
 from t5suite.models.chunked_loss import LossSettings, accept_loss_labels, takes_loss_labels
+from t5suite.models.own_models import module_loss
 
 logger = logging.getLogger(__name__)
 
