@@ -15,7 +15,7 @@ from t5suite.data.batches.collators import shift_right
 from t5suite.models.adapter_files import save_adapter
 from t5suite.models.adapters import ADAPTERS, adapted, adapter_of, fingerprint, inner_model, merged
 from t5suite.models.answering import answerer_for
-from t5suite.models.heads import Head, give_head
+from t5suite.models.families import Head, give_head
 from t5suite.models.loading import describe, load_adapter, load_model, load_tokenizer
 from t5suite.optim.optimizers import make_optimizer
 from t5suite.training.flags.model import AdapterArguments
@@ -343,7 +343,7 @@ class HeadTest(parameterized.TestCase):
     @parameterized.parameters("lora", "ia3", "prompt_tuning")
     def test_the_head_is_saved_with_the_adapter(self, kind):
         from t5suite.models.adapter_files import restore_adapter
-        from t5suite.models.heads import HEAD_CLASS
+        from t5suite.models.families import HEAD_CLASS
 
         config = BertConfig(
             vocab_size=64, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24

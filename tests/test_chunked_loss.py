@@ -30,8 +30,8 @@ from transformers import (
 
 from t5suite.models import chunked_loss
 from t5suite.models.chunked_loss import LossSettings, accept_loss_labels, summed_cross_entropy, takes_loss_labels
+from t5suite.models.families import random_model
 from t5suite.models.freezing import freeze
-from t5suite.models.heads import random_model
 from t5suite.training.losses import (
     IGNORED,
     TokenLoss,

@@ -26,8 +26,8 @@ from t5suite.base.reference_code import reference_code
 from t5suite.data.batches.collators import Seq2SeqCollator
 from t5suite.data.batches.encodings import TextEncoding
 from t5suite.data.rows.sources import DataOptions, load_split
+from t5suite.models.answering import Seq2SeqAnswerer, writes_plainly
 from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
-from t5suite.models.seq2seq_answering import Seq2SeqAnswerer, writes_plainly
 from t5suite.models.t5_decoder import takes_apart, tree_of
 from t5suite.reports.finishing import build_results
 from t5suite.tasks.registry import Lengths, decode_ids, load_task

@@ -25,8 +25,12 @@ from t5suite.data.batches.collators import COLLATORS, CausalCollator, SegmentCol
 from t5suite.data.batches.encodings import DEFAULT_SEPARATOR, PromptEncoding, SegmentEncoding, leading_ids, segments
 from t5suite.models.adapters import adapted
 from t5suite.models.answering import ANSWERERS, answerer_for
-from t5suite.models.families import FAMILIES, family_of_model
-from t5suite.models.heads import Head, head_for
+from t5suite.models.families import (
+    FAMILIES,
+    Head,
+    family_of_model,
+    head_for,
+)
 from t5suite.models.loading import ENCODINGS, encoding_for, load_model, load_tokenizer
 from t5suite.models.vocabulary import ensure_padding
 from t5suite.tasks.registry import Lengths, load_task
@@ -343,7 +347,7 @@ class EncoderTest(parameterized.TestCase):
         found = []
         for seed in (1, 1, 2):
             torch.manual_seed(seed)
-            with self.assertLogs("t5suite.models.heads", "WARNING") as log:
+            with self.assertLogs("t5suite.models.families", "WARNING") as log:
                 found.append(load_model(folder, tokenizer=tokenizer, tasks=[load_task("mini", "sentiment")]))
             self.assertIn("the head for one of negative, positive is new", log.output[0])
         self.assertTrue(torch.equal(found[0].classifier.weight, found[1].classifier.weight))
@@ -360,11 +364,11 @@ class EncoderTest(parameterized.TestCase):
         tokenizer, model = family_worker.tokenizer_and_model("bert", load_task("mini", "sentiment"))
         folder = tempfile.mkdtemp()
         model.save_pretrained(folder)
-        with self.assertLogs("t5suite.models.heads", "WARNING") as log:
+        with self.assertLogs("t5suite.models.families", "WARNING") as log:
             other = load_model(folder, tokenizer=tokenizer, tasks=[load_task("glue", "rte")])
         self.assertIn("tells one of negative, positive; the task is one of entailment", log.output[0])
         self.assertFalse(torch.equal(other.classifier.weight, model.classifier.weight))
-        with self.assertNoLogs("t5suite.models.heads", "WARNING"):
+        with self.assertNoLogs("t5suite.models.families", "WARNING"):
             same = load_model(folder, tokenizer=tokenizer, tasks=[load_task("mini", "sentiment")])
         self.assertTrue(torch.equal(same.classifier.weight, model.classifier.weight))
 
@@ -460,7 +464,7 @@ class CachedPromptsTest(parameterized.TestCase):
     @parameterized.parameters(4, 100, 32768)
     def test_chunks_change_no_score(self, at_once):
         reading = reading_of("gpt2")
-        with torch.no_grad(), mock.patch("t5suite.models.seq2seq_answering.SCORED_TOKENS_AT_ONCE", at_once):
+        with torch.no_grad(), mock.patch("t5suite.models.answering.SCORED_TOKENS_AT_ONCE", at_once):
             found = reading.candidate_scores(CANDIDATES)
             self.assert_scores_close(found, read_for_each(reading))
 

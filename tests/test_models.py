@@ -35,10 +35,17 @@ from t5suite.inference.running import (
     fits_of,
     load_parts,
 )
-from t5suite.models import configs, families, heads, presets, vocabulary
+from t5suite.models import configs, families, presets, vocabulary
 from t5suite.models.configs import check_length, load_config
-from t5suite.models.families import FAMILIES, family_of, model_class_for
-from t5suite.models.heads import T5_TYPES, expected_first_loss, random_model, trained_model
+from t5suite.models.families import (
+    FAMILIES,
+    T5_TYPES,
+    expected_first_loss,
+    family_of,
+    model_class_for,
+    random_model,
+    trained_model,
+)
 from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
 from t5suite.models.presets import NUM_PARAMETERS, PRESETS
 from t5suite.models.vocabulary import MODE_TOKENS, add_sentinels, add_tokens, rows_for
@@ -119,7 +126,7 @@ class PresetTest(parameterized.TestCase):
         self.assertEqual(getattr(config, "scale_decoder_outputs", False), config.tie_word_embeddings)
         self.assertEqual(config.dropout_rate, 0.1)
 
-    @parameterized.parameters(presets, configs, families, heads, vocabulary)
+    @parameterized.parameters(presets, configs, families, vocabulary)
     def test_examples_in_docstrings(self, module):
         """Those that need neither a model nor a tokenizer."""
         runner = doctest.DocTestRunner()
@@ -362,7 +369,7 @@ class FamilyTest(parameterized.TestCase):
 class HeadTest(parameterized.TestCase):
     @parameterized.parameters(T5Config, MT5Config, UMT5Config)
     def test_transformers_still_ties_every_t5(self, config_class):
-        """Fails when transformers keeps its word: `heads.random_model` may then go."""
+        """Fails when transformers keeps its word: `families.random_model` may then go."""
         config = config_class(tie_word_embeddings=False)
         self.assertTrue(config.tie_word_embeddings)
         with torch.device("meta"):

@@ -39,10 +39,10 @@ def trained(reference: frozenset) -> dict:
 # By fast path: what both ways compute, what the fast one alone calls, and how far numbers may be apart (relative).
 CASES = {
     "candidate_trees": (
-        lambda left: evaluated(left, "score"), "t5suite.models.seq2seq_answering.candidate_log_probs", 1e-5,
+        lambda left: evaluated(left, "score"), "t5suite.models.answering.candidate_log_probs", 1e-5,
     ),
     "quick_decoding": (
-        lambda left: evaluated(left, "generate"), "t5suite.models.seq2seq_answering.write_greedily", 1e-5,
+        lambda left: evaluated(left, "generate"), "t5suite.models.answering.write_greedily", 1e-5,
     ),
     "loss_chunks": (trained, "t5suite.models.chunked_loss.summed_cross_entropy", 1e-5),
     "quick_attention": (lambda left: evaluated(left, "generate"), "t5suite.models.attention.merged", 1e-5),

@@ -9,11 +9,14 @@
 `read` makes a reading of a batch: the loss of its labels, and what answers are then made from. An encoder-decoder's
 encoder runs once for all of it. Prompts of decoder-only models are padded on the left, with the positions that follow,
 and are read once for all of their candidates: their keys and values are kept, and the answers' tokens read behind them.
+A T5's decoder is taken apart (`t5_decoder`): it reads all of a row's candidates as a tree, and writes greedy answers
+without transformers' `generate`; the loss of targets that were among what it read or wrote needs no pass of its own.
 Shapes: B examples, P pairs of example and candidate, S source and T target tokens, C classes, V vocabulary.
 """
 
 import copy
 import inspect
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,9 +24,266 @@ import torch
 import torch.nn.functional as F
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
-from t5suite.data.batches.collators import COLLATORS, IGNORED, CausalCollator, SegmentCollator, joined
+# With `router_logits` (None), which models of experts look for; to all others it is what their encoder gives.
+from transformers.modeling_outputs import MoeModelOutputWithPast as EncoderOutput
+
+from t5suite.data.batches.collators import COLLATORS, IGNORED, CausalCollator, joined, shift_right
 from t5suite.models.families import family_of_model, plain
-from t5suite.models.seq2seq_answering import Answerer, Seq2SeqAnswerer, answers_of, nats, scores_of_pairs
+from t5suite.models.t5_decoder import MOST_NODES, candidate_log_probs, takes_apart, tree_of, write_greedily
+
+# (row, candidate) pairs that are scored at once, counted in the tokens that they attend to.
+SCORED_TOKENS_AT_ONCE = 32768
+
+
+class Answerer(ABC):
+    """One model, its tokenizer and its collator.
+
+    Attributes:
+      reference: fast paths that are not taken (`reference_code`): candidates as one tree, greedy answers without
+        transformers' `generate`. They change nothing but the time that it takes.
+      tells_nll: whether the nats of greedy answers will be asked for.
+    """
+
+    def __init__(self, model, tokenizer, collator, device):
+        self.model = model
+        self.tokenizer = tokenizer
+        self.collator = collator
+        self.device = device
+        self.reference: frozenset[str] = frozenset()
+        self.tells_nll = True
+
+    def is_quick(self, method: str) -> bool:
+        """Whether `score` or `generate` goes its quick way with this model."""
+        return False
+
+    @property
+    def eos(self) -> int:
+        """The token that ends an answer."""
+        eos = self.tokenizer.eos_token_id
+        return self.tokenizer.sep_token_id if eos is None else eos
+
+    def generate(self, prompts, generation_config, synced: bool = False, **options):
+        """Per prompt, its answers as `(ids, log-probability)`, the best first.
+
+        Start token, prompt and padding are cut off; end-of-sequence stays. The sum of the tokens' log-probabilities is
+        there where the configuration asks for it (`return_dict_in_generate` and `output_scores`), else None.
+        """
+        return self.read_prompts(prompts).generate(generation_config, synced, **options)
+
+    def candidate_scores(self, prompts, candidates) -> list[list[float]]:
+        """Per prompt, each candidate's sum of token log-probabilities, end-of-sequence (its last token) included."""
+        return self.read_prompts(prompts).candidate_scores(candidates)
+
+    def read_prompts(self, prompts):
+        """A reading without labels."""
+        return self.read([{"input_ids": prompt, "labels": [self.eos]} for prompt in prompts])
+
+    @abstractmethod
+    def read(self, features):
+        """A reading of examples, with the loss of their labels."""
+
+
+def answers_of(answerer: Answerer, written, start: int, number: int):
+    """What `generate` wrote -> per prompt, its `(ids, log-probability)`; `start` columns are cut off."""
+    if torch.is_tensor(written):
+        flat = [(ids[start:], None) for ids in written.tolist()]
+    else:
+        beams = getattr(written, "beam_indices", None)
+        steps_PT = answerer.model.compute_transition_scores(
+            written.sequences, written.scores, beams, normalize_logits=beams is None
+        )
+        ends_PT = written.sequences[:, start:].eq(answerer.eos).long()
+        behind_PT = (ends_PT.cumsum(dim=1) - ends_PT).bool()[:, : steps_PT.shape[1]]  # padding has no probability
+        sums = steps_PT.masked_fill(behind_PT, 0.0).sum(dim=1).tolist()
+        flat = [(ids[start:], total) for ids, total in zip(written.sequences.tolist(), sums, strict=True)]
+    return [flat[i * len(flat) // number : (i + 1) * len(flat) // number] for i in range(number)]
+
+
+def scores_of_pairs(candidates, score, attended: int, most) -> list[list[float]]:
+    """Scores pairs of example and candidate in chunks, and puts them together by example.
+
+    Args:
+      score: a chunk of pairs `(example, candidate)`, as numbers -> their scores.
+      attended: the tokens that a pair attends to.
+    """
+    pairs = [(b, c) for b, of_example in enumerate(candidates) for c in range(len(of_example))]
+    at_once = max(1, SCORED_TOKENS_AT_ONCE // attended)
+    num_chunks = -(-len(pairs) // at_once)
+    flat = []
+    for turn in range(most(num_chunks)):
+        scores = score(pairs[turn * at_once : (turn + 1) * at_once] or pairs[:1])
+        if turn < num_chunks:
+            flat.extend(scores)
+    found = iter(flat)
+    return [[next(found) for _ in of_example] for of_example in candidates]
+
+
+class Seq2SeqAnswerer(Answerer):
+    """The encoder reads, the decoder writes."""
+
+    @cached_property
+    def taken_apart(self) -> bool:
+        """Whether encoder and decoder are called by themselves."""
+        return not {"candidate_trees", "quick_decoding"} <= self.reference and takes_apart(self.model)
+
+    def is_quick(self, method: str) -> bool:
+        """Whether candidates are read as trees (`score`), or greedy answers written without `generate`."""
+        path = {"score": "candidate_trees", "generate": "quick_decoding"}.get(method)
+        return path is not None and path not in self.reference and self.taken_apart
+
+    def read(self, features) -> "Seq2SeqReading":
+        """Encoder and decoder over a batch."""
+        return Seq2SeqReading(self, features)
+
+
+class Seq2SeqReading:
+    """The encoder's states of a batch, and the loss of its targets, each computed when it is asked for.
+
+    Where weights may lie in pieces, the encoder runs within the whole model: FSDP gathers the pieces of some weights
+    when that is called, and not when a part of it is.
+    """
+
+    def __init__(self, answerer: Seq2SeqAnswerer, features):
+        self.answerer, device = answerer, answerer.device
+        batch = answerer.collator(features)
+        is_padded = not batch["attention_mask"].all()
+        self.targets = [[token for token in row if token != IGNORED] for row in batch["labels"].tolist()]
+        self.labels_BT, self.read_BT, self.ids_BS, self.mask_BS = (
+            batch[name].to(device) for name in ("labels", "decoder_input_ids", "input_ids", "attention_mask")
+        )
+        self.hiding_BS = self.mask_BS if is_padded else None
+        self._known_nll = {}
+
+    @cached_property
+    def nll(self) -> list[float]:
+        """By example, in nats; of targets that were among the answers read, it is known already."""
+        rows = [row for row in range(len(self.targets)) if row not in self._known_nll]
+        found = self._known_nll | (dict(zip(rows, self._nll_of(rows), strict=True)) if rows else {})
+        return [found[row] for row in range(len(self.targets))]
+
+    @property
+    def tokens(self) -> list[int]:
+        """By example, how many of its tokens count."""
+        return list(map(len, self.targets))
+
+    @cached_property
+    def hidden_BSD(self) -> torch.Tensor:
+        """The encoder's states."""
+        if not self.answerer.taken_apart:
+            return self._outputs.encoder_last_hidden_state
+        encoder, mask = plain(self.answerer.model).encoder, self.hiding_BS
+        if mask is not None and encoder.config._attn_implementation == "sdpa":
+            mask = mask[:, None, None, :].bool()  # the stack takes it as it is, and looks at no value on the device
+        return encoder(input_ids=self.ids_BS, attention_mask=mask).last_hidden_state
+
+    @cached_property
+    def _outputs(self):
+        """Of encoder and decoder, in one call."""
+        return self.answerer.model(
+            input_ids=self.ids_BS, attention_mask=self.mask_BS, decoder_input_ids=self.read_BT, return_dict=True
+        )
+
+    def _nll_of(self, rows: list[int]) -> list[float]:
+        if self.answerer.taken_apart:
+            logits_BTV = self.answerer.model(
+                encoder_outputs=EncoderOutput(last_hidden_state=self.hidden_BSD[rows]),
+                attention_mask=self.mask_BS[rows],
+                decoder_input_ids=self.read_BT[rows],
+            ).logits
+        else:
+            logits_BTV = self._outputs.logits[rows]
+        return nats(logits_BTV, self.labels_BT[rows]).tolist()
+
+    def generate(self, generation_config, synced: bool = False, **options):
+        """As `Answerer.generate`; `options` go to transformers' `generate` (`logits_processor`, ...)."""
+        answerer = self.answerer
+        eos, start = answerer.eos, answerer.collator.decoder_start_token_id
+        quick = answerer.is_quick("generate") and not synced and not options
+        if quick and writes_plainly(answerer.model, generation_config, eos, start):
+            most, wants_nll = generation_config.max_new_tokens, answerer.tells_nll
+            written, nll = write_greedily(answerer.model, self.hidden_BSD, self.hiding_BS, start, eos, most, wants_nll)
+            of_rows = enumerate(zip(written, nll or (), self.targets))
+            self._known_nll |= {row: found for row, (ids, found, target) in of_rows if ids == target}
+            return [[(ids, None)] for ids in written]
+        written = answerer.model.generate(
+            encoder_outputs=EncoderOutput(last_hidden_state=self.hidden_BSD),
+            attention_mask=self.mask_BS,
+            generation_config=generation_config,
+            synced_gpus=synced,
+            **options,
+        )
+        # The first token is the decoder's start token, which some families also use as their end token.
+        return answers_of(answerer, written, 1, len(self.mask_BS))
+
+    def candidate_scores(self, candidates, most=lambda number: number) -> list[list[float]]:
+        """Log-probabilities of each example's candidates.
+
+        The decoder reads them as a tree, or (another model, very many) pair by pair of example and candidate.
+
+        Args:
+          most: a number of this rank's -> the largest of all ranks'. Where weights are in pieces, ranks gather them in
+            every forward pass, so that all must make the same number of passes.
+        """
+        answerer, collator, mask_BS = self.answerer, self.answerer.collator, self.mask_BS
+        if answerer.is_quick("score"):
+            candidates = [tuple(tuple(map(int, ids)) for ids in of_row) for of_row in candidates]
+            trees = [tree_of(of_row) for of_row in candidates]
+            if all(len(tree.paths) and len(tree.tokens) <= MOST_NODES for tree in trees):
+                start, pad = collator.decoder_start_token_id, collator.pad_token_id
+                scores = candidate_log_probs(answerer.model, trees, self.hidden_BSD, self.hiding_BS, start, pad)
+                for row, target in enumerate(map(tuple, self.targets)):
+                    if target in candidates[row]:
+                        self._known_nll[row] = -scores[row][candidates[row].index(target)]
+                return scores
+
+        def score(chunk):
+            labels_PT = collator.pad([candidates[b][c] for b, c in chunk], IGNORED).to(mask_BS.device)
+            rows_P = torch.tensor([b for b, _ in chunk], device=mask_BS.device)
+            logits_PTV = answerer.model(
+                encoder_outputs=EncoderOutput(last_hidden_state=self.hidden_BSD[rows_P]),
+                attention_mask=mask_BS[rows_P],
+                decoder_input_ids=shift_right(labels_PT, collator.pad_token_id, collator.decoder_start_token_id),
+            ).logits
+            return (-nats(logits_PTV, labels_PT)).tolist()
+
+        return scores_of_pairs(candidates, score, mask_BS.shape[1], most)
+
+
+def nats(logits_BTV, labels_BT) -> torch.Tensor:
+    """Per row, the cross-entropy summed over the labels that count."""
+    nll_BT = F.cross_entropy(logits_BTV.float().transpose(1, 2), labels_BT, ignore_index=IGNORED, reduction="none")
+    return nll_BT.sum(dim=1)
+
+
+def writes_plainly(model, generation_config, eos: int, start: int) -> bool:
+    """Whether `generate` takes the likeliest token at each step, as the model gives it, from this token to that one.
+
+    What the call leaves open the checkpoint's own settings decide, as in transformers.
+    """
+    given = generation_config.to_diff_dict()
+    settings = {**model.generation_config.to_diff_dict(), **given}
+    plain_values = all(value in (None, NEUTRAL.get(name)) for name, value in settings.items() if name not in IDLE)
+    ends = settings.get("eos_token_id"), settings.get("decoder_start_token_id")
+    return plain_values and ends == (eos, start) and (given.get("max_new_tokens") or 0) > 0
+
+
+# Settings that change nothing of greedy decoding, or are looked at on their own.
+IDLE = frozenset(
+    "max_length max_new_tokens length_penalty early_stopping temperature top_k top_p typical_p min_p top_h "
+    "epsilon_cutoff eta_cutoff bos_token_id eos_token_id pad_token_id decoder_start_token_id use_cache "
+    "transformers_version _from_model_config output_attentions output_hidden_states num_assistant_tokens "
+    "num_assistant_tokens_schedule assistant_confidence_threshold assistant_lookbehind target_lookbehind".split()
+)
+# Values of the others that change nothing, beside None; no other value than None where a name is not here.
+NEUTRAL = {
+    **dict.fromkeys("num_beams num_beam_groups num_return_sequences repetition_penalty".split(), 1),
+    "encoder_repetition_penalty": 1,
+    **dict.fromkeys("min_length min_new_tokens no_repeat_ngram_size encoder_no_repeat_ngram_size".split(), 0),
+    "diversity_penalty": 0,
+    **dict.fromkeys("do_sample remove_invalid_values renormalize_logits return_dict_in_generate".split(), False),
+    **dict.fromkeys("output_scores output_logits low_memory is_assistant".split(), False),
+}
+
 
 # Layers whose kept states are rows of tensors; others (state spaces, quantized, static ones) are read anew.
 PLAIN_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)
@@ -63,28 +323,17 @@ class CachedPrompts:
         ids_PT = labels_PT[:, :-1].clamp(min=0)
         mask_PX = torch.cat([self.mask_BS[rows_P], labels_PT[:, :-1].ne(IGNORED).to(self.mask_BS.dtype)], dim=1)
         options = reading_options(self.model, mask_PX, ids_PT.shape[1], ids_PT.shape[1])
+        picked = copy.copy(self.cache)
+        picked.layers = [copy.copy(layer) for layer in self.cache.layers]  # the cache itself stays as it is
+        picked.batch_select_indices(rows_P)
         logits_PTV = self.model(
             input_ids=ids_PT,
             attention_mask=mask_PX,
-            past_key_values=rows_of(self.cache, rows_P),
+            past_key_values=picked,
             use_cache=True,
             **options,
         ).logits
         return (first_P + nats(logits_PTV, labels_PT[:, 1:])).tolist()
-
-
-def rows_of(cache: DynamicCache, rows_P) -> DynamicCache:
-    """A cache of these rows, which may come several times; the one given stays as it is."""
-    picked = copy.copy(cache)
-    picked.layers = [copy.copy(layer) for layer in cache.layers]
-    picked.batch_select_indices(rows_P)
-    return picked
-
-
-def keeps_prompts(model) -> bool:
-    """Whether reading on behind a prompt is the same as reading both: PEFT's prefixes replace what was kept."""
-    adapters = getattr(model, "peft_config", None) or {}
-    return not any("PREFIX" in str(config.peft_type) for config in adapters.values())
 
 
 def reading_options(model, mask_PX, number: int, logits: int) -> dict:
@@ -122,7 +371,9 @@ class CausalAnswerer(Answerer):
 
     def __init__(self, model, tokenizer, collator: CausalCollator, device):
         super().__init__(model, tokenizer, collator, device)
-        self.keeps_prompts = keeps_prompts(model)
+        # Reading on behind a prompt is not the same as reading both where PEFT's prefixes replace what was kept.
+        adapters = getattr(model, "peft_config", None) or {}
+        self.keeps_prompts = not any("PREFIX" in str(config.peft_type) for config in adapters.values())
 
     def read(self, features) -> "CausalReading":
         """Prompts and answers of a batch."""
@@ -205,14 +456,6 @@ class CausalReading:
 class SegmentAnswerer(Answerer):
     """A head over an encoder: it writes nothing, but has a score for each of its classes, or a number."""
 
-    def __init__(self, model, tokenizer, collator: SegmentCollator, device):
-        super().__init__(model, tokenizer, collator, device)
-
-    @property
-    def is_regression(self) -> bool:
-        """Whether the head gives a number."""
-        return self.model.config.problem_type == "regression"
-
     def read(self, features) -> "SegmentReading":
         """The head's outputs for a batch."""
         return SegmentReading(self, features)
@@ -235,7 +478,7 @@ class SegmentReading:
         batch = {key: value.to(answerer.device) for key, value in answerer.collator(features).items()}
         labels_B = batch.pop("labels")
         logits_BC = answerer.model(**batch).logits.float()
-        if answerer.is_regression:
+        if answerer.model.config.problem_type == "regression":
             loss_B = (logits_BC[:, 0] - labels_B).square().masked_fill(labels_B == IGNORED, 0.0)
             self.scores = logits_BC.tolist()
         else:

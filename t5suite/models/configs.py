@@ -21,7 +21,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_M
 from t5suite.base.errors import ConfigError
 from t5suite.base.hub import prepare_hub
 from t5suite.base.lookup import closest, suggestion
-from t5suite.models.heads import T5_TYPES, asked_for_tied
+from t5suite.models.families import T5_TYPES, asked_for_tied
 from t5suite.models.presets import PRESETS
 
 # What dropout is called, by the first of these tuples of which the configuration has a field.

@@ -43,14 +43,19 @@ from t5suite.models.configs import (
     parse_overrides,
     require,
 )
-from t5suite.models.families import FAMILIES, check_reads_text, family_of, family_of_model, model_class_for, plain
-from t5suite.models.heads import (
+from t5suite.models.families import (
+    FAMILIES,
     HEAD_CLASS,
     T5_TYPES,
+    check_reads_text,
     draw_head_anew,
+    family_of,
+    family_of_model,
     give_head,
     head_for,
     initialize,
+    model_class_for,
+    plain,
     random_model,
     trained_model,
     words_of,
@@ -157,7 +162,7 @@ def load_model(
       config_name: a preset, a model type, a hub name, a folder or a .json file (`configs.load_config`).
       family: seq2seq, causal or masked, if not what the configuration says (`families.family_of`).
       sentence_pairs: take a masked model with a head for pairs of sentences.
-      tasks: what a masked model is fine-tuned for: it gets a head for their labels (`heads`).
+      tasks: what a masked model is fine-tuned for: it gets a head for their labels (`families`).
       num_new_tokens: how many of the tokenizer's last pieces were added to it: trained weights grow rows for these.
       init_checkpoint: a file or folder of bare weights that replace the model's (`init_checkpoint`).
       attn_implementation: eager, sdpa, ...; transformers' own choice without it (sdpa where the model has it).

@@ -30,8 +30,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import load_object, suggestion
 from t5suite.data.batches.collators import IGNORED, MODULE_LABELS
-from t5suite.models.heads import head_for
-from t5suite.models.seq2seq_answering import Answerer
+from t5suite.models.answering import Answerer
+from t5suite.models.families import head_for
 from t5suite.models.vocabulary import rows_for
 from t5suite.models.weights import load_weights
 

@@ -17,7 +17,7 @@ import torch
 from transformers import AddedToken
 
 from t5suite.base.errors import ConfigError
-from t5suite.models.heads import whole
+from t5suite.models.families import whole
 
 logger = logging.getLogger(__name__)
 

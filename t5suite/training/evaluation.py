@@ -11,7 +11,7 @@ can do neither, and its answer is the likeliest class (`classify`). How a model 
 ranks, so that a row meets the same batch, and the same arithmetic, on one rank or many.
 
 A T5's decoder reads the candidates of a row as one tree, and writes greedy answers without transformers' `generate`;
-the loss of targets that were scored or written comes of that, too (`t5suite.models.seq2seq_answering`).
+the loss of targets that were scored or written comes of that, too (`t5suite.models.answering`).
 """
 
 import logging
@@ -25,9 +25,11 @@ from accelerate.utils import gather_object
 from transformers import GenerationConfig
 
 from t5suite.data.batches.collators import Seq2SeqCollator
-from t5suite.models.answering import answerer_for
+from t5suite.models.answering import (
+    Answerer,
+    answerer_for,
+)
 from t5suite.models.attention import slow_attention
-from t5suite.models.seq2seq_answering import Answerer
 from t5suite.tasks.registry import Task
 from t5suite.tasks.targets import OUTPUT, fill
 from t5suite.training.eval_sets import EvalSet, Report, Result, report_of
