@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.base.errors import DataError, UserError
-from t5suite.data.rows.formats import PLACES, format_source
+from t5suite.base.script_flags import flags_marked
+from t5suite.data.rows.formats import format_source
 from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.data.rows.sources import DataOptions, LoadedSplit, load_split
 from t5suite.data.rows.subsets import select_rows
@@ -28,7 +29,7 @@ from t5suite.tasks.entries import check_entry, metric_functions
 from t5suite.tasks.postprocessors import POSTPROCESSORS, Judged, correctness
 from t5suite.tasks.registry import Task
 
-FILES = ("train_file", "validation_file", "test_file")
+FILES = tuple(name for name in flags_marked("rows") if name.endswith("_file"))
 CHANGED = "has changed since"
 # What `HeldOutRows` says at the end of an origin.
 HELD_OUT = "(held-out rows)"
@@ -91,7 +92,9 @@ def rows_again(
 def settings_by_place(manifest: dict, data_dir: str | None) -> Iterator[dict]:
     """The run's settings, once for each place where its files may be now."""
     settings = manifest["settings"]
-    named = {name: settings[name] for name in (*PLACES, "data_dir") if isinstance(settings.get(name), str)}
+    named = {
+        name: settings[name] for name in (*flags_marked("rows"), "data_dir") if isinstance(settings.get(name), str)
+    }
     if data_dir:
         moved = {name: str(Path(data_dir, Path(path).name)) for name, path in named.items() if name in FILES}
         yield {**settings, **moved, **({"train_dir": data_dir} if "train_dir" in named else {}), "data_dir": data_dir}

@@ -19,7 +19,6 @@ from t5suite.constants import DATASET_VALS, MIXTURES
 from t5suite.data.rows.data_classes import class_form, class_name
 from t5suite.data.rows.files import check_benchmark_file
 from t5suite.data.rows.formats import (
-    FORMAT_FLAGS,
     OWN_BENCHMARK,
     OwnData,
     Wishes,
@@ -193,9 +192,10 @@ def _check_flags(data_args, formats) -> None:
 
 def _format_set(arguments, rows=None) -> OwnData:
     data_args, formats = arguments.data, arguments.formats
-    options, fields = format_options({**vars(data_args), **vars(formats)}, rows), type(formats).__dataclass_fields__
-    for name in dict.fromkeys(name for names in FORMAT_FLAGS.values() for name in names):
-        if getattr(formats, name) != fields[name].default and name not in FORMAT_FLAGS[formats.data_format]:
+    options = format_options({**vars(data_args), **vars(formats)}, rows)
+    for name, spec in type(formats).__dataclass_fields__.items():
+        read_by = spec.metadata.get("formats", formats.data_format).split()
+        if getattr(formats, name) != spec.default and formats.data_format not in read_by:
             logger.warning("--%s has no effect: --data_format %s does not read it", name, formats.data_format)
     name = form_name(options) if data_args.dataset_name == "sentiment" else data_args.dataset_name
     return own_data(name, format_form(formats.data_format, options), _wishes(arguments, 0, {}))

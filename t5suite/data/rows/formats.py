@@ -14,12 +14,13 @@ that its rows can be read again without the libraries that trained it.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import check_name, find
+from t5suite.base.script_flags import flags_marked
 from t5suite.data.corpora.readers import TextOptions, without_compression
 from t5suite.data.rows.files import named_files, split_files
 from t5suite.data.rows.own_rows import Columns, FileRows, HubRows, MemoryRows, RowSource, hub_label_words
@@ -32,19 +33,13 @@ from t5suite.tasks.targets import INPUT, OUTPUT, check_template
 logger = logging.getLogger(__name__)
 
 HUB = "hub"
-ALPACA_ENTRY = {
-    "formatter": "instruction",
-    "text_column_name": "instruction",
-    "label_column_name": "output",
-    "metric_names": ["rouge"],
-}
+ALPACA_ENTRY = {"formatter": "instruction", "text_column_name": "instruction", "label_column_name": "output"}
+ALPACA_ENTRY["metric_names"] = ["rouge"]
 ALPACA_COLUMNS = Columns(("instruction",), "output", optional=("input",))
 OWN_BENCHMARK = "own"
 DEFAULT_VALIDATION_SHARE = 0.05
 DEFAULT_METRICS = {True: ["accuracy"], False: ["exact_match", "rouge"]}
 NOTHING = ("none", "None", "-")
-# The flags of which one names the files, folder or data set.
-PLACES = ("train_file", "validation_file", "test_file", "train_dir", "hub_path")
 
 
 class Form(NamedTuple):
@@ -155,14 +150,10 @@ def _hub_form(options: FormatOptions) -> Form:
         raise ConfigError("--data_format hub: give --hub_path NAME (and --text_column, --target_column)")
     if options.train_dir or options.files:
         raise ConfigError("--data_format hub reads --hub_path; it takes no --train_dir or --train_file")
-    columns, entry = _columns_of(options)
     place = (options.hub_path, options.hub_name, options.revision)
     if not options.labels:
-        words = hub_label_words(*place, columns.target)
-        columns, entry = (
-            Columns(columns.texts, columns.target, labels=words),
-            {**entry, "labels": list(words or []) or None},
-        )
+        options = replace(options, labels=hub_label_words(*place, options.target_column or "output"))
+    columns, entry = _columns_of(options)
     return Form(HubRows(*place, columns), columns, entry)
 
 
@@ -171,12 +162,8 @@ def _translation_form(options: FormatOptions) -> Form:
     source, target = (f"translation.{language}" for language in (options.source_id, options.target_id))
     if source == target:
         raise ConfigError(f"--source_id and --target_id are both {options.source_id!r}")
-    entry = {
-        "text_column_name": source,
-        "label_column_name": target,
-        "metric_names": ["bleu", "chrf"],
-        "metric_to_optimize": "bleu",
-    }
+    entry = {"text_column_name": source, "label_column_name": target}
+    entry |= {"metric_names": ["bleu", "chrf"], "metric_to_optimize": "bleu"}
     columns = Columns((source,), target)
     return Form(_source(options, "jsonl", (".jsonl", ".json"), columns), columns, entry)
 
@@ -188,13 +175,8 @@ def _alpaca_form(options: FormatOptions) -> Form:
 def _text_form(options: FormatOptions) -> Form:
     column = (options.text_columns or ("text",))[0]
     columns = Columns((column,), column)
-    entry = {
-        "formatter": "document",
-        "text_column_name": column,
-        "label_column_name": column,
-        "metric_names": [],
-        "max_output_tokens": options.block_size,
-    }
+    entry = {"formatter": "document", "text_column_name": column, "label_column_name": column, "metric_names": []}
+    entry["max_output_tokens"] = options.block_size
     files = find_files(options, (".txt", ".jsonl", ".json", ".parquet"))
     text = TextOptions(text_column_name=column, text_unit=options.text_unit)
     return Form(TextRows(files, text, options.block_size), columns, entry)
@@ -247,15 +229,8 @@ def own_entry(fields: dict, wishes: Wishes) -> dict:
     >>> own_entry({}, Wishes(metrics=("bleu",)))["metric_to_optimize"]
     'bleu'
     """
-    entry = {
-        "prefix": "",
-        "text_column_name": "input",
-        "label_column_name": "output",
-        "labels": None,
-        "metric_names": None,
-        "metric_to_optimize": None,
-        **fields,
-    }
+    entry = {"prefix": "", "text_column_name": "input", "label_column_name": "output", "labels": None}
+    entry |= {"metric_names": None, "metric_to_optimize": None, **fields}
     if wishes.labels is not None:
         entry["labels"] = list(wishes.labels)
         if fields.get("labels") is None:
@@ -326,7 +301,7 @@ def format_options(settings: Mapping, rows: Mapping[str, list[dict]] | None = No
     Raises:
       ConfigError: an empty word in a list, a block that is too short.
     """
-    given = {name: settings.get(name) for name in (*PLACES, "target_column", "hub_name")}
+    given = {name: settings.get(name) for name in (*flags_marked("rows"), "target_column", "hub_name")}
     return FormatOptions(
         **given,
         text_columns=words_of(settings.get("text_column"), "--text_column"),
@@ -364,7 +339,7 @@ def rows_stay(settings: Mapping) -> bool:
     if settings.get("data_class"):
         return False
     form = settings.get("data_format")
-    return not form or (form != "text" and any(settings.get(name) for name in PLACES))
+    return not form or (form != "text" and any(settings.get(name) for name in flags_marked("rows")))
 
 
 def words_of(text: str | None, flag: str) -> tuple[str, ...] | None:
@@ -404,13 +379,4 @@ DATA_FORMATS: dict[str, Callable[[FormatOptions], Form]] = {
     "alpaca": _alpaca_form,
     "text": _text_form,
     HUB: _hub_form,
-}
-
-# Which flags each format reads, besides those of files, metrics and lengths; others have no effect.
-FORMAT_FLAGS = {
-    **dict.fromkeys(("jsonl", "csv", "tsv", "parquet"), ("text_column", "target_column", "labels")),
-    "translation": ("source_id", "target_id"),
-    "alpaca": (),
-    "text": ("text_column", "text_unit", "block_size"),
-    HUB: ("text_column", "target_column", "labels", "hub_path", "hub_name"),
 }

@@ -41,13 +41,13 @@ class DataArguments:
     train_file: str | None = flag(
         None,
         "Training rows: a file of --data_format; without it, JSON lines in place of the task's own.",
-        "common",
+        "common rows",
         needs="training",
     )
     validation_file: str | None = flag(
-        None, "Likewise, validation rows: what scores are of.", "common", needs="validation"
+        None, "Likewise, validation rows: what scores are of.", "common rows", needs="validation"
     )
-    test_file: str | None = flag(None, "Likewise, test rows.", needs="prediction")
+    test_file: str | None = flag(None, "Likewise, test rows.", "rows", needs="prediction")
     data_revision: str | None = flag(None, "Branch, tag or commit of the hub's data set.")
     max_source_length: int = flag(
         512,
@@ -139,6 +139,7 @@ class DataFormatArguments:
     train_dir: str | None = flag(
         None,
         "A folder with the splits of --data_format: train/, val/, test/, or train.csv and so on.",
+        "rows",
         needs="--data_format",
     )
     text_column: str | None = flag(
@@ -146,10 +147,19 @@ class DataFormatArguments:
         "What is read: a column, or several with commas. Default: input (text: text).",
         "common",
         needs="--data_format",
+        formats="jsonl csv tsv parquet hub text",
     )
-    target_column: str | None = flag(None, "What is to be written. Default: output.", "common", needs="--data_format")
-    source_id: str = flag("s", "The language read of {'translation': {...}}.", needs="--data_format")
-    target_id: str = flag("t", "The language to be written.", needs="--data_format")
+    target_column: str | None = flag(
+        None,
+        "What is to be written. Default: output.",
+        "common",
+        needs="--data_format",
+        formats="jsonl csv tsv parquet hub",
+    )
+    source_id: str = flag(
+        "s", "The language read of {'translation': {...}}.", needs="--data_format", formats="translation"
+    )
+    target_id: str = flag("t", "The language to be written.", needs="--data_format", formats="translation")
     prefix: str | None = flag(
         None, r"What stands before every input: 'Translate: ' (\n, \t and \\ likewise).", needs="--data_format"
     )
@@ -157,6 +167,7 @@ class DataFormatArguments:
         None,
         "Label words by id, with commas: makes a task of classes of free text.",
         needs="--data_format or --data_class",
+        formats="jsonl csv tsv parquet hub",
     )
     metrics: str | None = flag(
         None,
@@ -164,17 +175,22 @@ class DataFormatArguments:
         "with labels, else what suits the format.",
     )
     hub_path: str | None = flag(
-        None, "Hub name, or a local folder, of the data set of --data_format hub.", needs="--data_format"
+        None,
+        "Hub name, or a local folder, of the data set of --data_format hub.",
+        "rows",
+        needs="--data_format",
+        formats="hub",
     )
-    hub_name: str | None = flag(None, "Its configuration.", needs="--data_format")
+    hub_name: str | None = flag(None, "Its configuration.", needs="--data_format", formats="hub")
     text_unit: Literal["line", "paragraph", "file"] = flag(
-        "line", "What a document is in a .txt file of --data_format text.", needs="--data_format"
+        "line", "What a document is in a .txt file of --data_format text.", needs="--data_format", formats="text"
     )
     block_size: int | None = flag(
         None,
         "Tokens of a block of --data_format text. Default: --max_target_length.",
         bounds="[8, inf) tokens",
         needs="--data_format",
+        formats="text",
     )
     validation_split: float | None = flag(
         None,
