@@ -40,12 +40,12 @@ REPEATABLE = ("--env", "--grid")
 
 
 class Command(NamedTuple):
-    """A sub-command: one line of help, an example, the flags it takes, and what it does with them."""
+    """A sub-command: the flags it takes, what it does with them, one line of help, and an example."""
 
-    help: str
-    example: str
     add_flags: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], None]
+    help: str
+    example: str
 
 
 def run() -> None:
@@ -86,12 +86,23 @@ def parse_arguments(argv) -> argparse.Namespace | None:
     Raises:
       ConfigError: an unknown sub-command, flag or choice (with the closest ones), a flag without its value.
     """
-    parser = _parser()
+    parser, argv = _parser(), list(argv)
     if not argv:
         parser.print_help()
         return None
-    argv, words = split_at_dashes(argv)
-    argv = [_with_underscores(token) for token in without_launcher_flags(argv)]
+    if argv[0] == "--version":
+        from t5suite.launch.script_help import versions_text
+
+        print(versions_text(), flush=True)
+        return None
+    # Behind the first `--` are the words of a command that is not ours.
+    place = argv.index("--") if "--" in argv else len(argv)
+    argv, words = argv[:place], argv[place + 1 :]
+    # Both spellings are understood: `--data-dir=x` is `--data_dir=x`.
+    argv = [
+        re.sub(r"^--[^=]+", lambda flag: f"--{flag[0][2:].replace('-', '_')}", token)
+        for token in without_launcher_flags(argv)
+    ]
     if argv and argv[0] in COMMANDS:
         # Before argparse looks, which would first ask for the required flag that was mistyped.
         action = " ".join(argv[:2])
@@ -105,17 +116,6 @@ def parse_arguments(argv) -> argparse.Namespace | None:
         raise ConfigError(f"{where} takes no command after `--`: {words[0]!r}")
     arguments.words = words
     return arguments
-
-
-def split_at_dashes(argv) -> tuple[list[str], list[str]]:
-    """What stands before and after the first `--`: flags, and the words of a command that is somebody else's affair.
-
-    >>> split_at_dashes(["slurm", "render", "fine_tune", "--", "python", "fine_tune_t5.py", "--max-steps", "5"])
-    (['slurm', 'render', 'fine_tune'], ['python', 'fine_tune_t5.py', '--max-steps', '5'])
-    """
-    argv = list(argv)
-    place = argv.index("--") if "--" in argv else len(argv)
-    return argv[:place], argv[place + 1 :]
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -154,26 +154,13 @@ class CommandParser(argparse.ArgumentParser):
         sys.stdout.flush()  # here, where a closed pipe is still caught
 
 
-class ShowVersions(argparse.Action):
-    """`--version`: looked up when it is asked for."""
-
-    def __init__(self, option_strings, dest, **kwargs):
-        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, **kwargs)
-
-    def __call__(self, parser, namespace, values, option_string=None):
-        from t5suite.launch.script_help import versions_text
-
-        print(versions_text(), flush=True)
-        parser.exit()
-
-
 def _parser() -> CommandParser:
     parser = CommandParser(
         prog="t5suite",
         description="Fine-tune, pre-train and compare text-to-text models.",
         epilog="`t5suite COMMAND --help` shows a command's flags and an example.",
     )
-    parser.add_argument("--version", action=ShowVersions, help="show the versions of this, Python and the libraries")
+    parser.add_argument("--version", action="store_true", help="show the versions of this, Python and the libraries")
     parser.flags_of = {}
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, command in COMMANDS.items():
@@ -182,18 +169,18 @@ def _parser() -> CommandParser:
         )
         command.add_flags(sub)
         sub.set_defaults(parser=parser)
-        parser.flags_of |= _flags_of(sub, name)
-        _shorten_usage(sub)
+        _prepare(sub, name, parser.flags_of)
     return parser
 
 
-def _shorten_usage(parser) -> None:
-    """Of many flags, the usage names those alone that must be given."""
-    flags = [action for action in parser._actions if action.option_strings]
+def _prepare(parser, name: str, flags_of: dict) -> None:
+    """Notes the flags of a sub-command and of its actions; of many flags, the usage names those that must be given."""
+    flags = [flag for action in parser._actions for flag in action.option_strings if flag[:2] == "--"]
+    flags_of[name] = flags
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            for sub in action.choices.values():
-                _shorten_usage(sub)
+            for choice, sub in action.choices.items():
+                _prepare(sub, f"{name} {choice}", flags_of)
     if len(flags) > MANY_FLAGS:
         needed = [action for action in parser._actions if action.required]
         formatter = parser._get_formatter()
@@ -201,25 +188,8 @@ def _shorten_usage(parser) -> None:
         parser.usage = f"{' '.join(formatter.format_help().split())} [--flag value ...]"
 
 
-def _flags_of(parser, name: str) -> dict[str, list[str]]:
-    """The flags of a sub-command, and under `name action` those of each of its actions where it has some."""
-    found = {name: [flag for action in parser._actions for flag in action.option_strings if flag[:2] == "--"]}
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for choice, sub in action.choices.items():
-                found |= _flags_of(sub, f"{name} {choice}")
-    return found
-
-
-def _with_underscores(token: str) -> str:
-    """`--data-dir=x` -> `--data_dir=x`: both spellings are understood."""
-    if not token.startswith("--"):
-        return token
-    flag, equals, value = token[2:].partition("=")
-    return f"--{flag.replace('-', '_')}{equals}{value}"
-
-
 def _check_flags(command: str, tokens: list[str], flags: list[str]) -> None:
+    """Refuses unknown flags, with the closest ones, and a flag that is given two values."""
     given = {}
     for i, token in enumerate(tokens):
         flag, equals, value = token.partition("=")
@@ -234,100 +204,52 @@ def _check_flags(command: str, tokens: list[str], flags: list[str]) -> None:
 
 
 COMMANDS = {
-    "tasks": Command(
+    "tasks": Command(tasks.tasks_flags, tasks.show_tasks,
         "list the tasks: splits with their official counts, and metrics",
-        "t5suite tasks --benchmark super_glue --dataset_name copa",
-        tasks.tasks_flags,
-        tasks.show_tasks,
-    ),
-    "preview": Command(
+        "t5suite tasks --benchmark super_glue --dataset_name copa"),
+    "preview": Command(scoring.preview_flags, scoring.preview,
         "show the text pairs that rows become",
-        "t5suite preview --benchmark glue --dataset_name mnli --rows rows.jsonl --split validation --json",
-        scoring.preview_flags,
-        scoring.preview,
-    ),
-    "score": Command(
+        "t5suite preview --benchmark glue --dataset_name mnli --rows rows.jsonl --split validation --json"),
+    "score": Command(scoring.score_flags, scoring.score,
         "score predictions, in points from 0 to 100",
-        "t5suite score --benchmark super_glue --dataset_name multirc --rows rows.jsonl --predictions predictions.jsonl",
-        scoring.score_flags,
-        scoring.score,
-    ),
-    "predict": Command(
+        "t5suite score --benchmark super_glue --dataset_name boolq --rows rows.jsonl --predictions predictions.jsonl"),
+    "predict": Command(predict.predict_flags, predict.predict,
         "answer rows with a trained model: greedy, beams, sampling, label probabilities; resumable",
-        "t5suite predict --model_name_or_path runs/mini-sentiment --input rows.jsonl --output answers.jsonl",
-        predict.predict_flags,
-        predict.predict,
-    ),
-    "submit": Command(
+        "t5suite predict --model_name_or_path runs/mini-sentiment --input rows.jsonl --output answers.jsonl"),
+    "submit": Command(scoring.submit_flags, scoring.submit,
         "write the leaderboard files of a benchmark from test predictions",
-        "t5suite submit --benchmark glue --run_dir runs/glue-all-t5-base --output_dir submission",
-        scoring.submit_flags,
-        scoring.submit,
-    ),
-    "report": Command(
+        "t5suite submit --benchmark glue --run_dir runs/glue-all-t5-base --output_dir submission"),
+    "report": Command(runs.report_flags, runs.report,
         "show runs, or sweeps, in one table, and write a page, Markdown and plots of them",
-        "t5suite report runs/mini-sentiment runs/mini-entailment runs/mini-similarity",
-        runs.report_flags,
-        runs.report,
-    ),
-    "compare": Command(
+        "t5suite report runs/mini-sentiment runs/mini-entailment runs/mini-similarity"),
+    "compare": Command(runs.compare_flags, runs.compare,
         "hold two runs against each other on the same rows: differences with p-values, examples that flipped",
-        "t5suite compare runs/glue-rte-t5-small runs/glue-rte-t5-base",
-        runs.compare_flags,
-        runs.compare,
-    ),
-    "sweep": Command(
+        "t5suite compare runs/glue-rte-t5-small runs/glue-rte-t5-base"),
+    "sweep": Command(sweep.sweep_flags, sweep.run_sweep,
         "search hyperparameters with a W&B sweep file, without a server; check sweep files",
-        "t5suite sweep sweeps/mini_sentiment_sweep.yaml --count 8 --workers 2",
-        sweep.sweep_flags,
-        sweep.run_sweep,
-    ),
-    "export": Command(
+        "t5suite sweep sweeps/mini_sentiment_sweep.yaml --count 8 --workers 2"),
+    "export": Command(export.export_flags, export.export,
         "write a trained model for other programs: a plain Hugging Face folder, or ONNX files",
-        "t5suite export --model_name_or_path runs/mini-sentiment --output_dir exported",
-        export.export_flags,
-        export.export,
-    ),
-    "mirror": Command(
+        "t5suite export --model_name_or_path runs/mini-sentiment --output_dir exported"),
+    "mirror": Command(runs.mirror_flags, runs.run_mirror,
         "copy a benchmark from the hub for machines without a network",
-        "t5suite mirror --benchmark glue --dataset_name all --output_dir data",
-        runs.mirror_flags,
-        runs.run_mirror,
-    ),
-    "summary": Command(
+        "t5suite mirror --benchmark glue --dataset_name all --output_dir data"),
+    "summary": Command(summary.summary_flags, summary.summary,
         "count a model's parameters and estimate the memory of training it, before anything is loaded",
-        "t5suite summary --config_name t5-3b --batch_size 8 --optimizer adafactor --bf16 --gradient_checkpointing",
-        summary.summary_flags,
-        summary.summary,
-    ),
-    "tokenizer": Command(
+        "t5suite summary --config_name t5-3b --batch_size 8 --optimizer adafactor --bf16 --gradient_checkpointing"),
+    "tokenizer": Command(corpus.tokenizer_flags, corpus.run_tokenizer,
         "train a tokenizer on one's own text: T5's, BERT's or GPT-2's kind",
-        "t5suite tokenizer train --type unigram --input articles.jsonl.gz --vocab_size 32000 --output_dir tokenizer",
-        corpus.tokenizer_flags,
-        corpus.run_tokenizer,
-    ),
-    "corpus": Command(
+        "t5suite tokenizer train --type unigram --input articles.jsonl.gz --vocab_size 32000 --output_dir tokenizer"),
+    "corpus": Command(corpus.corpus_flags, corpus.run_corpus,
         "tokenize text into files that training maps into memory, and show what they hold",
-        "t5suite corpus build --input crawl/ --tokenizer_name google/t5-v1_1-base --output_dir corpus --num_workers 8",
-        corpus.corpus_flags,
-        corpus.run_corpus,
-    ),
-    "doctor": Command(
+        "t5suite corpus build --input crawl/ --tokenizer_name google/t5-v1_1-base --output_dir corpus --num_workers 8"),
+    "doctor": Command(doctor.doctor_flags, doctor.run_doctor,
         "look for what this machine and environment lack, and how to fix it",
-        "t5suite doctor --config config.yaml",
-        doctor.doctor_flags,
-        doctor.run_doctor,
-    ),
-    "slurm": Command(
+        "t5suite doctor --config config.yaml"),
+    "slurm": Command(slurm.slurm_flags, slurm.run_slurm,
         "write batch scripts for Slurm and submit them: fine-tuning, pre-training, sweeps, corpora",
-        "t5suite slurm submit fine_tune --account lab --partition gpu --gpus_per_node 4 -- python fine_tune_t5.py",
-        slurm.slurm_flags,
-        slurm.run_slurm,
-    ),
-    "completion": Command(
+        "t5suite slurm submit fine_tune --account lab --partition gpu --gpus_per_node 4 -- python fine_tune_t5.py"),
+    "completion": Command(completion.completion_flags, completion.complete,
         "print the script that completes this command in a shell: bash, zsh or fish",
-        "t5suite completion bash",
-        completion.completion_flags,
-        completion.complete,
-    ),
-}
+        "t5suite completion bash"),
+}  # fmt: skip

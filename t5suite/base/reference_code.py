@@ -11,9 +11,6 @@ docs/performance.md tells what each gains a whole job.
 
 from t5suite.base.lookup import find
 
-FLAG = "--reference_code"
-ALL = "all"
-
 
 def reference_code(text: str | None) -> frozenset[str]:
     """The fast paths that the flag's value leaves.
@@ -23,8 +20,8 @@ def reference_code(text: str | None) -> frozenset[str]:
     """
     names = [name.strip() for name in (text or "").split(",") if name.strip()]
     for name in names:
-        find(name, {ALL: None, **FAST_PATHS}, "fast path", where=FLAG)
-    return frozenset(FAST_PATHS if ALL in names else names)
+        find(name, {"all": None, **FAST_PATHS}, "fast path", where="--reference_code")
+    return frozenset(FAST_PATHS if "all" in names else names)
 
 
 # What runs in the place of each.

@@ -19,7 +19,6 @@ from pathlib import Path
 from t5suite.base.lookup import find
 
 TABLE_FILE = Path(__file__).with_name("script_flags.json")
-TYPES = ("bool", "int", "float", "str", "dict")
 # What an entry has for the keys that it leaves out in the file.
 ABSENT = {"choices": None, "list": False, "none": False, "default_true": False, "marks": "", "needs": ""}
 # What Hugging Face's `string_to_bool` takes.
@@ -39,7 +38,7 @@ def flag_table() -> dict[str, dict]:
 def flags_of(script: str) -> dict[str, dict]:
     """`{flag: {"type", "choices", "list", "none", "default_true", ...}}` of a script, given by its name or path.
 
-    `type` is one of TYPES; `choices` is None or the values that are taken; `list`: several values may follow;
+    `choices` is None or the values that are taken; `list`: several values may follow;
     `none`: the flag takes None; `default_true`: a boolean that is on unless it is given as False; and the facts that
     `t5suite.training.flags.fields` describes.
 
@@ -53,8 +52,7 @@ def flags_of(script: str) -> dict[str, dict]:
 
 def is_script(word: str) -> bool:
     """Whether a word of a command is one of the entry scripts: `fine_tune_t5.py`, a path to it, or its module."""
-    path = Path(word)
-    return path.suffix in ("", ".py") and path.stem in flag_table()["scripts"]
+    return Path(word).suffix in ("", ".py") and Path(word).stem in flag_table()["scripts"]
 
 
 def removed_flags() -> dict[str, str]:
@@ -65,10 +63,7 @@ def removed_flags() -> dict[str, str]:
 @functools.cache
 def flags_marked(mark: str) -> list[str]:
     """The flags of both scripts with a mark (`report`, `shapes`, ...), in the order of the help."""
-    scripts = flag_table()["scripts"].values()
-    return list(
-        dict.fromkeys(name for flags in scripts for name in flags if mark in flags[name].get("marks", "").split())
-    )
+    return list(dict.fromkeys(name for name, entry in _entries() if mark in entry.get("marks", "").split()))
 
 
 @functools.cache
@@ -78,16 +73,17 @@ def flags_needing(need: str) -> list[str]:
     >>> flags_needing("Adam")
     ['adam_beta1', 'adam_beta2', 'adam_epsilon']
     """
-    scripts = flag_table()["scripts"].values()
-    found = (name for flags in scripts for name in flags if need in flags[name].get("needs", "").split(", "))
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(name for name, entry in _entries() if need in entry.get("needs", "").split(", ")))
 
 
 @functools.cache
 def changes_of_flags() -> dict[str, str]:
     """`{flag: "layout", "length" or "nothing"}` of the flags with which a run stays the same run, of both scripts."""
-    entries = [item for flags in flag_table()["scripts"].values() for item in flags.items()]
-    return {name: entry["change"] for name, entry in entries if "change" in entry}
+    return {name: entry["change"] for name, entry in _entries() if "change" in entry}
+
+
+def _entries() -> list[tuple[str, dict]]:
+    return [item for flags in flag_table()["scripts"].values() for item in flags.items()]
 
 
 def value_problem(flag: dict, value) -> str | None:
@@ -122,34 +118,19 @@ def bounds_problem(flag: dict, value) -> str | None:
     """
     if not flag.get("bounds") or isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    interval, unit = re.fullmatch(r"([\[(].*?[\])]) (.*)", flag["bounds"]).groups()
+    opening, ends, closing, unit = re.fullmatch(r"([\[(])(.*?)([\])]) (.*)", flag["bounds"]).groups()
+    least, largest = (float(ENDS.get(end.strip(), end)) for end in ends.split(","))
+    is_above = value >= least if opening == "[" else value > least
+    is_below = value <= largest if closing == "]" else value < min(largest, LIMIT)
     also = flag.get("also")
-    if value == also or lies_in(value, interval):
+    if value == also or (is_above and is_below):  # never so for NaN
         return None
-    least, largest = _ends(interval)
-    words = [f"{'at least' if interval[0] == '[' else 'above'} {least:.17g}"]
+    words = [f"{'at least' if opening == '[' else 'above'} {least:.17g}"]
     if largest < math.inf:
-        words.append(f"{'at most' if interval[-1] == ']' else 'below'} {largest:.17g}")
+        words.append(f"{'at most' if closing == ']' else 'below'} {largest:.17g}")
     elif not value < LIMIT:
         words.append("below 2^63" if math.isfinite(value) else "finite")
     return f"must be {' and '.join(words)}{'' if also is None else f', or {also}'} ({unit})"
-
-
-def lies_in(value: float, interval: str) -> bool:
-    """Whether a number is in an interval: square brackets hold their end, round ones do not; never so for NaN.
-
-    >>> lies_in(0, "[0, 1)"), lies_in(1, "[0, 1)"), lies_in(math.inf, "(0, inf)")
-    (True, False, False)
-    """
-    least, largest = _ends(interval)
-    above = value >= least if interval[0] == "[" else value > least
-    below = value <= largest if interval[-1] == "]" else value < min(largest, LIMIT)
-    return above and below
-
-
-def _ends(interval: str) -> tuple[float, float]:
-    least, largest = (float(ENDS.get(end.strip(), end)) for end in interval[1:-1].split(","))
-    return least, largest
 
 
 def _succeeds(function, value) -> bool:

@@ -6,7 +6,7 @@
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError, DataError
@@ -96,8 +96,6 @@ STANDARD_INPUT = "-"
 PROCESS_COUNTS = ("WORLD_SIZE", "SLURM_NTASKS")
 # A folder with none of these is no model's, no run's and no checkpoint's.
 OF_MODELS = ("config.json", "adapter_config.json", "*.safetensors", "*.bin", "*.pt", "checkpoint-*", "global_step*")
-# What a run directory has.
-MANIFEST = "manifest.json"
 
 
 def is_alone(environ: Mapping[str, str] = os.environ) -> bool:
@@ -127,9 +125,8 @@ def check_output_file(flag: str, path: str, *inputs: str | None) -> None:
     """
     if os.path.isdir(path):
         raise ConfigError(f"{flag} {path}: a folder; name the file, such as {os.path.join(path, 'answers.jsonl')}")
-    for name in inputs:
-        if name not in (None, STANDARD_INPUT) and os.path.exists(path) and os.path.samefile(path, name):
-            raise ConfigError(f"{flag} {path} is the file that is read; what is written would take its place")
+    if os.path.exists(path) and any(os.path.exists(name or "") and os.path.samefile(path, name) for name in inputs):
+        raise ConfigError(f"{flag} {path} is the file that is read; what is written would take its place")
     check_place(flag, path)
 
 
@@ -156,23 +153,15 @@ def check_model(flag: str, name: str) -> None:
     """
     if os.path.isdir(name):
         if not any(path for pattern in OF_MODELS for path in Path(name).glob(pattern)):
+            below = sorted(str(path.parent) for file in OF_MODELS[:2] for path in Path(name).glob(f"*/{file}"))
+            there = f"; there are {', '.join(below[:5])}" if below else ""
             lacks = "no config.json, no weights, no checkpoint-N"
-            raise ConfigError(f"{flag} {name}: no model in this folder: {lacks}{_models_below(name)}")
+            raise ConfigError(f"{flag} {name}: no model in this folder: {lacks}{there}")
         check_model_files(flag, name)
     elif os.path.exists(name):
         raise ConfigError(f"{flag} {name}: a file; name the folder that the model lies in")
     elif not may_be_of_the_hub(name):
         raise ConfigError(f"{flag} {name}: no such folder{_siblings(name)}")
-
-
-def check_name(flag: str, name: str | None, known: Iterable[str]) -> None:
-    """One of the names that the flag takes, or none.
-
-    >>> check_name("--optimizer", "adamv", ["adamw", "muon"])
-    ConfigError: --optimizer: unknown name 'adamv'; did you mean adamw?
-    """
-    if name is not None:
-        find(name, dict.fromkeys(known), "name", where=flag)
 
 
 def may_be_of_the_hub(name: str) -> bool:
@@ -184,7 +173,7 @@ def may_be_of_the_hub(name: str) -> bool:
     owner, _, rest = name.rpartition("/")
     if not rest or "/" in owner or owner in (".", "..", "~"):
         return False
-    return not owner or not any(Path(owner).glob(f"*/{MANIFEST}"))
+    return not owner or not any(Path(owner).glob("*/manifest.json"))
 
 
 def _siblings(path: str) -> str:
@@ -194,9 +183,3 @@ def _siblings(path: str) -> str:
     if near:
         return f"; did you mean {', '.join(str(folder / name) for name in near)}?"
     return "" if folder.is_dir() else f", and no folder {folder}"
-
-
-def _models_below(folder: str) -> str:
-    """The models in the folder's folders."""
-    found = sorted(path.parent for name in OF_MODELS[:2] for path in Path(folder).glob(f"*/{name}"))
-    return f"; there are {', '.join(map(str, found[:5]))}" if found else ""
