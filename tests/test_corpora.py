@@ -1,6 +1,5 @@
 """Readers of text: every format gives the same documents, nothing is left out silently, torn files are errors."""
 
-import doctest
 import gzip
 import itertools
 import json
@@ -17,11 +16,6 @@ import zstandard
 from absl.testing import absltest, parameterized
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.corpora import documents as corpora
-from t5suite.data.corpora import documents as held_out
-from t5suite.data.corpora import encoding
-from t5suite.data.corpora import readers as compressed
-from t5suite.data.corpora import readers as text_readers
 from t5suite.data.corpora.documents import (
     Tally,
     document_hash,
@@ -83,13 +77,6 @@ class FormatTest(parameterized.TestCase):
     def test_what_a_document_of_a_txt_file_is(self, text_unit, expected):
         path = written("a.txt", "\ufeffone two\r\nthree\n \n\nfour\n\n".encode())
         self.assertEqual(list(read_documents(path, text_unit=text_unit)), expected)
-
-    @parameterized.parameters((".jsonl", json_lines), (".parquet", parquet))
-    def test_another_column(self, suffix, content):
-        path = written(f"a{suffix}", content(["one\ntwo"], "body"))
-        self.assertEqual(list(read_documents(path, "body")), ["one\ntwo"])
-        with self.assertRaisesRegex(DataError, r"no column 'text' \(--text_column_name\); choose from|did you mean"):
-            list(read_documents(path))
 
     @parameterized.parameters(
         ("a.txt", "line", "\ufeffab\nü\n\nc".encode(), [(1, 0), (2, 6), (3, 9), (4, 10)]),
@@ -172,21 +159,6 @@ class BadLinesTest(parameterized.TestCase):
         options = {"text_unit": "paragraph", "bad_lines": "skip", "tally": tally}
         self.assertEqual(list(read_documents(path, **options)), ["three"])
         self.assertIn("a.txt:2", tally.named["not UTF-8"][0])
-
-    def test_without_a_tally_the_log_says_what_was_left_out(self):
-        path = written("a.txt", b"one\n\xff\n")
-        with self.assertLogs("t5suite.data.corpora.documents", "WARNING") as logs:
-            list(read_documents(path, bad_lines="skip"))
-        self.assertRegex(logs.output[0], "1 line: not UTF-8 .*a.txt:2")
-
-    def test_tallies_add_up(self):
-        first, second = Tally(2), Tally(3)
-        for number in range(8):
-            first.count("not JSON", f"a:{number}")
-            second.count("not JSON", f"b:{number}")
-        first.add(second)
-        self.assertEqual((first.documents, first.left_out), (5, {"not JSON": 16}))
-        self.assertEqual(first.named["not JSON"][-2:], ["b:0", "b:1"])
 
     @parameterized.product(suffix=[".gz", ".zst"], kind=[".txt", ".jsonl", ".parquet"], missing=[4, 12])
     def test_a_torn_file_is_named(self, suffix, kind, missing):
@@ -307,25 +279,6 @@ class HeldOutTest(parameterized.TestCase):
         self.assertEqual(document_hash(" It rains.\n"), document_hash("It rains."))
         self.assertEqual(held_out_below(0.5), 2**63)
 
-    @parameterized.parameters(-0.1, 1.1, float("nan"))
-    def test_other_fractions_are_refused(self, fraction):
-        with self.assertRaisesRegex(ConfigError, "--validation_fraction"):
-            held_out_below(fraction)
-
-
-class ExamplesTest(absltest.TestCase):
-    def test_docstring_examples_that_need_no_file(self):
-        found = 0
-        for function, globs in (
-            (corpora.Tally, corpora), (corpora.place_of, corpora), (compressed.without_compression, compressed),
-            (text_readers.text_suffix, text_readers),
-            (encoding.pieces_of, encoding), (held_out.document_hash, held_out), (held_out.held_out_below, held_out),
-        ):  # fmt: skip
-            for test in doctest.DocTestFinder(recurse=False).find(function, "example", globs=dict(vars(globs))):
-                found += len(test.examples)
-                self.assertEqual(doctest.DocTestRunner().run(test).failed, 0)
-        self.assertGreater(found, 8)
-
 
 T5 = str(SHARED_DATA / "tokenizer" / "t5")
 needs_t5 = unittest.skipUnless(has("tokenizer/t5/spiece.model"), MISSING)
@@ -385,12 +338,6 @@ class T5IdsTest(parameterized.TestCase):
     def test_a_long_text_without_spaces(self):
         texts = ["ab" * 3000, "x" + " " * 3000 + "y", "word " * 400 + "w" * 2000 + " end"]
         self.assert_equal_ids(texts, self.encoder.reference(texts))
-
-    def test_the_engine_is_chosen(self):
-        self.assertEqual(make_text_encoder(self.tokenizer, "tokenizers").engine, "tokenizers")
-        self.assertEqual(make_text_encoder(self.tokenizer, "sentencepiece").engine, "sentencepiece")
-        with self.assertRaisesRegex(ConfigError, "--tokenizer_engine.*did you mean sentencepiece"):
-            make_text_encoder(self.tokenizer, "sentence_piece")
 
 
 class PiecesTest(parameterized.TestCase):

@@ -9,14 +9,12 @@ import pathlib
 import tempfile
 
 import numpy as np
-import tokenizers
 import transformers
 from absl.testing import absltest, parameterized
 from law_worker import tiny_model
 from scipy import stats
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.corpora import collocations
 from t5suite.data.corpora.collocations import (
     Collocations,
     count_ngrams,
@@ -32,7 +30,6 @@ from t5suite.data.objectives.masked import (
     choose_units,
     masked_lm,
     masked_lm_batch,
-    reached,
     unit_mask,
     unit_masks,
     unit_starts,
@@ -130,16 +127,6 @@ class UnitsTest(parameterized.TestCase):
         self.assertLen(counts, len(weights))
         self.assertGreater(stats.chisquare(counts, counts.sum() * weights / weights.sum()).pvalue, 1e-4)
 
-    @parameterized.parameters(1, 2, 7, 64, 65)
-    def test_reached_equals_walking(self, length):
-        steps = np.random.default_rng(length).integers(1, 6, size=(20, length))
-        for row, found in zip(steps, reached(steps)):
-            expected, place = [], 0
-            while place < length:
-                expected.append(place)
-                place += row[place]
-            self.assertEqual(np.flatnonzero(found).tolist(), expected)
-
     def test_units_that_need_what_is_not_there_are_refused(self):
         tokens = example_text(1, 8)
         with self.assertRaisesRegex(ConfigError, "--mask_units word needs .*--mask_units token"):
@@ -194,13 +181,6 @@ class ChoiceTest(parameterized.TestCase):
         if mask_units == "token":
             self.assertEqual(set(counts), {30})
 
-    @parameterized.parameters(*MASK_UNITS)
-    def test_without_exact_counts_each_unit_has_that_chance(self, mask_units):
-        rngs = np.random.default_rng(0)
-        mask = unit_masks(example_text(500, 200), 0.15, rngs, mask_units, exact_count=False, **UNITS)
-        self.assertAlmostEqual(mask.mean(), 0.15, delta=0.01)
-        self.assertGreater(mask.sum(axis=1).std(), 3)
-
     @parameterized.product(mask_units=tuple(MASK_UNITS), exact_count=(True, False))
     def test_batched_masks_equal_single_masks(self, mask_units, exact_count):
         tokens, settings = example_text(20, 50), {"exact_count": exact_count, **UNITS}
@@ -212,16 +192,6 @@ class ChoiceTest(parameterized.TestCase):
     def test_counts_are_those_of_berts_script(self, length, density, count):
         mask = unit_masks(example_text(4, length), density, np.random.default_rng(0), "token")
         self.assertEqual(set(mask.sum(axis=1)), {count})
-
-    def test_a_unit_longer_than_the_allowance_is_cut(self):
-        starts = np.arange(40)[None] == 0
-        mask = choose_units(starts, np.ones((1, 40), dtype=bool), 0.15, random_keys(1, 40, datum_rng(0, 0)))
-        self.assertEqual(mask.sum(), 6)
-
-    @parameterized.parameters(0.0, 1.0, -0.1, float("nan"))
-    def test_impossible_densities_are_refused(self, density):
-        with self.assertRaisesRegex(ConfigError, "--noise_density"):
-            unit_mask([7, 8], density, datum_rng(0, 0), "token")
 
 
 class MaskedLMTest(parameterized.TestCase):
@@ -264,24 +234,6 @@ class MaskedLMTest(parameterized.TestCase):
         self.assertGreater(stats.chisquare(counts, 10_000 * shares).pvalue, 1e-4)
 
     @parameterized.parameters(*MASK_UNITS)
-    def test_a_spans_or_collocations_tokens_share_one_fate(self, mask_units):
-        tokens = np.tile([7, 8], (3000, 20))
-        table = Collocations([[7, 8]], [1], [1.0])
-        settings = {"mask_units": mask_units, "collocations": table, "mean_span_length": 1e9}
-        inputs, labels = (
-            side.padded(40, 0) for side in masked_lm_batch(tokens, DatumRngs(0, range(3000)), VOCABULARY, **settings)
-        )
-        together = (labels[:, :-1] != -100) & (labels[:, 1:] != -100) & (tokens[:, :-1] == 7)
-        masked_first, masked_second = ((inputs == MASK)[:, side][together] for side in (np.s_[:-1], np.s_[1:]))
-        alike = (masked_first == masked_second).mean()
-        if mask_units == "pmi":
-            self.assertEqual(alike, 1)
-        elif mask_units == "span":  # two spans may stand beside each other
-            self.assertGreater(alike, 0.9)
-        else:
-            self.assertAlmostEqual(alike, 0.8**2 + 0.2**2, delta=0.04)
-
-    @parameterized.parameters(*MASK_UNITS)
     def test_batched_rows_equal_single_rows(self, mask_units):
         tokens, settings = self.rows(12), {"mask_units": mask_units, "collocations": TABLE}
         inputs, labels = masked_lm_batch(tokens, DatumRngs(5, range(12)), VOCABULARY, **settings)
@@ -294,14 +246,6 @@ class MaskedLMTest(parameterized.TestCase):
 def bert_tokenizer():
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "##believ", "##able", "the", ".", "##s"]
     return transformers.BertTokenizerFast(vocab={word: i for i, word in enumerate(words)})
-
-
-def byte_level_tokenizer():
-    """GPT-2's kind, trained on three lines."""
-    tokenizer = tokenizers.ByteLevelBPETokenizer()
-    trainer = {"vocab_size": 300, "min_frequency": 1, "special_tokens": ["<s>", "<mask>"], "show_progress": False}
-    tokenizer.train_from_iterator(["the centre of the city’s old", "the city, the old one.\n", "centre"], **trainer)
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer._tokenizer, mask_token="<mask>")
 
 
 class VocabularyTest(parameterized.TestCase):
@@ -320,17 +264,6 @@ class VocabularyTest(parameterized.TestCase):
         words = [(piece, piece.startswith("\u2581") or piece in ",.") for piece in tokenizer.tokenize(text)]
         self.assertEqual(self.starts(tokenizer, text), words)
         self.assertTrue(word_start_flags(tokenizer)[tokenizer.all_special_ids].all())
-
-    def test_byte_level(self):
-        pieces = dict(self.starts(byte_level_tokenizer(), "zq the city’s, old\n"))
-        self.assertEqual({pieces[","], pieces["\u010a"], pieces["\u0120the"], pieces["\u0120city"]}, {True})
-        self.assertFalse(pieces["q"] or pieces["s"])
-        part_of_a_character = byte_level_tokenizer().get_vocab()["\u00e2"]  # the first of ’'s three bytes
-        self.assertFalse(word_start_flags(byte_level_tokenizer())[part_of_a_character])
-
-    def test_a_byte_vocabulary_does_not_tell_words(self):
-        with self.assertRaisesRegex(ConfigError, "ByT5Tokenizer do not tell where a word begins.*--mask_units token"):
-            word_start_flags(transformers.ByT5Tokenizer())
 
     def test_mask_vocabulary_of_a_tokenizer(self):
         found = mask_vocabulary(bert_tokenizer())
@@ -358,10 +291,6 @@ class FlagsTest(parameterized.TestCase):
         for labels in self.labels(mask_units="word"):
             self.assertEqual({tuple(word) for word in labels[..., :3].reshape(-1, 3)}, {(5, 6, 7), (-100, -100, -100)})
             self.assertEqual({int(count) for count in (labels != -100).sum(axis=(1, 2))}, {16})
-
-    def test_tokens_are_hidden_one_by_one_without_the_flag(self):
-        for labels in self.labels():
-            self.assertLen({tuple(word) for word in labels[..., :3].reshape(-1, 3)}, 8)
 
     @parameterized.parameters((None, True), ("word", True), ("token", False))
     def test_unit_denoising_hides_words_unless_the_flags_say_otherwise(self, units, whole):
@@ -442,15 +371,6 @@ class StatisticsTest(parameterized.TestCase):
                 compared += 1
         self.assertGreater(compared, 500)
 
-    def test_a_strong_pair_does_not_make_a_strong_triple(self):
-        """What the minimum is for: "New York ," is two words that belong together, and a comma that does not."""
-        rng = np.random.default_rng(0)
-        text = np.concatenate([[50, 51, *rng.integers(1, 20, 4)] for _ in range(500)])
-        table = find_collocations(text, 100, 3, 10)
-        by_ngram = dict(zip(map(tuple, table.ngrams_KN.tolist()), table.pmi_K))
-        self.assertGreater(by_ngram[50, 51, -1], 1.5)
-        self.assertLess(max(pmi for ngram, pmi in by_ngram.items() if ngram[:2] == (50, 51) and ngram[2] > 0), 1)
-
     def test_the_table_holds_the_best_of_each_length_in_the_papers_shares(self):
         text = ngram_text()
         table = find_collocations(text, 16, 5, 5, [SEPARATOR])
@@ -461,16 +381,6 @@ class StatisticsTest(parameterized.TestCase):
             best = np.sort(pmi_K)[::-1][: (lengths == n).sum()]
             np.testing.assert_allclose(table.pmi_K[lengths == n], best)
         self.assertNotIn(SEPARATOR, table.ngrams_KN)
-
-    @parameterized.parameters({"max_ngram": 1}, {"max_ngram": 6}, {"min_count": 0}, {"num_collocations": 0})
-    def test_impossible_settings_are_refused(self, **settings):
-        with self.assertRaises(ConfigError):
-            find_collocations(ngram_text(), **settings)
-
-    @parameterized.parameters(([],), ([5],), (list(range(100)),))
-    def test_a_text_without_collocations_is_refused(self, text):
-        with self.assertRaisesRegex(DataError, f"no collocation among {len(text)} tokens"):
-            find_collocations(np.array(text, dtype=np.int32))
 
 
 class MatchingTest(parameterized.TestCase):
@@ -530,13 +440,6 @@ class FileTest(parameterized.TestCase):
         self.path.write_text("\n".join(lines[1:]))
         with self.assertRaisesRegex(DataError, "collocations.jsonl:1: no head"):
             load_collocations(self.path)
-
-
-class CollocationsDoctestTest(absltest.TestCase):
-    def test_examples_in_docstrings_hold(self):
-        results = doctest.testmod(collocations)
-        self.assertGreater(results.attempted, 0)
-        self.assertEqual(results.failed, 0)
 
 
 if __name__ == "__main__":

@@ -154,14 +154,6 @@ class LawsTest(parameterized.TestCase):
             self.assertEqual({*targets.lengths}, {block.targets_length})
 
     @parameterized.named_parameters(*cases())
-    def test_short_blocks_leave_nothing_out(self, name, settings):
-        for length in (1, 2, 3):
-            inputs, targets = OBJECTIVES[name](np.arange(100, 100 + length), datum_rng(0, 0), **settings)
-            self.assertGreaterEqual(len(inputs), 1)
-            seen = {*inputs.tolist(), *targets.tolist()}
-            self.assertContainsSubset(set(range(100, 100 + length)), seen)
-
-    @parameterized.named_parameters(*cases())
     def test_every_heeded_setting_changes_what_is_made(self, name, settings):
         tokens = np.arange(100, 400)
         before = [side.tolist() for side in OBJECTIVES[name](tokens, datum_rng(0, 0), **settings)]
@@ -169,12 +161,6 @@ class LawsTest(parameterized.TestCase):
             other = {setting: OTHER[setting], **COMES_WITH.get((name, setting), {})}
             after = OBJECTIVES[name](tokens, datum_rng(0, 0), **{**settings, **other})
             self.assertNotEqual([side.tolist() for side in after], before, setting)
-
-
-def _bits(rngs):
-    """Two keys a row as zeros and ones, after keys that are not looked at."""
-    rngs.keys(3)
-    return np.unpackbits(np.ascontiguousarray(rngs.keys(2)).view(np.uint8), axis=1)
 
 
 class RandomNumbersTest(parameterized.TestCase):
@@ -187,36 +173,11 @@ class RandomNumbersTest(parameterized.TestCase):
             expected = random_numbers.random_keys(4, num_keys, apart)
             np.testing.assert_array_equal(random_numbers.random_keys(4, num_keys, together), expected)
 
-    def test_indices_out_of_range_are_refused(self):
-        for seed, index in ((0, -1), (0, 2**64), (-1, 0)):
-            with self.assertRaisesRegex(ValueError, "below 2\\*\\*64"):
-                DatumRngs(seed, [0, index])
-
-    @parameterized.parameters(0, 1, 2**64 - 1)
-    def test_keys_are_independent_from_bit_to_bit_and_from_datum_to_datum(self, seed):
-        """Every bit of a key is set, and equals its neighbours' in the row, the datum and the seed, every second time;
-        4,000 data of 64 bits and 18 ways to compare them: chance stays within five standard deviations."""
-        rows = {other: _bits(DatumRngs(other, range(4000))) for other in (seed, (seed + 1) % 2**64)}
-        bits_BN = rows.pop(seed)
-        shares = [bits_BN.mean(axis=0)]
-        shares += [(bits_BN[lag:] == bits_BN[:-lag]).mean(axis=0) for lag in (1, 2, 3, 7, 8, 64, 128, 256)]
-        shares += [(bits_BN[:, lag:] == bits_BN[:, :-lag]).mean(axis=0) for lag in (1, 2, 7, 31, 32, 33)]
-        shares += [(bits_BN == other).mean(axis=0) for other in rows.values()]
-        for share in shares:
-            self.assertLess(np.abs(share - 0.5).max(), 5 * 0.5 / np.sqrt(3700))
-
     def test_words_are_those_of_split_mix(self):
         """The first words that the authors' generator gives, begun at 1234567 (Steele et al. 2014)."""
         steps = 1234567 + np.arange(1, 4, dtype=np.uint64) * np.uint64(random_numbers.GAMMA)
         expected = [6457827717110365317, 3203168211198807973, 9817491932198370423]
         self.assertEqual(random_numbers.mixed(steps).tolist(), expected)
-
-    def test_below_and_bernoulli_are_uniform(self):
-        keys = DatumRngs(3, range(1)).keys(60_000)[0]
-        self.assertGreater(stats.chisquare(np.bincount(random_numbers.below(keys, 7), minlength=7)).pvalue, 1e-4)
-        self.assertAlmostEqual(random_numbers.bernoulli(keys, 0.15).mean(), 0.15, delta=0.006)
-        self.assertTrue(random_numbers.bernoulli(keys, 1.0).all())
-        self.assertFalse(random_numbers.bernoulli(keys, 0.0).any())
 
 
 class StatisticsTest(parameterized.TestCase):
@@ -242,15 +203,6 @@ class StatisticsTest(parameterized.TestCase):
         np.testing.assert_allclose(noise_BL.mean(axis=0), density, atol=4.5 * math.sqrt(density * 0.85 / DRAWS))
         both = (noise_BL[:, 1:] & noise_BL[:, :-1]).mean()
         self.assertAlmostEqual(both, density**2, delta=4.5 * density / math.sqrt(DRAWS * length))
-
-    def test_bert_style_replaces_one_in_ten(self):
-        settings = {key: GIVEN[key] for key in OBJECTIVES["bert_style"].needs}
-        _, inputs, targets = draw("bert_style", 2000, 50, **settings)
-        random = inputs.values[(inputs.values >= 20_000) & (inputs.values < 20_100)]
-        num_noise = (inputs.values == SENTINELS[0]).sum() + len(random)
-        self.assertAlmostEqual(num_noise / (2000 * 50), 0.15, delta=0.006)
-        self.assertAlmostEqual(len(random) / num_noise, 0.1, delta=0.012)
-        self.assertGreater(stats.chisquare(np.bincount(random - 20_000, minlength=100)).pvalue, 1e-4)
 
     def test_deshuffling_makes_every_order_equally_likely(self):
         _, inputs, _ = draw("deshuffling", 24_000, 4, eos_id=None)
@@ -331,13 +283,6 @@ class UL2Test(parameterized.TestCase):
             self.assertEqual((block.tokens_length, block.targets_length), (tokens_length, targets_length))
             self.assertBetween(block.inputs_length, inputs_length - 1, inputs_length)
 
-    def test_too_many_spans_say_what_to_change(self):
-        with self.assertRaisesRegex(
-            ValueError, "128 spans.* 100 sentinels.*X denoiser.*--inputs_length.*--num_sentinels"
-        ):
-            denoisers.ul2_block(512, sentinel_ids=range(100), denoiser=3)
-        denoisers.ul2_block(384, sentinel_ids=range(100), mode_token_ids=MODES, denoiser=3)
-
     def test_mode_tokens_stand_in_front_of_the_inputs_alone(self):
         for number, denoiser in enumerate(UL2_DENOISERS):
             settings = {"sentinel_ids": SENTINELS, "eos_id": EOS, "denoiser": number}
@@ -346,10 +291,6 @@ class UL2Test(parameterized.TestCase):
             for row, bare in zip(inputs.rows(), bare_inputs.rows()):
                 self.assertEqual(row.tolist(), [MODES[denoiser.mode], *bare.tolist()])
             np.testing.assert_array_equal(targets.values, bare_targets.values)
-
-    def test_a_mode_without_a_token_is_refused(self):
-        with self.assertRaisesRegex(ValueError, "no id for X"):
-            denoisers.ul2_block(128, sentinel_ids=SENTINELS, mode_token_ids={"R": 5, "S": 6})
 
 
 class BlockLengthsTest(parameterized.TestCase):

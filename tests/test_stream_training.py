@@ -157,16 +157,8 @@ class ResumeTest(parameterized.TestCase):
             file = Path(self.whole.args.output_dir) / f"checkpoint-{step}" / "stream-rank-0.json"
             self.assertEqual(json.loads(file.read_text())["num_given"], step * UPDATE)
 
-    def test_the_interruption_is_in_the_middle_of_a_window_in_the_second_pass(self):
-        file = Path(self.whole.args.output_dir) / "checkpoint-5" / "stream-rank-0.json"
-        positions = [position for stream in json.loads(file.read_text())["streams"].values() for position in stream]
-        self.assertTrue(any(position["epoch"] >= 1 and 0 < position["given"] < 7 for position in positions), positions)
-
     def test_an_update_has_the_same_data_whenever_it_is_asked_about(self):
         self.assertEqual(self.data, [[f"stream data {data}"] for data in ("0 to 7", "16 to 23", "72 to 79")])
-
-    def test_the_epoch_is_a_share_of_the_run(self):
-        self.assertEqual([line["epoch"] for line in self.history], [step / STEPS for step in range(1, STEPS + 1)])
 
     def test_a_checkpoint_without_a_position_is_refused(self):
         directory = folder()

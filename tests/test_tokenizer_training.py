@@ -76,10 +76,6 @@ def command(*argv):
 
 
 class EveryKindTest(parameterized.TestCase):
-    def test_every_kind_is_tested(self):
-        self.assertEqual(set(SIZES), set(tokenizer_training.TRAINERS))
-        self.assertEqual(set(SIZES), set(tokenizer_training.SETTINGS_OF))
-
     @KINDS
     def test_the_vocabulary_is_as_large_as_asked(self, kind):
         _, tokenizer, _ = trained(kind)
@@ -205,17 +201,6 @@ class UnigramTest(parameterized.TestCase):
         for letter in "жщфбю":
             self.assertNotIn(tokenizer.unk_token_id, tokenizer(letter)["input_ids"], letter)
 
-    def test_coverage_leaves_out_the_rarest_characters(self):
-        once = lambda: iter([*TEXT * 20, "ж"])
-        _, tokenizer, _ = trained("unigram", texts=once, character_coverage=0.999)
-        self.assertIn(tokenizer.unk_token_id, tokenizer("ж")["input_ids"])
-        _, tokenizer, _ = trained("unigram", texts=once, character_coverage=1.0)
-        self.assertNotIn(tokenizer.unk_token_id, tokenizer("ж")["input_ids"])
-
-    def test_sentinels_without_room_are_an_error(self):
-        with self.assertRaisesRegex(ConfigError, "--vocab_size 90 has no room beside 100 sentinels.*at least 104"):
-            trained("unigram", vocab_size=90)
-
 
 class FastTokenizerTest(parameterized.TestCase):
     def test_bert_marks_and_pairs(self):
@@ -226,21 +211,6 @@ class FastTokenizerTest(parameterized.TestCase):
         first = tokens.index("[SEP]") + 1
         self.assertEqual(encoded["token_type_ids"], [0] * first + [1] * (len(tokens) - first))
 
-    def test_lower_case_is_a_choice(self):
-        self.assertEqual(
-            trained("wordpiece", lowercase=True)[1].tokenize("Café"),
-            trained("wordpiece", lowercase=True)[1].tokenize("cafe"),
-        )
-        _, cased, _ = trained("wordpiece")
-        self.assertNotEqual(cased.tokenize("The"), cased.tokenize("the"))
-
-    def test_gpt_spells_everything_and_puts_no_marks(self):
-        _, tokenizer, _ = trained("bpe")
-        text = "  東京 🍕\n\ttab"
-        ids = tokenizer(text)["input_ids"]
-        self.assertEqual(tokenizer.decode(ids), text)
-        self.assertNotIn("token_type_ids", tokenizer(text))
-
 
 class ReportTest(parameterized.TestCase):
     def test_text_that_spells_out_a_special_token_is_not_unknown(self):
@@ -248,17 +218,6 @@ class ReportTest(parameterized.TestCase):
         for kind in SIZES:
             _, tokenizer, _ = trained(kind, texts=spelt)
             self.assertEqual(measure(tokenizer, ["x <unk> y", "[UNK] </s> <|endoftext|>"])["unk_rate"], 0, kind)
-
-    def test_figures_equal_a_count_by_hand(self):
-        _, tokenizer, _ = trained("wordpiece")
-        texts = ["The soup was bad.", "ж The ж"]
-        ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
-        tokens, unknown = sum(map(len, ids)), sum(row.count(tokenizer.unk_token_id) for row in ids)
-        self.assertEqual(unknown, 2)
-        report = measure(tokenizer, texts)
-        self.assertEqual((report["documents"], report["words"], report["tokens"]), (2, 7, tokens))
-        self.assertEqual(report["unk_rate"], round(200 / tokens, 4))
-        self.assertEqual(report["bytes_per_token"], round((17 + 9) / tokens, 4))
 
 
 class TextsTest(parameterized.TestCase):
@@ -317,16 +276,6 @@ class CommandTest(parameterized.TestCase):
         with self.assertRaisesRegex(ConfigError, "--output_dir .*give a new one"):
             command("--type", "unigram", "--vocab_size", 400, *self.flags)
         self.assertEqual({path.name: path.read_bytes() for path in Path(report["output_dir"]).iterdir()}, before)
-
-    @parameterized.parameters(
-        ({"vocab_size": 0}, "--vocab_size 0"),
-        ({"num_sentinels": -1}, "--num_sentinels -1"),
-        ({"character_coverage": 1.5}, "--character_coverage 1.5"),
-        ({"normalization": "nmt_nfk"}, "did you mean nmt_nfkc"),
-    )
-    def test_bad_settings_are_named(self, settings, message):
-        with self.assertRaisesRegex(ConfigError, message):
-            TokenizerSettings(**{"vocab_size": 300, **settings})
 
 
 class DoctestTest(parameterized.TestCase):

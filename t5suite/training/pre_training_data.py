@@ -8,11 +8,12 @@ Files are tokenized once, into the run's directory; a corpus that `t5suite corpu
 documents are held out, chosen by their text, so that no training example ever shows a part of one.
 """
 
-import logging
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from torch.utils.data import Dataset, Subset
@@ -25,30 +26,21 @@ from t5suite.data.corpora.encoding import make_text_encoder
 from t5suite.data.corpora.readers import TextOptions
 from t5suite.data.corpora.sentence_pairs import SentenceDocuments, SentencePairDataset
 from t5suite.data.corpora.store import TokenStore
-from t5suite.data.corpora.stream_loader import StreamLoader, take_validation
+from t5suite.data.corpora.stream_loader import StreamLoader, held_out_documents
 from t5suite.data.corpora.streams import StreamCorpus, StreamSettings, open_source, stream_encoder
 from t5suite.training.pre_training_evaluation import HeldOut
 
-logger = logging.getLogger(__name__)
-
 # Blocks of a stream that are scored where the user does not say how many.
 STREAMED_EVAL_SAMPLES = 1024
-HELD_OUT_DOCUMENTS_AT_FIRST = 64
+DOCUMENTS_AT_ONCE = 64
 
 
-@dataclass
-class Text:
-    """Tokenized text.
-
-    Attributes:
-      train: one row of tokens for each corpus; empty where nothing is trained.
-      validation: the held-out rows of tokens, whose blocks are scored one after the other.
-      described: what the manifest says of each corpus.
-    """
+class Text(NamedTuple):
+    """Rows of tokens to train on, one for each corpus, held-out rows, and what the manifest says of each corpus."""
 
     train: list
     validation: list
-    described: dict[str, dict] = field(default_factory=dict)
+    described: dict[str, dict]
 
 
 def tokenized_text(
@@ -93,29 +85,24 @@ def tokenized_text(
         store = TokenStore.open(folder).check_once()
         store.check_tokenizer(tokenizer)
         stores["train" if len(corpora) == 1 else f"train-{number}"] = store
-    validation = [_held_out(store, fraction) for store in stores.values()] if not validation_files else []
+    validation = []
     if validation_files:
         folder = directory / "validation"
         stores["validation"] = build_corpus(validation_files, folder, tokenizer, validation_fraction=1.0, **shared)
         validation = [stores["validation"].split("validation")]
+    for store in stores.values() if not validation_files else ():
+        if not store.manifest["splits"]["validation"]["tokens"]:
+            raise DataError(
+                f"{store.directory}: no document is held out at --validation_fraction {fraction}; raise it, or give a "
+                "--validation_file"
+            )
+        validation.append(store.split("validation"))
     train = [store.split("train") for name, store in stores.items() if name != "validation"] if trains else []
-    return Text(train, validation, {name: describe(store) for name, store in stores.items()})
-
-
-def _held_out(store: TokenStore, fraction: float):
-    try:
-        return store.split("validation")
-    except DataError:
-        raise DataError(
-            f"{store.directory}: no document is held out at --validation_fraction {fraction}; raise it, or give a "
-            "--validation_file"
-        ) from None
-
-
-def describe(store: TokenStore) -> dict:
-    """What a run's manifest says of a corpus: its folder, sources with fingerprints, and counts."""
-    keys = ("sources", "splits", "tokenizer", "settings")
-    return {"path": str(store.directory), **{key: store.manifest[key] for key in keys if key in store.manifest}}
+    described = {}
+    for name, store in stores.items():
+        facts = {key: store.manifest[key] for key in ("sources", "splits", "tokenizer", "settings")}
+        described[name] = {"path": str(store.directory), **facts}
+    return Text(train, validation, described)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -164,17 +151,18 @@ def pair_data(text: Text, collator, *, seed: int, control_ids=frozenset(), max_e
     """Sentence pairs for an encoder-only model."""
     if len(text.train) > 1:
         raise ConfigError("--sentence_pairs reads one corpus: build one of all the files")
-    settings = (collator.inputs_length, collator.cls_token_id, collator.sep_token_id, collator.sentence_pairs)
-    validation = SentencePairDataset(_sentences(text.validation[0]), *settings, seed=0)
+
+    def pairs(tokens, seed, num_examples=None):
+        documents = SentenceDocuments(tokens, np.asarray(tokens.documents), np.asarray(tokens.sentences))
+        settings = (collator.inputs_length, collator.cls_token_id, collator.sep_token_id, collator.sentence_pairs)
+        return SentencePairDataset(documents, *settings, seed, num_examples)
+
+    validation = pairs(text.validation[0], seed=0)
     held_out = HeldOut(Subset(validation, spread(len(validation), max_eval_samples)), control_ids)
     if not text.train:
         return Examples(None, held_out)
-    train = SentencePairDataset(_sentences(text.train[0]), *settings, seed=seed, num_examples=sys.maxsize)
+    train = pairs(text.train[0], seed, sys.maxsize)
     return Examples(train, held_out, train.num_pairs)
-
-
-def _sentences(tokens) -> SentenceDocuments:
-    return SentenceDocuments(tokens, np.asarray(tokens.documents), np.asarray(tokens.sentences))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -250,14 +238,8 @@ def stream_data(
 
 
 def _held_out_tokens(tokenizer, source, fraction: float, num_tokens: int) -> np.ndarray:
-    """The tokens of the first held-out documents of a stream, at least `num_tokens` if it has them."""
-    encoder, count = make_text_encoder(tokenizer), HELD_OUT_DOCUMENTS_AT_FIRST
-    while True:
-        documents = take_validation(source, fraction, count)
-        ids = [np.asarray(part, dtype=np.int32) for part in encoder.encode(documents)]
-        if sum(map(len, ids)) >= num_tokens or len(documents) < count:
-            break
-        count *= 2
-    if not ids:
-        raise DataError(f"{source!r}: no document is held out at --validation_fraction {fraction}; raise it")
-    return np.concatenate(ids)[:num_tokens]
+    """The tokens of the first held-out documents of a stream, `num_tokens` if it has them."""
+    encoder, documents, rows = make_text_encoder(tokenizer), held_out_documents(source, fraction), []
+    while sum(map(len, rows)) < num_tokens and (texts := list(islice(documents, DOCUMENTS_AT_ONCE))):
+        rows.append(encoder.encode_flat(texts)[0])
+    return np.concatenate(rows)[:num_tokens]

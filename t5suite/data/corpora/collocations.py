@@ -9,6 +9,7 @@ PMI-masking hides each of them as one unit (`--mask_units pmi`, arXiv:2010.01825
 Shape suffixes: P places of the text, K n-grams, N tokens of an n-gram, B rows, L tokens of a row.
 """
 
+import itertools
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -155,11 +156,13 @@ class Collocations:
     counts_K: np.ndarray
     pmi_K: np.ndarray
     tokenizer: str = ""
-    tree: "list[_Level]" = field(init=False, repr=False)
+    base: int = field(init=False, repr=False)
+    tree: list = field(init=False, repr=False)
 
     def __post_init__(self):
         object.__setattr__(self, "ngrams_KN", np.asarray(self.ngrams_KN, dtype=np.int64))
-        object.__setattr__(self, "tree", _tree(self.ngrams_KN))
+        object.__setattr__(self, "base", int(self.ngrams_KN.max(initial=0)) + 1)
+        object.__setattr__(self, "tree", _tree(self.ngrams_KN, self.base))
 
     def __len__(self):
         return len(self.ngrams_KN)
@@ -173,36 +176,28 @@ class Collocations:
         """
         tokens_BL = np.asarray(tokens_BL, dtype=np.int64)
         batch, length = tokens_BL.shape
-        tokens, base = tokens_BL.reshape(-1), _base(self.ngrams_KN)
+        tokens, base = tokens_BL.reshape(-1), self.base
         matches = np.ones(tokens.size, dtype=np.int64)
         places = np.flatnonzero(tokens < base)
         nodes = tokens[places]
-        for n, level in enumerate(self.tree, start=2):
+        for n, (level_keys, is_collocation) in enumerate(self.tree, start=2):
             within = places % length + n <= length
             places, nodes = places[within], nodes[within]
             following = tokens[places + n - 1]
             keys = np.where(following < base, nodes * base + following, NONE)
-            found = np.minimum(np.searchsorted(level.keys, keys), len(level.keys) - 1)
-            hit = level.keys[found] == keys
+            found = np.minimum(np.searchsorted(level_keys, keys), len(level_keys) - 1)
+            hit = level_keys[found] == keys
             places, nodes = places[hit], found[hit]
-            matches[places[level.is_collocation[nodes]]] = n
+            matches[places[is_collocation[nodes]]] = n
         return matches.reshape(batch, length)
 
 
-class _Level(NamedTuple):
-    """The n-grams of one n that a collocation begins with: their sorted keys, node x base + last token."""
+def _tree(ngrams_KN, base: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """For n = 2, 3, ... the n-grams that a collocation begins with: `(sorted keys, which are collocations)`.
 
-    keys: np.ndarray
-    is_collocation: np.ndarray
-
-
-def _base(ngrams_KN) -> int:
-    return int(ngrams_KN.max(initial=0)) + 1
-
-
-def _tree(ngrams_KN) -> list[_Level]:
-    """A node for each beginning of a collocation; that of a single token is its id."""
-    base, levels, nodes_K = _base(ngrams_KN), [], ngrams_KN[:, 0]
+    A key is base x node + last token; the node of a single token is its id, that of an n-gram the place of its key.
+    """
+    levels, nodes_K = [], ngrams_KN[:, 0]
     for n in range(2, ngrams_KN.shape[1] + 1):
         longer = ngrams_KN[:, n - 1] >= 0
         keys, numbers = np.unique(nodes_K[longer] * base + ngrams_KN[longer, n - 1], return_inverse=True)
@@ -212,7 +207,7 @@ def _tree(ngrams_KN) -> list[_Level]:
         ends = np.ones(len(nodes_K), dtype=bool) if n == ngrams_KN.shape[1] else ngrams_KN[:, n] < 0
         is_collocation = np.zeros(len(keys), dtype=bool)
         is_collocation[nodes_K[ends]] = True
-        levels.append(_Level(keys, is_collocation))
+        levels.append((keys, is_collocation))
     return levels
 
 
@@ -227,18 +222,10 @@ def save_collocations(path, table: Collocations) -> None:
     {"ids": [155, 20], "count": 31, "pmi": 7.21}
     ...
     """
-    path = Path(path)
     ngrams = ([token for token in row if token >= 0] for row in table.ngrams_KN.tolist())
-    rows = (
-        {"ids": ids, "count": count, "pmi": pmi}
-        for ids, count, pmi in zip(ngrams, table.counts_K.tolist(), table.pmi_K.tolist())
-    )
-    write_jsonl(path, _with_head({"collocations": len(table), "tokenizer": table.tokenizer}, rows))
-
-
-def _with_head(head, rows):
-    yield head
-    yield from rows
+    rows = zip(ngrams, table.counts_K.tolist(), table.pmi_K.tolist())
+    rows = ({"ids": ids, "count": count, "pmi": pmi} for ids, count, pmi in rows)
+    write_jsonl(Path(path), itertools.chain([{"collocations": len(table), "tokenizer": table.tokenizer}], rows))
 
 
 def load_collocations(path, tokenizer: str = "") -> Collocations:
@@ -257,18 +244,14 @@ def load_collocations(path, tokenizer: str = "") -> Collocations:
         raise DataError(f"{path}: made with another tokenizer ({made_with}) than this run's ({tokenizer})")
     ngrams, counts, scores = [], [], []
     for number, row in lines:
-        ids = row.get("ids")
-        if not _is_ngram(ids) or not isinstance(row.get("count"), int) or not isinstance(row.get("pmi"), float):
+        ids, count, pmi = row.get("ids"), row.get("count"), row.get("pmi")
+        whole = isinstance(ids, list) and all(type(token) is int and token >= 0 for token in ids)
+        if not (whole and len(ids) in SHARES and isinstance(count, int) and isinstance(pmi, float)):
             expected = '{"ids": [2 to 5 token ids], "count": n, "pmi": x}'
             raise DataError(f"{path}:{number}: expected {expected}, found {json.dumps(row):.80}")
         ngrams.append(ids + [NONE] * (max(SHARES) - len(ids)))
-        counts.append(row["count"])
-        scores.append(row["pmi"])
+        counts.append(count)
+        scores.append(pmi)
     if len(ngrams) != head["collocations"] or not ngrams:
         raise DataError(f"{path}: {len(ngrams)} collocations, but its head says {head['collocations']}: cut off?")
     return Collocations(np.array(ngrams), np.array(counts), np.array(scores), made_with)
-
-
-def _is_ngram(ids) -> bool:
-    whole = isinstance(ids, list) and all(type(token) is int and token >= 0 for token in ids)
-    return whole and len(ids) in SHARES
