@@ -34,19 +34,43 @@ NAMES = {
 MAKERS = r"""
 make_rows() { cp "$ROWS" rows.jsonl; }
 make_predictions() { echo '"True"' > predictions.jsonl; }
-make_pairs() { mkdir -p pairs/train pairs/val; python -c "for i in range(40): print('{\"input\": \"say %d\", \"output\": \"number %d\"}' % (i, i))" > pairs/train/a.jsonl; cp pairs/train/a.jsonl pairs/val/; cp pairs/train/a.jsonl pairs.jsonl; }
-make_alpaca() { mkdir -p alpaca; python -c "import json; print(json.dumps([{'instruction': 'Say %d.' % i, 'input': '', 'output': str(i)} for i in range(40)]))" > alpaca/alpaca_data.json; cp alpaca/alpaca_data.json .; }
+make_pairs() {
+  mkdir -p pairs/train pairs/val
+  python -c "for i in range(40): print('{\"input\": \"say %d\", \"output\": \"number %d\"}' % (i, i))" > pairs.jsonl
+  cp pairs.jsonl pairs/train/a.jsonl; cp pairs.jsonl pairs/val/a.jsonl; }
+make_alpaca() {
+  mkdir -p alpaca
+  python -c "
+import json
+rows = [{'instruction': 'Say %d.' % i, 'input': '', 'output': str(i)} for i in range(40)]
+print(json.dumps(rows))" > alpaca_data.json
+  cp alpaca_data.json alpaca/; }
 make_reviews() { python -c "
 print('text,label')
 [print('film %d is %s,%s' % (i, w, w)) for i in range(20) for w in ('positive', 'negative')]" > reviews.csv; }
-make_texts() { mkdir -p books texts; python -c "for i in range(300): print('The farmer sold %d horses at noon. It was a quiet day in the village, and nobody noticed.' % i)" > books/a.txt; cp books/a.txt book.txt; python -c "import json; [print(json.dumps({'text': t.strip()})) for t in open('book.txt')]" | gzip > articles.jsonl.gz; gzip -c book.txt > articles.txt.gz; }
+make_texts() {
+  mkdir -p books texts
+  python -c "
+for i in range(300):
+    print('The farmer sold %d horses at noon. It was a quiet day in the village, and nobody noticed.' % i)" > book.txt
+  cp book.txt books/a.txt
+  python -c "import json; [print(json.dumps({'text': t.strip()})) for t in open('book.txt')]" | gzip > articles.jsonl.gz
+  gzip -c book.txt > articles.txt.gz; }
 make_crawl() { mkdir -p crawl; cp -r books articles; python -c "
 import zstandard
 with zstandard.open('crawl/a.jsonl.zst', 'wt') as lines:
     [print('{\"text\": \"A quiet day in village %d.\"}' % i, file=lines) for i in range(40)]"; }
-make_more_files() { make_alpaca; make_texts; mkdir -p questions wmt imdb; python -c "
+make_more_files() {
+  make_alpaca; make_texts; mkdir -p questions wmt imdb
+  python -c "
 print('question\tcontext\tanswer')
-[print('who won %d\tAnna won %d\tAnna' % (i, i)) for i in range(40)]" > questions/train.tsv; python -c "for i in range(40): print('{\"translation\": {\"en\": \"the %d\", \"de\": \"das %d\"}}' % (i, i))" > wmt/train.jsonl; python -c "import pandas; pandas.DataFrame({'document': ['a b %d' % i for i in range(40)], 'summary': ['a'] * 40}).to_parquet('part-0.parquet')"; cp reviews.csv imdb/train.csv; }
+[print('who won %d\tAnna won %d\tAnna' % (i, i)) for i in range(40)]" > questions/train.tsv
+  python -c "
+for i in range(40): print('{\"translation\": {\"en\": \"the %d\", \"de\": \"das %d\"}}' % (i, i))" > wmt/train.jsonl
+  python -c "
+import pandas
+pandas.DataFrame({'document': ['a b %d' % i for i in range(40)], 'summary': ['a'] * 40}).to_parquet('part-0.parquet')"
+  cp reviews.csv imdb/train.csv; }
 """
 
 

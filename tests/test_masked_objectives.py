@@ -15,6 +15,7 @@ from law_worker import tiny_model
 from scipy import stats
 
 from t5suite.base.errors import ConfigError, DataError
+from t5suite.data.corpora import collocations
 from t5suite.data.corpora.collocations import (
     Collocations,
     count_ngrams,
@@ -23,14 +24,11 @@ from t5suite.data.corpora.collocations import (
     pointwise_mutual_information,
     save_collocations,
 )
-from t5suite.data.objectives import datum_rng, masked, vocabulary
-from t5suite.data.objectives import masked as word_masks
+from t5suite.data.objectives import OBJECTIVES, datum_rng, masked, vocabulary
 from t5suite.data.objectives.masked import (
     MASK_UNITS,
     choose_units,
-    masked_lm,
     masked_lm_batch,
-    unit_mask,
     unit_masks,
     unit_starts,
 )
@@ -184,7 +182,8 @@ class ChoiceTest(parameterized.TestCase):
     @parameterized.product(mask_units=tuple(MASK_UNITS), exact_count=(True, False))
     def test_batched_masks_equal_single_masks(self, mask_units, exact_count):
         tokens, settings = example_text(20, 50), {"exact_count": exact_count, **UNITS}
-        singles = np.stack([unit_mask(tokens[j], 0.15, datum_rng(7, j), mask_units, **settings) for j in range(20)])
+        one = lambda j: unit_masks(tokens[j : j + 1], 0.15, datum_rng(7, j), mask_units, **settings)[0]
+        singles = np.stack([one(j) for j in range(20)])
         for rngs in (DatumRngs(7, range(20)), [datum_rng(7, j) for j in range(20)]):
             np.testing.assert_array_equal(unit_masks(tokens, 0.15, rngs, mask_units, **settings), singles)
 
@@ -238,7 +237,7 @@ class MaskedLMTest(parameterized.TestCase):
         tokens, settings = self.rows(12), {"mask_units": mask_units, "collocations": TABLE}
         inputs, labels = masked_lm_batch(tokens, DatumRngs(5, range(12)), VOCABULARY, **settings)
         for j, (row_inputs, row_labels) in enumerate(zip(inputs.rows(), labels.rows())):
-            one_inputs, one_labels = masked_lm(tokens[j], datum_rng(5, j), VOCABULARY, **settings)
+            one_inputs, one_labels = OBJECTIVES["masked_lm"](tokens[j], datum_rng(5, j), VOCABULARY, **settings)
             np.testing.assert_array_equal(row_inputs, one_inputs)
             np.testing.assert_array_equal(row_labels, one_labels)
 
@@ -305,7 +304,7 @@ class FlagsTest(parameterized.TestCase):
 
 
 class DoctestTest(parameterized.TestCase):
-    @parameterized.parameters(vocabulary, word_masks, masked)
+    @parameterized.parameters(vocabulary, masked, collocations)
     def test_examples_in_docstrings_hold(self, module):
         results = doctest.testmod(module)
         self.assertGreater(results.attempted, 0)
@@ -416,24 +415,13 @@ class FileTest(parameterized.TestCase):
         with self.assertRaisesRegex(DataError, "another tokenizer .abc. than this run's .xyz."):
             load_collocations(self.path, tokenizer="xyz")
 
-    @parameterized.parameters(
-        ({"ids": [5], "count": 1, "pmi": 1.0},),
-        ({"ids": [5, -6], "count": 1, "pmi": 1.0},),
-        ({"ids": [5, 6.5], "count": 1, "pmi": 1.0},),
-        ({"ids": [5, 6], "pmi": 1.0},),
-        ({"ids": [5, 6], "count": 1},),
-    )
-    def test_a_wrong_line_is_named(self, row):
+    def test_a_wrong_line_and_missing_ones_are_named(self):
         save_collocations(self.path, self.table)
         lines = self.path.read_text().splitlines()
-        lines[2] = json.dumps(row)
-        self.path.write_text("\n".join(lines))
-        with self.assertRaisesRegex(DataError, r"collocations.jsonl:3: expected .*found"):
-            load_collocations(self.path)
-
-    def test_a_file_that_is_cut_off_or_something_else_is_refused(self):
-        save_collocations(self.path, self.table)
-        lines = self.path.read_text().splitlines()
+        for row in ({"ids": [5], "count": 1, "pmi": 1.0}, {"ids": [5, -6], "count": 1, "pmi": 1.0}, {"ids": [5, 6]}):
+            self.path.write_text("\n".join([*lines[:2], json.dumps(row), *lines[3:]]))
+            with self.assertRaisesRegex(DataError, r"collocations.jsonl:3: expected .*found"):
+                load_collocations(self.path)
         self.path.write_text("\n".join(lines[:-1]))
         with self.assertRaisesRegex(DataError, f"{len(lines) - 2} collocations, but its head says {len(lines) - 1}"):
             load_collocations(self.path)

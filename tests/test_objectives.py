@@ -144,19 +144,6 @@ class MaskTest(parameterized.TestCase):
         self.assertContainsSubset(counts, expected)
         self.assertLess(abs(chi_square_z(counts, num_masks)), 4)
 
-    def test_span_lengths_follow_the_published_law(self):
-        """568 / 0.15 / 3: P(x) = C(m-x-1, k-2) / C(m-1, k-1)."""
-        all_runs = [runs(mask) for mask in noise_masks(4000, 568, 0.15, 3, np.random.default_rng(0))]
-        clean = np.concatenate([clean for clean, _ in all_runs])
-        noise = np.concatenate([noise for _, noise in all_runs])
-        self.assertAlmostEqual(noise.mean(), 85 / 28, places=9)
-        self.assertAlmostEqual(clean.mean(), 483 / 28, places=9)
-        self.assertAlmostEqual(noise.var(), 5.75, delta=0.12)
-        self.assertAlmostEqual(clean.var(), 261, delta=5)
-        for x in range(1, 8):
-            law = math.comb(85 - x - 1, 26) / math.comb(84, 27)
-            self.assertAlmostEqual((noise == x).mean(), law, delta=0.006)
-
     @parameterized.parameters((568, 0.15, 3), (20, 0.3, 2), (2, 0.15, 3), (1, 0.15, 3), (9, 0.0, 3))
     def test_batched_masks_equal_single_masks(self, length, density, mean_span):
         one, many = np.random.default_rng(7), np.random.default_rng(7)

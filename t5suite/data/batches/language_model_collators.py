@@ -33,7 +33,7 @@ class CausalLMCollator:
     used on these batches (take "labels" out of the batch before the model sees it, as our trainer does).
 
     Every example is `{"input_ids": [inputs_length], "index": j}`; text is what the blocks hold, without anything
-    added: separators between documents are the corpus's matter (`join_documents`). Nothing is padded.
+    added: separators between documents are the corpus's matter. Nothing is padded.
 
     Attributes: `tokens_length` (and `tokens_lengths`, [tokens_length]), the raw tokens of a block.
     """

@@ -42,16 +42,9 @@ class Permutation:
     >>> sorted(Permutation(5, seed=1)[np.arange(5)].tolist())
     [0, 1, 2, 3, 4]
 
-    A shuffled array of the blocks of 10 GB of tokens takes 35 MB and 0.6 s in every process and epoch; this takes
-    nothing. It is a Feistel network over the smallest power of two that holds all numbers, walked again from results
-    that are too large (Black and Rogaway 2002, doi:10.1007/3-540-45760-7_9), with the mixing of SplitMix64
-    (`random_numbers.mixed`) as its round function: no cipher, but no order that training would notice.
-
-    Args:
-      size: 1 to 2**62.
-      seed: a number or a tuple of numbers.
-
-    Raises ConfigError for another size, IndexError for a position outside [0, size).
+    A Feistel network over the smallest power of two that holds all numbers, walked again from results that are too
+    large (Black and Rogaway 2002, doi:10.1007/3-540-45760-7_9), with the mixing of SplitMix64 as its round function.
+    Sizes are 1 to 2**62; the seed is a number or a tuple.
     """
 
     def __init__(self, size: int, seed):
@@ -130,11 +123,8 @@ def apportion(num_items: int, weights: Sequence[float]) -> list[int]:
 class BlockLayout:
     """How many blocks of each length fit into a text, and where an epoch's blocks begin.
 
-    Args:
-      lengths: tokens of a block, one entry for each denoiser.
-      weights: how often each denoiser is used, in relative numbers of blocks.
-
     Attributes:
+      lengths, weights: tokens of a block and how often it comes up, one entry for each denoiser.
       counts: blocks of each denoiser in an epoch.
       piece_size: blocks among which denoisers are shuffled; each piece of the text has its share of every denoiser, to
         within one, so that no block's place needs those of the pieces before it. The last piece may be longer.
@@ -217,14 +207,10 @@ def _cuts(layout: BlockLayout, seed: int, epoch: int, piece: int) -> tuple[np.nd
 class CorpusMixture:
     """A random-access mixture of corpora.
 
-    Args:
+    Attributes:
       weights: one positive number a corpus; they need not sum to one.
-      seed: a number or a tuple of numbers.
       chunk_size: draws a chunk; doubled until the smallest corpus comes up at least twice in each (with less, rounding
         could ask for a negative number of blocks).
-
-    Raises:
-      ConfigError: no weights, or one that is not a positive number.
     """
 
     weights: tuple[float, ...]
@@ -285,14 +271,8 @@ class BlockDataset(Dataset):
     >>> sorted(dataset[j]["input_ids"][0].item() for j in (3, 4, 5))     # the second epoch has every block once
     [5, 7, 9]
 
-    Read it in order (a sequential sampler): it is shuffled already. With shuffle=False, blocks keep the order of the
-    text: for evaluation.
-
-    Args:
-      tokens: anything with `tokens[start:stop]` -> ids, such as an array or a memory-mapped `TokenSequence`.
-      num_examples: the length in examples, steps x examples a step; None means one epoch.
-
-    Raises ValueError for a negative length, IndexError for j outside [0, num_examples).
+    Read it in order (a sequential sampler): it is shuffled already, except with shuffle=False, for evaluation. `tokens`
+    is anything with `tokens[start:stop]` -> ids; `num_examples` None means one epoch.
     """
 
     def __init__(self, tokens, layout: BlockLayout, seed: int = 0, num_examples: int | None = None, shuffle=True):
@@ -325,9 +305,7 @@ class BlocksInOrder(Sequence):
     >>> len(blocks), [(block["index"], block["input_ids"].tolist()) for block in blocks]
     (3, [(0, [0, 1]), (2, [4, 5]), (4, [12, 13])])
 
-    Args:
-      lengths, weights: as of a `BlockLayout`.
-      limit: at most so many, evenly spread over the texts.
+    `lengths` and `weights` are those of a `BlockLayout`; `limit`: at most so many, evenly spread over the texts.
     """
 
     def __init__(self, texts, lengths, weights=(), limit: int | None = None):
@@ -367,11 +345,8 @@ class MixedBlocks(Dataset):
     >>> mixed.num_blocks
     40
 
-    Args:
-      weights: how often each corpus is drawn from, in blocks; None means after their sizes.
-
-    Attributes:
-      num_blocks: how many blocks all corpora have together, which is called an epoch here.
+    `weights` says how often each corpus is drawn from, in blocks; None means after their sizes. `num_blocks` is how
+    many blocks all corpora have together, which is called an epoch here.
     """
 
     def __init__(self, corpora, layouts, weights=None, seed: int = 0):

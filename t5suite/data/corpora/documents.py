@@ -37,11 +37,7 @@ MINI_TEXT = Path(__file__).parent.parent / "mini" / "text"
 
 
 def bundled_text(split: str) -> Path:
-    """The file of a split of the bundled text.
-
-    >>> bundled_text("validation").name
-    'validation.txt.gz'
-    """
+    """The file of a split of the bundled text: "train" or "validation"."""
     return MINI_TEXT / f"{split}.txt.gz"
 
 
@@ -144,11 +140,8 @@ def kept_documents(
 ) -> Iterator[Document]:
     """The documents of a source, or of one part of it, that have text; the others are counted.
 
-    Args:
-      start, end: bytes or row groups of a file (`file_records`), or files of a data set of the hub.
-
-    Raises:
-      DataError: as `file_records` and `hub_records` do; with `bad_lines="error"`, the first bad line (named).
+    `start` and `end` count bytes or row groups of a file (`file_records`), or files of a data set of the hub.
+    Raises DataError as `file_records` and `hub_records` do; with `bad_lines="error"`, the first bad line (named).
     """
     if is_hub_name(source):
         dataset = open_stream(source)
@@ -289,11 +282,7 @@ def open_stream(name: str):
 
 
 def hub_records(name: str, dataset, part: int, options: TextOptions, row: int = 0) -> Iterator[Document | BadLine]:
-    """The documents and bad rows of one file of a data set, from a row on; rows are numbered within the file.
-
-    Raises:
-      DataError: rows without the text column, or a file that cannot be read.
-    """
+    """The documents and bad rows of one file of a data set, from a row on; rows are numbered within the file."""
     import pyarrow
 
     column, rows = options.text_column_name, dataset.shard(num_shards=dataset.num_shards, index=part)
@@ -325,25 +314,12 @@ def hub_records(name: str, dataset, part: int, options: TextOptions, row: int = 
 
 
 def document_hash(text: str) -> int:
-    """BLAKE2b (RFC 7693) of the UTF-8 text, 8 bytes, little endian; white space at both ends does not count.
-
-    >>> document_hash("It rains.") == document_hash("It rains. ")
-    True
-
-    Raises UnicodeEncodeError for half a surrogate pair.
-    """
+    """BLAKE2b (RFC 7693) of the UTF-8 text, 8 bytes, little endian; white space at both ends does not count."""
     return int.from_bytes(hashlib.blake2b(text.strip().encode("utf-8"), digest_size=8).digest(), "little")
 
 
 def held_out_below(fraction: float) -> int:
-    """The number below which a hash means held out; 0 holds out nothing, 1 everything.
-
-    >>> held_out_below(0.25) == 2**62
-    True
-
-    Raises:
-      ConfigError: the fraction is not within 0 and 1.
-    """
+    """The number below which a hash means held out; a fraction of 0 holds out nothing, 1 everything."""
     if not 0 <= fraction <= 1:
         raise ConfigError(f"--validation_fraction {fraction}: must be a fraction between 0 and 1, such as 0.01")
     return math.ceil(fraction * 2**64)
@@ -357,13 +333,9 @@ def is_held_out(text: str, fraction: float) -> bool:
 def split_sentences(text: str, language: str = "en") -> list[str]:
     """The sentences of a text in order, without the white space between them; none for a text without characters.
 
-    The rules are those of `sentencex` (Wikimedia), which needs no model. Of eight sentences of QNLI in a row it finds
-    98.8% of the boundaries and 99.4% of those that it finds are right, at 19 MB a second.
-
-    Args:
-      language: an ISO 639-1 code; for one that is not known, English rules count.
-
-    Raises ConfigError, with the line that installs it, where `sentencex` is not installed.
+    The rules are those of `sentencex` (Wikimedia), which needs no model: of eight sentences of QNLI in a row it finds
+    98.8% of the boundaries and 99.4% of those that it finds are right, at 19 MB a second. `language` is an ISO 639-1
+    code; for one that is not known, English rules count.
     """
     try:
         import sentencex

@@ -97,13 +97,7 @@ class SentencePairDataset(Dataset):
     Args:
       inputs_length: tokens of a pair at most, [CLS] and both [SEP] included.
       kind: "next" (BERT: does the second part follow the first?) or "order" (ALBERT: which came first?).
-      num_examples: the length in examples; None means one epoch.
-
-    Attributes:
-      num_pairs: pairs of an epoch.
-      num_passed_over: documents of one sentence, in which no pair begins.
-
-    Raises DataError where no document has two sentences, or "next" has no second document to draw from.
+      num_examples: the length in examples; None means one epoch (`num_pairs`).
     """
 
     def __init__(

@@ -53,11 +53,7 @@ FINGERPRINT_SAMPLE = "The 3 cafés' “owner” said: it's\ta ﬁne day.\n日本
 
 
 def tokenizer_fingerprint(tokenizer) -> str:
-    """SHA-256 over the vocabulary, the ids of the special tokens and those of a sample text.
-
-    >>> tokenizer_fingerprint(tokenizer)[:16]
-    '3fe7a5b5c2b1d58e'
-    """
+    """SHA-256 over the vocabulary, the ids of the special tokens and those of a sample text."""
     special = [tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id]
     sample = tokenizer(FINGERPRINT_SAMPLE, add_special_tokens=False)["input_ids"]
     content = json.dumps([sorted(tokenizer.get_vocab().items()), special, sample])
@@ -84,12 +80,8 @@ class TokenStore:
     def open(cls, directory, check_hashes: bool = False) -> "TokenStore":
         """The corpus in a folder, after a look at every file's size.
 
-        Args:
-          check_hashes: also compare every file's SHA-256, which reads all of it.
-
-        Raises:
-          DataError: there is no (finished) corpus in the folder, it is of another format, or a file (named) is missing,
-            cut off or changed.
+        Raises DataError where there is no (finished) corpus, it is of another format, or a file (named) is
+        missing, cut off or, with `check_hashes`, which reads all of it, changed.
         """
         directory = Path(directory)
         store = cls(directory, _read_manifest(directory))
@@ -101,9 +93,6 @@ class TokenStore:
         """Compares the SHA-256 of every file that has changed since it was last compared, and notes when that was.
 
         A core without SHA instructions hashes 0.4 GB/s (measured), and up to 8 share the files.
-
-        Raises:
-          DataError: a file (named) is not what was built.
         """
         note, files = self.directory / CHECKED, dict(self._files())
         changed_at = {name: (self.directory / name).stat().st_ctime_ns for name in files}  # of any write, or copy
@@ -121,11 +110,7 @@ class TokenStore:
         return self
 
     def split(self, name: str) -> "TokenSequence":
-        """The tokens of 'train' or 'validation', as one long row.
-
-        Raises:
-          DataError: the corpus has no document on that side.
-        """
+        """The tokens of 'train' or 'validation', as one long row; raises DataError where that side has no document."""
         counts = self.manifest["splits"].get(name)
         if not counts or not counts["tokens"]:
             sides = ", ".join(split for split, count in self.manifest["splits"].items() if count["tokens"])

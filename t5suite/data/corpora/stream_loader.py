@@ -54,8 +54,7 @@ class Message:
 class BlockMessages(IterableDataset):
     """The messages of one worker, without an end; it reads its virtual streams in turn.
 
-    Attributes:
-      first, step: worker k of n serves the data first + step * k, and every (step * n)-th after it.
+    Worker k of n serves the data first + step * k, and every (step * n)-th after it.
     """
 
     make_stream: Callable
@@ -117,10 +116,6 @@ class StreamLoader:
       encode: a list of texts -> a list of their ids, without special tokens; it is sent to the workers.
       collator: makes a batch of `{"input_ids", "index"}`, with "denoiser" where there are several lengths of blocks
         and "corpus" where there are several corpora.
-      batch_size: blocks of a batch.
-
-    Raises:
-      ConfigError: the number of virtual streams cannot be shared out over ranks and workers.
     """
 
     def __init__(
@@ -331,11 +326,7 @@ VERSION = 1
 
 
 def merge_states(states: list[dict]) -> dict:
-    """The position of a whole run from those of its ranks, for a run that goes on with another number of them.
-
-    Raises:
-      ConfigError: the ranks stood at different data, or were not of one run.
-    """
+    """The position of a whole run from those of its ranks, for a run that goes on with another number of them."""
     first = states[0]
     streams = {}
     for state in states:

@@ -135,10 +135,8 @@ def cut_files(sizes: list[int], share: Share) -> list[Piece]:
 class TextSource:
     """Text that V readers read at once (`num_virtual_streams`), each its share, from the position of any document.
 
-    Attributes:
-      names: what is read, as messages name it: files, or one data set of the hub.
-      sizes: of its files, in bytes; of the hub's files, equal.
-      can_be_cut: reading may begin in the middle of a file.
+    `names` are files or one data set of the hub, `sizes` their bytes (equal for the hub's files); `can_be_cut`: reading
+    may begin in the middle of a file.
     """
 
     def __init__(self, names: list[str], sizes: list[int], options: TextOptions | None, can_be_cut: bool):
@@ -154,11 +152,7 @@ class TextSource:
         return 1 if self.can_be_cut else dealt_files(self.sizes, Share(0, num_readers))[1]
 
     def read(self, share: Share, epoch: int = 0, position=None, seed: int | None = None) -> Iterator[Item]:
-        """The share's items of one pass, from a position on; with a seed, every pass has its own order of files.
-
-        Raises:
-          DataError: a torn compressed file, a file of the hub that cannot be read.
-        """
+        """The share's items of one pass, from a position on; with a seed, every pass has its own order of files."""
         pieces, step, offset = dealt_files(self.sizes, share)
         if self.can_be_cut:
             pieces, step, offset = cut_files(self.sizes, share), 1, 0
@@ -234,12 +228,7 @@ def samples_hash(paths: tuple, most_files: int = 256, sample: int = 1 << 16) -> 
 class HubSource(TextSource):
     """A data set of the hub, streamed. To go on, a file is read again from its beginning; so does `datasets`.
 
-    Args:
-      name: `hub:PATH[@REVISION][:CONFIG[:SPLIT]]`.
-      dataset: an opened `datasets.IterableDataset`; None opens it.
-
-    Raises:
-      DataError: no such data set.
+    `dataset` is an opened `datasets.IterableDataset`; None opens it.
     """
 
     def __init__(self, name: str, options: TextOptions | None = None, dataset=None):
@@ -265,9 +254,7 @@ def open_source(inputs, options: TextOptions | None = None) -> TextSource:
     >>> open_source("hub:allenai/c4:en:train")
     HubSource('hub:allenai/c4:en:train')
 
-    Raises:
-      ConfigError: files and data sets of the hub together.
-      DataError: nothing of that name.
+    Raises ConfigError for files and data sets of the hub together, and as `list_sources` does.
     """
     sources = list_sources(inputs)
     if not any(map(is_hub_name, sources)):
@@ -334,9 +321,8 @@ class StreamCorpus(NamedTuple):
 class StreamSettings:
     """All that decides a stream's data beside the text; a resumed run must have the same.
 
-    Args:
-      lengths: tokens of a block, one entry for each denoiser.
-      denoiser_weights: how often each denoiser comes up; empty means equally.
+    Attributes:
+      lengths, denoiser_weights: tokens of a block and how often it comes up, one entry for each denoiser.
       num_virtual_streams: V; a multiple of ranks x workers.
       buffer_size: blocks that are shuffled among one another, over all virtual streams.
       validation_fraction: share of the documents that is held out and passed over.
@@ -380,9 +366,8 @@ class StreamSettings:
 class Block(NamedTuple):
     """A block of tokens, and where the stream stands when it has been given out.
 
-    Attributes:
-      window: the position at which the block's window begins; None if an earlier block of the window had it.
-      given: blocks given out of the window, this one included.
+    `window` is the position at which the block's window begins, None if an earlier block of the window had it; `given`
+    counts the blocks given out of the window, this one included.
     """
 
     tokens: np.ndarray
@@ -393,13 +378,9 @@ class Block(NamedTuple):
 
 
 class VirtualStream:
-    """Blocks without an end, from all corpora after their weights.
+    """Blocks of stream `index` without an end, from all corpora after their weights.
 
-    Args:
-      encode: a list of texts -> a list of their ids, without end-of-sequence.
-      index: which of the V streams.
-      positions: one for each corpus (`BlockStream`); None: the beginning.
-      report: called with every bad line's description.
+    `positions` has one for each corpus (`BlockStream`); `report` is called with every bad line's description.
     """
 
     def __init__(

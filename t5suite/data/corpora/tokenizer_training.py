@@ -91,11 +91,7 @@ class TokenizerSettings:
 
 
 def train_files(kind: str, texts: Texts, settings: TokenizerSettings) -> dict[str, bytes]:
-    """The files of a tokenizer by name.
-
-    Args:
-      kind: a name in TRAINERS.
-      texts: each call gives all texts, in the same order.
+    """The files of a tokenizer of a kind in TRAINERS; each call of `texts` gives all of them, in the same order.
 
     Raises:
       ConfigError: an unknown kind; a vocabulary that is too small for the characters.
@@ -131,11 +127,7 @@ def tokenizer_files(tokenizer, name: str, special_tokens: dict, input_names, mor
     transformers 5 writes its folders with names that 4.57 does not know (`"tokenizer_class": "TokenizersBackend"`, a
     list under `extra_special_tokens`), so that the older one fails to load them.
 
-    Args:
-      name: the class of the tokenizer.
-      special_tokens: as `{"pad_token": "[PAD]", ...}`.
-      input_names: what a model takes.
-      more: further settings for `tokenizer_config.json`.
+    `name` is the class of the tokenizer; `more` are further settings for `tokenizer_config.json`.
     """
     config = {
         "tokenizer_class": name,
@@ -378,21 +370,15 @@ NUM_FIRST = 100
 
 @dataclass
 class TrainingTexts:
-    """Documents to train on, as a function that reads them anew; what a call held out and left out stands here.
+    """Documents to train on, as a function that reads them anew.
 
     Attributes:
-      inputs: files, folders, patterns, data sets of the hub (`read_documents`).
       max_documents: read no more than the first so many.
       sample_documents: of these, so many drawn at random by `seed`; needs one more reading, to count them.
-      validation_fraction: share of the documents that is held out, by their text's hash (`held_out`).
-      num_documents: how many the last call gave.
-      held_out: the first 1000 documents that the last call held out.
-      first: the first 100 that it gave.
+      validation_fraction: share of the documents that is held out, by their text's hash.
+      num_documents, held_out, first: how many the last call gave, the first 1000 that it held out, the first 100 that
+        it gave.
       tally: what it could not read, or found empty.
-
-    Raises (when called):
-      ConfigError: a number outside its range.
-      DataError: as `read_documents`.
     """
 
     inputs: list[str]

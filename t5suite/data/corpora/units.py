@@ -221,13 +221,7 @@ NO_TOKENS = "without tokens"
 
 @dataclass(frozen=True)
 class UnitJob:
-    """A unit to build, as plain data that can be sent to another process.
-
-    Attributes:
-      sources: the sources' names, by the pieces' numbers.
-      held_out_below: documents whose hash is lower go to the validation split.
-      limit: only so many documents.
-    """
+    """A unit to build, as plain data that can be sent to another process; `limit`: only so many documents."""
 
     folder: str
     plan: str
@@ -444,11 +438,7 @@ _encoder = None
 
 
 def run_jobs(jobs: dict[int, UnitJob], encoder: TextEncoder, num_workers: int) -> Iterator[tuple[int, dict]]:
-    """`(unit, facts)` of each job as it is finished.
-
-    Raises:
-      DataError: what a unit's text is wrong with; units that are under way are finished first. A worker was killed.
-    """
+    """`(unit, facts)` of each job as it is finished; after an error, units that are under way are finished first."""
     if num_workers == 1 or len(jobs) <= 1:
         yield from ((unit, build_unit(job, encoder)) for unit, job in jobs.items())
         return

@@ -8,7 +8,7 @@ Span corruption (arXiv:1910.10683 sec. 3.1.4, table 3) on eight tokens, two of t
     targets   [32099, 13, 8, 32098, 5, 1]                   each run of clean  -> one sentinel, then EOS
 
 Shape suffixes: B rows, L tokens of a block, I inputs, T targets, K spans, G gaps between tokens.
-All lengths are in tokens. What a user can mend raises ConfigError, which is a ValueError. Randomness comes in as a
+All lengths are in tokens. What a user can fix raises ConfigError, which is a ValueError. Randomness comes in as a
 `numpy.random.Generator`; `datum_rng(seed, index)` makes the one that belongs to a datum, so that workers, batch sizes
 and restarts never change the data.
 """
@@ -59,7 +59,7 @@ class Objective:
       reference: the paper.
       batch: (tokens_BL, rng, **settings) -> (inputs, targets), both `Ragged`, for seq2seq. `rng` is what
         `random_keys` takes: one Generator, a sequence of one for each row, or `DatumRngs`.
-      block: (inputs_length, targets_length, **settings) -> `block_lengths.Block`: the raw tokens of a block and the
+      block: (inputs_length, targets_length, **settings) -> `denoisers.Block`: the raw tokens of a block and the
         longest inputs and targets it may become.
       needs: settings of `batch` that the tokenizer or the lengths give (sentinel_ids, eos_id, ...).
       heeds: settings of `batch` that a user chooses (noise_density, ...); any other has no effect.

@@ -60,8 +60,7 @@ def iid_denoising(tokens_BL, rng, sentinel_ids, eos_id=None, noise_density=0.15,
     ([5, 32099, 7, 8, 9, 1], [32099, 6, 32098, 1])
 
     A row whose noise needs more sentinels than there are, or more than `targets_length` targets, is noised up to that
-    point only: no text is lost. (T5 cuts the targets. At 511 tokens, 0.15 and 100 sentinels: one row in 10**7.)
-    Source: arXiv:1910.10683 sec. 3.3.2.
+    point only: no text is lost. (T5 cuts the targets.) Source: arXiv:1910.10683 sec. 3.3.2.
     """
     tokens_BL = np.asarray(tokens_BL)
     mask_BL = _iid_masks(tokens_BL.shape, noise_density, rng)
@@ -268,7 +267,7 @@ def unit_denoising(
     >>> inputs.values.tolist(), targets.values.tolist()
     ([5, 99, 9, 10, 1], [99, 7, 8, 98, 1])
 
-    mask_units, word_start_V, collocations, mean_span_length: as in `word_masks.unit_masks`.
+    mask_units, word_start_V, collocations, mean_span_length: as in `masked.unit_masks`.
     As in `iid_denoising`, noise stops where sentinels or targets run out, and no text is lost.
     """
     tokens_BL = np.asarray(tokens_BL)
@@ -281,8 +280,8 @@ def unit_denoising(
 # ---------------------------------------------------------------------------------------------------------------------
 # How many raw tokens an objective needs for inputs of a given length, and how long its sides may become.
 #
-# Each takes `(inputs_length, targets_length=None, **settings)`, all of the objective's settings, and ignores those that
-# lengths do not depend on. All lengths are in tokens, EOS included in inputs and targets.
+# Each takes `(inputs_length, targets_length=None, **settings)` and ignores settings that lengths do not depend on. All
+# lengths are in tokens, EOS included in inputs and targets.
 
 
 NUM_DEVIATIONS = 4  # i.i.d. noise: more than this above the mean comes once in 30,000 rows, and is cut back
@@ -367,12 +366,9 @@ def unit_denoising_block(inputs_length, targets_length=None, *, sentinel_ids, no
 
     >>> unit_denoising_block(512, sentinel_ids=range(100))
     Block(tokens_length=511, inputs_length=512, targets_length=156, exact=False)
-
-    Raises ConfigError as `iid_denoising_block` does.
     """
-    tokens_length = iid_denoising_block(
-        inputs_length, sentinel_ids=sentinel_ids, noise_density=noise_density
-    ).tokens_length
+    iid = iid_denoising_block(inputs_length, sentinel_ids=sentinel_ids, noise_density=noise_density)
+    tokens_length = iid.tokens_length
     num_noise = max(1, round(noise_density * tokens_length))
     most_runs = min(num_noise, _high(*_run_moments(tokens_length, noise_density)), len(sentinel_ids) - 1)
     longest = min(num_noise + most_runs + 2, tokens_length + 2)
@@ -389,11 +385,7 @@ def drop_tokens_block(inputs_length, targets_length=None, *, noise_density=0.15,
 
 
 def whole_text_block(inputs_length, targets_length=None, **_):
-    """Both sides are as long as the block.
-
-    >>> whole_text_block(512)
-    Block(tokens_length=511, inputs_length=512, targets_length=512, exact=False)
-    """
+    """Both sides are as long as the block."""
     return Block(_one_shorter(inputs_length), inputs_length, inputs_length)
 
 
@@ -409,11 +401,7 @@ def prefix_lm_block(inputs_length, targets_length=None, *, noise_density=0.5, **
 
 
 def full_lm_block(inputs_length, targets_length=None, **_):
-    """Targets of `targets_length`, or else of `inputs_length`; EOS is all there is to read.
-
-    >>> full_lm_block(512)
-    Block(tokens_length=512, inputs_length=1, targets_length=512, exact=False)
-    """
+    """Targets of `targets_length`, or else of `inputs_length`; EOS is all there is to read."""
     tokens_length = inputs_length if targets_length is None else targets_length
     if tokens_length < 1:
         raise ConfigError(f"--targets_length {tokens_length}: it must be at least 1 token")
@@ -464,10 +452,8 @@ MODES = ("R", "S", "X")
 class Denoiser:
     """One denoiser of the mixture.
 
-    Attributes:
-      mode: "R", "S" or "X"; S is a prefix LM, which has no spans.
-      mean_span_length: in tokens; None for S. noise_density: share of the block that ends up in the targets.
-      weight: how often it is chosen.
+    `mode` is "R", "S" or "X" (S is a prefix LM, which has no spans), `mean_span_length` in tokens, `noise_density` the
+    share of the block that ends up in the targets, `weight` how often it is chosen.
     """
 
     mode: str
@@ -522,10 +508,9 @@ def ul2_block(inputs_length, targets_length=None, *, sentinel_ids, mode_token_id
     for inputs of 512.
     """
     chosen = UL2_DENOISERS[denoiser]
-    mode_tokens = 0
-    if mode_token_ids is not None:
+    mode_tokens = int(mode_token_ids is not None)
+    if mode_tokens:
         check_mode_tokens(mode_token_ids)
-        mode_tokens = 1
     if chosen.mode == "S":
         block = prefix_lm_block(inputs_length - mode_tokens, noise_density=chosen.noise_density)
     else:

@@ -5,8 +5,8 @@
     word     |    |     |      |      |                  |
     pmi      |    |                   |                  |        "▁New ▁York ▁City" stands in the table
 
-A row is first cut into units, then whole units are chosen. `unit_mask` gives a bool mask [L], which serves a masked
-language model (`masked_lm`) and T5's `corrupt` alike.
+A row is first cut into units, then whole units are chosen. The masks of `unit_masks` serve a masked language model
+(`masked_lm_batch`) and T5's `corrupt_ragged` alike.
 
 Shape suffixes: B rows, L tokens of a row, U units of a row, V ids of the vocabulary.
 """
@@ -25,21 +25,14 @@ MAX_NGRAM = 3  # words, ALBERT's
 MAX_SPAN = 10  # words, SpanBERT's
 
 
-def unit_mask(tokens, noise_density, rng, mask_units="word", **settings):
-    """Which tokens of one row to hide, whole units at a time, bool [L].
+def unit_masks(tokens_BL, noise_density, rng, mask_units="word", *, choosable_BL=None, exact_count=True, **units):
+    """Which tokens of each row to hide, whole units at a time, bool [B, L].
 
     >>> from t5suite.data.objectives import datum_rng
     >>> starts = np.array([True, True, True, False])                      # id 3 continues a word
-    >>> unit_mask([0, 1, 2, 3, 1, 2, 3, 0], 0.25, datum_rng(0, 3), "word", word_start_V=starts).astype(int).tolist()
-    [0, 1, 0, 0, 0, 0, 0, 1]
-
-    `settings` are those of `unit_masks`; the number of tokens hidden is that of `choose_units`.
-    """
-    return unit_masks(np.asarray(tokens)[None], noise_density, rng, mask_units, **settings)[0]
-
-
-def unit_masks(tokens_BL, noise_density, rng, mask_units="word", *, choosable_BL=None, exact_count=True, **units):
-    """`unit_mask` for B rows at once, bool [B, L]; row by row it gives the same.
+    >>> tokens_1L = np.array([[0, 1, 2, 3, 1, 2, 3, 0]])
+    >>> unit_masks(tokens_1L, 0.25, datum_rng(0, 3), "word", word_start_V=starts).astype(int).tolist()
+    [[0, 1, 0, 0, 0, 0, 0, 1]]
 
     Args:
       rng: what `random_keys` takes: one Generator, one for each row, or `DatumRngs`.
@@ -102,14 +95,6 @@ WHERE_FROM = {
 }
 
 
-def _tokens(words_BL, tokens_BL, keys_BL, collocations, mean_span_length):
-    return np.ones(tokens_BL.shape, dtype=bool)
-
-
-def _words(words_BL, tokens_BL, keys_BL, collocations, mean_span_length):
-    return words_BL
-
-
 def _ngrams(words_BL, tokens_BL, keys_BL, collocations, mean_span_length):
     """N-grams of words, N from 1 to 3 with P(N) in proportion to 1/N (arXiv:1909.11942 sec. 4.1)."""
     return _runs_of_words(words_BL, keys_BL, 1 / np.arange(1, MAX_NGRAM + 1))
@@ -146,7 +131,7 @@ def reached(steps_BL):
     >>> reached(np.array([[2, 9, 1, 3, 1, 1]])).astype(int).tolist()
     [[1, 0, 1, 1, 0, 0]]
 
-    Doubling: after round i all places within 2**i steps are known, so log2(L) rounds do for any number of rows.
+    By doubling: after round i all places within 2**i steps are known.
     """
     batch, length = steps_BL.shape
     next_BL = np.full((batch, length + 1), length)
@@ -199,19 +184,16 @@ def choose_units(starts_BL, choosable_BL, noise_density, keys_BL, lengths_B=None
     return _of_unit(chosen_BL, starts_BL)
 
 
-def _sizes(starts_BL):
-    """Tokens of each unit, all rows after one another."""
-    return np.diff(np.flatnonzero(starts_BL), append=starts_BL.size)
-
-
 def _tokens_of_unit(starts_BL):
     """For each token, how many its unit has."""
-    return np.repeat(_sizes(starts_BL), _sizes(starts_BL)).reshape(starts_BL.shape)
+    sizes = np.diff(np.flatnonzero(starts_BL), append=starts_BL.size)
+    return np.repeat(sizes, sizes).reshape(starts_BL.shape)
 
 
 def _of_unit(values_BL, starts_BL):
     """Every token gets the value of its unit's first token."""
-    return np.repeat(values_BL[starts_BL], _sizes(starts_BL)).reshape(starts_BL.shape)
+    sizes = np.diff(np.flatnonzero(starts_BL), append=starts_BL.size)
+    return np.repeat(values_BL[starts_BL], sizes).reshape(starts_BL.shape)
 
 
 def _fill_allowance(starts_BL, choosable_BL, allowance_B, keys_BL):
@@ -258,8 +240,8 @@ class MaskUnit:
 
 
 MASK_UNITS = {
-    "token": MaskUnit(_tokens),
-    "word": MaskUnit(_words, needs=("word_start_V",)),
+    "token": MaskUnit(lambda words_BL, *_: np.ones_like(words_BL)),
+    "word": MaskUnit(lambda words_BL, *_: words_BL, needs=("word_start_V",)),
     "ngram": MaskUnit(_ngrams),
     "span": MaskUnit(_spans, heeds=("mean_span_length",), replaced_together=True),
     "pmi": MaskUnit(_collocations, needs=("collocations",), heeds=("collocations",), replaced_together=True),
@@ -274,26 +256,18 @@ IGNORED = -100  # what torch's cross-entropy passes over
 MASKED, RANDOM = 0.8, 0.1  # shares of the chosen tokens; the rest stays as it is (arXiv:1810.04805 sec. 3.1)
 
 
-def masked_lm(tokens, rng, vocabulary, **settings):
-    """One row with its special tokens -> (input_ids, labels), both int64 [L].
+def masked_lm_batch(
+    tokens_BL, rng, vocabulary, *, noise_density=0.15, mask_units="token", exact_count=True, lengths_B=None, **units
+):
+    """Rows with their special tokens -> (input_ids, labels), both `Ragged` of rows of L, int64.
 
     >>> from t5suite.data.objectives import datum_rng
     >>> from t5suite.data.objectives.vocabulary import MaskVocabulary
     >>> vocabulary = MaskVocabulary(mask_token_id=4, special_V=np.arange(30) < 5)
-    >>> input_ids, labels = masked_lm([2, 11, 12, 13, 14, 15, 3], datum_rng(0, 0), vocabulary, noise_density=0.3)
-    >>> input_ids.tolist(), labels.tolist()
+    >>> row = np.array([[2, 11, 12, 13, 14, 15, 3]])
+    >>> input_ids, labels = masked_lm_batch(row, datum_rng(0, 0), vocabulary, noise_density=0.3)
+    >>> input_ids.values.tolist(), labels.values.tolist()
     ([2, 11, 12, 4, 14, 15, 3], [-100, -100, -100, 13, 14, -100, -100])
-
-    `settings` are those of `masked_lm_batch`, which is this for many rows.
-    """
-    input_ids, labels = masked_lm_batch(np.asarray(tokens)[None], rng, vocabulary, **settings)
-    return input_ids.values, labels.values
-
-
-def masked_lm_batch(
-    tokens_BL, rng, vocabulary, *, noise_density=0.15, mask_units="token", exact_count=True, lengths_B=None, **units
-):
-    """`masked_lm` for B rows at once: (input_ids, labels), both `Ragged` of rows of L, int64.
 
     Args:
       tokens_BL: rows with their special tokens, padded at the end.
@@ -316,7 +290,7 @@ def masked_lm_batch(
     mask_BL = choose_units(starts_BL, choosable_BL, noise_density, keys_B4L[:, 1], lengths_B, exact_count)
     action_BL = keys_B4L[:, 2]
     if MASK_UNITS[mask_units].replaced_together:
-        action_BL = _first_of_unit(action_BL, starts_BL)
+        action_BL = _of_unit(action_BL, starts_BL)
     input_ids_BL = hide(tokens_BL, mask_BL, vocabulary, action_BL, keys_B4L[:, 3])
     return Ragged.of(input_ids_BL), Ragged.of(np.where(mask_BL, tokens_BL, IGNORED).astype(np.int64))
 
@@ -324,9 +298,7 @@ def masked_lm_batch(
 def hide(tokens_BL, mask_BL, vocabulary, action_keys_BL, token_keys_BL):
     """The chosen tokens replaced: 80% by [MASK], 10% by a random token that is not special, 10% by themselves.
 
-    Args:
-      action_keys_BL: uint32, which of the three; equal keys meet the same fate.
-      token_keys_BL: uint32, which random token.
+    The first uint32 keys decide which of the three, the second which random token.
     """
     replacements = vocabulary.replacement_ids()
     if len(replacements) == 0:
@@ -339,12 +311,6 @@ def hide(tokens_BL, mask_BL, vocabulary, action_keys_BL, token_keys_BL):
     return input_ids_BL
 
 
-def _first_of_unit(values_BL, starts_BL):
-    """Every token gets the value of its unit's first token."""
-    places_BL = np.where(starts_BL, np.arange(starts_BL.shape[1]), 0)
-    return np.take_along_axis(values_BL, np.maximum.accumulate(places_BL, axis=1), axis=1)
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Causal language modelling: every token is to be told from those before it.
 #
@@ -352,37 +318,16 @@ def _first_of_unit(values_BL, starts_BL):
 # another, parted by a separator if there is one, attention goes across it and positions run on.
 
 
-def causal_lm(tokens, rng=None):
-    """One block -> (input_ids, labels), both int64 [L]. There is no chance in it: `rng` is not used.
+def causal_lm_batch(tokens_BL, rng=None):
+    """Blocks -> (input_ids, labels), both `Ragged` of rows of L, int64. There is no chance in it: `rng` is not used.
 
-    >>> input_ids, labels = causal_lm([464, 7372, 286, 262, 1748])
-    >>> labels.tolist()
+    >>> causal_lm_batch(np.array([[464, 7372, 286, 262, 1748]]))[1].values.tolist()
     [7372, 286, 262, 1748, -100]
 
     The labels are shifted already: our loss compares logits and labels place by place. Hugging Face's causal models
-    shift within their own loss, so these labels must never be given to them (`model(**batch)` with "labels" in it
-    would train each token to be told from those before the one before it).
+    shift within their own loss, so these labels must never be given to them.
     """
-    input_ids, labels = causal_lm_batch(np.asarray(tokens)[None], rng)
-    return input_ids.values, labels.values
-
-
-def causal_lm_batch(tokens_BL, rng=None):
-    """`causal_lm` for B rows at once: (input_ids, labels), both `Ragged` of rows of L, int64."""
     input_ids_BL = tokens_BL.astype(np.int64)
     labels_BL = np.full_like(input_ids_BL, IGNORED)
     labels_BL[:, :-1] = input_ids_BL[:, 1:]
     return Ragged.of(input_ids_BL), Ragged.of(labels_BL)
-
-
-def join_documents(documents, separator_id=None):
-    """Documents' token ids as one row, each followed by the separator, if there is one.
-
-    >>> join_documents([[5, 6], [7]], separator_id=1).tolist()
-    [5, 6, 1, 7, 1]
-
-    GPT-2's separator is <|endoftext|>, its `eos_token_id`. Documents without tokens add nothing.
-    """
-    ending = [] if separator_id is None else [separator_id]
-    parts = [np.concatenate([np.asarray(ids, dtype=np.int64), ending]) for ids in documents if len(ids)]
-    return np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, dtype=np.int64)

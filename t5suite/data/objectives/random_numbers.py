@@ -64,9 +64,13 @@ class DatumRngs:
     """
 
     def __init__(self, seed, indices):
-        self.seed = int(seed)
-        self.indices = _as_words(self.seed, indices)
-        self.num_drawn = 0
+        self.seed, self.num_drawn = int(seed), 0
+        found = np.asarray(indices)
+        if found.dtype.kind not in "iu":  # none at all, or numbers that no type of integers holds together
+            found = np.array(list(map(int, indices)), dtype=object)
+        if len(found):
+            _check_range(self.seed, int(np.minimum.reduce(found)), int(np.maximum.reduce(found)))
+        self.indices = found.astype(np.uint64)
 
     def __len__(self):
         return len(self.indices)
@@ -76,22 +80,9 @@ class DatumRngs:
         first_word, odd = divmod(self.num_drawn, 2)  # a word holds two keys, the lower half first
         last_word = first_word + (odd + num_keys + 1) // 2
         self.num_drawn += num_keys
-        words_BW = mixed(self._bases_B1() + _steps(first_word, last_word))
+        bases_B = mixed(self.indices * np.uint64(GAMMA) + _seed_word(self.seed))
+        words_BW = mixed(bases_B[:, None] + _steps(first_word, last_word))
         return words_BW.astype("<u8", copy=False).view("<u4")[:, odd : odd + num_keys]
-
-    def _bases_B1(self):
-        """Where each row's generator begins."""
-        return mixed(_stretched(self.indices) + _seed_word(self.seed))[:, None]
-
-
-def _as_words(seed, indices):
-    """The indices as uint64, once they are known to be such."""
-    found = np.asarray(indices)
-    if found.dtype.kind not in "iu":  # none at all, or numbers that no type of integers holds together
-        found = np.array(list(map(int, indices)), dtype=object)
-    if len(found):
-        _check_range(seed, int(np.minimum.reduce(found)), int(np.maximum.reduce(found)))
-    return found.astype(np.uint64)
 
 
 @functools.lru_cache
@@ -99,14 +90,10 @@ def _seed_word(seed):
     return mixed(np.array([seed], dtype=np.uint64) + np.uint64(GAMMA))
 
 
-def _stretched(numbers):
-    return numbers * np.uint64(GAMMA)
-
-
 @functools.lru_cache
 def _steps(first_word, last_word):
     """How far the words of these numbers, the last one not included, stand behind the beginning of their row, [W]."""
-    return _stretched(np.arange(first_word + 1, last_word + 1, dtype=np.uint64))
+    return np.arange(first_word + 1, last_word + 1, dtype=np.uint64) * np.uint64(GAMMA)
 
 
 def random_keys(batch, num_keys, rng):
@@ -142,7 +129,7 @@ def below(keys, bounds):
     >>> below(np.array([0, 2**31, 2**32 - 1], dtype=np.uint32), 10).tolist()
     [0, 5, 9]
 
-    The bias is below bounds / 2**32: no value is that much likelier than another (1e-5 at a vocabulary of 32,000).
+    The bias is below bounds / 2**32 (1e-5 at a vocabulary of 32,000).
     """
     scaled = np.asarray(keys, dtype=np.uint64) * np.asarray(bounds, dtype=np.uint64)
     return (scaled >> np.uint64(32)).view(np.int64)
@@ -158,10 +145,7 @@ def bernoulli(keys, probability):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# SplitMix64 for whole arrays: numbers that count up -> words that look random, each on its own.
-#
-# Nothing is kept between words, so that any of any generator can be had at once: 1 ns a word, where a generator of
-# NumPy's has to be set to each row's state first.
+# SplitMix64 for whole arrays: numbers that count up -> words that look random, each on its own, 1 ns a word.
 # Source: Steele, Lea and Flood 2014, doi:10.1145/2660193.2660195, with the constants of Java's `SplittableRandom`.
 
 
