@@ -99,7 +99,6 @@ def pre_train(run, settings, resume, trains, plug_ins, arguments) -> dict:
         train_collator,
         eval_collator,
         stream=stream,
-        peak_tflops=args.peak_tflops,
         callbacks=plug_ins.callbacks,
     )
     steps.note_in_manifest(run, described, trainer)

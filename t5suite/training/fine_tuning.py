@@ -58,7 +58,6 @@ from t5suite.training.flags.fields import warn_of_idle_flags as idle_flags
 from t5suite.training.flags.fine_tuning import add_profile
 from t5suite.training.flags.plug_ins import plug_ins_of
 from t5suite.training.losses import ModuleLoss, SquaredLoss
-from t5suite.training.monitoring.rates import peak_flops
 from t5suite.training.monitoring.terminal import shows_bars
 from t5suite.training.plans import Plan
 from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns, add_metrics, add_plug_in_callbacks, with_transform
@@ -235,7 +234,6 @@ def trainer_for(model, tokenizer, data: Data, arguments, selects: bool = True, p
     patience = arguments.evaluation.early_stopping_patience if selects else None
     trainer, rates = make_trainer(model, tokenizer, arguments.training, data, mixing, patience, plug_ins)
     trainer.checkpoints.task_card = task_card_of(data, lengths_of(data_args), model)
-    trainer.monitor.peak = peak_flops(arguments.training.device, arguments.training.peak_tflops)
     return trainer, rates
 
 

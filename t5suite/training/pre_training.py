@@ -35,7 +35,7 @@ from t5suite.training.callbacks import MetricsCallback, SampleCallback
 from t5suite.training.flags.fields import warn_of_idle_flags as idle_flags
 from t5suite.training.flags.fine_tuning import add_profile
 from t5suite.training.losses import PAIR_LABELS, WatchedLoss
-from t5suite.training.monitoring.rates import StepMonitor, peak_flops, weight_norm
+from t5suite.training.monitoring.rates import weight_norm
 from t5suite.training.monitoring.terminal import shows_bars
 from t5suite.training.plug_ins import add_plug_in_callbacks
 from t5suite.training.pre_training_data import Examples, block_data, pair_data, stream_data, tokenized_text
@@ -54,19 +54,36 @@ def make_collator(objective: str, tokenizer, model, *, inputs_length: int, seed:
     """The collator of an objective's family, its noise drawn from (seed, index).
 
     Args:
-      settings: what the objective heeds (noise_density, mask_units, ...), and for seq2seq `SHAPED`; None counts as not
-        given, and so does whatever else the objective has no use for.
+      settings: what the objective uses (noise_density, mask_units, ...), and for seq2seq `SHAPED`; others, and those
+        that are None, count as not given.
 
     Raises:
       ConfigError: the model is of another family; too few sentinels; lengths that do not fit.
     """
-    check_family(objective, family_of_model(model))
+    entry, family = OBJECTIVES[objective], family_of_model(model)
+    if family != entry.family:
+        suited = ", ".join(name for name, other in OBJECTIVES.items() if other.family == family)
+        raise ConfigError(f"--objective {objective} is for {entry.family} models, not {family}: choose {suited}")
     check_length(model.config, inputs_length, "--inputs_length")
     check_resumes(model.config, inputs_length)
-    given = {name: value for name, value in settings.items() if value is not None}
-    if "collocations" in given and "collocations" in OBJECTIVES[objective].heeds:
+    if family == "causal":
+        return CausalLMCollator(inputs_length)
+    used = (*entry.heeds, *(SHAPED if family == "seq2seq" else ("sentence_pairs",)))
+    given = {name: settings[name] for name in used if settings.get(name) is not None}
+    if "collocations" in given:
         given["collocations"] = load_collocations(given["collocations"], tokenizer_fingerprint(tokenizer))
-    return OBJECTIVE_COLLATORS[OBJECTIVES[objective].family](objective, tokenizer, model, inputs_length, seed, given)
+    if family == "seq2seq":
+        ids = {name: getattr(model.config, name) for name in ("decoder_start_token_id", "pad_token_id")}
+        return seq2seq_collator(objective, tokenizer, inputs_length, seed, **ids, **given)
+    return MaskedLMCollator(
+        mask_vocabulary(tokenizer, need_words=given.get("mask_units") in ("word", "ngram")),
+        inputs_length,
+        cls_token_id=tokenizer.cls_token_id,
+        sep_token_id=tokenizer.sep_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        seed=seed,
+        **given,
+    )
 
 
 def seq2seq_collator(objective: str, tokenizer, inputs_length: int, seed: int = 0, **settings) -> T5DataCollator:
@@ -76,68 +93,20 @@ def seq2seq_collator(objective: str, tokenizer, inputs_length: int, seed: int = 
     [568]
     """
     entry = OBJECTIVES[objective]
-    heeded = dict(settings)
-    if "sentinel_ids" in entry.needs:
-        heeded["sentinel_ids"] = sentinel_ids(tokenizer)
-    if "replacement_ids" in entry.needs:
-        heeded["replacement_ids"] = np.setdiff1d(np.arange(len(tokenizer)), tokenizer.all_special_ids)
-    if "word_start_V" in entry.needs:
-        heeded["word_start_V"] = word_start_flags(tokenizer)
-    if "sentence_end_V" in entry.needs:
-        heeded["sentence_end_V"] = sentence_end_flags(tokenizer)
+    known = {
+        "sentinel_ids": sentinel_ids,
+        "replacement_ids": lambda tokenizer: np.setdiff1d(np.arange(len(tokenizer)), tokenizer.all_special_ids),
+        "word_start_V": word_start_flags,
+        "sentence_end_V": sentence_end_flags,
+    }
+    needed = {name: of_tokenizer(tokenizer) for name, of_tokenizer in known.items() if name in entry.needs}
     return T5DataCollator(
-        objective=objective, eos_token_id=tokenizer.eos_token_id, inputs_length=inputs_length, seed=seed, **heeded
-    )
-
-
-def _seq2seq(objective, tokenizer, model, inputs_length, seed, given):
-    ids = {name: getattr(model.config, name) for name in ("decoder_start_token_id", "pad_token_id")}
-    heeded = {name: given[name] for name in (*OBJECTIVES[objective].heeds, *SHAPED) if name in given}
-    return seq2seq_collator(objective, tokenizer, inputs_length, seed, **ids, **heeded)
-
-
-def _masked(objective, tokenizer, model, inputs_length, seed, given):
-    heeded = {name: given[name] for name in (*OBJECTIVES[objective].heeds, "sentence_pairs") if name in given}
-    units = heeded.get("mask_units", "token")
-    return MaskedLMCollator(
-        mask_vocabulary(tokenizer, need_words=units in ("word", "ngram")),
-        inputs_length,
-        cls_token_id=tokenizer.cls_token_id,
-        sep_token_id=tokenizer.sep_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+        objective=objective,
+        eos_token_id=tokenizer.eos_token_id,
+        inputs_length=inputs_length,
         seed=seed,
-        **heeded,
+        **{**settings, **needed},
     )
-
-
-def _causal(objective, tokenizer, model, inputs_length, seed, given):
-    return CausalLMCollator(inputs_length)
-
-
-def check_family(objective: str, family: str) -> None:
-    """An objective is learnt by one kind of model."""
-    wanted = OBJECTIVES[objective].family
-    if family != wanted:
-        suited = ", ".join(name for name, entry in OBJECTIVES.items() if entry.family == family)
-        raise ConfigError(f"--objective {objective} is for {wanted} models, but the model is {family}: choose {suited}")
-
-
-def unheeded_settings(objective: str, names) -> list[str]:
-    """Those of the settings that have no effect under an objective.
-
-    >>> unheeded_settings("causal_lm", ["noise_density", "pack"])
-    ['noise_density', 'pack']
-    """
-    entry = OBJECTIVES[objective]
-    of_family = {"seq2seq": SHAPED, "masked": ("sentence_pairs", "sentence_language"), "causal": ()}[entry.family]
-    return [name for name in names if name not in (*entry.heeds, *of_family)]
-
-
-OBJECTIVE_COLLATORS = {
-    "seq2seq": _seq2seq,
-    "masked": _masked,
-    "causal": _causal,
-}
 
 
 def pre_training_output_dir(model: str | None, objective: str = "span_corruption", eval_only: bool = False) -> str:
@@ -177,11 +146,13 @@ def warn_of_idle_flags(changed: dict, trains: bool, objective: str) -> list[str]
         "scoring": "text is evaluated by its loss",
         "Hugging Face's evaluation": "blocks are equally long, and evaluated by our own loop",
     }
+    entry = OBJECTIVES[objective]
+    of_family = {"seq2seq": SHAPED, "masked": ("sentence_pairs", "sentence_language"), "causal": ()}[entry.family]
+    used = {*entry.heeds, *of_family, *(["mode_tokens"] if "mode_token_ids" in entry.heeds else ())}
     flags = flags_of("pre_train_t5").items()  # those of the theme that not every objective's blocks have
     theirs = [name for name, facts in flags if facts["theme"] == "objective" and "blocks" not in facts.get("needs", "")]
-    given = ["mode_token_ids" if name == "mode_tokens" else name for name in theirs if name in changed]
-    unheeded = ["mode_tokens" if name == "mode_token_ids" else name for name in unheeded_settings(objective, given)]
-    why = dict.fromkeys(unheeded, f"--objective {objective} does not use it")
+    unused = [name for name in theirs if name in changed and name not in used]
+    why = dict.fromkeys(unused, f"--objective {objective} does not use it")
     return idle_flags("pre_train_t5", changed, lacking, why)
 
 
@@ -204,10 +175,10 @@ class PreTrainer(SuiteTrainer):
     Its logs say more: accuracy on the targets of the step, norm of the weights, rates, tokens seen, time left.
     """
 
-    def __init__(self, *, peak_tflops: float | None = None, **kwargs):
-        device = kwargs["args"].device
-        monitor = StepMonitor(peak_flops(device, peak_tflops), lambda tensor: self.summed(tensor), device=device)
-        super().__init__(monitor=monitor, **kwargs)
+    counts_tokens = True
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
         self.compute_loss_func = WatchedLoss(self.compute_loss_func, self.summed)
 
     def num_examples(self, dataloader) -> int:
@@ -236,43 +207,30 @@ class PreTrainer(SuiteTrainer):
 
 
 def make_trainer(
-    model,
-    tokenizer,
-    args,
-    examples: Examples,
-    train_collator,
-    eval_collator,
-    *,
-    stream=None,
-    peak_tflops: float | None = None,
-    callbacks=(),
+    model, tokenizer, args, examples: Examples, train_collator, eval_collator, *, stream=None, callbacks=()
 ) -> PreTrainer:
     """A trainer over the examples, or over a stream; without either, one that evaluates only.
 
     Args:
       callbacks: the user's own (`plug_ins`), added behind the suite's.
-
-    Raises:
-      ConfigError: the model is a plain module, whose loss knows nothing of the objectives.
     """
     if isinstance(model, OwnModel):
         raise ConfigError(
             f"--model_class {model.config.model_class}: a plain module is trained by fine_tune_t5.py; objectives take "
             "a PreTrainedModel"
         )
-    settings = {
-        "model": model,
-        "args": args,
-        "collator": train_collator,
-        "eval_sets": [examples.held_out],
-        "selection_metric": "loss",
-        "processing_class": tokenizer,
-        "peak_tflops": peak_tflops,
-    }
-    if stream is None:
-        settings["train_dataset"] = examples.train
-        settings["epoch_order"] = epoch_blocks(examples.blocks_an_epoch) if examples.train is not None else None
-    trainer = PreTrainer(stream=stream, **settings)
+    blocks = None if stream is not None else examples.train
+    trainer = PreTrainer(
+        model=model,
+        args=args,
+        train_dataset=blocks,
+        epoch_order=None if blocks is None else epoch_blocks(examples.blocks_an_epoch),
+        stream=stream,
+        collator=train_collator,
+        eval_sets=[examples.held_out],
+        selection_metric="loss",
+        processing_class=tokenizer,
+    )
     show_progress = trainer.is_world_process_zero() and shows_bars(args)
     bars = (lambda turns, name: tqdm(turns, desc=f"evaluating {name}", leave=False)) if show_progress else None
     add_plug_in_callbacks(trainer, callbacks)
@@ -289,8 +247,8 @@ def note_in_manifest(run, described: dict, trainer: PreTrainer) -> None:
 
 def add_callbacks(trainer: PreTrainer, directory, trackers) -> None:
     """Metrics and samples to their files and to trackers."""
-    number, tokenizer = trainer.args.num_samples, trainer.processing_class
-    trainer.evaluator.watch(tokenizer, number)
+    number = trainer.args.num_samples
+    trainer.evaluator.tokenizer, trainer.evaluator.num_samples = trainer.processing_class, number
     trainer.add_callback(SampleCallback(directory, number, trainer.eval_sets, lambda: trainer.last_report))
     trainer.add_callback(MetricsCallback(directory, trackers))
     add_profile(trainer, directory)

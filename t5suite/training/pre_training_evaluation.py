@@ -53,20 +53,16 @@ class PreTrainingEvaluator:
 
     Args:
       collator: makes batches; its noise should be that of `EVALUATION_SEED`.
-      accelerator: an `accelerate.Accelerator`, for autocast, the device and the ranks.
+      accelerator: for autocast, the device and the ranks.
+
+    Attributes:
+      tokenizer, num_samples: what is guessed of so many examples is kept, as text, in `Result.samples`.
     """
 
     def __init__(self, collator, batch_size: int, accelerator, progress=None):
-        self.collator = collator
-        self.batch_size = batch_size
-        self.accelerator = accelerator
-        self.progress = progress
+        self.collator, self.batch_size, self.accelerator, self.progress = collator, batch_size, accelerator, progress
         self.check_stop = lambda: None
         self.tokenizer, self.num_samples = None, 0
-
-    def watch(self, tokenizer, num_samples: int) -> None:
-        """Keeps what is guessed of some examples, as text, in `Result.samples`."""
-        self.tokenizer, self.num_samples = tokenizer, num_samples
 
     def evaluate(self, model, eval_sets: list[HeldOut], selection_metric: str | None = None) -> Report:
         """Every set's nll; their negative mean selects checkpoints."""
@@ -151,19 +147,14 @@ class PreTrainingEvaluator:
             right_B = pair_logits(outputs).argmax(-1).eq(pair_labels_B.view(-1))
             sums += [right_B.double(), torch.ones_like(right_B, dtype=torch.float64)]
         guesses_BT = logits_BTV.argmax(-1) if keep else None
-        samples = {
-            number: self._sample(number, batch, place, labels_BT[place], guesses_BT[place])
-            for place, number in (keep or {}).items()
-        }
+        samples = {}
+        for place, number in (keep or {}).items():
+            read, kept_T = batch["attention_mask"][place].bool(), kept_BT[place]
+            parts = batch["input_ids"][place][read], labels_BT[place][kept_T], guesses_BT[place][kept_T]
+            texts = [self.tokenizer.decode(ids.tolist()) for ids in parts]
+            named = dict(zip(("input", "target", "prediction"), texts, strict=True))
+            samples[number] = {"row": number, **named, "right": bool(parts[1].equal(parts[2]))}
         return torch.stack(sums, dim=1).tolist(), samples
-
-    def _sample(self, number: int, batch, place: int, labels_T, guesses_T) -> dict:
-        """An example as text: what was read, what was hidden, the likeliest token at each place of it."""
-        read, kept_T = batch["attention_mask"][place].bool(), labels_T.ne(IGNORED)
-        inputs, target, prediction = batch["input_ids"][place][read], labels_T[kept_T], guesses_T[kept_T]
-        texts = [self.tokenizer.decode(ids.tolist()) for ids in (inputs, target, prediction)]
-        right = bool(target.equal(prediction))
-        return {"row": number, **dict(zip(("input", "target", "prediction"), texts)), "right": right}
 
 
 def unigram_entropies(collator, held_out: HeldOut, batch_size: int = 128) -> dict[str, float]:

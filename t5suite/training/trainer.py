@@ -58,18 +58,6 @@ MOST_LOGS = 1000
 GRAPH_MODES = ("reduce-overhead", "max-autotune")
 
 
-def own_arguments(args):
-    """A copy of the user's arguments as transformers' Trainer is to read them.
-
-    Every metric is one number there, more being better (`selection`); our trackers mirror metrics.jsonl in the place of
-    its reporting callbacks; a micro-batch that does not fit is halved in place, not by starting anew on weights that
-    are not reset.
-    """
-    args = copy.copy(args)
-    args.metric_for_best_model, args.report_to, args.auto_find_batch_size = "selection", [], False
-    return args
-
-
 class SuiteTrainer(Seq2SeqTrainer):
     """A `Seq2SeqTrainer` that weighs every target token equally, scores every row once, and survives.
 
@@ -81,7 +69,6 @@ class SuiteTrainer(Seq2SeqTrainer):
       selection_metric: 'loss' selects checkpoints by loss; None by the tasks' own metrics.
       name_example: index -> what an incident calls that training example.
       loss: `(outputs, labels, num_items_in_batch)` -> the loss; cross-entropy of tokens, or classes, without it.
-      monitor: a `StepMonitor` for the rates of each log; one that counts tokens without it.
 
     Attributes:
       ranks, stop: how the processes agree, and requests to stop (signals).
@@ -91,7 +78,10 @@ class SuiteTrainer(Seq2SeqTrainer):
       data_reset, schedule_start, reset_done: set by `checkpoints.starts`: whether the examples begin anew, the step at
         which the schedule began, and what was reset.
       chunked: what the model makes the loss with, None where it makes logits.
+      counts_tokens: checkpoints keep the number of tokens seen, and logs have it.
     """
+
+    counts_tokens = False
 
     def __init__(
         self,
@@ -104,10 +94,14 @@ class SuiteTrainer(Seq2SeqTrainer):
         selection_metric=None,
         name_example=int,
         loss=None,
-        monitor=None,
         **kwargs,
     ):
-        args = kwargs["args"] = own_arguments(kwargs["args"])
+        # A copy of the user's arguments as transformers' Trainer is to read them: it selects by one number, more being
+        # better; our trackers mirror metrics.jsonl; a micro-batch that does not fit is halved in place; the guard
+        # handles non-finite losses.
+        args = kwargs["args"] = copy.copy(kwargs["args"])
+        args.metric_for_best_model, args.report_to, args.auto_find_batch_size = "selection", [], False
+        args.logging_nan_inf_filter = False
         if args.torch_compile and args.device.type == "cuda" and args.torch_compile_mode in GRAPH_MODES:
             raise ConfigError(
                 f"--torch_compile_mode {args.torch_compile_mode} records CUDA graphs, whose memory does not outlive a "
@@ -121,9 +115,13 @@ class SuiteTrainer(Seq2SeqTrainer):
             eval_dataset={eval_set.name: eval_set.features for eval_set in eval_sets} or None,
             **kwargs,
         )
-        heed_use_cache(self.model, args.use_cache)
+        # transformers 5.23 gives `--use_cache` to the model alone: T5's decoder, which has a copy of the configuration,
+        # would keep keys and values of every layer while it trains (tests/test_safe_updates.py).
+        for module in self.model.modules():
+            if hasattr(getattr(module, "config", None), "use_cache"):
+                module.config.use_cache = args.use_cache
         if args.torch_compile:
-            keep_compiled(getattr(args, "compile_cache", None))
+            keep_compiled(args.compile_cache)
         fsdp, deepspeed = self.is_fsdp_enabled, self.is_deepspeed_enabled
         reference = reference_code(args.reference_code)
         tokens = 0 if "loss_chunks" in reference else args.loss_chunk_tokens
@@ -132,30 +130,19 @@ class SuiteTrainer(Seq2SeqTrainer):
         )
         self.ranks, self.stop = Ranks.of(self.accelerator), stop_requests()
         self.checkpoints = Checkpoints(args, self.accelerator, self.ranks, self.stop, fsdp=fsdp, deepspeed=deepspeed)
-        # Rotation is ours: the trainer's own deletes in place, so that a kill leaves half a checkpoint.
-        args.save_total_limit = None
-        # Non-finite losses are handled by the guard; the trainer's own filter would look at every micro-batch.
-        args.logging_nan_inf_filter = False
+        args.save_total_limit = None  # the trainer's rotation deletes in place: a kill leaves half a checkpoint
         self.updates = UpdateGuard(args, self.accelerator, self.ranks, self.is_world_process_zero())
-        self.add_callback(self.updates)
         self.progress = RunProgress(self.ranks, self._take_up)
-        self.add_callback(self.progress)
         # Our labels stand below the token that predicts them, in every family: each of them counts. Left alone,
         # transformers 5.23 would not count the first one of a causal model's row.
         self._loss_shifts_labels = False
         self.data = ExampleOrder(epoch_order, name_example) if stream is None else StreamSource(stream, args.max_steps)
-        self.evaluator = evaluator
-        self.eval_sets = list(eval_sets)
-        self.selection_metric = selection_metric
-        self.last_report = None
-        self.data_reset = False
-        self.schedule_start = 0
-        self.reset_done = ""
-        for callback in limit_callbacks(args):
+        self.evaluator, self.eval_sets, self.selection_metric = evaluator, list(eval_sets), selection_metric
+        self.last_report, self.data_reset, self.schedule_start, self.reset_done = None, False, 0, ""
+        peak = peak_flops(args.device, args.peak_tflops)
+        self.monitor = StepMonitor(peak, self.summed, keeps_count=self.counts_tokens, device=args.device)
+        for callback in (self.updates, self.progress, *limit_callbacks(args), self.monitor):
             self.add_callback(callback)
-        peak = peak_flops(args.device)
-        self.monitor = monitor or StepMonitor(peak, self.summed, keeps_count=False, device=args.device)
-        self.add_callback(self.monitor)
         show_progress(self, shows_bars(args))
         if args.neftune_noise_alpha is not None:
             self.neftune_noise_alpha = None  # theirs misses T5's embeddings
@@ -166,11 +153,7 @@ class SuiteTrainer(Seq2SeqTrainer):
             self.add_callback(self.data)
 
     def create_accelerator_and_postprocess(self) -> None:
-        """The trainer's `Accelerator`; ranks on CPUs may shard, too.
-
-        Raises:
-          ConfigError: sharding was asked for and cannot be, which accelerate passes over.
-        """
+        """The trainer's `Accelerator`; ranks on CPUs may shard, too. Sharding that cannot be is refused."""
         fsdp = bool(self.args.fsdp or is_set(FSDP))
         try:
             with making_accelerator(sharded=fsdp or bool(self.args.deepspeed)):
@@ -225,7 +208,8 @@ class SuiteTrainer(Seq2SeqTrainer):
         """The batches of an update, sent on to the GPU at once: their labels are counted there, and nobody waits."""
         epoch_iterator = self.monitor.timed(epoch_iterator)
         if device.type == "cuda":
-            epoch_iterator = (sent(batch, device) for batch in epoch_iterator)
+            # From pinned memory (--dataloader_pin_memory) without a wait.
+            epoch_iterator = (send_to_device(batch, device, non_blocking=True) for batch in epoch_iterator)
         return super().get_batch_samples(epoch_iterator, num_batches, device)
 
     def training_step(self, model, inputs, num_items_in_batch=None) -> torch.Tensor:
@@ -342,11 +326,7 @@ class SuiteTrainer(Seq2SeqTrainer):
             self.data.close()
 
     def check_stop(self) -> None:
-        """Between the batches of an evaluation: gives it up on all ranks alike if one was asked to stop.
-
-        Raises:
-          Preempted: one was.
-        """
+        """Between the batches of an evaluation: gives it up on all ranks alike if one was asked to stop."""
         if agree_to_stop(self.ranks, self.stop):
             step = self.state.global_step
             kept = f"checkpoint-{step}" if (Path(self.args.output_dir) / f"checkpoint-{step}").is_dir() else None
@@ -551,19 +531,3 @@ class SuiteTrainer(Seq2SeqTrainer):
             super()._load_best_model()
         else:
             self.checkpoints.load_weights(self.model, best)
-
-
-def sent(batch, device: torch.device):
-    """A batch's tensors on their way to a device: from pinned memory (`--dataloader_pin_memory`) without a wait."""
-    return send_to_device(batch, device, non_blocking=True)
-
-
-def heed_use_cache(model, use_cache: bool) -> None:
-    """Gives every part of a model the trainer's `--use_cache`.
-
-    transformers 5.23 gives it to the model alone: T5's decoder, which has a copy of the configuration, would keep keys
-    and values of every layer while it trains (tests/test_safe_updates.py). Decoding asks for them itself.
-    """
-    for module in model.modules():
-        if hasattr(getattr(module, "config", None), "use_cache"):
-            module.config.use_cache = use_cache
