@@ -1,7 +1,4 @@
-"""Whole small runs of pre_train_t5.py, its evaluation against brute force, and bad input.
-
-pre_train_t5.py with every objective, kind of model and source of text; the data do not depend on workers or ranks.
-"""
+"""Whole small runs of pre_train_t5.py with every objective, kind of model and source of text; its evaluation."""
 
 import functools
 import gzip
@@ -22,13 +19,10 @@ from absl.testing import absltest, parameterized
 from accelerate import Accelerator
 from later_flags import later_wins
 from shared_data import MISSING, SHARED_DATA
-from transformers import AutoTokenizer
 
 import pre_train_t5
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.cli import main as t5suite
-from t5suite.data.batches.collators import IGNORED
-from t5suite.data.batches.language_model_collators import MaskedLMCollator
 from t5suite.data.corpora.documents import bundled_text, is_held_out, read_documents
 from t5suite.data.objectives import OBJECTIVES
 from t5suite.data.rows.jsonl import read_jsonl, write_jsonl
@@ -174,31 +168,6 @@ class LawTest(parameterized.TestCase):
         np.testing.assert_allclose(*norms, rtol=1e-5)
 
     @pytest.mark.slow
-    @pytest.mark.resume
-    def test_a_resumed_run_equals_the_uninterrupted_one(self):
-        """Step 5 lies within the second epoch."""
-        flags = [*self.flags, "--per_device_train_batch_size", "8", "--optim", "adamw_torch"]
-        expected, whole = run(*flags)
-        interrupted = folder() / "run"
-        shutil.copytree(whole, interrupted)
-        shutil.rmtree(interrupted / "checkpoint-10")
-        (interrupted / "results.json").unlink()
-        step = pre_training.PreTrainer.training_step
-        with mock.patch.object(pre_training.PreTrainer, "training_step", autospec=True, side_effect=step) as steps:
-            results, _ = run(*flags, output_dir=interrupted)
-        self.assertEqual(steps.call_count, 5)
-        self.assertEqual(results, expected)
-        self.assertEqual(losses(interrupted), losses(whole))
-        self.assertEqual((interrupted / "model.safetensors").read_bytes(), (whole / "model.safetensors").read_bytes())
-
-    @pytest.mark.slow
-    def test_checkpoints_at_multiples_of_keep_every_survive_rotation(self):
-        flags = ["--save_steps", "1", "--keep_every", "3", "--save_total_limit", "1", "--eval_strategy", "no"]
-        _, directory = run(*self.flags, *flags, "--per_device_train_batch_size", "8")
-        kept = sorted(int(path.name.removeprefix("checkpoint-")) for path in directory.glob("checkpoint-*"))
-        self.assertEqual(kept, [3, 6, 9, 10])
-
-    @pytest.mark.slow
     def test_changed_text_is_refused(self):
         path = small_text()
         flags = ["--train_file", str(path), *SMALL, "--max_steps", "1"]
@@ -265,11 +234,6 @@ class EvaluationTest(parameterized.TestCase):
         nll = sum(sums[0] for _, sums in parts) / sum(sums[1] for _, sums in parts)
         np.testing.assert_allclose(nll, self.nll(self.collator, batch_size), rtol=1e-12)
 
-    def test_no_examples_make_a_batch_that_counts_for_nothing(self):
-        batch, full = self.collator([]), self.collator(self.eval_set.examples[:1])
-        self.assertEqual({k: v.shape for k, v in batch.items()}, {k: v.shape for k, v in full.items()})
-        self.assertTrue(batch["labels"].eq(-100).all())
-
     def test_the_masks_are_fixed_and_differ_from_block_to_block(self):
         first = self.collator(self.eval_set.examples)
         again = make_collator("span_corruption", self.tokenizer, self.model, inputs_length=32, seed=EVALUATION_SEED)(
@@ -283,9 +247,7 @@ class EvaluationTest(parameterized.TestCase):
 class DocumentsTest(parameterized.TestCase):
     @parameterized.parameters(
         ("a.txt", b"fine\nw\xff\n", "a.txt:2: not UTF-8 .byte 1 is 0xff"),
-        ("a.txt", b" \n", "a.txt: no document"),
         ("a.jsonl", b'{"txt": "one"}', "a.jsonl:1: no column 'text' .--text_column_name.; did you mean txt"),
-        ("a.csv", b"one", "a.csv: a text file's name ends in one of .txt, .jsonl"),
         ("a.txt", b"one document", "a.txt: one document alone cannot be both trained on and held out"),
         ("a.txt", b"too\nshort\n", "[0-9]+ tokens, less than one block of 568"),
     )
@@ -293,25 +255,17 @@ class DocumentsTest(parameterized.TestCase):
         with self.assertRaisesRegex(DataError, message):
             run("--train_file", str(written(name, content)))
 
-    def test_a_missing_file_is_refused(self):
-        with self.assertRaisesRegex(DataError, "none.txt: no such file"):
-            run("--train_file", "none.txt")
-
 
 class FlagsTest(parameterized.TestCase):
     @parameterized.parameters(
         (["--validation_file", "v.txt"], "--validation_file v.txt needs a --train_file"),
         (["--validation_fraction", "1"], "--validation_fraction 1:"),
         (["--inputs_length", "2"], "--inputs_length 2"),
-        (["--noise_density", "1.5"], "--noise_density 1.5"),
-        (["--mean_span_length", "0.5"], "--mean_span_length 0.5"),
         (["--targets_length", "3"], "--targets_length 3"),
         (["--noise_density", "0.5", "--inputs_length", "2048"], "but the tokenizer has 100 sentinels"),
         (["--metric_for_best_model", "accuracy"], "--metric_for_best_model accuracy"),
         (["--train_sampling_strategy", "group_by_length"], "--train_sampling_strategy group_by_length"),
         (["--length_buckets", "8"], "--length_buckets 8: blocks are equally long"),
-        (["--predict_with_generate"], "--predict_with_generate True"),
-        (["--mean_span_lenght", "3"], "did you mean --mean_span_length"),
     )
     def test_impossible_flags_are_refused(self, argv, message):
         with self.assertRaisesRegex(ConfigError, message):
@@ -344,15 +298,6 @@ class FlagsTest(parameterized.TestCase):
         _, text, objective, own, _ = parse(PRE_TRAINING_ARGUMENTS, [])
         reconcile(text, objective, own)
         self.assertEqual(objective.inputs_length, 64)
-
-    @parameterized.parameters(
-        (None, "span_corruption", False, "runs/pre_train-tiny"),
-        ("google/t5-v1_1-small", "ul2", True, "runs/pre_train-t5-v1_1-small-ul2-eval"),
-    )
-    def test_output_dir(self, model, objective, eval_only, expected):
-        with mock.patch.dict("os.environ"):
-            os.environ.pop("WANDB_RUN_ID", None)
-            self.assertEqual(pre_training.pre_training_output_dir(model, objective, eval_only), expected)
 
 
 ROOT = Path(__file__).parent.parent
@@ -411,56 +356,6 @@ class ObjectivesTest(parameterized.TestCase):
         self.assertBetween(results["pair_accuracy"], 20, 100)
         self.assertLess(losses(directory)[-1], losses(directory)[0] - 0.5)
 
-    def masked(self, *flags):
-        """`(tokens, which of them are hidden)` of every row of a short run_of, without [CLS] and [SEP]."""
-        batches, collate = [], MaskedLMCollator.__call__
-
-        def kept(collator, examples):
-            batches.append(collate(collator, examples))
-            return batches[-1]
-
-        with mock.patch.object(MaskedLMCollator, "__call__", kept):
-            run_of("--objective", "masked_lm", "--inputs_length", "256", "--max_steps", "2", *flags, family="masked")
-        ids, labels = (torch.cat([batch[name] for batch in batches if len(batch[name]) > 1])[:, 1:-1].numpy()
-                       for name in ("input_ids", "labels"))  # fmt: skip
-        return np.where(labels == IGNORED, ids, labels), labels != IGNORED
-
-    @parameterized.parameters("word", "ngram")
-    @pytest.mark.slow
-    def test_no_word_is_masked_in_part(self, units):
-        tokens, hidden = self.masked("--mask_units", units, "--train_file", text())
-        pieces = AutoTokenizer.from_pretrained(tokenizer("wordpiece"))
-        goes_on = np.array([pieces.convert_ids_to_tokens(i).startswith("##") for i in range(len(pieces))])[tokens]
-        self.assertGreater((goes_on & hidden).sum(), 20)
-        np.testing.assert_array_equal(hidden[:, 1:][goes_on[:, 1:]], hidden[:, :-1][goes_on[:, 1:]])
-
-    @pytest.mark.slow
-    def test_masked_spans_are_of_several_tokens(self):
-        _, hidden = self.masked("--mask_units", "span", "--train_file", text())
-        runs = hidden[:, 0].sum() + (hidden[:, 1:] & ~hidden[:, :-1]).sum()
-        self.assertBetween(hidden.sum() / runs, 2, 5)  # one by one: 1.2
-
-    @pytest.mark.slow
-    def test_no_collocation_is_masked_in_part(self):
-        corpus, table = (str(Path(tempfile.mkdtemp()) / name) for name in ("corpus", "collocations.jsonl"))
-        build = ["corpus", "build", "--input", text(), "--output_dir", corpus, "--tokenizer_name"]
-        t5suite([*build, tokenizer("wordpiece"), "--validation_fraction", "0.1"])
-        t5suite(["corpus", "collocations", corpus, "--output_file", table, "--min_count", "5"])
-        flags = ["--train_corpus", corpus, "--mask_units", "pmi"]
-        tokens, hidden = self.masked(*flags, "--collocations", table)
-        known = {tuple(line["ids"]) for line in read_jsonl(table)[1:]}
-        whole = 0
-        for row, mask in zip(tokens.tolist(), hidden.tolist()):
-            place = 0
-            while place < len(row):  # the longest that begins here
-                length = next((n for n in range(5, 1, -1) if tuple(row[place : place + n]) in known), 1)
-                self.assertLen(set(mask[place : place + length]), 1)
-                whole += length > 1 and mask[place]
-                place += length
-        self.assertGreater(whole, 20)
-        with self.assertRaisesRegex(ValueError, "collocations"):
-            self.masked(*flags)
-
     @pytest.mark.slow
     def test_packed_rows_give_the_losses_of_unpacked_ones(self):
         flags = ["--objective", "prefix_lm", "--train_file", text(), "--inputs_length", "32", "--max_steps", "4"]
@@ -472,8 +367,8 @@ class ObjectivesTest(parameterized.TestCase):
         self.assertEqual(losses(packed, "train/tokens_seen"), losses(apart, "train/tokens_seen"))
 
     @parameterized.parameters(
-        (["--objective", "masked_lm"], "seq2seq", "masked_lm is for masked models, but the model is seq2seq"),
-        ([], "masked", "is for seq2seq models, but the model is masked: choose masked_lm"),
+        (["--objective", "masked_lm"], "seq2seq", "masked_lm is for masked models, not seq2seq"),
+        ([], "masked", "is for seq2seq models, not masked: choose masked_lm"),
         (["--objective", "span_coruption"], "seq2seq", "did you mean span_corruption"),
         (["--objective", "ul2", "--mode_tokens", "[R],[S]"], "seq2seq", "give three"),
         (["--objective", "ul2", "--inputs_length", "512"], "seq2seq", "--num_sentinels"),
