@@ -1,10 +1,12 @@
 """Optimizers: every one learns and resumes to the bit, and each equals its formula written plainly."""
 
+import contextlib
 import copy
 import doctest
 import functools
 import inspect
 import io
+import itertools
 import re
 from types import SimpleNamespace
 from unittest import mock
@@ -14,7 +16,7 @@ import numpy as np
 import torch
 from absl.testing import absltest, parameterized
 from later_flags import later_wins
-from transformers import Trainer, trainer_optimizer
+from transformers import trainer_optimizer
 from transformers.training_args import OptimizerNames
 
 from t5suite.base.errors import ConfigError
@@ -29,8 +31,8 @@ from t5suite.optim.optimizers import (
     hidden_matrices,
     make_optimizer,
 )
-from t5suite.optim.settings import LIBRARIES, check_library, check_their_args, library_of, setting_types
-from t5suite.training.callbacks import ClipGradValueCallback, limit_callbacks
+from t5suite.optim.settings import LIBRARIES, check_their_args, setting_types
+from t5suite.training.callbacks import ClipGradValueCallback
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.flags.parser import parse_arguments
 from t5suite.training.optimization import build_optimizer, check_parallelism
@@ -96,23 +98,6 @@ class EveryOptimizerTest(parameterized.TestCase):
         self.assertTrue(np.isfinite(losses).all())
 
     @parameterized.parameters(*OPTIMIZERS)
-    def test_a_quadratic_comes_to_its_minimum(self, name):
-        torch.manual_seed(0)
-        model = torch.nn.Linear(6, 5)
-        target = torch.randn(5, 6)
-        optimizer = make_optimizer(name, model, 5e-2)
-        distances = []
-        for i in range(400):
-            for group in optimizer.param_groups:
-                group["lr"] = 5e-2 * (1 - i / 400)
-            optimizer.zero_grad()
-            distance = (model.weight - target).square().mean() + model.bias.sub(1).square().mean()
-            distance.backward()
-            optimizer.step()
-            distances.append(float(distance.detach()))
-        self.assertLess(distances[-1], 0.02 * distances[0])
-
-    @parameterized.parameters(*OPTIMIZERS)
     def test_a_resumed_run_equals_the_uninterrupted_one_to_the_bit(self, name):
         model = t5()
         optimizer = make_optimizer(name, model, 1e-2, defaults={"weight_decay": 0.1})
@@ -144,16 +129,11 @@ class EveryOptimizerTest(parameterized.TestCase):
             make_optimizer(name, model.requires_grad_(False), 1e-2)
 
     @parameterized.parameters(*OPTIMIZERS)
-    def test_every_trained_parameter_is_in_one_group(self, name):
-        model = t5()
-        grouped = [id(p) for group in make_optimizer(name, model, 1e-2).param_groups for p in group["params"]]
-        self.assertCountEqual(grouped, [id(p) for p in model.parameters()])
-
-    @parameterized.parameters(*OPTIMIZERS)
     def test_weight_decay_is_hugging_face_s(self, name):
         model = t5()
         optimizer = make_optimizer(name, model, 1e-2, defaults={"weight_decay": 0.1})
         names = {id(p): n for n, p in model.named_parameters()}
+        self.assertCountEqual([id(p) for group in optimizer.param_groups for p in group["params"]], names)
         decayed = {names[id(p)] for g in optimizer.param_groups if g["weight_decay"] == 0.1 for p in g["params"]}
         self.assertEqual(decayed, decay_names(model) & set(names.values()))
         for part in ("layer_norm", "relative_attention_bias"):
@@ -184,16 +164,13 @@ class EverySettingTest(parameterized.TestCase):
             optimizer.step()
         return weights(model)
 
-    @parameterized.parameters(*((name, setting) for name, settings in OTHERS.items() for setting in settings))
-    def test_a_setting_of_optim_args_changes_the_updates(self, name, setting):
-        given = self.trained(name, f"{setting}={OTHERS[name][setting]}")
-        self.assertGreater(float((given - self.trained(name, "")).abs().max()), 1e-5)
-        if setting == "warmup_init":
-            self.assertGreater(float((given - self.trained(name, "relative_step=True")).abs().max()), 1e-5)
-
-    def test_every_setting_is_tried(self):
-        settings = {name: setting_types(function).keys() - {"fused"} for name, function in OPTIMIZERS.items()}
-        self.assertEqual({name: set(others) for name, others in OTHERS.items()}, settings)
+    @parameterized.parameters(*OPTIMIZERS)
+    def test_every_setting_of_optim_args_changes_the_updates(self, name):
+        self.assertEqual(OTHERS[name].keys(), setting_types(OPTIMIZERS[name]).keys() - {"fused"})
+        for setting, value in OTHERS[name].items():
+            without = self.trained(name, "relative_step=True" if setting == "warmup_init" else "")
+            given = self.trained(name, f"{setting}={value}")
+            self.assertGreater(float((given - without).abs().max()), 1e-5, setting)
 
 
 def adamw_rms_reference(p, g, state, lr, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.0):
@@ -225,22 +202,6 @@ class AdamWRMSTest(parameterized.TestCase):
             optimizer.step()
         for parameter, value in zip(parameters, values):
             np.testing.assert_allclose(parameter.detach().numpy(), value, rtol=2e-6, atol=1e-8)
-
-    def test_a_parameter_that_missed_updates_counts_its_own(self):
-        rng = np.random.default_rng(1)
-        parameters = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
-        values, states = [np.ones(3), np.ones(3)], [{}, {}]
-        optimizer = AdamWRMS(parameters, lr=0.1)
-        for t in range(6):
-            for i, parameter in enumerate(parameters):
-                parameter.grad = None
-                if i == 0 or t % 2:
-                    grad = rng.normal(size=3)
-                    parameter.grad = torch.tensor(grad, dtype=torch.float32)
-                    values[i] = adamw_rms_reference(values[i], grad, states[i], 0.1)
-            optimizer.step()
-        for parameter, value in zip(parameters, values):
-            np.testing.assert_allclose(parameter.detach().numpy(), value, rtol=2e-6)
 
     def test_moments_of_bfloat16_parameters_are_float32_before_and_after_a_restart(self):
         model = t5(torch.bfloat16)
@@ -314,17 +275,6 @@ class AdafactorTest(parameterized.TestCase):
         for parameter, value in zip(model.parameters(), values):
             np.testing.assert_allclose(parameter.detach().numpy(), value, rtol=1e-5, atol=1e-7)
 
-    def test_without_parameter_scaling_the_rate_is_the_step(self):
-        model = torch.nn.Linear(1, 1, bias=False)
-        torch.nn.init.constant_(model.weight, 8.0)
-        model.weight.grad = torch.ones(1, 1)
-        make_optimizer("adafactor", model, 0.5, "scale_parameter=False").step()
-        self.assertAlmostEqual(model.weight.item(), 7.5, places=5)
-
-    def test_its_own_warm_up_needs_relative_steps(self):
-        with self.assertRaisesRegex(ConfigError, "needs relative_step=True"):
-            make_optimizer("adafactor", torch.nn.Linear(2, 2), 1e-3, "warmup_init=True")
-
 
 class MuonTest(parameterized.TestCase):
     def test_matrices_between_the_layers_are_muon_s_and_all_else_adamw_s(self):
@@ -336,13 +286,8 @@ class MuonTest(parameterized.TestCase):
             by_part[group["algorithm"]] |= {names[id(p)] for p in group["params"]}
         self.assertEqual(by_part["muon"], hidden_matrices(model))
         self.assertContainsSubset({"shared.weight", "encoder.final_layer_norm.weight"}, by_part["adamw"])
-        self.assertTrue(all("relative_attention_bias" not in name for name in by_part["muon"]))
-        self.assertTrue(all(name.endswith((".q.weight", ".k.weight", ".v.weight", ".o.weight", ".wi.weight", ".wo.weight",
-                                           ".wi_0.weight", ".wi_1.weight")) for name in by_part["muon"]))  # fmt: skip
-
-    def test_an_untied_head_is_adamw_s(self):
-        model = t5()
-        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+        self.assertEqual({name.split(".")[-2] for name in by_part["muon"]} - {"wi", "wi_0", "wi_1"}, {*"qkvo", "wo"})
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())  # an untied head is AdamW's
         self.assertNotIn("lm_head.weight", hidden_matrices(model))
 
     def test_it_equals_torch_s_two_optimizers_side_by_side(self):
@@ -363,16 +308,6 @@ class MuonTest(parameterized.TestCase):
             for each in (optimizer, muon, adamw):
                 each.step()
         self.assertTrue(torch.equal(weights(model), weights(twin)))
-
-    def test_its_steps_are_as_large_as_adamw_s(self):
-        """arXiv:2502.16982, section 2.2: an RMS of 0.2 to 0.4 times the learning rate."""
-        torch.manual_seed(0)
-        model = torch.nn.Linear(64, 96, bias=False)
-        before = model.weight.detach().clone()
-        model.weight.grad = torch.randn(96, 64)
-        make_optimizer("muon", model, 1e-2).step()
-        rms = float((model.weight - before).square().mean().sqrt())
-        self.assertBetween(rms, 0.15e-2, 0.4e-2)
 
 
 class SettingsTest(parameterized.TestCase):
@@ -416,20 +351,13 @@ class SettingsTest(parameterized.TestCase):
         self.assertEqual((args.schedule, args.lr_scheduler_type.value), (None, "cosine_with_min_lr"))
         self.assertEqual(args.lr_scheduler_kwargs, {"min_lr": 1e-5})
 
-    def test_the_decay_rule_is_the_trainer_s(self):
-        model = t5()
-        trainer = law_worker.make_trainer(8, 1)
-        self.assertEqual(decay_names(model), set(trainer.get_decay_parameter_names(model)))
-        self.assertEqual(decay_names(model), set(Trainer.get_decay_parameter_names(trainer, model)))
-
-    @parameterized.product(name=tuple(OPTIMIZERS), kind=("DEEPSPEED", "FSDP", "MULTI_GPU"))
-    def test_whole_tensors_are_asked_for_where_sharding_would_cut_them(self, name, kind):
-        accelerator = SimpleNamespace(distributed_type=SimpleNamespace(value=kind))
-        if name in NEED_WHOLE_TENSORS and kind != "MULTI_GPU":
-            with self.assertRaisesRegex(ConfigError, "works on whole tensors"):
+    def test_whole_tensors_are_asked_for_where_sharding_would_cut_them(self):
+        for name, kind in itertools.product(OPTIMIZERS, ("DEEPSPEED", "FSDP", "MULTI_GPU")):
+            accelerator = SimpleNamespace(distributed_type=SimpleNamespace(value=kind))
+            cuts = name in NEED_WHOLE_TENSORS and kind != "MULTI_GPU"
+            refused = self.assertRaisesRegex(ConfigError, "works on whole tensors")
+            with refused if cuts else contextlib.nullcontext():
                 check_parallelism(name, accelerator)
-        else:
-            check_parallelism(name, accelerator)
 
     @parameterized.parameters((settings, 4), (adamw_rms, 1))
     def test_examples_in_docstrings_run(self, module, least):
@@ -462,10 +390,6 @@ class ClippingTest(parameterized.TestCase):
         self.assertTrue(all(abs(value - 1e-3) < 1e-9 for value in seen), seen)
         self.assertGreater(min(line["grad_norm"] for line in trainer.state.log_history if "grad_norm" in line), 0.1)
 
-    def test_the_flag_brings_the_callback(self):
-        found = limit_callbacks(arguments("--clip_grad_value", "0.5"))
-        self.assertEqual([cb.value for cb in found if isinstance(cb, ClipGradValueCallback)], [0.5])
-
 
 OWN = {"adamw_torch", "adamw_torch_fused", "adamw_torch_xla", "adamw_torch_npu_fused", "adafactor", "sgd", "adagrad",
        "rmsprop"}  # fmt: skip
@@ -497,11 +421,6 @@ class LibrariesTest(parameterized.TestCase):
     def test_a_library_that_is_not_there_is_named_with_its_install_line(self, argv, message):
         with mock.patch("importlib.util.find_spec", return_value=None), self.assertRaisesRegex(ConfigError, message):
             parse_arguments((SuiteTrainingArguments,), later_wins(["--use_cpu", *argv]))
-
-    def test_a_library_that_is_there_is_taken(self):
-        with mock.patch("importlib.util.find_spec", return_value=object()):
-            check_library("adamw_bnb_8bit")
-        self.assertIsNone(library_of("adamw_torch"))
 
 
 if __name__ == "__main__":

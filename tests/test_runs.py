@@ -23,7 +23,7 @@ import fine_tune_t5
 from t5suite import cli
 from t5suite.base import redaction
 from t5suite.base.errors import CheckpointError, ConfigError, DataError, run_command
-from t5suite.base.redaction import SHOWN, RedactingFormatter, is_secret_name, printable, redacted, redacted_value
+from t5suite.base.redaction import SHOWN, RedactingFormatter, is_secret_name, redacted, redacted_value
 from t5suite.base.terminal import Terminal
 from t5suite.data.rows.jsonl import write_jsonl
 from t5suite.reports import compare as comparison_text
@@ -47,25 +47,7 @@ def folder():
     return Path(tempfile.mkdtemp())
 
 
-def checkpoint(directory, step, leave_out=None):
-    path = directory / f"checkpoint-{step}"
-    path.mkdir()
-    for name in ("model.safetensors", "optimizer.pt", "scheduler.pt"):
-        (path / name).write_bytes(b"x")
-    (path / "trainer_state.json").write_text(json.dumps({"global_step": step}))
-    if leave_out:
-        (path / leave_out).unlink()
-    return path
-
-
 class RunTest(parameterized.TestCase):
-    def test_nothing_is_written_until_the_run_says_something(self):
-        directory = folder() / "run"
-        run = open_run(directory, {"seed": 1})
-        self.assertFalse(directory.exists())
-        run.update(status="running")
-        self.assertTrue((directory / "manifest.json").is_file())
-
     def test_the_manifest_is_there_before_anything_else_is_written(self):
         """A run that is killed while it makes its corpus must find its directory to be its own."""
         directory = folder() / "run"
@@ -82,9 +64,16 @@ class RunTest(parameterized.TestCase):
 
     def test_other_settings_are_refused(self):
         directory = folder() / "run"
-        open_run(directory, {"seed": 1}).update()
-        with self.assertRaisesRegex(ConfigError, "seed 1 there, 2 here"):
-            open_run(directory, {"seed": 2})
+        run = open_run(directory, {"seed": 1})
+        self.assertFalse(directory.exists())  # nothing is written until it is updated
+        run.update()
+        for message, settings, more in (
+            ("seed 1 there, 2 here", {"seed": 2}, {}),
+            ("--resume none needs a new --output_dir", {"seed": 1}, {"need_new": True}),
+            ("no setting 'sede'; did you mean seed", {"seed": 1}, {"allow_changed": "sede"}),
+        ):
+            with self.assertRaisesRegex(ConfigError, message):
+                open_run(directory, settings, **more)
 
     def test_a_flag_of_a_later_version_is_no_change_while_it_is_off(self):
         directory = folder() / "run"
@@ -98,11 +87,10 @@ class RunTest(parameterized.TestCase):
         directory = folder() / "run"
         first = open_run(directory, {"seed": 1})
         first.update(status="failed", data={"rte.train": {"fingerprint": "ab"}})
-        if left:
-            (directory / left).mkdir()
         if left == "metrics.jsonl":
-            (directory / left).rmdir()
-            (directory / left).write_text("{}\n")
+            (directory / left).touch()
+        elif left:
+            (directory / left).mkdir()
         if not replaced:
             with self.assertRaisesRegex(ConfigError, "seed 1 there, 2 here"):
                 open_run(directory, {"seed": 2})
@@ -111,18 +99,12 @@ class RunTest(parameterized.TestCase):
         run.use_data({"rte.train": {"fingerprint": "cd"}})
         self.assertEqual((run.run_id, run.manifest["settings"]["seed"]), (first.run_id, 2))
 
-    def test_a_fresh_run_is_not_put_over_an_old_one(self):
-        directory = folder() / "run"
-        open_run(directory, {"seed": 1}).update()
-        with self.assertRaisesRegex(ConfigError, "--resume none needs a new --output_dir"):
-            open_run(directory, {"seed": 1}, need_new=True)
-
     @parameterized.parameters(
         ({"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "update_size": 8}, True),
         ({"per_device_train_batch_size": 4, "gradient_accumulation_steps": 1, "update_size": 4}, False),
     )
     def test_an_update_may_be_laid_out_anew_but_not_be_another(self, layout, same):
-        directory = Path(tempfile.mkdtemp()) / "run"
+        directory = folder() / "run"
         first = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "update_size": 8}
         open_run(directory, first).update()
         if same:
@@ -135,18 +117,14 @@ class RunTest(parameterized.TestCase):
         self.assertEqual(run.manifest["changes"][0]["changed"], {"update_size": [8, 4]})
 
     def test_a_run_of_another_version_is_refused_with_the_version_that_can_go_on_with_it(self):
-        directory = Path(tempfile.mkdtemp()) / "run"
+        directory = folder() / "run"
         run = open_run(directory, {"seed": 1, "gone": True})
         run.update(versions={"t5suite": "0.1.0"})
         with self.assertRaisesRegex(ConfigError, "gone True there, None here.*t5suite 0.1.0 began that run"):
             open_run(directory, {"seed": 1})
 
-    def test_a_change_that_is_allowed_must_exist(self):
-        with self.assertRaisesRegex(ConfigError, "no setting 'sede'; did you mean seed"):
-            open_run(Path(tempfile.mkdtemp()) / "run", {"seed": 1}, allow_changed="sede")
-
     def test_changed_data_are_refused_unless_allowed(self):
-        directory = Path(tempfile.mkdtemp()) / "run"
+        directory = folder() / "run"
         open_run(directory, {"seed": 1}).use_data({"rte.train": {"origin": "a", "fingerprint": "ab", "used": 4}})
         open_run(directory, {"seed": 1}).use_data({"rte.train": {"origin": "b", "fingerprint": "ab", "used": 4}})
         changed = {"rte.train": {"origin": "a", "fingerprint": "cd", "used": 4}}
@@ -156,7 +134,7 @@ class RunTest(parameterized.TestCase):
         open_run(directory, {"seed": 1}).use_data(changed)
 
     def test_other_software_is_said_and_noted(self):
-        directory = Path(tempfile.mkdtemp()) / "run"
+        directory = folder() / "run"
         run = open_run(directory, {"seed": 1})
         run.update(versions={**run.manifest["versions"], "torch": "1.0"})
         with self.assertLogs("t5suite", "WARNING") as logs:
@@ -187,36 +165,28 @@ class RunTest(parameterized.TestCase):
         again.update()
         self.assertEqual(open_run(directory, {"seed": 1}).run_id, run.run_id)
 
-    @parameterized.product(
-        text=("", "[" * 100_000, "null", '{"tasks": {}}'),
-        read=(
-            read_run,
-            evaluations_of,
-            lambda path: read_runs([path]),
-            lambda path: print_finished(open_run(path, {})),
-        ),
-    )
-    def test_results_that_are_none_are_named_with_what_to_do(self, text, read):
+    @parameterized.parameters("", "[" * 100_000, "null", '{"tasks": {}}')
+    def test_results_that_are_none_are_named_with_what_to_do(self, text):
         directory = folder() / "run"
         open_run(directory, {}).update(status="finished")
         (directory / "results.json").write_text(text)
-        with self.assertRaisesRegex(DataError, f"{directory}/results.json.*; delete it"):
-            read(directory)
+        finished = lambda path: print_finished(open_run(path, {}))
+        for read in (read_run, evaluations_of, lambda path: read_runs([path]), finished):
+            with self.assertRaisesRegex(DataError, f"{directory}/results.json.*; delete it"):
+                read(directory)
 
     def test_secrets_stay_out_of_the_manifest(self):
         directory = folder() / "run"
-        run = open_run(
-            directory, {"hub_token": "hf_secret", "seed": 1}, argv=["--hub_token", "hf_secret", "--hub_token=hf_secret"]
-        )
+        argv = ["--hub_token", "hf_secret", "--hub_token=hf_secret"]
+        run = open_run(directory, {"hub_token": "hf_secret", "seed": 1}, argv=argv)
         run.update()
         self.assertNotIn("hf_secret", (directory / "manifest.json").read_text())
         self.assertEqual(public_settings({"hub_token": "x", "seed": 1}), {"seed": 1})
 
     def test_two_trials_of_a_sweep_never_share_a_directory(self):
         with mock.patch.dict(os.environ, {"WANDB_RUN_ID": "abc"}):
-            self.assertEqual(
-                default_output_dir("glue", "rte", "google/t5-v1_1-small"), "runs/glue-rte-t5-v1_1-small-abc"
-            )
+            found = default_output_dir("glue", "rte", "google/t5-v1_1-small")
+        self.assertEqual(found, "runs/glue-rte-t5-v1_1-small-abc")
 
 
 def full_disk(size=4096):
@@ -249,9 +219,9 @@ class FilesTest(parameterized.TestCase):
         flags = (
             "mini.yaml --max_steps 1 --eval_strategy no --save_strategy no --use_cpu --disable_tqdm True --report_to none "
             "--max_train_samples 8 --max_eval_samples 4 --per_device_train_batch_size 4 "
-            "--config_overrides d_model=16,d_kv=8,d_ff=16,num_layers=1,num_heads=2"
+            "--config_overrides d_model=1024,d_kv=8,d_ff=16,num_layers=1,num_heads=2"
         ) + f" --output_dir {directory}"
-        with full_disk(40_000), redirect_stderr(io.StringIO()) as said:
+        with full_disk(1_500_000), redirect_stderr(io.StringIO()) as said:
             self.assertEqual(run_command(fine_tune_t5.main, flags.split()), 74)
         self.assertRegex(said.getvalue(), rf"error: {directory}\S*: File too large \([\d,]+ bytes wanted\); make room")
         self.assertEmpty([name for name in os.listdir(directory) if "model" in name])
@@ -270,18 +240,22 @@ class FilesTest(parameterized.TestCase):
 
 
 class CheckpointTest(parameterized.TestCase):
-    @parameterized.parameters("trainer_state.json", "model.safetensors", "optimizer.pt", "scheduler.pt")
-    def test_a_checkpoint_of_hugging_face_s_must_be_complete(self, leave_out):
-        with self.assertRaisesRegex(CheckpointError, leave_out):
-            find_checkpoint(folder(), str(checkpoint(folder(), 3, leave_out)))
-        whole = checkpoint(folder(), 3)
-        self.assertEqual(find_checkpoint(folder(), str(whole)), whole)
+    def test_a_checkpoint_of_hugging_face_s_must_be_complete(self):
+        path = folder() / "checkpoint-3"
+        path.mkdir()
+        (path / "trainer_state.json").write_text('{"global_step": 3}')
+        for name in ("model.safetensors", "optimizer.pt", "scheduler.pt"):
+            with self.assertRaisesRegex(CheckpointError, name):
+                find_checkpoint(folder(), str(path))
+            (path / name).write_bytes(b"x")
+        self.assertEqual(find_checkpoint(folder(), str(path)), path)
+        (path / "trainer_state.json").unlink()
+        with self.assertRaisesRegex(CheckpointError, "trainer_state.json"):
+            find_checkpoint(folder(), str(path))
 
-    @parameterized.parameters(
-        ("auto", None, "auto"), ("auto", "True", "auto"), ("auto", "False", "none"), ("none", "x", "x")
-    )
-    def test_hugging_face_s_flag_means_the_same(self, resume, theirs, expected):
-        self.assertEqual(resume_choice(resume, theirs), expected)
+    def test_hugging_face_s_flag_means_the_same(self):
+        flags = ("auto", None), ("auto", "True"), ("auto", "False"), ("none", "x")
+        self.assertEqual([resume_choice(*pair) for pair in flags], ["auto", "auto", "none", "x"])
 
 
 class CommandTest(parameterized.TestCase):
@@ -294,12 +268,8 @@ class CommandTest(parameterized.TestCase):
 
     @pytest.mark.slow
     def test_a_script_ends_with_the_code_and_no_traceback(self):
-        done = subprocess.run(
-            [sys.executable, str(ROOT / "fine_tune_t5.py"), "--benchmark", "gleu"],
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
+        command = [sys.executable, str(ROOT / "fine_tune_t5.py"), "--benchmark", "gleu"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         self.assertEqual(done.returncode, 78)
         self.assertIn("did you mean glue", done.stderr)
         self.assertNotIn("Traceback", done.stderr)
@@ -329,44 +299,36 @@ HEX = "5ec2e7a11c0ffee0ddba11ade1ec7ab1ef00d5e7"
 
 
 class RedactionTest(parameterized.TestCase):
-    @parameterized.parameters(
-        HF,
-        "wandb_v1_" + "aB3_" * 10,
-        "ghp_" + "a1B2" * 9,
-        "github_pat_" + "a1B2" * 9,
-        "sk-proj-" + "a1B2" * 9,
-        "AKIAABCDEFGHIJKLMNOP",
-    )
-    def test_tokens_are_known_by_their_shape(self, token):
-        for text in (
-            token,
-            f"--x='{token}'",
-            f'{{"a": "{token}"}}',
-            f"https://host/?t={token}&x=1",
-            f"{token}\n{token}",
-        ):
-            self.assertNotIn(token[:12], redacted(text))
-            self.assertEqual(redacted(text), text.replace(token, SHOWN))
-
-    def test_an_address_keeps_its_host_only(self):
+    def test_tokens_are_known_by_their_shape(self):
+        shapes = (
+            HF,
+            "wandb_v1_" + "aB3_" * 10,
+            "ghp_" + "a1B2" * 9,
+            "github_pat_" + "a1B2" * 9,
+            "sk-proj-" + "a1B2" * 9,
+        )
+        for token in (*shapes, "AKIAABCDEFGHIJKLMNOP"):
+            for text in (
+                token,
+                f"--x='{token}'",
+                f'{{"a": "{token}"}}',
+                f"https://h/?t={token}&x=1",
+                f"{token}\n{token}",
+            ):
+                self.assertEqual(redacted(text), text.replace(token, SHOWN))
         self.assertEqual(redacted("see https://me:pass@host.org/a@b"), "see https://***@host.org/a@b")
 
-    @parameterized.parameters(
-        "the commit 5ec2e7a11c0ffee0ddba11ade1ec7ab1ef00d5e7",
-        "hf_model at http://127.0.0.1:8080/path",
-        "google/t5-v1_1-small, 10:30, a@b",
-        "task-" + "sk" * 20,
-    )
-    def test_innocent_text_stays(self, text):
-        self.assertEqual(redacted(text), text)
+    def test_innocent_text_stays(self):
+        with mock.patch.dict(os.environ, {"SSH_KEY": "rte"}):  # short values are not searched for
+            for text in (f"the commit {HEX}, glue/rte", "hf_model at http://127.0.0.1:8080/path", "task-" + "sk" * 20,
+                         "google/t5-v1_1-small, 10:30, a@b"):  # fmt: skip
+                self.assertEqual(redacted(text), text)
 
-    @parameterized.parameters("WANDB_API_KEY", "HF_TOKEN", "MY_PASSWORD", "aws_secret")
-    def test_what_the_environment_keeps_secret_is_known_by_its_value(self, name):
-        with mock.patch.dict(os.environ, {name: HEX, "PATH_TO": HEX[:20]}):
-            self.assertEqual(redacted(f"key {HEX}, commit {HEX[::-1]}"), f"key ***, commit {HEX[::-1]}")
-
-    def test_what_netrc_holds_is_known_by_its_value(self):
-        path = Path(tempfile.mkdtemp()) / "netrc"
+    def test_what_environment_and_netrc_keep_secret_is_known_by_its_value(self):
+        for name in ("WANDB_API_KEY", "HF_TOKEN", "MY_PASSWORD", "aws_secret"):
+            with mock.patch.dict(os.environ, {name: HEX, "PATH_TO": HEX[:20]}):
+                self.assertEqual(redacted(f"key {HEX}, commit {HEX[::-1]}"), f"key ***, commit {HEX[::-1]}")
+        path = folder() / "netrc"
         path.write_text(f"machine api.wandb.ai login user password {HEX}\n")
         path.chmod(0o600)
         redaction._netrc_secrets.cache_clear()
@@ -374,31 +336,19 @@ class RedactionTest(parameterized.TestCase):
             self.assertEqual(redacted(HEX), SHOWN)
         redaction._netrc_secrets.cache_clear()
 
-    def test_short_values_are_not_hunted(self):
-        with mock.patch.dict(os.environ, {"SSH_KEY": "rte"}):
-            self.assertEqual(redacted("glue/rte"), "glue/rte")
-
     def test_values_are_searched_to_their_bottom(self):
         value = {"a": [{"note": f"key {HF}", "api_key": "short", "n": 3}], "b": (HF, None), "hub_token": None}
         expected = {"a": [{"note": "key ***", "api_key": "***", "n": 3}], "b": ["***", None], "hub_token": None}
         self.assertEqual(redacted_value(value), expected)
 
-    @parameterized.parameters(
-        ("hub_token", True),
-        ("--hub-token", True),
-        ("WANDB_API_KEY", True),
-        ("tokenizer_name", False),
-        ("keep_every", False),
-    )
-    def test_names_of_secrets(self, name, expected):
-        self.assertEqual(is_secret_name(name), expected)
+    def test_names_of_secrets(self):
+        names = ("hub_token", "--hub-token", "WANDB_API_KEY", "tokenizer_name", "keep_every")
+        self.assertEqual([is_secret_name(name) for name in names], [True, True, True, False, False])
 
     def test_log_lines_hold_none_in_arguments_or_tracebacks(self):
         try:
             raise ValueError(f"bad {HF}")
         except ValueError:
-            import sys
-
             record = logging.LogRecord("t5suite", logging.ERROR, "", 1, "was %s", (HF,), sys.exc_info())
         line = RedactingFormatter("%(message)s").format(record)
         self.assertNotIn(HF, line)
@@ -459,25 +409,17 @@ class SteeringTest(parameterized.TestCase):
         self.assertEmpty({c for c, kind in kinds.items() if kind in ("Cc", "Cf", "Cs", "Zl", "Zp")})
         self.assertIn("owned\\u0007", text)
 
-    def test_tabs_lines_and_the_worlds_scripts_stay(self):
-        text = "a\tb\nc Straße 日本 😀 नमस्ते \u200d ع"
-        self.assertEqual(printable(text), text)
-
     def test_json_keeps_the_text_and_escapes_what_steers(self):
         text = STEERING.replace("\ud800", "")
         line = previewed(text, "--json")
         self.assertNotRegex(line, "[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e]")
         self.assertIn(text, json.loads(line)["inputs"])
 
-    def test_rich_prints_through_one_door(self):
-        found = [path.name for path in Path(cli.__file__).parent.rglob("*.py") if "rich.console" in path.read_text()]
-        self.assertEqual(found, ["terminal.py"])
-
 
 class SecretTrackersTest(parameterized.TestCase):
     @parameterized.parameters("wandb", "mlflow")
     def test_what_a_run_is_called_is_told_without_secrets(self, name):
-        directory = Path(tempfile.mkdtemp()) / "run"
+        directory = folder() / "run"
         directory.mkdir()
         fields = ("name", "group", "project", "entity", "experiment", "aim_repo")
         identity = Identity(**{field: f"{field}-{HF}" for field in fields}, tags=("a", f"t-{HF}"))
@@ -490,7 +432,7 @@ class SecretTrackersTest(parameterized.TestCase):
         self.assertEmpty([path for path, text in written.items() if HF.encode() in text or HEX.encode() in text])
 
     def test_no_entry_of_a_manifest_tells_a_secret(self):
-        run = Run(Path(tempfile.mkdtemp()) / "run", {"run_id": "4f2a", "settings": {}})
+        run = Run(folder() / "run", {"run_id": "4f2a", "settings": {}})
         described = {"rte.train": {"origin": f"https://me:{HEX}@host/{HF}", "files": {f"{HF}.jsonl": "sha256:1"}}}
         run.use_data(described)
         run.update(tasks={"rte": {"label_token": "answer"}}, note=HF)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from absl.testing import absltest, parameterized
 from later_flags import later_wins
-from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LinearLR, SequentialLR
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import get_scheduler
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -66,15 +66,14 @@ def arguments(*argv):
 
 class EveryScheduleTest(parameterized.TestCase):
     @parameterized.parameters(*SCHEDULES)
-    def test_values_are_finite_and_never_below_zero(self, name):
+    def test_values_are_finite_from_the_top_to_the_end_value_and_beyond_and_one_step_is_a_run_too(self, name):
         multiplier = make_multiplier(name, STEPS, WARMUP)
         for step in range(2 * STEPS):
-            self.assertTrue(math.isfinite(multiplier(step)))
-            self.assertBetween(multiplier(step), 0.0, 1.0)
-
-    @parameterized.parameters(*SCHEDULES)
-    def test_the_end_value(self, name):
-        self.assertAlmostEqual(make_multiplier(name, STEPS, WARMUP)(STEPS), END_VALUES[name], places=12)
+            self.assertBetween(multiplier(step), 0.0, 1.0)  # NaN is not between
+        self.assertAlmostEqual(multiplier(STEPS), END_VALUES[name], places=12)
+        top = 0.01 if name in ("inverse_sqrt_t5", "relative_step") else 1.0
+        self.assertEqual(make_multiplier(name, STEPS, 0)(0), top)
+        self.assertTrue(all(0 <= make_multiplier(name, 1, 1)(step) <= 1 for step in (0, 1, 2)))
 
     @parameterized.parameters(*(name for name in SCHEDULES if has_warmup(name)))
     def test_the_warm_up_rises_in_equal_steps_to_one(self, name):
@@ -84,16 +83,6 @@ class EveryScheduleTest(parameterized.TestCase):
             self.assertAlmostEqual(multiplier(WARMUP // 4), start + (1 - start) / 4, places=12)
             values = [multiplier(step) for step in range(WARMUP + 1)]
             self.assertEqual(values, sorted(values))
-
-    @parameterized.parameters(*SCHEDULES)
-    def test_no_warm_up_begins_at_the_top(self, name):
-        multiplier = make_multiplier(name, STEPS, 0)
-        self.assertEqual(multiplier(0), 0.01 if name in ("inverse_sqrt_t5", "relative_step") else 1.0)
-
-    @parameterized.parameters(*SCHEDULES)
-    def test_one_step_is_a_run_too(self, name):
-        multiplier = make_multiplier(name, 1, 1)
-        self.assertTrue(all(0 <= multiplier(step) <= 1 for step in (0, 1, 2)))
 
     @parameterized.parameters(
         *(name for name in SCHEDULES if "min_lr_rate" in schedules.setting_types(SCHEDULES[name]))
@@ -162,15 +151,6 @@ class ExactValuesTest(parameterized.TestCase):
             expected = flat * min(1.0, (total - step) / (total - first))
             self.assertAlmostEqual(multiplier(step), expected, places=12)
 
-    def test_nano_t5_s_cosine_is_torch_s_two_schedulers_in_a_row(self):
-        """Linear from half the rate in the warm-up, then cosine to 1e-5."""
-        theirs = optimizer(2e-2)
-        parts = [LinearLR(theirs, 0.5, 1.0, 20), CosineAnnealingLR(theirs, 80, eta_min=1e-5)]
-        settings = schedule_settings("cosine", "warmup_start=0.5,min_lr=1e-5", 2e-2)
-        ours = make_scheduler(optimizer(2e-2), "cosine", 100, 20, settings)
-        for a, b in zip(rates(ours, 100), rates(SequentialLR(theirs, parts, [20]), 100)):
-            self.assertAlmostEqual(a, b, delta=1e-9)
-
     def test_every_group_has_its_own_base_rate(self):
         groups = [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": rate} for rate in (1.0, 0.1)]
         scheduler = make_scheduler(torch.optim.SGD(groups), "linear", 10)
@@ -197,10 +177,13 @@ class PlateauTest(parameterized.TestCase):
 
     def test_a_slightly_worse_loss_is_no_improvement(self):
         """torch's relative threshold says it is one, for values below 0."""
-        scheduler = self.scheduler(patience=0)
+        scheduler, resumed = self.scheduler(patience=0), self.scheduler(patience=0)
         for value in (-2.0, -2.0001):
             scheduler.observe(value)
         self.assertEqual(scheduler.reduction, 0.5)
+        resumed.load_state_dict(scheduler.state_dict())
+        resumed.observe(-2.0001)
+        self.assertEqual((resumed.reduction, resumed.best), (0.25, -2.0))
 
     def test_it_warms_up_and_stops_at_its_floor(self):
         scheduler = self.scheduler(patience=0, min_lr_rate=0.2)
@@ -208,16 +191,6 @@ class PlateauTest(parameterized.TestCase):
         for _ in range(5):
             scheduler.observe(-1.0)
         self.assertEqual(scheduler.get_last_lr(), [0.2])
-
-    def test_it_remembers_over_a_restart(self):
-        scheduler = self.scheduler()
-        for value in (-1.0, -1.0, -1.0, -1.0):
-            scheduler.observe(value)
-        self.assertEqual((scheduler.reduction, scheduler.num_bad), (0.5, 1))
-        other = self.scheduler()
-        other.load_state_dict(scheduler.state_dict())
-        other.observe(-1.0)
-        self.assertEqual((other.reduction, other.best), (0.25, -1.0))
 
 
 class SettingsTest(parameterized.TestCase):
@@ -243,12 +216,6 @@ class SettingsTest(parameterized.TestCase):
     def test_settings_that_hugging_face_s_schedule_does_not_take_are_named(self, kind, settings, message):
         with self.assertRaisesRegex(ConfigError, message):
             arguments("--lr_scheduler_type", kind, "--lr_scheduler_kwargs", settings)
-
-    def test_json_and_pairs_mean_the_same(self):
-        forms = ('{"min_lr_rate": 0.1, "warmup_start": "5e-1"}', "min_lr_rate=0.1, warmup_start=5e-1")
-        found = [arguments("--schedule", "cosine", "--lr_scheduler_kwargs", form) for form in forms]
-        expected = {"min_lr_rate": 0.1, "warmup_start": 0.5}
-        self.assertEqual([schedule_settings("cosine", a.lr_scheduler_kwargs, 1.0) for a in found], [expected] * 2)
 
     @parameterized.parameters("reduce_lr_on_plateau", "greedy")
     def test_hugging_face_s_watchers_take_more_for_better(self, name):

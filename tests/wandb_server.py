@@ -1,4 +1,4 @@
-"""A W&B server of one's own on the loopback: as much of the protocol as the real client needs, and its faults.
+"""A W&B server on the loopback: as much of the protocol as the real client needs, and its faults.
 
     >>> with WandbServer() as server, mock.patch.dict(os.environ, server.environment()):
     ...     run = wandb.init(project="p", id="4f2a", mode="online")
@@ -15,6 +15,8 @@ Seen working with wandb 0.31. GraphQL operations are functions in OPERATIONS, by
 line that comes again with its offset replaces itself.
 """
 
+import base64
+import contextlib
 import gzip
 import json
 import re
@@ -35,13 +37,7 @@ REFUSED, BROKEN = 401, 503
 
 @dataclass
 class ServedRun:
-    """What the server knows of one run.
-
-    Attributes:
-      lines: `{file: {offset: line}}` as streamed.
-      sent: every history line in order of arrival, repeated ones too.
-      exit_code: None while the run is open.
-    """
+    """One run: `lines` is `{file: {offset: line}}`, `sent` every history line in order of arrival."""
 
     name: str
     project: str
@@ -63,32 +59,16 @@ class ServedRun:
         """The steps of the history's rows, in order."""
         return [row["_step"] for row in self.rows()]
 
-    def tail(self, file: str) -> str:
-        """The last line of a stream, as a JSON list of JSON texts."""
-        stored = self.lines.get(file, {})
-        return json.dumps([stored[max(stored)]] if stored else [])
-
-    def count(self, file: str) -> int:
-        """How many lines of a stream there are."""
-        return len(self.lines.get(file, {}))
-
 
 @dataclass
 class ServedSweep:
-    """What the server knows of a sweep.
-
-    Attributes:
-      text: its configuration, as the client sent it (YAML).
-      agents: those that have registered.
-      states: `{run: whether it was running}` of every heartbeat.
-    """
+    """One sweep: its configuration (YAML), and how many agents have registered."""
 
     name: str
     project: str
     entity: str
     text: str
-    agents: list = field(default_factory=list)
-    states: list = field(default_factory=list)
+    agents: int = 0
 
     @property
     def config(self) -> dict:
@@ -100,37 +80,23 @@ class WandbServer:
     """Listens on a free port of 127.0.0.1 as long as the `with` block lasts.
 
     Attributes:
-      runs: `{run id: ServedRun}`.
+      runs, sweeps: by id.
       requests: (seconds since the epoch, method, path, operation, body as text) of every request.
-      sweeps: `{sweep id: ServedSweep}`.
       trials: parameters of the trials that agents are still to run, `{name: value}` each.
-      started: the runs that agents were told to start.
-      stops: ids of runs that agents are to stop.
+      started, stops: ids of the runs that agents were told to start, and are to stop.
       status: a status that every request is answered with (REFUSED, BROKEN), or None for the right answers.
       silent: seconds that every request waits for its answer.
     """
 
-    def __init__(self, api_key: str = API_KEY):
-        self.api_key = api_key
-        self.runs: dict[str, ServedRun] = {}
-        self.requests: list[tuple] = []
-        self.sweeps: dict[str, ServedSweep] = {}
-        self.trials: list[dict] = []
-        self.stops: set[str] = set()
-        self.started: list[str] = []
-        self.status: int | None = None
-        self.silent = 0.0
-        self.operations = dict(OPERATIONS)
-        self._lock = threading.RLock()
-        self._connections: set[socket.socket] = set()
-        self._http = None
+    def __init__(self):
+        self.api_key = API_KEY
+        self.runs, self.sweeps, self.requests = {}, {}, []
+        self.trials, self.started, self.stops = [], [], set()
+        self.status, self.silent = None, 0.0
+        self._lock, self._connections, self._http = threading.RLock(), set(), None
         self._listen(0)
         self.port = self._http.server_address[1]
-
-    @property
-    def url(self) -> str:
-        """The value for WANDB_BASE_URL."""
-        return f"http://127.0.0.1:{self.port}"
+        self.url = f"http://127.0.0.1:{self.port}"
 
     def environment(self) -> dict[str, str]:
         """The variables that send the real client here."""
@@ -138,14 +104,13 @@ class WandbServer:
 
     def drop(self) -> None:
         """The network goes: connections break and new ones are refused."""
-        if self._http is None:
-            return
-        http, self._http = self._http, None
-        http.shutdown()
-        http.server_close()
-        for connection in list(self._connections):
-            with _ignored():
-                connection.shutdown(socket.SHUT_RDWR)
+        if self._http is not None:
+            http, self._http = self._http, None
+            http.shutdown()
+            http.server_close()
+            for connection in list(self._connections):
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
 
     def restore(self) -> None:
         """The network is back, with everything that the server knew."""
@@ -169,8 +134,7 @@ class WandbServer:
         self.drop()
 
     def _listen(self, port: int):
-        handler = type("BoundHandler", (_Handler,), {"served": self})
-        self._http = ThreadingHTTPServer(("127.0.0.1", port), handler)
+        self._http = ThreadingHTTPServer(("127.0.0.1", port), type("BoundHandler", (_Handler,), {"served": self}))
         self._http.daemon_threads = True
         threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
 
@@ -178,33 +142,33 @@ class WandbServer:
         """Status and JSON of one request."""
         text = body.decode("utf-8", errors="replace")
         query = json.loads(text) if path == "/graphql" and text else {}
-        operation = query.get("operationName") or _operation_in(query.get("query", ""))
+        named = re.search(r"(?:query|mutation|subscription)\s+(\w+)", query.get("query", ""))
+        operation = query.get("operationName") or (named and named[1])
         with self._lock:
             self.requests.append((time.time(), method, path, operation, text))
         time.sleep(self.silent)
         if self.status is not None:
             return self.status, {"errors": [{"message": f"answered {self.status} on purpose"}]}
-        if path == "/graphql":
-            if not _has_key(authorization, self.api_key):
-                return 401, {"errors": [{"message": "user is not logged in"}]}
-            with self._lock:
-                handle = self.operations.get(operation)
-                return 200, {"data": handle(self, query.get("variables") or {}) if handle else {}}
         stream = re.fullmatch(r"/files/([^/]+)/([^/]+)/([^/]+)/file_stream", path)
-        if stream:
-            with self._lock:
+        with self._lock:
+            if stream:
                 return 200, self._stream(self.runs[stream[3]], json.loads(text or "{}"))
-        return 200, {}
+            if path != "/graphql":
+                return 200, {}
+            if base64.b64decode(authorization.partition(" ")[2]).decode().rpartition(":")[2] != self.api_key:
+                return 401, {"errors": [{"message": "user is not logged in"}]}
+            handle = OPERATIONS.get(operation)
+            return 200, {"data": handle(self, query.get("variables") or {}) if handle else {}}
 
     def _stream(self, run: ServedRun, message: dict) -> dict:
         for name, chunk in (message.get("files") or {}).items():
+            content = chunk.get("content", [])
             stored = run.lines.setdefault(name, {})
-            for number, line in enumerate(chunk.get("content", [])):
-                stored[chunk["offset"] + number] = line
+            stored |= {chunk["offset"] + number: line for number, line in enumerate(content)}
             if name == HISTORY:
-                run.sent += chunk.get("content", [])
+                run.sent += content
             if name == "wandb-summary.json":
-                run.summary = json.loads(chunk["content"][-1])
+                run.summary = json.loads(content[-1])
         if message.get("complete"):
             run.exit_code = message.get("exitcode", 0)
         run.files.update(message.get("uploaded") or [])
@@ -212,6 +176,8 @@ class WandbServer:
 
 
 class _Handler(BaseHTTPRequestHandler):
+    """A peer that went away is what some tests are about."""
+
     protocol_version = "HTTP/1.1"
     served: WandbServer
 
@@ -221,11 +187,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def finish(self):
         self.served._connections.discard(self.connection)
-        with _ignored():
+        with contextlib.suppress(OSError, ValueError):
             super().finish()
 
     def handle(self):
-        with _ignored():
+        with contextlib.suppress(OSError, ValueError):
             super().handle()
 
     def do_POST(self):
@@ -252,95 +218,65 @@ def viewer(server: WandbServer, variables: dict) -> dict:
     return {"viewer": viewer}
 
 
-def resume_status(server: WandbServer, variables: dict) -> dict:
-    """What is there of a run, which the client goes on from."""
-    run = server.runs.get(variables["name"])
-    if run is None:
-        return {"model": None}
-    bucket = {
+def bucket_of(run: ServedRun) -> dict:
+    """A run as the client reads it, which goes on from it."""
+    streams = {"history": run.lines.get(HISTORY, {}), "events": run.lines.get(EVENTS, {})}
+    entity = {"id": run.entity, "name": run.entity}
+    return {
         "id": run.name,
         "name": run.name,
         "displayName": run.name,
+        "description": None,
         "summaryMetrics": json.dumps(run.summary),
-        "logLineCount": run.count(LOGS),
-        "historyLineCount": run.count(HISTORY),
-        "eventsLineCount": run.count(EVENTS),
-        "historyTail": run.tail(HISTORY),
-        "eventsTail": run.tail(EVENTS),
+        "logLineCount": len(run.lines.get(LOGS, {})),
+        **{f"{name}LineCount": len(stored) for name, stored in streams.items()},
+        **{f"{name}Tail": json.dumps([stored[max(stored)]] if stored else []) for name, stored in streams.items()},
         "config": json.dumps(run.config),
+        "sweepName": run.sweep,
+        "project": {"id": run.project, "name": run.project, "entity": entity},
         "tags": [],
         "notes": None,
         "wandbConfig": json.dumps({"t": 1}),
     }
-    return {"model": {"id": run.project, "name": run.project, "entity": _entity(run), "bucket": bucket}}
+
+
+def resume_status(server: WandbServer, variables: dict) -> dict:
+    """What is there of a run."""
+    run = server.runs.get(variables["name"])
+    return {"model": run and {**bucket_of(run)["project"], "bucket": bucket_of(run)}}
 
 
 def upsert_run(server: WandbServer, variables: dict) -> dict:
     """A run is made, or its configuration or summary changed."""
-    name = variables["name"]
-    inserted = name not in server.runs
-    run = server.runs.setdefault(
-        name, ServedRun(name, variables.get("project") or "uncategorized", variables.get("entity") or ENTITY)
-    )
-    if variables.get("config"):
-        run.config = json.loads(variables["config"])
-    if variables.get("summaryMetrics"):
-        run.summary = json.loads(variables["summaryMetrics"])
+    name, inserted = variables["name"], variables["name"] not in server.runs
+    new = ServedRun(name, variables.get("project") or "uncategorized", variables.get("entity") or ENTITY)
+    run = server.runs.setdefault(name, new)
+    run.config = json.loads(variables.get("config") or json.dumps(run.config))
+    run.summary = json.loads(variables.get("summaryMetrics") or json.dumps(run.summary))
     run.sweep = variables.get("sweep") or run.sweep
-    bucket = {
-        "id": name,
-        "name": name,
-        "displayName": variables.get("displayName") or name,
-        "description": None,
-        "config": json.dumps(run.config),
-        "sweepName": run.sweep,
-        "project": {"id": run.project, "name": run.project, "entity": _entity(run)},
-        "historyLineCount": run.count(HISTORY),
-    }
-    return {"upsertBucket": {"bucket": bucket, "inserted": inserted}}
+    return {"upsertBucket": {"bucket": bucket_of(run), "inserted": inserted}}
 
 
 def create_run_files(server: WandbServer, variables: dict) -> dict:
     """Where the client may put a run's files."""
-    names = variables["files"]
     url = f"{server.url}/storage/{variables['run']}"
-    files = [{"name": name, "uploadUrl": f"{url}/{number}"} for number, name in enumerate(names)]
+    files = [{"name": name, "uploadUrl": f"{url}/{number}"} for number, name in enumerate(variables["files"])]
     return {"createRunFiles": {"runID": variables["run"], "uploadHeaders": [], "files": files}}
-
-
-def artifact_type(server: WandbServer, variables: dict) -> dict:
-    """No artifact of that name is there yet."""
-    return {"project": {"artifact": None}}
 
 
 def create_artifact(server: WandbServer, variables: dict) -> dict:
     """An artifact (a table, say) is taken as if its files were there already."""
-    digest = (variables.get("input") or {}).get("digest")
-    sequence = {"id": "1", "latestArtifact": None}
-    artifact = {"id": "1", "digest": digest, "state": "COMMITTED", "aliases": [], "artifactSequence": sequence}
-    return {"createArtifact": {"artifact": artifact}}
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Sweeps
+    artifact = {"id": "1", "digest": (variables.get("input") or {}).get("digest"), "state": "COMMITTED", "aliases": []}
+    return {"createArtifact": {"artifact": artifact | {"artifactSequence": {"id": "1", "latestArtifact": None}}}}
 
 
 def upsert_sweep(server: WandbServer, variables: dict) -> dict:
     """A sweep is made."""
-    sweep = ServedSweep(
-        f"sweep{len(server.sweeps) + 1}",
-        variables["projectName"] or "uncategorized",
-        variables["entityName"] or ENTITY,
-        variables["config"],
-    )
-    server.sweeps[sweep.name] = sweep
-    project = {"id": sweep.project, "name": sweep.project, "entity": {"id": sweep.entity, "name": sweep.entity}}
-    return {
-        "upsertSweep": {
-            "sweep": {"id": sweep.name, "name": sweep.name, "project": project},
-            "configValidationWarnings": [],
-        }
-    }
+    name, project = f"sweep{len(server.sweeps) + 1}", variables["projectName"] or "uncategorized"
+    sweep = ServedSweep(name, project, variables["entityName"] or ENTITY, variables["config"])
+    server.sweeps[name] = sweep
+    place = {"id": project, "name": project, "entity": {"id": sweep.entity, "name": sweep.entity}}
+    return {"upsertSweep": {"sweep": {"id": name, "name": name, "project": place}, "configValidationWarnings": []}}
 
 
 def sweep_with_runs(server: WandbServer, variables: dict) -> dict:
@@ -356,17 +292,15 @@ def sweep_with_runs(server: WandbServer, variables: dict) -> dict:
 def create_agent(server: WandbServer, variables: dict) -> dict:
     """An agent registers; its id holds the sweep's."""
     sweep = server.sweeps[variables["sweep"]]
-    sweep.agents.append(variables["host"])
-    agent = f"{sweep.name}-agent{len(sweep.agents)}"
+    sweep.agents += 1
+    agent = f"{sweep.name}-agent{sweep.agents}"
     return {"createAgent": {"agent": {"id": agent, "name": agent}}}
 
 
 def heartbeat(server: WandbServer, variables: dict) -> dict:
     """What an agent is to do now: stop a run, start the next one, or end."""
     sweep = server.sweeps[variables["id"].partition("-")[0]]
-    states = json.loads(variables["runState"] or "{}")
-    sweep.states.append(states)
-    running = [run for run, is_running in states.items() if is_running]
+    running = [run for run, is_running in json.loads(variables["runState"] or "{}").items() if is_running]
     commands = [{"type": "stop", "run_id": run} for run in running if run in server.stops]
     if not running and server.trials:
         run = f"{sweep.name}-run{len(server.started) + 1}"
@@ -378,38 +312,12 @@ def heartbeat(server: WandbServer, variables: dict) -> dict:
     return {"agentHeartbeat": {"agent": {"id": variables["id"]}, "commands": json.dumps(commands)}}
 
 
-def _entity(run: ServedRun) -> dict:
-    return {"id": run.entity, "name": run.entity}
-
-
-def _operation_in(query: str) -> str | None:
-    found = re.search(r"(?:query|mutation|subscription)\s+(\w+)", query)
-    return found[1] if found else None
-
-
-def _has_key(authorization: str, api_key: str) -> bool:
-    import base64
-
-    kind, _, value = authorization.partition(" ")
-    return kind == "Basic" and base64.b64decode(value).decode().rpartition(":")[2] == api_key
-
-
-class _ignored:
-    """A peer that went away is what some tests are about."""
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, error, trace):
-        return kind is not None and issubclass(kind, (OSError, ValueError))
-
-
 OPERATIONS = {
     "Viewer": viewer,
     "RunResumeStatus": resume_status,
     "UpsertBucket": upsert_run,
     "CreateRunFiles": create_run_files,
-    "ArtifactType": artifact_type,
+    "ArtifactType": lambda server, variables: {"project": {"artifact": None}},
     "CreateArtifact": create_artifact,
     "UpsertSweep": upsert_sweep,
     "SweepWithRuns": sweep_with_runs,
