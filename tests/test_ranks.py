@@ -186,7 +186,6 @@ class WatcherTest(parameterized.TestCase):
     def test_rank_0_tells_the_others_at_once(self):
         ours, theirs = zip(*(socket.socketpair() for _ in range(2)), strict=True)
         watcher = lost_ranks.Watcher(dict(enumerate(ours, 1)), StopRequests())
-        watcher.start()
         theirs[0].close()
         theirs[1].settimeout(10.0)
         self.assertEqual(theirs[1].recv(1), lost_ranks.LOST)

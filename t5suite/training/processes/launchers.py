@@ -1,27 +1,17 @@
 """What starts a worker: a launcher that dies takes it along, tasks of one `srun` are ranks, launchers' own flags go.
 
     >>> stop_with_launchers()               # in a worker of `accelerate launch fine_tune_t5.py`, where it begins
-    >>> os.kill(os.getppid(), signal.SIGTERM)
-    the launcher (accelerate, process 4711) has ended: this process stops, too
-    stopped: SIGTERM: stopped after step 40; the same command goes on from checkpoint-40
     >>> ranks_of_srun({"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", ...})
     {'RANK': '1', 'WORLD_SIZE': '2', 'LOCAL_RANK': '1', 'LOCAL_WORLD_SIZE': '2', 'MASTER_ADDR': 'node03', ...}
 
-Whoever stops a run (a sweep's agent, a scheduler, `kill`) signals the process that it started. torchrun passes SIGTERM
-on; `accelerate launch` with one process (1.15) and the `deepspeed` runner (0.19) die of it and leave their workers
-behind, and of SIGKILL every launcher does. So a worker looks once a second whether the launchers above it are still
-there (Linux only: `/proc`), and asks itself to stop when one is not: as SIGTERM would, with a checkpoint.
+`accelerate launch` with one process (1.15) and the `deepspeed` runner (0.19) die of SIGTERM and leave their workers
+behind, and of SIGKILL every launcher does. So a worker checks once a second whether the launchers above it are still
+there (Linux only: `/proc`), and asks itself to stop, as SIGTERM would, when one is not.
 
-PyTorch and accelerate read RANK, WORLD_SIZE and so on, which torchrun sets and srun does not. They are set from Slurm's
-own (srun(1), "OUTPUT ENVIRONMENT VARIABLES") where a script is started by several tasks of one step, but not
-
-* where a launcher has set WORLD_SIZE already,
-* in a trial of a sweep: `srun -n 4 wandb agent ...` is four agents, whose trials are runs of their own,
-* in a batch script or an interactive job without srun, however many tasks the job was given,
-* with T5SUITE_SLURM_RANKS=0 in the environment.
-
-Entry scripts call both before they import torch, and every sub-command's command line passes `without_launcher_flags`;
-so this module imports no torch.
+PyTorch and accelerate read RANK and WORLD_SIZE, which srun does not set. They are set from Slurm's own (srun(1)
+variables) where several tasks of one step start a script; not where a launcher has set WORLD_SIZE already,
+not in a trial of a sweep (`srun -n 4 wandb agent ...` is four agents), not in a job without srun, and not with
+T5SUITE_SLURM_RANKS=0 in the environment. Scripts call both before they import torch, so this module imports none.
 """
 
 import os

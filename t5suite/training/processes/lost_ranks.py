@@ -4,9 +4,8 @@
     ...     train()
     rank 3 has ended, and this rank has waited 20 s for it: the process ends (74); the same command goes on from ...
 
-gloo mostly notices that a peer's connection is closed; not always, and NCCL waits for its timeout. So every rank keeps
-a connection to rank 0 over which nothing goes but a farewell: the kernel closes it when a process dies, however it
-dies. Rank 0 tells the others. A rank that is left then has `GRACE_SECONDS` to fail of itself.
+gloo mostly notices a closed connection; NCCL waits for its timeout. So every rank keeps a connection to rank 0, which
+the kernel closes when a process dies, however it dies; rank 0 tells the others.
 """
 
 import contextlib
@@ -34,10 +33,7 @@ KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 
 @contextlib.contextmanager
 def watching_ranks(ranks, stop: StopRequests):
-    """While the ranks work together; all of them enter it, and leave it when there is nothing more to wait for.
-
-    A rank that leaves by an error, or alone on a signal, leaves the others without what they wait for: they end, too.
-    """
+    """While the ranks work together. A rank that leaves by an error, or alone on a signal, ends the others, too."""
     if ranks.world_size == 1:
         yield
         return
@@ -47,7 +43,6 @@ def watching_ranks(ranks, stop: StopRequests):
         lines = {}
         logger.warning("no connections to the other ranks (%s): one that dies may be waited for in vain", error)
     watcher = Watcher(lines, stop)
-    watcher.start()
     orderly = False
     try:
         yield
@@ -60,11 +55,7 @@ def watching_ranks(ranks, stop: StopRequests):
 
 
 class Watcher:
-    """The thread that waits for the other ranks' ends.
-
-    Args:
-      lines: {rank: connection}: to all others on rank 0, elsewhere to rank 0.
-    """
+    """The thread that waits for the other ranks' ends; lines are `{rank: connection}`, elsewhere than on rank 0 one."""
 
     def __init__(self, lines: dict[int, socket.socket], stop: StopRequests):
         self.lines = dict(lines)
@@ -72,9 +63,6 @@ class Watcher:
         self._wake, self._woken = socket.socketpair()
         self._thread = threading.Thread(target=self._watch, name="lost ranks", daemon=True)
         _open.add(self)
-
-    def start(self) -> None:
-        """Begins to watch."""
         self._thread.start()
 
     def close(self, orderly: bool) -> None:

@@ -9,17 +9,14 @@
     ...             raise stop.preempted(step, f"checkpoint-{step}")
     t5suite.base.errors.Preempted: SIGTERM: stopped after step 7; the same command goes on from checkpoint-7
 
-The first signal sets a flag, the second changes nothing, the third ends the process at once with 128 + its number. What
-the first one does depends on the phase:
-
-* `set-up`, where a process begins: `Preempted` is raised on the spot, for there is nothing to keep. If the main thread
-  is still there 20 s later (a download, a collective), the process ends with 75 without it.
-* any other: nothing. The trainer asks at the end of each step, the evaluation between batches; a run in its last phase
-  comes to its end.
+The first signal sets a flag, the second changes nothing, the third ends the process at once with 128 + its number. In
+the phase `set-up`, where there is nothing to keep, the first one raises `Preempted` on the spot, and 20 s later the
+process ends with 75 if its main thread still waits (for a download, a collective). In any other phase the trainer asks
+at the end of each step, the evaluation between batches.
 
 Python runs handlers in the main thread and between bytecodes only, so a thread counts the signals: the third must work
-while the main thread waits for another rank. Entry scripts call `catch_signals` before they import torch, which takes
-seconds; so this module does not.
+while the main thread waits for another rank. Scripts call `catch_signals` before they import torch; so this module
+does not.
 """
 
 import atexit

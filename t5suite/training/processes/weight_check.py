@@ -1,12 +1,11 @@
-"""Weights that are no numbers, and ranks whose weights differ: found before they are written anywhere.
+"""Non-finite weights, and ranks whose weights differ: found before they are written anywhere.
 
     >>> check_weights(model, 400, ranks)
     >>> check_agreement(model, ranks, 400)
     NumericsError: step 400: the weights of rank 1 differ from those of ranks 0, 2 and 3 (decoder.final_layer_norm.weight)
 
-Under plain data parallelism all ranks hold the same weights to the bit: they begin with the same and apply the same
-gradients. A rank whose weights differ (a memory error, a faulty device) spoils every update from then on and nothing
-else shows it. One number a rank tells, computed on its device.
+Under plain data parallelism all ranks hold the same weights to the bit. One whose weights differ (a memory error, a
+faulty device) spoils every update from then on, and nothing else shows it.
 """  # noqa: E501
 
 from collections import Counter
@@ -25,21 +24,16 @@ BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def weights_digest(model) -> int:
-    """One number for all parameters, from their bits and places: a flipped bit or two swapped values change it.
-
-    >>> weights_digest(model)
-    5577006791947779410
-
-    Bits b_i of a tensor, read as integers, are summed as b_i (2 i + 1) modulo 2^64. A flipped bit changes the sum by an
-    odd multiple of a power of two, which is never 0; sums of chunks and tensors enter as digits to the base FACTOR. It
-    is no cryptographic hash, and means nothing on a device of another kind. Nothing waits for the device before the
-    end. 250M float32 weights take 1.1 s on one CPU core.
-    """
+    """One number for all parameters; see `digest_tensors`. 250M float32 weights take 1.1 s on one CPU core."""
     return digest_tensors([parameter.detach() for parameter in model.parameters()])
 
 
 def digest_tensors(tensors) -> int:
-    """The digest of tensors in their order; see `weights_digest`."""
+    """One number from the tensors' bits and places: a flipped bit or two swapped values change it.
+
+    Bits b_i of a tensor, read as integers, are summed as b_i (2 i + 1) modulo 2^64. A flipped bit changes the sum by an
+    odd multiple of a power of two, which is never 0; sums of chunks and tensors enter as digits to the base FACTOR.
+    """
     tensors = [tensor for tensor in tensors if tensor.numel()]
     if not tensors:
         return 0

@@ -6,15 +6,10 @@
     >>> agree({"zero_optimization": {"stage": 2}, "gradient_clipping": 0.5}, "ds.json", args)
     >>> args.max_grad_norm                                       # the file says it, and no flag does
     0.5
-    >>> agree({"zero_optimization": {"stage": 2}, "gradient_clipping": 0.5}, "ds.json", args_with_max_grad_norm_2)
-    ConfigError: ds.json: gradient_clipping is 0.5, and --max_grad_norm is 2.0; leave one of them out ...
 
-A configuration is a name, a packaged file's own name (from any folder), a file of one's own, or a mapping. Only the
-keys of the part that DeepSpeed closes itself (`zero_optimization`, `bf16`, `fp16`, `aio`, ...) can be checked by name.
-
-What a file leaves open ("auto", or not there) the flags say. What a file says counts where no flag says anything else;
-a flag counts as given where it is not at its default. DeepSpeed itself would take its own optimizer and scheduler, and
-its own default of no clipping, without a word.
+A configuration is a name, a packaged file's own name (from any folder), your own file, JSON, or a mapping. What a file
+leaves open ("auto", or not there) the flags say; what it says counts where the flag is at its default; a contradiction
+names both. DeepSpeed itself would take its own optimizer, scheduler and no clipping without a word.
 """
 
 import copy

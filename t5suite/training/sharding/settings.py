@@ -4,9 +4,8 @@
     >>> begin_sharding(args)        # after: ranks are known
 
 `accelerate launch` passes its configuration file and its flags on in variables of the environment. The stock trainer
-takes some of them in silence (the precision becomes a default that no flag shows), passes over others (accumulation)
-and lets a flag win without a word. Here each one is taken as the flag that it is, and a contradiction names both.
-A value that the launcher also writes when nobody asked for it ("no", 1) says nothing.
+takes some of them in silence, passes over others (accumulation) and lets a flag win without a word. Here each one is
+taken as the flag that it is, and a contradiction names both. "no" and 1, which it writes unasked, say nothing.
 """
 
 import os
