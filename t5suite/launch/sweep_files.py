@@ -128,13 +128,18 @@ def read_sweep(path) -> SweepFile:
 
 def check_sweep(sweep: SweepFile) -> list[Finding]:
     """All that is wrong, in the order of lines."""
-    found = [*check_file(sweep), *_check_command(sweep)]
+    found = [*check_file(sweep), *_findings(sweep, _check_command(sweep))]
     if not any(finding.level == "error" for finding in found):
         found += check_search(sweep)
     script = script_of(sweep)
     if script is not None:
-        found += [*_check_flags(sweep, script), *_check_logged(sweep, script)]
+        found += _findings(sweep, [*_check_flags(sweep, script), *_check_logged(sweep, script)])
     return sorted(set(found), key=lambda finding: (finding.line, finding.message))
+
+
+def _findings(sweep: SweepFile, problems) -> list[Finding]:
+    """Of `(place, message[, level])`."""
+    return [sweep.finding(*problem) for problem in problems]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -143,62 +148,57 @@ def check_sweep(sweep: SweepFile) -> list[Finding]:
 
 def check_file(sweep: SweepFile) -> list[Finding]:
     """All that W&B's schema would refuse."""
-    content, metric, early = sweep.content, sweep.table("metric"), sweep.table("early_terminate")
-    found, is_bayes = _check_keys(sweep, content, TOP_LEVEL), content.get("method") == "bayes"
-    is_custom = content.get("method") == "custom"
+    found = _findings(sweep, [*_check_keys(sweep.content, TOP_LEVEL), *_check_sense(sweep)])
+    return found + [finding for _, findings in walk_parameters(sweep) for finding in findings]
 
-    def refuse(wrong, message: str, *keys) -> None:
-        if wrong:
-            found.append(sweep.finding(keys, message))
 
-    refuse("method" not in content, f"method is missing; choose from {', '.join(METHODS)}")
-    refuse("parameters" not in content and not is_custom, "parameters is missing: nothing is searched")
-    refuse(
-        "metric" in content and not metric.get("name"), "metric: name is missing: the metric that runs log", "metric"
-    )
-    needing = ["early_terminate"] if "early_terminate" in content else ["method: bayes"] if is_bayes else []
-    refuse(needing and content.get("metric") is None, f"metric is missing, which {', '.join(needing)} needs")
-    refuse(early and "type" not in early, "early_terminate: type is missing; W&B has hyperband", "early_terminate")
-    has_rungs = "min_iter" in early or {"max_iter", "s"} <= set(early)
-    refuse(early and not has_rungs, "early_terminate: give min_iter, or max_iter and s", "early_terminate")
+def _check_keys(table: dict, schema: dict, above: tuple = ()):
+    """Unknown keys and wrong values of a table: TOP_LEVEL, or one within it."""
+    for key, value in table.items():
+        keys, takes = (*above, key), schema.get(key) if isinstance(key, str) else None
+        if takes is None:
+            place = f"{'.'.join(above)}: " if above else ""
+            yield keys, f"{place}unknown key {key!r:.60}; {suggestion(key, schema)}"
+        elif isinstance(takes, dict) and isinstance(value, dict):
+            yield from _check_keys(value, takes, keys)
+        else:
+            if isinstance(takes, tuple):
+                is_one = isinstance(value, str) and value in takes
+                problem = None if is_one else f"{value!r:.60} is none of {', '.join(takes)}"
+            else:
+                problem = TABLE(value) if isinstance(takes, dict) else takes(value)
+            if problem:
+                yield keys, f"{'.'.join(keys)}: {problem}"
+
+
+def _check_sense(sweep: SweepFile):
+    """What is missing, and what cannot stand together."""
+    content, early = sweep.content, sweep.content.get("early_terminate")
+    method = content.get("method")
+    if "method" not in content:
+        yield (), f"method is missing; choose from {', '.join(METHODS)}"
+    if "parameters" not in content and method != "custom":
+        yield (), "parameters is missing: nothing is searched"
+    if "metric" in content and not sweep.table("metric").get("name"):
+        yield ("metric",), "metric: name is missing: the metric that runs log"
+    for need, is_there in (("early_terminate", "early_terminate" in content), ("method: bayes", method == "bayes")):
+        if is_there and content.get("metric") is None:
+            yield (), f"metric is missing, which {need} needs: name and goal"
+    if isinstance(early, dict) and "type" not in early:
+        yield ("early_terminate",), "early_terminate: type is missing; W&B has hyperband"
+    if isinstance(early, dict) and "min_iter" not in early and not {"max_iter", "s"} <= set(early):
+        yield ("early_terminate",), "early_terminate: give min_iter, or max_iter and s"
     for first, second in (("scheduler", "early_terminate"), ("metrics", "metric")):
-        refuse(first in content and second in content, f"{first} cannot stand beside {second}", first)
-    refuse("metrics" in content and not is_custom, "metrics needs method: custom", "metrics")
+        if first in content and second in content:
+            yield (first,), f"{first} cannot stand beside {second}"
+    if "metrics" in content and method != "custom":
+        yield ("metrics",), "metrics needs method: custom"
     for i, word in enumerate(content["command"] if isinstance(content.get("command"), list) else []):
         if isinstance(word, (dict, list)) or word is None:
-            found.append(sweep.finding(("command", i), f"command: {word!r:.60} is no word; put it in quotes"))
-    found += [finding for _, findings in walk_parameters(sweep) for finding in findings]
-    for p in parameters_of(sweep) if content.get("method") == "grid" else []:
+            yield ("command", i), f"command: {word!r:.60} is no word; put it in quotes"
+    for p in parameters_of(sweep) if method == "grid" else []:
         if p.distribution not in GRID_DISTRIBUTIONS:
-            said = f"{p.name}: a grid cannot go through {p.distribution}; give values: [...]"
-            found.append(sweep.finding(p.line, said))
-    return sorted(set(found), key=lambda finding: (finding.line, finding.message))
-
-
-def _check_keys(sweep: SweepFile, table: dict, schema: dict, above: tuple = ()) -> list[Finding]:
-    """Unknown keys and wrong values of a table: TOP_LEVEL, or one within it."""
-    found = []
-    for key, value in table.items():
-        keys = (*above, key)
-        if key not in schema:
-            place = f"{'.'.join(above)}: " if above else ""
-            found.append(sweep.finding(keys, f"{place}unknown key {key!r:.60}; {suggestion(key, schema)}"))
-            continue
-        takes = schema[key]
-        if isinstance(takes, dict) and isinstance(value, dict):
-            found += _check_keys(sweep, value, takes, keys)
-            continue
-        if isinstance(takes, dict):
-            problem = f"{value!r:.60} is no table"
-        elif isinstance(takes, tuple):
-            problem = (
-                None if isinstance(value, str) and value in takes else f"{value!r:.60} is none of {', '.join(takes)}"
-            )
-        else:
-            problem = takes(value)
-        if problem:
-            found.append(sweep.finding(keys, f"{'.'.join(keys)}: {problem}"))
-    return found
+            yield p.line, f"{p.name}: a grid cannot go through {p.distribution}; give values: [...]"
 
 
 def parameters_of(sweep: SweepFile) -> list[Parameter]:
@@ -405,20 +405,16 @@ class Script(NamedTuple):
 def script_of(sweep: SweepFile) -> Script | None:
     """The entry script that the command runs, with the flags that follow it there; None: it is another program."""
     words, program = sweep.command(), sweep.content.get("program")
-    names = [program if word == "${program}" else word for word in words]
-    start = next((i for i, name in enumerate(names, 1) if _is_script(name)), None)
+    names = [str(program) if word == "${program}" else word for word in words]
+    start = next((i for i, name in enumerate(names, 1) if not name.startswith("-") and is_script(name)), None)
     if start is None:
         return None
     given = flags_in(word for word in words[start:] if not word.startswith("${args"))
-    places = {word[2:].partition("=")[0].replace("-", "_"): ("command", i) for i, word in enumerate(words)}
+    places = {flag: ("command", i) for i, word in enumerate(words) for flag in flags_in([word])}
     first = words[start] if words[start:] and not words[start].startswith(("-", "$")) else None
     flags = _flags_of_config(str(given.pop("config", first)))
     place = places.get("config", ("command", start))
     return Script(Path(names[start - 1]).stem, {**flags, **given}, {**dict.fromkeys(flags, place), **places})
-
-
-def _is_script(name) -> bool:
-    return isinstance(name, str) and not name.startswith("-") and is_script(name)
 
 
 def _flags_of_config(word: str) -> dict:
@@ -433,54 +429,48 @@ def _flags_of_config(word: str) -> dict:
     return {name.replace("-", "_"): value for name, value in items if isinstance(name, str)}
 
 
-def _check_command(sweep: SweepFile) -> list[Finding]:
-    found, words = [], sweep.command()
+def _check_command(sweep: SweepFile):
+    words = sweep.command()
     for i, word in enumerate(words):
         name = macro_name(word)
         if ENVIRONMENT_MACRO.search(word):
             continue
         if name is not None and name not in MACRO_NAMES:
-            said = f"command: unknown macro {word:.60}, which W&B leaves out; {suggestion(name, MACRO_NAMES)}"
-            found.append(sweep.finding(("command", i), said))
+            known = suggestion(name, MACRO_NAMES)
+            yield ("command", i), f"command: unknown macro {word:.60}, which W&B leaves out; {known}"
         elif name is None and "${" in word:
-            said = f"command: {word!r:.60}: a macro must be an item of its own"
-            found.append(sweep.finding(("command", i), said, "note"))
+            yield ("command", i), f"command: {word!r:.60}: a macro must be an item of its own", "note"
         elif name == "program" and not sweep.content.get("program"):
-            found.append(sweep.finding(("command", i), "command: ${program} needs a program:, the script to run"))
+            yield ("command", i), "command: ${program} needs a program:, the script to run"
     if "parameters" in sweep.content and not any(macro_name(word) in ARGUMENT_MACROS for word in words):
-        said = "command: no ${args} or the like, so the parameters never reach the script"
-        found.append(sweep.finding(("command",), said))
-    return found
+        yield ("command",), "command: no ${args} or the like, so the parameters never reach the script"
 
 
-def _check_flags(sweep: SweepFile, script: Script) -> list[Finding]:
+def _check_flags(sweep: SweepFile, script: Script):
     """The flags that the command and the parameters set: known, of the right kind, none twice, no shared directory."""
-    known, found = flags_of(script.name), []
+    known, in_command = flags_of(script.name), flags_in(sweep.command())
     shared = "output_dir: all trials would share it; leave it out, and each has its own"
     for name, value in script.flags.items():
-        problem = None if str(value).startswith("${") else value_problem(known.get(name, known["output_dir"]), value)
+        place = script.places[name]
         if name not in known:
-            found.append(sweep.finding(script.places[name], f"command: {_unknown(name, known)}"))
+            yield place, f"command: {_unknown(name, known)}"
         elif name == "output_dir":
-            found.append(sweep.finding(script.places[name], shared))
-        elif problem:
-            found.append(sweep.finding(script.places[name], f"command: --{name}: {problem}"))
-    given = {word.partition("=")[0][2:].replace("-", "_") for word in sweep.command() if word.startswith("--")}
+            yield place, shared
+        elif not str(value).startswith("${") and value_problem(known[name], value):
+            yield place, f"command: --{name}: {value_problem(known[name], value)}"
     for parameter in parameters_of(sweep):
         name = parameter.path[0]
         line = sweep.line("parameters", name)
         if name not in known:
-            found.append(sweep.finding(line, _unknown(name, known)))
+            yield line, _unknown(name, known)
         elif name == "output_dir":
-            found.append(sweep.finding(parameter.line, shared))
+            yield line, shared
         elif len(parameter.path) == 1:
-            found += _check_values(sweep, parameter, known[name])
-            if name in given and name in script.flags:
-                found.append(sweep.finding(line, f"{name}: the command gives --{name} too"))
+            yield from _check_values(sweep, parameter, known[name])
+            if name in in_command and name in script.flags:
+                yield line, f"{name}: the command gives --{name} too"
         elif known[name]["type"] != "dict":
-            said = f"{name}: --{name} takes no table, so it has no nested parameters"
-            found.append(sweep.finding(line, said))
-    return found
+            yield line, f"{name}: --{name} takes no table, so it has no nested parameters"
 
 
 def _unknown(name: str, known: dict) -> str:
@@ -490,51 +480,43 @@ def _unknown(name: str, known: dict) -> str:
     return f"unknown flag --{name}; {'did you mean ' + ', '.join(near) + '?' if near else 'see --help of the script'}"
 
 
-def _check_values(sweep: SweepFile, parameter: Parameter, flag: dict) -> list[Finding]:
+def _check_values(sweep: SweepFile, parameter: Parameter, flag: dict):
     """Whether the flag takes what the parameter can be."""
-    name, kind, settings, keys = (
-        parameter.name,
-        parameter.distribution,
-        parameter.settings,
-        ("parameters", *parameter.path),
-    )
-    whole = f"{name}: --{name} takes whole numbers, and"
+    name, kind, settings = parameter.name, parameter.distribution, parameter.settings
+    keys, whole = ("parameters", *parameter.path), f"{name}: --{name} takes whole numbers, and"
     if flag["type"] == "int" and kind in CONTINUOUS:
         other = "q_log_uniform_values" if "log" in kind else "q_uniform"
-        return [sweep.finding(keys, f"{whole} {kind} gives others; take int_uniform, or {other} with q: 1")]
-    if flag["type"] == "int" and kind.startswith("q_") and not isinstance(settings.get("q", 1.0), int):
-        return [sweep.finding((*keys, "q"), f"{whole} q {settings.get('q', 1.0)} gives others; write q: 1")]
-    if flag["type"] in ("bool", "dict", "str") and "min" in settings:
-        return [sweep.finding(keys, f"{name}: --{name} takes no numbers; give values: [...]")]
+        yield keys, f"{whole} {kind} gives others; take int_uniform, or {other} with q: 1"
+    elif flag["type"] == "int" and kind.startswith("q_") and not isinstance(settings.get("q", 1.0), int):
+        yield (*keys, "q"), f"{whole} q {settings.get('q', 1.0)} gives others; write q: 1"
+    elif flag["type"] in ("bool", "dict", "str") and "min" in settings:
+        yield keys, f"{name}: --{name} takes no numbers; give values: [...]"
     values = {("value",): settings["value"]} if "value" in settings else {}
     values |= {("values", i): value for i, value in enumerate(settings.get("values", []))}
-    problems = {at: value_problem(flag, value) for at, value in values.items()}
-    found = [sweep.finding((*keys, *at), f"{name}: {problem}") for at, problem in problems.items() if problem]
+    for at, value in values.items():
+        if value_problem(flag, value):
+            yield (*keys, *at), f"{name}: {value_problem(flag, value)}"
     if "${args_no_boolean_flags}" in sweep.command() and flag["default_true"] and False in values.values():
-        said = f"{name}: ${{args_no_boolean_flags}} leaves False out, and --{name} is on by default; take ${{args}}"
-        found.append(sweep.finding(keys, said))
-    return found
+        said = f"leaves False out, and --{name} is on by default; take ${{args}}"
+        yield keys, f"{name}: ${{args_no_boolean_flags}} {said}"
 
 
-def _check_logged(sweep: SweepFile, script: Script) -> list[Finding]:
+def _check_logged(sweep: SweepFile, script: Script):
     """Whether the script logs the metric, and the goal is the right one."""
-    metric, found = sweep.table("metric"), []
+    metric = sweep.table("metric")
     name, goal, names = metric.get("name"), metric.get("goal", "minimize"), logged_metrics(sweep, script)
     if not isinstance(name, str) or name.startswith("train/"):
-        return []
+        return
     if names is not None and name not in names:
         near = [other for other in names if other.rpartition("/")[2] == name.rpartition("/")[2]] or closest(name, names)
         hint = f"did you mean {', '.join(near[:3])}?" if near else f"it logs {', '.join(names)}"
-        found.append(sweep.finding(("metric", "name"), f"metric: {script.name}.py logs no {name!r:.60}; {hint}"))
+        yield ("metric", "name"), f"metric: {script.name}.py logs no {name!r:.60}; {hint}"
     elif names is None and not name.startswith("eval/"):
-        said = f"metric: {name!r:.60} is none of a run's; they are eval/... and train/..."
-        found.append(sweep.finding(("metric", "name"), said))
+        yield ("metric", "name"), f"metric: {name!r:.60} is none of a run's; they are eval/... and train/..."
     if goal != goal_of(name):
         said = "goal is missing, and W&B's default is minimize" if "goal" not in metric else f"goal {goal}"
         kind = "less is better" if goal_of(name) == "minimize" else "more is better"
-        said = f"metric: {said}; of {name:.60} {kind}: write goal: {goal_of(name)}"
-        found.append(sweep.finding(("metric", "goal"), said))
-    return found
+        yield ("metric", "goal"), f"metric: {said}; of {name:.60} {kind}: write goal: {goal_of(name)}"
 
 
 def logged_metrics(sweep: SweepFile, script: Script) -> list[str] | None:
