@@ -24,7 +24,6 @@ from t5suite.commands.doctor import (
     check_other_trackers,
     check_ranks,
     check_slurm,
-    check_unsent,
     check_wandb,
     read_config,
 )
@@ -310,16 +309,6 @@ class TrackersTest(parameterized.TestCase):
             self.assertEqual(check_other_trackers(Checkup(settings={"report_to": "wandb"})), [])
             finding = only(check_other_trackers(Checkup(settings={"report_to": f"wandb,{name}"})))
         self.assertEqual((finding.level, finding.name, finding.fix), (FAIL, name, f"pip install {package}"))
-
-    def test_offline_runs_that_were_not_sent_are_counted(self):
-        runs = Path(tempfile.mkdtemp())
-        self.assertEqual(check_unsent(Checkup(output_dir=str(runs))), [])
-        for name in ("a", "b"):
-            (runs / name / "wandb" / "offline-run-1-x").mkdir(parents=True)
-        (runs / "b" / "wandb" / "offline-run-1-x" / "run-x.wandb.synced").write_text("")
-        finding = only(check_unsent(Checkup(output_dir=str(runs))))
-        self.assertEqual((finding.level, f"1 runs are not sent yet: {runs}/a" in finding.what), (OK, True))
-        self.assertIn("wandb sync", finding.fix)
 
 
 if __name__ == "__main__":

@@ -53,10 +53,6 @@ PRECISIONS = ("no", "fp16", "bf16", "fp8")
 # Seconds that compiling one of DeepSpeed's operations may take (about 70 on two cores).
 BUILD_SECONDS = 900
 SLURM_PROGRAMS = ("sbatch", "srun", "scontrol")
-# What wandb writes beside the run: {variable: its default, below the home}.
-WANDB_FOLDERS = {"WANDB_CONFIG_DIR": ".config/wandb", "WANDB_CACHE_DIR": ".cache/wandb"}
-# A run directory's segments for `wandb sync`, from the folder of all runs; wandb marks those that it has sent.
-SEGMENTS, SENT = "*/wandb/offline-run-*", "*.wandb.synced"
 OTHER_TRACKERS = ("clearml", "codecarbon", "comet_ml", "dvclive", "mlflow", "neptune", "swanlab")
 
 
@@ -334,28 +330,6 @@ def check_wandb(checkup: Checkup) -> list[Finding]:
     return [Finding(OK, "wandb", f"{server} answers")]
 
 
-def check_wandb_folders(checkup: Checkup) -> list[Finding]:
-    """Where wandb writes beside runs, which on clusters may be a home that compute nodes cannot write."""
-    home, findings = checkup.environ.get("HOME", "~"), []
-    for variable, below in WANDB_FOLDERS.items() if _is_installed("wandb") else ():
-        folder = checkup.environ.get(variable) or os.path.join(home, below)
-        if not writable_folder(folder)[1]:
-            fix = f"export {variable}=DIR that can"
-            findings.append(Finding(WARN, "wandb folders", f"{folder} cannot be written", fix))
-    return findings
-
-
-def check_unsent(checkup: Checkup) -> list[Finding]:
-    """Runs that were logged offline and that W&B does not have yet."""
-    segments = [path for path in Path(checkup.output_dir).glob(SEGMENTS) if path.is_dir() and not any(path.glob(SENT))]
-    runs = sorted({str(path.parent.parent) for path in segments})
-    if not runs:
-        return []
-    named = ", ".join(runs[:3]) + (f" and {len(runs) - 3} more" if len(runs) > 3 else "")
-    fix = f"where there is a network: wandb sync {os.path.join(checkup.output_dir, SEGMENTS)}"
-    return [Finding(OK, "wandb offline", f"{len(runs)} runs are not sent yet: {named}", fix)]
-
-
 def check_aim(checkup: Checkup) -> list[Finding]:
     """Aim and the folder of its repository."""
     repo = str(checkup.settings.get("aim_repo") or AIM_REPO)
@@ -417,8 +391,6 @@ CHECKS = {
     "compile cache": check_compile_cache,
     "hub": check_hub,
     "wandb": check_wandb,
-    "wandb folders": check_wandb_folders,
-    "wandb offline": check_unsent,
     "aim": check_aim,
     "trackio": check_trackio,
     "other trackers": check_other_trackers,

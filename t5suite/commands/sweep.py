@@ -147,7 +147,7 @@ def run(sweep: SweepFile, words: list[str], arguments) -> None:
     except ImportError:
         raise ConfigError("t5suite sweep needs Optuna: pip install 't5suite[sweeps]'") from None
     from t5suite.launch.sweep_store import plan_of
-    from t5suite.launch.sweep_tables import SweepView, print_results, summary_of
+    from t5suite.launch.sweep_tables import print_results, summary_of
     from t5suite.launch.sweeps import Sweep
     from t5suite.launch.trials import GRACE, devices_of_workers, visible_devices
 
@@ -156,9 +156,8 @@ def run(sweep: SweepFile, words: list[str], arguments) -> None:
     directory = arguments.sweep_dir or str(Path("runs") / "sweeps" / folder)
     devices = devices_of_workers(arguments.workers, visible_devices(), arguments.gpus_per_trial)
     grace = GRACE if arguments.grace is None else arguments.grace
-    with SweepView() as view:
-        running = Sweep(plan, directory, arguments.workers, arguments.resume, devices, view, grace)
-        records = running.run()
+    running = Sweep(plan, directory, arguments.workers, arguments.resume, devices, grace)
+    records = running.run()
     summary = summary_of(running.plan, records)
     print_json(summary) if arguments.json else print_results(summary)
     if not any(record["state"] in ("complete", "running", "preempted") for record in records):

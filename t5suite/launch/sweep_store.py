@@ -12,16 +12,7 @@ a lock of the directory, so that their number never exceeds the limit. A trial b
 process that lives holds the lock of its folder in `drivers/`, so the trials of one that has died, and those that were
 preempted, are claimed again: same number, same parameters, same run directory.
 
-| W&B | Optuna |
-|---|---|
-| `constant` | not searched |
-| `categorical` | `CategoricalDistribution` over the values' JSON |
-| `int_uniform` | `IntDistribution` |
-| `uniform`, `log_uniform_values`, `log_uniform` (exponents of e) | `FloatDistribution`, the latter with `log=True` |
-| `q_uniform` | the multiples of q in the range: `IntDistribution`, or `FloatDistribution(step=q)` where q is a float |
-| `q_log_uniform_values`, `q_log_uniform` with q 1 | `IntDistribution(log=True)` |
-| `bayes`, `random`, `grid` | `TPESampler` (or `GPSampler`), `RandomSampler`, every combination in order |
-| `hyperband` | `SuccessiveHalvingPruner` at W&B's rungs |
+How W&B's searches become Optuna's: the table in docs/sweeps.md.
 """
 
 import contextlib

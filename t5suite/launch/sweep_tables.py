@@ -1,8 +1,8 @@
-"""A sweep on the terminal: a table that follows it, or a line an event where there is no terminal; then the results.
+"""A sweep on the terminal: a line an event, then the results.
 
->>> with SweepView() as view:
-...     records = Sweep(plan, directory, view=view).run()
->>> print_results(summary)
+>>> say("trial 3: started, learning_rate 0.001")
+17:02:11 trial 3: started, learning_rate 0.001
+>>> print_results(summary_of(plan, records))
 """
 
 import json
@@ -18,9 +18,6 @@ from t5suite.base.redaction import printable, redacted
 from t5suite.launch.commands import SEED, TASK
 from t5suite.launch.trials import own_programs
 
-SECONDS_BETWEEN_TABLES = 1.0
-# Trials that the live table shows; the table at the end shows all.
-LIVE_ROWS = 20
 # Characters a line in a file or pipe, whose readers do not fold it.
 FILE_WIDTH = 200
 
@@ -76,50 +73,13 @@ def shell_line(words: list[str]) -> str:
     return prefix + shlex.join(words)
 
 
-class SweepView:
-    """Follows a sweep: on a terminal a table with the last events above it, elsewhere events alone."""
-
-    def __init__(self):
-        self.stream = sys.stderr  # standard output is for results
-        self.live = None
-        self._next = 0.0
-
-    def __enter__(self) -> "SweepView":
-        if self.stream.isatty():
-            from rich.live import Live
-
-            from t5suite.base.terminal import Terminal
-
-            self.live = Live(console=Terminal(file=self.stream), auto_refresh=False, transient=True)
-            self.live.start()
-        return self
-
-    def __exit__(self, *error) -> None:
-        if self.live is not None:
-            self.live.stop()
-
-    def say(self, text: str) -> None:
-        """Shows an event."""
-        line = printable(redacted(f"{time.strftime('%H:%M:%S')} {text}"))
-        if self.live is not None:
-            from rich.text import Text
-
-            self.live.console.print(Text(line))
-        else:
-            print(line, file=self.stream, flush=True)
-
-    def is_due(self) -> bool:
-        """Whether the table is to be drawn again."""
-        return self.live is not None and time.monotonic() >= self._next
-
-    def show(self, summary: dict) -> None:
-        """Draws the table."""
-        self._next = time.monotonic() + SECONDS_BETWEEN_TABLES
-        self.live.update(table_of(summary, LIVE_ROWS), refresh=True)
+def say(text: str) -> None:
+    """Shows an event on standard error; standard output is for results."""
+    print(printable(redacted(f"{time.strftime('%H:%M:%S')} {text}")), file=sys.stderr, flush=True)
 
 
-def table_of(summary: dict, rows: int | None = None):
-    """The trials as a rich table: the last `rows`, or all of them, complete ones first, the best at the top.
+def table_of(summary: dict):
+    """The trials as a rich table, best first.
 
     Args:
       summary: what `sweep.json` holds.
@@ -127,7 +87,7 @@ def table_of(summary: dict, rows: int | None = None):
     trials = summary["trials"]
     names = parameter_names(trials)
     lines, styles = [], []
-    for record in trials[-rows:] if rows else ranked(summary):
+    for record in ranked(summary):
         parameters = flat(record["parameters"])
         cells = [record[key] for key in ("number", "state", "value", "last_step", "seconds")]
         lines.append(cells + [parameters.get(name, "") for name in names])

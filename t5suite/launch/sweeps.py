@@ -30,7 +30,7 @@ from t5suite.base.errors import (
 )
 from t5suite.launch.commands import DEFAULT_COMMAND, command_without, command_words, flags_in
 from t5suite.launch.sweep_store import FINAL, Claim, SweepPlan, TrialStore, open_directory
-from t5suite.launch.sweep_tables import cell_text, shell_line, shown, summary_of
+from t5suite.launch.sweep_tables import cell_text, say, shell_line, shown, summary_of
 from t5suite.launch.trials import (
     GRACE,
     Curve,
@@ -88,20 +88,16 @@ class Sweep:
 
     Args:
       devices: for each worker the GPUs of its trials (`trials.devices_of_workers`).
-      view: shows events and the state of all trials (`sweep_tables.SweepView`).
       grace: seconds that a trial that is stopped has for its checkpoint.
 
     Raises:
       ConfigError: the directory holds another sweep, or one begun with other words behind `--`.
     """
 
-    def __init__(
-        self, plan: SweepPlan, directory, workers: int = 1, resume=False, devices=None, view=None, grace=GRACE
-    ):
+    def __init__(self, plan: SweepPlan, directory, workers: int = 1, resume=False, devices=None, grace=GRACE):
         self.directory = Path(directory)
         self.workers = workers
         self.devices = devices or [None] * workers
-        self.view = view
         self.grace = grace
         open_directory(self.directory, plan, resume)
         self.store = TrialStore(self.directory, plan.search)
@@ -174,8 +170,6 @@ class Sweep:
                     self.slots[i], next_claim = None, 0.0
             if not any(self.slots) and (next_claim or asked or self.error):
                 return
-            if self.view is not None and self.view.is_due():
-                self.view.show(summary_of(self.plan, self.records()))
             time.sleep(SECONDS_BETWEEN_POLLS)
 
     def _fill(self) -> bool:
@@ -229,7 +223,7 @@ class Sweep:
                 RunLock(run_dir).acquire().release()
             except ConfigError:
                 if not slot.signalled:
-                    self._say(f"trial {claim.number}: waiting for its former process, which lives on another machine")
+                    say(f"trial {claim.number}: waiting for its former process, which lives on another machine")
                     slot.signalled = True
                 return False
         seconds = claim.status.get("seconds", 0.0)
@@ -242,7 +236,7 @@ class Sweep:
         again = f" again (start {claim.status['starts']})" if claim.status["starts"] > 1 else ""
         searched = {p.path[0] for p in self.plan.search.parameters if p.distribution != "constant"}
         values = {name: value for name, value in claim.parameters.items() if name in searched}
-        self._say(f"trial {claim.number}: started{again}{', ' if values else ''}{shown(values)}")
+        say(f"trial {claim.number}: started{again}{', ' if values else ''}{shown(values)}")
         self.write_summary()
         return False
 
@@ -289,7 +283,7 @@ class Sweep:
             said = f"{describe_exit(code)} by others; --resume goes on with it ({log})"
         else:
             said = self._fail(claim, facts, describe_exit(code) + ("" if again else f", {MAX_STARTS} times"), log)
-        self._say(f"trial {claim.number}: {said}")
+        say(f"trial {claim.number}: {said}")
         self.write_summary()
 
     def _fail(self, claim: Claim, facts: dict, why: str, log: Path) -> str:
@@ -353,10 +347,6 @@ class Sweep:
             records = self.records()
             write_json(self.directory / "sweep.json", summary_of(self.plan, records))
         return records
-
-    def _say(self, text: str) -> None:
-        if self.view is not None:
-            self.view.say(text)
 
     def _curve(self, number: int) -> Curve:
         return self.curves.setdefault(number, Curve(self.run_dir(number) / METRICS, self.plan.metric))
