@@ -1,6 +1,5 @@
 """Evaluation: every row once, by every method, batch and number of ranks; the quick ways answer as the plain ones."""
 
-import doctest
 import functools
 import itertools
 import math
@@ -31,7 +30,6 @@ from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
 from t5suite.models.t5_decoder import takes_apart, tree_of
 from t5suite.reports.finishing import build_results
 from t5suite.tasks.registry import Lengths, decode_ids, load_task
-from t5suite.training import evaluation
 from t5suite.training.eval_sets import (
     EvalSet,
     Report,
@@ -42,7 +40,7 @@ from t5suite.training.eval_sets import (
     report_of,
     selection_value,
 )
-from t5suite.training.evaluation import batches_by_length, batches_by_tokens
+from t5suite.training.evaluation import batches_by_tokens
 from t5suite.training.fine_tuning import make_collator, make_evaluator
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 
@@ -163,12 +161,6 @@ class GenerationTest(parameterized.TestCase):
         self.assertNotEqual(decoded[2], "positive")
         self.assertEqual(decoded[3], "")
 
-    def test_every_example_is_in_one_batch_longest_first(self):
-        lengths = [3, 9, 5, 9, 1]
-        batches = batches_by_length(lengths, 2)
-        self.assertEqual(sorted(itertools.chain(*batches)), list(range(5)))
-        self.assertEqual([lengths[i] for i in itertools.chain(*batches)], sorted(lengths, reverse=True))
-
     def test_the_loss_is_nats_per_target_token_without_dropout(self):
         """Of a model in the middle of training, which it then goes on with."""
         evaluator, model, tokenizer = evaluator_and_model(batch_size=2)
@@ -285,21 +277,6 @@ class ModelsTest(parameterized.TestCase):
         self.assertEqual(AutoModelForSeq2SeqLM.from_pretrained(folder, dtype="auto").dtype, torch.bfloat16)
         self.assertEqual(load_model(folder, tokenizer=tokenizer).dtype, torch.float32)
 
-    def test_the_vocabulary_of_new_weights_fits_the_tokenizer(self):
-        tokenizer = load_tokenizer(None)
-        tokenizer.add_tokens([f"extra{i}" for i in range(300)])
-        model = load_model(tokenizer=tokenizer)
-        self.assertGreaterEqual(model.config.vocab_size, len(tokenizer))
-        self.assertEqual(model.config.vocab_size % 128, 0)
-
-    def test_a_tokenizer_too_large_for_the_model_is_refused(self):
-        folder = tempfile.mkdtemp()
-        tokenizer = load_tokenizer(None)
-        load_model(tokenizer=tokenizer).save_pretrained(folder)
-        tokenizer.add_tokens([f"extra{i}" for i in range(300)])
-        with self.assertRaisesRegex(ConfigError, r"the model has \d+ embeddings, but the tokenizer has \d+ pieces"):
-            load_model(folder, tokenizer=tokenizer)
-
     def test_a_folder_without_weights_is_told(self):
         with self.assertRaisesRegex(ConfigError, "holds no weights.*--from_scratch"):
             load_model(BUNDLED_MODEL, tokenizer=load_tokenizer(None))
@@ -394,40 +371,12 @@ class TreeScoresTest(parameterized.TestCase):
         for scores, wanted in zip(found, expected, strict=True):
             np.testing.assert_allclose(scores, wanted, rtol=1e-6)
 
-    @parameterized.parameters(torch.float32, torch.bfloat16)
-    @torch.no_grad()
-    def test_equal_candidates_have_equal_scores(self, dtype):
-        for scores in reading(tiny(dtype=dtype)).candidate_scores([CANDIDATES] * 5):
-            self.assertEqual(scores[1], scores[4])
-
-    @parameterized.parameters(1, 8)
-    @torch.no_grad()
-    def test_attending_to_states_equals_attending_to_keys_and_values(self, times):
-        """Both forms of cross-attention, whichever is cheaper."""
-        candidates = [[[c, *range(2, 2 + times), 1] for c in range(2, 20)]] * 5
-        scores = []
-        for absorbs in (True, False):
-            with mock.patch("t5suite.models.t5_decoder._absorbs", return_value=absorbs):
-                scores.append(reading(tiny()).candidate_scores(candidates))
-        np.testing.assert_allclose(*scores, rtol=1e-6)
-
-    @torch.no_grad()
-    def test_in_bfloat16_scores_are_those_of_the_slow_way_but_for_rounding(self):
-        model = tiny(dtype=torch.bfloat16)
-        found = reading(model).candidate_scores([CANDIDATES] * 5)
-        expected = reading(model, trees=False).candidate_scores([CANDIDATES] * 5)
-        np.testing.assert_allclose(found, expected, rtol=0.05)
-
     def test_what_candidates_share_is_read_once(self):
         tree = tree_of(((3, 7, 1), (3, 9, 1), (4, 1)))
         self.assertEqual((tree.tokens, tree.depths), ([-1, 3, 7, 9, 4], [0, 1, 2, 2, 1]))
         self.assertEqual((tree.edge_nodes, tree.edge_tokens), ([0, 1, 2, 1, 3, 0, 4], [3, 7, 1, 9, 1, 4, 1]))
         self.assertEqual(tree.paths.tolist(), [[0, 1, 2], [0, 3, 4], [5, 6, 7]])
         self.assertEqual(tree.sees.astype(int).tolist()[2:], [[1, 1, 1, 0, 0], [1, 1, 0, 1, 0], [1, 0, 0, 0, 1]])
-
-    def test_examples_in_docstrings(self):
-        for case in doctest.DocTestFinder().find(batches_by_tokens, globs=vars(evaluation)):
-            self.assertEqual(doctest.DocTestRunner().run(case).failed, 0)
 
 
 class GreedyTest(parameterized.TestCase):
@@ -442,13 +391,6 @@ class GreedyTest(parameterized.TestCase):
             self.assertTrue(generate.called)
         self.assertEqual(written(found), written(expected))
         self.assertEqual([ids for [(ids, _)] in found], written(found))  # nothing behind the end
-
-    @torch.no_grad()
-    def test_rows_end_one_by_one(self):
-        """Guards the test above: some of its rows end early, others late or never."""
-        for kind in TYPES:
-            ends = {len(ids) for ids in written(reading(tiny(*kind)).generate(greedy(40)))}
-            self.assertGreater(len(ends), 1)
 
     @parameterized.parameters(
         {"num_beams": 2}, {"repetition_penalty": 1.3}, {"min_length": 3}, {"no_repeat_ngram_size": 2},

@@ -434,18 +434,6 @@ class ModelTest(EqualFiles):
         self.assertFalse((saved / "model.safetensors").exists())
         self.assertEqual(FineTuner(saved, use_cpu=True).predict_labels("A joy."), made.predict_labels("A joy."))
 
-    @pytest.mark.slow
-    def test_a_summary_counts_what_is_trained(self):
-        made = tuner(self.base)
-        self.assertEqual(made.summary()["trainable"], 32512)
-        made.freeze(embeddings=True)
-        found = made.summary()
-        self.assertEqual((found["parameters"], found["frozen"]), (32512, made.model.shared.weight.numel()))
-        model = AutoModelForSeq2SeqLM.from_pretrained(self.base)
-        in_memory = tuner(model, tokenizer=str(self.base))
-        self.assertEqual(in_memory.summary()["memory"], tuner(self.base).summary()["memory"])
-        self.assertFalse(any(parameter.is_meta for parameter in model.parameters()))
-
     @parameterized.parameters(
         (lambda: tuner(7), "int is neither a model nor the name of one"),
         (lambda: tuner(tuner().model), "comes without a tokenizer"),

@@ -20,7 +20,6 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalToken
 from t5suite.base.errors import ConfigError
 from t5suite.training import callbacks
 from t5suite.training.callbacks import HubUploads, UploadError, linked
-from t5suite.training.trainer import SuiteTrainer
 
 ROOT = Path(__file__).parent.parent
 TOKEN = "hf_TokenOfNobodyAtAllForThisTestOnly"
@@ -54,23 +53,6 @@ class RefusalTest(parameterized.TestCase):
         reachable = mock.patch.object(callbacks, "hub_reachable", return_value=True)
         with reachable, self.assertRaisesRegex(ConfigError, expected), uploads().refusals():
             raise problem
-
-    def test_without_a_network_it_is_refused_at_once(self):
-        reachable = mock.patch.object(callbacks, "hub_reachable", return_value=False)
-        expected = "cannot be reached.*hf upload ada/x runs/x"
-        with reachable, self.assertRaisesRegex(ConfigError, expected), uploads().refusals():
-            self.fail("asked the hub")
-
-    def test_nothing_is_made_on_the_hub_where_nothing_is_trained(self):
-        args = SimpleNamespace(push_to_hub=True)
-        trainer = mock.MagicMock(spec=SuiteTrainer, train_dataset=None, args=args)
-        with self.assertLogs("t5suite.training.trainer", "WARNING") as logs:
-            SuiteTrainer.init_hf_repo(trainer)
-        self.assertIn("--push_to_hub has no effect", logs.output[0])
-        self.assertFalse(args.push_to_hub)
-
-    def test_a_problem_shows_no_token(self):
-        self.assertNotIn(TOKEN, callbacks.hub_problem(OSError(f"https://x?{TOKEN}")))
 
 
 class LinkTest(parameterized.TestCase):

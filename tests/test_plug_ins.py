@@ -206,18 +206,6 @@ class ModelClassTest(parameterized.TestCase):
         with self.assertRaisesRegex(ConfigError, f"add --model_class {spec}"):
             run(new_folder(), *read, *flags)
 
-    def test_weights_keep_what_the_module_was_made_with(self):
-        torch.manual_seed(0)
-        plain = plug_in_modules.Pooled(640, d_model=8)
-        torch.manual_seed(0)
-        arguments = {"d_model": 8, "vocab_size": 640}
-        held = load_model(
-            tokenizer=load_tokenizer(None), model_class="plug_in_modules:Pooled", model_class_args=arguments
-        )
-        for name, value in plain.state_dict().items():
-            self.assertTrue(torch.equal(held.module.state_dict()[name], value))
-        self.assertEqual(held.module.scale.item(), 2.0)
-
     @parameterized.parameters(
         (["--model_class", "plug_in_modules:Poled"], "no 'Poled'; did you mean Pooled"),
         (["--model_class", "plug_in_modules:Pooled", "--model_class_args", "d_modle=8"], "did you mean d_model"),
