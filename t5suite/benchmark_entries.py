@@ -9,7 +9,31 @@ released tasks `squad_v010_allanswers`, `cnn_dailymail_v002` and `wmt*_v003` (XS
 sets.
 """
 
-_TRAIN_VALIDATION_TEST = {"train": "train", "validation": "validation", "test": "test"}
+_THREE_SPLITS = {"train": "train", "validation": "validation", "test": "test"}
+_SUMMARIZATION = {
+    "splits": _THREE_SPLITS,
+    "prefix": "summarize: ",
+    "labels": None,
+    "metric_names": ["rouge1", "rouge2", "rougeLsum"],
+    "metric_to_optimize": "rouge",
+}
+
+
+def _translation(year: int, code: str, language: str, *counts: int) -> dict:
+    """A direction of WMT, from English."""
+    return {
+        "hub_path": f"wmt/wmt{year}",
+        "hub_name": f"{code}-en",
+        "splits": _THREE_SPLITS,
+        "num_examples": dict(zip(_THREE_SPLITS, counts, strict=True)),
+        "prefix": f"translate English to {language}: ",
+        "text_column_name": "translation.en",
+        "label_column_name": f"translation.{code}",
+        "labels": None,
+        "metric_names": ["bleu", "chrf"],
+        "metric_to_optimize": "bleu",
+    }
+
 
 TEXT_TO_TEXT = {
     "squad": {
@@ -31,83 +55,25 @@ TEXT_TO_TEXT = {
     },
     "summarization": {
         "cnn_dailymail": {
+            **_SUMMARIZATION,
             "hub_path": "abisee/cnn_dailymail",
             "hub_name": "3.0.0",
-            "splits": _TRAIN_VALIDATION_TEST,
             "num_examples": {"train": 287113, "validation": 13368, "test": 11490},
-            "prefix": "summarize: ",
             "text_column_name": "article",
             "label_column_name": "highlights",
-            "labels": None,
-            "metric_names": ["rouge1", "rouge2", "rougeLsum"],
-            "metric_to_optimize": "rouge",
         },
         "xsum": {
+            **_SUMMARIZATION,
             "hub_path": "EdinburghNLP/xsum",
-            "splits": _TRAIN_VALIDATION_TEST,
             "num_examples": {"train": 204045, "validation": 11332, "test": 11334},
-            "prefix": "summarize: ",
             "text_column_name": "document",
             "label_column_name": "summary",
-            "labels": None,
-            "metric_names": ["rouge1", "rouge2", "rougeLsum"],
-            "metric_to_optimize": "rouge",
         },
     },
     "translation": {
-        "wmt14_en_de": {
-            "hub_path": "wmt/wmt14",
-            "hub_name": "de-en",
-            "splits": _TRAIN_VALIDATION_TEST,
-            "num_examples": {"train": 4508785, "validation": 3000, "test": 3003},
-            "prefix": "translate English to German: ",
-            "text_column_name": "translation.en",
-            "label_column_name": "translation.de",
-            "labels": None,
-            "metric_names": ["bleu", "chrf"],
-            "metric_to_optimize": "bleu",
-        },
-        "wmt14_en_fr": {
-            "hub_path": "wmt/wmt14",
-            "hub_name": "fr-en",
-            "splits": _TRAIN_VALIDATION_TEST,
-            "num_examples": {"train": 40836715, "validation": 3000, "test": 3003},
-            "prefix": "translate English to French: ",
-            "text_column_name": "translation.en",
-            "label_column_name": "translation.fr",
-            "labels": None,
-            "metric_names": ["bleu", "chrf"],
-            "metric_to_optimize": "bleu",
-        },
-        "wmt16_en_ro": {
-            "hub_path": "wmt/wmt16",
-            "hub_name": "ro-en",
-            "splits": _TRAIN_VALIDATION_TEST,
-            "num_examples": {"train": 610320, "validation": 1999, "test": 1999},
-            "prefix": "translate English to Romanian: ",
-            "text_column_name": "translation.en",
-            "label_column_name": "translation.ro",
-            "labels": None,
-            "metric_names": ["bleu", "chrf"],
-            "metric_to_optimize": "bleu",
-        },
-    },
-}
-
-TEXT_TO_TEXT_MIXTURES = {
-    "summarization": {
-        "all": {
-            "train": ["cnn_dailymail", "xsum"],
-            "evaluate": ["cnn_dailymail", "xsum"],
-            "average": ["cnn_dailymail", "xsum"],
-        },
-    },
-    "translation": {
-        "all": {
-            "train": ["wmt14_en_de", "wmt14_en_fr", "wmt16_en_ro"],
-            "evaluate": ["wmt14_en_de", "wmt14_en_fr", "wmt16_en_ro"],
-            "average": ["wmt14_en_de", "wmt14_en_fr", "wmt16_en_ro"],
-        },
+        "wmt14_en_de": _translation(14, "de", "German", 4508785, 3000, 3003),
+        "wmt14_en_fr": _translation(14, "fr", "French", 40836715, 3000, 3003),
+        "wmt16_en_ro": _translation(16, "ro", "Romanian", 610320, 1999, 1999),
     },
 }
 
@@ -115,75 +81,49 @@ TEXT_TO_TEXT_MIXTURES = {
 # `pid`, `input` (a question, where there is one, stands before the document) and `output`, hidden in the test split.
 # Rows of one `id` are one question with several answers: each is a training example, and together they are one scored
 # row, as in the benchmark's own evaluator.
-_SCROLLS = {
-    "hub_path": "tau/scrolls",
-    "splits": _TRAIN_VALIDATION_TEST,
-    "prefix": "",
-    "text_column_name": "input",
-    "label_column_name": "output",
-    "labels": None,
-    "references_by": "id",
-}
-_SUMMARY = {
-    "metric_names": ["rouge1", "rouge2", "rougeL", "rouge_geometric_mean"],
-    "metric_to_optimize": "rouge_geometric_mean",
-}
+_SUMMARY = {"metric_names": ["rouge1", "rouge2", "rougeL", "rouge_geometric_mean"]}
+_SUMMARY["metric_to_optimize"] = "rouge_geometric_mean"
+_F1 = {"metric_names": ["f1"], "metric_functions": {"f1": "squad_f1"}, "metric_to_optimize": "f1"}
+_EXACT = {"metric_names": ["exact_match"], "metric_functions": {"exact_match": "squad_exact_match"}}
+_EXACT["metric_to_optimize"] = "exact_match"
+
+
+def _scrolls(name: str, metrics: dict, *counts: int) -> dict:
+    """A task of SCROLLS; `counts` of its splits, where the hub knows them."""
+    return {
+        "hub_path": "tau/scrolls",
+        "hub_name": name,
+        "splits": _THREE_SPLITS,
+        **({"num_examples": dict(zip(_THREE_SPLITS, counts, strict=True))} if counts else {}),
+        "prefix": "",
+        "text_column_name": "input",
+        "label_column_name": "output",
+        "labels": None,
+        "references_by": "id",
+        **metrics,
+    }
+
+
 SCROLLS = {
     "scrolls": {
-        "gov_report": {
-            **_SCROLLS,
-            "hub_name": "gov_report",
-            "num_examples": {"train": 17457, "validation": 972, "test": 973},
-            **_SUMMARY,
-        },
-        "summ_screen_fd": {
-            **_SCROLLS,
-            "hub_name": "summ_screen_fd",
-            "num_examples": {"train": 3673, "validation": 338, "test": 337},
-            **_SUMMARY,
-        },
-        "qmsum": {
-            **_SCROLLS,
-            "hub_name": "qmsum",
-            "num_examples": {"train": 1257, "validation": 272, "test": 281},
-            **_SUMMARY,
-        },
-        "narrative_qa": {
-            **_SCROLLS,
-            "hub_name": "narrative_qa",
-            "metric_names": ["f1"],
-            "metric_functions": {"f1": "squad_f1"},
-            "metric_to_optimize": "f1",
-        },
-        "qasper": {
-            **_SCROLLS,
-            "hub_name": "qasper",
-            "metric_names": ["f1"],
-            "metric_functions": {"f1": "squad_f1"},
-            "metric_to_optimize": "f1",
-        },
-        "quality": {
-            **_SCROLLS,
-            "hub_name": "quality",
-            "num_examples": {"train": 2523, "validation": 2086, "test": 2128},
-            "metric_names": ["exact_match"],
-            "metric_functions": {"exact_match": "squad_exact_match"},
-            "metric_to_optimize": "exact_match",
-        },
-        "contract_nli": {
-            **_SCROLLS,
-            "hub_name": "contract_nli",
-            "num_examples": {"train": 7191, "validation": 1037, "test": 2091},
-            "metric_names": ["exact_match"],
-            "metric_functions": {"exact_match": "squad_exact_match"},
-            "metric_to_optimize": "exact_match",
-        },
+        "gov_report": _scrolls("gov_report", _SUMMARY, 17457, 972, 973),
+        "summ_screen_fd": _scrolls("summ_screen_fd", _SUMMARY, 3673, 338, 337),
+        "qmsum": _scrolls("qmsum", _SUMMARY, 1257, 272, 281),
+        "narrative_qa": _scrolls("narrative_qa", _F1),
+        "qasper": _scrolls("qasper", _F1),
+        "quality": _scrolls("quality", _EXACT, 2523, 2086, 2128),
+        "contract_nli": _scrolls("contract_nli", _EXACT, 7191, 1037, 2091),
     },
 }
 
-_TASKS = ["gov_report", "summ_screen_fd", "qmsum", "narrative_qa", "qasper", "quality", "contract_nli"]
 
-SCROLLS_MIXTURES = {"scrolls": {"all": {"train": _TASKS, "evaluate": _TASKS, "average": _TASKS}}}
+def _all_of(tasks: dict) -> dict:
+    """The mixture of all tasks of a benchmark."""
+    return {"all": {part: list(tasks) for part in ("train", "evaluate", "average")}}
+
+
+TEXT_TO_TEXT_MIXTURES = {name: _all_of(TEXT_TO_TEXT[name]) for name in ("summarization", "translation")}
+SCROLLS_MIXTURES = {"scrolls": _all_of(SCROLLS["scrolls"])}
 
 
 # Super-NaturalInstructions (arXiv:2204.07705): train on many tasks' instructions, be scored on tasks never seen.
