@@ -298,7 +298,7 @@ class InputsTest(parameterized.TestCase):
         (None, {"dev": ROWS, "validation": ROWS}, {}, "two of dev, validation"),
         (None, "glue/rte", {"benchmark": "mini"}, "benchmark is given twice: 'glue' and 'mini'"),
         ("t5-small", None, {"model_name_or_path": "x"}, "model_name_or_path is given twice"),
-        (None, None, {"dry_run": True}, "dry_run=True: it is the script's; in Python look at tuner.summary"),
+        (None, None, {"dry_run": True}, "dry_run=True: it is the script's; in Python tuner.summary"),
     )
     def test_what_stands_for_nothing_is_named(self, model, data, flags, message):
         with self.assertRaisesRegex(ConfigError, message):

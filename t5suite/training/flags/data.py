@@ -17,6 +17,10 @@ from t5suite.training.flags.fields import check_needed_flags, flag
 from t5suite.training.flags.plug_ins import named_metrics
 
 
+# What a mixture's flags need.
+MIXED = "training, several tasks"
+
+
 @dataclass
 class DataArguments:
     """Which task, and where its rows come from."""
@@ -33,16 +37,13 @@ class DataArguments:
         None, "Tasks of your own: YAML {benchmark: {task: entry}}, or Python with DATASET_VALS.", "common data"
     )
     data_dir: str | None = flag(
-        help="A mirror: DIR/<benchmark>/<task>/<split>.jsonl[.gz]. Default: $T5SUITE_DATA_DIR, else the hub.",
+        help="DIR/<benchmark>/<task>/<split>.jsonl[.gz]. Default: $T5SUITE_DATA_DIR, else the hub.",
         default_factory=lambda: os.environ.get("T5SUITE_DATA_DIR"),
         marks="common",
         change="nothing",
     )
     train_file: str | None = flag(
-        None,
-        "Training rows: a file of --data_format; without it, JSON lines in place of the task's own.",
-        "common rows",
-        needs="training",
+        None, "Training rows: a file of --data_format, else JSON lines.", "common rows", needs="training"
     )
     validation_file: str | None = flag(
         None, "Likewise, validation rows: what scores are of.", "common rows", needs="validation"
@@ -50,80 +51,53 @@ class DataArguments:
     test_file: str | None = flag(None, "Likewise, test rows.", "rows", needs="prediction")
     data_revision: str | None = flag(None, "Branch, tag or commit of the hub's data set.")
     max_source_length: int = flag(
-        512,
-        "Longest input in tokens; more is cut off on the right.",
-        "common report",
-        bounds="[2, inf) tokens: one, and the end of the sequence",
+        512, "Longest input in tokens; the rest is cut off.", "common report", bounds="[2, inf) tokens"
     )
     max_target_length: int = flag(
-        512,
-        "Longest target in tokens.",
-        "common report",
-        bounds="[2, inf) tokens: one, and the end of the sequence",
-        needs="written targets",
+        512, "Longest target in tokens.", "common report", bounds="[2, inf) tokens", needs="written targets"
     )
     token_cache: str | None = flag(
-        None,
-        "Where tokenized training sets of 5000 rows and more are kept for other ranks and runs; none: "
-        "nowhere. Default: the cache of the datasets library.",
-        theme="speed",
-        change="nothing",
+        None, "Where large tokenized sets are kept, or none. Default: datasets' cache.", theme="speed", change="nothing"
     )
     answer_separator: str | None = flag(
-        None,
-        "What stands between prompt and answer of a decoder-only model; \\n is a line break, \\t a tab, "
-        "\\\\ a backslash. Default: what the model was trained with, else '\\nanswer: '.",
-        needs="a shared row",
+        None, "Between prompt and answer of a causal model. Default: as it was trained.", needs="a shared row"
     )
     max_train_samples: int | None = flag(
-        None,
-        "At most this many training rows a task.",
-        "common report",
-        bounds="[1, inf) rows or blocks",
-        needs="training",
+        None, "Largest number of training rows a task.", "common report", bounds="[1, inf) rows", needs="training"
     )
     max_eval_samples: int | None = flag(
-        None, "At most this many evaluation rows a split.", bounds="[1, inf) rows or blocks", needs="validation"
+        None, "At most this many evaluation rows a split.", bounds="[1, inf) rows", needs="validation"
     )
     max_predict_samples: int | None = flag(
-        None, "At most this many test rows a split.", bounds="[1, inf) rows or blocks", needs="prediction"
+        None, "At most this many test rows a split.", bounds="[1, inf) rows", needs="prediction"
     )
     train_fraction: float | None = flag(
-        None, "Share of the training rows, 0 to 1.", "report", bounds="(0, 1] the share of the rows", needs="training"
+        None, "Share of the training rows, 0 to 1.", "report", bounds="(0, 1] a share", needs="training"
     )
     few_shot: int | None = flag(
-        None, "This many training rows of each class.", "report", bounds="[1, inf) rows or blocks", needs="training"
+        None, "This many training rows of each class.", "report", bounds="[1, inf) rows", needs="training"
     )
     mixing: Literal["proportional", "equal"] = flag(
-        "proportional", "How often a mixture's tasks are drawn.", "report", needs="training, several tasks"
+        "proportional", "How often a mixture's tasks are drawn.", "report", needs=MIXED
     )
     mixing_limit: float | None = flag(
-        None,
-        "No task counts for more examples than this.",
-        "report",
-        bounds="(0, inf) a number",
-        needs="training, several tasks",
+        None, "A task counts for at most so many examples.", "report", bounds="(0, inf) a number", needs=MIXED
     )
     mixing_temperature: float = flag(
-        1.0,
-        "Rates are taken to the power 1/temperature.",
-        "report",
-        bounds="(0, inf) a number",
-        needs="training, several tasks",
+        1.0, "Rates are taken to the power 1/temperature.", "report", bounds="(0, inf) a number", needs=MIXED
     )
     allow_missing_tasks: bool = flag(
         False, "Leave out members of a mixture that have no local training split.", needs="several tasks"
     )
     selection_split: str = flag(
-        "validation",
-        "What selects checkpoints: validation, or a part never trained on: 'train[5%%]'.",
-        needs="training",
+        "validation", "What selects checkpoints: validation, or a part held out: 'train[5%%]'.", needs="training"
     )
 
     def __post_init__(self):
         check_needed_flags(self)
 
 
+OWN_ROWS, TABLES = "--data_format or --data_class", "jsonl csv tsv parquet hub"
 FORMATS = ("jsonl", "csv", "tsv", "parquet", "translation", "alpaca", "text", "hub")
 
 
@@ -137,24 +111,17 @@ class DataFormatArguments:
         None, "What --train_dir, --train_file and so on hold, if not a benchmark's rows.", "common data"
     )
     train_dir: str | None = flag(
-        None,
-        "A folder with the splits of --data_format: train/, val/, test/, or train.csv and so on.",
-        "rows",
-        needs="--data_format",
+        None, "A folder with the splits of --data_format: train/ or train.csv, ...", "rows", needs="--data_format"
     )
     text_column: str | None = flag(
         None,
-        "What is read: a column, or several with commas. Default: input (text: text).",
+        "Input column(s), with commas. Default: input (text: text).",
         "common",
         needs="--data_format",
-        formats="jsonl csv tsv parquet hub text",
+        formats=f"{TABLES} text",
     )
     target_column: str | None = flag(
-        None,
-        "What is to be written. Default: output.",
-        "common",
-        needs="--data_format",
-        formats="jsonl csv tsv parquet hub",
+        None, "What is to be written. Default: output.", "common", needs="--data_format", formats=TABLES
     )
     source_id: str = flag(
         "s", "The language read of {'translation': {...}}.", needs="--data_format", formats="translation"
@@ -164,22 +131,13 @@ class DataFormatArguments:
         None, r"What stands before every input: 'Translate: ' (\n, \t and \\ likewise).", needs="--data_format"
     )
     labels: str | None = flag(
-        None,
-        "Label words by id, with commas: makes a task of classes of free text.",
-        needs="--data_format or --data_class",
-        formats="jsonl csv tsv parquet hub",
+        None, "Label words by id, with commas, of a classification task.", needs=OWN_ROWS, formats=TABLES
     )
     metrics: str | None = flag(
-        None,
-        "Metrics, with commas, or none; module:function of your own (for every task). Default: accuracy "
-        "with labels, else what suits the format.",
+        None, "Metrics, with commas, or none; module:function of your own. Default: after the format."
     )
     hub_path: str | None = flag(
-        None,
-        "Hub name, or a local folder, of the data set of --data_format hub.",
-        "rows",
-        needs="--data_format",
-        formats="hub",
+        None, "Hub name or folder of --data_format hub.", "rows", needs="--data_format", formats="hub"
     )
     hub_name: str | None = flag(None, "Its configuration.", needs="--data_format", formats="hub")
     text_unit: Literal["line", "paragraph", "file"] = flag(
@@ -187,23 +145,20 @@ class DataFormatArguments:
     )
     block_size: int | None = flag(
         None,
-        "Tokens of a block of --data_format text. Default: --max_target_length.",
+        "Tokens of a block of text. Default: --max_target_length.",
         bounds="[8, inf) tokens",
         needs="--data_format",
         formats="text",
     )
     validation_split: float | None = flag(
         None,
-        "Share of the training rows that validates where nothing else does. Default: 0.05.",
-        bounds="(0, 1) the share that is held out",
-        needs="--data_format or --data_class",
+        "Share held out where there is no validation split. Default: 0.05.",
+        bounds="(0, 1) a share",
+        needs=OWN_ROWS,
     )
     no_eval: bool = flag(False, "Train on all training rows, evaluate nothing, keep the last checkpoint.")
     data_class: list[str] | None = flag(
-        None,
-        "Data sets: JSONLines, SST2, Alpaca, Debug, or module:Class of your own. This and the lists below "
-        "have one value for each data set.",
-        "data",
+        None, "Data sets: JSONLines, SST2, Alpaca, Debug, module:Class; in the lists below a value each.", "data"
     )
     data_path: list[str] | None = flag(None, "The folder of each; none for no folder.", needs="--data_class")
     data_config: list[str] | None = flag(
@@ -211,29 +166,17 @@ class DataFormatArguments:
     )
     data_sampling_proportion: list[float] | None = flag(
         None,
-        "How often each is drawn, as parts of the sum. Default: after --mixing.",
-        bounds="(0, inf) parts of the sum",
+        "How often each is drawn. Default: after --mixing.",
+        bounds="(0, inf) a weight",
         needs="training, --data_class",
     )
-    input_format: list[str] | None = flag(
-        None,
-        r"Around each one's inputs: 'Ask:\n__input__' (\n, \t and \\ are understood).",
-        needs="--data_format or --data_class",
-    )
-    output_format: list[str] | None = flag(
-        None, "Likewise around each one's targets: '__output__'.", needs="--data_format or --data_class"
-    )
+    input_format: list[str] | None = flag(None, r"Around each one's inputs: 'Ask:\n__input__'.", needs=OWN_ROWS)
+    output_format: list[str] | None = flag(None, "Likewise around each one's targets: '__output__'.", needs=OWN_ROWS)
     max_input_tokens: list[int] | None = flag(
-        None,
-        "Longest input of each in tokens. Default: --max_source_length.",
-        bounds="[1, inf) tokens",
-        needs="--data_format or --data_class",
+        None, "Longest input of each in tokens.", bounds="[1, inf) tokens", needs=OWN_ROWS
     )
     max_output_tokens: list[int] | None = flag(
-        None,
-        "Longest target of each in tokens. Default: --max_target_length.",
-        bounds="[1, inf) tokens",
-        needs="--data_format or --data_class",
+        None, "Longest target of each in tokens.", bounds="[1, inf) tokens", needs=OWN_ROWS
     )
 
     @property
@@ -265,14 +208,14 @@ class InstructionArguments:
 
     task_lists: str | None = flag(None, "The folder below DIR/splits whose lists of tasks are used (default).")
     max_num_instances_per_task: int | None = flag(
-        None, "At most this many instances of each training task (100); 0: all.", bounds="[0, inf) rows or examples"
+        None, "At most this many instances of each training task (100); 0: all.", bounds="[0, inf) rows"
     )
     max_num_instances_per_eval_task: int | None = flag(
-        None, "At most this many of each test task, the first ones (100).", bounds="[1, inf) rows or blocks"
+        None, "At most this many of each test task, the first ones (100).", bounds="[1, inf) rows"
     )
     add_task_definition: bool | None = flag(None, "Begin with the task's definition (yes).")
-    num_pos_examples: int | None = flag(None, "Positive examples shown (2).", bounds="[0, inf) rows or examples")
-    num_neg_examples: int | None = flag(None, "Negative examples shown (0).", bounds="[0, inf) rows or examples")
+    num_pos_examples: int | None = flag(None, "Positive examples shown (2).", bounds="[0, inf) rows")
+    num_neg_examples: int | None = flag(None, "Negative examples shown (0).", bounds="[0, inf) rows")
     add_explanation: bool | None = flag(None, "Explain the examples (no).")
     add_task_name: bool | None = flag(None, "Begin with the task's name (no).")
     tk_instruct: bool | None = flag(None, "Draw each row's form from Tk-Instruct's five, in place of the flags before.")

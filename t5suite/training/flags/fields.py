@@ -5,11 +5,11 @@
 * `help`: the text of `--help`.
 * `marks`, words: `common` (in `--help`; others are in `--help_all` alone), `report` (cards and tables of runs show it),
   `shapes` (`t5suite summary` takes it), `pairs` (its value is `name=value,...`).
-* `theme`: a key of `script_flags.THEMES`, if not that of the dataclass (`_theme`).
+* `theme`: a key of `script_flags.THEMES`, if not the dataclass's `_theme`.
 * `bounds`, `also`: an interval and what is counted; a value outside of it that is taken as well.
 * `needs`: what a run must have, or the flag has no effect; several with commas.
-* `change`: what another value makes of a run that goes on: `run` (another run; the default), `layout` (the same
-  updates, cut in another way), `length` (what `--extend` raises) or `nothing`.
+* `change`: what another value makes of a resumed run: `run` (another run; the default), `layout` (the same updates, cut
+  in another way), `length` (what `--extend` raises) or `nothing` (the default of the themes in `UNCHANGING`).
 * `python`: what `FineTuner` has in its place.
 
 Hugging Face's own flags have theirs in `hugging_face.FACTS`. Help, checks, warnings and fingerprints of runs read the
@@ -25,6 +25,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.script_flags import bounds_problem, flags_of
 
 logger = logging.getLogger(__name__)
+UNCHANGING = ("tracking", "resuming")
 
 
 def facts(help: str | None = None, marks: str = "", **others) -> dict:
@@ -60,6 +61,8 @@ def facts_of(dataclass_type: type) -> dict[str, dict]:
             else:
                 theirs = {**spec.metadata, "help": first_sentence(spec.metadata.get("help")), "theme": REST}
                 found[name] = theirs | FACTS.get(name, {})
+            if found[name]["theme"] in UNCHANGING:
+                found[name].setdefault("change", "nothing")
     return found
 
 
@@ -78,9 +81,6 @@ def check_bounds(values: dict, dataclass_types) -> None:
 
     >>> check_bounds({"per_device_train_batch_size": 0}, FINE_TUNING_ARGUMENTS)
     ConfigError: --per_device_train_batch_size 0: must be at least 1 (examples)
-
-    Libraries take most of them and fail later, or train on nothing: at `--max_target_length 1` a target is its
-    end-of-sequence token alone.
 
     Raises:
       ConfigError: at the first one.
@@ -105,14 +105,11 @@ def check_needed_flags(arguments) -> None:
             if need.startswith("--") and value not in (default, None):
                 others = [other.removeprefix("--") for other in need.split(" or ")]
                 if not any(getattr(arguments, other) for other in others):
-                    raise ConfigError(f"--{name} {_typed(value)}: it belongs to {need}, which is not given")
+                    typed = " ".join(map(str, value)) if isinstance(value, list) else value
+                    raise ConfigError(f"--{name} {typed}: it belongs to {need}, which is not given")
 
 
-def _typed(value) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def warn_of_idle_flags(script: str, changed, lacking: dict[str, str | None], unheeded=()) -> list[str]:
+def warn_of_idle_flags(script: str, changed, lacking: dict[str, str | None], unused=()) -> list[str]:
     """Warns of every flag that was given and needs what this run lacks; returns the flags.
 
     >>> warn_of_idle_flags("fine_tune_t5", {"learning_rate": 1e-3}, {"training": "nothing is trained"})
@@ -121,12 +118,12 @@ def warn_of_idle_flags(script: str, changed, lacking: dict[str, str | None], unh
 
     Args:
       lacking: `{what a flag may need: why it is not there, None where it is}`.
-      unheeded: `{flag: why}` of others.
+      unused: `{flag: why}` of others.
     """
     known, idle = flags_of(script), []
     for name in changed:
         needs = known.get(name, {}).get("needs", "").split(", ")
-        reason = dict(unheeded).get(name) or next((lacking[need] for need in needs if lacking.get(need)), None)
+        reason = dict(unused).get(name) or next((lacking[need] for need in needs if lacking.get(need)), None)
         if reason:
             logger.warning("--%s has no effect: %s", name, reason)
             idle.append(name)

@@ -39,11 +39,7 @@ class ModeArguments:
 
     eval_only: bool = flag(False, "Score the model without training it.", "common", theme="evaluation")
     resume: str = flag(
-        "auto",
-        "auto: go on from the newest complete checkpoint; none: a fresh run; or a checkpoint's path.",
-        "common",
-        theme="resuming",
-        change="nothing",
+        "auto", "auto: the newest complete checkpoint; none: a fresh run; or a path.", "common", theme="resuming"
     )
 
 
@@ -53,53 +49,24 @@ class TrackingArguments:
 
     _theme = "tracking"
 
-    wandb_project: str | None = flag(
-        None, "Project in W&B and Trackio. Default: $WANDB_PROJECT, else t5suite.", change="nothing"
-    )
-    wandb_entity: str | None = flag(
-        None, "User or team in W&B. Default: $WANDB_ENTITY, else the key's.", change="nothing"
-    )
-    run_group: str | None = flag(None, "Runs of one group stand together in trackers.", change="nothing")
-    run_tags: str | None = flag(None, "Tags in trackers, with commas between.", change="nothing")
-    aim_repo: str = flag(AIM_REPO, "Aim's repository, a folder for all runs.", change="nothing")
-    experiment_name: str | None = flag(
-        None, "Aim's (and MLflow's) experiment. Default: --wandb_project, else t5suite.", change="nothing"
-    )
+    wandb_project: str | None = flag(None, "Project in W&B and Trackio. Default: $WANDB_PROJECT, else t5suite.")
+    wandb_entity: str | None = flag(None, "User or team in W&B. Default: $WANDB_ENTITY, else the key's.")
+    run_group: str | None = flag(None, "Runs of one group stand together in trackers.")
+    run_tags: str | None = flag(None, "Tags in trackers, with commas between.")
+    aim_repo: str = flag(AIM_REPO, "Aim's repository, a folder for all runs.")
+    experiment_name: str | None = flag(None, "Aim's (and MLflow's) experiment. Default: --wandb_project, else t5suite.")
     num_samples: int = flag(
-        8,
-        "Rows a task whose answers are kept at each evaluation (samples.jsonl, trackers); 0: none.",
-        bounds="[0, inf) rows or examples",
-        change="nothing",
+        8, "Answers a task kept at each evaluation (samples.jsonl); 0: none.", bounds="[0, inf) rows"
     )
     profile: str | None = flag(
-        None,
-        "Steps FIRST:LAST, such as 10:12, of which a trace and a memory snapshot are written.",
-        needs="training",
-        change="nothing",
+        None, "Steps FIRST:LAST, such as 10:12, of which a trace and a memory snapshot are written.", needs="training"
     )
     verbose: bool = flag(
-        False,
-        "Show what libraries log, warn of and draw bars for, too.",
-        change="nothing",
-        python="choose what loggers show: logging.getLogger('transformers').setLevel(logging.INFO)",
+        False, "Show the libraries' logs, warnings and bars.", python="transformers.logging.set_verbosity_info()"
     )
     peak_tflops: float | None = flag(
-        None,
-        "The device's peak for MFU, where its name does not tell (bf16, dense).",
-        bounds="(0, inf) TFLOP/s; H200: 989, A100: 312",
-        needs="training",
-        change="nothing",
+        None, "The device's dense bf16 peak, for MFU (H200: 989).", bounds="(0, inf) TFLOP/s", needs="training"
     )
-
-    def check_tracking(self) -> None:
-        """Called once the other settings are there.
-
-        Raises:
-          ConfigError: an unknown tracker; a range that makes no sense.
-        """
-        if self.profile is not None:
-            parse_steps(self.profile)
-        tracker_names(self.report_to)
 
 
 def add_profile(trainer, directory) -> None:
@@ -112,13 +79,7 @@ def identity_of(args) -> Identity:
     """What trackers call the run."""
     tags = tuple(tag.strip() for tag in (args.run_tags or "").split(",") if tag.strip())
     return Identity(
-        args.run_name,
-        args.run_group,
-        tags,
-        args.wandb_project,
-        args.wandb_entity,
-        args.experiment_name,
-        args.aim_repo,
+        args.run_name, args.run_group, tags, args.wandb_project, args.wandb_entity, args.experiment_name, args.aim_repo
     )
 
 
@@ -130,18 +91,18 @@ class EvaluationArguments(ModeArguments):
 
     eval_method: Literal["generate", "score", "loss"] = flag(
         "generate",
-        "Write the answer (generate), choose the likeliest label (score), or the loss alone (loss).",
+        "Generate answers, score label candidates, or the loss alone.",
         "common report",
         needs="evaluation, a choice of method",
     )
     select: Literal["average", "per_task"] = flag(
         "average",
-        "A mixture's results at the step best on average, or each task at its own best step.",
+        "A mixture's results: at the best average, or each task's own best step.",
         needs="training, several tasks",
     )
     early_stopping_patience: int | None = flag(
         None,
-        "Stop after this many evaluations in a row without a better one.",
+        "Evaluations without improvement before training stops.",
         "common",
         bounds="[1, inf) evaluations",
         needs="training",
@@ -150,17 +111,10 @@ class EvaluationArguments(ModeArguments):
         False, "Predict the test splits without training.", python="call tuner.evaluate(split='test')"
     )
     eval_checkpoints: Literal["none", "all"] = flag(
-        "none",
-        "all: score every checkpoint of --output_dir into one table of steps by tasks.",
-        change="nothing",
-        python="make a FineTuner of each checkpoint folder and evaluate it",
+        "none", "all: one table of every checkpoint's scores.", change="nothing", python="a FineTuner of each folder"
     )
     dry_run: bool = flag(
-        False,
-        "Show the configuration, three pairs, lengths and steps, then stop.",
-        "common",
-        change="nothing",
-        python="look at tuner.summary() and tuner.plan",
+        False, "Show configuration, pairs, lengths and steps.", "common", change="nothing", python="tuner.summary()"
     )
 
 
@@ -175,22 +129,14 @@ class SuiteTrainingArguments(TrackingArguments, Seq2SeqTrainingArguments):
     _theme = "training"
 
     output_dir: str | None = flag(
-        None,
-        "The run's directory. Default: runs/<benchmark>-<task>-<model>.",
-        "common",
-        theme="output",
-        change="nothing",
+        None, "The run's directory. Default: runs/BENCHMARK-TASK-MODEL.", "common", theme="output", change="nothing"
     )
     learning_rate: float = flag(
-        5e-4,
-        "T5 takes larger steps than BERT: 1e-4 to 1e-3.",
-        "common report",
-        bounds="[0, inf) a rate; 1e-3 is large",
-        needs="training",
+        5e-4, "For T5 1e-4 to 1e-3.", "common report", bounds="[0, inf) a rate", needs="training"
     )
     per_device_train_batch_size: int = flag(
         32,
-        "Examples a device takes at once.",
+        "Examples of a device's batch.",
         "common report",
         bounds="[1, inf) examples",
         needs="training",
@@ -198,44 +144,37 @@ class SuiteTrainingArguments(TrackingArguments, Seq2SeqTrainingArguments):
     )
     per_device_eval_batch_size: int | None = flag(
         None,
-        "Rows a device evaluates at once. Default: --eval_batch_tokens, else 64.",
+        "Rows a device evaluates at once. Default: by tokens, or 64.",
         theme="evaluation",
         bounds="[1, inf) examples",
         needs="evaluation",
     )
     eval_batch_tokens: int | None = flag(
         None,
-        "Tokens, padding counted, evaluated at once where a T5 scores or writes greedily. Default: 2048 on "
-        "a CPU, 32768 on a GPU; 0: count rows.",
+        "Tokens evaluated at once by a T5, padding included. Default: 2048 on a CPU, 32768 on a GPU; 0: rows.",
         theme="evaluation",
-        bounds="[0, inf) 0: rows, all at once, or any shape",
+        bounds="[0, inf) tokens",
         needs="evaluation, answers, a T5",
     )
     reference_code: str | None = flag(
         None,
-        f"Plain code in the place of fast paths: all, or some of {','.join(FAST_PATHS)}. The same results, "
-        "but for rounding, and slower.",
+        f"Plain code in place of fast paths: all, or some of {','.join(FAST_PATHS)}.",
         needs="evaluation, answers, fast paths, a T5",
     )
     eval_loss: bool = flag(
         True,
-        "Tell an evaluation's loss, also where it takes a pass of its own and selects nothing.",
+        "Report an evaluation's loss where it takes a pass of its own.",
         theme="evaluation",
         needs="evaluation, answers",
     )
     eval_strategy: IntervalStrategy | str = flag("epoch", "no, steps or epoch.", "common", theme="evaluation")
     save_strategy: SaveStrategy | str = flag("epoch", "no, steps, epoch or best.", "common", theme="output")
     save_total_limit: int | None = flag(
-        2,
-        "Checkpoints kept, the best one among them.",
-        "common",
-        theme="output",
-        bounds="[1, inf) checkpoints",
-        change="nothing",
+        2, "Checkpoints kept, with the best.", "common", theme="output", bounds="[1, inf) checkpoints", change="nothing"
     )
     keep_every: int | None = flag(
         None,
-        "Checkpoints at multiples of this step stay, beside --save_total_limit others.",
+        "Checkpoints at multiples of this step are kept, too.",
         theme="output",
         bounds="[1, inf) updates",
         change="nothing",
@@ -246,12 +185,7 @@ class SuiteTrainingArguments(TrackingArguments, Seq2SeqTrainingArguments):
     )
     train_sampling_strategy: str = flag("group_by_length", "group_by_length, random or sequential.")
     logging_steps: float = flag(
-        50,
-        "Steps between two lines of metrics.jsonl.",
-        "common",
-        theme="tracking",
-        bounds="(0, inf) updates, or below 1 the share of all",
-        change="nothing",
+        50, "Steps between lines of metrics.jsonl.", "common", theme="tracking", bounds="(0, inf) updates or a share"
     )
     logging_nan_inf_filter: bool = flag(
         False, "Off: a loss that is not finite is reported and stops the run.", theme="rest", change="nothing"
@@ -260,14 +194,11 @@ class SuiteTrainingArguments(TrackingArguments, Seq2SeqTrainingArguments):
         False, "Look for weights without a gradient in every step; T5 uses all of its own.", theme="devices"
     )
     seed: int = flag(
-        42,
-        "Decides weights, order of examples, dropout and subsets.",
-        "common report",
-        bounds="[0, 4294967295] a whole number",
+        42, "Decides weights, order, dropout and subsets.", "common report", bounds="[0, 4294967295] a whole number"
     )
     deepspeed: dict | str | None = flag(
         None,
-        "zero1, zero2, zero2_offload, zero3, zero3_offload, zero3_nvme, or a file of DeepSpeed's settings.",
+        "zero1, zero2, zero3, zero2_offload, ..., or a file of settings.",
         "common report",
         theme="devices",
         needs="training",
@@ -277,114 +208,97 @@ class SuiteTrainingArguments(TrackingArguments, Seq2SeqTrainingArguments):
     )
     optimizer: str | None = flag(
         None,
-        "adamw, adamw_rms, adafactor (as T5 was trained with) or muon, with settings in --optim_args "
-        "'betas=(0.9,0.95)'; or a name of --optim. Default: what --optim says.",
+        "adamw, adamw_rms, adafactor (T5's), muon, or a name of --optim, the default; settings in --optim_args.",
         "common report",
         needs="training",
     )
     schedule: str | None = flag(
         None,
-        f"{', '.join(SCHEDULES)}, with settings in --lr_scheduler_kwargs 'min_lr=1e-5'; or a name of "
-        "--lr_scheduler_type. Default: what --lr_scheduler_type says.",
+        f"{', '.join(SCHEDULES)}, or a name of --lr_scheduler_type; settings in --lr_scheduler_kwargs.",
         "common report",
         needs="training",
     )
     clip_grad_value: float | None = flag(
         None,
-        "Clip each gradient element to +-this, after --max_grad_norm (0: no clipping by norm).",
+        "Clip each gradient element to +-this, after --max_grad_norm.",
         bounds="(0, inf) a number",
         needs="training",
     )
     max_minutes: float | None = flag(
         None,
-        "Train at most so long, restarts included; then evaluate, save and end as a finished run.",
+        "Train at most so long, restarts included, then finish.",
         bounds="(0, inf) minutes",
         needs="training",
         change="length",
     )
     reset: str | None = flag(
         None,
-        "What does not go on from the --resume checkpoint: any of optimizer,schedule,step,data.",
+        "Of the --resume checkpoint, drop any of optimizer,schedule,step,data.",
         theme="resuming",
         needs="training",
-        change="nothing",
     )
     extend: bool = flag(
         False,
-        "Make a run longer: same --output_dir, more --max_steps, --num_train_epochs, --max_minutes.",
+        "Continue the run of --output_dir with more steps, epochs or minutes.",
         theme="resuming",
         needs="training",
-        change="nothing",
     )
     allow_changed: str | None = flag(
         None,
-        "Go on with a run although these settings, or its data, have changed: 'learning_rate,data'.",
+        "Settings (or data) that may differ on resuming: 'learning_rate,data'.",
         theme="resuming",
         needs="training",
-        change="nothing",
     )
     trust_checkpoint: bool = flag(
-        False,
-        "Resume from a DeepSpeed checkpoint without a manifest, which can run code.",
-        theme="resuming",
-        needs="training",
-        change="nothing",
+        False, "Take a DeepSpeed checkpoint without a manifest: it can run code.", theme="resuming", needs="training"
     )
     max_skipped_updates: int = flag(
         3,
-        "Stop after this many updates in a row whose loss or gradient is not finite.",
+        "Non-finite updates in a row before training stops.",
         bounds="[1, inf) updates",
         needs="training",
         change="nothing",
     )
     loss_spikes: Literal["log", "skip", "rollback", "off"] = flag(
-        "log",
-        "Updates far out of the ordinary: note them, skip them, or go back to the last checkpoint.",
-        needs="training",
+        "log", "Loss spikes: log them, skip them, or roll back to the last checkpoint.", needs="training"
     )
     restore_callback_states_from_checkpoint: bool = flag(
         True, "A resumed run knows how long early stopping has waited, and the like.", theme="rest"
     )
     print_summary: bool = flag(
         False,
-        "First print parameters by module and the memory of a step, before weights are loaded.",
+        "First print parameters and memory by module.",
         theme="output",
         change="nothing",
-        python="call tuner.summary()",
+        python="tuner.summary()",
     )
     compile_cache: str | None = flag(
         None,
-        "Where --torch_compile keeps code for other runs and ranks; none: torch's own place, a temporary "
-        "one. Default: $TORCHINDUCTOR_CACHE_DIR, else $XDG_CACHE_HOME/t5suite/compiled.",
+        "Where --torch_compile keeps code, or none. Default: $TORCHINDUCTOR_CACHE_DIR, else ~/.cache/t5suite.",
         theme="speed",
         change="nothing",
     )
     length_buckets: int | None = flag(
         None,
-        "Pad training batches to at most this many shapes. Default: 8 with --torch_compile, which compiles "
-        "each; else 0, as long as each batch's longest.",
+        "Pad training batches to so many shapes (0: any). Default: 8 with --torch_compile.",
         theme="speed",
-        bounds="[0, inf) 0: rows, all at once, or any shape",
+        bounds="[0, inf) tokens",
     )
     cudnn_attention: bool = flag(
-        False,
-        "Let sdpa take cuDNN's kernel. Off: it plans for a second at each new shape, and on Hopper some of "
-        "its gradients are nan (pytorch issue 196678).",
-        theme="speed",
+        False, "Let sdpa take cuDNN's kernel; on Hopper some gradients are NaN (pytorch 196678).", theme="speed"
     )
     z_loss: float = flag(
         0.0,
-        "Weight of log(Z)^2 in the loss; T5 was trained with 1e-4.",
+        "Weight of log(Z)^2 in the loss (T5: 1e-4).",
         "report",
-        bounds="[0, inf) a small number",
+        bounds="[0, inf) a number",
         needs="training, a loss of tokens",
     )
     loss_chunk_tokens: int | None = flag(
         None,
-        "Target tokens of a T5 whose logits are held at once while training. Default: as many as are quick "
-        "on the device; 0: those of the whole batch.",
+        "Target tokens whose logits are held at once (0: all). Default: by device.",
         theme="speed",
-        bounds="[0, inf) 0: rows, all at once, or any shape",
+        bounds="[0, inf) tokens",
         needs="training",
     )
 
@@ -393,8 +307,22 @@ class SuiteTrainingArguments(TrackingArguments, Seq2SeqTrainingArguments):
         self.output_dir_given = self.output_dir is not None
         self.output_dir = self.output_dir or "runs"
         reference_code(self.reference_code)
-        self._settle_eval_batches()
-        self._reconcile_strategies()
+        # A batch size that is given counts rows, whatever the method.
+        rows_given = self.per_device_eval_batch_size is not None
+        if self.eval_batch_tokens and rows_given:
+            raise ConfigError("--eval_batch_tokens and --per_device_eval_batch_size, which counts rows: give one")
+        self.evaluates_by_tokens = self.eval_batch_tokens != 0 and not rows_given
+        if not rows_given:
+            self.per_device_eval_batch_size = EVAL_ROWS
+        # Checkpoints are taken when the model is evaluated, unless the user asked for something else.
+        self.eval_strategy = IntervalStrategy(self.eval_strategy)
+        self.save_strategy = SaveStrategy(self.save_strategy)
+        if self.eval_strategy == IntervalStrategy.NO:
+            self.load_best_model_at_end = False
+        elif self.load_best_model_at_end and self.save_strategy in (SaveStrategy.EPOCH, SaveStrategy.STEPS):
+            self.save_strategy = SaveStrategy(self.eval_strategy.value)
+            if self.eval_strategy == IntervalStrategy.STEPS and self.eval_steps is not None:
+                self.save_steps = self.eval_steps
         resolve_names(self)
         parse_reset(self.reset)
         metric = self.metric_for_best_model
@@ -412,48 +340,20 @@ class SuiteTrainingArguments(TrackingArguments, Seq2SeqTrainingArguments):
         try:
             super().__post_init__()
         except (ValueError, ImportError) as error:
-            raise ConfigError(with_cure(str(error))) from None
+            cure = next((cure for part, cure in CURES.items() if part in str(error)), "")
+            raise ConfigError(f"{error}{cure}") from None
         self.metric_for_best_model = metric
         begin_sharding(self)
         check_schedule(self)
-        self.check_tracking()
-
-    def _settle_eval_batches(self):
-        """A batch size that is given counts rows, whatever the method."""
-        given, tokens = self.per_device_eval_batch_size is not None, self.eval_batch_tokens
-        if tokens and given:
-            why = f"--per_device_eval_batch_size {self.per_device_eval_batch_size} counts rows"
-            raise ConfigError(f"--eval_batch_tokens {tokens}: {why}; leave it out")
-        self.evaluates_by_tokens = tokens != 0 and not given
-        if not given:
-            self.per_device_eval_batch_size = EVAL_ROWS
-
-    def _reconcile_strategies(self):
-        """Checkpoints are taken when the model is evaluated, unless the user asked for something else."""
-        self.eval_strategy = IntervalStrategy(self.eval_strategy)
-        self.save_strategy = SaveStrategy(self.save_strategy)
-        if self.eval_strategy == IntervalStrategy.NO:
-            self.load_best_model_at_end = False
-        elif self.load_best_model_at_end and self.save_strategy in (SaveStrategy.EPOCH, SaveStrategy.STEPS):
-            self.save_strategy = SaveStrategy(self.eval_strategy.value)
-            if self.eval_strategy == IntervalStrategy.STEPS and self.eval_steps is not None:
-                self.save_steps = self.eval_steps
+        if self.profile is not None:
+            parse_steps(self.profile)
+        tracker_names(self.report_to)
 
 
-def with_cure(message: str) -> str:
-    """What Hugging Face's training arguments say of values that do not go together, and what to do.
-
-    >>> with_cure("At most one of fp16 and bf16 can be True, but not both")
-    "At most one of fp16 and bf16 can be True, but not both; leave --fp16 out: --bf16 has float32's range"
-    """
-    cure = next((cure for part, cure in CURES.items() if part in message), None)
-    return f"{message}; {cure}" if cure else message
-
-
-# By a part of the message (transformers 5.23).
+# What to do, by a part of transformers' message.
 CURES = {
-    "requires Ampere": "leave --tf32 out here (t5suite doctor shows what torch sees)",
-    "one of fp16 and bf16": "leave --fp16 out: --bf16 has float32's range",
+    "requires Ampere": "; leave --tf32 out here (t5suite doctor shows what torch sees)",
+    "one of fp16 and bf16": "; leave --fp16 out: --bf16 has float32's range",
 }
 
 

@@ -33,14 +33,11 @@ class ModelArguments:
     _theme = "model"
 
     model_name_or_path: str | None = flag(
-        None,
-        "Hub name or folder of a model. Default: the bundled tiny T5, made from its configuration.",
-        "common report shapes",
+        None, "Hub name or folder of a model. Default: the bundled tiny T5, untrained.", "common report shapes"
     )
     config_name: str | None = flag(
         None,
-        "A preset (t5-v1_1-base, mini), a model type (bert, gpt2), a folder, .json file or hub name of a "
-        "configuration, if not the model's. Implies --from_scratch.",
+        "A configuration, for --from_scratch: a preset (mini), a model type (bert), a folder, file or hub name.",
         "common report shapes",
         needs="a library's model",
     )
@@ -52,99 +49,58 @@ class ModelArguments:
         None, "Changes to the configuration: d_model=256,num_layers=4.", "shapes pairs", needs="a library's model"
     )
     dropout_rate: float | None = flag(
-        None,
-        "Dropout, if not the configuration's.",
-        "common report",
-        bounds="[0, 1) a share",
-        needs="a library's model",
+        None, "In place of the configuration's.", "common report", bounds="[0, 1) a share", needs="a library's model"
     )
     model_revision: str | None = flag(None, "Branch, tag or commit of the hub's model.", "shapes")
     model_family: Literal["auto", "seq2seq", "causal", "masked"] = flag(
         "auto", "What the model is trained as; auto: what its configuration says.", "shapes"
     )
     init_checkpoint: str | None = flag(
-        None,
-        "Bare weights that replace the model's: a file (.safetensors, .pth, .bin, .index.json) or folder.",
-        needs="a library's model",
+        None, "Weights in place of the model's: a file (.safetensors, .pth, .bin) or folder.", needs="a library's model"
     )
     allow_missing_keys: bool = flag(
         False, "Take a model or --init_checkpoint that lacks tensors, or has some too many."
     )
     num_sentinels: int | None = flag(
-        None,
-        "Give the tokenizer this many sentinels (T5 has 100), and the model rows.",
-        "shapes",
-        bounds="[1, inf) tokens",
+        None, "Number of sentinels, in tokenizer and model (T5: 100).", "shapes", bounds="[1, inf) tokens"
     )
     add_tokens: str | None = flag(
-        None,
-        "Tokens that the tokenizer lacks: '<turn>,<speaker>', or a file with one in each line.",
-        "shapes",
-        needs="a library's model",
+        None, "New tokens: '<turn>,<speaker>', or a file with one a line.", "shapes", needs="a library's model"
     )
     attn_implementation: AttentionKernel | None = flag(
-        None,
-        "Attention kernels; default: sdpa where the model has it, else eager. A T5 has these two.",
-        "shapes",
-        theme="speed",
-        needs="a library's model",
+        None, "Attention kernels. Default: sdpa, else eager.", "shapes", theme="speed", needs="a library's model"
     )
     device_map: str | None = flag(
         None,
-        "Deal the layers out to this process's devices, one working at a time: balanced, auto (the same), "
-        "sequential, or a JSON file {module: device number}. What fits none is offloaded (--eval_only).",
+        "Spread layers over this process's devices: balanced, auto, sequential, or a file {module: device}.",
         theme="speed",
         needs="a library's model",
         change="layout",
     )
     max_memory: str | None = flag(
-        None,
-        "What --device_map may fill: 0=10GiB,1=10GiB,cpu=30GiB. Default: what is free.",
-        theme="speed",
-        change="layout",
+        None, "What --device_map may fill: 0=10GiB,cpu=30GiB. Default: what is free.", theme="speed", change="layout"
     )
     embedding_on_cpu: bool = flag(
-        False,
-        "Keep the embedding matrix, its gradient and moments on the CPU (untied output layer only).",
-        theme="speed",
-        needs="a library's model",
-        change="layout",
+        False, "Train an untied embedding matrix on the CPU.", theme="speed", needs="a library's model", change="layout"
     )
     load_in_8bit: bool = flag(
-        False,
-        "Keep the frozen matrices below an --adapter in 8 bits (bitsandbytes).",
-        "report",
-        theme="speed",
-        needs="a library's model",
+        False, "Frozen matrices below an --adapter in 8 bits.", "report", theme="speed", needs="a library's model"
     )
-    load_in_4bit: bool = flag(
-        False,
-        "Keep the frozen matrices below an --adapter in 4 bits (bitsandbytes, QLoRA).",
-        "report",
-        theme="speed",
-        needs="a library's model",
-    )
+    load_in_4bit: bool = flag(False, "The same in 4 bits (QLoRA).", "report", theme="speed", needs="a library's model")
     freeze: str | None = flag(
         None,
-        "What is not trained: any of encoder,decoder,embeddings,head,layers:N (the first N layers of each "
-        "stack), encoder:N,decoder:N.",
+        "Frozen parts: encoder,decoder,embeddings,head,layers:N (the first N),encoder:N,decoder:N.",
         "report shapes",
         needs="training, a library's model",
     )
     freeze_regex: str | None = flag(
-        None,
-        "Freeze the parameters in whose names this regular expression is found.",
-        "report shapes",
-        needs="training",
+        None, "Freeze the parameters whose names this regular expression matches.", "report shapes", needs="training"
     )
     unfreeze_regex: str | None = flag(
         None, "Of what --freeze and --freeze_regex name, train these all the same.", "shapes", needs="training"
     )
     adapter_base: str | None = flag(
-        None,
-        "The base of an adapter (--model_name_or_path), if not where the adapter says that it is.",
-        "shapes",
-        needs="a library's model",
+        None, "An adapter's base model, if not where the adapter says.", "shapes", needs="a library's model"
     )
     model_class: str | None = flag(
         None, "module:Class of your own: a PreTrainedModel, or any torch.nn.Module whose forward returns a loss."
@@ -174,32 +130,21 @@ class AdapterArguments:
     adapter: str | None = flag(
         None, f"Freeze the model and train an adapter: {', '.join(ADAPTERS)}. Saved alone.", "common report shapes"
     )
-    lora_r: int | None = flag(
-        None, "LoRA, DoRA: the rank (PEFT: 8).", "report shapes", bounds="[1, inf) a rank, or what is divided by it"
-    )
-    lora_alpha: int | None = flag(
-        None,
-        "LoRA, DoRA: the product is scaled by alpha / r (PEFT: 8).",
-        "report",
-        bounds="[1, inf) a rank, or what is divided by it",
-    )
+    lora_r: int | None = flag(None, "LoRA, DoRA: the rank (PEFT: 8).", "report shapes", bounds="[1, inf) a rank")
+    lora_alpha: int | None = flag(None, "LoRA, DoRA: scale alpha / r (PEFT: 8).", "report", bounds="[1, inf) a rank")
     lora_dropout: float | None = flag(
         None, "LoRA, DoRA: dropout before the product (0).", "report", bounds="[0, 1) a share"
     )
     target_modules: str | None = flag(
         None,
-        "LoRA, DoRA, IA3: ends of the names of the layers that are adapted (q,v), all-linear, or "
-        "regex:PATTERN of whole names. Default: PEFT's for the type of model (T5: q,v).",
+        "LoRA, DoRA, IA3: ends of layer names (q,v), all-linear, or regex:PATTERN. Default: PEFT's.",
         "report shapes",
     )
     modules_to_save: str | None = flag(
         None, "LoRA, DoRA, IA3: modules trained and saved whole, such as a new head.", "shapes"
     )
     num_virtual_tokens: int | None = flag(
-        None,
-        "Prompt tuning, prefix, p-tuning: how many come before the input (20).",
-        "report shapes",
-        bounds="[1, inf) tokens",
+        None, "Prompt tuning, prefix, p-tuning: their number (20).", "report shapes", bounds="[1, inf) tokens"
     )
     prompt_tuning_init: str | None = flag(
         None, "Prompt tuning: how they begin: random, vocabulary (default) or text.", "report"
@@ -228,53 +173,45 @@ def adapt_by_flags(model, tokenizer, arguments, trains: bool):
     Raises:
       ConfigError: it does not fit the model; sharding that adapters cannot be trained under.
     """
-    flags, model_args = arguments.adapter, arguments.model
-    _check_beside(model, arguments, trains)
-    if flags.adapter is None:
-        return model
-    if not trains:
-        logger.warning("--adapter %s has no effect: nothing is trained", flags.adapter)
-        return model
-    revision = model_args.model_revision
-    name = base_name(model, model_args)
-    return adapted(model, tokenizer, flags.adapter, flags.given, flags.args, base_name=name, revision=revision)
-
-
-def _check_beside(model, arguments, trains: bool) -> None:
-    """Refuses what does not go with an adapter, or not without one."""
-    flags, args = arguments.adapter, arguments.training
-    if flags.adapter is not None and arguments.model.model_class is not None:
-        raise ConfigError(f"--adapter {flags.adapter}: adapters are made for transformers' classes, not --model_class")
-    if flags.merge_adapter and flags.adapter is None and not is_adapted(model):
-        raise ConfigError("--merge_adapter: there is no adapter; give --adapter, or one as --model_name_or_path")
-    if not trains:
-        return
-    if flags.adapter is None and not is_adapted(model):
-        if is_quantized(model):
+    flags, args, model_args = arguments.adapter, arguments.training, arguments.model
+    kind = flags.adapter
+    if kind is not None and model_args.model_class is not None:
+        raise ConfigError(f"--adapter {kind}: adapters are made for transformers' classes, not --model_class")
+    if kind is None and not is_adapted(model):
+        if flags.merge_adapter:
+            raise ConfigError("--merge_adapter: there is no adapter; give --adapter, or one as --model_name_or_path")
+        if trains and is_quantized(model):
             raise ConfigError(
                 "--load_in_8bit, --load_in_4bit: matrices in few bits cannot be trained; add --adapter lora"
             )
-        return
+        return model
+    if not trains:
+        if kind is not None:
+            logger.warning("--adapter %s has no effect: nothing is trained", kind)
+        return model
     if args.fsdp or is_set(FSDP):
         raise ConfigError("adapters are trained by one process, under DDP or ZeRO (--deepspeed zero2), not under FSDP")
+    base = base_name(model, model_args) if kind else None
     if args.deepspeed and get_key(args.deepspeed, "zero_optimization.stage") == 3:
-        _check_in_pieces(model, flags, arguments.model)
+        # A weight is never whole on a rank.
+        known = kind or adapter_of(model)["adapter"]
+        if "num_virtual_tokens" in ADAPTERS[known].flags:
+            raise ConfigError(f"--adapter {known}: no virtual tokens under ZeRO-3; take --deepspeed zero2")
+        if flags.merge_adapter:
+            raise ConfigError(
+                "--merge_adapter: not under ZeRO-3; merge the finished run by --eval_only --merge_adapter"
+            )
+        if kind and base is None:
+            raise ConfigError(f"--adapter {kind}: ZeRO-3 needs a saved base model; save it, give --model_name_or_path")
+    if kind is None:
+        return model
     for name in ("freeze", "freeze_regex", "unfreeze_regex"):
-        if flags.adapter and getattr(arguments.model, name, None):
+        if getattr(model_args, name, None):
             raise ConfigError(f"--{name} has no effect beside --adapter: all of the model is frozen then")
-    if flags.adapter == "prefix" and args.gradient_checkpointing:
+    if kind == "prefix" and args.gradient_checkpointing:
         raise ConfigError("--adapter prefix: prefixes are a cache, which --gradient_checkpointing does without")
-
-
-def _check_in_pieces(model, flags, model_args) -> None:
-    """Under ZeRO-3 a weight is never whole on a rank: refuses what asks for more than the adapter's, put together."""
-    kind = flags.adapter or adapter_of(model)["adapter"]
-    if "num_virtual_tokens" in ADAPTERS[kind].flags:
-        raise ConfigError(f"--adapter {kind}: no virtual tokens under ZeRO-3; take --deepspeed zero2 or --adapter lora")
-    if flags.merge_adapter:
-        raise ConfigError("--merge_adapter: not under ZeRO-3; merge the finished run with --eval_only --merge_adapter")
-    if flags.adapter and base_name(model, model_args) is None:
-        raise ConfigError(f"--adapter {kind}: ZeRO-3 needs a saved base model; save it, give --model_name_or_path")
+    revision = model_args.model_revision
+    return adapted(model, tokenizer, kind, flags.given, flags.args, base_name=base, revision=revision)
 
 
 def base_name(model, model_args) -> str | None:

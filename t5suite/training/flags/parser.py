@@ -18,7 +18,6 @@ import json
 import os
 import re
 import sys
-import types
 import typing
 from pathlib import Path
 
@@ -31,7 +30,7 @@ from t5suite.base.script_flags import is_script
 from t5suite.base.yaml_files import read_json_text, read_yaml, unique
 from t5suite.launch.script_help import answer
 from t5suite.training.flags.fields import check_bounds, facts_of
-from t5suite.training.flags.hugging_face import FACTS
+from t5suite.training.flags.hugging_face import REMOVED
 from t5suite.training.processes.launchers import without_launcher_flags
 from t5suite.training.sharding.process_state import keeping_process_state
 
@@ -50,12 +49,15 @@ class SuiteArgumentParser(HfArgumentParser):
     def __init__(self, dataclass_types, **kwargs):
         usage = "%(prog)s [config.yaml] [--flag value | --flag=value ...]"
         super().__init__(dataclass_types, allow_abbrev=False, usage=usage, formatter_class=HelpFormatter, **kwargs)
-        tables, pairs = self._table_flags(), self._flags_marked("pairs")
-        for action in self._actions:
-            if action.dest in pairs:
-                action.type = settings_text
-            elif action.dest in tables:
-                action.type = json_table if tables[action.dest] is dict else table_text
+        for dataclass_type in self.dataclass_types:
+            hints, facts = typing.get_type_hints(dataclass_type), facts_of(dataclass_type)
+            for action in self._actions:
+                kinds = typing.get_args(hints.get(action.dest))
+                if "pairs" in facts.get(action.dest, {}).get("marks", "").split():
+                    action.type = settings_text
+                elif any((typing.get_origin(kind) or kind) is dict for kind in kinds):
+                    # A flag that takes a file's name, too, gets the table as text.
+                    action.type = table_text if str in kinds else lambda text: json.loads(table_text(text))
 
     @staticmethod
     def _parse_dataclass_field(parser, field):
@@ -66,20 +68,6 @@ class SuiteArgumentParser(HfArgumentParser):
         }
         HfArgumentParser._parse_dataclass_field(parser, plain)
 
-    def _flags_marked(self, mark: str) -> list[str]:
-        facts = {name: found for kind in self.dataclass_types for name, found in facts_of(kind).items()}
-        return [name for name, found in facts.items() if mark in found.get("marks", "").split()]
-
-    def _table_flags(self) -> dict[str, type]:
-        """The flags that take a table, with `str` where they take a word, too (a file's name), else `dict`."""
-        found = {}
-        for dataclass_type in self.dataclass_types:
-            for name, hint in typing.get_type_hints(dataclass_type).items():
-                kinds = typing.get_args(hint)
-                if any((typing.get_origin(kind) or kind) is dict for kind in kinds):
-                    found[name] = str if str in kinds else dict
-        return found
-
     def error(self, message):
         raise ConfigError(f"{in_plain_words(message):.1000}")
 
@@ -87,15 +75,8 @@ class SuiteArgumentParser(HfArgumentParser):
         """Every flag without its dashes, in its underscore form."""
         return sorted({action.dest for action in self._actions if action.dest != "help"})
 
-    def forget_defaults(self) -> None:
-        """From now on only flags that were given come out; the dataclasses know their defaults themselves."""
-        for action in self._actions:
-            action.default = argparse.SUPPRESS
 
-
-def json_table(text: str) -> dict:
-    """A table, where nothing but one is taken."""
-    return json.loads(table_text(text))
+EPILOG = "A YAML file of the same names may come first, or as --config FILE; flags override it."
 
 
 def parse_arguments(dataclass_types, argv=None, prog=None, description=None) -> tuple:
@@ -111,23 +92,26 @@ def parse_arguments(dataclass_types, argv=None, prog=None, description=None) -> 
         answer(argv, Path(prog).stem, description or "")
     elif "-h" in argv or "--help" in argv:
         parser.parse_args(["--help"])
-    parser.forget_defaults()
-    files, tokens = flags_and_files(without_launcher_flags(argv), parser)
-    nones: set[str] = set()
-    values = _from_environment(parser)
+    for action in parser._actions:
+        action.default = argparse.SUPPRESS  # only flags that were given come out; the dataclasses know their defaults
+    files, given = _read_words(without_launcher_flags(argv), parser)
+    # A trial of a sweep's agent reports to W&B, which waits for its metric, unless --report_to says otherwise.
+    reports = os.environ.get("WANDB_SWEEP_ID") and "report_to" in parser.flag_names()
+    values = {"report_to": "wandb"} if reports else {}
     for source in files:
         values.update(_read_config(parser, source))
-    tokens = _take_nones(parser, [token for word in tokens for token in _with_list_items(parser, word)], nones)
-    namespace, unknown = parser.parse_known_args(tokens)
-    if unknown:
-        raise ConfigError(_unknown_flag(unknown, parser))
-    values.update(vars(namespace))
-    values.update(dict.fromkeys(nones))
+    tokens = []
+    for name, (flag, words) in given.items():
+        values[name] = None
+        if words == ["None"]:
+            _check_can_be_none(parser, name, flag)
+        else:
+            takes_list = parser._option_string_actions[flag].nargs == "+"
+            items = list_items(words[0]) if takes_list and len(words) == 1 else None
+            tokens += _as_tokens(flag, words if items is None else items) if words else [flag]
+    values.update(vars(parser.parse_args(tokens)))
     check_bounds(values, dataclass_types)
     return tuple(_build(dataclass_type, values) for dataclass_type in dataclass_types)
-
-
-EPILOG = "A YAML file of the same names may come first, or as --config FILE; flags override it."
 
 
 def _build(dataclass_type, values):
@@ -146,12 +130,6 @@ def _build(dataclass_type, values):
         raise ConfigError(str(error) or type(error).__name__) from None
 
 
-def _from_environment(parser) -> dict:
-    """A trial of a sweep's agent reports to W&B, which waits for its metric, unless --report_to says otherwise."""
-    reports = os.environ.get("WANDB_SWEEP_ID") and "report_to" in parser.flag_names()
-    return {"report_to": "wandb"} if reports else {}
-
-
 def _find_config(path: str) -> Path:
     """A YAML or JSON file, or a shipped recipe of that name."""
     if os.path.isfile(path):  # unlike Path.is_file, it takes a name that is too long for one that is not there
@@ -164,9 +142,16 @@ def _find_config(path: str) -> Path:
 
 def _read_config(parser, source: str) -> dict:
     """The values of a file, or of JSON on the command line, each converted as the flag of the same name would be."""
-    content, lines, path = _config_content(source)
-    if content is None:
-        return {}
+    path, lines = "the JSON on the command line", {}
+    if source.lstrip().startswith("{"):
+        content = read_json_text(source, path)
+    else:
+        path = _find_config(source)
+        if path.suffix == ".json":  # YAML would take 1e-05 for text
+            content = read_json_text(path.read_bytes(), path)
+        else:
+            content, lines = read_yaml(path)
+    content = {} if content is None else content
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: expected flag: value lines, found {type(content).__name__}")
     values, names = {}, parser.flag_names()
@@ -180,30 +165,13 @@ def _read_config(parser, source: str) -> dict:
         if value is None or value == "None":
             _check_can_be_none(parser, name, place)
             values[name] = None
-        else:
-            values[name] = _convert(parser, name, value, place)
+            continue
+        try:
+            values[name] = getattr(parser.parse_args(_as_tokens(f"--{name}", value)), name)
+            check_bounds({name: values[name]}, parser.dataclass_types)
+        except ConfigError as error:
+            raise ConfigError(f"{place}: {error}") from None
     return values
-
-
-def _config_content(source: str) -> tuple[object, dict, str | Path]:
-    """`(content, line of each key, where it stands)`."""
-    if source.lstrip().startswith("{"):
-        return read_json_text(source, "the JSON on the command line"), {}, "the JSON on the command line"
-    path = _find_config(source)
-    if path.suffix == ".json":  # YAML would take 1e-05 for text
-        return read_json_text(path.read_bytes(), path), {}, path
-    return *read_yaml(path), path
-
-
-def _convert(parser, name, value, place):
-    """A YAML value through the flag's own type, as if it had stood on the command line."""
-    flag = f"--{name}"
-    try:
-        given = getattr(parser.parse_args(_as_tokens(flag, value)), name)
-        check_bounds({name: given}, parser.dataclass_types)
-    except ConfigError as error:
-        raise ConfigError(f"{place}: {error}") from None
-    return given
 
 
 def _as_tokens(flag: str, value) -> list[str]:
@@ -220,7 +188,14 @@ def _as_tokens(flag: str, value) -> list[str]:
     items = value if isinstance(value, list) else [value]
     if not items:
         raise ConfigError(f"{flag}: an empty list; leave it out, or write null")
-    tokens = [_word(flag, item) for item in items]
+    tokens = []
+    for item in items:
+        if isinstance(item, dict) and flag == "--data_config":
+            tokens.append(_as_tokens(flag, item)[0].removeprefix(f"{flag}="))
+        elif isinstance(item, (str, bool, int, float, datetime.date)):
+            tokens.append(str(item))
+        else:
+            raise ConfigError(f"{flag}: {item!r:.60} ({type(item).__name__}) is no word or number")
     if len(tokens) == 1:
         return [f"{flag}={tokens[0]}"]
     for token in tokens:
@@ -229,63 +204,17 @@ def _as_tokens(flag: str, value) -> list[str]:
     return [flag, *tokens]
 
 
-def _with_list_items(parser, word: str) -> list[str]:
-    """`--train_file=['a.txt', 'b.txt']`, as sweep agents write a list, as the words that the flag takes."""
-    flag, _, value = word.partition("=")
-    action = parser._option_string_actions.get(flag)
-    items = list_items(value) if action is not None and action.nargs == "+" else None
-    return [word] if items is None else _as_tokens(flag, items)
-
-
-def _word(flag: str, item) -> str:
-    if isinstance(item, (str, bool, int, float, datetime.date)):
-        return str(item)
-    if isinstance(item, dict) and flag == "--data_config":
-        return _as_tokens(flag, item)[0].removeprefix(f"{flag}=")
-    raise ConfigError(f"{flag}: {item!r:.60} ({type(item).__name__}) is no word or number")
-
-
-def _take_nones(parser, tokens, nones: set) -> list[str]:
-    """Takes `--flag None` and `--flag=None` out of the tokens and notes the flag in `nones`."""
-    kept, i = [], 0
-    while i < len(tokens):
-        flag, _, value = tokens[i].partition("=")
-        name = flag.removeprefix("--").replace("-", "_")
-        two_tokens = not value and i + 1 < len(tokens) and tokens[i + 1] == "None"
-        if flag.startswith("--") and name in parser.flag_names() and (value == "None" or two_tokens):
-            _check_can_be_none(parser, name, flag)
-            nones.add(name)
-            i += 1 if two_tokens else 0
-        else:
-            nones.discard(name)
-            kept.append(tokens[i])
-        i += 1
-    return kept
-
-
 def _check_can_be_none(parser, name, place):
-    for dataclass_type in parser.dataclass_types:
-        hint = typing.get_type_hints(dataclass_type).get(name)
-        if hint is None:
-            continue
-        if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-            if type(None) in typing.get_args(hint):
-                return
-    raise ConfigError(f"{place}: --{name} cannot be None")
-
-
-def _unknown_flag(unknown, parser) -> str:
-    flag = next((token for token in unknown if token.startswith("--")), None)
-    if flag is None:
-        return f"unexpected {unknown[0]!r:.200}; flags start with --, and a YAML file must come first"
-    return _unknown_name(flag.partition("=")[0].removeprefix("--").replace("-", "_"), parser)
+    hints = [typing.get_type_hints(kind).get(name) for kind in parser.dataclass_types]
+    if not any(type(None) in typing.get_args(hint) for hint in hints):
+        raise ConfigError(f"{place}: --{name} cannot be None")
 
 
 def _unknown_name(name: str, parser) -> str:
     if name == "streaming":
         return "--streaming belongs to pre_train_t5.py; fine-tuning holds its rows in memory"
-    if "removed" in FACTS.get(name, {}):
-        return f"--{name} is gone from transformers 5; use {FACTS[name]['removed']}"
+    if name in REMOVED:
+        return f"--{name} is gone from transformers 5; use {REMOVED[name]}"
     names = parser.flag_names()
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
     hint = f"did you mean {', '.join(f'--{match}' for match in near)}?" if near else "see --help for all flags"
@@ -317,78 +246,55 @@ ASSIGNMENT = re.compile(r"\+{0,2}([A-Za-z_][A-Za-z0-9_-]*)=")
 BOOLEAN_WORDS = ("yes", "true", "t", "y", "1", "no", "false", "f", "n", "0", "none")
 
 
-def flags_and_files(argv: list[str], parser: argparse.ArgumentParser) -> tuple[list[str], list[str]]:
-    """`(files, flags)`: YAML or JSON files and JSON texts, in order, and the words of the flags.
+def _read_words(argv: list[str], parser) -> tuple[list[str], dict[str, tuple[str, list[str]]]]:
+    """`(files, {name: (flag, its words)})`: YAML or JSON files and JSON texts, in order, and the flags.
 
-    A word `name=value` is a flag where no flag before it takes it as its value, and only by a flag's name.
+    A word `name=value`, `+name=value` or `++name=value` is a flag where no flag before it takes it as its value.
 
     Raises:
-      ConfigError: `--config` without a file; a flag that is given twice, with different values.
+      ConfigError: an unknown flag; `--config` without a file; a flag that is given twice, with different values.
     """
-    files, flags, i = [], [], 0
-    given: dict[str, list[str]] = {}
+    files, given, i = [], {}, 0
     while i < len(argv):
-        word, end = argv[i], i + 1
-        if word.startswith("--config") and word[8:9] in ("", "="):
-            end = i + (1 if "=" in word else 2)
-            if end > len(argv):
+        word, i = argv[i], i + 1
+        assigned = ASSIGNMENT.match(word)
+        if assigned and f"--{assigned[1]}" in parser._option_string_actions:
+            word = f"--{word.lstrip('+')}"
+        flag, equals, value = word.partition("=")
+        if flag == "--config":
+            if not equals and i == len(argv):
                 raise ConfigError("--config: give a YAML file")
-            files.append(word[9:] if "=" in word else argv[i + 1])
+            files.append(value if equals else argv[i])
+            i += not equals
         elif word.startswith("-"):
-            end += _num_values(word, argv[i + 1 :], parser)
-            one_list = end == i + 2 and list_items(argv[i + 1]) is not None
-            _note(given, argv[i:end], parser)
-            flags += [f"{word}={argv[i + 1]}"] if one_list else argv[i:end]
-        elif assigned_flag(word, parser):
-            flags.append(f"--{word.lstrip('+')}")
-            _note(given, flags[-1:], parser)
-        elif word.startswith("{") or not flags:
+            action = parser._option_string_actions.get(flag)
+            if action is None:
+                raise ConfigError(_unknown_name(flag.lstrip("-").replace("-", "_"), parser))
+            count = 0 if equals else _num_values(action, argv[i:])
+            words = [value] if equals else argv[i : i + count]
+            i += count
+            earlier = given.setdefault(action.dest, (flag, words))  # argparse would take the last of two values
+            if earlier[1] != words or (not words and earlier[0] != flag):
+                raise ConfigError(f"--{action.dest} is given twice: {' '.join(earlier[1])} and {' '.join(words)}")
+        elif word.startswith("{") or not given:
             files.append(word)
         else:
-            flags.append(word)
-        i = end
-    return files, flags
+            raise ConfigError(f"unexpected {word!r:.200}; flags start with --, and a YAML file must come first")
+    return files, given
 
 
-def _note(given: dict[str, list[str]], words: list[str], parser) -> None:
-    """Remembers a flag's words by its name; argparse would let the last of two values win without a word."""
-    flag, equals, value = words[0].partition("=")
-    action = parser._option_string_actions.get(flag)
-    values = [value] if equals else words[1:] or [flag]
-    if action is not None and given.setdefault(action.dest, values) != values:
-        raise ConfigError(f"--{action.dest} is given twice: {' '.join(given[action.dest])} and {' '.join(values)}")
-
-
-def assigned_flag(word: str, parser) -> str | None:
-    """The flag of `name=value`, `+name=value` or `++name=value`; None for other words.
-
-    >>> assigned_flag("++learning_rate=0.001", parser)
-    '--learning_rate'
-    """
-    found = ASSIGNMENT.match(word)
-    flag = f"--{found[1]}" if found else None
-    return flag if flag in parser._option_string_actions else None
-
-
-def _num_values(flag: str, rest: list[str], parser) -> int:
+def _num_values(action, rest: list[str]) -> int:
     """How many of the words behind a flag are its values."""
-    action = parser._option_string_actions.get(flag)
-    if action is None or action.nargs == 0:
-        return 0
     num_words = next((i for i, word in enumerate(rest) if word.startswith("--")), len(rest))
     if action.nargs == "+":
         return num_words
-    if action.nargs == "?" and num_words and rest[0].lower() not in BOOLEAN_WORDS:
+    if action.nargs == 0 or (action.nargs == "?" and num_words and rest[0].lower() not in BOOLEAN_WORDS):
         return 0
     return min(num_words, 1)
 
 
 def table_text(text: str) -> str:
-    """A flag's table as JSON, if Python wrote it; any other text as it is.
-
-    Raises:
-      argparse.ArgumentTypeError: it begins as a table and is none.
-    """
+    """A flag's table as JSON, if Python wrote it; any other text as it is."""
     table = read_table(text)
     return text if table is None else json.dumps(table)
 
@@ -398,16 +304,20 @@ def settings_text(text: str) -> str:
 
     >>> settings_text("{'betas': (0.9, 0.95), 'fused': True}")
     'betas=(0.9,0.95),fused=True'
+    """
+    table = read_table(text)
+    if table is None:
+        return text
+    lists = {name: f"({','.join(map(str, v))})" for name, v in table.items() if isinstance(v, (list, tuple))}
+    return ",".join(f"{name}={value}" for name, value in {**table, **lists}.items())
+
+
+def read_table(text: str) -> dict | None:
+    """A table in JSON or as Python writes it; None for a text that does not begin as one.
 
     Raises:
       argparse.ArgumentTypeError: it begins as a table and is none.
     """
-    table = read_table(text)
-    return text if table is None else ",".join(f"{name}={_setting(value)}" for name, value in table.items())
-
-
-def read_table(text: str) -> dict | None:
-    """A table in JSON or as Python writes it; None for a text that does not begin as one."""
     if not text.lstrip().startswith("{"):
         return None
     for read in (functools.partial(json.loads, object_pairs_hook=unique), ast.literal_eval):
@@ -435,9 +345,3 @@ def list_items(text: str) -> list | None:
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return None
     return items if isinstance(items, list) else None
-
-
-def _setting(value) -> str:
-    if isinstance(value, (list, tuple)):
-        return f"({','.join(map(str, value))})"
-    return str(value)

@@ -22,16 +22,10 @@ class TrainingPlugIns:
     """Functions and callbacks of one's own that both scripts take (importing a module runs it)."""
 
     batch_transform: str | None = flag(
-        None,
-        "module:function, collated batch {name: tensor} -> the batch that the model is trained on.",
-        theme="plug-ins",
-        needs="transformed batches",
+        None, "module:function, batch {name: tensor} -> another batch.", theme="plug-ins", needs="transformed batches"
     )
     callbacks: str | None = flag(
-        None,
-        "transformers' TrainerCallbacks: module:Class,module:Class, made without arguments.",
-        theme="plug-ins",
-        needs="training",
+        None, "TrainerCallbacks: module:Class,module:Class.", theme="plug-ins", needs="training"
     )
 
 

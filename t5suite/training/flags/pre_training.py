@@ -34,8 +34,7 @@ class TextArguments:
 
     train_file: list[str] | None = flag(
         None,
-        "Text to train on: files (.txt, .jsonl, .parquet, each also .gz or .zst), folders, patterns, "
-        "or hub:NAME:CONFIG:SPLIT. Tokenized once, into the run's directory, unless --streaming.",
+        "Text: files (.txt, .jsonl, .parquet, .gz, .zst), folders, patterns, or hub:NAME:CONFIG:SPLIT.",
         "common",
         needs="training files",
     )
@@ -47,21 +46,17 @@ class TextArguments:
     )
     corpus_weights: list[float] | None = flag(
         None,
-        "How often each --train_corpus, or each --train_file as a corpus of its own, is drawn from. "
-        "Default: after their sizes.",
-        bounds="(0, inf) parts of the sum",
+        "How often each --train_corpus or --train_file is drawn from. Default: by size.",
+        bounds="(0, inf) a weight",
     )
     streaming: bool = flag(
         False, "Tokenize while training, for text that is too large to tokenize first; needs --max_steps.", "common"
     )
     shuffle_buffer_size: int = flag(
-        16384, "Blocks of a stream that are shuffled together.", bounds="[1, inf) rows or blocks", needs="a stream"
+        16384, "Blocks of a stream that are shuffled together.", bounds="[1, inf) rows", needs="a stream"
     )
     num_virtual_streams: int = flag(
-        64,
-        "Parts of a stream; a multiple of ranks x --dataloader_num_workers.",
-        bounds="[1, inf) parts of a stream",
-        needs="a stream",
+        64, "A multiple of ranks x --dataloader_num_workers.", bounds="[1, inf) streams", needs="a stream"
     )
     text_column_name: str = flag(
         "text", "Where the rows of a .jsonl, .parquet or hub dataset hold the text.", needs="columns"
@@ -73,22 +68,12 @@ class TextArguments:
         "error", "A line that cannot be read ends the run, or is counted and left out.", needs="reading"
     )
     tokenizer_engine: Literal["auto", "sentencepiece", "tokenizers"] = flag(
-        "auto",
-        "What turns text into ids, the same either way: auto takes SentencePiece's encoder, seven times "
-        "as fast, where its ids are the tokenizer's.",
-        theme="speed",
-        needs="reading",
-        change="nothing",
+        "auto", "What makes ids; auto: SentencePiece if equal.", theme="speed", needs="reading", change="nothing"
     )
     validation_fraction: float = flag(
-        0.05,
-        "Share of the documents held out where there is no --validation_file.",
-        bounds="(0, 1) the share that is held out",
-        needs="a held-out part",
+        0.05, "Share of documents held out without --validation_file.", bounds="(0, 1) a share", needs="a held-out part"
     )
-    max_eval_samples: int | None = flag(
-        None, "At most this many blocks are evaluated.", bounds="[1, inf) rows or blocks"
-    )
+    max_eval_samples: int | None = flag(None, "At most this many blocks are evaluated.", bounds="[1, inf) rows")
 
     def __post_init__(self):
         if self.streaming and not self.train_file:
@@ -118,32 +103,20 @@ class ObjectiveArguments:
 
     objective: str = flag("span_corruption", ", ".join(OBJECTIVES) + ".", "common", needs="blocks")
     inputs_length: int | None = flag(
-        None,
-        "Input tokens of a block after corruption. Default: 512; on the short bundled text, 64.",
-        "common report",
-        bounds="[4, inf) tokens",
-        needs="blocks",
+        None, "Input tokens of a block. Default: 512.", "common report", bounds="[4, inf) tokens", needs="blocks"
     )
     targets_length: int | None = flag(
         None, "Target tokens of a block. Default: as many as the objective makes.", "report", bounds="[1, inf) tokens"
     )
     noise_density: float | None = flag(
-        None,
-        "Share of the tokens that is hidden. Default: the objective's (T5: 0.15).",
-        "report",
-        bounds="[0, 1) a share",
+        None, "Share of tokens hidden. Default: the objective's (T5: 0.15).", "report", bounds="[0, 1) a share"
     )
     mean_span_length: float | None = flag(
-        None,
-        "Mean length of a hidden span in tokens. Default: the objective's (T5: 3).",
-        "report",
-        bounds="[1, inf) tokens or words",
+        None, "Mean length of a hidden span. Default: the objective's (T5: 3).", "report", bounds="[1, inf) tokens"
     )
     random_roll: bool = flag(False, "Turn the mask by a random offset, so that every position is hidden equally.")
     mode_tokens: str | None = flag(
-        None,
-        "What stands for UL2's modes R, S, X in the inputs, such as '[NLU],[S2S],[NLG]'; none: nothing "
-        "does. Default: [R],[S],[X].",
+        None, "Tokens of UL2's modes R, S, X: '[NLU],[S2S],[NLG]'; none: no tokens. Default: [R],[S],[X]."
     )
     mask_units: Literal["token", "word", "ngram", "pmi", "span"] | None = flag(
         None, "What masked_lm (default: token) and unit_denoising (default: word) hide as a whole."
@@ -157,7 +130,7 @@ class ObjectiveArguments:
     )
     document_separator: Literal["none", "eos"] | None = flag(
         None,
-        "What stands between documents. Default: eos for causal_lm and full_lm, else none, as in T5.",
+        "What stands between documents. Default: eos for causal_lm and full_lm, else none.",
         needs="reading, blocks",
     )
     pack: bool = flag(False, "Several short examples in one row, which do not see each other.")
@@ -193,11 +166,7 @@ class RunArguments(ModeArguments, TrainingPlugIns):
     _theme = "evaluation"
 
     dry_run: bool = flag(
-        False,
-        "Show the configuration, an example, lengths, steps and FLOPs, then stop.",
-        "common",
-        change="nothing",
-        python="look at tuner.summary() and tuner.plan",
+        False, "Show configuration, example, lengths and steps.", "common", change="nothing", python="tuner.summary()"
     )
 
 

@@ -16,7 +16,7 @@ from t5suite.optim.optimizers import OPTIMIZERS
 from t5suite.optim.schedules import SCHEDULES
 from t5suite.training.flags.fields import facts_of
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS
-from t5suite.training.flags.hugging_face import FACTS
+from t5suite.training.flags.hugging_face import REMOVED
 from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS
 
 SCRIPTS = {"fine_tune_t5": FINE_TUNING_ARGUMENTS, "pre_train_t5": PRE_TRAINING_ARGUMENTS}
@@ -24,8 +24,7 @@ SCRIPTS = {"fine_tune_t5": FINE_TUNING_ARGUMENTS, "pre_train_t5": PRE_TRAINING_A
 
 def make_table() -> dict:
     """The whole table, as plain data."""
-    removed = {name: facts["removed"] for name, facts in FACTS.items() if "removed" in facts}
-    return {"scripts": {script: script_entries(kinds) for script, kinds in SCRIPTS.items()}, "removed": removed}
+    return {"scripts": {script: script_entries(kinds) for script, kinds in SCRIPTS.items()}, "removed": REMOVED}
 
 
 def script_entries(dataclass_types) -> dict[str, dict]:
@@ -51,18 +50,15 @@ def script_entries(dataclass_types) -> dict[str, dict]:
     for entry in found.values():
         if "pairs" in entry.get("marks", "").split():
             entry["type"] = "dict"  # or 'name=value,...'
-    return dict(sorted(found.items(), key=help_order))
-
-
-def help_order(item: tuple[str, dict]) -> tuple:
-    """By theme; there those that everybody asks for first, then those that are ours."""
-    _, entry = item
-    return list(THEMES).index(entry["theme"]), "common" not in entry.get("marks", ""), not entry.get("ours")
+    themes = list(THEMES)  # within a theme, those that everybody asks for come first, then those that are ours
+    order = lambda entry: (themes.index(entry["theme"]), "common" not in entry.get("marks", ""), not entry.get("ours"))
+    return dict(sorted(found.items(), key=lambda item: order(item[1])))
 
 
 def flag_entry(hint, default, choices=None) -> dict:
     """The entry of a flag with this annotation; of `X | str` it is X that counts, but for choices and tables."""
-    kinds = typing.get_args(hint) if is_union(hint) else (hint,)
+    is_union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
+    kinds = typing.get_args(hint) if is_union else (hint,)
     can_be_none = type(None) in kinds
     # Of `str | X | None` Hugging Face's parser takes a word, of `str | X` an X.
     is_word = str in kinds and can_be_none
@@ -70,21 +66,8 @@ def flag_entry(hint, default, choices=None) -> dict:
     choices = choices or next(filter(None, map(choices_of, [] if is_word else kinds)), None)
     choices = [*choices] if choices else None
     is_list = not is_word and any(typing.get_origin(kind) is list for kind in kinds)
-    entry = {"type": type_name(kinds, choices)}
-    for name, value in (
-        ("choices", choices),
-        ("list", is_list),
-        ("none", can_be_none),
-        ("default_true", default is True),
-    ):
-        if value:
-            entry[name] = value
-    return entry
-
-
-def is_union(hint) -> bool:
-    """Whether the annotation is `X | Y`."""
-    return isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
+    facts = {"choices": choices, "list": is_list, "none": can_be_none, "default_true": default is True}
+    return {"type": type_name(kinds, choices), **{name: fact for name, fact in facts.items() if fact}}
 
 
 def choices_of(kind) -> list | None:
@@ -110,18 +93,11 @@ def table_text(table: dict) -> str:
     """The table as JSON, a flag a line, so that a change of one flag is a change of one line."""
     scripts = []
     for script, flags in table["scripts"].items():
-        lines = ",\n".join(
-            f"   {json.dumps(name)}: {json.dumps(entry, ensure_ascii=False)}" for name, entry in flags.items()
-        )
-        scripts.append(f"  {json.dumps(script)}: {{\n{lines}\n  }}")
+        lines = [f"   {json.dumps(name)}: {json.dumps(entry, ensure_ascii=False)}" for name, entry in flags.items()]
+        scripts.append(f"  {json.dumps(script)}: {{\n" + ",\n".join(lines) + "\n  }")
     removed = json.dumps(table["removed"], indent=2).replace("\n", "\n ")
     return '{\n "scripts": {\n' + ",\n".join(scripts) + f'\n }},\n "removed": {removed}\n}}\n'
 
 
-def main() -> None:
-    """Writes the file."""
-    TABLE_FILE.write_text(table_text(make_table()), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    TABLE_FILE.write_text(table_text(make_table()), encoding="utf-8")
