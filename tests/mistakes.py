@@ -92,7 +92,7 @@ MISTAKES = {
                 "--per_device_train_batch_size 0: must be at least 1 (examples)",
                 "Where one example alone does not fit into memory, see [memory](memory.md)."),
         Mistake("A length that leaves no room for a word", "fine_tune_t5.py --max_target_length 1",
-                "--max_target_length 1: must be at least 2 (tokens: one, and the end of the sequence)",
+                "--max_target_length 1: must be at least 2 (tokens)",
                 "Lengths are in tokens and include the end-of-sequence token."),
         Mistake("A recipe or configuration file that is not there", "fine_tune_t5.py minni.yaml",
                 "--config: no file 'minni.yaml'; did you mean mini.yaml, mini_pre_train.yaml?",

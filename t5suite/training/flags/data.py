@@ -16,7 +16,6 @@ from t5suite.base.errors import ConfigError
 from t5suite.training.flags.fields import check_needed_flags, flag
 from t5suite.training.flags.plug_ins import named_metrics
 
-
 # What a mixture's flags need.
 MIXED = "training, several tasks"
 
