@@ -359,8 +359,8 @@ class SettingsTest(parameterized.TestCase):
             with refused if cuts else contextlib.nullcontext():
                 check_parallelism(name, accelerator)
 
-    @parameterized.parameters((settings, 4), (adamw_rms, 1))
-    def test_examples_in_docstrings_run(self, module, least):
+    @parameterized.parameters(settings, adamw_rms)
+    def test_examples_in_docstrings_run(self, module):
         others = re.compile("t5|scheduler|ConfigError:")
         examples = [t for t in doctest.DocTestFinder().find(module) if not others.search(t.docstring)]
         runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
@@ -369,7 +369,7 @@ class SettingsTest(parameterized.TestCase):
             runner.run(test)
         failed, attempted = runner.summarize()
         self.assertEqual(failed, 0)
-        self.assertGreaterEqual(attempted, least)
+        self.assertGreater(attempted, 0)
 
 
 class ClippingTest(parameterized.TestCase):

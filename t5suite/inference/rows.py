@@ -270,21 +270,12 @@ class ResumableOutput:
         write_json(self.progress_path, content)
 
 
-class StreamOutput:
+class StreamOutput(ResumableOutput):
     """A stream of text in the place of a file: every window is written as it comes, and nothing can be continued."""
 
-    known_rows = 0
-
     def __init__(self, stream):
+        super().__init__(os.devnull, {}, overwrite=True)
         self.stream = stream
-
-    def open(self, window: int) -> int:
-        """Nothing is done yet."""
-        return 0
-
-    def is_complete(self, rows: int) -> bool:
-        """Never before it is written."""
-        return False
 
     def append(self, lines: list[dict], rows: int, digest: str) -> None:
         """Writes the answers of a window."""
@@ -293,9 +284,6 @@ class StreamOutput:
 
     def finish(self, rows: int, digest: str) -> None:
         """All is written."""
-
-    def close(self) -> None:
-        """The stream stays open."""
 
 
 def as_line(answer: dict) -> bytes:

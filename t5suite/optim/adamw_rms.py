@@ -27,9 +27,8 @@ WHOLE = (torch.nn.Parameter, torch.Tensor)
 class AdamWRMS(torch.optim.Optimizer):
     """AdamW with RMS scaling.
 
-    Nothing waits for the device: steps are counted in Python, RMS values stay where the parameters are. Float32
-    parameters on a CPU or GPU take one pass over the memory each (torch's fused Adam with the scaled learning rate as
-    a tensor); others go through the same formula list by list.
+    Nothing waits for the device. Float32 parameters on a CPU or GPU take one pass over the memory each (torch's fused
+    Adam with the scaled learning rate as a tensor); others go through the same formula list by list.
 
     Args:
       min_rms: what the RMS of a small parameter counts as, so that a parameter that is all zero can move.

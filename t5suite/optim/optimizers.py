@@ -210,13 +210,7 @@ def muon(
     return MuonWithAdamW(
         decay_groups(model, weight_decay, only=matrices),
         decay_groups(model, weight_decay, only=rest),
-        {
-            "lr": learning_rate,
-            "momentum": momentum,
-            "nesterov": nesterov,
-            "ns_steps": ns_steps,
-            "adjust_lr_fn": adjust_lr_fn,
-        },
+        dict(lr=learning_rate, momentum=momentum, nesterov=nesterov, ns_steps=ns_steps, adjust_lr_fn=adjust_lr_fn),
         {"lr": adamw_learning_rate or learning_rate, "betas": betas, "eps": eps, "fused": True},
     )
 
@@ -310,9 +304,4 @@ def set_rates(scheduler: LambdaLR) -> None:
         group["lr"] = rate
 
 
-OPTIMIZERS = {
-    "adamw": adamw,
-    "adamw_rms": adamw_rms,
-    "adafactor": adafactor,
-    "muon": muon,
-}
+OPTIMIZERS = {"adamw": adamw, "adamw_rms": adamw_rms, "adafactor": adafactor, "muon": muon}

@@ -4,9 +4,8 @@
     [0.0, 0.5, 1.0, 0.5, 0.0]
 
 Every schedule is a pure function f(step) that the learning rate is multiplied by, `step` being the number of updates
-made before: update number n runs at `learning_rate * f(n - 1)`. So a warm-up from 0 leaves the weights as they are in
-its first update, as Hugging Face's does; `warmup_start` raises where it begins. Where a name is one of Hugging Face's
-too, the defaults give the same values.
+made before: update number n runs at `learning_rate * f(n - 1)`. A warm-up from 0 leaves the weights as they are in its
+first update; `warmup_start` raises it. Names that Hugging Face has, too, give its values by default.
 
 Keyword-only parameters are the settings that `--lr_scheduler_kwargs "name=value,..."` may give; shares are of all
 steps, rates of the learning rate. A function without `num_warmup_steps` has no warm-up.
@@ -24,22 +23,14 @@ T5_TIMESCALE = 10_000
 
 
 def constant(step: int, num_training_steps: int) -> float:
-    """Always the same.
-
-    >>> constant(7, num_training_steps=10)
-    1.0
-    """
+    """Always 1."""
     return 1.0
 
 
 def constant_with_warmup(
     step: int, num_training_steps: int, num_warmup_steps: int = 0, *, warmup_start: float = 0.0
 ) -> float:
-    """Linear warm-up, then always the same.
-
-    >>> [constant_with_warmup(step, 10, num_warmup_steps=4) for step in (0, 1, 4, 10)]
-    [0.0, 0.25, 1.0, 1.0]
-    """
+    """Linear warm-up, then 1."""
     return _warmup(step, num_warmup_steps, warmup_start) if step < num_warmup_steps else 1.0
 
 
@@ -194,7 +185,7 @@ def relative_step(step: int, num_training_steps: int, *, warmup_init: bool = Fal
     >>> [relative_step(step, 10**6, warmup_init=True) for step in (0, 999, 39999)]
     [1e-06, 0.001, 0.005]
 
-    arXiv:1804.04235, alg. 5; with `warmup_init` the first term is 1e-6 t instead of 1e-2.
+    arXiv:1804.04235, alg. 5; with `warmup_init` the first term is 1e-6 t.
     """
     update = step + 1
     return min(1e-6 * update if warmup_init else 1e-2, 1.0 / math.sqrt(update))

@@ -4,9 +4,8 @@
     >>> settings_for(polynomial, "power=2,min_lr_rate=1e-2", "--lr_scheduler_kwargs")
     {'power': 2.0, 'min_lr_rate': 0.01}
 
-A function's keyword-only parameters are its settings: their names, types and defaults are all there is to know. For
-optimizers of Hugging Face's `--optim`, the library that each lives in, how to install it, and its settings stand in a
-table: the trainer would ask for them only after the data are read and the model is loaded.
+A function's keyword-only parameters are its settings. Libraries and settings of Hugging Face's `--optim` stand in
+tables: the trainer would ask for them only after the data are read and the model is loaded.
 """
 
 import ast
@@ -43,23 +42,14 @@ def parse_settings(given: str | Mapping | None, where: str) -> dict:
 
 
 def setting_types(function: Callable) -> dict[str, object]:
-    """The settings that a function has, with their types: its keyword-only parameters.
-
-    >>> def constant(step, num_training_steps, *, rate: float = 1.0): ...
-    >>> setting_types(constant)
-    {'rate': <class 'float'>}
-    """
+    """The settings that a function has, with their types: its keyword-only parameters."""
     hints = typing.get_type_hints(function)
     parameters = inspect.signature(function).parameters.values()
     return {spec.name: hints[spec.name] for spec in parameters if spec.kind is spec.KEYWORD_ONLY}
 
 
 def settings_for(function: Callable, given: str | Mapping | None, where: str) -> dict:
-    """The settings given for `function`, each in its own type.
-
-    Raises:
-      ConfigError: a name that the function does not have (with the closest), or a value of another type.
-    """
+    """The settings given for `function`, each in its own type; errors as `typed_settings`."""
     return typed_settings(setting_types(function), function.__name__, given, where)
 
 
@@ -67,7 +57,7 @@ def typed_settings(known: Mapping[str, object], owner: str, given: str | Mapping
     """The settings given for `owner`, which has those of `known` (`{name: type}`), each in its own type.
 
     Raises:
-      ConfigError: as `settings_for`.
+      ConfigError: a name that it does not have (with the closest), or a value of another type.
     """
     settings = {}
     for name, value in parse_settings(given, where).items():
@@ -120,22 +110,13 @@ def _typed(value, hint, where: str):
     raise ConfigError(f"{where}: expected {wanted.replace('NoneType', 'None')}")
 
 
-def library_of(name: str) -> str | None:
-    """The library that an optimizer needs beside torch; None for torch's and transformers' own.
-
-    >>> library_of("paged_adamw_8bit"), library_of("adamw_torch_fused")
-    ('bitsandbytes', None)
-    """
-    return next((library for names, library in LIBRARIES.items() if name in names.split()), None)
-
-
 def check_library(name: str, flag: str = "--optim") -> None:
     """Refuses an optimizer whose library is not there.
 
     Raises:
       ConfigError: with the line that installs it.
     """
-    library = library_of(name)
+    library = next((library for names, library in LIBRARIES.items() if name in names.split()), None)
     if library is not None and importlib.util.find_spec(library) is None:
         package = PACKAGES.get(library, library)
         other = "; --optimizer adafactor also takes little memory" if library == "bitsandbytes" else ""

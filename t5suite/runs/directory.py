@@ -79,7 +79,7 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether the run came to its end before."""
+        """Whether the run came to its end."""
         return self.manifest.get("status") == "finished" and (self.directory / RESULTS).is_file()
 
     @property
@@ -95,10 +95,7 @@ class Run:
             write_json(self.directory / MANIFEST, self.manifest)
 
     def keep_code(self) -> None:
-        """Keeps how the code differs from its commit: `diff.patch`, with its hash in the manifest.
-
-        A run that goes on with other changes has another `diff-2.patch`, and so on; each is named in the manifest.
-        """
+        """Keeps how the code differs from its commit: `diff.patch`; `diff-2.patch` where it has changed since."""
         found = code_changes()
         if not self.is_main or found is None or not any(found):
             return
@@ -128,19 +125,12 @@ class Run:
                     "Restore them, give a new --output_dir, or go on with --allow_changed data"
                 )
             logger.warning("the data have changed since run %s began (%s)", self.run_id, shown)
-            self._note_changes({"data": (None, differing)})
+            self.note_changes({"data": (None, differing)})
         self.update(data=described)
 
     def finish(self) -> None:
         """Notes that the run came to its end."""
         self.update(status="finished", finished=_now())
-
-    def take_over(self, settings: dict, changes: dict[str, tuple]) -> None:
-        """Makes the run that of other settings; the manifest remembers what it was before."""
-        self.changed = changes
-        self.manifest |= {"settings": public_settings(settings), "fingerprint": settings_fingerprint(settings)}
-        self.manifest["status"] = "running"
-        self._note_changes(changes)
 
     def note_software(self, found: dict) -> None:
         """Says and notes that a run goes on under other software: what comes may not be the same bit by bit."""
@@ -150,9 +140,10 @@ class Run:
             shown = ", ".join(f"{name} {before} then, {now} now" for name, (before, now) in changes.items())
             logger.warning("run %s goes on under other software (%s): bitwise equality is off", self.run_id, shown)
             self.manifest |= found
-            self._note_changes(changes)
+            self.note_changes(changes)
 
-    def _note_changes(self, changes: dict[str, tuple]) -> None:
+    def note_changes(self, changes: dict[str, tuple]) -> None:
+        """The manifest remembers what the run was before."""
         entry = {"changed": {name: list(values) for name, values in changes.items()}, "at": _now()}
         self.manifest["changes"] = [*self.manifest.get("changes", []), entry]
 
@@ -179,29 +170,37 @@ def open_run(
     """
     directory = Path(output_dir)
     allowed = parse_allowed(allow_changed, settings)
-    if (directory / MANIFEST).is_file():
-        refuse_links_out(directory, "--output_dir")
-        manifest = _manifest_of(directory, settings, argv)
-        if need_new:
-            run_id = manifest["run_id"]
-            raise ConfigError(f"--output_dir {directory} holds run {run_id}; --resume none needs a new --output_dir")
-        run = Run(directory, manifest, is_main, resumed=True, allowed=allowed)
-        came_to_nothing = _came_to_nothing(run)
-        if not run.finished:
-            manifest["status"] = "running"
-        changes = changed_between(manifest["settings"], public_settings(settings))
-        if changes:
-            if came_to_nothing:
-                logger.info("run %s failed before its first step: it starts again with other settings", run.run_id)
-                manifest.pop("data", None)
-            else:
-                _check_changes(run, changes, extend)
-            run.take_over(settings, changes)
-        if not run.finished:
-            run.note_software({"versions": versions(), "commit": git_commit()})
-        return run
-    _check_empty(directory)
-    return Run(directory, _new_manifest(new_run_id(), settings, argv), is_main, allowed=allowed)
+    if not (directory / MANIFEST).is_file():
+        found = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
+        shown = [name for name in found if not name.startswith(".")][:3]
+        if shown:
+            what = f"not empty ({', '.join(shown)}, ...) and without {MANIFEST}"
+            raise ConfigError(f"--output_dir {directory}: {what}; give a new one")
+        return Run(directory, _new_manifest(new_run_id(), settings, argv), is_main, allowed=allowed)
+    refuse_links_out(directory, "--output_dir")
+    manifest = _manifest_of(directory, settings, argv)
+    if need_new:
+        run_id = manifest["run_id"]
+        raise ConfigError(f"--output_dir {directory} holds run {run_id}; --resume none needs a new --output_dir")
+    run = Run(directory, manifest, is_main, resumed=True, allowed=allowed)
+    # It failed (a mistyped flag, data that are not there) before there was anything that could be lost.
+    nothing_lost = not (directory / METRICS).is_file() and not any(directory.glob("checkpoint-*"))
+    starts_again = manifest.get("status") == "failed" and nothing_lost
+    changes = changed_between(manifest["settings"], public_settings(settings))
+    if changes and starts_again:
+        logger.info("run %s failed before its first step: it starts again with other settings", run.run_id)
+        manifest.pop("data", None)
+    elif changes:
+        _check_changes(run, changes, extend)
+    if changes or not run.finished:
+        manifest["status"] = "running"
+    if changes:
+        run.changed = changes
+        manifest |= {"settings": public_settings(settings), "fingerprint": settings_fingerprint(settings)}
+        run.note_changes(changes)
+    if not run.finished:
+        run.note_software({"versions": versions(), "commit": git_commit()})
+    return run
 
 
 def _new_manifest(run_id: str, settings: dict, argv) -> dict:
@@ -243,14 +242,8 @@ def _manifest_of(directory: Path, settings: dict, argv) -> dict:
         return _new_manifest(run_id, settings, argv)
 
 
-def _came_to_nothing(run: Run) -> bool:
-    """Whether it failed (a mistyped flag, data that are not there) before there was anything that could be lost."""
-    logged = (run.directory / METRICS).is_file()
-    return run.manifest.get("status") == "failed" and not logged and not any(run.directory.glob("checkpoint-*"))
-
-
 def tasks_named(manifest: dict) -> tuple[str | None, str | None]:
-    """`(benchmark, dataset_name)` of what a run is about, whatever unused flags say beside rows of the user's own.
+    """`(benchmark, dataset_name)` that a run is about, whatever unused flags say.
 
     >>> tasks_named({"settings": {"benchmark": "mini", "dataset_name": "sentiment"}, "trained_on": ["own", "reviews"]})
     ('own', 'reviews')
@@ -307,18 +300,8 @@ def _check_changes(run: Run, changes: dict[str, tuple], extend: bool) -> None:
     )
 
 
-def _check_empty(directory: Path) -> None:
-    """A new run needs a directory that is not there, or has nothing but hidden files."""
-    found = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
-    shown = [name for name in found if not name.startswith(".")]
-    if shown:
-        raise ConfigError(
-            f"--output_dir {directory}: not empty ({', '.join(shown[:3])}, ...) and without {MANIFEST}; give a new one"
-        )
-
-
 def new_run_id() -> str:
-    """The sweep agent's id if there is one, else eight random characters."""
+    """The sweep agent's id, else eight random characters."""
     return sweep_run_id() or secrets.token_hex(4)
 
 

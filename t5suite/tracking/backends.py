@@ -83,11 +83,13 @@ class WandbRun:
     def log(self, row: dict, step: int, tables: dict[str, list[dict]]) -> None:
         """One row."""
         self._last = step
-        self._add(row, {name: self._table(COLUMNS, cells(table)) for name, table in tables.items()}, step)
+        self._run.log(
+            {**row, **{name: self._table(COLUMNS, cells(table)) for name, table in tables.items()}}, step=step
+        )
 
     def conclude(self, results: dict, manifest: dict) -> None:
         """The table of results and the manifest of a finished run, with its last row."""
-        self._add({}, {"results": self._table(RESULT_COLUMNS, result_rows(results))}, self._last)
+        self._run.log({"results": self._table(RESULT_COLUMNS, result_rows(results))}, step=self._last)
         try:
             self._run.save(str(self._directory / MANIFEST), base_path=str(self._directory), policy="now")
         except Exception:
@@ -100,17 +102,6 @@ class WandbRun:
         self._run.finish(exit_code=exit_code)
         self._wandb.teardown()
         self.of_theirs["segments"] += [self._segment] if self._segment else []
-
-    def _add(self, row: dict, tables: dict, step: int) -> None:
-        """What W&B makes of a table (a file, an artifact) can fail where metrics would not: then without it."""
-        try:
-            self._run.log({**row, **tables}, step=step)
-        except Exception:
-            if not tables:
-                raise
-            logger.exception("step %d: its tables were not sent", step)
-            if row:
-                self._run.log(row, step=step)
 
     def _table(self, columns, rows):
         return self._wandb.Table(columns=list(columns), data=rows, allow_mixed_types=True)
