@@ -23,17 +23,6 @@ def dataset(num_tokens, lengths, num_examples=None, seed=0, weights=()):
 
 
 class LayoutTest(parameterized.TestCase):
-    @parameterized.parameters(
-        (10, [3], (), (3,), 1),
-        (12, [3], (), (4,), 0),
-        (100, [10, 20], (1, 1), (4, 3), 0),
-        (1000, [30, 7, 11], (1, 2, 0), (22, 45, 0), 25),
-    )
-    def test_counts(self, num_tokens, lengths, weights, counts, num_dropped):
-        layout = BlockLayout(num_tokens, lengths, weights)
-        self.assertEqual(layout.counts, counts)
-        self.assertEqual(layout.num_dropped, num_dropped)
-
     @parameterized.product(num_tokens=(997, 5000, 123457), weights=((1, 1, 1), (5, 1, 2), (1, 0.3, 0)))
     def test_no_more_blocks_would_fit_and_the_weights_are_kept(self, num_tokens, weights):
         layout = BlockLayout(num_tokens, (61, 117, 200), weights)
@@ -82,16 +71,6 @@ class BlockDatasetTest(parameterized.TestCase):
             shares = np.array(layout.counts) * end / layout.num_blocks
             found = np.bincount(cuts[:end, 1], minlength=3)
             np.testing.assert_array_less(np.abs(found - shares), 1)
-
-    def test_bounds(self):
-        found = dataset(6, [2], num_examples=4)
-        self.assertLen(found, 4)
-        self.assertLen(dataset(6, [2]), 3)
-        for j in (-1, 4):
-            with self.assertRaises(IndexError):
-                found[j]
-        with self.assertRaises(ValueError):
-            dataset(6, [2], num_examples=-1)
 
 
 class HeldOutTest(parameterized.TestCase):

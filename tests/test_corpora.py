@@ -78,16 +78,6 @@ class FormatTest(parameterized.TestCase):
         path = written("a.txt", "\ufeffone two\r\nthree\n \n\nfour\n\n".encode())
         self.assertEqual(list(read_documents(path, text_unit=text_unit)), expected)
 
-    @parameterized.parameters(
-        ("a.txt", "line", "\ufeffab\nü\n\nc".encode(), [(1, 0), (2, 6), (3, 9), (4, 10)]),
-        ("a.txt", "paragraph", b"ab\nc\n\n\nd", [(1, 0), (5, 7)]),
-        ("a.jsonl", "line", json_lines(["ä", "b"]), [(1, 0), (2, 19)]),
-        ("a.parquet", "line", parquet(["a", "b", "c"]), [(1, None), (2, None), (3, None)]),
-    )
-    def test_documents_say_where_they_stand(self, name, text_unit, content, expected):
-        records = file_records(written(name, content), TextOptions(text_unit=text_unit))
-        self.assertEqual([(record.line, record.offset) for record in records], expected)
-
     @parameterized.product(
         case=[
             ("a.txt", "line", "\ufeffeins\r\n\nzwei\ndreißig\n\n\nvier".encode()),

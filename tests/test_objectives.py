@@ -19,10 +19,8 @@ from t5suite.data.objectives import (
     noise_counts,
     noise_mask,
     noise_masks,
-    random_numbers,
     sentinel_ids,
     span_lengths,
-    spans,
 )
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -152,17 +150,6 @@ class MaskTest(parameterized.TestCase):
         singles = np.stack([noise_mask(length, density, mean_span, datum_rng(7, j)) for j in range(20)])
         rngs = [datum_rng(7, j) for j in range(20)]
         np.testing.assert_array_equal(noise_masks(20, length, density, mean_span, rngs), singles)
-
-    @parameterized.parameters((10, 3), (10, 7), (6, 1), (6, 5), (5, 5), (4, 0), (0, 0))
-    def test_any_number_of_cuts_is_uniform(self, num_gaps, num_cuts):
-        rng, num_rows = np.random.default_rng(num_cuts), 20_000
-        keys_BD = random_numbers.random_keys(num_rows, spans.num_draws(num_gaps, num_cuts), rng)
-        parts = np.diff(spans.random_edges(keys_BD, num_gaps + 1, num_cuts + 1, rng), axis=1)
-        expected = [tuple(lengths.tolist()) for lengths in compositions(num_gaps + 1, num_cuts + 1)]
-        counts = collections.Counter(map(tuple, parts.tolist()))
-        self.assertEqual(set(counts), set(expected))
-        if len(expected) > 1:
-            self.assertLess(abs(chi_square_z(counts, len(expected))), 4)
 
     def test_noise_stream_is_pinned(self):
         """A library that changed these bits would change the data of resumed runs."""

@@ -3,7 +3,6 @@
 import collections
 import doctest
 import itertools
-import math
 
 import numpy as np
 from absl.testing import absltest, parameterized
@@ -189,20 +188,6 @@ class StatisticsTest(parameterized.TestCase):
         self.assertEqual(set(masks_NL.sum(axis=1)), {3})
         ends = (masks_NL & ~np.roll(masks_NL, -1, axis=1)).argmax(axis=1)
         self.assertGreater(stats.chisquare(np.bincount(ends, minlength=20)).pvalue, 1e-4)
-
-    @parameterized.parameters("iid_denoising", "mass_style", "bert_style", "drop_tokens")
-    def test_iid_noise_is_independent_of_place_and_neighbours(self, name):
-        length, density = 30, 0.15
-        settings = {key: GIVEN[key] for key in OBJECTIVES[name].needs if key in GIVEN}
-        tokens_BL, inputs, _ = draw(name, DRAWS, length, **{**settings, "noise_density": density})
-        row_of_value = np.repeat(np.arange(DRAWS), inputs.lengths)
-        clean_BL = np.zeros((DRAWS, length), dtype=bool)
-        is_text = (inputs.values >= 100) & (inputs.values < 100 + length)
-        clean_BL[row_of_value[is_text], inputs.values[is_text] - 100] = True
-        noise_BL = ~clean_BL
-        np.testing.assert_allclose(noise_BL.mean(axis=0), density, atol=4.5 * math.sqrt(density * 0.85 / DRAWS))
-        both = (noise_BL[:, 1:] & noise_BL[:, :-1]).mean()
-        self.assertAlmostEqual(both, density**2, delta=4.5 * density / math.sqrt(DRAWS * length))
 
     def test_deshuffling_makes_every_order_equally_likely(self):
         _, inputs, _ = draw("deshuffling", 24_000, 4, eos_id=None)

@@ -19,7 +19,6 @@ from absl.testing import absltest, parameterized
 from number_encoder import NumberEncoder
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.corpora import streams as stream_sources
 from t5suite.data.corpora.blocks import CorpusMixture
 from t5suite.data.corpora.documents import is_held_out
 from t5suite.data.corpora.encoding import control_tokens
@@ -146,30 +145,6 @@ class ShareTest(parameterized.TestCase):
         for i, item in enumerate(items):
             if item.text:
                 self.assertEqual(list(source.read(Share(1, 3), position=item.position, seed=5)), items[i:])
-
-    def test_plain_files_are_cut_evenly_and_are_not_all_read_by_everyone(self):
-        path = written(number_documents(4000), "a.txt")
-        shares = [sum(len(item.text) for item in FileSource(path).read(Share(i, 8))) for i in range(8)]
-        self.assertLess(max(shares), 1.02 * min(shares))
-        with mock.patch.object(stream_sources, "file_records", wraps=stream_sources.file_records) as read:
-            list(FileSource(path).read(Share(3, 8)))
-        _, _, start, end = read.call_args.args
-        self.assertAlmostEqual((end - start) / path.stat().st_size, 1 / 8, delta=0.002)
-
-    def test_reading_files_many_times_is_told(self):
-        texts, directory = number_documents(64), folder()
-        for i in range(8):
-            written(texts[i::8], f"{i}.txt.gz", directory)
-        one, several, plain = written(texts, "a.txt.gz"), directory, written(texts, "a.txt")
-        for path, times in ((one, 16), (plain, 1), (several, 2)):
-            source = FileSource(path)
-            source.sizes = [1] * len(source.sizes)
-            self.assertEqual(source.times_read(16), times)
-        with self.assertLogs("t5suite", "WARNING") as logs:
-            loader(FileSource(one), num_virtual_streams=16)
-            loader(FileSource(plain), num_virtual_streams=16)
-        self.assertLen(logs.output, 1)
-        self.assertIn("is read 16 times in every pass", logs.output[0])
 
 
 class BlockTest(parameterized.TestCase):

@@ -168,14 +168,6 @@ class UnigramTest(parameterized.TestCase):
         self.assertEqual(other.get_vocab(), tokenizer.get_vocab())
         self.assertEqual(other(TEXT)["input_ids"], tokenizer(TEXT)["input_ids"])
 
-    def test_names_are_those_that_transformers_4_knows(self):
-        """4.57 stops at a list under extra_special_tokens and at TokenizersBackend."""
-        for kind in SIZES:
-            config = json.loads(trained(kind)[0]["tokenizer_config.json"])
-            self.assertIn(config["tokenizer_class"], ("T5Tokenizer", "PreTrainedTokenizerFast"))
-            self.assertNotIn("extra_special_tokens", config)
-            self.assertNotIn("backend", config)
-
     def test_byte_fallback_spells_what_has_no_piece(self):
         text = "東京 and 🍕"
         _, plain, _ = trained("unigram")

@@ -28,11 +28,8 @@ SHARES = {2: 0.5, 3: 0.25, 4: 0.125, 5: 0.125}
 class NgramCounts(NamedTuple):
     """The n-grams of one n that occur often enough.
 
-    Attributes:
-      counts_K: how often each occurs.
-      examples_K: a place where it begins.
-      ids_P: int32, which n-gram begins at each place of the text; -1 for none of them.
-      num_windows: how many n-grams the text has in all, rare ones and repetitions counted in.
+    `counts_K` says how often each occurs, `examples_K` a place where it begins; `ids_P` (int32) which n-gram begins at
+    each place of the text, -1 for none of them; `num_windows` counts all n-grams, rare ones and repetitions too.
     """
 
     counts_K: np.ndarray
@@ -110,14 +107,8 @@ def find_collocations(
     Half of them have 2 tokens, a quarter 3, an eighth each 4 and 5, each length ranked by itself, as the paper did
     (800,000 for 16 GB of text); of a length that has fewer whose PMI is positive, all of those are taken.
 
-    Args:
-      tokens_P: token ids of the text, [P].
-      special_ids: ids that no collocation contains.
-      tokenizer: a fingerprint that is kept with the table.
-
-    Raises:
-      ConfigError: settings that leave nothing to count.
-      DataError: no collocation in the text.
+    `special_ids` are ids that no collocation contains, `tokenizer` a fingerprint that is kept with the table. Raises
+    ConfigError for settings that leave nothing to count, DataError where the text has no collocation.
     """
     if max_ngram not in SHARES or min_count < 1 or num_collocations < len(SHARES):
         raise ConfigError(
@@ -145,11 +136,8 @@ def find_collocations(
 class Collocations:
     """A table of collocations, and where they stand in rows of tokens.
 
-    Attributes:
-      ngrams_KN: int64 [K, 5 or less], shorter ones filled up with -1.
-      counts_K: how often each occurs in the text that the table was made from.
-      pmi_K: in nats.
-      tokenizer: fingerprint of the tokenizer, or "".
+    `ngrams_KN` is int64 [K, 5 or less], shorter ones filled up with -1; `counts_K` says how often each occurs in the
+    text that the table was made from; `pmi_K` is in nats; `tokenizer` is a fingerprint, or "".
     """
 
     ngrams_KN: np.ndarray
@@ -231,9 +219,8 @@ def save_collocations(path, table: Collocations) -> None:
 def load_collocations(path, tokenizer: str = "") -> Collocations:
     """Reads what `save_collocations` wrote.
 
-    Raises:
-      DataError: no such file, a line (named) that is no collocation, lines missing, or a table that was made with
-        another tokenizer than `tokenizer` (fingerprints; not compared where either is "").
+    Raises DataError for a line (named) that is no collocation, missing lines, or a table that was made with another
+    tokenizer than `tokenizer` (fingerprints; not compared where either is "").
     """
     lines = numbered_lines(path)
     _, head = next(lines, (0, {}))

@@ -14,7 +14,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.hub import prepare_hub
@@ -210,7 +209,7 @@ def list_sources(inputs) -> list[str]:
 def _sources_of(given: str) -> list[str]:
     path = Path(given)
     if is_hub_name(given):
-        HubName.parse(given)
+        hub_arguments(given)
         return [given]
     if path.is_file():
         text_suffix(path)
@@ -241,22 +240,13 @@ PREFIX = "hub:"
 ROWS_AT_ONCE = 64
 
 
-class HubName(NamedTuple):
-    """A data set by its place on the hub, or in a local folder that is laid out like one."""
-
-    path: str
-    config: str | None = None
-    split: str = "train"
-    revision: str | None = None
-
-    @classmethod
-    def parse(cls, name: str) -> "HubName":
-        """`hub:PATH[@REVISION][:CONFIG[:SPLIT]]`; the split is train unless given."""
-        path, config, split, *more = [*name.removeprefix(PREFIX).split(":"), "", ""]
-        path, _, revision = path.partition("@")
-        if not path or any(more):
-            raise ConfigError(f"{name}: a data set is named hub:PATH[:CONFIG[:SPLIT]], such as hub:allenai/c4:en:train")
-        return cls(path, config or None, split or "train", revision or None)
+def hub_arguments(name: str) -> dict:
+    """`hub:PATH[@REVISION][:CONFIG[:SPLIT]]` -> the arguments of `load_dataset`; a local folder may stand for PATH."""
+    path, config, split, *more = [*name.removeprefix(PREFIX).split(":"), "", ""]
+    path, _, revision = path.partition("@")
+    if not path or any(more):
+        raise ConfigError(f"{name}: a data set is named hub:PATH[:CONFIG[:SPLIT]], such as hub:allenai/c4:en:train")
+    return {"path": path, "name": config or None, "split": split or "train", "revision": revision or None}
 
 
 def is_hub_name(source) -> bool:
@@ -272,10 +262,9 @@ def open_stream(name: str):
     """
     import datasets
 
-    hub = HubName.parse(name)
     prepare_hub()
     try:
-        return datasets.load_dataset(hub.path, hub.config, split=hub.split, revision=hub.revision, streaming=True)
+        return datasets.load_dataset(**hub_arguments(name), streaming=True)
     except (OSError, ValueError, RuntimeError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DataError(f"{name}: cannot be read ({type(error).__name__}: {reason:.300})") from None

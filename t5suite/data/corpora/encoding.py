@@ -59,7 +59,6 @@ class TextEncoder:
       python_tokenizer: that tokenizer.
       sentencepiece_model: the bytes of an equal SentencePiece model; None where there is none.
       control_ids: ids that no text should give; only a tokenizer written in Python may still give some.
-      vocabulary_size: the largest id + 1.
     """
 
     backend: str | None

@@ -31,12 +31,9 @@ class SentenceDocuments:
     >>> [sentence.tolist() for sentence in documents[0][:]], documents.num_sentences_D.tolist()
     ([[5, 6], [7, 8, 9]], [2, 1])
 
-    Args:
-      tokens: anything with a length and `tokens[start:stop]`, such as an array or a memory-mapped `TokenSequence`.
-      documents, sentences: the token at which each document, each sentence starts (`TokenSequence.documents`,
-        `.sentences`), in order; no sentence is empty. They are read in slices, not kept in memory.
-
-    Raises DataError where a document starts within a sentence, or a sentence is empty.
+    `tokens` is anything with a length and slices; `documents` and `sentences` are the tokens at which each starts
+    (`TokenSequence.documents`, `.sentences`). Raises DataError where a document starts within a sentence, or a
+    sentence is empty.
     """
 
     def __init__(self, tokens, documents, sentences):
@@ -91,8 +88,7 @@ class Sentences:
 class SentencePairDataset(Dataset):
     """Pairs by run-long index: every sentence that another one follows begins one pair an epoch, in random order.
 
-    Which pair index j is depends on (seed, j) alone. Since a pair goes on over several sentences, an epoch shows each
-    sentence about as often as a pair has sentences.
+    Which pair index j is depends on (seed, j) alone.
 
     Args:
       inputs_length: tokens of a pair at most, [CLS] and both [SEP] included.

@@ -13,6 +13,7 @@ Shape suffixes: D documents, S sentences (documents, where they are not split), 
 """
 
 import concurrent.futures
+import contextlib
 import hashlib
 import itertools
 import json
@@ -30,7 +31,7 @@ from typing import NamedTuple
 import numpy as np
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.base.files import sync_file
+from t5suite.base.files import whole_file
 from t5suite.base.lookup import suggestion
 from t5suite.data.corpora.documents import (
     Tally,
@@ -270,40 +271,73 @@ def finished_unit(job: UnitJob) -> dict | None:
 def _build(job: UnitJob, encoder: TextEncoder) -> dict:
     folder, options = Path(job.folder), job.settings.text_options()
     folder.mkdir(parents=True, exist_ok=True)
-    writers = {split: _SplitWriter(folder, split, encoder, bool(job.settings.split_sentences)) for split in SPLITS}
     encoding, remaining, sources = _Encoding(job, encoder), job.limit, {}
-    try:
+    with contextlib.ExitStack() as stack:
+        files = {split: stack.enter_context(_writing(folder / f"{split}.tokens.bin")) for split in SPLITS}
+        splits = {split: _Split(file, encoder, bool(job.settings.split_sentences)) for split, file in files.items()}
         for piece in job.pieces:
             source = job.sources[piece.source]
             counts = sources.setdefault(str(piece.source), {"tally": Tally(), "tokens": 0, "read": 0})
             documents = kept_documents(source, options, counts["tally"], piece.start, piece.end)
             for batch in _batched(itertools.islice(documents, remaining)):
-                num_tokens, empty = _write(job, batch, encoding, writers)
+                num_tokens, empty = _write(job, batch, encoding, splits)
                 for number in empty:
                     counts["tally"].documents -= 1
                     counts["tally"].count(NO_TOKENS, place_of(source, batch[number].line, piece.start))
                 counts["read"] += len(batch)
                 counts["tokens"] += num_tokens
                 remaining = None if remaining is None else remaining - len(batch)
-        files = {name: facts for writer in writers.values() for name, facts in writer.finish().items()}
-    finally:
-        for writer in writers.values():
-            writer.remove_temporary()
+    for split, written in splits.items():
+        for name, parts in written.arrays.items():
+            with _writing(folder / f"{split}.{name}.npy") as file:
+                np.save(file, np.concatenate(parts).astype(parts[0].dtype), allow_pickle=False)
+    names = [f"{split}.tokens.bin" for split in SPLITS]
+    names += [f"{split}.{name}.npy" for split in SPLITS for name in splits[split].arrays]
     facts = {
         "plan": job.plan,
         "held_out_below": f"{job.held_out_below:x}",
         "limit": job.limit,
         "engine": encoder.engine,
         "control_tokens_dropped": encoding.num_dropped,
-        "splits": {split: writer.counts for split, writer in writers.items()},
+        "splits": {split: written.counts for split, written in splits.items()},
         "sources": {number: {**asdict(counts.pop("tally")), **counts} for number, counts in sources.items()},
-        "files": files,
+        "files": {
+            name: {"size": (folder / name).stat().st_size, "sha256": file_sha256(folder / name)} for name in names
+        },
     }
     write_json(folder / FACTS, facts)
     return facts
 
 
-def _write(job: UnitJob, batch: list[Document], encoding: "_Encoding", writers: dict) -> tuple[int, list[int]]:
+@contextlib.contextmanager
+def _writing(path: Path):
+    with whole_file(path) as temporary, temporary.open("wb") as file:
+        yield file
+
+
+class _Split:
+    """What a shard has of one split: counts, arrays in parts, and the open file of its tokens."""
+
+    def __init__(self, file, encoder: TextEncoder, with_sentences: bool):
+        names = ["documents", *(["sentences"] if with_sentences else [])]
+        self.counts = dict.fromkeys(["documents", "tokens", "bytes", "unk", *names[1:]], 0)
+        self.arrays = {name: [np.zeros(0, "<i8")] for name in names} | {"hashes": [np.zeros(0, "<u8")]}
+        self._file, self._unk_id, self._dtype = file, encoder.unk_id, token_dtype(encoder.vocabulary_size)
+
+    def add(self, tokens_N, lengths_S, length_D, hash_D, num_bytes: int) -> None:
+        """Appends documents, of which `tokens_N` are all tokens."""
+        for name, lengths in (("documents", length_D), ("sentences", lengths_S)):
+            if name in self.arrays:
+                self.arrays[name].append(self.counts["tokens"] + np.cumsum(lengths) - lengths)
+                self.counts[name] += len(lengths)
+        self.arrays["hashes"].append(hash_D)
+        self._file.write(tokens_N.astype(self._dtype).tobytes())
+        self.counts["tokens"] += len(tokens_N)
+        self.counts["bytes"] += num_bytes
+        self.counts["unk"] += int(np.count_nonzero(tokens_N == self._unk_id)) if self._unk_id is not None else 0
+
+
+def _write(job: UnitJob, batch: list[Document], encoding: "_Encoding", splits: dict) -> tuple[int, list[int]]:
     """Encodes documents and hands each to its split; returns the number of tokens and the documents without any."""
     tokens_N, lengths_S, document_S = encoding.encode([document.text for document in batch])
     length_D = np.bincount(document_S, weights=lengths_S, minlength=len(batch)).astype(np.int64)
@@ -313,13 +347,9 @@ def _write(job: UnitJob, batch: list[Document], encoding: "_Encoding", writers: 
     for split, chosen_D in (("train", ~held_out_D), ("validation", held_out_D)):
         chosen_D &= length_D > 0
         chosen_S = chosen_D[document_S]
-        writers[split].add(
-            tokens_N[np.repeat(chosen_S, lengths_S)],
-            lengths_S[chosen_S],
-            length_D[chosen_D],
-            hash_D[chosen_D],
-            int(bytes_D[chosen_D].sum()),
-        )
+        tokens = tokens_N[np.repeat(chosen_S, lengths_S)]
+        num_bytes = int(bytes_D[chosen_D].sum())
+        splits[split].add(tokens, lengths_S[chosen_S], length_D[chosen_D], hash_D[chosen_D], num_bytes)
     return len(tokens_N), np.flatnonzero(length_D == 0).tolist()
 
 
@@ -374,57 +404,6 @@ class _Encoding:
                 raise _EnginesDiffer
             self._num_texts += len(texts)
         return tokens_N, np.diff(offsets)
-
-
-class _SplitWriter:
-    """Writes one split's files of a shard, each through a temporary sibling."""
-
-    def __init__(self, folder: Path, split: str, encoder: TextEncoder, with_sentences: bool):
-        counted = ["documents", "tokens", "bytes", "unk", *(["sentences"] if with_sentences else [])]
-        self.counts = dict.fromkeys(counted, 0)
-        self._folder, self._split, self._unk_id = folder, split, encoder.unk_id
-        self._dtype = token_dtype(encoder.vocabulary_size)
-        names = ("documents", "sentences", "hashes") if with_sentences else ("documents", "hashes")
-        self._parts = {name: [np.zeros(0, "<u8" if name == "hashes" else "<i8")] for name in names}
-        self._temporaries = []
-        self._file = self._temporary("tokens.bin").open("wb")
-
-    def add(self, tokens_N, lengths_S, length_D, hash_D, num_bytes: int) -> None:
-        """Appends documents, of which `tokens_N` are all tokens."""
-        for name, lengths in (("documents", length_D), ("sentences", lengths_S)):
-            if name in self._parts:
-                self._parts[name].append(self.counts["tokens"] + np.cumsum(lengths) - lengths)
-                self.counts[name] += len(lengths)
-        self._parts["hashes"].append(hash_D)
-        self._file.write(tokens_N.astype(self._dtype).tobytes())
-        self.counts["tokens"] += len(tokens_N)
-        self.counts["bytes"] += num_bytes
-        self.counts["unk"] += int(np.count_nonzero(tokens_N == self._unk_id)) if self._unk_id is not None else 0
-
-    def finish(self) -> dict[str, dict]:
-        """Gives the files their names; returns each one's size and SHA-256."""
-        self._file.close()
-        for name, parts in self._parts.items():
-            with self._temporary(f"{name}.npy").open("wb") as file:
-                np.save(file, np.concatenate(parts).astype(parts[0].dtype), allow_pickle=False)
-        facts = {}
-        for temporary, name in self._temporaries:
-            facts[name] = {"size": temporary.stat().st_size, "sha256": file_sha256(temporary)}
-            sync_file(temporary)
-            os.replace(temporary, self._folder / name)
-        return facts
-
-    def remove_temporary(self) -> None:
-        """Removes what a failure left half written."""
-        self._file.close()
-        for temporary, _ in self._temporaries:
-            temporary.unlink(missing_ok=True)
-
-    def _temporary(self, ending: str) -> Path:
-        name = f"{self._split}.{ending}"
-        temporary = self._folder / f".{name}.{os.getpid()}.partial"
-        self._temporaries.append((temporary, name))
-        return temporary
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -93,9 +93,8 @@ def ended(tokens_BL, eos_id):
 def _replace(tokens_BL, hidden, sentinel_ids, with_eos):
     """Each run of hidden tokens becomes the next sentinel of its row.
 
-    The source of every output is a running sum of ones, with a jump behind each run; no pass over a mask, whose
-    unpredictable branches cost more than all of this (0.5 ms against 0.15 for 128 rows of 568 tokens). Outputs take
-    their sources' place, because fresh memory is dear, too: 0.5 ms a megabyte where it was measured.
+    The source of every output is a running sum of ones, with a jump behind each run: 0.15 ms for 128 rows of 568 tokens
+    (a pass over a mask takes 0.5).
     """
     batch, width = tokens_BL.shape
     first_run_B = np.cumsum(hidden.counts_B) - hidden.counts_B
@@ -163,8 +162,7 @@ class Runs(NamedTuple):
     >>> runs.starts.tolist(), runs.lengths.tolist(), runs.counts_B.tolist()
     ([1, 4, 8], [2, 1, 2], [2, 1])
 
-    Attributes:
-      starts: the first token of each, counted over all rows; lengths: its tokens; counts_B: runs of each row.
+    `starts` is the first token of each, counted over all rows, `lengths` its tokens, `counts_B` the runs of each row.
     """
 
     starts: np.ndarray

@@ -158,10 +158,9 @@ def choose_units(starts_BL, choosable_BL, noise_density, keys_BL, lengths_B=None
     [[0, 1, 1, 1, 1, 0, 0, 0]]
 
     `exact_count`: units are taken in random order until the allowance max(1, round(noise_density x length)) is used
-    up; one that no longer fits is passed over, as BERT's data script does, so that a row comes out at most one unit
-    short of the allowance, and exactly at it where single tokens are left. A unit longer than the allowance would
-    never fit: it is cut into tokens. Without `exact_count` every unit is chosen with probability noise_density (as
-    RoBERTa and Hugging Face do), and a row may have none.
+    up; one that no longer fits is passed over, as BERT's data script does. A unit longer than the allowance is cut into
+    tokens. Without `exact_count` every unit is chosen with probability noise_density (as RoBERTa and Hugging Face do),
+    and a row may have none.
 
     Args:
       choosable_BL: tokens that may be chosen; units are cut at those that may not.
@@ -229,8 +228,8 @@ class MaskUnit:
       starts: (words_BL, tokens_BL, keys_BL, collocations, mean_span_length) -> where units begin, bool [B, L].
       needs: which of word_start_V and collocations must be given.
       heeds: flags that change it.
-      replaced_together: whether a unit's tokens all become [MASK], all random or all stay (80/10/10), or each on its
-        own. BERT and ALBERT draw for each token, SpanBERT and PMI-masking for each unit.
+      replaced_together: whether a unit's tokens all become [MASK], all random or all stay (SpanBERT, PMI-masking), or
+        each on its own (BERT, ALBERT).
     """
 
     starts: Callable

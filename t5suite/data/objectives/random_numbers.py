@@ -35,7 +35,7 @@ def datum_rng(seed, index) -> DatumRng:
     >>> datum_rng(0, 7).integers(100, size=3).tolist() == datum_rng(0, 7).integers(100, size=3).tolist()
     True
 
-    Making one costs 11 us; `DatumRngs` serves a whole batch. Raises ValueError where either is outside [0, 2**64).
+    `DatumRngs` serves a whole batch. Raises ValueError where either is outside [0, 2**64).
     Source of all but the keys: Philox4x64 (Salmon et al. 2011, doi:10.1145/2063384.2063405), keyed by the pair.
     """
     seed, index = int(seed), int(index)
@@ -57,10 +57,9 @@ class DatumRngs:
     >>> keys_BK.shape, keys_BK[1].tolist() == datum_rng(0, 8).keys(3).tolist()
     ((2, 3), True)
 
-    A row's words are those of a SplitMix64 of its own (`mixing`), which begins at a number that seed and index decide:
-    `mixed(mixed(seed + GAMMA) + index * GAMMA)`, another one for every index. (By chance, two or three pairs of 10**9
-    data share a part of 45 words each.) 4 ns a word; a Philox, whose key was set row after row, took 30. Raises
-    ValueError as `datum_rng` does.
+    A row's words are those of a SplitMix64 of its own, which begins at a number that seed and index decide:
+    `mixed(mixed(seed + GAMMA) + index * GAMMA)`, another one for every index. 4 ns a word. Raises ValueError as
+    `datum_rng` does.
     """
 
     def __init__(self, seed, indices):

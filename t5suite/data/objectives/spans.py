@@ -25,8 +25,6 @@ def span_lengths(inputs_length, noise_density=0.15, mean_span_length=3.0):
     568 tokens hold 85 tokens of noise in 28 spans: inputs 568 - 85 + 28 + EOS = 512, targets 85 + 28 + EOS = 114.
     The largest T is taken whose inputs still fit. At `noise_density` 0.5, targets that would be longer than the inputs
     cost one token; inputs and targets may then both come out one short (`corrupted_lengths`).
-
-    Returns `(tokens_length, targets_length)`, both in tokens, EOS included in the targets.
     Raises ValueError for inputs_length < 1, a density outside [0, 1), a mean span below 1.
     Source: T5's span-length helper (arXiv:1910.10683; round is half to even, in double precision).
     """
@@ -109,7 +107,6 @@ def noise_mask(length, noise_density, mean_span_length, rng, random_roll=False):
     likely, and interleaved, clean first: the first token is never noise, the last always is (from two tokens on).
     Counts are those of `noise_counts`. With `random_roll` the mask is then rotated by U[0, length), so that every
     position is noise equally often; a run that wraps around counts as two.
-    Returns a bool array [length].
     Source: T5's random-span mask (arXiv:1910.10683).
     """
     return noise_masks(1, length, noise_density, mean_span_length, rng, random_roll)[0]
@@ -198,8 +195,7 @@ def num_draws(num_gaps, num_cuts):
     >>> num_draws(482, 27), num_draws(84, 27)
     (36, 48)
 
-    An even number, for a random word holds two. A sixth standard deviation would spare one row in 100,000 its second
-    draw, and cost all others a twentieth of their time.
+    An even number, for a random word holds two.
     """
     wanted = min(num_cuts, num_gaps - num_cuts)
     chances = 1 - np.arange(wanted) / max(num_gaps, 1)  # that a draw is new, after 0, 1, ... different ones

@@ -22,10 +22,8 @@ class MaskVocabulary:
     >>> vocabulary.replacement_ids().tolist()
     [5, 6, 7, 8]
 
-    Attributes:
-      mask_token_id: what most of the chosen tokens are replaced by.
-      special_V: bool [V], which ids are never chosen and never put in another's place.
-      word_start_V: bool [V], which ids begin a word; None where the tokenizer does not tell.
+    `special_V` (bool [V]) marks ids that are never chosen and never put in another's place, `word_start_V` those that
+    begin a word; None where the tokenizer does not tell.
     """
 
     mask_token_id: int
@@ -43,8 +41,7 @@ def mask_vocabulary(tokenizer, need_words: bool = False) -> MaskVocabulary:
     >>> mask_vocabulary(bert_tokenizer).mask_token_id                    # doctest: +SKIP
     103
 
-    `need_words` False passes over a tokenizer whose pieces do not tell where a word begins.
-    Raises ConfigError where it has no mask token, or where words are needed and its pieces do not tell them.
+    Raises ConfigError where it has no mask token, or where `need_words` and its pieces do not tell where words begin.
     """
     if tokenizer.mask_token_id is None:
         raise ConfigError(
