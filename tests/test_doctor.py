@@ -15,6 +15,7 @@ from absl.testing import absltest, parameterized
 
 from t5suite import cli
 from t5suite.base.errors import ConfigError
+from t5suite.base.hub import why_unreachable
 from t5suite.commands import doctor, doctor_machine
 from t5suite.commands.doctor import (
     check_accelerate_config,
@@ -41,7 +42,6 @@ from t5suite.commands.doctor_machine import (
     check_precision,
     check_shared_memory,
     package_findings,
-    reach,
 )
 
 OWN_PROGRAMS = str(Path(sys.executable).parent)
@@ -265,13 +265,13 @@ class PlacesTest(parameterized.TestCase):
     def test_servers(self, environ, trouble, hub, wandb):
         checkup = Checkup(environ={"WANDB_API_KEY": "k", **environ})
         for module, check, level in ((doctor_machine, check_hub, hub), (doctor, check_wandb, wandb)):
-            with mock.patch.object(module, "reach", lambda server, seconds: trouble):
+            with mock.patch.object(module, "why_unreachable", lambda server, seconds: trouble):
                 self.assertEqual(only(check(checkup)).level, level)
 
     def test_a_login_is_found(self):
         home = Path(tempfile.mkdtemp())
         checkup = Checkup(environ={"WANDB_BASE_URL": "http://127.0.0.1:1", "HOME": str(home)})
-        with mock.patch.object(doctor, "reach", lambda server, seconds: None):
+        with mock.patch.object(doctor, "why_unreachable", lambda server, seconds: None):
             self.assertIn("no login", only(check_wandb(checkup)).what)
             (home / ".netrc").write_text("machine 127.0.0.1\n  login user\n  password p\n")
             self.assertEqual(only(check_wandb(checkup)).level, OK)
@@ -279,9 +279,9 @@ class PlacesTest(parameterized.TestCase):
     def test_a_server_is_asked_for_so_many_seconds_at_most(self):
         started = time.perf_counter()
         with mock.patch("socket.getaddrinfo", lambda *args, **kwargs: time.sleep(20)):
-            self.assertIn("nothing within", reach("http://example.invalid", 0.5))
+            self.assertIn("nothing within", why_unreachable("http://example.invalid", 0.5))
         self.assertLess(time.perf_counter() - started, 10)
-        self.assertIsNotNone(reach("http://127.0.0.1:1", 5))
+        self.assertIsNotNone(why_unreachable("http://127.0.0.1:1", 5))
 
 
 class TrackersTest(parameterized.TestCase):

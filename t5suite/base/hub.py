@@ -10,6 +10,7 @@ once and then switches both libraries to their offline mode, in which cached fil
 import functools
 import os
 import sys
+import threading
 import urllib.error
 import urllib.request
 
@@ -24,14 +25,29 @@ def hub_reachable() -> bool:
         for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
     ):
         return False
-    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
-    try:
-        urllib.request.urlopen(urllib.request.Request(endpoint, method="HEAD"), timeout=TIMEOUT_SECONDS)
-    except urllib.error.HTTPError:
-        return True
-    except OSError:
-        return False
-    return True
+    return why_unreachable(os.environ.get("HF_ENDPOINT", "https://huggingface.co"), TIMEOUT_SECONDS) is None
+
+
+def why_unreachable(server: str, seconds: float) -> str | None:
+    """Why a server cannot be reached within so many seconds; None where it answers, whatever it says.
+
+    In a thread: looking up a name has no time limit.
+    """
+    said: list[str | None] = []
+
+    def ask():
+        try:
+            urllib.request.urlopen(urllib.request.Request(server, method="HEAD"), timeout=seconds).close()
+            said.append(None)
+        except urllib.error.HTTPError:
+            said.append(None)
+        except (OSError, ValueError) as error:
+            said.append(str(getattr(error, "reason", error)) or type(error).__name__)
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return said[0] if said else f"nothing within {seconds:g} s"
 
 
 def prepare_hub() -> bool:

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from t5suite.base.errors import ConfigError, UserError
 from t5suite.base.files import shipped_file
+from t5suite.base.hub import why_unreachable
 from t5suite.base.redaction import redacted
 from t5suite.base.yaml_files import read_yaml
 from t5suite.commands.doctor_machine import (
@@ -39,7 +40,6 @@ from t5suite.commands.doctor_machine import (
     check_precision,
     check_python,
     check_shared_memory,
-    reach,
     writable_folder,
 )
 from t5suite.commands.shared import add_json_flag, print_json
@@ -315,7 +315,7 @@ def check_wandb(checkup: Checkup) -> list[Finding]:
         what = f"WANDB_MODE={mode or 'disabled'}: no server is needed (wandb sync sends it later)"
         return [Finding(OK, "wandb", what)]
     server = checkup.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai"
-    trouble = reach(server, checkup.timeout)
+    trouble = why_unreachable(server, checkup.timeout)
     if trouble is not None:
         fix = "export WANDB_MODE=offline; wandb sync later; t5suite sweep needs no server"
         return [Finding(WARN, "wandb", f"{server} does not answer ({trouble})", fix)]

@@ -13,12 +13,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from t5suite.base.hub import why_unreachable
 from t5suite.training.startup import compile_cache_folder
 
 OK, WARN, FAIL = "ok", "warn", "fail"
@@ -53,13 +53,9 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class Checkup:
-    """What is checked.
+    """What is checked: the environment's variables, where runs are to be written, a run's file and the flags it sets.
 
     Attributes:
-      environ: the environment's variables.
-      output_dir: where runs are to be written; it need not be there yet.
-      settings: the flags that `--config` sets.
-      config: that file.
       accelerate_config: the file for `accelerate launch --config_file`; None: accelerate's default one.
       build: compile DeepSpeed's operations.
       timeout: seconds that a server has to answer.
@@ -174,14 +170,13 @@ def check_devices(checkup: Checkup) -> list[Finding]:
     import torch
 
     drivers = checkup.output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-    driver = drivers.splitlines()[0] if drivers else "unknown"
+    driver, hidden = drivers.splitlines()[0] if drivers else "unknown", checkup.environ.get("CUDA_VISIBLE_DEVICES")
     if not torch.accelerator.is_available():
-        hidden = checkup.environ.get("CUDA_VISIBLE_DEVICES")
         if not drivers and not Path("/dev/nvidiactl").exists():
             return [Finding(OK, "gpu", "none: runs use the processor")]
         if hidden is not None:
-            what = f"hidden by CUDA_VISIBLE_DEVICES={hidden!r}"
-            return [Finding(WARN, "gpu", what, "unset CUDA_VISIBLE_DEVICES, or name GPUs that are there")]
+            fix = "unset CUDA_VISIBLE_DEVICES, or name GPUs that are there"
+            return [Finding(WARN, "gpu", f"hidden by CUDA_VISIBLE_DEVICES={hidden!r}", fix)]
         what = f"the driver ({driver}) has GPUs, but torch {torch.__version__} sees none"
         fix = "install the torch that fits the driver: https://pytorch.org/get-started/locally"
         return [Finding(FAIL, "gpu", what, fix)]
@@ -337,33 +332,8 @@ def check_hub(checkup: Checkup) -> list[Finding]:
     if checkup.is_set("HF_HUB_OFFLINE"):
         return [Finding(OK, "hub", "HF_HUB_OFFLINE is set: local models and data alone")]
     server = checkup.environ.get("HF_ENDPOINT") or "https://huggingface.co"
-    trouble = reach(server, checkup.timeout)
+    trouble = why_unreachable(server, checkup.timeout)
     if trouble is None:
         return [Finding(OK, "hub", f"{server} answers")]
     fix = "export HF_HUB_OFFLINE=1 (no 20 s of retries); t5suite mirror where there is a network, then --data_dir DIR"
     return [Finding(WARN, "hub", f"{server} does not answer ({trouble})", fix)]
-
-
-def reach(server: str, seconds: float) -> str | None:
-    """Why a server cannot be reached within so many seconds; None where it answers, whatever it says.
-
-    In a thread: looking up a name has no time limit.
-    """
-    import urllib.error
-    import urllib.request
-
-    said: list[str | None] = []
-
-    def ask():
-        try:
-            urllib.request.urlopen(urllib.request.Request(server, method="HEAD"), timeout=seconds).close()
-            said.append(None)
-        except urllib.error.HTTPError:
-            said.append(None)
-        except (OSError, ValueError) as error:
-            said.append(str(getattr(error, "reason", error)) or type(error).__name__)
-
-    thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return said[0] if said else f"nothing within {seconds:g} s"

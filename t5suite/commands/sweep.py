@@ -147,9 +147,11 @@ def run(sweep: SweepFile, words: list[str], arguments) -> None:
     except ImportError:
         raise ConfigError("t5suite sweep needs Optuna: pip install 't5suite[sweeps]'") from None
     from t5suite.launch.sweep_store import plan_of
-    from t5suite.launch.sweep_tables import print_results, summary_of
+    from t5suite.launch.sweep_tables import summary_of
     from t5suite.launch.sweeps import Sweep
     from t5suite.launch.trials import GRACE, devices_of_workers, visible_devices
+    from t5suite.reports.sweeps import print_sweep
+    from t5suite.reports.sweeps import read_sweep as read_results
 
     plan = plan_of(sweep, arguments.count, words, arguments.sampler, arguments.seed)
     folder = re.sub(r"[^A-Za-z0-9_.-]+", "-", plan.name).strip("-.")[:MAX_NAME_BYTES] or "sweep"
@@ -158,7 +160,6 @@ def run(sweep: SweepFile, words: list[str], arguments) -> None:
     grace = GRACE if arguments.grace is None else arguments.grace
     running = Sweep(plan, directory, arguments.workers, arguments.resume, devices, grace)
     records = running.run()
-    summary = summary_of(running.plan, records)
-    print_json(summary) if arguments.json else print_results(summary)
+    print_json(summary_of(running.plan, records)) if arguments.json else print_sweep(read_results(directory))
     if not any(record["state"] in ("complete", "running", "preempted") for record in records):
         raise ConfigError(f"none of the {len(records)} trials came to its end; see {directory}")

@@ -1,8 +1,7 @@
-"""A sweep on the terminal: a line an event, then the results.
+"""A sweep on the terminal: a line an event; what its results hold, and how they are written.
 
 >>> say("trial 3: started, learning_rate 0.001")
 17:02:11 trial 3: started, learning_rate 0.001
->>> print_results(summary_of(plan, records))
 """
 
 import json
@@ -17,9 +16,6 @@ from collections import Counter
 from t5suite.base.redaction import printable, redacted
 from t5suite.launch.commands import SEED, TASK
 from t5suite.launch.trials import own_programs
-
-# Characters a line in a file or pipe, whose readers do not fold it.
-FILE_WIDTH = 200
 
 
 def summary_of(plan, records: list[dict]) -> dict:
@@ -84,20 +80,23 @@ def table_of(summary: dict):
     Args:
       summary: what `sweep.json` holds.
     """
-    trials = summary["trials"]
-    names = parameter_names(trials)
-    lines, styles = [], []
+    from rich.table import Table
+    from rich.text import Text
+
+    trials, metric = summary["trials"], summary["metric"]["name"]
+    names, counts = parameter_names(trials), Counter(record["state"] for record in trials)
+    table = Table(title=f"{summary['name']}: {', '.join(f'{n} {state}' for state, n in counts.items()) or 'no trials'}")
+    for heading in ("trial", "state", metric, "step", "seconds", *names):
+        justify = "left" if heading in ("state", *names) else "right"
+        table.add_column(Text(heading), justify=justify, overflow="fold")
     for record in ranked(summary):
         parameters = flat(record["parameters"])
         cells = [record[key] for key in ("number", "state", "value", "last_step", "seconds")]
-        lines.append(cells + [parameters.get(name, "") for name in names])
+        cells += [parameters.get(name, "") for name in names]
         is_best, has_failed = record["number"] == summary["best"], record["state"] == "failed"
-        styles.append("bold" if is_best else "dim" if has_failed else "")
-    counts = Counter(record["state"] for record in trials)
-    title = f"{summary['name']}: {', '.join(f'{n} {state}' for state, n in counts.items()) or 'no trials'}"
-    right = ("trial", summary["metric"]["name"], "step", "seconds")
-    headings = ["trial", "state", summary["metric"]["name"], "step", "seconds", *names]
-    return _rich_table(title, headings, right, lines, styles)
+        # Text is not markup, whatever it holds.
+        table.add_row(*(Text(cell_text(cell)) for cell in cells), style="bold" * is_best or "dim" * has_failed)
+    return table
 
 
 def ranked(summary: dict) -> list[dict]:
@@ -118,19 +117,6 @@ def parameter_names(records: list[dict]) -> list[str]:
         for name, value in flat(record["parameters"]).items():
             seen.setdefault(name, set()).add(json.dumps(value))
     return [name for name, values in seen.items() if len(values) > 1 or len(records) == 1]
-
-
-def _rich_table(title: str, headings: list[str], right: tuple, lines: list[list], styles: list[str] | None = None):
-    """Text may hold anything, so none of it is markup; `right`: the headings of columns that are set to the right."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=title)
-    for heading in headings:
-        table.add_column(Text(heading), justify="right" if heading in right else "left", overflow="fold")
-    for i, line in enumerate(lines):
-        table.add_row(*(Text(cell_text(cell)) for cell in line), style=styles[i] if styles else "")
-    return table
 
 
 def flat(parameters: dict, before: str = "") -> dict:
@@ -159,34 +145,6 @@ def shown(parameters: dict) -> str:
     'learning_rate 0.0003162, lr_scheduler_kwargs.min_lr 0'
     """
     return ", ".join(f"{name} {cell_text(value)}" for name, value in flat(parameters).items())
-
-
-def print_results(summary: dict) -> None:
-    """The results of a sweep: all trials, means over seeds where there are some, the best trial and its command."""
-    from t5suite.base.terminal import Terminal
-
-    groups, metric = summary["groups"] or [], summary["metric"]
-    console = Terminal() if sys.stdout.isatty() else Terminal(width=FILE_WIDTH)
-    console.print(table_of(summary))
-    if groups:
-        names = list(dict.fromkeys(name for group in groups for name in flat(group["parameters"])))
-        lines = []
-        for group in groups:
-            parameters = flat(group["parameters"])
-            figures = [None if group[key] is None else f"{group[key]:.2f}" for key in ("mean", "std")]
-            lines.append([group["task"], *(parameters.get(name, "") for name in names), group["n"], *figures])
-        title, right = f"{metric['name']}, mean and std (n - 1)", ("n", "mean", "std")
-        console.print(_rich_table(title, ["task", *names, *right], right, lines))
-    best_of_tasks = best_lines(groups, metric["goal"], summary["name"])
-    for line in best_of_tasks:
-        print(line)
-    best = next((record for record in summary["trials"] if record["number"] == summary["best"]), None)
-    if best is not None:
-        said = "best single trial" if best_of_tasks else "best: trial"
-        print(f"{said} {best['number']}, {metric['name']} {cell_text(best['value'])} ({best['run_dir']})")
-        print(best["command"])
-    elif not best_of_tasks:
-        print("no trial came to its end with a value")
 
 
 def best_lines(groups: list[dict], goal: str, name: str) -> list[str]:
