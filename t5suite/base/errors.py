@@ -1,4 +1,4 @@
-"""Errors that a user can mend, with the exit code that a command ends with.
+"""Errors that a user can fix, with the exit code that a command ends with.
 
     >>> raise DataError("train.jsonl:12: label 7 is not in 0..1 (negative, positive)")
 
@@ -66,7 +66,7 @@ class ChangedDataError(DataError):
 
 
 class NumericsError(UserError):
-    """Training came to numbers that are none, or ranks disagree about them (exit 70)."""
+    """Non-finite losses, gradients or weights, or ranks that disagree about them (exit 70)."""
 
     exit_code = EXIT_NUMERICS
 

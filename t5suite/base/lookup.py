@@ -106,18 +106,24 @@ MAX_NAME_BYTES = 100
 
 
 def check_name(name, what: str, where: str = "", error=ConfigError) -> str:
-    """The name as it is.
+    """The name as it is, which may be a component of a path.
 
     Args:
-      what: what it names, for the message.
-      where: the flag or file:line that it was given by.
-      error: the UserError to raise.
+      what: what it names; where: the flag or file:line that it was given by; both for the message.
 
     Raises:
-      ConfigError: it is no text, empty, longer than MAX_NAME_BYTES, begins with a dot, or holds a slash, a backslash
-        or a control character.
+      ConfigError: it may not; the message says why.
     """
-    reason = _why_not(name)
+    text = name if isinstance(name, str) else ""
+    odd = [character for character in text if character in "/\\" or not character.isprintable()]
+    reasons = {
+        f"it is a {type(name).__name__}, not a text": not isinstance(name, str),
+        "it is empty": not text.strip(),
+        f"{odd[0]!r} in it" if odd else "": odd,
+        "it begins with a dot": text.startswith("."),
+        f"longer than {MAX_NAME_BYTES} bytes": not odd and len(text.encode("utf-8")) > MAX_NAME_BYTES,
+    }
+    reason = next((reason for reason, holds in reasons.items() if holds), None)
     if reason:
         place = f"{where}: " if where else ""
         raise error(
@@ -125,21 +131,6 @@ def check_name(name, what: str, where: str = "", error=ConfigError) -> str:
             "take letters, digits, '-', '_', '.', and the like"
         )
     return name
-
-
-def _why_not(name) -> str | None:
-    if not isinstance(name, str):
-        return f"it is no text but {type(name).__name__}"
-    if not name.strip():
-        return "it is empty"
-    for character in name:
-        if character in "/\\" or not character.isprintable():
-            return f"{character!r} in it"
-    if name.startswith("."):
-        return "it begins with a dot"
-    if len(name.encode("utf-8")) > MAX_NAME_BYTES:
-        return f"longer than {MAX_NAME_BYTES} bytes"
-    return None
 
 
 def path_inside(root, *parts, where: str = "", error=ConfigError) -> Path:
