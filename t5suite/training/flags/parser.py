@@ -273,9 +273,10 @@ def _read_words(argv: list[str], parser) -> tuple[list[str], dict[str, tuple[str
             count = 0 if equals else _num_values(action, argv[i:])
             words = [value] if equals else argv[i : i + count]
             i += count
-            earlier = given.setdefault(action.dest, (flag, words))  # argparse would take the last of two values
-            if earlier[1] != words or (not words and earlier[0] != flag):
-                raise ConfigError(f"--{action.dest} is given twice: {' '.join(earlier[1])} and {' '.join(words)}")
+            first = given.setdefault(action.dest, (flag, words))
+            texts = [" ".join(words or [flag]) for flag, words in (first, (flag, words))]
+            if texts[0] != texts[1]:  # argparse would take the last of two values
+                raise ConfigError(f"--{action.dest} is given twice: {' and '.join(texts)}")
         elif word.startswith("{") or not given:
             files.append(word)
         else:
