@@ -1,13 +1,12 @@
 """Where a model's weights lie when they do not all lie on one device.
 
-    >>> place_on_devices(model, "balanced", "0=10GiB,1=10GiB")
-    {'shared': 0, 'encoder.embed_tokens': 0, ..., 'decoder.block.3': 1, ..., 'lm_head': 1}
-    >>> keep_embedding_on_cpu(model, torch.device("cuda:0"))
+    >>> place_model(model, device_map="balanced", max_memory="0=10GiB,1=10GiB", device=torch.device("cuda:0"))
+    >>> by_device(model)
+    {'0': ['shared', 'encoder'], '1': ['decoder', 'lm_head']}
 
-Naive model parallelism: layers are dealt out to the devices in their order, and accelerate's hooks move activations
-from one to the next, so that one device works at a time. It makes a model fit, not fast; where each of several devices
-should work, shard it (FSDP, DeepSpeed). Both work after the model is whole in memory, however it was made, so that
-fresh, grown and replaced weights are all the same to them.
+Naive model parallelism: layers are distributed over the devices in their order, and accelerate's hooks move activations
+from one to the next, so that one device works at a time. It makes a model fit, not fast: where each of several devices
+should work, shard it (FSDP, DeepSpeed). The model is whole in memory before.
 """
 
 import importlib.util
@@ -33,11 +32,7 @@ SIZE = re.compile(r"\d+(\.\d+)? ?([KMGT]i?B)?", re.IGNORECASE)
 
 
 def check_flags(device_map: str | None, max_memory: str | None, embedding_on_cpu: bool) -> None:
-    """Whether the flags can be obeyed together, as far as they tell without a model.
-
-    Raises:
-      ConfigError: a name that is no placement, a size that is none, flags that exclude each other.
-    """
+    """Checks the flags without a model: names, sizes, and whether they exclude each other."""
     if max_memory is not None and device_map is None:
         raise ConfigError(f"--max_memory {max_memory} has no effect without --device_map balanced")
     if embedding_on_cpu and device_map is not None:
@@ -56,7 +51,7 @@ def parse_max_memory(text: str | None) -> dict[int | str, str] | None:
     {0: '10GiB', 'cpu': '30GiB'}
 
     Raises:
-      ConfigError: a part that is no `DEVICE=SIZE`.
+      ConfigError: a part that is not `DEVICE=SIZE`.
     """
     if text is None:
         return None
@@ -64,7 +59,7 @@ def parse_max_memory(text: str | None) -> dict[int | str, str] | None:
     for part in text.split(","):
         device, equals, size = (piece.strip() for piece in part.partition("="))
         if not equals or not (device == "cpu" or device.isdigit()) or not SIZE.fullmatch(size):
-            raise ConfigError(f"--max_memory {text}: {part!r} is no DEVICE=SIZE such as 0=10GiB or cpu=30GiB")
+            raise ConfigError(f"--max_memory {text}: {part!r} is not DEVICE=SIZE, such as 0=10GiB or cpu=30GiB")
         found[int(device) if device.isdigit() else device] = size if SIZE.fullmatch(size)[2] else int(float(size))
     return found
 
@@ -96,8 +91,11 @@ def place_model(
     if device_map is None:
         return
     placed = device_map_for(model, device_map, parse_max_memory(max_memory))
-    _check_devices(placed, device_map)
-    if set(placed.values()) == {_as_in_maps(device)}:
+    numbers = {place for place in placed.values() if place not in OFFLOADED}
+    count = torch.accelerator.device_count() if torch.accelerator.is_available() else 0
+    if numbers and max(numbers) >= count:
+        raise ConfigError(f"--device_map {device_map}: device {max(numbers)} is not there; this machine has {count}")
+    if set(placed.values()) == {"cpu" if device.type == "cpu" else device.index or 0}:
         logger.warning("--device_map %s has no effect: the whole model fits %s", device_map, device)
         return
     if len(set(placed.values())) == 1 and "disk" not in placed.values():
@@ -105,7 +103,15 @@ def place_model(
             f"--device_map {device_map} puts the whole model on {next(iter(placed.values()))}, but batches are on "
             f"{device}: choose the device by CUDA_VISIBLE_DEVICES, without --device_map"
         )
-    dispatch(model, placed, device_map, trains, folder)
+    offloaded = sorted(name for name, place in placed.items() if place == "disk" or (place == "cpu" and numbers))
+    if trains and offloaded:
+        raise ConfigError(
+            f"--device_map {device_map}: {_some(offloaded)} do not fit the devices and would be fetched from the "
+            f"{'disk' if 'disk' in placed.values() else 'CPU'} for every batch: that can be evaluated (--eval_only), "
+            "not trained. Give more --max_memory or devices, or let DeepSpeed offload (--deepspeed zero3_offload)"
+        )
+    _dispatch(model, placed, folder)
+    logger.info("--device_map %s: %s", device_map, ", ".join(f"{k}: {_some(v)}" for k, v in by_device(model).items()))
 
 
 def device_map_for(model, wanted: str, max_memory: dict | None) -> dict[str, int | str]:
@@ -114,28 +120,30 @@ def device_map_for(model, wanted: str, max_memory: dict | None) -> dict[str, int
     Blocks are never split, and tied weights lie on one device.
 
     Raises:
-      ConfigError: a file that leaves weights out, names others, or splits tied weights; devices that are not there.
+      ConfigError: a file that leaves weights out, names others, or splits tied weights.
     """
     from accelerate import infer_auto_device_map
-    from accelerate.utils import get_balanced_memory
+    from accelerate.utils import find_tied_parameters, get_balanced_memory
 
     if wanted not in DEVICE_MAPS:
-        placed = read_device_map(wanted, model)
+        placed = _read_device_map(wanted, model)
     else:
         whole = list(model._no_split_modules or [])
         if wanted != "sequential":
             max_memory = get_balanced_memory(model, max_memory, no_split_module_classes=whole)
         placed = dict(infer_auto_device_map(model, max_memory=max_memory, no_split_module_classes=whole))
-    _check_tied(model, placed, wanted)
+    for names in find_tied_parameters(model):
+        devices = {device_of(name, placed) for name in names}
+        if len(devices) > 1:
+            raise ConfigError(
+                f"--device_map {wanted}: {', '.join(names)} are one matrix, but would lie on devices "
+                f"{', '.join(sorted(map(str, devices)))}; put them on one"
+            )
     return placed
 
 
-def read_device_map(path: str, model) -> dict[str, int | str]:
-    """A file such as `{"shared": 0, "encoder": 0, "decoder": 1, "lm_head": 1}`; every weight must be in it.
-
-    Raises:
-      ConfigError: no such table, names that are not the model's, weights without a device.
-    """
+def _read_device_map(path: str, model) -> dict[str, int | str]:
+    """A file such as `{"shared": 0, "encoder": 0, "decoder": 1, "lm_head": 1}`; every weight must be in it."""
     from accelerate.utils import check_device_map
 
     try:
@@ -147,9 +155,10 @@ def read_device_map(path: str, model) -> dict[str, int | str]:
     known = {name for name, _ in model.named_modules()} | set(model.state_dict())
     for name, device in placed.items():
         if name not in known:
-            raise ConfigError(f"--device_map {path}: the model has no module {name!r}; it has {_top_modules(model)}")
-        if not (device in OFFLOADED or (isinstance(device, int) and not isinstance(device, bool) and device >= 0)):
-            raise ConfigError(f"--device_map {path}: {name!r} is on {device!r}, which is no number, cpu or disk")
+            top = ", ".join(child for child, _ in model.named_children())
+            raise ConfigError(f"--device_map {path}: the model has no module {name!r}; it has {top}")
+        if not (device in OFFLOADED or (type(device) is int and device >= 0)):
+            raise ConfigError(f"--device_map {path}: {name!r} is on {device!r}; give a number, cpu or disk")
     try:
         check_device_map(model, placed)
     except ValueError as error:
@@ -164,27 +173,23 @@ def device_of(name: str, placed: dict):
     return placed[name]
 
 
-def dispatch(model, placed: dict, wanted: str, trains: bool, folder=None) -> None:
-    """Moves every module to its device and hooks it, so that activations follow.
-
-    Raises:
-      ConfigError: weights that would be offloaded although they are to be trained.
-    """
+def _dispatch(model, placed: dict, folder) -> None:
+    """Moves every module to its device and hooks it, so that activations follow."""
     from accelerate import dispatch_model
 
-    numbers = {device for device in placed.values() if device not in OFFLOADED}
-    offloaded = sorted(name for name, device in placed.items() if device == "disk" or (device == "cpu" and numbers))
-    if trains and offloaded:
-        raise ConfigError(
-            f"--device_map {wanted}: {_some(offloaded)} do not fit the devices and would be fetched from the "
-            f"{'disk' if 'disk' in placed.values() else 'CPU'} for every batch: that can be evaluated (--eval_only), "
-            "not trained. Give more --max_memory or devices, or let DeepSpeed offload (--deepspeed zero3_offload)"
-        )
-    place = _fresh_folder(model, folder) if "disk" in placed.values() else None
-    # Whatever moves are tried later are not news: the model is where it was put.
+    place = None
+    if "disk" in placed.values():
+        if folder is None:
+            raise ConfigError("--device_map: weights would be offloaded to disk, but there is no folder for them")
+        place = str(Path(folder) / OFFLOAD_FOLDER)
+        shutil.rmtree(place, ignore_errors=True)  # what another model left would be read in place of its own
+        Path(place).mkdir(parents=True)
+        weakref.finalize(model, shutil.rmtree, place, ignore_errors=True)
+    if set(placed) == {""}:  # accelerate 1.15 offloads nothing under "", the whole model: its parts are named instead
+        held = [*model.named_children(), *model.named_parameters(recurse=False), *model.named_buffers(recurse=False)]
+        placed = {name: placed[""] for name, _ in held}
     logging.getLogger("transformers.trainer").addFilter(_is_news)
-    dispatch_model(model, device_map=_in_parts(model, placed), offload_dir=place, force_hooks=place is not None)
-    logger.info("--device_map %s: %s", wanted, ", ".join(f"{k}: {_some(v)}" for k, v in by_device(model).items()))
+    dispatch_model(model, device_map=placed, offload_dir=place, force_hooks=place is not None)
 
 
 def keep_embedding_on_cpu(model, device: torch.device) -> None:
@@ -197,6 +202,8 @@ def keep_embedding_on_cpu(model, device: torch.device) -> None:
     Raises:
       ConfigError: the output layer is the same matrix, which the device needs for its logits.
     """
+    from accelerate.utils import send_to_device
+
     matrix = model.get_input_embeddings().weight
     output = model.get_output_embeddings()
     if output is not None and output.weight is matrix:
@@ -204,19 +211,36 @@ def keep_embedding_on_cpu(model, device: torch.device) -> None:
             "--embedding_on_cpu: the model's output layer is the embedding matrix itself, which the device needs; "
             "take a model with an output layer of its own (T5 v1.1, or --config_overrides tie_word_embeddings=False)"
         )
-    _move_all_but(matrix, model, device)
+
+    def inputs_to_device(module, args, kwargs):
+        return send_to_device(args, device), send_to_device(kwargs, device, skip_keys=["past_key_values"])
+
+    def move(module) -> None:
+        """The largest parts that do not hold the matrix."""
+        if any(parameter is matrix for parameter in module.parameters()):
+            for child in module.children():
+                move(child)
+        else:
+            module.to(device)
+
+    move(model)
     names = []
     for name, module in model.named_modules():
         if getattr(module, "weight", None) is matrix:
-            module.register_forward_pre_hook(_ids_to_weight)
+            module.register_forward_pre_hook(lambda module, args: (args[0].to(module.weight.device), *args[1:]))
             module.register_forward_hook(lambda module, args, vectors: vectors.to(device))
             names.append(name)
         elif any(parameter is matrix for parameter in module.parameters()):
             # transformers puts what it makes where a model's first weight is, which is the matrix.
-            module.register_forward_pre_hook(_inputs_to(device), with_kwargs=True)
+            module.register_forward_pre_hook(inputs_to_device, with_kwargs=True)
     # Trainer and accelerate leave a model where it is that says where it is; the text "cpu" would mean offloaded.
     logging.getLogger("transformers.trainer").addFilter(_is_news)
     model.hf_device_map = {**dict.fromkeys(names, matrix.device), "": device}
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """False for transformers' remark that a model is where it was put."""
+    return "already on multiple devices" not in record.getMessage()
 
 
 def by_device(model) -> dict[str, list[str]]:
@@ -249,87 +273,12 @@ def check_alone(flag: str, world_size: int, sharded: str | None = None) -> None:
         )
 
 
-def _move_all_but(matrix, module, device: torch.device) -> None:
-    """Moves the largest parts of a module that do not hold the matrix; embeddings hold nothing else."""
-    if not any(parameter is matrix for parameter in module.parameters()):
-        module.to(device)
-        return
-    for child in module.children():
-        _move_all_but(matrix, child, device)
-
-
-def _ids_to_weight(module, args):
-    return (args[0].to(module.weight.device), *args[1:])
-
-
-def _inputs_to(device: torch.device):
-    from accelerate.utils import send_to_device
-
-    def move(module, args, kwargs):
-        return send_to_device(args, device), send_to_device(kwargs, device, skip_keys=["past_key_values"])
-
-    return move
-
-
-def _as_in_maps(device: torch.device) -> int | str:
-    """A device as maps name it: by its number, or cpu."""
-    return "cpu" if device.type == "cpu" else device.index or 0
-
-
-def _check_devices(placed: dict, wanted: str) -> None:
-    """Refuses numbers of devices that are not there."""
-    numbers = [device for device in placed.values() if device not in OFFLOADED]
-    count = torch.accelerator.device_count() if torch.accelerator.is_available() else 0
-    if numbers and max(numbers) >= count:
-        raise ConfigError(f"--device_map {wanted}: device {max(numbers)} is not there; this machine has {count}")
-
-
-def _check_tied(model, placed: dict, wanted: str) -> None:
-    from accelerate.utils import find_tied_parameters
-
-    for names in find_tied_parameters(model):
-        devices = {device_of(name, placed) for name in names}
-        if len(devices) > 1:
-            raise ConfigError(
-                f"--device_map {wanted}: {', '.join(names)} are one matrix, but would lie on devices "
-                f"{', '.join(sorted(map(str, devices)))}; put them on one"
-            )
-
-
-def _fresh_folder(model, folder) -> str:
-    """An empty folder for the offloaded weights; what another model left there would be read in place of its own."""
-    if folder is None:
-        raise ConfigError("--device_map: weights would be offloaded to disk, but there is no folder for them")
-    place = Path(folder) / OFFLOAD_FOLDER
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir(parents=True)
-    weakref.finalize(model, shutil.rmtree, str(place), ignore_errors=True)
-    return str(place)
-
-
-def _in_parts(model, placed: dict) -> dict:
-    """A map that names the whole model at once, as those of its parts: accelerate 1.15 offloads nothing under "".
-
-    >>> _in_parts(model, {"": "disk"})
-    {'transformer': 'disk', 'lm_head': 'disk'}
-    """
-    if set(placed) != {""}:
-        return placed
-    held = [*model.named_children(), *model.named_parameters(recurse=False), *model.named_buffers(recurse=False)]
-    return {name: placed[""] for name, _ in held}
-
-
-def _is_news(record: logging.LogRecord) -> bool:
-    return "already on multiple devices" not in record.getMessage()
-
-
-def _top_modules(model) -> str:
-    return ", ".join(name for name, _ in model.named_children())
-
-
 def _some(names: list[str], limit: int = 6) -> str:
     return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Matrices in 8 or 4 bits
 
 KINDS = ("8bit", "4bit")
 
