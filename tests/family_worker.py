@@ -11,24 +11,7 @@ import tempfile
 
 import torch
 from law_worker import trainer_of
-from transformers import (
-    BartConfig,
-    BertConfig,
-    BloomConfig,
-    DistilBertConfig,
-    GPT2Config,
-    LlamaConfig,
-    LongT5Config,
-    ModernBertConfig,
-    MT5Config,
-    OPTConfig,
-    PegasusConfig,
-    RobertaConfig,
-    T5Config,
-    T5GemmaConfig,
-    UMT5Config,
-    set_seed,
-)
+from transformers import AutoConfig, set_seed
 
 from t5suite.data.batches.training_data import tokenize_split
 from t5suite.data.rows.sources import DataOptions, load_split
@@ -46,94 +29,54 @@ TRAINING_ROWS = 21  # 8 + 8 + 5: the last update is not full
 EVALUATED_ROWS = 13
 
 
-def _t5(make, **settings):
-    return lambda: make(
-        d_model=32, d_kv=8, d_ff=48, num_layers=1, num_heads=2, dropout_rate=0.0, vocab_size=640, **settings
-    )
-
-
-def _bart(make, **settings):
-    return lambda: make(
-        vocab_size=640, d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
-        decoder_attention_heads=2, encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=96, dropout=0.0,
-        **settings,
-    )  # fmt: skip
-
-
-def _bert(make, **settings):
-    return lambda: make(
-        vocab_size=640, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
-        max_position_embeddings=96, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **settings,
-    )  # fmt: skip
-
-
-def _t5gemma():
-    stack = {
-        "vocab_size": 640, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2,
-        "num_key_value_heads": 2, "head_dim": 16, "sliding_window": 64, "layer_types": ["full_attention"],
-    }  # fmt: skip
-    return T5GemmaConfig(encoder=stack, decoder=stack, vocab_size=640, dropout_rate=0.0, attention_dropout=0.0)
-
-
-# Family, and a tiny configuration of each model; all without dropout.
-MODELS = {
-    "t5": ("seq2seq", _t5(T5Config)),
-    "mt5": ("seq2seq", _t5(MT5Config)),
-    "umt5": ("seq2seq", _t5(UMT5Config)),
-    "longt5": ("seq2seq", _t5(LongT5Config, encoder_attention_type="local", local_radius=7)),
-    "longt5_global": (
-        "seq2seq",
-        _t5(LongT5Config, encoder_attention_type="transient-global", local_radius=7, global_block_size=4),
-    ),
-    "bart": ("seq2seq", _bart(BartConfig)),
-    "pegasus": ("seq2seq", _bart(PegasusConfig)),
-    "t5gemma": ("seq2seq", _t5gemma),
-    "gpt2": (
-        "causal",
-        lambda: GPT2Config(
-            vocab_size=640, n_embd=32, n_layer=1, n_head=2, n_positions=96, resid_pdrop=0.0, embd_pdrop=0.0,
-            attn_pdrop=0.0,
-        ),
-    ),
-    "opt": (
-        "causal",
-        lambda: OPTConfig(
-            vocab_size=640, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, ffn_dim=32, word_embed_proj_dim=32,
-            max_position_embeddings=96, dropout=0.0,
-        ),
-    ),
-    "bloom": ("causal", lambda: BloomConfig(vocab_size=640, hidden_size=32, n_layer=1, n_head=2)),
-    "llama": (
-        "causal",
-        lambda: LlamaConfig(
-            vocab_size=640, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2,
-            max_position_embeddings=96,
-        ),
-    ),
-    "bert": ("masked", _bert(BertConfig)),
-    "roberta": ("masked", _bert(RobertaConfig, pad_token_id=0)),
-    "distilbert": (
-        "masked",
-        lambda: DistilBertConfig(
-            vocab_size=640, dim=32, n_layers=1, n_heads=2, hidden_dim=32, max_position_embeddings=96, dropout=0.0,
-            attention_dropout=0.0, seq_classif_dropout=0.0,
-        ),
-    ),
-    "modernbert": (
-        "masked",
-        lambda: ModernBertConfig(
-            vocab_size=640, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2,
-            max_position_embeddings=96, pad_token_id=0, reference_compile=False,
-        ),
-    ),
+T5 = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 1, "num_heads": 2, "dropout_rate": 0.0}
+BART = {
+    "d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "max_position_embeddings": 96, "dropout": 0.0,
 }  # fmt: skip
+WIDTH = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "max_position_embeddings": 96,
+}  # fmt: skip
+BERT = {**WIDTH, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+LONG = {**T5, "model_type": "longt5", "local_radius": 7}
+GEMMA = {
+    "vocab_size": 640, **WIDTH, "num_key_value_heads": 2, "head_dim": 16, "sliding_window": 64,
+    "layer_types": ["full_attention"],
+}  # fmt: skip
+# By name, which is the model type where the settings name no other: family, and a tiny configuration without dropout.
+MODELS = {
+    "t5": ("seq2seq", T5),
+    "mt5": ("seq2seq", T5),
+    "umt5": ("seq2seq", T5),
+    "longt5": ("seq2seq", {**LONG, "encoder_attention_type": "local"}),
+    "longt5_global": ("seq2seq", {**LONG, "encoder_attention_type": "transient-global", "global_block_size": 4}),
+    "bart": ("seq2seq", BART),
+    "pegasus": ("seq2seq", BART),
+    "t5gemma": ("seq2seq", {"encoder": GEMMA, "decoder": GEMMA, "dropout_rate": 0.0, "attention_dropout": 0.0}),
+    "gpt2": ("causal", {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 96, "resid_pdrop": 0.0,
+                        "embd_pdrop": 0.0, "attn_pdrop": 0.0}),
+    "opt": ("causal", {**WIDTH, "ffn_dim": 32, "word_embed_proj_dim": 32, "dropout": 0.0}),
+    "bloom": ("causal", {"hidden_size": 32, "n_layer": 1, "n_head": 2}),
+    "llama": ("causal", WIDTH),
+    "bert": ("masked", BERT),
+    "roberta": ("masked", {**BERT, "pad_token_id": 0}),
+    "distilbert": ("masked", {"dim": 32, "n_layers": 1, "n_heads": 2, "hidden_dim": 32, "max_position_embeddings": 96,
+                              "dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0}),
+    "modernbert": ("masked", {**WIDTH, "pad_token_id": 0, "reference_compile": False}),
+}  # fmt: skip
+
+
+def config_of(name: str):
+    """The configuration of a model of MODELS."""
+    return AutoConfig.for_model(**{"model_type": name, "vocab_size": 640, **MODELS[name][1]})
 
 
 @functools.cache
 def config_folder(name: str) -> str:
     """A folder with the configuration of a model of MODELS."""
     folder = tempfile.mkdtemp()
-    MODELS[name][1]().save_pretrained(folder)
+    config_of(name).save_pretrained(folder)
     return folder
 
 

@@ -1,11 +1,8 @@
 """Whole runs with adapters: they are saved alone, go on exactly, are scored with both methods and trained further."""
 
-import contextlib
 import functools
-import io
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -109,31 +106,12 @@ class RunTest(parameterized.TestCase):
         scored = run(new_folder(), *flags, "--eval_method", "score")["tasks"]["sentiment"]
         self.assertEqual(scored["invalid_rate"], 0.0)
 
+    @parameterized.parameters(*ADAPTERS)
     @pytest.mark.slow
-    def test_checkpoints_and_the_run_hold_the_adapter_alone(self):
-        self.check_files("lora")
-
-    @pytest.mark.slow
-    def test_killed_and_resumed_equals_uninterrupted(self):
-        self.check_resumed("lora", 3)
-
-    @pytest.mark.slow
-    def test_a_saved_adapter_is_scored_as_it_was_when_it_was_trained(self):
-        self.check_scored("lora")
-
-    @parameterized.parameters(*[kind for kind in ADAPTERS if kind != "lora"])
-    @pytest.mark.slow
-    def test_every_kind(self, kind):
-        """The same three laws."""
+    def test_every_kind_is_saved_alone_resumed_exactly_and_scored_as_trained(self, kind):
         self.check_files(kind)
         self.check_resumed(kind, 3)
         self.check_scored(kind)
-
-    @parameterized.parameters(("lora", 4), ("lora", 6))
-    @pytest.mark.slow
-    @pytest.mark.resume
-    def test_killed_in_an_evaluation_or_at_the_end(self, kind, step):
-        self.check_resumed(kind, step)
 
     @pytest.mark.slow
     def test_the_best_checkpoint_is_loaded_at_the_end(self):
@@ -158,24 +136,6 @@ class RunTest(parameterized.TestCase):
         self.assertFalse(all(torch.equal(before[name], after[name]) for name in before))
 
     @pytest.mark.slow
-    def test_every_checkpoint_is_scored(self):
-        _, directory = whole("lora")
-        found = run(directory, *flags_of("lora")[:2], "--eval_checkpoints", "all")
-        self.assertEqual(list(found), ["2", "4", "6"])
-
-    @pytest.mark.slow
-    def test_each_task_at_its_own_best_step(self):
-        directory = new_folder()
-        flags = ["--dataset_name", "sentiment,entailment", "--select", "per_task", "--metric_for_best_model", "loss"]
-        with contextlib.redirect_stdout(io.StringIO()) as printed:
-            run(directory, *flags_of("lora"), *flags, "--learning_rate", "3")
-        bests = [directory / "best" / task for task in ("sentiment", "entailment")]
-        self.assertTrue(all((best / "adapter_model.safetensors").is_file() for best in bests))
-        self.assertFalse(any((best / "model.safetensors").exists() for best in bests))
-        table = printed.getvalue().partition(" notes")[2]
-        self.assertLen(re.findall(r"step \d", table), 2, printed.getvalue())
-
-    @pytest.mark.slow
     def test_merged_on_request_with_the_same_answers(self):
         directory = new_folder()
         expected = run(directory, *flags_of("lora"), "--merge_adapter")
@@ -183,14 +143,6 @@ class RunTest(parameterized.TestCase):
         found = run(new_folder(), "--model_name_or_path", str(directory / "merged"), "--eval_only")
         self.assertEqual(found["tasks"], expected["tasks"])
         self.assertNotIn("adapter", json.dumps(json.loads((directory / "merged" / "config.json").read_text())))
-
-    @pytest.mark.slow
-    def test_random_weights_are_kept_beside_the_adapter(self):
-        directory = new_folder()
-        shape = ["--config_overrides", "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"]
-        expected = run(directory, *shape, "--adapter", "lora")
-        found = run(new_folder(), "--model_name_or_path", str(directory), "--eval_only")
-        self.assertEqual(found["tasks"], expected["tasks"])
 
     @parameterized.parameters(
         (["--adapter", "lora", "--freeze", "encoder"], "--freeze has no effect beside --adapter"),
@@ -214,15 +166,6 @@ class RunTest(parameterized.TestCase):
         given = types.SimpleNamespace(adapter=AdapterArguments(**flags), model=ModelArguments(), training=training)
         with self.assertRaisesRegex(ConfigError, message):
             adapt_by_flags(tiny_model(tokenizer), tokenizer, given, trains=True)
-
-    @pytest.mark.slow
-    def test_gradient_checkpointing_changes_nothing(self):
-        plain, checkpointed = new_folder(), new_folder()
-        run(plain, *flags_of("lora"))
-        run(checkpointed, *flags_of("lora"), "--gradient_checkpointing", "True")
-        weights = [read(path) for path in (plain, checkpointed)]
-        for name in weights[0]:  # AdamW makes much of rounding where gradients are near zero
-            torch.testing.assert_close(weights[0][name], weights[1][name], atol=1e-5, rtol=1e-4)
 
 
 def read(folder) -> dict:
@@ -260,21 +203,15 @@ def history(kind, batch_size, accumulation) -> dict:
 
 
 class LawTest(parameterized.TestCase):
-    def check(self, kind, cut):
+    @parameterized.product(kind=("lora", "ia3", "prompt_tuning", "prefix"), cut=((4, 2), (2, 4)))
+    @pytest.mark.slow
+    @pytest.mark.law
+    def test_cutting_an_update_into_micro_batches_changes_nothing(self, kind, cut):
         expected, found = history(kind, 8, 1), history(kind, *cut)
         self.assertLen(found["loss"], 6)
         for key in ("loss", "grad_norm"):
             for a, b in zip(found[key], expected[key], strict=True):
                 self.assertLess(abs(a - b) / abs(b), RELATIVE, f"{key}: {found[key]} {expected[key]}")
-
-    def test_cutting_an_update_into_micro_batches_changes_nothing(self):
-        self.check("prompt_tuning", (4, 2))
-
-    @parameterized.product(kind=("lora", "ia3", "prompt_tuning", "prefix"), cut=((4, 2), (2, 4)))
-    @pytest.mark.slow
-    @pytest.mark.law
-    def test_cutting_an_update_of_any_kind(self, kind, cut):
-        self.check(kind, cut)
 
 
 RANKS = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]

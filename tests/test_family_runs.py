@@ -17,7 +17,6 @@ import torch
 from absl.testing import parameterized
 from later_flags import later_wins
 from safetensors.torch import load_file
-from shared_data import MISSING, SHARED_DATA
 from test_families import byte_tokenizer
 from tokenizers import processors
 from transformers import (
@@ -152,19 +151,6 @@ class EncoderRunTest(parameterized.TestCase):
         with self.assertRaisesRegex(ConfigError, "an encoder has one head: mini/sentiment is"):
             run("--dataset_name=all", **BERT)
 
-    @pytest.mark.slow
-    def test_numbers_are_learnt_by_squared_differences(self):
-        results, folder = run("--dataset_name=similarity", **BERT)
-        self.assertEqual(list(results["tasks"]["similarity"]), ["pearson", "spearman", "invalid_rate"])
-        values = [float(text) for text in predictions(folder, "similarity.validation")]
-        self.assertTrue(all(0 <= value <= 5 for value in values))
-        self.assertGreater(len(set(values)), 10)
-        targets = [float(line["target"]) for line in read_jsonl(folder / "predictions/similarity.validation.jsonl")]
-        lines = [line for line in read_jsonl(folder / "metrics.jsonl") if "eval/loss" in line]
-        # The target text is rounded to fifths, the label is not.
-        squares = sum((a - b) ** 2 for a, b in zip(values, targets, strict=True)) / len(values)
-        self.assertLess(min(abs(line["eval/loss"] - squares) for line in lines), 0.3)
-
 
 class ResumingTest(parameterized.TestCase):
     @parameterized.named_parameters(("causal", GPT2), ("encoder", BERT))
@@ -242,24 +228,6 @@ class RotesTest(parameterized.TestCase):
             )
 
 
-class BaselineTest(parameterized.TestCase):
-    @pytest.mark.slow
-    def test_the_bert_baseline_runs_on_rows_of_sst2(self):
-        """recipes/bert_sst2.yaml, with a tiny BERT in the place of bert-base-uncased."""
-        if not SHARED_DATA.exists():
-            self.skipTest(MISSING)
-        flags = [f"--{name}={value}" for name, value in {**SETTINGS, **BERT}.items()]
-        folder = tempfile.mkdtemp() + "/run"
-        results = fine_tune_t5.main([
-            "bert_sst2.yaml", *flags, "--model_name_or_path=None", "--tokenizer_name=None", "--warmup_steps=0",
-            "--bf16=False", f"--data_dir={SHARED_DATA}", f"--output_dir={folder}",
-        ])  # fmt: skip
-        self.assertEqual(list(results["tasks"]["sst2"]), ["accuracy", "invalid_rate"])
-        self.assertEqual(
-            json.loads(Path(folder, "config.json").read_text())["label2id"], {"negative": 0, "positive": 1}
-        )
-
-
 UNTIED = "d_model=16,d_kv=8,d_ff=24,num_layers=1,num_decoder_layers=1,num_heads=2"
 UNTIED_RUN = "--use_cpu --disable_tqdm True --logging_steps 1 --max_eval_samples 8 --dropout_rate 0".split()
 HEAD, EMBEDDINGS = "lm_head.weight", "shared.weight"
@@ -299,11 +267,6 @@ class UntiedRunsTest(parameterized.TestCase):
     def test_random_weights_are_two_matrices_and_both_are_trained(self):
         self.check_run(whole_run())
 
-    @parameterized.parameters("mt5-small", "umt5")
-    @pytest.mark.slow
-    def test_so_are_those_of_its_relatives(self, name):
-        self.check_run(pre_trained("--config_name", name))
-
     def check_run(self, folder):
         before, after = self.check(folder / "checkpoint-2"), self.check(folder)
         moved = {matrix: after[matrix] - before[matrix] for matrix in (HEAD, EMBEDDINGS)}
@@ -324,28 +287,12 @@ class UntiedRunsTest(parameterized.TestCase):
         for name, tensor in uninterrupted.items():
             self.assertTrue(torch.equal(resumed[name], tensor), name)
 
-    @pytest.mark.slow
-    def test_fine_tuning_goes_on_with_both(self):
-        folder, begun = Path(tempfile.mkdtemp()) / "tuned", self.check(whole_run())
-        task = "--benchmark mini --dataset_name sentiment --max_train_samples 16 --max_steps 2".split()
-        task += ["--model_name_or_path", str(whole_run()), "--learning_rate", "1e-2", "--output_dir", str(folder)]
-        fine_tune_t5.main([*UNTIED_RUN, *task])
-        tuned = self.check(folder)
-        for matrix in (HEAD, EMBEDDINGS):
-            self.assertFalse(torch.equal(tuned[matrix], begun[matrix]))
-            self.assertLess(float((tuned[matrix] - begun[matrix]).abs().max()), 0.1)
-
     def test_an_export_holds_both(self):
         folder = Path(tempfile.mkdtemp()) / "exported"
         t5suite(["export", "--model_name_or_path", str(whole_run()), "--output_dir", str(folder)])
         exported, trained = self.check(folder), self.check(whole_run())
         for matrix in (HEAD, EMBEDDINGS):
             self.assertTrue(torch.equal(exported[matrix], trained[matrix]))
-
-    @pytest.mark.slow
-    def test_a_tied_run_has_one_matrix(self):
-        weights = load_file(pre_trained("--config_name", "t5-small") / "model.safetensors")
-        self.assertLen({HEAD, EMBEDDINGS} & weights.keys(), 1)
 
 
 BART_SIZES = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16,

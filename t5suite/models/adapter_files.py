@@ -16,7 +16,7 @@ import shutil
 from pathlib import Path
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load_file, save_file
 
 from t5suite.base.errors import ConfigError
 from t5suite.models.adapters import NAME, fingerprint, inner_model, kind_of, peft_library
@@ -130,13 +130,12 @@ def _save_base(model, folder) -> Path:
 
 
 def needs_network(config) -> bool:
+    """Whether virtual tokens are made by a network, which PEFT's own file leaves out."""
     return kind_of(config) == "p_tuning" or bool(getattr(config, "prefix_projection", False))
 
 
 def _has_network(model) -> bool:
-    """Whether virtual tokens are made by a network, which PEFT's own file leaves out."""
-    config = model.peft_config[NAME]
-    return needs_network(config) and not config.inference_mode
+    return needs_network(model.peft_config[NAME]) and not model.peft_config[NAME].inference_mode
 
 
 def read_config(folder: Path):
@@ -149,7 +148,7 @@ def read_config(folder: Path):
 
 def _write(weights: dict, path: Path) -> None:
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}
-    path.write_bytes(save(tensors, metadata={"format": "pt"}))
+    save_file(tensors, path, metadata={"format": "pt"})
 
 
 def _read(path: Path) -> dict:

@@ -22,7 +22,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find, suggestion
 from t5suite.models.families import family_of_model
 
-# Every flag that one kind or another heeds -> the field of PEFT's configuration.
+# Every flag of a kind -> the field of PEFT's configuration.
 FLAGS = {
     "lora_r": "r",
     "lora_alpha": "lora_alpha",
@@ -58,7 +58,7 @@ class AdapterKind:
     Attributes:
       description: for help texts, with the paper.
       config_class: the name of PEFT's class of its configuration.
-      flags: the flags that it heeds, of `FLAGS`.
+      flags: its flags, of `FLAGS`.
       fixed: fields of the configuration that make it this kind.
       merges: whether its weights can be added to those of the model.
       in_prompt: whether it puts virtual tokens before the input.
@@ -86,17 +86,10 @@ def peft_library():
 
 
 def check_flags(kind_name: str | None, given: dict, args: dict) -> None:
-    """Refuses flags that the kind does not heed.
+    """Refuses an unknown kind, and flags that it does not have.
 
     >>> check_flags("ia3", {"lora_r": 8}, {})
     ConfigError: --lora_r: ia3 (--adapter) has no such setting; lora, dora have
-
-    Args:
-      given: the adapter flags that were given, with their values.
-      args: what `--adapter_args` says, by field.
-
-    Raises:
-      ConfigError: an unknown kind, too.
     """
     if kind_name is None:
         if given or args:
@@ -130,25 +123,25 @@ def adapter_config(kind_name: str, config, family: str, given: dict, args: dict 
     kind = ADAPTERS[kind_name]
     config_class = getattr(peft_library(), kind.config_class)
     settings = {"task_type": TASK_TYPES.get(family, None if family == "masked" else family), **kind.fixed}
-    settings |= {FLAGS[flag]: _value(flag, value) for flag, value in given.items() if FLAGS[flag]}
+    for flag, value in given.items():
+        if flag in ("target_modules", "modules_to_save") and not value.startswith(("all-linear", "regex:")):
+            value = [name.strip() for name in value.split(",") if name.strip()]
+        if FLAGS[flag]:
+            settings[FLAGS[flag]] = value.removeprefix("regex:") if isinstance(value, str) else value
     settings |= _checked(config_class, args or {}, kind_name, {FLAGS[flag]: flag for flag in kind.flags})
     if "num_virtual_tokens" in kind.flags:
         settings = {**_prompt_shape(kind_name, config, family), **settings}
     if kind_name == "ia3" and settings.get("target_modules") and not settings.get("feedforward_modules"):
-        settings["feedforward_modules"] = _feed_forward(config.model_type, settings["target_modules"])
+        from peft.utils.constants import TRANSFORMERS_MODELS_TO_IA3_FEEDFORWARD_MODULES_MAPPING as KNOWN
+
+        # Which targets scale what goes into a layer, as those of the feed-forward network do.
+        known = KNOWN.get(config.model_type, ["wo", "fc2", "c_proj", "down_proj", "dense_4h_to_h"])
+        targets = settings["target_modules"]
+        settings["feedforward_modules"] = [n for n in targets if n in known] if isinstance(targets, list) else []
     try:
         return config_class(**settings)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"--adapter {kind_name}: {str(error).splitlines()[0]}") from None
-
-
-def _value(flag: str, value):
-    """`q,v` -> names; `all-linear` and `regex:...` -> what PEFT takes for them."""
-    if flag == "target_modules" and (value == "all-linear" or value.startswith("regex:")):
-        return value.removeprefix("regex:")
-    if flag in ("target_modules", "modules_to_save"):
-        return [name.strip() for name in value.split(",") if name.strip()]
-    return value
 
 
 def _checked(config_class, args: dict, kind_name: str, of_flags: dict) -> dict:
@@ -196,14 +189,6 @@ def _prompt_shape(kind_name: str, config, family: str) -> dict:
         "num_layers": layers or config.num_hidden_layers,
         "token_dim": heads * width,
     }
-
-
-def _feed_forward(model_type: str, targets) -> list[str]:
-    """Which of IA3's targets scale what goes into a layer, as those of the feed-forward network do."""
-    from peft.utils.constants import TRANSFORMERS_MODELS_TO_IA3_FEEDFORWARD_MODULES_MAPPING as KNOWN
-
-    known = KNOWN.get(model_type, ["wo", "fc2", "c_proj", "down_proj", "dense_4h_to_h"])
-    return [name for name in targets if name in known] if isinstance(targets, list) else []
 
 
 LORA_FLAGS = ("lora_r", "lora_alpha", "lora_dropout", "target_modules", "modules_to_save")
@@ -349,11 +334,9 @@ def kind_of(config) -> str:
     Raises:
       ConfigError: one that is not in `ADAPTERS`.
     """
-    fixed = {True: "dora", False: "lora"}
-    if type(config).__name__ == "LoraConfig":
-        return fixed[bool(config.use_dora)]
     for name, kind in ADAPTERS.items():
-        if kind.config_class == type(config).__name__:
+        is_dora = bool(getattr(config, "use_dora", False))
+        if kind.config_class == type(config).__name__ and is_dora == ("use_dora" in kind.fixed):
             return name
     raise ConfigError(
         f"adapters of PEFT's type {config.peft_type} are not known here; these are: {', '.join(ADAPTERS)}"
@@ -450,7 +433,7 @@ def _check_targets(model, kind_name: str) -> None:
     for name, parameter in model.named_parameters(remove_duplicate=False):
         places.setdefault(id(parameter), []).append(name)
     rows = {name: module for name, module in model.named_modules() if isinstance(module, TrainableTokensWrapper)}
-    everywhere = tuple(rows)
+    everywhere = tuple(rows)  # single rows of an embedding matrix, which PEFT trains in all of its places
     held = {place for module in rows.values() for place in places[id(module.original_module.weight)]}
     if any(not place.startswith(everywhere) for place in held):
         raise ConfigError(
@@ -458,15 +441,12 @@ def _check_targets(model, kind_name: str) -> None:
             "the rows in one of their places only; models where all are tied can have them"
         )
     for name, module in model.named_modules():
-        if name.startswith(everywhere):
-            continue  # single rows of an embedding matrix: PEFT trains them in all of its places
         inside = getattr(module, "base_layer", getattr(module, "original_module", None))
-        if not isinstance(module, (BaseTunerLayer, AuxiliaryTrainingWrapper)) or inside is None:
-            continue
+        wraps = isinstance(module, (BaseTunerLayer, AuxiliaryTrainingWrapper)) and not name.startswith(everywhere)
         weight = getattr(inside, "weight", None)
-        if weight is not None and len(places.get(id(weight), ())) > 1:
-            shown = name.removeprefix("base_model.model.")
+        if wraps and weight is not None and len(places.get(id(weight), ())) > 1:
             raise ConfigError(
-                f"--adapter {kind_name}: {shown} is one matrix with others of the model (tied embeddings), and an "
-                "adapter over it would work in one place only; leave it out of --target_modules and --modules_to_save"
+                f"--adapter {kind_name}: {name.removeprefix('base_model.model.')} is one matrix with others of the "
+                "model (tied embeddings), and an adapter over it would work in one place only; leave it out of "
+                "--target_modules and --modules_to_save"
             )
