@@ -131,7 +131,7 @@ class PartsTest(parameterized.TestCase):
         ("t5", {"parts": "encoder,decoder,embeddings"}, "every parameter"),
         ("t5", {"parts": " , "}, "nothing is left to freeze"),
         ("t5", {"freeze_regex": "lm_heads.weight"}, "found in no parameter's name; there are lm_head.weight"),
-        ("t5", {"freeze_regex": "(["}, "no regular expression"),
+        ("t5", {"freeze_regex": "(["}, "not a regular expression"),
         ("t5", {"parts": "encoder", "unfreeze_regex": "decoder"}, "name no such parameter"),
         ("t5", {"unfreeze_regex": "decoder"}, "name no such parameter"),
     )

@@ -43,15 +43,22 @@ def freeze(
       freeze_regex, unfreeze_regex: found anywhere in a parameter's name (`re.search`), any of its names if it is tied.
 
     Raises:
-      ConfigError: an unknown part, a pattern that is none, one or the other without a parameter to freeze (or to thaw),
+      ConfigError: an unknown part, a bad pattern, one or the other without a parameter to freeze (or to thaw),
         nothing left to train.
     """
-    names = names_of(model)
-    wanted = parameters_of_parts(model, parts) if parts else {}
+    names: dict[int, tuple[nn.Parameter, list[str]]] = {}  # a tied parameter has several
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), (parameter, []))[1].append(name)
+    wanted = _parameters_of_parts(model, parts) if parts else {}
+    flags = " ".join(
+        f"{flag} {value}"
+        for flag, value in (("--freeze", parts), ("--freeze_regex", freeze_regex))
+        if value is not None
+    )
     if freeze_regex is not None:
-        wanted |= matching(names, freeze_regex, "--freeze_regex")
+        wanted |= _matching(names, freeze_regex, "--freeze_regex")
     if unfreeze_regex is not None:
-        thawed = matching(names, unfreeze_regex, "--unfreeze_regex")
+        thawed = _matching(names, unfreeze_regex, "--unfreeze_regex")
         if not wanted.keys() & thawed.keys():
             raise ConfigError(
                 f"--unfreeze_regex {unfreeze_regex!r}: --freeze and --freeze_regex name no such parameter"
@@ -59,14 +66,19 @@ def freeze(
         wanted = {key: parameter for key, parameter in wanted.items() if key not in thawed}
     if not wanted:
         if parts or freeze_regex:
-            raise ConfigError(f"{_flags(parts, freeze_regex)}: nothing is left to freeze")
+            raise ConfigError(f"{flags}: nothing is left to freeze")
         return []
     trained = [p for p in model.parameters() if p.requires_grad]
     if all(id(p) in wanted for p in trained):
-        raise ConfigError(f"{_flags(parts, freeze_regex)} would freeze every parameter; nothing would be trained")
+        raise ConfigError(f"{flags} would freeze every parameter; nothing would be trained")
     for parameter in wanted.values():
         parameter.requires_grad_(False)
-    _warn_of_tied(model, wanted, names, parts)
+    table = part_table(model)
+    if not {"embeddings", "head"} <= {part.strip() for part in (parts or "").split(",")}:
+        for key in table.get("embeddings", {}).keys() & table.get("head", {}).keys() & wanted.keys():
+            logger.warning(
+                "frozen embeddings freeze the output layer, too: they are one matrix (%s)", ", ".join(names[key][1])
+            )
     frozen = [name for name, parameter in model.named_parameters() if id(parameter) in wanted]
     logger.info(
         "frozen: %d of %d parameters",
@@ -76,28 +88,12 @@ def freeze(
     return frozen
 
 
-def names_of(model) -> dict[int, tuple[nn.Parameter, list[str]]]:
-    """`{id: (parameter, all its names)}`; a tied parameter has several.
-
-    >>> [names for _, names in names_of(t5).values()][0]
-    ['shared.weight', 'encoder.embed_tokens.weight', 'decoder.embed_tokens.weight', 'lm_head.weight']
-    """
-    found: dict[int, tuple[nn.Parameter, list[str]]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        found.setdefault(id(parameter), (parameter, []))[1].append(name)
-    return found
-
-
-def matching(names: dict, pattern: str, flag: str) -> dict[int, nn.Parameter]:
-    """`{id: parameter}` of the parameters in one of whose names the pattern is found.
-
-    Raises:
-      ConfigError: it is no pattern, or is found in none.
-    """
+def _matching(names: dict, pattern: str, flag: str) -> dict[int, nn.Parameter]:
+    """`{id: parameter}` of the parameters in one of whose names the pattern is found."""
     try:
         expression = re.compile(pattern)
     except re.error as error:
-        raise ConfigError(f"{flag} {pattern!r}: no regular expression ({error})") from None
+        raise ConfigError(f"{flag} {pattern!r}: not a regular expression ({error})") from None
     found = {key: p for key, (p, aliases) in names.items() if any(expression.search(name) for name in aliases)}
     if not found:
         known = [name for _, aliases in names.values() for name in aliases]
@@ -106,12 +102,8 @@ def matching(names: dict, pattern: str, flag: str) -> dict[int, nn.Parameter]:
     return found
 
 
-def parameters_of_parts(model, parts: str) -> dict[int, nn.Parameter]:
-    """`{id: parameter}` of `encoder,layers:2`.
-
-    Raises:
-      ConfigError: a part that the model has not, a number of layers that is none or more than there are.
-    """
+def _parameters_of_parts(model, parts: str) -> dict[int, nn.Parameter]:
+    """`{id: parameter}` of `encoder,layers:2`."""
     table = part_table(model)
     found: dict[int, nn.Parameter] = {}
     for part in filter(None, (part.strip() for part in parts.split(","))):
@@ -158,16 +150,6 @@ def stacks_of(model) -> dict[str, nn.Module]:
     return {"decoder" if family_of_model(model) == "causal" else "encoder": model.base_model}
 
 
-def layers_of(stack) -> nn.ModuleList:
-    """The layers of a stack: its outermost `ModuleList`, the longest where there are several.
-
-    >>> len(layers_of(t5.encoder))
-    6
-    """
-    lists = [module for module in _outside_layers(stack) if isinstance(module, nn.ModuleList)]
-    return max(lists, key=len, default=nn.ModuleList())
-
-
 def _first_layers(model, name: str, count: str, flag: str) -> dict[int, nn.Parameter]:
     stacks = stacks_of(model)
     if name != "layers" and name not in stacks:
@@ -177,7 +159,8 @@ def _first_layers(model, name: str, count: str, flag: str) -> dict[int, nn.Param
     found = {}
     for stack_name, stack in stacks.items():
         if name in ("layers", stack_name):
-            layers = layers_of(stack)
+            lists = [module for module in _outside_layers(stack) if isinstance(module, nn.ModuleList)]
+            layers = max(lists, key=len, default=nn.ModuleList())
             if int(count) > len(layers):
                 raise ConfigError(f"{flag}: the {stack_name} has {len(layers)} layers")
             for layer in layers[: int(count)]:
@@ -197,20 +180,3 @@ def _outside_layers(module):
             yield child
         else:
             yield from _outside_layers(child)
-
-
-def _warn_of_tied(model, wanted: dict, names: dict, parts: str | None) -> None:
-    """Says that the output layer is frozen where only the embeddings were named, or the other way round."""
-    table = part_table(model)
-    both = table.get("embeddings", {}).keys() & table.get("head", {}).keys() & wanted.keys()
-    if {"embeddings", "head"} <= {part.strip() for part in (parts or "").split(",")}:
-        return
-    for key in both:
-        logger.warning(
-            "frozen embeddings freeze the output layer, too: they are one matrix (%s)", ", ".join(names[key][1])
-        )
-
-
-def _flags(parts, freeze_regex) -> str:
-    given = (("--freeze", parts), ("--freeze_regex", freeze_regex))
-    return " ".join(f"{flag} {value}" for flag, value in given if value is not None)

@@ -117,18 +117,14 @@ def load_tokenizer(name: str | None, revision=None, trust_remote_code: bool = Fa
                 f"{flag}: the adapter {name!r} has no tokenizer; give its base's by --tokenizer_name"
             ) from None
         raise ConfigError(cannot_load("a tokenizer", name, flag, error)) from None
-    _check_not_empty(tokenizer, name, flag)
-    return tokenizer
-
-
-def _check_not_empty(tokenizer, name: str, flag: str) -> None:
-    """transformers 5.23 makes a tokenizer of special tokens alone where a folder has no vocabulary: all is `<unk>`."""
+    # transformers 5.23 makes a tokenizer of special tokens alone where a folder has no vocabulary: all is `<unk>`.
     special = {*tokenizer.all_special_tokens, *(str(token) for token in tokenizer.added_tokens_decoder.values())}
     if len(tokenizer.get_vocab().keys() - special) <= 1:  # "▁" is left of T5's
         raise ConfigError(
             f"{flag} {name}: there is no tokenizer in it (no vocabulary, special tokens alone); give the one that "
             "belongs to the model by --tokenizer_name"
         )
+    return tokenizer
 
 
 def load_model(
@@ -182,28 +178,47 @@ def load_model(
         raise ConfigError(
             "--model_class_args: a class of transformers' is made of its configuration: --config_overrides"
         )
-    shared |= {
-        "config_name": config_name,
-        "config_overrides": config_overrides,
-        "dropout_rate": dropout_rate,
-        "init_checkpoint": init_checkpoint,
-        "attn_implementation": attn_implementation,
-        "quantization": quantization,
-        "trust_remote_code": trust_remote_code,
-    }
     if is_adapter(name):
-        return load_adapter(name, base=adapter_base, **shared)
+        return load_adapter(
+            name, base=adapter_base, **shared, config_name=config_name, config_overrides=config_overrides,
+            dropout_rate=dropout_rate, init_checkpoint=init_checkpoint, attn_implementation=attn_implementation,
+            quantization=quantization, trust_remote_code=trust_remote_code,
+        )  # fmt: skip
     if adapter_base is not None:
         raise ConfigError(f"--adapter_base has no effect: --model_name_or_path {name} is no adapter's folder")
-    return _load_whole_model(
-        name,
-        own=None if own_class is None else (own_class, model_class),
-        sentence_pairs=sentence_pairs,
-        num_new_tokens=num_new_tokens,
-        allow_missing_keys=allow_missing_keys,
-        revision=revision,
-        **shared,
-    )
+    scratch = from_scratch or config_name is not None or name is None
+    own = None if own_class is None else (own_class, model_class)
+    changes = (config_overrides, dropout_rate, revision, trust_remote_code, scratch)
+    config, family = _config_and_family(config_name or name or BUNDLED_MODEL, own, family, *changes)
+    options = {"dtype": torch.float32, "trust_remote_code": trust_remote_code}
+    options |= quantization_options(quantization, name, scratch)
+    if attn_implementation is not None:
+        if config.model_type in T5_TYPES and attn_implementation not in ("sdpa", "eager"):
+            # transformers 5.23 reads T5's bias out of bounds in flex attention for batches of two or more
+            raise ConfigError(
+                f"--attn_implementation {attn_implementation}: T5's position bias is right with sdpa and eager only"
+            )
+        options["attn_implementation"] = attn_implementation
+    auto_class, new_head = _class_and_head(config, own, family, sentence_pairs, tasks)
+    special_tokens = FAMILIES[family].special_tokens
+    if scratch:
+        fit_config(config, tokenizer, fixed="vocab_size" in parse_overrides(config_overrides))
+        set_special_tokens(config, tokenizer, special_tokens, scratch)
+        model = _random_weights(auto_class, config, options)
+    else:
+        options["revision"] = revision
+        model = trained_weights(auto_class, name, config, options, new_head, allow_missing_keys)
+        set_special_tokens(model.config, tokenizer, special_tokens, scratch)
+        check_vocabulary(model, len(tokenizer) - num_new_tokens)
+        grow_embeddings(model, len(tokenizer))
+    set_generation_tokens(model)
+    check_saves_whole(model)
+    if init_checkpoint is not None:
+        load_init_checkpoint(model, init_checkpoint, allow_missing_keys)
+    if config.model_type in T5_TYPES:
+        accept_packed_batches(model)
+        quicken_attention(model)
+    return model
 
 
 def load_adapter(folder, *, tokenizer, base: str | None = None, **settings):
@@ -231,58 +246,6 @@ def load_adapter(folder, *, tokenizer, base: str | None = None, **settings):
     config.inference_mode = needs_network(config) and not (folder / PROMPT_ENCODER).is_file()
     model = wrap(model, config, os.path.abspath(name) if Path(name).is_dir() else name, revision)
     restore_adapter(model, folder)
-    return model
-
-
-def _load_whole_model(
-    name,
-    *,
-    own,
-    tokenizer,
-    config_name,
-    from_scratch,
-    config_overrides,
-    dropout_rate,
-    family,
-    sentence_pairs,
-    tasks,
-    num_new_tokens,
-    init_checkpoint,
-    allow_missing_keys,
-    attn_implementation,
-    quantization,
-    revision,
-    trust_remote_code,
-):
-    """A model of one of transformers' classes, or of a subclass of the user's own (`own`: the class and its name)."""
-    scratch = from_scratch or config_name is not None or name is None
-    config_name = config_name or name or BUNDLED_MODEL
-    config, family = _config_and_family(
-        config_name, own, family, config_overrides, dropout_rate, revision, trust_remote_code, scratch
-    )
-    options = {"dtype": torch.float32, "trust_remote_code": trust_remote_code}
-    options |= quantization_options(quantization, name, scratch)
-    options |= _attention_options(config, attn_implementation)
-    auto_class, new_head = _class_and_head(config, own, family, sentence_pairs, tasks)
-    special_tokens = FAMILIES[family].special_tokens
-    if scratch:
-        fit_config(config, tokenizer, fixed="vocab_size" in parse_overrides(config_overrides))
-        set_special_tokens(config, tokenizer, special_tokens, scratch)
-        model = _random_weights(auto_class, config, options)
-    else:
-        model = trained_weights(
-            auto_class, name, config, {**options, "revision": revision}, new_head, allow_missing_keys
-        )
-        set_special_tokens(model.config, tokenizer, special_tokens, scratch)
-        check_vocabulary(model, len(tokenizer) - num_new_tokens)
-        grow_embeddings(model, len(tokenizer))
-    set_generation_tokens(model)
-    check_saves_whole(model)
-    if init_checkpoint is not None:
-        load_init_checkpoint(model, init_checkpoint, allow_missing_keys)
-    if config.model_type in T5_TYPES:
-        accept_packed_batches(model)
-        quicken_attention(model)
     return model
 
 
@@ -314,19 +277,15 @@ def _class_and_head(config, own, family, sentence_pairs: bool, tasks):
 def load_model_shapes(name: str | None = None, **settings):
     """What `load_model` would give, without its weights: every parameter is on the meta device."""
     if name is not None and not (settings.get("config_name") or settings.get("from_scratch")):
-        settings["config_overrides"] = _with_trained_rows(name, settings)
+        # Keeps a trained vocabulary's rows, or grows them as `grow_embeddings` does.
+        overrides, trust = settings.get("config_overrides"), settings.get("trust_remote_code", False)
+        rows = load_config(name, overrides, None, settings.get("revision"), trust).get_text_config().vocab_size
+        pieces = len(settings["tokenizer"])
+        changes = {**parse_overrides(overrides), "vocab_size": rows if rows >= pieces else rows_for(pieces)}
+        settings["config_overrides"] = format_overrides(changes)
     settings |= {"init_checkpoint": None, "config_name": settings.get("config_name") or name or BUNDLED_MODEL}
     with torch.device("meta"):
         return load_model(None, **settings)
-
-
-def _with_trained_rows(name: str, settings: dict) -> str:
-    """The changes to a configuration that keep a trained vocabulary's rows, or grow them as `grow_embeddings` does."""
-    changes = parse_overrides(settings.get("config_overrides"))
-    revision, trust = settings.get("revision"), settings.get("trust_remote_code", False)
-    rows = load_config(name, settings.get("config_overrides"), None, revision, trust).get_text_config().vocab_size
-    pieces = len(settings["tokenizer"])
-    return format_overrides({**changes, "vocab_size": rows if rows >= pieces else rows_for(pieces)})
 
 
 def _random_weights(auto_class, config, options):
@@ -349,7 +308,15 @@ def trained_weights(auto_class, name, config, options, new_head: bool = False, a
     """
     folder = Path(name)
     if folder.is_dir():
-        _check_weights_of(folder)
+        found = [file for file in FOLDER_FILES if (folder / file).is_file()]
+        if not found:
+            raise ConfigError(
+                f"--model_name_or_path {name!r} holds no weights ({FOLDER_FILES[0]}); add --from_scratch to start "
+                "from random ones"
+            )
+        for file in found:
+            if file.endswith(".index.json"):  # refused where it leads out of the folder: transformers 5.23 follows
+                shards_of(folder / file, "--model_name_or_path")
     # Tensors of another shape are reported with all else that is wrong, not by transformers' table alone.
     options = {**options, "ignore_mismatched_sizes": True}
     try:
@@ -387,30 +354,6 @@ def _without_report():
         yield
     finally:
         source.removeFilter(is_other)
-
-
-def _check_weights_of(folder: Path) -> None:
-    """Refuses a folder without weights, and one whose index of shards leads out of it (transformers 5.23 follows)."""
-    found = [file for file in FOLDER_FILES if (folder / file).is_file()]
-    if not found:
-        raise ConfigError(
-            f"--model_name_or_path {str(folder)!r} holds no weights ({FOLDER_FILES[0]}); add --from_scratch to start "
-            "from random ones"
-        )
-    for file in found:
-        if file.endswith(".index.json"):
-            shards_of(folder / file, "--model_name_or_path")
-
-
-def _attention_options(config, attn_implementation: str | None) -> dict:
-    """transformers 5.23 reads T5's bias out of bounds in flex attention for batches of two or more."""
-    if attn_implementation is None:
-        return {}
-    if config.model_type in T5_TYPES and attn_implementation not in ("sdpa", "eager"):
-        raise ConfigError(
-            f"--attn_implementation {attn_implementation}: T5's position bias is right with sdpa and eager only"
-        )
-    return {"attn_implementation": attn_implementation}
 
 
 def check_vocabulary(model, num_pieces: int) -> None:
@@ -458,10 +401,6 @@ def encoding_for(model, tokenizer, lengths: Lengths, separator: str | None = Non
     return replace(encoding, methods=module_methods(model)) if isinstance(model, OwnModel) else encoding
 
 
-def _text(model, tokenizer, lengths, separator):
-    return TextEncoding(tokenizer, lengths)
-
-
 def _prompt(model, tokenizer, lengths, separator):
     trained_with = getattr(model.config, SEPARATOR, None)
     if separator is None:
@@ -480,12 +419,16 @@ def _prompt(model, tokenizer, lengths, separator):
 def _segments(model, tokenizer, lengths, separator):
     if isinstance(model, OwnModel):
         has_types = not {"input_ids", "token_type_ids"} & set(model.left_out)
-        return SegmentEncoding(tokenizer, lengths, words_of(model.config), has_types)
-    takes = inspect.signature(plain(model).forward).parameters
-    if "input_ids" not in takes or model.config.problem_type is None:
-        raise ConfigError(f"{type(model).__name__} has no head for classes or numbers")
-    has_types = "token_type_ids" in takes and getattr(model.config, "type_vocab_size", 2) > 1
+    else:
+        takes = inspect.signature(plain(model).forward).parameters
+        if "input_ids" not in takes or model.config.problem_type is None:
+            raise ConfigError(f"{type(model).__name__} has no head for classes or numbers")
+        has_types = "token_type_ids" in takes and getattr(model.config, "type_vocab_size", 2) > 1
     return SegmentEncoding(tokenizer, lengths, words_of(model.config), has_types)
 
 
-ENCODINGS = {"seq2seq": _text, "causal": _prompt, "masked": _segments}
+ENCODINGS = {
+    "seq2seq": lambda model, tokenizer, lengths, separator: TextEncoding(tokenizer, lengths),
+    "causal": _prompt,
+    "masked": _segments,
+}
