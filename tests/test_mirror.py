@@ -16,12 +16,10 @@ import datasets
 import pytest
 from absl.testing import absltest, parameterized
 
-import fine_tune_t5
 from t5suite import cli, constants
 from t5suite.base.errors import DataError
 from t5suite.base.hub import hub_reachable
 from t5suite.data.rows import sources
-from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.data.rows.sources import DataOptions, load_hub, load_split, mirror
 from t5suite.tasks.registry import load_task
 
@@ -114,21 +112,6 @@ class StandInTest(parameterized.TestCase):
             self.assertLen(from_hub, copy.rows)
             if name == "record":
                 self.assertEqual(mirrored[0]["entities"], ["Adam", "Zoe"])
-
-    def test_the_revision_that_is_asked_for_is_read(self):
-        def load_dataset(path, name, *, split, revision=None):
-            rows = [{**row, "sentence1": f"{revision} {row['sentence1']}"} for row in RTE[split]]
-            return datasets.Dataset.from_list(rows)
-
-        flags = ["--benchmark", "glue", "--dataset_name", "rte", "--data_revision", "v1"]
-        with mock.patch.object(datasets, "load_dataset", load_dataset):
-            self.command(*flags)
-            with contextlib.redirect_stdout(io.StringIO()) as out:
-                fine_tune_t5.main([*flags, "--dry_run", "--use_cpu", "--output_dir", str(self.directory / "run")])
-        for split in ("train", "validation", "test"):
-            for row in read_jsonl(self.directory / "glue" / "rte" / f"{split}.jsonl"):
-                self.assertStartsWith(row["sentence1"], "v1 ")
-        self.assertIn("rte sentence1: v1 ", out.getvalue())
 
     def test_files_that_exist_are_kept_unless_forced(self):
         self.command("--benchmark", "glue", "--dataset_name", "rte")

@@ -54,11 +54,6 @@ class PackagingTest(parameterized.TestCase):
             if path.is_file() and path.suffix != ".py" and path.parent.name != "__pycache__":
                 self.assertTrue(any(path.match(pattern) for pattern in patterns), path)
 
-    def test_the_version_is_one(self):
-        self.assertEqual(SETUP["project"]["dynamic"], ["version"])
-        self.assertEqual(SETUP["tool"]["setuptools"]["dynamic"]["version"], {"attr": "t5suite.__version__"})
-        self.assertEqual(yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"], t5suite.__version__)
-
 
 class SurroundingsTest(parameterized.TestCase):
     """The files that other programs read: conda, pre-commit, a forge's runners, citation tools."""

@@ -13,7 +13,6 @@ import tempfile
 from pathlib import Path
 from unittest import mock
 
-import pytest
 from absl.testing import absltest, parameterized
 
 from t5suite import cli
@@ -244,19 +243,6 @@ class EndTest(parameterized.TestCase):
         decision = decide(code, [int(each) for each in noted.split()], job)
         self.assertEqual((decision.exit_code, decision.requeue), (exit_code, requeued))
 
-    @parameterized.product(
-        kind=("fine_tune", "pre_train"), case=((1, "75", 75, True), (1, "78", 78, False), (0, "0", 0, False))
-    )
-    @pytest.mark.slow
-    @pytest.mark.launcher
-    def test_a_script_of_ranks_ends_by_what_they_noted(self, kind, case):
-        code, noted, exit_code, requeued = case
-        fakes = FakeSlurm()
-        done = fakes.run(slurm.render(kind, {}, WORDS[kind]), code=code, noted=noted, T5SUITE_PROCESSES_PER_NODE="2")
-        self.assertEqual(done.returncode, exit_code, done.stderr)
-        self.assertEqual(fakes.requeued(), ["requeue 7"] if requeued else [])
-        self.assertEmpty(list(fakes.folder.glob("tmp.*")), "the file of codes is left behind")
-
     @parameterized.parameters((True, 0, 75), (False, 0, 0), (True, 78, 78))
     def test_an_agent_that_was_stopped_is_known_by_the_signal(self, signalled, code, exit_code):
         """wandb's agent ends with 0 when it was stopped."""
@@ -268,24 +254,6 @@ class EndTest(parameterized.TestCase):
         self.assertEqual(done.returncode, exit_code, done.stderr)
         self.assertEqual(fakes.requeued(), ["requeue 6_2"] if exit_code == 75 else [])
         self.assertEmpty(list(fakes.folder.glob("tmp.*")))
-
-    @pytest.mark.slow
-    @pytest.mark.launcher
-    def test_several_nodes_meet_on_the_first_at_a_port(self):
-        fakes = FakeSlurm()
-        done = fakes.run(
-            slurm.render("pre_train", {}, WORDS["pre_train"]), SLURM_JOB_NUM_NODES="2", SLURM_GPUS_ON_NODE="4"
-        )
-        self.assertEqual(done.returncode, 0, done.stderr)
-        given, seen = fakes.given("srun")
-        said = dict(zip(given[4::2], given[5::2], strict=False))
-        self.assertEqual(given[:4], ["--wait=300", "python", "-m", "torch.distributed.run"])
-        self.assertEqual((said["--nnodes"], said["--nproc_per_node"], said["--rdzv_id"]), ("2", "4", "7-0"))
-        host, _, port = said["--rdzv_endpoint"].partition(":")
-        self.assertEqual(host, "gpu003")
-        self.assertBetween(int(port), 1024, 65535)
-        self.assertEqual(given[-3:], ["--no_python", *WORDS["pre_train"]])
-        self.assertEqual(seen["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"], "3600")
 
     def test_the_setup_file_comes_first_and_may_read_what_is_not_set(self):
         fakes = FakeSlurm()

@@ -15,9 +15,6 @@ from pathlib import Path
 import pytest
 from absl.testing import absltest, parameterized
 from slurm_cluster import SlurmCluster, why_not
-from test_wandb_agent import SHORT as TRIAL
-from test_wandb_agent import draw, manifests, sweep_environment, wandb
-from wandb_server import WandbServer
 
 ROOT = Path(__file__).parent.parent
 SCRIPT = str(ROOT / "fine_tune_t5.py")
@@ -163,23 +160,6 @@ class ClusterTest(parameterized.TestCase):
                 (self.folder / "srun" / name).read_bytes(), (self.folder / "torchrun" / name).read_bytes(), name
             )
 
-    def test_a_stopped_agent_of_wandb_takes_another_trial_when_its_job_starts_again(self):
-        name = "mini_sentiment_sweep.yaml"
-        with WandbServer() as server:
-            server.trials = [draw(name, **{**TRIAL, "max_steps": steps, "eval_steps": 2}) for steps in (20000, 4)]
-            environment = sweep_environment(server, self.folder)
-            made = wandb("sweep", str(ROOT / "sweeps" / name), environment=environment, directory=self.folder)
-            sweep = made.stderr.rpartition("wandb agent ")[2].strip()
-            words = [sys.executable, "-m", "wandb", "agent", "--forward-signals", "--count", "1", sweep]
-            job = self.submit("sweep_agent", *words, flags=["--array", "1-1"], **environment)
-            until(lambda: [path for path in self.folder.glob("runs/*") if last_step(path) >= 2])
-            CLUSTER.run("scancel", "--signal=TERM", f"{job}_1")
-            self.assertEqual(self.wait(job), "COMPLETED", self.log(job)[-3000:])
-            self.assertLen(server.started, 2)
-        self.assertEqual(CLUSTER.show(job)["Restarts"], "1")
-        states = [each["status"] for each in manifests(self.folder).values()]
-        self.assertCountEqual(states, ["preempted", "finished"], self.log(job)[-3000:])
-
     def test_a_bad_configuration_under_torchrun_is_not_requeued(self):
         job = self.submit("pre_train", "python", SCRIPT, *SHORT, "--learning_rat", "1", flags=["--nodes", "2"])
         self.assertEqual(self.wait(job), "FAILED")
@@ -217,13 +197,6 @@ class ClusterTest(parameterized.TestCase):
         self.assertEqual(self.wait(job), "COMPLETED")
         self.assertEqual(CLUSTER.show(job)["Restarts"], "1")
         self.assertIn("killed at its time limit", self.log(job))
-
-    def test_one_task_of_an_array_is_requeued_alone(self):
-        program = "import os, sys; print('run of', os.environ['SLURM_ARRAY_TASK_ID']); "
-        program += "sys.exit(75 if os.environ['SLURM_ARRAY_TASK_ID'] == '2' and not os.environ.get('SLURM_RESTART_COUNT') else 0)"
-        job = self.submit("sweep_agent", "python", "-c", program, flags=["--array", "1-2"])
-        self.assertEqual(self.wait(job), "COMPLETED")
-        self.assertEqual([self.log(job).count(f"run of {task}") for task in (1, 2)], [1, 2], self.log(job))
 
     def test_a_sweeps_worker_that_is_stopped_goes_on_with_its_trial(self):
         """Steps are few and slow, so that both the trial before and the one after the stop are there."""

@@ -13,13 +13,12 @@ from absl.testing import absltest, parameterized
 from optuna.trial import create_trial
 
 from t5suite.base.errors import ConfigError
-from t5suite.launch.sweep_files import DISTRIBUTIONS, WITHOUT_COUNTERPART, Parameter, SweepFile
+from t5suite.launch.sweep_files import DISTRIBUTIONS, WITHOUT_COUNTERPART, Parameter
 from t5suite.launch.sweep_store import (
     Search,
     TrialStore,
     distribution_of,
     grid_of,
-    plan_of,
     propose,
     rungs_of,
     searched,
@@ -167,21 +166,6 @@ class RungsTest(parameterized.TestCase):
     def test_rungs_are_those_of_wandb(self, rule, wanted):
         """By hand from `sweeps/hyperband_stopping.py`: `int(max_iter / eta ** k)` from 1, or `int(min_iter * eta ** k)`."""
         self.assertEqual(rungs_of(rule)[:4], wanted)
-
-
-class PlanTest(parameterized.TestCase):
-    def test_a_plan_is_what_file_and_flags_say(self):
-        content = {
-            "method": "bayes",
-            "metric": {"name": "eval/loss"},
-            "run_cap": 5,
-            "early_terminate": {"type": "hyperband", "min_iter": 2, "eta": 4},
-            "parameters": {"x": {"min": 0.0, "max": 1.0}},
-        }
-        plan = plan_of(SweepFile("x.yaml", content, {}), count=9, sampler="gp", seed=7)
-        self.assertEqual((plan.limit, plan.metric, plan.search.goal), (5, "eval/loss", "minimize"))
-        self.assertEqual((plan.search.eta, plan.search.rungs[:3]), (4, (2, 8, 32)))
-        self.assertEqual((plan.search.method, plan.search.sampler, plan.search.seed), ("bayes", "gp", 7))
 
 
 class DevicesTest(parameterized.TestCase):

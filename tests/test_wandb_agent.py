@@ -13,7 +13,7 @@ import pytest
 import yaml
 from absl.testing import absltest, parameterized
 from process_trees import marked, wait_until_gone, with_mark
-from wandb_server import ENTITY, WandbServer
+from wandb_server import WandbServer
 
 from t5suite.base.files import shipped_folder
 from t5suite.launch.sweep_files import parameters_of, read_sweep
@@ -94,22 +94,6 @@ def manifests(directory):
     return {path.parent.name: json.loads(path.read_text()) for path in directory.glob("runs/*/manifest.json")}
 
 
-class SweepTest(absltest.TestCase):
-    @pytest.mark.slow
-    @pytest.mark.launcher
-    def test_wandb_sweep_makes_the_sweep_that_the_file_says(self):
-        name = "super_glue_wsc.fixed_sweep.yaml"
-        directory = Path(tempfile.mkdtemp())
-        with WandbServer() as server:
-            environment = sweep_environment(server, directory)
-            done = wandb("sweep", str(SWEEPS / name), environment=environment, directory=directory)
-            self.assertEqual(done.returncode, 0, done.stderr)
-            (sweep,) = server.sweeps.values()
-        self.assertEqual(sweep.config, yaml.safe_load((SWEEPS / name).read_text()))
-        self.assertEqual((sweep.entity, sweep.project), (ENTITY, "t5suite"))
-        self.assertIn(f"wandb agent {ENTITY}/t5suite/{sweep.name}", done.stderr)
-
-
 @pytest.mark.slow
 @pytest.mark.launcher
 class AgentTest(parameterized.TestCase):
@@ -158,26 +142,6 @@ class AgentTest(parameterized.TestCase):
         log = (directory / "agent.log").read_text()
         self.assertIn(f"stopped after step {newest}; the same command goes on from checkpoint-{newest}", log)
         self.assertEqual(log.count("goes on from checkpoint-"), num_ranks)
-
-    def test_other_macros_start_a_trial_too(self):
-        """The file of `${args_json_file}` is the agent's own; `${args_no_hyphens}` is the furthest from flags."""
-        directory = Path(tempfile.mkdtemp())
-        commands = [["python", "-m", "fine_tune_t5", macro] for macro in ("${args_json_file}", "${args_no_hyphens}")]
-        for number, command in enumerate(commands):
-            with WandbServer() as server, self.subTest(command[-1]):
-                here = directory / str(number)
-                here.mkdir()
-                path = with_command("mini_similarity_sweep.yaml", command, here)
-                server.trials = [draw("mini_similarity_sweep.yaml", **SHORT, learning_rate=1e-5)]
-                environment = sweep_environment(server, here)
-                with agent(path, environment, here) as process:
-                    code = process.wait(200)
-                self.assertEqual(code, 0, (here / "agent.log").read_text()[-3000:])
-                (manifest,) = manifests(here).values()
-                self.assertEqual(manifest["status"], "finished")
-                self.assertEqual(manifest["settings"]["lr_scheduler_kwargs"], {"min_lr": 1e-5})
-                (run,) = server.runs.values()
-                self.assertIn("eval/average", run.rows()[0])
 
 
 if __name__ == "__main__":
