@@ -191,6 +191,15 @@ class SourceTest(TestCase):
         run.mkdir(exist_ok=True)
         return run
 
+    def test_what_is_not_there_is_refused(self):
+        for source, flags, message in (
+            ("./nowhere", {}, "no file or folder './nowhere'"),
+            (self.run_with(), {}, "--model_name_or_path .*run' holds no model"),
+            (source_folder(), {"adapter_base": source_folder()}, "--adapter_base has no effect"),
+        ):
+            with self.assertRaisesRegex(ConfigError, message):
+                self.export(source, **flags)
+
     def test_a_run_that_has_not_ended_gives_its_newest_checkpoint(self):
         self.assertEqual(load_source(Wanted(str(self.run_with(2, 10)), ""), self.folder).folder.name, "checkpoint-10")
 
@@ -203,10 +212,6 @@ class SourceTest(TestCase):
             with self.assertRaisesRegex(CheckpointError, "model.safetensors: SHA-256"):
                 self.export(name)
         self.assertTrue(checkpoint.is_dir())
-
-    def test_a_folder_without_a_model_is_refused(self):
-        with self.assertRaisesRegex(ConfigError, "--model_name_or_path .*run' holds no model"):
-            self.export(self.run_with())
 
     @parameterized.parameters("lora", "ia3")
     def test_an_adapter_is_merged(self, kind):
@@ -233,10 +238,6 @@ class SourceTest(TestCase):
         with self.assertRaisesRegex(ConfigError, "prompt_tuning cannot be merged"):
             self.export(self.folder / "adapter")
 
-    def test_a_base_for_what_is_no_adapter_is_refused(self):
-        with self.assertRaisesRegex(ConfigError, "--adapter_base has no effect"):
-            self.export(source_folder(), adapter_base=source_folder())
-
     def test_bare_weights_become_a_model_of_their_configuration(self):
         # As nanoT5's compact T5 saves them: the shared embedding spelled out, an output layer of its own.
         weights = {f"module.{name}": tensor for name, tensor in make("untied T5").state_dict().items()}
@@ -260,10 +261,8 @@ class FolderTest(TestCase):
             (folder / "half").touch()
             raise ZeroDivisionError
         self.assertEqual(os.listdir(self.folder), [])
-
-    def test_an_empty_folder_is_filled(self):
         self.output.mkdir()
-        with new_folder(self.output) as folder:
+        with new_folder(self.output) as folder:  # an empty one is filled
             (folder / "file").touch()
         self.assertEqual(os.listdir(self.output), ["file"])
 
@@ -295,10 +294,6 @@ class FlagsTest(TestCase):
         with self.assertRaisesRegex(ConfigError, message):
             main(["export", *source, *flags.split()])
         self.assertFalse(self.output.exists())
-
-    def test_a_model_that_is_not_there_is_named(self):
-        with self.assertRaisesRegex(ConfigError, "no file or folder './nowhere'"):
-            self.export("./nowhere")
 
 
 class ShardsTest(TestCase):

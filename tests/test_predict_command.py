@@ -226,35 +226,21 @@ class TrainedModelTest(parameterized.TestCase):
 class ProcessesTest(parameterized.TestCase):
     FLAGS = "--window 4 --batch_size 2 --do_sample --max_new_tokens 12 --num_return_sequences 2"
 
-    def whole(self, rows, flags=FLAGS):
-        path = output_path()
-        cli.main(command(flags, output=path, rows=rows))
-        return path.read_bytes()
-
-    @parameterized.parameters(0.0, 0.4, 1.1)
     @pytest.mark.resume
-    def test_killed_and_started_again_it_writes_the_same_bytes(self, seconds):
+    def test_killed_and_started_again_it_writes_the_same_bytes(self):
         rows, path = rows_file(count=22), output_path()
-        whole = self.whole(rows)
+        whole = output_path()
+        cli.main(command(self.FLAGS, output=whole, rows=rows))
         argv = [sys.executable, "-m", "t5suite", *command(self.FLAGS, output=path, rows=rows)]
         for lines in (1, 9, 17):
             process = started(argv)
             while process.poll() is None and not (path.exists() and path.read_bytes().count(b"\n") >= lines):
                 time.sleep(0.002)
-            time.sleep(seconds * 0.01)
+            time.sleep(0.004)
             process.send_signal(signal.SIGKILL)
             process.communicate()
         self.assertEqual(started(argv).wait(), 0)
-        self.assertEqual(path.read_bytes(), whole)
-
-    @parameterized.parameters("", "--deepspeed zero3")
-    def test_two_processes_write_the_bytes_of_one(self, sharding):
-        rows, path = rows_file(count=22), output_path()
-        flags = self.FLAGS.replace("--num_return_sequences 2", "--num_return_sequences 2 --scores")
-        process = started([*TWO, *command(flags, sharding, output=path, rows=rows)], DS_ACCELERATOR="cpu")
-        _, errors = process.communicate()
-        self.assertEqual(process.returncode, 0, errors.decode()[-2000:])
-        self.assertEqual(path.read_bytes(), self.whole(rows, flags))
+        self.assertEqual(path.read_bytes(), whole.read_bytes())
 
     def test_a_bad_row_ends_all_processes(self):
         rows, path = rows_file(count=10), output_path()
