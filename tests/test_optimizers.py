@@ -109,22 +109,16 @@ class EveryOptimizerTest(parameterized.TestCase):
         self.assertTrue(torch.equal(weights(model), weights(resumed)))
 
     @parameterized.parameters(*OPTIMIZERS)
-    def test_rates_of_a_schedule_hold_for_every_parameter(self, name):
-        model = t5()
-        optimizer = make_optimizer(name, model, 1e-2, defaults={"weight_decay": 0.1})
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.0)
-        before = weights(model)
-        steps(model, optimizer, 2)
-        scheduler.step()
-        self.assertTrue(torch.equal(before, weights(model)))
-
-    @parameterized.parameters(*OPTIMIZERS)
     def test_frozen_parameters_are_left_alone_and_a_frozen_model_is_refused(self, name):
         model = t5()
         model.shared.weight.requires_grad_(False)
         before = model.shared.weight.clone()
         steps(model, make_optimizer(name, model, 1e-2), 2)
         self.assertTrue(torch.equal(before, model.shared.weight))
+        optimizer, before = make_optimizer(name, model, 1e-2, defaults={"weight_decay": 0.1}), weights(model)
+        torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.0)  # a schedule's rate holds for every parameter
+        steps(model, optimizer, 2)
+        self.assertTrue(torch.equal(before, weights(model)))
         with self.assertRaisesRegex(ConfigError, "every parameter of the model is frozen"):
             make_optimizer(name, model.requires_grad_(False), 1e-2)
 
@@ -321,13 +315,11 @@ class SettingsTest(parameterized.TestCase):
             args = arguments("--optimizer", "adamw_rms", "--weight_decay", "0.25", *flags)
             group = build_optimizer(args, model).param_groups[0]
             self.assertEqual((group["betas"], group["eps"], group["weight_decay"]), (betas, eps, 0.25))
-
-    def test_a_flag_without_effect_is_named(self):
-        args = arguments("--optimizer", "adafactor", "--adam_beta1", "0.5", "--optim", "sgd")
         with self.assertLogs("t5suite", "WARNING") as logs:
-            build_optimizer(args, t5())
-        self.assertIn("--adam_beta1 has no effect", "".join(logs.output))
-        self.assertIn("--optim has no effect", "".join(logs.output))
+            build_optimizer(arguments("--optimizer", "adafactor", "--adam_beta1", "0.5", "--optim", "sgd"), t5())
+        self.assertRegex(
+            " ".join(logs.output), "--(adam_beta1|optim) has no effect.*--(adam_beta1|optim) has no effect"
+        )
 
     @parameterized.parameters(
         (["--optimizer", "adamw_rsm"], "--optimizer: unknown optimizer 'adamw_rsm'; did you mean adamw_rms"),

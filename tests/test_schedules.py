@@ -13,7 +13,6 @@ import pytest
 import torch
 from absl.testing import absltest, parameterized
 from later_flags import later_wins
-from torch.optim.lr_scheduler import LambdaLR
 from transformers import get_scheduler
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -259,11 +258,6 @@ class TrainerTest(parameterized.TestCase):
             found, _ = trained(*flags)
         self.assertEqual(found, [1e-6 * (step + 1) for step in range(8)])
         self.assertIn("--learning_rate has no effect", "".join(logs.output))
-
-    def test_hugging_face_s_schedule_is_used_without_ours(self):
-        found, trainer = trained("--lr_scheduler_type", "constant")
-        self.assertEqual(found, [0.02] * 8)
-        self.assertIsInstance(trainer.lr_scheduler, LambdaLR)
 
     @pytest.mark.slow
     def test_a_plateau_is_seen_by_the_evaluations_of_a_run(self):
