@@ -7,24 +7,18 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 import pytest
 from absl.testing import absltest, parameterized
+from test_token_store import WORDS, files_of, folder
 
 from t5suite import cli
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.corpora.store import TokenStore
 from t5suite.data.objectives import OBJECTIVES
 from t5suite.models.loading import BUNDLED_MODEL
-
-WORDS = "the cook praised king at noon . guard saw a boat in store and left".split()
-
-
-def folder():
-    return Path(tempfile.mkdtemp())
 
 
 def text_file(count=400, name="a.jsonl"):
@@ -46,17 +40,6 @@ def call(*argv):
 def build_flags(source, directory, *more):
     flags = ["--input", source, "--output_dir", directory, "--tokenizer_name", BUNDLED_MODEL]
     return ["build", *flags, "--unit_megabytes", "0.01", *more]
-
-
-def files_of(directory):
-    found = {
-        str(path.relative_to(directory)): path.read_bytes()
-        for path in sorted(Path(directory).rglob("*"))
-        if path.is_file() and path.name not in (".lock", ".checked.json")
-    }
-    manifest = json.loads(found["corpus.json"])
-    manifest.pop("build")
-    return {**found, "corpus.json": manifest}
 
 
 def children(pid):

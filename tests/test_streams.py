@@ -1,22 +1,19 @@
 """Streams: the same data for any number of workers and ranks, exact positions, nothing held out is trained on."""
 
-import gzip
 import itertools
 import json
 import os
 import signal
-import tempfile
 import time
 from pathlib import Path
 from unittest import mock
 
 import datasets
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-import zstandard
+import test_corpora
 from absl.testing import absltest, parameterized
 from number_encoder import NumberEncoder
+from test_corpora import folder, json_lines, parquet
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.corpora.blocks import CorpusMixture
@@ -41,11 +38,6 @@ from t5suite.data.corpora.streams import (
 from t5suite.models.loading import load_tokenizer
 
 UPDATE = 16  # blocks of an update, over all ranks
-PACKED = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}
-
-
-def folder():
-    return Path(tempfile.mkdtemp())
 
 
 def number_documents(count=300, seed=0):
@@ -55,19 +47,9 @@ def number_documents(count=300, seed=0):
 
 
 def written(texts, name, where=None) -> Path:
-    path = (where or folder()) / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    kind = path.name.removesuffix(".gz").removesuffix(".zst")
-    if kind.endswith(".parquet"):
-        sink = pa.BufferOutputStream()
-        pq.write_table(pa.table({"id": range(len(texts)), "text": texts}), sink, row_group_size=7)
-        content = sink.getvalue().to_pybytes()
-    elif kind.endswith(".txt"):
-        content = "\n".join(texts).encode() + b"\n"
-    else:
-        content = "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
-    path.write_bytes(PACKED[path.suffix if path.suffix in PACKED else ""](content))
-    return path
+    kind = Path(name.removesuffix(".gz").removesuffix(".zst")).suffix
+    text = "\n".join(texts).encode() + b"\n"
+    return test_corpora.written(name, {".parquet": parquet(texts), ".txt": text}.get(kind) or json_lines(texts), where)
 
 
 def as_it_is(examples):

@@ -64,10 +64,6 @@ def tokenized_text(
       directory: where what is tokenized here is kept.
       apart: every entry of `train_files` is a corpus of its own, to be mixed by weight.
       split_sentences: a language, where sentence pairs are to be made.
-
-    Raises:
-      DataError: a file or corpus is missing or wrong, or nothing is left on one side.
-      ConfigError: a corpus was built with another tokenizer.
     """
     if not (train_files or validation_files or corpora):
         train_files, validation_files = [str(bundled_text("train"))], [str(bundled_text("validation"))]
@@ -113,9 +109,7 @@ def tokenized_text(
 class Examples:
     """What a run trains on and is scored on.
 
-    Attributes:
-      train: by run-long index, without an end; None where nothing is trained, or a stream is.
-      blocks_an_epoch: how many of them show the text once.
+    `train` goes by run-long index, without an end; it is None where nothing is trained, or a stream is.
     """
 
     train: Dataset | None
@@ -123,11 +117,7 @@ class Examples:
     blocks_an_epoch: int = 0
 
     def counts(self) -> dict[str, int]:
-        """What the manifest says of them.
-
-        >>> examples.counts()
-        {'an_epoch': 640, 'held_out': 33}
-        """
+        """What the manifest says of them."""
         return {"an_epoch": self.blocks_an_epoch, "held_out": len(self.held_out.examples)}
 
 

@@ -73,20 +73,16 @@ def build_corpus(
 ) -> TokenStore | None:
     """Builds the corpus, goes on with its build, or opens it where it is finished.
 
-    A document is held out for validation by its text's hash (`documents.held_out_below`). Where that would leave a
-    side without a document, though 0 < `validation_fraction` < 1, the document with the lowest hash is held out, or
-    the one with the highest is trained on (with its duplicates).
+    A document is held out for validation by its text's hash. Where that would leave a side without a document, though
+    0 < `validation_fraction` < 1, the document with the lowest hash is held out, or the one with the highest is trained
+    on (with its duplicates).
 
     Args:
       inputs: files, folders, patterns, `hub:` names (`list_sources`).
-      tokenizer: a Hugging Face tokenizer.
-      options: how documents are told apart; None for `TextOptions()`.
       document_separator: what ends each document: 'none' (T5), 'eos' or a token of the vocabulary.
       split_sentences: a language such as 'en' (which is what True means): sentences are told apart and encoded one by
         one, and the corpus says where each starts.
-      max_documents: only the first so many.
       unit_megabytes: text of a unit of work; a killed build loses at most the units that were under way.
-      num_workers: processes; 1 builds in this one.
       shard: `(i, n)`: only every n-th unit from the i-th on; None is returned while others' units are missing.
       tokenizer_engine: what encodes, with the same ids (`make_text_encoder`).
 

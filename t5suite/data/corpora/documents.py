@@ -186,12 +186,8 @@ def list_sources(inputs) -> list[str]:
     ['books/emma.txt', 'books/ulysses.txt', 'crawl/0.jsonl.gz', 'crawl/1.jsonl.gz']
 
     A folder stands for every text file below it, a pattern (`*`, `?`, `[...]`, `**`) for the files that match, both
-    sorted by name; hidden files do not count.
-
-    Raises:
-      ConfigError: no input at all.
-      DataError: nothing of that name, a folder or pattern without a text file, a file that is named twice or is there
-        in two forms.
+    sorted by name; hidden files do not count. Raises DataError for nothing of that name, a folder or pattern without a
+    text file, a file that is named twice or is there in two forms.
     """
     inputs = [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
     if not inputs:
@@ -255,11 +251,7 @@ def is_hub_name(source) -> bool:
 
 
 def open_stream(name: str):
-    """The `datasets.IterableDataset` of a source.
-
-    Raises:
-      DataError: the hub cannot be reached, or has no such data set, configuration or split.
-    """
+    """The `datasets.IterableDataset` of a source."""
     import datasets
 
     prepare_hub()

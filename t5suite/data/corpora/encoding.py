@@ -66,7 +66,6 @@ class TextEncoder:
     sentencepiece_model: bytes | None
     control_ids: frozenset[int]
     unk_id: int | None
-    eos_id: int | None
     vocabulary_size: int
     _engines: dict = field(default_factory=dict, repr=False, compare=False)
 
@@ -132,7 +131,6 @@ def make_text_encoder(tokenizer, engine: str = "auto") -> TextEncoder:
         sentencepiece_model=None,
         control_ids=frozenset(vocabulary[name] for name in names if name in vocabulary) - {tokenizer.unk_token_id},
         unk_id=tokenizer.unk_token_id,
-        eos_id=tokenizer.eos_token_id,
         vocabulary_size=max(vocabulary.values()) + 1,
     )
     if engine == "tokenizers":

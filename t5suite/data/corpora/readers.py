@@ -193,11 +193,7 @@ def _parquet_records(path, options, start, end):
 
 
 def parquet_file(path: Path):
-    """The opened `pyarrow.parquet.ParquetFile`; one inside .gz or .zst is unpacked into memory.
-
-    Raises:
-      DataError: no such file, or no parquet file.
-    """
+    """The opened `pyarrow.parquet.ParquetFile`; one inside .gz or .zst is unpacked into memory."""
     import pyarrow.parquet
 
     if not path.is_file():
@@ -262,11 +258,7 @@ CHUNK_BYTES = 1 << 20
 
 
 def without_compression(name: str) -> str:
-    """The name that a file has when it is unpacked.
-
-    >>> without_compression("articles.jsonl.gz")
-    'articles.jsonl'
-    """
+    """The name that a file has when it is unpacked: `articles.jsonl` of `articles.jsonl.gz`."""
     for suffix in COMPRESSIONS:
         name = name.removesuffix(suffix)
     return name
@@ -280,8 +272,7 @@ def is_compressed(path) -> bool:
 def byte_lines(path: Path, start: int = 0) -> Iterator[bytes]:
     r"""The lines of a file as they are, with their line ends, from a byte on; only `\n` ends a line.
 
-    Raises:
-      DataError: no such file, or a compressed file that is broken or cut off.
+    Raises DataError for no such file, or a compressed file that is broken or cut off.
     """
     with _unpacked(path) as file:
         if start:

@@ -179,9 +179,7 @@ class StreamLoader:
     def load_state_dict(self, state: dict) -> None:
         """Goes on from a rank's position, or from all ranks' (`merge_states`) if the number of ranks has changed.
 
-        Raises:
-          ConfigError: other settings, or no position for a stream that this rank reads.
-          DataError: other text.
+        Raises ConfigError for other settings or missing positions, DataError for other text.
         """
         check_same(state, self.describe())
         if state["num_given"] % self.world_size:
@@ -300,10 +298,8 @@ def _unchanged(message):
 def held_out_documents(source, fraction: float) -> Iterator[str]:
     """The held-out documents of a source, read in its own order: the same for every run.
 
-    Whoever takes the first 100 at a fraction of 0.01 has about 10,000 documents read.
-
-    Raises:
-      DataError: none is held out, or there is a bad line, unless the source skips those.
+    Whoever takes the first 100 at a fraction of 0.01 has about 10,000 documents read. Raises DataError where none is
+    held out, or for a bad line, unless the source skips those.
     """
     num_documents = num_found = 0
     for item in source.read(Share(0, 1)):

@@ -69,8 +69,6 @@ class TokenizerSettings:
         wordpiece).
       lowercase: lower case without accents, as BERT's uncased models (wordpiece).
 
-    Raises:
-      ConfigError: a value outside its range.
     """
 
     vocab_size: int
@@ -93,9 +91,8 @@ class TokenizerSettings:
 def train_files(kind: str, texts: Texts, settings: TokenizerSettings) -> dict[str, bytes]:
     """The files of a tokenizer of a kind in TRAINERS; each call of `texts` gives all of them, in the same order.
 
-    Raises:
-      ConfigError: an unknown kind; a vocabulary that is too small for the characters.
-      DataError: a vocabulary that is too large for the text: the message says the largest one; no text.
+    Raises ConfigError for a vocabulary that is too small for the characters, DataError for one that is too large for
+    the text (the message says the largest one).
     """
     return find(kind, TRAINERS, "type of tokenizer", where="--type")(texts, settings)
 

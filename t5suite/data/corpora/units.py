@@ -136,12 +136,7 @@ class CorpusPlan:
 
 
 def make_plan(inputs, settings: CorpusSettings, tokenizer) -> CorpusPlan:
-    """Lists the sources and cuts them into units; reads no more of them than is needed to find the cuts.
-
-    Raises:
-      ConfigError: a separator that the tokenizer does not have.
-      DataError: a source is missing or of a kind that cannot be read.
-    """
+    """Lists the sources and cuts them into units; reads no more of them than is needed to find the cuts."""
     sources = []
     for name in list_sources(inputs):
         status = None if is_hub_name(name) else Path(name).stat()
@@ -243,9 +238,6 @@ def build_unit(job: UnitJob, encoder: TextEncoder) -> dict:
 
     Where a document is found on which the fast encoder differs from the tokenizer, the whole unit is encoded by the
     tokenizer.
-
-    Raises:
-      DataError: a bad line (with `bad_lines="error"`), a torn file.
     """
     try:
         return _build(job, encoder)

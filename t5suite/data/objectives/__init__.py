@@ -13,7 +13,7 @@ All lengths are in tokens. What a user can fix raises ConfigError, which is a Va
 and restarts never change the data.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,8 +55,6 @@ class Objective:
 
     Attributes:
       family: "seq2seq", "causal" or "masked": the kind of model that learns it.
-      description: one line.
-      reference: the paper.
       batch: (tokens_BL, rng, **settings) -> (inputs, targets), both `Ragged`, for seq2seq. `rng` is what
         `random_keys` takes: one Generator, a sequence of one for each row, or `DatumRngs`.
       block: (inputs_length, targets_length, **settings) -> `denoisers.Block`: the raw tokens of a block and the
@@ -80,15 +78,6 @@ class Objective:
         """One datum: tokens [L] -> (inputs, targets), both int64."""
         inputs, targets = self.batch(np.asarray(tokens)[None], rng, *args, **settings)
         return inputs.values, targets.values
-
-    def unheeded(self, names: Iterable[str]) -> list[str]:
-        """Those of the settings that have no effect here.
-
-        >>> from t5suite.data.objectives import OBJECTIVES
-        >>> OBJECTIVES["prefix_lm"].unheeded(["noise_density", "mean_span_length"])
-        ['mean_span_length']
-        """
-        return [name for name in names if name not in self.heeds]
 
 
 OBJECTIVES = {

@@ -63,21 +63,16 @@ def corrupt_ragged(tokens_BL, mask_BL, sentinel_ids, eos_id=None):
     if tokens_BL.ndim != 2 or tokens_BL.shape != mask_BL.shape:
         raise ValueError(f"tokens of shape {tokens_BL.shape} need a mask of the same shape, not {mask_BL.shape}")
     noise_runs, clean_runs = Runs.of(mask_BL), Runs.of(~mask_BL)
-    counts = (int(runs.counts_B.max(initial=0)) for runs in (noise_runs, clean_runs))
-    check_sentinels(*counts, len(sentinel_ids))
+    for_inputs, for_targets = (int(runs.counts_B.max(initial=0)) for runs in (noise_runs, clean_runs))
+    if max(for_inputs, for_targets) > len(sentinel_ids):
+        raise ConfigError(
+            f"the inputs need {for_inputs} sentinels and the targets {for_targets}, but the tokenizer has "
+            f"{len(sentinel_ids)}: lower --noise_density or --inputs_length, raise --mean_span_length, or use a "
+            "tokenizer with more <extra_id_N> tokens (--num_sentinels)"
+        )
     sentinel_ids = np.asarray(sentinel_ids, dtype=np.int64)
     tokens_BL = ended(tokens_BL, eos_id)
     return tuple(_replace(tokens_BL, runs, sentinel_ids, eos_id is not None) for runs in (noise_runs, clean_runs))
-
-
-def check_sentinels(for_inputs, for_targets, num_sentinels):
-    """Raises ConfigError where a side needs more of them than there are."""
-    if max(for_inputs, for_targets) > num_sentinels:
-        raise ConfigError(
-            f"the inputs need {for_inputs} sentinels and the targets {for_targets}, but the tokenizer has "
-            f"{num_sentinels}: lower --noise_density or --inputs_length, raise --mean_span_length, or use a tokenizer "
-            "with more <extra_id_N> tokens (--num_sentinels)"
-        )
 
 
 def ended(tokens_BL, eos_id):
