@@ -324,7 +324,6 @@ class FineTuner:
         self.eval_args, self.args = self.arguments.evaluation, self.arguments.training
 
     def _settle(self, valid: bool, longer: dict) -> None:
-        """The arguments of a training as they are now to be."""
         self._check_data()
         if self.eval_args.eval_only:
             raise ConfigError("train: eval_only=True trains nothing; call evaluate()")

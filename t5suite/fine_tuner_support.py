@@ -232,10 +232,6 @@ def _role(name: str) -> str:
     raise ConfigError(f"data: no split {name!r}; {suggestion(name, SPLIT_NAMES)}")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Models in memory
-
-
 def is_plain_module(model) -> bool:
     """Whether it is a module without a configuration, which a holder must have (`own_models`)."""
     return isinstance(model, torch.nn.Module) and not hasattr(model, "config")
@@ -267,10 +263,6 @@ def made_ready(model, tokenizer, family: str | None = None, tasks=()):
     return model
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Answers
-
-
 def lines_of(predictor: Predictor, text, rows: Sequence, decoding: Decoding, labels=None, scores=False, raw=False):
     """The answers to rows, one line a row, as a file of `t5suite predict` has them.
 
@@ -298,10 +290,6 @@ def answer_of(line: dict, several: bool, scores: bool):
     answers = [Answer(part["text"], part.get("score"), part.get("truncated", False)) for part in parts]
     found = answers if scores else [answer.text for answer in answers]
     return found if several else found[0]
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The process
 
 
 class OwnProcess:

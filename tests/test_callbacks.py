@@ -15,7 +15,6 @@ from test_freezing import model_of, run
 from transformers.integrations.neftune import activate_neftune
 
 import fine_tune_t5
-import pre_train_t5
 from t5suite.base.errors import Preempted
 from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.tasks.postprocessors import is_right
@@ -144,20 +143,6 @@ class RunsTest(parameterized.TestCase):
         log = (directory / "logs" / "rank-0.log").read_text()
         self.assertIn("KeyError: 'killed'", log)
         self.assertIn("going on from", log.partition("KeyError")[2])
-
-    @pytest.mark.slow
-    def test_pre_training_shows_what_was_hidden_and_guessed(self):
-        directory = Path(tempfile.mkdtemp()) / "run"
-        argv = "--max_steps 4 --eval_steps 2 --save_steps 4 --max_eval_samples 40 --num_samples 2 --use_cpu"
-        pre_train_t5.main([*argv.split(), "--output_dir", str(directory)])
-        found = read_jsonl(directory / "samples.jsonl")
-        self.assertEqual([(line["step"], line["row"]) for line in found], [(s, r) for s in (2, 4, 4) for r in (0, 20)])
-        self.assertIn("<extra_id_0>", found[0]["input"])
-        self.assertStartsWith(found[0]["target"], "<extra_id_0>")
-        self.assertTrue(found[0]["prediction"])
-        lines = read_jsonl(directory / "metrics.jsonl")
-        results = json.loads((directory / "results.json").read_text())["tasks"]["pre_train"]
-        self.assertEqual([line["final/nll"] for line in lines if "final/nll" in line], [results["nll"]])
 
 
 NOISE = ["--neftune_noise_alpha", "5", "--dropout_rate", "0"]

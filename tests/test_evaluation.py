@@ -27,7 +27,7 @@ from t5suite.data.batches.encodings import TextEncoding
 from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.models.answering import Seq2SeqAnswerer, writes_plainly
 from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
-from t5suite.models.t5_decoder import takes_apart, tree_of
+from t5suite.models.t5_decoder import takes_apart
 from t5suite.reports.finishing import build_results
 from t5suite.tasks.registry import Lengths, decode_ids, load_task
 from t5suite.training.eval_sets import (
@@ -42,7 +42,6 @@ from t5suite.training.eval_sets import (
 )
 from t5suite.training.evaluation import batches_by_tokens
 from t5suite.training.fine_tuning import make_collator, make_evaluator
-from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 
 LENGTHS = Lengths(128, 32)
 RECORD_ROWS = [
@@ -371,13 +370,6 @@ class TreeScoresTest(parameterized.TestCase):
         for scores, wanted in zip(found, expected, strict=True):
             np.testing.assert_allclose(scores, wanted, rtol=1e-6)
 
-    def test_what_candidates_share_is_read_once(self):
-        tree = tree_of(((3, 7, 1), (3, 9, 1), (4, 1)))
-        self.assertEqual((tree.tokens, tree.depths), ([-1, 3, 7, 9, 4], [0, 1, 2, 2, 1]))
-        self.assertEqual((tree.edge_nodes, tree.edge_tokens), ([0, 1, 2, 1, 3, 0, 4], [3, 7, 1, 9, 1, 4, 1]))
-        self.assertEqual(tree.paths.tolist(), [[0, 1, 2], [0, 3, 4], [5, 6, 7]])
-        self.assertEqual(tree.sees.astype(int).tolist()[2:], [[1, 1, 1, 0, 0], [1, 1, 0, 1, 0], [1, 0, 0, 0, 1]])
-
 
 class GreedyTest(parameterized.TestCase):
     @parameterized.product(kind=TYPES, most=(1, 4, 40))
@@ -411,24 +403,6 @@ class GreedyTest(parameterized.TestCase):
             idle = {"num_beams", "eos_token_id", "max_new_tokens"}  # the call says these
             self.assertEqual(writes_plainly(model, greedy(), 1, 0), settings.keys() <= idle)
 
-    @torch.no_grad()
-    def test_the_loss_of_what_was_written_needs_no_pass(self):
-        model = tiny()
-        slow = reading(model, quick=False, trees=False)
-        targets = written(slow.generate(greedy(5)))
-        targets[2] = [9, 9, 1]  # a row that is wrong
-        expected = reading(model, quick=False, trees=False, labels=targets).nll
-        for way in ("generate", "score"):
-            quick = reading(model, labels=targets)
-            if way == "generate":
-                quick.generate(greedy(5))
-            else:
-                quick.candidate_scores([[*CANDIDATES, target] for target in targets[:2]] + [CANDIDATES] * 3)
-            with mock.patch.object(model, "forward", wraps=model.forward) as forward:
-                np.testing.assert_allclose(quick.nll, expected, rtol=1e-6)
-            rows = [len(call.kwargs["decoder_input_ids"]) for call in forward.call_args_list]
-            self.assertEqual(rows, [1 if way == "generate" else 3])
-
 
 class WhichModelsTest(parameterized.TestCase):
     def test_other_models_keep_to_their_own_forward(self):
@@ -441,16 +415,6 @@ class WhichModelsTest(parameterized.TestCase):
         self.assertFalse(takes_apart(bart))
         self.assertTrue(takes_apart(tiny()))
         self.assertFalse(takes_apart(tiny(dtype=torch.float16)))
-
-    @torch.no_grad()
-    def test_own_attention_and_shared_out_weights_are_not_taken_apart(self):
-        model = AutoModelForSeq2SeqLM.from_config(tiny().config)
-        own = model.decoder.block[1].layer[0]
-        own.SelfAttention = torch.nn.Sequential(own.SelfAttention)
-        self.assertFalse(takes_apart(model))
-        model = AutoModelForSeq2SeqLM.from_config(tiny().config)
-        model.shared.weight.ds_id = 1
-        self.assertFalse(takes_apart(model))
 
 
 class EvaluatorTest(parameterized.TestCase):
@@ -502,17 +466,6 @@ class EvaluatorTest(parameterized.TestCase):
         self.assertEqual(flat, sorted(lengths, reverse=True))
         for batch in batches:
             self.assertTrue(len(batch) == 1 or len(batch) * lengths[batch].max() <= most)
-
-    def test_a_batch_size_that_is_given_counts_rows(self):
-        def arguments(**flags):
-            return SuiteTrainingArguments(output_dir=tempfile.mkdtemp(), **flags)
-
-        self.assertTrue(arguments().evaluates_by_tokens)
-        self.assertEqual(arguments().per_device_eval_batch_size, 64)
-        self.assertFalse(arguments(per_device_eval_batch_size=64).evaluates_by_tokens)
-        self.assertFalse(arguments(eval_batch_tokens=0).evaluates_by_tokens)
-        with self.assertRaisesRegex(ConfigError, "--eval_batch_tokens"):
-            arguments(eval_batch_tokens=100, per_device_eval_batch_size=4)
 
 
 if __name__ == "__main__":

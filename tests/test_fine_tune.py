@@ -32,7 +32,6 @@ from t5suite.reports.finishing import write_results
 from t5suite.reports.tables import print_table
 from t5suite.tasks.registry import Lengths, load_task
 from t5suite.tasks.task_card import make_task_card, write_task_card
-from t5suite.training import run as training_run
 from t5suite.training.callbacks import BestPerTaskCallback
 from t5suite.training.eval_sets import Result
 from t5suite.training.fine_tuning import data_for, warn_of_idle_flags
@@ -126,19 +125,6 @@ class RunDirectoryTest(parameterized.TestCase):
         tokenizer = AutoTokenizer.from_pretrained(self.directory)
         self.assertEqual(model.config.decoder_start_token_id, tokenizer.pad_token_id)
         self.assertIn("sentiment", (self.directory / "README.md").read_text())
-
-    def test_the_tracker_got_the_same_names_and_values(self):
-        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-        events = EventAccumulator(str(self.directory / "tensorboard"), size_guidance={"scalars": 0}).Reload()
-        found = {(name, point.step): point.value for name in events.Tags()["scalars"] for point in events.Scalars(name)}
-        lines = read_jsonl(self.directory / "metrics.jsonl")
-        wanted = {(name, line["step"]): line[name] for line in lines for name in line}
-        wanted = {key: value for key, value in wanted.items() if "/" in key[0] and value is not None}
-        self.assertContainsSubset({"train/loss", "eval/sentiment/accuracy"}, {name for name, _ in wanted})
-        self.assertEqual(found.keys(), wanted.keys())
-        for key, value in wanted.items():
-            self.assertAlmostEqual(found[key], value, delta=1e-6 * abs(value), msg=key)
 
     def test_the_same_command_again_gives_the_results_without_training(self):
         before = {path: path.stat().st_mtime_ns for path in self.directory.rglob("*")}
@@ -279,30 +265,6 @@ class ModesTest(parameterized.TestCase):
     def test_weights_stay_float32_under_bf16(self):
         _, directory = run("--bf16", "--max_steps", "1", "--eval_strategy", "no", "--load_best_model_at_end", "False")
         self.assertEqual({str(t.dtype) for t in load_file(directory / "model.safetensors").values()}, {"torch.float32"})
-
-    @pytest.mark.slow
-    @pytest.mark.resume
-    def test_an_interrupted_run_goes_on_and_ends_as_the_uninterrupted_one(self):
-        flags = ["--max_steps", "6", "--eval_steps", "2"]
-        (_, whole), interrupted = run(*flags), folder()
-
-        class Stop(TrainerCallback):
-            def on_step_end(self, args, state, control, **kwargs):
-                if state.global_step == 5:
-                    raise KeyboardInterrupt
-
-        def stop_at_five(trainer, folder=None, train=training_run.train_from):
-            trainer.add_callback(Stop())
-            return train(trainer, folder)
-
-        with mock.patch.object(training_run, "train_from", stop_at_five), self.assertRaises(KeyboardInterrupt):
-            run(*flags, output_dir=interrupted)
-        (interrupted / "checkpoint-6").mkdir()  # a save that was cut short: passed over
-        run(*flags, output_dir=interrupted)
-        self.assertEqual((whole / "results.json").read_bytes(), (interrupted / "results.json").read_bytes())
-        self.assertEqual((whole / "model.safetensors").read_bytes(), (interrupted / "model.safetensors").read_bytes())
-        steps = [line["step"] for line in read_jsonl(interrupted / "metrics.jsonl") if "train/loss" in line]
-        self.assertEqual(steps, [1, 2, 3, 4, 5, 6])
 
 
 class OwnTasksTest(parameterized.TestCase):

@@ -16,6 +16,7 @@ import pytest
 import torch
 from absl.testing import absltest, parameterized
 from datasets import ClassLabel, Dataset, Features, Value
+from plug_in_modules import Pooled
 from transformers import AutoModelForSeq2SeqLM, TrainerCallback
 from transformers.utils import logging as transformers_logging
 
@@ -249,32 +250,19 @@ class PlugInTest(parameterized.TestCase):
             tuner(batch_transform=[len, len])
 
 
-class TinyWriter(torch.nn.Module):
-    """Guesses each target token from the one before it and the mean of the input."""
-
-    def __init__(self, vocab_size=1152, width=8):
-        super().__init__()
-        self.embedding, self.output = torch.nn.Embedding(vocab_size, width), torch.nn.Linear(width, vocab_size)
-
-    def forward(self, input_ids, decoder_input_ids, labels):
-        read = self.embedding(input_ids).mean(1, keepdim=True) + self.embedding(decoder_input_ids)
-        logits = self.output(read)
-        return {"loss": torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()), "logits": logits}
-
-
 class ModuleTest(parameterized.TestCase):
     def test_a_plain_module_is_trained_as_itself_and_as_its_class(self):
         torch.manual_seed(0)
-        module = TinyWriter()
-        before = module.output.weight.clone()
+        module = Pooled(1152)
+        before = module.out.weight.clone()
         made = tuner(module, tokenizer=tuner().tokenizer)
         made.train()
-        self.assertFalse(torch.equal(module.output.weight, before))
+        self.assertFalse(torch.equal(module.out.weight, before))
         losses = [line["train/loss"] for line in made.history if "train/loss" in line]
         self.assertLess(losses[-1], losses[0])
-        self.assertIn("TinyWriter", repr(made))
-        by_class = tuner(TinyWriter, tokenizer=tuner().tokenizer, model_class_args="width=4")
-        self.assertEqual(by_class.model.module.embedding.weight.shape[1], 4)
+        self.assertIn("Pooled", repr(made))
+        by_class = tuner(Pooled, tokenizer=tuner().tokenizer, model_class_args="d_model=4")
+        self.assertEqual(by_class.model.module.embed.weight.shape[1], 4)
 
 
 class InputsTest(parameterized.TestCase):
@@ -423,16 +411,6 @@ class ModelTest(EqualFiles):
         self.assertSameRun(directory(made), directory(flags))
         with self.assertRaisesRegex(ConfigError, "nothing is named"):
             made.freeze()
-
-    @pytest.mark.slow
-    def test_an_adapter_is_saved_alone_and_asked_as_any_model(self):
-        made = tuner(self.base, adapter="lora", lora_r=2)
-        made.train()
-        with self.assertRaisesRegex(ConfigError, "has an adapter"):
-            made.freeze(embeddings=True)
-        saved = made.save(folder())
-        self.assertFalse((saved / "model.safetensors").exists())
-        self.assertEqual(FineTuner(saved, use_cpu=True).predict_labels("A joy."), made.predict_labels("A joy."))
 
     @parameterized.parameters(
         (lambda: tuner(7), "int is neither a model nor the name of one"),

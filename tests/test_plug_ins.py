@@ -19,8 +19,6 @@ import torch
 from absl.testing import absltest, parameterized
 from later_flags import later_wins
 from law_worker import reported_by_two_ranks
-from safetensors.torch import load_file
-from safetensors.torch import load_model as load_weights
 
 import fine_tune_t5
 import pre_train_t5
@@ -234,23 +232,6 @@ class ModelClassTest(parameterized.TestCase):
 
 @pytest.mark.slow
 class CommandsTest(parameterized.TestCase):
-    def test_an_exported_module_is_read_by_its_own_class_and_by_the_suite(self):
-        _, folder = whole()
-        exported = new_folder()
-        flags = ["--model_name_or_path", str(folder), "--output_dir", str(exported), "--check"]
-        with self.assertRaisesRegex(ConfigError, "add --model_class plug_in_modules:Writer"):
-            cli.main(["export", *flags])
-        cli.main(["export", *flags, "--model_class", "plug_in_modules:Writer"])
-        parameters = json.loads((exported / "config.json").read_text())["model_class_args"]
-        module = plug_in_modules.Writer(**parameters)
-        load_weights(module, exported / "model.safetensors")
-        held = load_model(str(exported), tokenizer=load_tokenizer(None), model_class="plug_in_modules:Writer")
-        trained = load_file(folder / "model.safetensors")
-        self.assertNotEmpty(trained)
-        for name, value in trained.items():
-            self.assertTrue(torch.equal(module.state_dict()[name.removeprefix("module.")], value))
-            self.assertTrue(torch.equal(held.state_dict()[name], value))
-
     def test_predict_writes_what_the_evaluation_wrote(self):
         _, folder = whole()
         lines = read_jsonl(folder / "predictions" / "sentiment.validation.jsonl")

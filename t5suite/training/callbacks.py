@@ -59,7 +59,6 @@ class StepLines:
         return {"num_lines": self.num_lines}
 
     def recall(self, remembered: dict) -> None:
-        """How many lines there were."""
         self.num_lines = remembered["num_lines"]
 
     def trim(self, step: int) -> dict | None:
@@ -82,7 +81,6 @@ class StepLines:
         return last
 
     def add(self, line: dict) -> None:
-        """Writes one line."""
         with named_errors(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line, allow_nan=False) + "\n")
         self.num_lines += 1
@@ -140,7 +138,6 @@ class MetricsCallback(LinesCallback):
         self.write(metrics, state)
 
     def write(self, metrics: dict, state) -> None:
-        """One line."""
         line = {
             "step": state.global_step,
             "epoch": round(state.epoch or 0.0, 6),
@@ -160,7 +157,6 @@ def note_final(trainer, report, eval_sets) -> None:
 
 
 def _named(logs: dict) -> dict:
-    """What was logged, by the names that `metrics.jsonl` has."""
     return {
         name if "/" in name else f"train/{name}": value
         for name, value in logs.items()
@@ -181,15 +177,12 @@ class BestPerTaskCallback(TrainerCallback):
         self.best: dict[str, dict] = {}
 
     def remember(self) -> dict:
-        """The table, for a checkpoint."""
         return self.best
 
     def recall(self, remembered: dict) -> None:
-        """The table of the run that goes on."""
         self.best = remembered
 
     def on_evaluate(self, args, state, control, **kwargs):
-        """Compares each task's value with its best so far."""
         for task, value in self.report_of().by_task.items():
             best = self.best.get(task)
             if math.isnan(value) or (best is not None and value <= best["value"]):
@@ -199,7 +192,6 @@ class BestPerTaskCallback(TrainerCallback):
                 self.save_weights(str(self.folder(task)))
 
     def folder(self, task: str) -> Path:
-        """Where a task's best weights are kept."""
         return self.directory / "best" / task
 
 
@@ -211,10 +203,6 @@ def _line_up_to(text: bytes, step: int) -> dict | None:
     except (ValueError, KeyError, TypeError):
         logger.warning("a broken line is left out: %.60r", text)
         return None
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Limits of an update and of a run
 
 
 # Steps between two looks at rank 0's clock where several ranks train: each look makes them wait for one another.
@@ -233,7 +221,6 @@ class ClipGradValueCallback(TrainerCallback):
             raise ConfigError("--clip_grad_value has no hold on DeepSpeed's gradients; use --max_grad_norm")
 
     def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
-        """Clips in place."""
         torch.nn.utils.clip_grad_value_(model.parameters(), self.value)
 
 
@@ -264,7 +251,6 @@ class MaxMinutesCallback(TrainerCallback, ExportableState):
         return self.seconds_before + time.perf_counter() - self.started
 
     def state(self) -> dict:
-        """What a checkpoint remembers."""
         return {"args": {}, "attributes": {"seconds_before": self.seconds}}
 
     def on_train_begin(self, args, state, control, **kwargs):
@@ -289,7 +275,6 @@ class MaxMinutesCallback(TrainerCallback, ExportableState):
 
 
 def limit_callbacks(args) -> list[TrainerCallback]:
-    """The callbacks that the flags ask for."""
     clip = [] if args.clip_grad_value is None else [ClipGradValueCallback(args.clip_grad_value)]
     return [PlateauCallback(), *clip, *([] if args.max_minutes is None else [MaxMinutesCallback()])]
 
@@ -327,7 +312,6 @@ class SampleCallback(LinesCallback):
             self.lines.trim(state.global_step)
 
     def on_evaluate(self, args, state, control, **kwargs):
-        """The evaluation's samples."""
         self.write(self.report_of(), self.sets, state)
 
     def on_final(self, report, eval_sets, state) -> None:
@@ -337,7 +321,6 @@ class SampleCallback(LinesCallback):
         self.write(report, eval_sets, state, final=True)
 
     def write(self, report, eval_sets, state, **also) -> None:
-        """Adds the lines of one evaluation."""
         if not (self.num_samples and report is not None and state.is_world_process_zero):
             return
         for eval_set in eval_sets:
@@ -378,10 +361,6 @@ def _short(value):
     return value
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# NEFTune
-
-
 class NeftuneCallback(TrainerCallback):
     """NEFTune (arXiv:2310.05914), `--neftune_noise_alpha 5`: noise on the input's embeddings while training.
 
@@ -395,14 +374,12 @@ class NeftuneCallback(TrainerCallback):
         self.hooks = []
 
     def on_train_begin(self, args, state, control, model=None, **kwargs):
-        """Hooks the modules that look up the input's tokens."""
         self.on_train_end(args, state, control)
         for module in input_embeddings(model):
             module.neftune_noise_alpha = self.alpha
             self.hooks.append(module.register_forward_hook(neftune_post_forward_hook))
 
     def on_train_end(self, args, state, control, **kwargs):
-        """Takes the hooks away."""
         for hook in self.hooks:
             hook.remove()
         self.hooks = []

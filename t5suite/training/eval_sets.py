@@ -256,11 +256,6 @@ class Result:
     labelled: bool
     samples: list[dict] = field(default_factory=list)
 
-    @property
-    def scores(self) -> dict[str, float]:
-        """The metrics, and the rates that say what is behind them."""
-        return dict(self.metrics)
-
 
 @dataclass
 class Report:

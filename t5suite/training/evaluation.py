@@ -86,13 +86,8 @@ class Evaluator:
     def __init__(
         self, collator: Seq2SeqCollator, tokenizer, decoding: Decoding, batch_size: int, accelerator, progress=None
     ):
-        self.collator = collator
-        self.tokenizer = tokenizer
-        self.decoding = decoding
-        self.batch_size = batch_size
-        self.accelerator = accelerator
-        self.progress = progress
-        self.check_stop = lambda: None
+        self.collator, self.tokenizer, self.decoding, self.batch_size = collator, tokenizer, decoding, batch_size
+        self.accelerator, self.progress, self.check_stop = accelerator, progress, lambda: None
 
     def evaluate(self, model, eval_sets: list[EvalSet], selection_metric: str | None = None) -> Report:
         """Every split's metrics, in the order of `eval_sets`."""
@@ -116,7 +111,8 @@ class Evaluator:
         answerer.reference = self.decoding.reference
         answerer.tells_nll = self._has_loss(eval_set)
         batches = self._batches(eval_set, answerer)
-        found = self._over_ranks(eval_set, batches, lambda positions: answer(answerer, eval_set, positions))
+        read = lambda positions: answerer.read(eval_set.features.__getitems__(positions))
+        found = self._over_ranks(eval_set, batches, lambda positions: answer(read(positions), eval_set, positions))
         predictions = [found[i]["text"] for i in range(len(eval_set.examples))]
         metrics = eval_set.compute_metrics(SimpleNamespace(predictions=predictions, label_ids=None))
         tokens = sum(item["tokens"] for item in found.values())
@@ -171,7 +167,6 @@ class Evaluator:
         return found
 
     def _generate(self, answerer: Answerer, eval_set: EvalSet, positions) -> list[dict]:
-        reading = answerer.read(eval_set.features.__getitems__(positions))
         config = self._generation_config(answerer.model, eval_set)
         written = [answers[0][0] for answers in reading.generate(config, self.decoding.synced)]
         unique = {tuple(ids): None for ids in written}  # of a task with labels there are few
@@ -181,8 +176,7 @@ class Evaluator:
             for ids, loss in zip(written, self._losses(reading, eval_set), strict=True)
         ]
 
-    def _choose(self, answerer: Answerer, eval_set: EvalSet, positions) -> list[dict]:
-        reading = answerer.read(eval_set.features.__getitems__(positions))
+    def _choose(self, reading, eval_set: EvalSet, positions) -> list[dict]:
         candidates = [eval_set.candidates[eval_set.row_of_example[i]] for i in positions]
         most = self._most_over_ranks if self.decoding.synced else lambda number: number
         scores = reading.candidate_scores([ids for _, ids in candidates], most)
@@ -191,17 +185,15 @@ class Evaluator:
             for (texts, _), of_row, loss in zip(candidates, scores, self._losses(reading, eval_set), strict=True)
         ]
 
-    def _classify(self, answerer: Answerer, eval_set: EvalSet, positions) -> list[dict]:
-        reading = answerer.read(eval_set.features.__getitems__(positions))
+    def _classify(self, reading, eval_set: EvalSet, positions) -> list[dict]:
         limits = number_range(eval_set.task)
         form = eval_set.task.entry.get("output_format")
         texts = [fill(form, OUTPUT, eval_set.encoding.word(scores, *limits)) for scores in reading.scores]
         losses = self._losses(reading, eval_set)
         return [{"text": text, **loss, "truncated": False} for text, loss in zip(texts, losses, strict=True)]
 
-    def _lose(self, answerer: Answerer, eval_set: EvalSet, positions) -> list[dict]:
+    def _lose(self, reading, eval_set: EvalSet, positions) -> list[dict]:
         """Running text has no answer to be written: what counts is how likely the text is, in nats a token."""
-        reading = answerer.read(eval_set.features.__getitems__(positions))
         return [{"text": "", **loss, "truncated": False} for loss in self._losses(reading, eval_set)]
 
     def _losses(self, reading, eval_set: EvalSet) -> list[dict]:
@@ -240,10 +232,6 @@ def number_range(task: Task) -> tuple[float, float]:
     """
     grid = [float(text) for text in task.candidates({}) or ()] if task.value_kind == "number" else []
     return (min(grid), max(grid)) if grid else (-math.inf, math.inf)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Which rows are read together: batches of similar length, counted in rows or in tokens
 
 
 def batches_by_length(lengths, batch_size: int) -> list[list[int]]:

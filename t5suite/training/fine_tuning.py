@@ -90,7 +90,6 @@ class Data:
 
     @property
     def scored(self) -> list[EvalSet]:
-        """Everything that is scored or predicted at the end."""
         return [*self.eval_sets, *self.test_sets]
 
 
@@ -121,12 +120,10 @@ def warn_of_idle_flags(changed: dict, plan: Plan, trains: bool, predicts: bool) 
 
 
 def plug_ins_by_flags(arguments) -> PlugIns:
-    """The functions and callbacks of the user's own."""
     return plug_ins_of(arguments.plug_ins, arguments.formats.metrics, arguments.model.model_class)
 
 
 def lengths_of(data_args) -> Lengths:
-    """The longest sequences kept."""
     return Lengths(data_args.max_source_length, data_args.max_target_length)
 
 

@@ -165,5 +165,4 @@ def _ours_or_theirs(name, theirs, table, names, what: str):
 
 
 def _given(args, flag: str) -> bool:
-    """Whether a flag's value is not its default."""
     return getattr(args, flag) != type(args).__dataclass_fields__[flag].default

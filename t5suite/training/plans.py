@@ -57,12 +57,10 @@ class Plan:
 
     @property
     def tasks(self) -> list[Task]:
-        """Every task of the run, once."""
         return list({task.name: task for task in [*self.train, *self.evaluate]}.values())
 
     @property
     def alone(self) -> bool:
-        """Whether the run is about one task."""
         return len(self.evaluate) == 1
 
 
@@ -142,10 +140,6 @@ def choose_metric(task: Task, metric: str | None, num_tasks: int = 1, own_metric
         if not own_metrics:
             raise
         return task
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Your own rows
 
 
 def own_plan(arguments, rows=None, own_metrics: bool = False) -> Plan:

@@ -16,14 +16,11 @@
 | `metrics` | predictions, targets (texts), and `rows=` where asked for | `{name: points}`, more being better |
 | `callbacks` | | instances of transformers' `TrainerCallback` |
 
-A batch has `input_ids` and `attention_mask` [B, S], `labels` [B, T] with -100 where nothing is to be learned, and for
-encoder-decoders `decoder_input_ids` [B, T]. A `batch_transform` must be a function of the batch alone, row by row: then
-neither a restart nor the cut into micro-batches and ranks changes what an update learns. Random numbers come from
-`row_generators`; drawing from the global ones is refused, for a resumed run would draw others.
-
-What `batch_metrics` gives is averaged over the whole update that is logged, over micro-batches and ranks: a tensor of
-the labels' shape over the labels that count (not -100), one of [B] over rows, a single number over micro-batches, each
-by its number of labels. It is called without gradients, and in updates that are logged only.
+A `batch_transform` must be a function of the batch alone, row by row: then neither a restart nor the cut into
+micro-batches and ranks changes what an update learns. Random numbers come from `row_generators`; drawing from the
+global ones is refused. `batch_metrics` are called without gradients in updates that are logged, and averaged over the
+update: a tensor of the labels' shape over the labels that count (not -100), one of [B] over rows, a single number over
+micro-batches, each by its number of labels.
 
 Only what the user names is imported, nothing that a checkpoint says. Shapes: B rows, S source and T target tokens.
 """
@@ -94,7 +91,6 @@ def describe_object(thing) -> dict[str, str | None]:
 
 
 def file_digest(path) -> str:
-    """A file's SHA-256."""
     with open(path, "rb") as file:
         return hashlib.sha256(file.read()).hexdigest()
 
@@ -138,10 +134,6 @@ def add_plug_in_callbacks(trainer, callbacks) -> None:
 
 
 NO_PLUG_INS = PlugIns()
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Batches
 
 
 class TransformedCollator:
@@ -211,10 +203,6 @@ def _random_state() -> tuple:
     return torch.get_rng_state().numpy().tobytes(), random.getstate(), numpy_state["key"].tobytes(), numpy_state["pos"]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Metrics
-
-
 # What the trainer logs by itself.
 TAKEN = ("loss", "grad_norm", "learning_rate", "epoch", "step", "total_flos", "skipped_updates")
 
@@ -238,7 +226,6 @@ class MeasuredLoss:
         self._step = None
 
     def watch(self, step: int, logged: bool) -> None:
-        """Before each micro-batch of an update."""
         if step != self._step:
             self._step, self.counts = step, None
         self.watching = logged

@@ -156,10 +156,6 @@ def warn_of_idle_flags(changed: dict, trains: bool, objective: str) -> list[str]
     return idle_flags("pre_train_t5", changed, lacking, why)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Trainer
-
-
 def epoch_blocks(num_blocks: int):
     """Epoch -> the run-long numbers of its data, in order; the data set shuffles.
 
@@ -239,14 +235,12 @@ def make_trainer(
 
 
 def note_in_manifest(run, described: dict, trainer: PreTrainer) -> None:
-    """What the run is made of: text and model."""
     run.use_data(described)
     run.update(model=describe(trainer.model))
     trainer.checkpoints.run_details = run.checkpoint_details
 
 
 def add_callbacks(trainer: PreTrainer, directory, trackers) -> None:
-    """Metrics and samples to their files and to trackers."""
     number = trainer.args.num_samples
     trainer.evaluator.tokenizer, trainer.evaluator.num_samples = trainer.processing_class, number
     trainer.add_callback(SampleCallback(directory, number, trainer.eval_sets, lambda: trainer.last_report))
@@ -261,10 +255,6 @@ def control_ids(tokenizer) -> frozenset[int]:
     [0, 1, 32000]
     """
     return frozenset(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Flags -> collators and text
 
 
 def pre_training_collators(objective_args, tokenizer, model, seed: int):

@@ -41,7 +41,6 @@ class HeldOut:
 
     @property
     def features(self):
-        """What the trainer calls the evaluation data."""
         return self.examples
 
 

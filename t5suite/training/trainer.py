@@ -188,11 +188,9 @@ class SuiteTrainer(Seq2SeqTrainer):
         )
 
     def update_size(self) -> int:
-        """Examples that one update takes, over micro-batches and ranks."""
         return self._train_batch_size * self.args.gradient_accumulation_steps * self.accelerator.num_processes
 
     def position(self) -> Position:
-        """How far the run has come, for a checkpoint."""
         seen = self.data.seen(self.state.global_step, self.update_size())
         return Position(seen, self.schedule_start, self.reset_done)
 
@@ -201,7 +199,6 @@ class SuiteTrainer(Seq2SeqTrainer):
         return self.data.examples_of(step, self.update_size())
 
     def summed(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor's sum over the ranks."""
         return self.accelerator.reduce(tensor, "sum") if self.accelerator.num_processes > 1 else tensor
 
     def get_batch_samples(self, epoch_iterator, num_batches, device) -> tuple:
@@ -239,7 +236,6 @@ class SuiteTrainer(Seq2SeqTrainer):
         return compute() if return_outputs else self.updates.forward(model, compute)
 
     def is_logged(self, step: int) -> bool:
-        """Whether an update is one that is logged."""
         args, interval = self.args, max(int(self.state.logging_steps or 1), 1)
         return args.logging_strategy != "steps" or step % interval == 0 or (step == 1 and args.logging_first_step)
 
@@ -248,7 +244,6 @@ class SuiteTrainer(Seq2SeqTrainer):
         return self.stop.requested
 
     def measure(self, batch_metrics) -> None:
-        """From now on the updates that are logged are measured by `--batch_metrics`."""
         self.compute_loss_func = MeasuredLoss(self.compute_loss_func, batch_metrics)
 
     def log(self, logs: dict, start_time: float | None = None) -> None:
@@ -311,7 +306,6 @@ class SuiteTrainer(Seq2SeqTrainer):
             return self.evaluator.evaluate(self.model, eval_sets, selection_metric)
 
     def metrics_of(self, report, prefix: str) -> dict[str, float]:
-        """What of a report is logged."""
         return report_metrics(report, prefix)
 
     def train(self, resume_from_checkpoint=None, **kwargs):
@@ -345,7 +339,6 @@ class SuiteTrainer(Seq2SeqTrainer):
             super().save_model(str(folder), _internal_call)
 
     def write_checkpoint(self, folder: Path) -> None:
-        """This rank's files of a checkpoint."""
         self.save_model(str(folder), _internal_call=True)
         if self.is_deepspeed_enabled and not self.args.save_only_model:
             self._save_optimizer_and_scheduler(str(folder))
@@ -366,7 +359,6 @@ class SuiteTrainer(Seq2SeqTrainer):
             self.state.save_to_json(str(folder / STATE_FILE))
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
-        """Makes the repository on the hub, before anything is trained."""
         if self.train_dataset is None:
             logger.warning("--push_to_hub has no effect: nothing is trained")
             self.args.push_to_hub = False
@@ -404,7 +396,6 @@ class SuiteTrainer(Seq2SeqTrainer):
     # evaluations behind it, and what a checkpoint holds (tests/test_resuming.py tells when one is gone)
 
     def _prepare_for_training(self, *args, **kwargs):
-        """Wraps the model, its optimizer and schedule."""
         with shared_embeddings_together(self.model) if self.is_fsdp_enabled else contextlib.nullcontext():
             return super()._prepare_for_training(*args, **kwargs)
 
@@ -488,7 +479,6 @@ class SuiteTrainer(Seq2SeqTrainer):
             control.should_training_stop = found["stopped"]
 
     def _save(self, output_dir=None, state_dict=None) -> None:
-        """Weights, configuration and tokenizer."""
         folder = Path(output_dir or self.args.output_dir)
         self.checkpoints.write_model(folder, self.model, self.processing_class, state_dict)
 
@@ -509,15 +499,12 @@ class SuiteTrainer(Seq2SeqTrainer):
             super()._load_optimizer_and_scheduler(checkpoint)
 
     def _load_from_checkpoint(self, checkpoint, model=None) -> None:
-        """All weights, or none."""
         self.checkpoints.load_weights(self.model, checkpoint)
 
     def _load_scaler(self, checkpoint) -> None:
-        """The loss scaler's state."""
         self.checkpoints.load_scaler(checkpoint)
 
     def _load_rng_state(self, checkpoint) -> None:
-        """This rank's random numbers."""
         if checkpoint is None or not any(Path(checkpoint).glob(RANK_FILE.format(rank="*"))):
             super()._load_rng_state(checkpoint)
         else:

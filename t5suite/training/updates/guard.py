@@ -5,14 +5,11 @@
     >>> guard.settle(model, optimizer, grad_norm, step=41, loss_sum=losses, ...)
     WARNING step 41: the loss was nan, the gradient norm nan; update skipped (1 in a row)
 
-After the update's last backward pass and before the optimizer's step, its loss (over micro-batches and ranks) and its
-gradient norm are checked, with one vote a step over all ranks:
+Before the optimizer's step, the update's loss and gradient norm are checked, with one vote a step over all ranks:
 
 * not finite: the update is skipped. Its gradients are set to None, so that no weight, moment or decay changes;
-  schedule, step counter and data go on. After `--max_skipped_updates` in a row the run ends (70). Under fp16 gradients
-  that overflow are the loss scaler's business, until its scale can get no smaller. DeepSpeed has taken its step before
-  anyone can check, but skips an update whose gradient norm is not finite by itself (0.19.8, at any precision where
-  `bf16.check_grad_overflow` is on, `sharding.deepspeed`): it is told apart from one that was made;
+  schedule, step counter and data go on. After `--max_skipped_updates` in a row the run ends (70). Under fp16 the loss
+  scaler handles overflow until its scale can get no smaller. DeepSpeed 0.19.8 has made or skipped its step by then;
 * a spike (`incidents.SpikeDetector`): `--loss_spikes log` writes it to `incidents.jsonl` and warns of the first;
   `skip` skips the update; `rollback` puts weights and moments back to the newest checkpoint and goes on with the data
   behind the spike (arXiv:2204.02311 section 5.1);
@@ -106,12 +103,8 @@ class UpdateGuard(TrainerCallback):
         self.on_step_begin()
 
     def on_step_begin(self, *args, **kwargs):
-        """An update begins."""
         self._loss = self._sum_before = self._items = self._loss_function = self._counts_before = None
         self.micro_batches.begin()
-
-    # -----------------------------------------------------------------------------------------------------------------
-    # Micro-batches
 
     def run(
         self, model, batch, compute: Callable, num_items, *, step: int, loss_sum: torch.Tensor, loss_function
@@ -179,9 +172,6 @@ class UpdateGuard(TrainerCallback):
         action = f"micro-batches in {self.micro_batches.pieces} pieces"
         failed = [rank for rank, (_, failure) in enumerate(found) if failure]
         self.incidents.add(step, "out_of_memory", action, examples, ranks=failed, message=failure)
-
-    # -----------------------------------------------------------------------------------------------------------------
-    # What becomes of an update
 
     def settle(
         self,
@@ -310,9 +300,6 @@ class UpdateGuard(TrainerCallback):
             "--allow_changed learning_rate,warmup_steps), or --max_grad_norm; or look at these examples"
         )
 
-    # -----------------------------------------------------------------------------------------------------------------
-    # What is logged and remembered
-
     def correct(self, logs: dict) -> None:
         """Makes logged losses means over the updates that were sound, and counts those that were skipped.
 
@@ -341,7 +328,6 @@ class UpdateGuard(TrainerCallback):
         }
 
     def recall(self, state: dict) -> None:
-        """Goes on where `remember` was called."""
         self.skipped_updates, self.in_a_row = state["skipped_updates"], state["in_a_row"]
         self.counted = {span: list(counts) for span, counts in state["counted"].items()}
         self.spikes.load(state["spikes"])

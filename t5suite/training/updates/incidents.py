@@ -8,17 +8,9 @@
 
 `step` is the number that the update has, counted from 1: the step that the log after it names.
 
-    >>> detector = SpikeDetector()
-    >>> [detector.observe(loss, grad_norm=1.0) for loss in [2.0, 2.1] * 16]
-    [None, None, ...]
-    >>> detector.observe(20.0, grad_norm=1.0)
-    Spike(name='loss', value=20.0, limit=2.37..., mean=2.05, deviations=347.6...)
-
 An update is a spike if its loss or its gradient norm lies more than 6 standard deviations above the mean of the last
-128 updates: OLMo-core's SkipStepOptimizer (arXiv:2501.00656 section 3.4). As there, a spike enters the history like any
-other update, so that a level which stays becomes the ordinary one. Two things differ: 16 updates of history suffice,
-where OLMo-core waits for half of its window; and a standard deviation counts as at least 2% of the mean, so that a
-flat loss does not make a spike of every ripple.
+128 updates: OLMo-core's SkipStepOptimizer (arXiv:2501.00656 section 3.4), but for two things: 16 updates of history
+suffice, and a standard deviation counts as at least 2% of the mean, so that a flat loss has no spikes.
 """
 
 import datetime
@@ -49,9 +41,9 @@ class Incidents:
         """Writes one line, at once: the next thing that the run does may be to end.
 
         Args:
-          kind: `non_finite`, `spike`, `out_of_memory`, ...
+          kind: `non_finite`, `spike` or `out_of_memory`.
           examples: ids of the examples of the update, over all ranks.
-          numbers: what was measured; non-finite ones become null, and the note says what they were.
+          numbers: what was measured.
         """
         if not self.is_main:
             return
@@ -99,13 +91,7 @@ def json_numbers(numbers: dict) -> dict:
 
 @dataclass(frozen=True)
 class Spike:
-    """What was out of the ordinary.
-
-    Attributes:
-      name: `loss` or `grad_norm`.
-      value, limit: what was measured, and what would just have passed.
-      mean, deviations: of the history, and how many standard deviations above it the value lies.
-    """
+    """A `loss` or `grad_norm`, the most that would have passed, and so many deviations above the history's mean."""
 
     name: str
     value: float
@@ -123,6 +109,11 @@ class Spike:
 @dataclass
 class SpikeDetector:
     """Remembers the last 128 updates and finds the one that is out of the ordinary.
+
+    >>> detector = SpikeDetector()
+    >>> [detector.observe(loss, grad_norm=1.0) for loss in [2.0, 2.1] * 16][-1]
+    >>> detector.observe(20.0, grad_norm=1.0)
+    Spike(name='loss', value=20.0, limit=2.37..., mean=2.05, deviations=347.6...)
 
     Args:
       sigmas: standard deviations above the mean that are still ordinary.
@@ -163,7 +154,6 @@ class SpikeDetector:
         return {name: list(values) for name, values in self.history.items()}
 
     def load(self, state: dict[str, list[float]]) -> None:
-        """Goes on where `state` was taken."""
         for name, values in self.history.items():
             values.clear()
             values.extend(state.get(name, ()))

@@ -6,13 +6,8 @@
     2
 
 The loss is a sum over target tokens divided by the update's number of them (`losses`), so pieces of a batch add up to
-the batch. When a micro-batch fails, the gradients of its update are dropped, for the failed backward pass has added a
-part of its own to them; the update's micro-batches so far run again in twice as many pieces, and all later ones too.
-Random numbers start again from where they stood when the update began, so what follows depends on the update at which
-memory ran out and on nothing else. accelerate's `find_executable_batch_size` (`--auto_find_batch_size`) begins the run
-anew instead, on the weights that it has changed by then.
-
-Memory that the optimizer lacks when it makes its moments, in the first update, is beyond this.
+the batch. When a micro-batch fails, the gradients of its update are dropped; its micro-batches so far run again in
+twice as many pieces, from the random numbers with which the update began, and all later ones are cut, too.
 """
 
 import contextlib
@@ -51,7 +46,6 @@ class MicroBatches:
         self.begin()
 
     def begin(self) -> None:
-        """An update begins: what came before it will not run again."""
         self.failure: str | None = None
         self._batches: list[Mapping] = []
         self._reported = 0.0
@@ -70,8 +64,8 @@ class MicroBatches:
 
         Args:
           step: piece of a batch -> its share of the update's loss, its gradients added.
-          redo: called with the failure, and whether the pass that failed was the one in which ranks exchange gradients,
-            before anything runs again: it drops gradients, or raises where that would not help.
+          redo: called with the failure, and whether ranks exchange gradients in the pass that failed, before anything
+            runs again: it drops gradients, or raises where that would not help.
           no_sync: a context in which a backward pass leaves the other ranks alone.
           synchronises: whether the ranks exchange gradients in this micro-batch's backward pass.
 
@@ -144,11 +138,10 @@ def can_put_off(model) -> bool:
 
 
 def putting_off_exchange(model, compute_loss: Callable[[], torch.Tensor]) -> torch.Tensor:
-    """The loss, such that ranks exchange gradients in its backward pass, as they would have without this.
+    """The loss; ranks get ready to exchange gradients once it is there.
 
-    `DistributedDataParallel` (torch 2.13) gets ready for that at the end of its own forward pass, and cannot be told
-    that no backward pass follows: if memory runs out in the loss, where logits become float32, it would send the
-    gradients of whatever runs next. Here it gets ready once the loss is there (`tests/test_micro_batches.py`).
+    `DistributedDataParallel` (torch 2.13) does so at the end of its forward pass: if memory ran out in the loss, it
+    would send the gradients of whatever runs next (`tests/test_micro_batches.py`).
     """
     if not (can_put_off(model) and model.require_backward_grad_sync and torch.is_grad_enabled()):
         return compute_loss()
@@ -181,8 +174,7 @@ def cut(batch: Mapping, pieces: int) -> list[Mapping]:
     >>> [num_rows(part) for part in cut({"input_ids": torch.zeros(5, 7)}, 4)]
     [1, 1, 1, 2]
 
-    Every tensor whose first dimension is the rows is cut, also those in dictionaries, lists and tuples of the batch;
-    the rest goes into every piece.
+    Tensors and lists of so many rows are cut, nested ones, too; the rest goes into every piece.
     """
     rows = num_rows(batch)
     pieces = max(1, min(pieces, rows))
