@@ -258,8 +258,6 @@ class ModuleTest(parameterized.TestCase):
         made = tuner(module, tokenizer=tuner().tokenizer)
         made.train()
         self.assertFalse(torch.equal(module.out.weight, before))
-        losses = [line["train/loss"] for line in made.history if "train/loss" in line]
-        self.assertLess(losses[-1], losses[0])
         self.assertIn("Pooled", repr(made))
         by_class = tuner(Pooled, tokenizer=tuner().tokenizer, model_class_args="d_model=4")
         self.assertEqual(by_class.model.module.embed.weight.shape[1], 4)

@@ -166,8 +166,18 @@ class Evaluator:
             found = {position: item for part in gather_object([found]) for position, item in part.items()}
         return found
 
-    def _generate(self, answerer: Answerer, eval_set: EvalSet, positions) -> list[dict]:
-        config = self._generation_config(answerer.model, eval_set)
+    def _generate(self, reading, eval_set: EvalSet, positions) -> list[dict]:
+        answerer = reading.answerer
+        model_config, plain = answerer.model.config, PLAIN_WRITING if eval_set.task.value_kind != "text" else {}
+        config = GenerationConfig(
+            max_new_tokens=self.decoding.max_length or eval_set.max_target_tokens,
+            num_beams=self.decoding.num_beams,
+            do_sample=False,
+            pad_token_id=model_config.pad_token_id,
+            eos_token_id=model_config.eos_token_id,
+            decoder_start_token_id=getattr(model_config, "decoder_start_token_id", None),
+            **plain,
+        )
         written = [answers[0][0] for answers in reading.generate(config, self.decoding.synced)]
         unique = {tuple(ids): None for ids in written}  # of a task with labels there are few
         texts = dict(zip(unique, eval_set.encoding.texts(list(unique)), strict=True))
@@ -209,19 +219,6 @@ class Evaluator:
         count = torch.tensor([number], device=self.accelerator.device)
         torch.distributed.all_reduce(count, op=torch.distributed.ReduceOp.MAX)
         return int(count)
-
-    def _generation_config(self, model, eval_set: EvalSet) -> GenerationConfig:
-        config = model.config
-        plain = PLAIN_WRITING if eval_set.task.value_kind != "text" else {}
-        return GenerationConfig(
-            max_new_tokens=self.decoding.max_length or eval_set.max_target_tokens,
-            num_beams=self.decoding.num_beams,
-            do_sample=False,
-            pad_token_id=config.pad_token_id,
-            eos_token_id=config.eos_token_id,
-            decoder_start_token_id=getattr(config, "decoder_start_token_id", None),
-            **plain,
-        )
 
 
 def number_range(task: Task) -> tuple[float, float]:
