@@ -335,7 +335,7 @@ class RowsTest(parameterized.TestCase):
                 return (Row(i, f"x:{i}", {"inputs": str(i)}) for i in itertools.count())
 
         windows = read_windows(Endless("endless"), ResumableOutput(output_path(), {}), Job(), 4)
-        self.assertEqual([window.rows for window in itertools.islice(windows, 3)], [4, 8, 12])
+        self.assertEqual([rows for _, rows, _ in itertools.islice(windows, 3)], [4, 8, 12])
 
 
 class DecodingTest(parameterized.TestCase):

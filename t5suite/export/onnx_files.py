@@ -266,9 +266,7 @@ def _bytes_of(folder: Path, name: str) -> int:
     return sum(part.stat().st_size for part in (folder / name, folder / f"{name}.data") if part.is_file())
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # The files against the model.
-
 # None of them is the length that was traced; beyond 128 tokens T5's distances share their last bucket.
 LENGTHS = (1, 2, 9, 31, 64, 150)
 NEW_TOKENS = 24

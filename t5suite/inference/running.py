@@ -51,8 +51,6 @@ logger = logging.getLogger(__name__)
 
 # A file of weights counts by its size and by so many parts of it: any training changes nearly all of them.
 SAMPLED_PARTS, PART_BYTES = 64, 1 << 16
-
-
 # What lies beside a model and says nothing about its answers.
 VOLATILE = ("manifest.json", "results.json", "trainer_state.json", "metrics.json", "progress.json", "position.json")
 
@@ -232,11 +230,8 @@ def model_fingerprint(source: ModelSource) -> str:
         size = path.stat().st_size
         digest.update(f"{path.name} {size}\n".encode())
         with path.open("rb") as file:
-            if size <= SAMPLED_PARTS * PART_BYTES:
-                digest.update(file.read())
-                continue
-            for part in range(SAMPLED_PARTS):
-                file.seek(part * (size - PART_BYTES) // (SAMPLED_PARTS - 1))
+            for start in (*range(0, size, max(PART_BYTES, size // SAMPLED_PARTS)), max(0, size - PART_BYTES)):
+                file.seek(start)
                 digest.update(file.read(PART_BYTES))
     return f"sha256:{digest.hexdigest()}"
 
@@ -378,32 +373,29 @@ def predict_rows(
     Raises:
       DataError: a row cannot be read or is no row of the task; the windows before it are written.
     """
-    ranks, predictor, rows, answered = ranks or Ranks(), None, 0, 0
+    ranks, predictor, answered = ranks or Ranks(), None, 0
     windows = read_windows(source, output, job, window) if ranks.is_main else None
     try:
-        while (found := ranks.together(lambda: next(windows))).requests:
+        while True:
+            requests, rows, digest = ranks.together(lambda: next(windows))
+            if not requests:
+                break
             predictor = predictor or make_predictor()
-            lines = job.lines(found.requests, predictor)
-            ranks.together(output.append, lines, found.rows, found.digest)
+            lines = job.lines(requests, predictor)
+            ranks.together(output.append, lines, rows, digest)
             answered += len(lines)
-            check_stop(found.rows)
-        rows = found.rows
-        ranks.together(lambda: output.is_complete(rows) or output.finish(rows, found.digest))
+            check_stop(rows)
+        ranks.together(lambda: output.is_complete(rows) or output.finish(rows, digest))
     finally:
         output.close()
     return RowCount(rows, answered)
 
 
-class Window(NamedTuple):
-    """Requests, and how far the input has been read behind them; without requests: to its end."""
-
-    requests: list[Request]
-    rows: int
-    digest: str
-
-
-def read_windows(source: RowSource, output, job: Job, window: int) -> Iterator[Window]:
+def read_windows(source: RowSource, output, job: Job, window: int) -> Iterator[tuple[list[Request], int, str]]:
     """The rows without an answer, in windows that begin at multiples of `window`; in the end one without rows.
+
+    Yields:
+      requests, how many rows have been read, and the digest of those.
 
     Raises:
       DataError: the input is not the one that the answers belong to.
@@ -413,11 +405,10 @@ def read_windows(source: RowSource, output, job: Job, window: int) -> Iterator[W
         rows = row.index + 1
         if rows == output.known_rows:
             output.check_input(rows, source.digest.hexdigest())
-        if rows <= kept:
-            continue
-        requests.append(job.request(row))
+        if rows > kept:
+            requests.append(job.request(row))
         if len(requests) == window:
-            yield Window(requests, rows, source.digest.hexdigest())
+            yield requests, rows, source.digest.hexdigest()
             requests = []
     if rows < max(kept, output.known_rows):
         raise DataError(
@@ -425,8 +416,8 @@ def read_windows(source: RowSource, output, job: Job, window: int) -> Iterator[W
             "it, give another --output, or begin anew with --overwrite"
         )
     if requests and not output.is_complete(rows):
-        yield Window(requests, rows, source.digest.hexdigest())
-    yield Window([], rows, source.digest.hexdigest())
+        yield requests, rows, source.digest.hexdigest()
+    yield [], rows, source.digest.hexdigest()
 
 
 def converse(job: Job, predictor, read=None, write=print, as_json: bool = False) -> int:
