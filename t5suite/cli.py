@@ -17,19 +17,7 @@ from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError, discard_output, run_command
 from t5suite.base.lookup import closest, in_plain_words, suggestion
-from t5suite.commands import (
-    completion,
-    corpus,
-    doctor,
-    export,
-    predict,
-    runs,
-    scoring,
-    slurm,
-    summary,
-    sweep,
-    tasks,
-)
+from t5suite.commands import completion, corpus, doctor, models, runs, slurm, sweep, tasks
 from t5suite.launch.script_help import values_of
 from t5suite.training.processes.launchers import without_launcher_flags
 
@@ -207,16 +195,16 @@ COMMANDS = {
     "tasks": Command(tasks.tasks_flags, tasks.show_tasks,
         "list the tasks: splits with their official counts, and metrics",
         "t5suite tasks --benchmark super_glue --dataset_name copa"),
-    "preview": Command(scoring.preview_flags, scoring.preview,
+    "preview": Command(tasks.preview_flags, tasks.preview,
         "show the text pairs that rows become",
         "t5suite preview --benchmark glue --dataset_name mnli --rows rows.jsonl --split validation --json"),
-    "score": Command(scoring.score_flags, scoring.score,
+    "score": Command(tasks.score_flags, tasks.score,
         "score predictions, in points from 0 to 100",
         "t5suite score --benchmark super_glue --dataset_name boolq --rows rows.jsonl --predictions predictions.jsonl"),
-    "predict": Command(predict.predict_flags, predict.predict,
+    "predict": Command(models.predict_flags, models.predict,
         "answer rows with a trained model: greedy, beams, sampling, label probabilities; resumable",
         "t5suite predict --model_name_or_path runs/mini-sentiment --input rows.jsonl --output answers.jsonl"),
-    "submit": Command(scoring.submit_flags, scoring.submit,
+    "submit": Command(tasks.submit_flags, tasks.submit,
         "write the leaderboard files of a benchmark from test predictions",
         "t5suite submit --benchmark glue --run_dir runs/glue-all-t5-base --output_dir submission"),
     "report": Command(runs.report_flags, runs.report,
@@ -228,13 +216,13 @@ COMMANDS = {
     "sweep": Command(sweep.sweep_flags, sweep.run_sweep,
         "search hyperparameters with a W&B sweep file, without a server; check sweep files",
         "t5suite sweep sweeps/mini_sentiment_sweep.yaml --count 8 --workers 2"),
-    "export": Command(export.export_flags, export.export,
+    "export": Command(models.export_flags, models.export,
         "write a trained model for other programs: a plain Hugging Face folder, or ONNX files",
         "t5suite export --model_name_or_path runs/mini-sentiment --output_dir exported"),
     "mirror": Command(runs.mirror_flags, runs.run_mirror,
         "copy a benchmark from the hub for machines without a network",
         "t5suite mirror --benchmark glue --dataset_name all --output_dir data"),
-    "summary": Command(summary.summary_flags, summary.summary,
+    "summary": Command(models.summary_flags, models.summary,
         "count a model's parameters and estimate the memory of training it, before anything is loaded",
         "t5suite summary --config_name t5-3b --batch_size 8 --optimizer adafactor --bf16 --gradient_checkpointing"),
     "tokenizer": Command(corpus.tokenizer_flags, corpus.run_tokenizer,

@@ -18,7 +18,7 @@ from benchmarks.memory import Case, measure, predict
 from t5suite import cli
 from t5suite.base.errors import ConfigError
 from t5suite.base.script_flags import flags_marked
-from t5suite.commands.summary import KNOWN
+from t5suite.commands.models import KNOWN
 from t5suite.models.loading import load_model, load_model_shapes
 from t5suite.models.memory import OPTIMIZER_MEMORY, SHARDINGS, LiveBytes, estimate, rehearse
 from t5suite.optim.optimizers import OPTIMIZERS, make_optimizer
@@ -60,7 +60,7 @@ def estimated(load=SMALL, model=None, **settings):
 
 
 def summary(*argv) -> dict:
-    with mock.patch("t5suite.commands.summary.print_json") as printed:
+    with mock.patch("t5suite.commands.models.print_json") as printed:
         cli.main(["summary", "--json", *argv])
     return json.loads(json.dumps(printed.call_args[0][0]))
 

@@ -98,7 +98,7 @@ def closed_values() -> dict[str, list[str]]:
     >>> closed_values()["dataset_name"][:3]
     ['all', 'ax', 'axb']
     """
-    from t5suite.commands.export import FORMATS, PRECISIONS
+    from t5suite.commands.models import FORMATS, PRECISIONS
     from t5suite.launch.slurm import KINDS
     from t5suite.models.presets import PRESETS
 

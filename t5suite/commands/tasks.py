@@ -1,12 +1,27 @@
-"""`t5suite tasks`: what there is to fine-tune on.
+"""`t5suite tasks`, `preview`, `score` and `submit`: tasks, the texts that rows become, points, leaderboards' files.
 
 t5suite tasks --benchmark super_glue --dataset_name copa
+t5suite preview --benchmark glue --dataset_name rte --rows rows.jsonl --json
 """
 
 import json
+import sys
+from pathlib import Path
 
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.lookup import find
-from t5suite.commands.shared import ROLES, add_json_flag, add_task_flags, print_json, show_text
+from t5suite.commands.shared import (
+    ROLES,
+    add_data_dir_flag,
+    add_json_flag,
+    add_task_flags,
+    check_at_least,
+    note,
+    print_json,
+    read_rows,
+    role_of,
+    show_text,
+)
 
 
 def tasks_flags(parser) -> None:
@@ -150,3 +165,224 @@ EXAMPLE_ROWS = {
     },
     "dpr": {"sentence": "Bees sting as they fly.", "pronoun": "they", "candidates": ["Bees", "Wasps"], "label": 0},
 }
+
+
+def preview_flags(parser) -> None:
+    """Flags of `t5suite preview`."""
+    add_task_flags(parser)
+    add = parser.add_argument
+    add("--rows", help="JSONL file of rows; default: the first rows of the task's own split")
+    add("--split", help="train, validation, test or a split of the source (default: validation)")
+    add("--limit", type=int, help="show this many rows (default: 3, or all of --rows)")
+    add("--task_lists", help="super_ni: the folder below DIR/splits with the lists of tasks (default)")
+    add_data_dir_flag(parser)
+    add_json_flag(parser)
+
+
+def preview(arguments) -> None:
+    """Prints what the model would read and write for each row."""
+    from t5suite.tasks.registry import load_task
+
+    check_at_least(arguments, limit=1)
+    task = load_task(arguments.benchmark, arguments.dataset_name, arguments.task_file)
+    if arguments.task_lists is not None:
+        from t5suite.training.flags.data import with_instruction
+
+        if not task.entry.get("instruction"):
+            raise ConfigError(f"--task_lists is for super_ni's tasks, not for {task.benchmark}/{task.name}")
+        if arguments.rows:
+            raise ConfigError("--task_lists has no effect beside --rows, which names the rows")
+        task = with_instruction(task, {"task_lists": arguments.task_lists})
+    if arguments.rows:
+        _, _, examples = read_rows(task, arguments.rows, role_of(task, arguments.split or "validation"))
+        examples = examples[: arguments.limit]
+    else:
+        examples = _source_examples(task, arguments.split, arguments.data_dir, arguments.limit or 3)
+    for i, of_row in enumerate(examples):
+        for example in of_row:
+            if arguments.json:
+                print_json({"row": i, "inputs": example.inputs, "targets": example.targets})
+            else:
+                show_text(f"row {i}\n  inputs   {example.inputs}\n  targets  {example.targets}")
+    if not any(examples):
+        note("no examples come of these rows")
+
+
+def _source_examples(task, split: str | None, data_dir: str | None, limit: int) -> list[list]:
+    """The examples of a split's first rows, from --data_dir, the bundled data or the hub."""
+    from t5suite.data.rows.sources import DataOptions, load_split
+
+    available = [role for role in ("validation", "test", "train") if task.splits(role)]
+    role = role_of(task, split or available[0])
+    names = list(task.splits(role).values())
+    if not names:
+        raise ConfigError(f"--split: {task.benchmark}/{task.name} has no {role} split; it has {', '.join(available)}")
+    loaded = load_split(task, role, split if split in names else names[0], DataOptions(data_dir=data_dir))
+    note(f"rows of {loaded.origin}")
+    return [task.examples(row, role) for row in loaded.rows.select(range(min(limit, len(loaded.rows))))]
+
+
+def score_flags(parser) -> None:
+    """Flags of `t5suite score`."""
+    add_task_flags(parser)
+    add = parser.add_argument
+    add("--rows", required=True, help="JSONL file of labelled rows")
+    predictions = 'JSONL file: a string or {"prediction": ...} per example, in order'
+    add("--predictions", required=True, help=predictions)
+    add("--split", default="validation", help="the split that the rows are of (default: validation)")
+    add_json_flag(parser)
+
+
+def score(arguments) -> None:
+    """Prints the metrics of predictions, in points."""
+    from t5suite.data.rows.jsonl import numbered_lines, without_nan
+    from t5suite.tasks.registry import load_task
+
+    task = load_task(arguments.benchmark, arguments.dataset_name, arguments.task_file)
+    role = role_of(task, arguments.split)
+    numbers, rows, _ = read_rows(task, arguments.rows, role)
+    _check_labels(task, arguments.rows, numbers, rows)
+    predictions = []
+    for number, line in numbered_lines(arguments.predictions, (str, dict)):
+        text = line.get("prediction") if isinstance(line, dict) else line
+        if not isinstance(text, str):
+            found = "no 'prediction'" if "prediction" not in line else f"prediction {text!r}"
+            expected = 'expected "text" or {"prediction": "text"}'
+            raise DataError(f"{arguments.predictions}:{number}: {expected}, found {found}")
+        predictions.append(text)
+    scores = task.score(rows, predictions, role)
+    for name, value in without_nan(scores).items():
+        if value is None:
+            note(f"{name} is not a number (a correlation of constants, or a prediction that is nan)")
+    if not scores:
+        why = "the task has no metrics" if not task.entry["metric_names"] else "the rows have no labels"
+        note(f"nothing to score: {why}")
+    if arguments.json:
+        print_json(without_nan(scores))
+    else:
+        for name, value in scores.items():
+            print(f"{name:<22} {value:.4f}")
+
+
+def _check_labels(task, path: str, numbers: list[int], rows: list[dict]) -> None:
+    """All rows labelled or none, with what the metrics read besides; else an error with file and line."""
+    from t5suite.tasks.postprocessors import cell_at
+
+    labelled = [task.is_labelled(row) for row in rows]
+    if any(labelled) and not all(labelled):
+        without, with_one = (numbers[labelled.index(value)] for value in (False, True))
+        raise DataError(f"{path}:{without}: no label, but line {with_one} has one; score labelled rows alone")
+    column, group_by = task.entry["label_column_name"], task.entry.get("group_by")
+    for number, row in zip(numbers, rows, strict=True) if all(labelled) else ():
+        if task.entry.get("postprocess") == "wsc_verdict" and row[column] not in (0, 1):
+            raise DataError(f"{path}:{number}: label {row[column]!r} in column {column!r} is none of 0, 1")
+        try:
+            cell_at(row, group_by) if group_by else None
+        except DataError as error:
+            raise DataError(f"{path}:{number}: {error}") from None
+
+
+def submit_flags(parser) -> None:
+    """Flags of `t5suite submit`."""
+    add = parser.add_argument
+    add("--benchmark", required=True, choices=["glue", "super_glue"])
+    add("--run_dir", nargs="+", default=[], help="run directories with predictions/<task>.<split>.jsonl")
+    add("--predictions_dir", nargs="+", default=[], help="directories with <task>.<split>.jsonl")
+    add("--output_dir", required=True, help="where the files and their zip go")
+    add("--allow_missing_tasks", action="store_true", help="leave out tasks without predictions")
+    add("--allow_partial", action="store_true", help="write files that lack some of the test rows")
+    add_data_dir_flag(parser)
+    add_json_flag(parser)
+
+
+def submit(arguments) -> None:
+    """Writes the leaderboard's files of a benchmark, and a zip of them."""
+    from t5suite.tasks.registry import load_task
+    from t5suite.tasks.submissions import BOARDS, board_file, check_count, write_submission
+
+    folders = [Path(run_dir) / "predictions" for run_dir in arguments.run_dir] + [
+        Path(folder) for folder in arguments.predictions_dir
+    ]
+    found = _prediction_files(BOARDS[arguments.benchmark], folders, arguments.allow_missing_tasks)
+    contents, reports = {}, []
+    for board, (name, path) in found.items():
+        task = load_task(arguments.benchmark, name)
+        made = board_file(board, task, _submitted(task, board.split, path, arguments.data_dir))
+        check_count(board, task, made.rows, arguments.allow_partial)
+        contents[board.file] = made.content
+        reports.append({"file": board.file, "task": name, "rows": made.rows, "unparsable": made.unparsable})
+    archive = write_submission(arguments.output_dir, arguments.benchmark, contents)
+    for report in reports:
+        if report["unparsable"]:
+            note(
+                f"{report['file']}: {report['unparsable']} of {report['rows']} predictions of {report['task']} are no "
+                f"answer; {STAND_INS.get(report['file'], 'the last label stands for them, for the board needs one')}"
+            )
+        if arguments.json:
+            print_json(report)
+        else:
+            print(f"{report['file']:<14} {report['rows']:>7} rows of {report['task']}")
+    print(archive, file=sys.stderr if arguments.json else sys.stdout)
+
+
+def _prediction_files(boards, folders: list[Path], allow_missing: bool) -> dict:
+    """`{board: (task's name, file of predictions)}`.
+
+    Raises:
+      ConfigError: no folder given, or one that is not there.
+      DataError: no predictions for a board's file, or more than one file of them.
+    """
+    if not folders:
+        raise ConfigError("give --run_dir DIR, or --predictions_dir DIR with <task>.<split>.jsonl files")
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigError(f"no directory {str(folder)!r}; a run with --do_predict writes one")
+    found, missing = {}, []
+    for board in boards:
+        stems = [(name, f"{name}.{board.split}.jsonl") for name in board.tasks]
+        files = [(name, folder / stem) for folder in folders for name, stem in stems if (folder / stem).is_file()]
+        if len(files) > 1:
+            named = " and ".join(str(path) for _, path in files)
+            raise DataError(f"{board.file}: {named} both have predictions; keep one")
+        if files:
+            found[board] = files[0]
+        else:
+            missing.append(f"{board.file} ({' or '.join(stem for _, stem in stems)})")
+    place = ", ".join(map(str, folders))
+    if missing and not (found and allow_missing):
+        hint = "; --allow_missing_tasks leaves them out" if found else ""
+        raise DataError(f"no test predictions in {place} for {', '.join(missing)}{hint}")
+    if missing:
+        note(f"left out, for they have no predictions in {place}: {', '.join(missing)}")
+    return found
+
+
+def _submitted(task, split: str, path: Path, data_dir: str | None) -> list:
+    """A file's `submissions.Prediction`s; WSC's have the candidate of the row with the same `idx`, if no own one."""
+    from t5suite.data.rows.jsonl import numbered_lines
+    from t5suite.data.rows.sources import DataOptions, load_split
+    from t5suite.tasks.submissions import Prediction
+
+    predictions = []
+    for number, line in numbered_lines(path):
+        place = f"{path}:{number}"
+        text, idx, candidate = line.get("prediction"), line.get("idx", line.get("row")), line.get("candidate")
+        if not isinstance(text, str):
+            raise DataError(f"{place}: 'prediction' must be a text, not {text!r}")
+        if idx is None:
+            raise DataError(f"{place}: no 'idx' (nor 'row'), which says what the prediction is of")
+        predictions.append(Prediction(place, idx, text, candidate))
+    lacking = [i for i, prediction in enumerate(predictions) if prediction.candidate is None]
+    if task.entry.get("postprocess") == "wsc_verdict" and lacking:
+        rows = load_split(task, "test", split, DataOptions(data_dir=data_dir)).rows
+        candidates = {row.get("idx", i): task.target_text(row) for i, row in enumerate(rows)}
+        for i in lacking:
+            place, idx, *_ = predictions[i]
+            if idx not in candidates:
+                raise DataError(f"{place}: no row of {task.benchmark}/{task.name} has idx {idx!r}")
+            predictions[i] = predictions[i]._replace(candidate=candidates[idx])
+    return predictions
+
+
+# What a board gets for a prediction that is no answer, where the last label is not it.
+STAND_INS = {"STS-B.tsv": "-1.0 stands for them", "ReCoRD.jsonl": "they are empty"}
