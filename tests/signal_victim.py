@@ -184,7 +184,7 @@ class Rows:
 def start_workers(seconds, context):
     from torch.utils.data import DataLoader
 
-    from t5suite.data.batches.worker_signals import ignore_in_worker, shielding_workers
+    from t5suite.data.batches.samplers import ignore_in_worker, shielding_workers
 
     settings = {"num_workers": 2, "worker_init_fn": ignore_in_worker, "multiprocessing_context": context}
     with shielding_workers():

@@ -21,14 +21,17 @@ import fine_tune_t5
 from t5suite import DATASET_VALS, cli, load_task
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.batches.encodings import PromptEncoding
-from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.data.rows.super_ni import read_instances
+from t5suite.data.rows.sources import (
+    DataOptions,
+    load_split,
+    read_instances,
+)
 from t5suite.models.loading import load_tokenizer
-from t5suite.tasks.entries import load_registry, metric_functions, task_figure
+from t5suite.tasks.entries import load_registry, metric_functions
 from t5suite.tasks.formatters import pad_punctuation
 from t5suite.tasks.instructions import MIXED_ENCODINGS, drawn_reference, encoding_of, instruction_text
 from t5suite.tasks.metrics import METRICS
-from t5suite.tasks.registry import Lengths, Task
+from t5suite.tasks.registry import Lengths
 from t5suite.training.flags.data import InstructionArguments, with_instruction
 from t5suite.training.plans import plan_tasks
 
@@ -118,11 +121,6 @@ class SquadScoresTest(parameterized.TestCase):
         self.assertAlmostEqual(found["exact_match"], exact)
         self.assertAlmostEqual(found["f1"], f1)
         self.assertBetween(exact, 5, 95)
-
-    def test_every_answer_counts_in_both_forms(self):
-        task, row = load_task("squad", "squad"), {"question": "q", "context": "c", "answers": ANSWERS}
-        for prediction in ("U.S. troops", "U . S . troops", "the troops", "Troops."):
-            self.assertEqual(task.score([row], [prediction]), {"f1": 100.0, "exact_match": 100.0}, prediction)
 
 
 class TextScoresTest(parameterized.TestCase):
@@ -222,13 +220,6 @@ class ClassificationTest(parameterized.TestCase):
             self.assertStartsWith(example.inputs, f"{name.lower()} sentence")
             self.assertIn("s1. more ." if name == "RST" else "s1.", example.inputs)
 
-    def test_digits_are_no_label_where_words_are_numbers(self):
-        entry = {**DATASET_VALS["glue"]["rte"], "labels": ["2", "3"]}
-        row = {"sentence1": "a", "sentence2": "b"}
-        self.assertEqual(Task("mine", "x", entry).examples({**row, "label": "3"})[0].targets, "3")
-        with self.assertRaisesRegex(DataError, "'1'"):
-            Task("mine", "x", entry).examples({**row, "label": "1"})
-
 
 RUN_ROWS = {
     ("squad", "squad"): lambda i: {"question": f"Who {i}?", "context": f"Ann {i}.", "answers": {"text": [f"Ann {i}"]}},
@@ -261,20 +252,6 @@ class CommandLineTest(parameterized.TestCase):
         )
         (predictions,) = (folder / "run" / "predictions").iterdir()
         self.assertLen(predictions.read_text().splitlines(), 4 if benchmark == "scrolls" else 8)
-
-
-class FiguresTest(parameterized.TestCase):
-    SUMMARY = {"rouge1": 30.0, "rouge2": 9.0, "rougeL": 21.0, "rouge_geometric_mean": 17.8}
-
-    @parameterized.parameters(
-        ("scrolls", "gov_report", SUMMARY, 17.8),
-        ("summarization", "xsum", {"rouge1": 30.0, "rouge2": 9.0, "rougeLsum": 21.0}, 20.0),
-        ("translation", "wmt14_en_de", {"bleu": 20.0, "chrf": 50.0}, 20.0),
-        ("squad", "squad", {"f1": 80.0, "exact_match": 70.0}, 75.0),
-    )
-    def test_a_finished_run_counts_with_the_metric_that_selects(self, benchmark, name, scores, figure):
-        self.assertAlmostEqual(task_figure(scores, DATASET_VALS[benchmark][name]), figure)
-        self.assertAlmostEqual(load_task(benchmark, name).optimised(scores), figure)
 
 
 SETTINGS = DATASET_VALS["super_ni"]["english"]["instruction"]

@@ -15,7 +15,6 @@ from absl.testing import absltest, parameterized
 from benchmarks import __main__ as bench
 from benchmarks import harness, jobs, page, timing
 from benchmarks.harness import Goal, Work
-from t5suite.base.errors import ConfigError
 
 
 def ticking(seconds_of: dict) -> tuple[dict, list, mock.MagicMock]:
@@ -40,12 +39,6 @@ def found_with(goals: dict) -> dict:
 
 
 class TimingTest(parameterized.TestCase):
-    def test_contenders_take_turns_after_one_call_that_is_not_counted(self):
-        calls, called, clock = ticking({"ours": 1.0, "peer": 4.0})
-        times = timing.interleaved(calls, 3, clock)
-        self.assertEqual(called, ["ours", "peer"] * 4)
-        self.assertEqual(times, {"ours": [1e3] * 3, "peer": [4e3] * 3})
-
     def test_processor_time_counts_children_that_have_ended(self):
         with mock.patch.object(timing.os, "times") as times:
             times.return_value = mock.Mock(children_user=100.0, children_system=20.0)
@@ -115,14 +108,6 @@ class PageTest(absltest.TestCase):
         self.assertEqual(text.splitlines().count(row), 1)
         self.assertIn("EPYC, 2 cores, one thread used; python 1.0, ", text)
         self.assertIn("commit 0000000 with changes; 7 turns or more.", text)
-
-    def test_a_page_without_a_place_for_it_is_refused(self):
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder, "page.md")
-            file.write_text("text\n", encoding="utf-8")
-            with self.assertRaisesRegex(ConfigError, "no place for the table"):
-                page.write(file, self.report())
-            self.assertEqual(file.read_text(encoding="utf-8"), "text\n")
 
 
 class ModulesTest(parameterized.TestCase):

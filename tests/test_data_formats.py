@@ -14,9 +14,9 @@ from absl.testing import absltest, parameterized
 
 from examples.own_rows.multidoc2dial import ANSWERS, Answerability, ChitChat
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.mixtures import draws, epoch_counts, grouped_in_updates, proportional_order
+from t5suite.data.mixtures import epoch_counts, grouped_in_updates, proportional_order
 from t5suite.data.rows.data_classes import class_form
-from t5suite.data.rows.files import check_benchmark_file, named_files, split_files
+from t5suite.data.rows.files import split_files
 from t5suite.data.rows.formats import (
     DATA_FORMATS,
     FormatOptions,
@@ -25,7 +25,7 @@ from t5suite.data.rows.formats import (
     own_data,
 )
 from t5suite.data.rows.jsonl import write_jsonl
-from t5suite.data.rows.running_text import count_tokens, pieces
+from t5suite.data.rows.own_rows import count_tokens, pieces
 from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.models.loading import BUNDLED_MODEL, load_tokenizer
 from t5suite.tasks.registry import Lengths, Task
@@ -165,21 +165,6 @@ class FilesTest(parameterized.TestCase):
             split_files(root, (".csv",))
 
 
-class NamedFilesTest(parameterized.TestCase):
-    @parameterized.parameters(check_benchmark_file, named_files)
-    def test_for_a_folder_the_flag_of_folders_is_named(self, check):
-        with self.assertRaisesRegex(ConfigError, "--train_file .* is a folder; .*--train_dir"):
-            check(tempfile.mkdtemp(), "--train_file")
-
-    @parameterized.parameters("reviews.csv", "reviews.tsv.gz", "reviews.parquet")
-    def test_a_file_that_holds_no_benchmark_s_rows_names_the_flag_that_reads_it(self, name):
-        path = Path(tempfile.mkdtemp()) / name
-        path.write_text("text,label")
-        form = name.split(".")[1]
-        with self.assertRaisesRegex(ConfigError, f"--train_file .*{name}: .*--data_format {form}"):
-            check_benchmark_file(str(path), "--train_file")
-
-
 class TasksTest(parameterized.TestCase):
     """What a model reads and writes of such rows, and how it is scored."""
 
@@ -221,10 +206,6 @@ class TasksTest(parameterized.TestCase):
     def test_several_columns_are_named_in_the_input(self):
         task, rows = self.task([{"question": "Why?", "context": "So.", "label": "x"}], columns=("question", "context"))
         self.assertEqual(task.examples(rows[0])[0].inputs, "question: Why? context: So.")
-
-    def test_a_nested_column_is_reached_by_dots(self):
-        task, rows = self.task([{"qa": {"q": "Why?"}, "label": "x"}], columns=("qa.q",))
-        self.assertEqual(task.examples(rows[0])[0].inputs, "Why?")
 
     def test_metrics(self):
         rows = [{"text": "x", "label": "It is so."}]
@@ -331,11 +312,8 @@ class ProportionsTest(parameterized.TestCase):
 
     def test_every_row_comes_before_any_comes_again_and_all_come(self):
         for sizes, proportions in (
-            ([40, 60], [1, 3]),
-            ([5, 95], [1, 1]),
-            ([97, 3], [1, 99]),
-            ([10, 20, 30], [3, 2, 1.5]),
-        ):
+            ([40, 60], [1, 3]), ([5, 95], [1, 1]), ([97, 3], [1, 99]), ([10, 20, 30], [3, 2, 1.5]),
+        ):  # fmt: skip
             order = proportional_order(sizes, proportions, seed=7)
             counts, total, start = epoch_counts(proportions, sum(sizes)), sum(sizes), 0
             epochs = [
@@ -351,11 +329,6 @@ class ProportionsTest(parameterized.TestCase):
                 self.assertLessEqual(max(seen.values()) - min(seen.values()), 1 + (count > size))
                 start += size
             self.assertLen(epochs[0], total)
-
-    def test_a_draw_is_a_function_of_its_index(self):
-        whole = draws(7, 0, 50, seed=3, number=1)
-        for start, count in ((0, 3), (6, 9), (13, 1), (49, 1)):
-            np.testing.assert_array_equal(draws(7, start, count, seed=3, number=1), whole[start : start + count])
 
     @parameterized.parameters(([1], "1 values for 2"), ([1, 0], "each must be above 0"), ([1, -2], "above 0"))
     def test_bad_proportions_are_refused(self, proportions, message):
@@ -424,11 +397,6 @@ class ClassesTest(parameterized.TestCase):
             self.assertIn(f"evidence: {evidence};", self.dialogues([negative], config)[0]["output"])
         rows = self.dialogues([{**self.TURN, "last_speaker": "agent"}], {"dataset_type": "evidence_response"}, ChitChat)
         self.assertEqual(rows[0]["output"], "evidence: chit-chat; response: Online.")
-
-    def test_original_negatives_and_the_agents_own_turns_are_left_out_unless_wanted(self):
-        turns = [self.TURN, {**self.TURN, "neg_subtype": "Original"}, {**self.TURN, "last_speaker": "agent"}]
-        self.assertLen(self.dialogues(turns), 1)
-        self.assertLen(self.dialogues(turns, {"filter_allowed": False}), 3)
 
     def test_a_turn_that_lacks_something_is_named(self):
         turn = {key: value for key, value in self.TURN.items() if key != "document"}

@@ -123,12 +123,9 @@ class CommandTest(parameterized.TestCase):
                          (directory / "model.safetensors").read_bytes())  # fmt: skip
 
     @parameterized.parameters(
-        ("--early_stopping_patience", "2"),
-        ("--load_best_model_at_end", "True"),
-        ("--metric_for_best_model", "accuracy"),
-        ("--selection_split", "train[10%]"),
-        ("--eval_only",),
-    )
+        ("--early_stopping_patience", "2"), ("--load_best_model_at_end", "True"),
+        ("--metric_for_best_model", "accuracy"), ("--selection_split", "train[10%]"), ("--eval_only",),
+    )  # fmt: skip
     def test_without_evaluation_what_needs_one_is_refused_by_name(self, flag, *value):
         with self.assertRaisesRegex(ConfigError, f"--no_eval evaluates nothing, which {flag}"):
             run("--data_format", "csv", "--train_file", csv_reviews(), "--no_eval", flag, *value,

@@ -8,7 +8,7 @@ from absl.testing import parameterized
 from transformers import T5Config, T5ForConditionalGeneration
 
 from t5suite.data.batches.collators import COLLATORS, IGNORED, choose_widths, shift_right, with_few_shapes
-from t5suite.data.batches.features import Ragged, TokenArrays, TokenRows
+from t5suite.data.batches.features import Ragged, TokenArrays
 from t5suite.data.batches.samplers import EpochDataLoader, GlobalBatchSampler, length_grouped_order, shuffled_order
 from t5suite.training.losses import token_loss
 
@@ -100,16 +100,6 @@ class BatchTest(parameterized.TestCase):
         batch = COLLATORS[family](PAD, START)(arrays.__getitems__([]))
         self.assertEqual(batch["input_ids"].shape, (1, 1))
         self.assertTrue(batch["labels"].eq(IGNORED).all())
-
-    def test_a_batch_of_rows_is_a_sequence_of_examples(self):
-        rows = examples("masked", 5)
-        batch = arrays_of(rows).__getitems__([4, 0])
-        self.assertLen(batch, 2)
-        for found, row in zip([*batch, batch[-1], batch[0:1][0]], [rows[4], rows[0], rows[0], rows[4]], strict=True):
-            self.assertEqual({name: value.tolist() for name, value in found.items()}, row)
-        with self.assertRaises(IndexError):
-            batch[2]
-        self.assertFalse(TokenRows.of(arrays_of(rows).__getitems__([])))
 
 
 class LoaderTest(parameterized.TestCase):

@@ -159,21 +159,11 @@ class StsbTest(parameterized.TestCase):
 
 class MultircTest(parameterized.TestCase):
     @parameterized.parameters(
-        ("<b>Sent 1: </b>Hi.<br><b>Sent 2: </b>Bye.<br>", "Sent 1: Hi. Sent 2: Bye. "),
-        ("a<br><br>b", "a  b"),
-        ("a <br> b", "a   b"),
-        ("a<br/>b<BR>c<i>d</i><B>e</B>", "a<br/>b<BR>c<i>d</i><B>e</B>"),
-        ("<b></b>", ""),
-        ("<b", "<b"),
-        ("</br>", "</br>"),
-        ("<b >", "<b >"),
-        ("<b/>< b><br >", "<b/>< b><br >"),
-        ("<<b>/b>", "</b>"),
-        ("<b<b>>", "<b>"),
-        ("<b<br>>", "<b >"),
-        ("line\nbreak", "line\nbreak"),
-        ("", ""),
-    )
+        ("<b>Sent 1: </b>Hi.<br><b>Sent 2: </b>Bye.<br>", "Sent 1: Hi. Sent 2: Bye. "), ("a<br><br>b", "a  b"),
+        ("a <br> b", "a   b"), ("a<br/>b<BR>c<i>d</i><B>e</B>", "a<br/>b<BR>c<i>d</i><B>e</B>"), ("<b></b>", ""),
+        ("<b", "<b"), ("</br>", "</br>"), ("<b >", "<b >"), ("<b/>< b><br >", "<b/>< b><br >"), ("<<b>/b>", "</b>"),
+        ("<b<b>>", "<b>"), ("<b<br>>", "<b >"), ("line\nbreak", "line\nbreak"), ("", ""),
+    )  # fmt: skip
     def test_markup_is_removed_in_one_pass_from(self, paragraph, expected):
         row = {"paragraph": paragraph, "question": "Q?", "answer": "A", "idx": IDX, "label": 0}
         self.assertEqual(
@@ -298,14 +288,9 @@ class WscTest(parameterized.TestCase):
         self.assertEqual(texts("super_glue", "wsc.fixed", self.row(text, index, pronoun)), [(expected, "Tom")])
 
     @parameterized.parameters(
-        ("he saw Ann", 0, "he"),
-        ("Ann saw he", 1, "he"),
-        ("Ann saw he", 3, "he"),
-        ("Ann saw he", -1, "he"),
-        ("Ann saw He", 2, "he"),
-        ("Ann saw he,", 2, "he"),
-        ("", 0, ""),
-    )
+        ("he saw Ann", 0, "he"), ("Ann saw he", 1, "he"), ("Ann saw he", 3, "he"), ("Ann saw he", -1, "he"),
+        ("Ann saw He", 2, "he"), ("Ann saw he,", 2, "he"), ("", 0, ""),
+    )  # fmt: skip
     def test_a_wrong_position_is_refused(self, text, index, pronoun):
         with self.assertRaisesRegex(DataError, "span2_"):
             texts("super_glue", "wsc", self.row(text, index, pronoun))

@@ -315,12 +315,6 @@ class TaskFilesTest(FuzzTest):
         for text in YAML_TAGS[:3]:
             self.hurt(text)
 
-    @pytest.mark.slow
-    def test_more_yaml_that_hurts(self):
-        for text in (*YAML_TAGS[3:], *YAML_ODDITIES):
-            with self.subTest(text=text[:40]):
-                self.hurt(text)
-
     def hurt(self, text):
         for table in (text, f"mine: {text}\n", f"mine:\n  task: {text}\n", f"? {text}\n: {text}\n"):
             self.use(table.encode("utf-8", "surrogatepass"))

@@ -11,8 +11,8 @@ from scipy import stats
 from test_masked_objectives import CLS, PAD, SEP, TABLE, VOCABULARY, V, example_text
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.batches import language_model_collators
-from t5suite.data.batches.language_model_collators import PAIR_LABELS, CausalLMCollator, MaskedLMCollator
+from t5suite.data.batches import pre_training_collator
+from t5suite.data.batches.pre_training_collator import PAIR_LABELS, CausalLMCollator, MaskedLMCollator
 from t5suite.data.corpora import sentence_pairs
 from t5suite.data.corpora.sentence_pairs import (
     SentenceDocuments,
@@ -255,7 +255,7 @@ class DatasetTest(parameterized.TestCase):
 
 
 class DoctestTest(parameterized.TestCase):
-    @parameterized.parameters(sentence_pairs, causal, language_model_collators)
+    @parameterized.parameters(sentence_pairs, causal, pre_training_collator)
     def test_examples_in_docstrings_hold(self, module):
         results = doctest.testmod(module)
         self.assertGreater(results.attempted, 0)

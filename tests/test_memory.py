@@ -87,6 +87,7 @@ class EstimateTest(parameterized.TestCase):
         found = estimated(Load(1, 4, 4), model, optimizer=name)
         self.assertAlmostEqual(found["optimizer"], made, delta=0.001 * made)
 
+    @pytest.mark.slow
     def test_frozen_parts_take_neither_gradients_nor_states(self):
         whole, model = estimated(), shapes()
         model.encoder.requires_grad_(False)
@@ -154,6 +155,7 @@ class SummaryTest(parameterized.TestCase):
         self.assertEqual(sum(row["trained"] for row in top), found["trainable"])
         self.assertEqual(found["trainable"] + found["frozen"], count)
 
+    @pytest.mark.slow
     def test_an_adapter_s_weights_alone_are_trained(self):
         argv = "--config_name mini --config_overrides num_layers=1 --adapter lora --batch_size 2 --source_length 16"
         found = summary(*argv.split(), "--target_length", "8")

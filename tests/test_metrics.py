@@ -1,11 +1,8 @@
 """Predictions -> points: every metric against sklearn, scipy, sacrebleu, rouge_score, brute force and hand values."""
 
-import collections
 import itertools
 import math
 import random
-import re
-import string
 import warnings
 from types import SimpleNamespace
 
@@ -98,22 +95,6 @@ class ClassMetricsTest(parameterized.TestCase):
             self.assertAlmostEqual(METRICS["matthews_correlation"](predictions, references), expected)
 
     @parameterized.parameters(
-        # predictions, references, precision, recall, f1
-        ([1, 1, 0, 0], [1, 0, 1, 0], 50, 50, 50),
-        ([1, -1, 1], [1, 1, 1], 100, 200 / 3, 80),
-        ([1, -1, 1], [1, 0, 1], 200 / 3, 100, 80),
-        ([0, 0], [1, 1], 0, 0, 0),
-        ([0, 0], [0, 0], 0, 0, 0),
-        ([-1, -1], [0, 0], 0, 0, 0),
-        ([-1, -1], [1, 1], 0, 0, 0),
-        ([7, 1], [0, 1], 50, 100, 200 / 3),
-        ([1], [1], 100, 100, 100),
-    )
-    def test_binary_scores_of(self, predictions, references, precision, recall, f1):
-        for name, expected in (("precision", precision), ("recall", recall), ("f1", f1)):
-            self.assertAlmostEqual(METRICS[name](predictions, references, num_classes=2), expected, msg=name)
-
-    @parameterized.parameters(
         ([0, 1, 2], [0, 1, 2], 100),
         ([0, 0], [0, 0], 100 / 3),
         ([2, 2, 2], [2, 2, 2], 100 / 3),
@@ -157,14 +138,10 @@ class GroupedMetricsTest(parameterized.TestCase):
             self.assertAlmostEqual(score, 100 * sum(found.values()) / len(found))
 
     @parameterized.parameters(
-        ([1, 1, 0, 1], ["p", "p", "q", "q"], 50),
-        ([1, 0, 1, 0], ["p", "q", "p", "q"], 100),
-        ([1, 1, 0, 0, 1, 1], ["p"] * 6, 100),
-        ([-1, -1], ["p", "p"], 100),
-        ([-1, 1], ["p", "p"], 0),
-        ([0, 0, 1], ["p", "p", "q"], 100),
-        ([0, 1], ["p", "q"], math.nan),
-    )
+        ([1, 1, 0, 1], ["p", "p", "q", "q"], 50), ([1, 0, 1, 0], ["p", "q", "p", "q"], 100),
+        ([1, 1, 0, 0, 1, 1], ["p"] * 6, 100), ([-1, -1], ["p", "p"], 100), ([-1, 1], ["p", "p"], 0),
+        ([0, 0, 1], ["p", "p", "q"], 100), ([0, 1], ["p", "q"], math.nan),
+    )  # fmt: skip
     def test_gender_parity_compares_the_predictions_of_a_pair(self, predictions, groups, expected):
         score = METRICS["gender_parity"](predictions, [0] * len(predictions), groups=groups)
         self.assertEqual(score, expected) if expected == expected else self.assertTrue(math.isnan(score))
@@ -179,11 +156,6 @@ class CorrelationTest(parameterized.TestCase):
             expected = 100 * getattr(scipy.stats, f"{name}r")(references, predictions)[0]
             self.assertAlmostEqual(METRICS[name](predictions.tolist(), references.tolist()), expected)
 
-    def test_ranks_of_equal_values_are_averaged(self):
-        # ranks 1.5 1.5 3 and 1 2 3: covariance 1.5, standard deviations sqrt(1.5) and sqrt(2)
-        self.assertAlmostEqual(METRICS["spearman"]([1, 1, 2], [1, 2, 3]), 100 * 1.5 / math.sqrt(1.5 * 2))
-        self.assertAlmostEqual(METRICS["pearson"]([1, 2, 4], [1, 2, 3]), 100 * 3 / math.sqrt(14 / 3 * 2))
-
     @parameterized.product(
         name=["pearson", "spearman"],
         case=[([2.0, 2.0, 2.0], [1.0, 2.0, 3.0]), ([1.0, 2.0, 3.0], [2.0, 2.0, 2.0]), ([1.0, math.nan, 3.0], [1.0, 2.0, 3.0]), ([1.0], [2.0])],
@@ -194,24 +166,13 @@ class CorrelationTest(parameterized.TestCase):
             self.assertTrue(math.isnan(METRICS[name](*case)))
 
 
-def squad_normal(text):
-    """SQuAD's normal form, once more."""
-    text = "".join(character for character in text.lower() if character not in set(string.punctuation))
-    return " ".join(word for word in re.sub(r"\b(a|an|the)\b", " ", text).split())
-
-
 class AnswerMetricsTest(parameterized.TestCase):
     @parameterized.parameters(
-        ("The U.S. Army", "us army"),
-        ("co-op", "coop"),
-        ("a an the", ""),
-        ("theatre an-d", "theatre and"),
+        ("The U.S. Army", "us army"), ("co-op", "coop"), ("a an the", ""), ("theatre an-d", "theatre and"),
         ("  two\t words\n", "two words"),
-        ("\u201cQuoted\u201d \u2014 it\u2019s", "\u201cquoted\u201d \u2014 it\u2019s"),
-        ("Tom's $5.00!", "toms 500"),
-        ("a.b the-end", "ab theend"),
-        ("", ""),
-    )
+        ("\u201cQuoted\u201d \u2014 it\u2019s", "\u201cquoted\u201d \u2014 it\u2019s"), ("Tom's $5.00!", "toms 500"),
+        ("a.b the-end", "ab theend"), ("", ""),
+    )  # fmt: skip
     def test_an_answer_is_normalised_to(self, text, expected):
         self.assertEqual(normalize_answer(text), expected)
 
@@ -235,25 +196,6 @@ class AnswerMetricsTest(parameterized.TestCase):
         self.assertEqual(METRICS["squad_f1"](["Bob"], ["Bob"]), 100.0)
         self.assertEqual(METRICS["squad_exact_match"](["the"], [["a", "the x"]]), 100.0)
         self.assertAlmostEqual(METRICS["squad_f1"](["the x y"], [["x", "x y z w"]]), 200 / 3)
-
-    def test_scores_equal_brute_force(self):
-        rng = random.Random(0)
-        words = ["the", "Bob", "bob,", "a", "cat", "Cat!", "x-y", "xy", ""]
-
-        def text():
-            return " ".join(rng.choice(words) for _ in range(rng.randint(0, 4)))
-
-        def f1(prediction, reference):
-            p, r = squad_normal(prediction).split(), squad_normal(reference).split()
-            common = sum((collections.Counter(p) & collections.Counter(r)).values())
-            return 2 * common / (len(p) + len(r)) if common else 0
-
-        predictions = [text() for _ in range(200)]
-        references = [[text() for _ in range(rng.randint(1, 3))] for _ in range(200)]
-        exact = [max(squad_normal(p) == squad_normal(a) for a in r) for p, r in zip(predictions, references)]
-        best = [max(f1(p, a) for a in r) for p, r in zip(predictions, references)]
-        self.assertAlmostEqual(METRICS["squad_exact_match"](predictions, references), 100 * np.mean(exact))
-        self.assertAlmostEqual(METRICS["squad_f1"](predictions, references), 100 * np.mean(best))
 
 
 DETERMINERS = (
@@ -289,14 +231,6 @@ class TextMetricsTest(parameterized.TestCase):
         "A second line . And one . End",
     ]
     OTHERS = ["A cat was on the mat .", "I said no.", "Nothing", "The last . End"]
-
-    def test_bleu_is_sacrebleus_with_the_original_settings(self):
-        expected = sacrebleu.corpus_bleu(
-            self.PREDICTIONS, [self.REFERENCES], smooth_method="exp", smooth_value=0.0, force=False, lowercase=False,
-            tokenize="intl", use_effective_order=False,
-        ).score  # fmt: skip
-        self.assertAlmostEqual(METRICS["bleu"](self.PREDICTIONS, self.REFERENCES), expected)
-        self.assertNotAlmostEqual(expected, sacrebleu.corpus_bleu(self.PREDICTIONS, [self.REFERENCES]).score)
 
     def test_bleu_and_chrf_are_sacrebleus_with_one_reference_or_several(self):
         for name, options in (("bleu", {"tokenize": "intl"}), ("chrf", {})):
@@ -340,29 +274,6 @@ class TaskScoreTest(parameterized.TestCase):
         rows = labelled([0, 0, 1, 1], sentence="x")
         found = load_task("glue", "cola").score(rows, ["unacceptable", "Unacceptable", "acceptable", ""])
         assert_scores(self, found, {"matthews_correlation": 100 * 4 / math.sqrt(80), "invalid_rate": 50})
-
-    @parameterized.parameters(
-        ("glue", "sst2", ["positive", "negative"]),
-        ("glue", "qnli", ["not_entailment", "entailment"]),
-        ("glue", "rte", ["not_entailment", "entailment"]),
-        ("glue", "wnli", ["entailment", "not_entailment"]),
-        ("super_glue", "boolq", ["True", "False"]),
-        ("super_glue", "copa", ["choice2", "choice1"]),
-        ("super_glue", "rte", ["not_entailment", "entailment"]),
-        ("super_glue", "wic", ["True", "False"]),
-    )
-    def test_two_class_accuracy_is_case_and_space_sensitive(self, benchmark, name, words):
-        columns = dict.fromkeys(load_task(benchmark, name).text_columns, "x")
-        one, zero = words
-        rows = labelled([1, 1, 1, 1, 0, 0, 0, 0], **columns)
-        predictions = [one, zero, f" {one}", one.swapcase(), zero, f"{zero} ", zero + ".", ""]
-        found = load_task(benchmark, name).score(rows, predictions)
-        assert_scores(self, found, {"accuracy": 25, "invalid_rate": 62.5})
-
-    def test_mnli(self):
-        rows = labelled([0, 1, 2, 2], premise="p", hypothesis="h")
-        found = load_task("glue", "mnli").score(rows, ["entailment", "neutral", "contradiction", "not_entailment"])
-        assert_scores(self, found, {"accuracy": 75, "invalid_rate": 25})
 
     @parameterized.parameters(
         ("mrpc", "sentence1", "sentence2", "not_equivalent", "equivalent"),
@@ -541,16 +452,6 @@ class ScoreContractTest(parameterized.TestCase):
         row = {"passage": "p", "query": "q", "entities": ["E"], "answers": ["A", "B", "C"], "idx": ids}
         with self.assertRaisesRegex(DataError, r"1 rows make 3 examples.* 1 predictions"):
             load_task("super_glue", "record").score([row], ["A"])
-
-    @parameterized.parameters(
-        ("glue", "mrpc", {"f1": 80.0, "accuracy": 70.0, "invalid_rate": 10.0}, 75.0),
-        ("glue", "stsb", {"pearson": 90.0, "spearman": 80.0, "invalid_rate": 0.0}, 85.0),
-        ("glue", "cola", {"matthews_correlation": 12.5, "invalid_rate": 0.0}, 12.5),
-        ("super_glue", "axg", {"accuracy": 70.0, "gender_parity": 50.0, "invalid_rate": 0.0}, 70.0),
-        ("super_glue", "record", {"f1": 50.0, "exact_match": 40.0}, 45.0),
-    )
-    def test_checkpoints_are_selected_by(self, benchmark, name, scores, expected):
-        self.assertEqual(load_task(benchmark, name).optimised(scores), expected)
 
 
 class PaddingTest(parameterized.TestCase):

@@ -46,18 +46,11 @@ class RatesTest(parameterized.TestCase):
                 expected = math.exp(math.log(min(count, limit or math.inf)) / temperature)
                 self.assertAlmostEqual(found[name] / expected, 1, delta=1e-12)
 
-    def test_hand_values(self):
-        self.assertEqual(mixing_rates({"a": 100, "b": 400}, limit=144, temperature=2.0), {"a": 10.0, "b": 12.0})
-        # clipping after the temperature would leave 10 and 20
-        self.assertEqual(mixing_rates({"a": 100, "b": 400}, temperature=2.0), {"a": 10.0, "b": 20.0})
-
     def test_what_is_not_positive_is_refused_by_flag(self):
         for options, flag in (
-            ({"limit": 0}, "--mixing_limit"),
-            ({"limit": -3}, "--mixing_limit"),
-            ({"temperature": 0}, "--mixing_temperature"),
-            ({"temperature": -1.0}, "--mixing_temperature"),
-        ):
+            ({"limit": 0}, "--mixing_limit"), ({"limit": -3}, "--mixing_limit"),
+            ({"temperature": 0}, "--mixing_temperature"), ({"temperature": -1.0}, "--mixing_temperature"),
+        ):  # fmt: skip
             with self.assertRaisesRegex(ConfigError, flag):
                 mixing_rates(GLUE, **options)
 
@@ -70,16 +63,6 @@ class DrawTest(parameterized.TestCase):
         ends = np.cumsum(sizes)
         tasks = np.searchsorted(ends, draws, side="right")
         return tasks, draws - (ends - sizes)[tasks]
-
-    def test_draws_are_a_function_of_the_seed(self):
-        for seed in (
-            0,
-            1,
-            17,
-        ):
-            first, again = (draw_mixture(self.SIZES, self.RATES, 500, seed)[:] for _ in range(2))
-            np.testing.assert_array_equal(first, again)
-            self.assertFalse(np.array_equal(first, draw_mixture(self.SIZES, self.RATES, 500, seed + 1)[:]))
 
     def test_tasks_come_in_proportion_to_their_rates(self):
         for seed in range(5):
@@ -118,6 +101,7 @@ class DrawTest(parameterized.TestCase):
         with mock.patch.object(MixtureDraws, "CHUNK", 64):
             found = draw_mixture(self.SIZES, self.RATES, 3000, 7)[start:stop]
         np.testing.assert_array_equal(found, whole[start:stop])
+        self.assertFalse(np.array_equal(whole, draw_mixture(self.SIZES, self.RATES, 3000, 8)[:]))
 
     def test_a_long_run_takes_no_more_memory_than_a_short_one(self):
         """10**12 draws, of which the first and some of a later epoch are asked for."""
@@ -188,18 +172,10 @@ class TrainingSetTest(parameterized.TestCase):
 class SubsetTest(parameterized.TestCase):
     def test_as_many_rows_are_kept_as_asked_for(self):
         for num_rows, limit, fraction, kept in (
-            (10, None, None, 10),
-            (10, 3, None, 3),
-            (10, 10, None, 10),
-            (10, 99, None, 10),
-            (10, None, 0.3, 3),
-            (10, None, 1.0, 10),
-            (10, None, 0.001, 1),
-            (10, 2, 0.5, 2),
-            (10, 8, 0.5, 5),
-            (1, 1, 1.0, 1),
+            (10, None, None, 10), (10, 3, None, 3), (10, 10, None, 10), (10, 99, None, 10), (10, None, 0.3, 3),
+            (10, None, 1.0, 10), (10, None, 0.001, 1), (10, 2, 0.5, 2), (10, 8, 0.5, 5), (1, 1, 1.0, 1),
             (1000, None, 0.25, 250),
-        ):
+        ):  # fmt: skip
             rows = select_rows(num_rows, limit=limit, fraction=fraction, seed=0)
             self.assertLen(rows, kept)
             self.assertEqual(rows.tolist(), sorted(set(rows.tolist())))
@@ -216,13 +192,10 @@ class SubsetTest(parameterized.TestCase):
 
     def test_what_keeps_no_row_is_refused_by_flag(self):
         for options, flag in (
-            ({"fraction": 0}, "--train_fraction 0"),
-            ({"fraction": 1.5}, "--train_fraction 1.5"),
-            ({"fraction": -0.1}, "--train_fraction"),
-            ({"limit": 0}, "--max_train_samples 0"),
-            ({"limit": -1}, "--max_train_samples"),
-            ({"limit": 0, "role": "validation"}, "--max_eval_samples 0"),
-        ):
+            ({"fraction": 0}, "--train_fraction 0"), ({"fraction": 1.5}, "--train_fraction 1.5"),
+            ({"fraction": -0.1}, "--train_fraction"), ({"limit": 0}, "--max_train_samples 0"),
+            ({"limit": -1}, "--max_train_samples"), ({"limit": 0, "role": "validation"}, "--max_eval_samples 0"),
+        ):  # fmt: skip
             with self.assertRaisesRegex(ConfigError, flag):
                 select_rows(10, seed=0, **options)
 
@@ -244,34 +217,17 @@ class SubsetTest(parameterized.TestCase):
 
     def test_a_selection_split_is_read(self):
         for text, share in (
-            ("validation", None),
-            ("train[5%]", 0.05),
-            ("train[10%]", 0.1),
-            ("train[0.5%]", 0.005),
-            ("train[99%]", 0.99),
-            ("train[12.5%]", 0.125),
-        ):
+            ("validation", None), ("train[5%]", 0.05), ("train[10%]", 0.1), ("train[0.5%]", 0.005),
+            ("train[99%]", 0.99), ("train[12.5%]", 0.125),
+        ):  # fmt: skip
             found = selection_share(text)
             self.assertIsNone(found) if share is None else self.assertAlmostEqual(found, share)
 
     def test_another_selection_split_is_refused_with_its_text(self):
         for text in (
-            "",
-            "train",
-            "test",
-            "train[5]",
-            "train[:5%]",
-            "train[-5%]",
-            "train[0%]",
-            "train[100%]",
-            "train[250%]",
-            "train[5%] ",
-            "validation[5%]",
-            "train[five%]",
-            "Validation",
-            "train[5%]x",
-            "train[.5%]",
-        ):
+            "", "train", "test", "train[5]", "train[:5%]", "train[-5%]", "train[0%]", "train[100%]", "train[250%]",
+            "train[5%] ", "validation[5%]", "train[five%]", "Validation", "train[5%]x", "train[.5%]",
+        ):  # fmt: skip
             with self.assertRaisesRegex(ConfigError, "--selection_split.*train\\[5%\\]") as caught:
                 selection_share(text)
             self.assertIn(repr(text), str(caught.exception))
@@ -289,10 +245,8 @@ class SubsetTest(parameterized.TestCase):
 
     def test_too_few_rows_to_split_are_refused(self):
         for num_rows, share in (
-            (1, 0.5),
-            (2, 0.9),
-            (0, 0.1),
-        ):
+            (1, 0.5), (2, 0.9), (0, 0.1),
+        ):  # fmt: skip
             with self.assertRaisesRegex(DataError, "--selection_split"):
                 split_for_selection(num_rows, share, seed=0)
 
@@ -381,11 +335,6 @@ class GlobalBatchSamplerTest(parameterized.TestCase):
             expected = [order[i : i + 8] for i in range(0, n, 8)]
             found = updates(*cut, n, epoch)
             self.assertEqual(found, expected)
-
-    def test_every_row_comes_once_an_epoch(self):
-        for world_size, n in itertools.product([1, 2, 3, 4], [1, 2, 3, 10, 13]):
-            found = list(itertools.chain(*updates(2, 3, world_size, n)))
-            self.assertCountEqual(found, range(n))
 
     def test_the_length_is_the_number_of_micro_batches(self):
         for cut, n in itertools.product(CUTS, [1, 7, 8, 9, 40]):

@@ -197,7 +197,7 @@ class WatchedLossTest(parameterized.TestCase):
         torch.testing.assert_close(total, expected)
 
     def test_the_names_of_pair_labels_are_the_collators(self):
-        from t5suite.data.batches.language_model_collators import PAIR_LABELS as MADE
+        from t5suite.data.batches.pre_training_collator import PAIR_LABELS as MADE
 
         self.assertCountEqual(PAIR_LABELS, MADE.values())
 

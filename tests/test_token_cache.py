@@ -1,7 +1,6 @@
 """Tokenized rows are kept by what they were made of, found again whole, and never taken where they are not."""
 
 import json
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -45,16 +44,6 @@ def arrays(types=False) -> TokenArrays:
 
 def content(found: TokenArrays) -> list:
     return [{name: values.tolist() for name, values in found[i].items()} for i in range(len(found))]
-
-
-def count_makes(folder, made):
-    """What a rank does: whoever comes first makes it."""
-
-    def make():
-        made.append(os.getpid())
-        return arrays()
-
-    TokenCache(folder).get("key", make)
 
 
 class TokenCacheTest(parameterized.TestCase):
@@ -109,16 +98,6 @@ class TokenCacheTest(parameterized.TestCase):
         with mock.patch.object(np, "save", side_effect=OSError("no space")), self.assertRaises(OSError):
             write_arrays(place, arrays())
         self.assertEqual(list(Path(self.folder).iterdir()), [])
-
-    def test_of_several_processes_one_makes_it(self):
-        context = multiprocessing.get_context("fork")
-        made = context.Manager().list()
-        processes = [context.Process(target=count_makes, args=(self.folder, made)) for _ in range(4)]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join()
-        self.assertLen(list(made), 1)
 
     def test_few_rows_and_formatters_of_the_users_own_are_not_kept(self):
         task = load_task("mini", "sentiment")

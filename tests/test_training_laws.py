@@ -132,6 +132,11 @@ def evaluations(batch_size=4):
 
 
 class RowsLawTest(parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        evaluations(), evaluations(batch_size=3)
+
     @parameterized.named_parameters(*CASES)
     @pytest.mark.slow
     @pytest.mark.ranks

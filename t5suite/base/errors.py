@@ -26,6 +26,8 @@ EXIT_NUMERICS = 70
 EXIT_IO = 74
 EXIT_PREEMPTED = 75
 EXIT_BAD_CONFIGURATION = 78
+# What asks a run to stop: it finishes its step, saves a checkpoint and exits with 75.
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 _ELSEWHERE = "write where you may (--output_dir), or change the folder's rights"
 _ROOM = "make room, or write to another disk (--output_dir)"

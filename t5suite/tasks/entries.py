@@ -22,34 +22,7 @@ from t5suite.tasks.metrics import METRIC_ALIASES, METRIC_GROUPS, METRICS, TEXT_M
 from t5suite.tasks.postprocessors import POSTPROCESSORS
 from t5suite.tasks.targets import INPUT, OUTPUT, TARGETS, check_template, label_words, value_kind
 
-REQUIRED_FIELDS = (
-    "prefix",
-    "text_column_name",
-    "label_column_name",
-    "labels",
-    "metric_names",
-    "metric_to_optimize",
-)
-OPTIONAL_FIELDS = (
-    "hub_path",
-    "hub_name",
-    "splits",
-    "num_examples",
-    "rows_of",
-    "formatter",
-    "target",
-    "postprocess",
-    "metric_functions",
-    "group_by",
-    "input_format",
-    "output_format",
-    "max_input_tokens",
-    "max_output_tokens",
-    "source",
-    "instruction",
-    "references_by",
-    "report_by",
-)
+REQUIRED_FIELDS = tuple("prefix text_column_name label_column_name labels metric_names metric_to_optimize".split())
 # Sources that an entry may name itself; the others follow from the flags.
 ENTRY_SOURCES = ("super_ni",)
 # What `instruction` holds, and of which type.
@@ -83,6 +56,7 @@ FIELD_KINDS = {
     "num_examples": (dict, "a table of splits"),
     "metric_functions": (dict, "a table of metrics' names"),
 }
+OPTIONAL_FIELDS = (*FIELD_KINDS, "splits", "input_format", "output_format", "max_input_tokens", "max_output_tokens")
 
 
 class Refused(str):
@@ -105,7 +79,9 @@ def check_entry(name: str, entry) -> None:
     _check_texts(name, entry)
     _check_labels(name, entry["labels"])
     _check_metrics(name, entry)
-    _check_names(name, entry)
+    for key, table in (("formatter", FORMATTERS), ("target", TARGETS), ("postprocess", POSTPROCESSORS)):
+        if entry.get(key) is not None:
+            find(entry[key], table, key, where=name)
     _check_splits(name, entry.get("splits"))
     _check_forms(name, entry)
     _check_sources(name, entry)
@@ -201,23 +177,12 @@ def _check_metrics(name, entry):
     if optimised == "average" and not names:
         raise ConfigError(f"{name}: metric_to_optimize is 'average', but metric_names is empty")
     if value_kind(entry) != "text":
-        _refuse_text_metrics(name, [("metric_names", metric) for metric in names] + [("metric_to_optimize", optimised)])
-    if METRICS["grouped_exact_match"] in metric_functions(entry).values() and not entry.get("group_by"):
-        raise ConfigError(f"{name}: grouped_exact_match needs group_by, the column whose equal values make a group")
-    if METRICS["gender_parity"] in metric_functions(entry).values() and not entry.get("group_by"):
-        raise ConfigError(f"{name}: gender_parity needs group_by, the column whose equal values make a pair")
-
-
-def _refuse_text_metrics(name, metrics):
-    for key, metric in metrics:
-        if TEXT_METRICS & set(METRIC_GROUPS.get(metric, [METRIC_ALIASES.get(metric, metric)])):
-            raise ConfigError(f"{name}: {key}: {metric!r} compares texts, but the task's targets are labels or numbers")
-
-
-def _check_names(name, entry):
-    for key, table in (("formatter", FORMATTERS), ("target", TARGETS), ("postprocess", POSTPROCESSORS)):
-        if entry.get(key) is not None:
-            find(entry[key], table, key, where=name)
+        for key, metric in [*(("metric_names", metric) for metric in names), ("metric_to_optimize", optimised)]:
+            if TEXT_METRICS & set(METRIC_GROUPS.get(metric, [METRIC_ALIASES.get(metric, metric)])):
+                raise ConfigError(f"{name}: {key}: {metric!r} compares texts, but targets are labels or numbers")
+    for metric in ("grouped_exact_match", "gender_parity"):
+        if METRICS[metric] in metric_functions(entry).values() and not entry.get("group_by"):
+            raise ConfigError(f"{name}: {metric} needs group_by, the column whose equal values belong together")
 
 
 def _check_splits(name, splits):

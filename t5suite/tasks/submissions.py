@@ -100,8 +100,9 @@ def write_submission(output_dir, name: str, files: dict[str, bytes]) -> Path:
         with whole_file(directory / file) as temporary:
             temporary.write_bytes(content)
     archive = directory / f"{name}.zip"
-    with whole_file(archive) as temporary:
-        _write_zip(temporary, files)
+    with whole_file(archive) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as zipped:
+        for file, content in files.items():
+            zipped.writestr(zipfile.ZipInfo(file, _ZIP_DATE), content, zipfile.ZIP_DEFLATED)
     return archive
 
 
@@ -217,12 +218,6 @@ def _check_unique(ids):
 
 def _json_bytes(values) -> bytes:
     return "".join(json.dumps(value, allow_nan=False) + "\n" for value in values).encode("ascii")
-
-
-def _write_zip(path: Path, files: dict[str, bytes]):
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for file, content in files.items():
-            archive.writestr(zipfile.ZipInfo(file, _ZIP_DATE), content, zipfile.ZIP_DEFLATED)
 
 
 # `tasks`: any one of them makes the file (WNLI as classes or in the pronoun form; WSC with either release of its rows).

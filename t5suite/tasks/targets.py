@@ -87,7 +87,8 @@ def label_text(row, entry) -> str:
     label = label_of(row, entry)
     kind = value_kind(entry)
     if kind == "class":
-        return _class_text(label, entry)
+        index = class_number(label, entry)
+        return UNKNOWN_TARGET if index == INVALID_CLASS else label_words(entry["labels"])[index]
     if kind == "number":
         return TARGETS[entry.get("target") or "one_decimal"](_number(INVALID_NUMBER if label is None else label, entry))
     if isinstance(label, (list, tuple)):
@@ -120,13 +121,6 @@ def class_number(label, entry) -> int:
         return int(label)
     named = ", ".join(f"{i} {word}" for i, word in enumerate(words))
     raise DataError(f"label {label!r} in column {entry['label_column_name']!r} is none of {named} (-1: unlabelled)")
-
-
-def _class_text(label, entry) -> str:
-    index = class_number(label, entry)
-    if index == INVALID_CLASS:
-        return UNKNOWN_TARGET
-    return label_words(entry["labels"])[index]
 
 
 def _number(label, entry) -> float:

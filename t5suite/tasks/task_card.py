@@ -23,6 +23,7 @@ from t5suite.tasks.targets import label_words
 
 TASK_CARD = "task.json"
 FORMAT = 1
+CARD_KEYS = tuple("format benchmark tasks max_source_length max_target_length max_answer_tokens family".split())
 
 
 @dataclass(frozen=True)
@@ -76,10 +77,14 @@ def write_task_card(folder, card: TaskCard) -> None:
         return
     benchmarks = {task.benchmark for task in card.tasks.values()}
     assert len(benchmarks) == 1, "the tasks of a run belong to one benchmark"
+    entries = {}
+    for name, task in card.tasks.items():
+        labels = task.entry["labels"]  # a table by id becomes a list: JSON's keys are texts
+        entries[name] = {**task.entry, "labels": label_words(labels) if isinstance(labels, dict) else labels}
     content = {
         "format": FORMAT,
         "benchmark": benchmarks.pop(),
-        "tasks": {name: _plain(task.entry) for name, task in card.tasks.items()},
+        "tasks": entries,
         "max_source_length": card.lengths.source,
         "max_target_length": card.lengths.target,
         "max_answer_tokens": card.max_answer_tokens,
@@ -116,19 +121,8 @@ def _card_of(content: dict, path: Path) -> TaskCard:
         tasks[name] = Task(benchmark, name, entry)
     lengths = Lengths(_whole(content, "max_source_length"), _whole(content, "max_target_length"))
     answers = {name: _whole(content["max_answer_tokens"], name) for name in content["max_answer_tokens"]}
-    return TaskCard(
-        tasks,
-        lengths,
-        answers,
-        content["family"],
-        {key: value for key, value in content.items() if key not in CARD_KEYS},
-    )
-
-
-def _plain(entry: dict) -> dict:
-    """The entry as JSON holds it: label words by id become a list, for JSON's keys are texts."""
-    labels = entry["labels"]
-    return {**entry, "labels": label_words(labels) if isinstance(labels, dict) else labels}
+    settings = {key: value for key, value in content.items() if key not in CARD_KEYS}
+    return TaskCard(tasks, lengths, answers, content["family"], settings)
 
 
 def _whole(content: dict, key: str) -> int:
@@ -136,14 +130,3 @@ def _whole(content: dict, key: str) -> int:
     if type(value) is not int or value < 1:
         raise ConfigError(f"{key} is {value!r:.60}, not a whole number above 0")
     return value
-
-
-CARD_KEYS = (
-    "format",
-    "benchmark",
-    "tasks",
-    "max_source_length",
-    "max_target_length",
-    "max_answer_tokens",
-    "family",
-)

@@ -129,11 +129,11 @@ class TokenRows(Sequence):
         if isinstance(i, slice):
             return [self[k] for k in range(*i.indices(len(self)))]
         columns = {name: getattr(self, name) for name in COLUMNS}
-        return {name: _row(picked, i) for name, picked in columns.items() if picked is not None}
-
-
-def _row(picked: Picked, i: int) -> np.ndarray:
-    return picked.values[picked.starts_B[i] : picked.starts_B[i] + picked.lengths_B[i]]
+        return {
+            name: picked.values[picked.starts_B[i] : picked.starts_B[i] + picked.lengths_B[i]]
+            for name, picked in columns.items()
+            if picked is not None
+        }
 
 
 COLUMNS = ("input_ids", "labels", "token_type_ids")

@@ -58,7 +58,11 @@ class TokenCache:
     """
 
     def __init__(self, folder: str | None = None):
-        self.folder = None if folder == NONE else Path(folder) if folder else _library_folder()
+        import datasets
+
+        if not folder and datasets.is_caching_enabled():
+            folder = Path(datasets.config.HF_DATASETS_CACHE) / "t5suite"
+        self.folder = Path(folder) if folder and folder != NONE else None
 
     def serves(self, task, num_rows: int) -> bool:
         """Whether it is worth keeping; what a formatter of the user's own makes of rows may change unseen."""
@@ -88,12 +92,6 @@ class TokenCache:
             logger.warning("tokenized data are not kept in %s: %s", self.folder, error)
             return make()
         return found
-
-
-def _library_folder() -> Path | None:
-    import datasets
-
-    return Path(datasets.config.HF_DATASETS_CACHE) / "t5suite" if datasets.is_caching_enabled() else None
 
 
 @functools.cache
@@ -133,7 +131,11 @@ def read_arrays(place: Path) -> TokenArrays | None:
         sums = json.loads((place / SUMS).read_bytes())
         if sums != {name: _crc32(place / name) for name in sums}:
             return None
-        parts = {name.removesuffix(".npy"): _mapped(place / name) for name in sums}
+        # plain arrays, whose slices are quicker than a `numpy.memmap`'s
+        parts = {
+            name.removesuffix(".npy"): np.asarray(np.load(place / name, mmap_mode="r", allow_pickle=False))
+            for name in sums
+        }
         columns = [name for name in COLUMNS if f"{name}.values" in parts]
         return TokenArrays(**{name: Ragged(parts[f"{name}.values"], parts[f"{name}.offsets"]) for name in columns})
     except (OSError, ValueError, TypeError, LookupError):
@@ -146,12 +148,6 @@ def _crc32(path: Path) -> int:
         while block := file.read(1 << 20):
             total = zlib.crc32(block, total)
     return total
-
-
-def _mapped(path: Path) -> np.ndarray:
-    """A file's array; a plain one, whose slices are quicker than a `numpy.memmap`'s."""
-    array = np.load(path, mmap_mode="r", allow_pickle=False)
-    return np.asarray(array)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -251,8 +247,8 @@ def _load_training_set(task: Task, options: DataOptions, subset: Subset, seed: i
     if subset.few_shot:
         if task.value_kind != "class":
             raise ConfigError(f"--few_shot: {task.benchmark}/{task.name} has no classes; use --max_train_samples")
-        labels = loaded.rows[task.entry["label_column_name"]]
         column = task.entry["label_column_name"]
+        labels = loaded.rows[column]
         classes = [label_id({column: labels[int(i)]}, task.entry) for i in chosen]
         chosen = chosen[few_shot_rows(classes, subset.few_shot, seed)]
     return TrainingSet(
@@ -305,7 +301,12 @@ def make_epoch_order(features: list[TokenArrays], names: list[str], mixing: Mixi
     lengths = np.concatenate([tokens.input_ids.lengths for tokens in features])
     grouped = schedule.sampling == "group_by_length"
     if len(features) == 1:
-        return _single_task_order(lengths, schedule, seed), {names[0]: 1.0}
+        order = shuffled_order(len(lengths), seed)
+        if grouped:
+            order = length_grouped_order(lengths, schedule.update_size, seed)
+        elif schedule.sampling == "sequential":
+            order = lambda epoch: np.arange(len(lengths))
+        return order, {names[0]: 1.0}
     if mixing.proportions:
         order = proportional_order(sizes, mixing.proportions, seed)
         order = grouped_in_updates(order, lengths, schedule.update_size) if grouped else order
@@ -323,24 +324,13 @@ def make_epoch_order(features: list[TokenArrays], names: list[str], mixing: Mixi
     return mixture_order(draws, epoch_length, lengths, schedule.update_size, grouped), rates
 
 
-def _single_task_order(lengths, schedule: Schedule, seed: int) -> Callable[[int], np.ndarray]:
-    if schedule.sampling == "group_by_length":
-        return length_grouped_order(lengths, schedule.update_size, seed)
-    if schedule.sampling == "sequential":
-        return lambda epoch: np.arange(len(lengths))
-    return shuffled_order(len(lengths), seed)
-
-
 def _fingerprint(rows, task: Task, encoding: TextEncoding, split: str) -> str:
     """The same for the same rows, task entry, tokenizer, lengths and encoding, in every process."""
-    parts = [rows._fingerprint, json.dumps(task.entry, sort_keys=True), _vocabulary(encoding.tokenizer)]
+    tokenizer = encoding.tokenizer
+    if backend := getattr(tokenizer, "backend_tokenizer", None):  # its last call's lengths stand in it, too
+        content = {**json.loads(backend.to_str()), "truncation": None, "padding": None}
+    else:
+        content = tokenizer.get_vocab()
+    parts = [rows._fingerprint, json.dumps(task.entry, sort_keys=True), json.dumps(content, sort_keys=True)]
     parts += [str(tuple(encoding.lengths)), split, encoding.key]
     return hashlib.sha256("\x00".join(parts).encode()).hexdigest()[:32]
-
-
-def _vocabulary(tokenizer) -> str:
-    """All that makes ids of texts, without what the last call left behind: its lengths stand in the backend, too."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
-        return json.dumps(tokenizer.get_vocab(), sort_keys=True)
-    return json.dumps({**json.loads(backend.to_str()), "truncation": None, "padding": None}, sort_keys=True)

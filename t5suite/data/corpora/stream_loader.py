@@ -29,7 +29,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from t5suite.base.errors import ChangedDataError, ConfigError, DataError, UserError
-from t5suite.data.batches.worker_signals import ignore_in_worker, shielding_workers
+from t5suite.data.batches.samplers import ignore_in_worker, shielding_workers
 from t5suite.data.corpora.documents import is_held_out
 from t5suite.data.corpora.streams import NO_COUNTS, Block, Share, StreamCorpus, StreamSettings, VirtualStream
 

@@ -12,6 +12,7 @@ quoted cell may hold line ends; TSV knows no quotes. Both begin with a line of c
 """
 
 import csv
+import functools
 import glob
 import json
 from collections.abc import Callable, Iterator
@@ -111,7 +112,11 @@ def _files_of(root: Path, names: tuple[str, ...], suffixes) -> tuple[Path, ...]:
     for name in names:
         if (root / name).is_dir():
             forms[f"{name}/"] = _with_suffix(root / name, suffixes)
-        beside = tuple(path for path in _with_suffix(root, suffixes) if _stem(path).split("-")[0] == name)
+        beside = tuple(
+            path
+            for path in _with_suffix(root, suffixes)
+            if Path(without_compression(path.name)).stem.split("-")[0] == name
+        )
         forms[f"{name}.*"] = beside
     forms = {form: files for form, files in forms.items() if files}
     if len(forms) > 1:
@@ -122,10 +127,6 @@ def _files_of(root: Path, names: tuple[str, ...], suffixes) -> tuple[Path, ...]:
 def _with_suffix(folder: Path, suffixes) -> tuple[Path, ...]:
     files = (path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     return tuple(sorted(path for path in files if Path(without_compression(path.name)).suffix in suffixes))
-
-
-def _stem(path: Path) -> str:
-    return Path(without_compression(path.name)).stem
 
 
 def table_rows(path: Path, kind: str) -> Iterator[tuple[str, dict]]:
@@ -158,16 +159,6 @@ def json_rows(path: Path) -> Iterator[tuple[str, dict]]:
         yield f"{path} entry {index}", row
 
 
-def csv_rows(path: Path) -> Iterator[tuple[str, dict]]:
-    """Cells between commas, quoted where they hold one."""
-    return _separated(path, {"strict": True})
-
-
-def tsv_rows(path: Path) -> Iterator[tuple[str, dict]]:
-    """Cells between tabulators, quotes being characters like others."""
-    return _separated(path, {"delimiter": "\t", "quoting": csv.QUOTE_NONE})
-
-
 def parquet_rows(path: Path) -> Iterator[tuple[str, dict]]:
     """The rows of a parquet file, counted from 1."""
     import pyarrow
@@ -198,17 +189,14 @@ def _separated(path: Path, dialect: dict) -> Iterator[tuple[str, dict]]:
             continue
         if names is None:
             names = cells
-            _check_names(place, names)
+            if twice := [name for i, name in enumerate(names) if name in names[:i]]:
+                raise DataError(
+                    f"{place}: column {twice[0]!r} stands there for the second time; the first line names the columns"
+                )
         elif len(cells) != len(names):
             raise DataError(f"{place}: {len(cells)} cells, but the first line names {len(names)} columns")
         else:
             yield place, dict(zip(names, cells, strict=True))
-
-
-def _check_names(place: str, names: list[str]) -> None:
-    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
-    if twice is not None:
-        raise DataError(f"{place}: column {twice!r} stands there for the second time; the first line names the columns")
 
 
 def _text_lines(path: Path) -> Iterator[str]:
@@ -232,7 +220,7 @@ def _first_byte(path: Path) -> bytes:
 
 TABLES: dict[str, Callable] = {
     "jsonl": json_rows,
-    "csv": csv_rows,
-    "tsv": tsv_rows,
+    "csv": functools.partial(_separated, dialect={"strict": True}),  # cells quoted where they hold a comma
+    "tsv": functools.partial(_separated, dialect={"delimiter": "\t", "quoting": csv.QUOTE_NONE}),
     "parquet": parquet_rows,
 }

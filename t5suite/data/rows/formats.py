@@ -23,8 +23,15 @@ from t5suite.base.lookup import check_name, find
 from t5suite.base.script_flags import flags_marked
 from t5suite.data.corpora.readers import TextOptions, without_compression
 from t5suite.data.rows.files import named_files, split_files
-from t5suite.data.rows.own_rows import Columns, FileRows, HubRows, MemoryRows, RowSource, hub_label_words
-from t5suite.data.rows.running_text import TextRows
+from t5suite.data.rows.own_rows import (
+    Columns,
+    FileRows,
+    HubRows,
+    MemoryRows,
+    RowSource,
+    TextRows,
+    hub_label_words,
+)
 from t5suite.data.rows.subsets import HeldOutRows
 from t5suite.tasks.entries import check_entry
 from t5suite.tasks.registry import Task
@@ -240,7 +247,8 @@ def own_entry(fields: dict, wishes: Wishes) -> dict:
     if entry["metric_names"] is None:
         entry["metric_names"] = list(DEFAULT_METRICS[entry["labels"] is not None])
     if wishes.metrics is not None or entry["metric_to_optimize"] not in ("average", *entry["metric_names"]):
-        entry["metric_to_optimize"] = _optimised(entry["metric_names"])
+        first, *others = entry["metric_names"] or [None]  # rouge and squad are several metrics
+        entry["metric_to_optimize"] = "average" if others or first in ("rouge", "squad") else first
     for key, place in (("input_format", INPUT), ("output_format", OUTPUT)):
         template = getattr(wishes, key)
         if template is not None:
@@ -250,13 +258,6 @@ def own_entry(fields: dict, wishes: Wishes) -> dict:
         if getattr(wishes, key) is not None:
             entry[key] = getattr(wishes, key)
     return {key: value for key, value in entry.items() if value is not None or key in ("labels", "metric_to_optimize")}
-
-
-def _optimised(metrics: list[str]) -> str | None:
-    """One metric selects checkpoints by itself, several by their mean; rouge and squad are several."""
-    if not metrics:
-        return None
-    return metrics[0] if len(metrics) == 1 and metrics[0] not in ("rouge", "squad") else "average"
 
 
 def _with_validation(name: str, form: Form, wishes: Wishes) -> RowSource:
@@ -301,6 +302,9 @@ def format_options(settings: Mapping, rows: Mapping[str, list[dict]] | None = No
     Raises:
       ConfigError: an empty word in a list, a block that is too short.
     """
+    block_size = settings.get("block_size") or settings.get("max_target_length") or 512
+    if settings.get("block_size") is not None and settings["block_size"] < 8:
+        raise ConfigError(f"--block_size {settings['block_size']}: must be at least 8 tokens")
     given = {name: settings.get(name) for name in (*flags_marked("rows"), "target_column", "hub_name")}
     return FormatOptions(
         **given,
@@ -310,7 +314,7 @@ def format_options(settings: Mapping, rows: Mapping[str, list[dict]] | None = No
         labels=words_of(settings.get("labels"), "--labels"),
         revision=settings.get("data_revision"),
         text_unit=settings.get("text_unit") or "line",
-        block_size=_block_size(settings.get("block_size"), settings.get("max_target_length") or 512),
+        block_size=block_size,
         rows=rows,
     )
 
@@ -362,12 +366,6 @@ def at_place(values: Sequence | None, i: int):
     """A flag's value for data set `i`; None where the flag says `none` of it."""
     value = None if values is None else values[i]
     return None if value in NOTHING else value
-
-
-def _block_size(asked_for: int | None, default: int) -> int:
-    if asked_for is not None and asked_for < 8:
-        raise ConfigError(f"--block_size {asked_for}: must be at least 8 tokens")
-    return asked_for or default
 
 
 DATA_FORMATS: dict[str, Callable[[FormatOptions], Form]] = {

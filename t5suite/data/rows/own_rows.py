@@ -12,7 +12,8 @@ import hashlib
 import json
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.hub import prepare_hub
 from t5suite.base.lookup import suggestion
+from t5suite.data.corpora.readers import BadLine, TextOptions, file_records
 from t5suite.data.rows.files import SPLIT_NAMES, table_rows
 from t5suite.data.rows.jsonl import file_sha256
 from t5suite.tasks.targets import value_at
@@ -151,7 +153,10 @@ class FileRows:
         rows, places, unused = [], [], set()
         for path in self.files[role]:
             for place, row in table_rows(path, self.kind):
-                row = _unwrapped(row, self.unwrap, place)
+                try:
+                    row = row if self.unwrap is None else self.unwrap(row)
+                except DataError as error:
+                    raise DataError(f"{place}: {error}") from None
                 rows.append(self.columns.shaped(row, self.kind in TYPELESS))
                 places.append(place)
                 unused |= row.keys() - rows[-1].keys()
@@ -175,13 +180,6 @@ def check_columns(columns: Columns, role: str, rows: list[dict], place: str, oth
         if all(value_at(row, column) is None for row in rows):
             there = [*others, *(name for name in rows[0] if any(value_at(row, name) is not None for row in rows))]
             raise DataError(f"{place}: no row has anything in column {column!r}; {suggestion(column, there)}")
-
-
-def _unwrapped(row: dict, unwrap, place: str) -> dict:
-    try:
-        return row if unwrap is None else unwrap(row)
-    except DataError as error:
-        raise DataError(f"{place}: {error}") from None
 
 
 def _origin(files: tuple[Path, ...]) -> str:
@@ -302,3 +300,91 @@ def _plain(value):
     if type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and math.isnan(value)):
         return None
     return value
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Running text, for models that continue a text (`--data_format text`). Documents follow each other in blocks of at most
+# `block_size` tokens, end-of-sequence included, with a line end between two documents; one that is longer continues in
+# the next block. Nothing but empty documents is left out.
+
+
+@dataclass(frozen=True)
+class TextRows:
+    """Blocks of the texts of files.
+
+    Attributes:
+      options: what a document is, and the column that holds it where files have columns.
+    """
+
+    files: dict[str, tuple[Path, ...]]
+    options: TextOptions
+    block_size: int
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The splits that have files."""
+        return tuple(self.files)
+
+    def read(self, role: str, tokenizer=None) -> Rows:
+        """All blocks of a split.
+
+        Raises:
+          DataError: a line cannot be read, or there is no text.
+        """
+        rows, places = [], []
+        for place, block in self._blocks(role, tokenizer):
+            rows.append({self.options.text_column_name: block})
+            places.append(place)
+        if not rows:
+            raise DataError(f"{', '.join(map(str, self.files[role]))}: no text")
+        hashes = hashed_files(self.files[role])
+        return Rows(rows, places, _origin(self.files[role]), files_fingerprint(hashes), hashes)
+
+    def _blocks(self, role: str, tokenizer) -> Iterator[tuple[str, str]]:
+        room = self.block_size - max(1, tokenizer.num_special_tokens_to_add())
+        start, block, used = None, "", 0
+        for place, document in self._documents(role):
+            for piece in pieces(document, room, tokenizer):
+                joined = f"{block}\n{piece}" if block else piece
+                if block and (used + count_tokens(piece, tokenizer) > room or count_tokens(joined, tokenizer) > room):
+                    yield start, block
+                    block, joined = "", piece
+                start = place if not block else start
+                block, used = joined, count_tokens(joined, tokenizer)
+        if block:
+            yield start, block
+
+    def _documents(self, role: str) -> Iterator[tuple[str, str]]:
+        for path in self.files[role]:
+            for record in file_records(path, self.options):
+                if isinstance(record, BadLine):
+                    raise DataError(f"{path}:{record.line}: {record.problem}")
+                if record.text.strip():
+                    yield f"{path}:{record.line}", record.text
+
+
+def pieces(text: str, count: int, tokenizer) -> list[str]:
+    """The text in pieces, one behind the other, each of `count` tokens at most when it is tokenized by itself.
+
+    >>> pieces("a b c d e", 2, word_tokenizer)
+    ['a b', ' c d', ' e']
+    """
+    if tokenizer.is_fast:
+        offsets = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+        starts = [start for start, _ in offsets]
+    else:  # it does not say where tokens begin: words are cut instead
+        starts = [match.start() for match in re.finditer(r"\S+", text)]
+    borders = [0, *starts[1:], len(text)]
+    found, at = [], 0
+    while at < len(starts):
+        end = min(at + count, len(starts))
+        while end > at + 1 and count_tokens(text[borders[at] : borders[end]], tokenizer) > count:
+            end -= 1
+        found.append(text[borders[at] : borders[end]])
+        at = end
+    return found
+
+
+def count_tokens(text: str, tokenizer) -> int:
+    """Tokens of a text, end-of-sequence and the like not counted."""
+    return len(tokenizer(text, add_special_tokens=False)["input_ids"])

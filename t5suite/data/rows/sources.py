@@ -7,18 +7,22 @@ A mirror directory is `DIR/<benchmark>/<task>/<split>.jsonl` or `.jsonl.gz` with
 writes one. Columns, labels and texts are checked when a split is loaded, and errors name the file and line.
 """
 
+import hashlib
+import json
 import logging
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.hub import prepare_hub
-from t5suite.base.lookup import path_inside
+from t5suite.base.lookup import path_inside, suggestion
 from t5suite.data.rows.jsonl import file_sha256, numbered_lines, write_jsonl
-from t5suite.data.rows.own_rows import RowSource
-from t5suite.data.rows.super_ni import read_instances
+from t5suite.data.rows.own_rows import Rows, RowSource
 from t5suite.tasks.registry import Task
 from t5suite.tasks.targets import value_at
 
@@ -136,10 +140,9 @@ def load_super_ni(task: Task, role: str, split: str, options: DataOptions) -> Lo
             f"{task.benchmark}/{task.name} is not on the hub as it is needed: clone allenai/natural-instructions and "
             "give --data_dir DIR"
         )
-    instances = read_instances(options.data_dir, split, task.entry["instruction"])
-    empty = check_rows(task, role, instances.rows, lambda i: instances.places[i])
-    origin = f"{options.data_dir} {task.entry['instruction']['task_lists']} {split}"
-    return LoadedSplit(datasets.Dataset.from_list(instances.rows), origin, f"sha256:{instances.digest}", empty)
+    found = read_instances(options.data_dir, split, task.entry["instruction"])
+    empty = check_rows(task, role, found.rows, lambda i: found.places[i])
+    return LoadedSplit(datasets.Dataset.from_list(found.rows), found.origin, found.fingerprint, empty)
 
 
 def load_hub(task: Task, role: str, split: str, options: DataOptions) -> LoadedSplit:
@@ -160,7 +163,7 @@ def load_hub(task: Task, role: str, split: str, options: DataOptions) -> LoadedS
             raise DataError(f"{path} ({name}, {split}): {error}") from error
         raise DataError(
             f"cannot reach the hub for {path} ({name}, {split}), and no copy is in the local cache "
-            f"({_first_line(error)}). On a machine with a network "
+            f"({str(error).strip().partition(chr(10))[0]:.200}). On a machine with a network "
             f"run `t5suite mirror --benchmark {task.benchmark} --dataset_name {task.rows_of} --output_dir DIR`, copy "
             "DIR here and give --data_dir DIR"
         ) from None
@@ -169,10 +172,6 @@ def load_hub(task: Task, role: str, split: str, options: DataOptions) -> LoadedS
     origin = f"{path} {name} {split}" + (f" @{options.data_revision}" if options.data_revision else "")
     empty = check_rows(task, role, rows, lambda i: f"{origin} row {i}")
     return LoadedSplit(rows, origin, f"datasets:{rows._fingerprint}", empty)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 def sort_entities(row: dict) -> dict:
@@ -195,8 +194,12 @@ def check_rows(task: Task, role: str, rows, place: Callable[[int], str]) -> int:
         try:
             empty += [i] * _has_empty_text(task, row)
             labelled = task.is_labelled(row)
-            if not labelled:
-                _refuse_unlabelled(task, role, row)
+            if not labelled and (role == "train" or (role == "validation" and task.entry["metric_names"])):
+                column = task.entry["label_column_name"]
+                raise DataError(
+                    f"column {column!r} holds {row.get(column)!r:.60}: a {role} row must be labelled (unlabelled ones "
+                    "are what --test_file and --predict_only are for)"
+                )
             if first_labelled is None:
                 first_labelled = labelled
             if labelled is not first_labelled and task.entry["metric_names"]:
@@ -222,16 +225,6 @@ def _has_empty_text(task: Task, row: dict) -> bool:
     return any(value_at(row, column) in ("", None, []) for column in task.text_columns)
 
 
-def _refuse_unlabelled(task: Task, role: str, row: dict) -> None:
-    """A model learns from labels alone, and is selected by them; unlabelled rows can be predicted."""
-    column = task.entry["label_column_name"]
-    if role == "train" or (role == "validation" and task.entry["metric_names"]):
-        raise DataError(
-            f"column {column!r} holds {row.get(column)!r:.60}: a {role} row must be labelled (unlabelled ones are "
-            "what --test_file and --predict_only are for)"
-        )
-
-
 def _read_rows(task: Task, role: str, path: Path) -> LoadedSplit:
     numbers, rows = [], []
     for number, row in numbered_lines(path, whole_characters=True):
@@ -240,7 +233,10 @@ def _read_rows(task: Task, role: str, path: Path) -> LoadedSplit:
     if not rows:
         raise DataError(f"{path}: the file is empty")
     empty = check_rows(task, role, rows, lambda i: f"{path}:{numbers[i]}")
-    _check_same_columns(path, numbers, rows)
+    # `Dataset.from_list` takes the first row's columns, and would drop others without an error.
+    for number, row in zip(numbers, rows, strict=True):
+        if differing := sorted(row.keys() ^ rows[0].keys()):
+            raise DataError(f"{path}:{number}: other columns than in line {numbers[0]}: {', '.join(differing)}")
     return LoadedSplit(_dataset(rows, path), str(path), f"sha256:{file_sha256(path)}", empty)
 
 
@@ -253,26 +249,12 @@ def _dataset(rows: list[dict], origin):
         raise DataError(f"{origin}: a column changes its type from row to row ({error})") from None
 
 
-def _check_same_columns(path, numbers, rows):
-    """Every row must have the first row's columns: `Dataset.from_list` would drop the others' without a word."""
-    expected = set(rows[0])
-    for number, row in zip(numbers, rows, strict=True):
-        if set(row) != expected:
-            differing = sorted(set(row) ^ expected)
-            raise DataError(f"{path}:{number}: other columns than in line {numbers[0]}: {', '.join(differing)}")
-
-
-def _mirror_files(root: Path, task: Task, split: str) -> list[Path]:
-    stem = root / task.benchmark / task.rows_of / split
-    return [path for path in (Path(f"{stem}.jsonl"), Path(f"{stem}.jsonl.gz")) if path.is_file()]
-
-
 def _one_mirror_file(root: Path, task: Task, split: str) -> Path:
-    files = _mirror_files(root, task, split)
+    folder = root / task.benchmark / task.rows_of
+    files = [path for path in (folder / f"{split}.jsonl", folder / f"{split}.jsonl.gz") if path.is_file()]
     if len(files) == 2:
         raise DataError(f"both {files[0]} and {files[1].name} exist; keep one")
     if not files:
-        folder = root / task.benchmark / task.rows_of
         there = sorted(path.name for path in folder.glob("[!.]*.jsonl*"))
         raise MissingSplit(f"no {folder / split}.jsonl or .jsonl.gz (there: {', '.join(there) or 'nothing'})")
     return files[0]
@@ -369,6 +351,126 @@ def mirror_split(task: Task, role: str, split: str, output_dir, revision, gzippe
     count = write_jsonl(path, rows)
     other.unlink(missing_ok=True)  # both forms of one split would be refused when they are read
     return MirroredSplit(task, split, path, "written", count, official)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Super-NaturalInstructions: `DIR/tasks/<task>.json` and `DIR/splits/<lists>/{train,test}_tasks.txt`, as in
+# `allenai/natural-instructions`. A training task gives at most so many instances, drawn by seed and task; a test task
+# its first ones (arXiv:2204.07705; Tk-Instruct's `ni_dataset.py`).
+
+OFFICIAL_TEST_INSTANCES = 100
+
+
+def read_instances(directory, split: str, settings: dict) -> Rows:
+    """The instances of a split's tasks, in the order of its list.
+
+    >>> found = read_instances("natural-instructions", "test", DATASET_VALS["super_ni"]["english"]["instruction"])
+    >>> found.rows[0]["task"], found.rows[0]["output"]
+    ('task1356_xlsum_title_generation', ['Brexit: Ministers warned of legal action'])
+
+    Args:
+      split: 'train' or 'test'.
+      settings: an entry's `instruction`.
+
+    Raises:
+      ConfigError: there is no such directory or list.
+      DataError: a task's file is missing, or is none.
+    """
+    list_file = _list_file(Path(directory), settings["task_lists"], split)
+    names = [(i, line.strip()) for i, line in enumerate(list_file.read_text("utf-8").splitlines(), 1) if line.strip()]
+    if not names:
+        raise DataError(f"{list_file}: the list is empty")
+    rows, places, digests = [], [], [file_sha256(list_file)]
+    for number, name in names:
+        path = Path(directory) / "tasks" / f"{name}.json"
+        if not path.is_file():
+            missing = sum(not (path.parent / f"{other}.json").is_file() for _, other in names)
+            raise DataError(
+                f"{list_file}:{number}: no file {path} ({missing} of {len(names)} tasks are missing); "
+                "--task_lists names another list"
+            )
+        task = read_task_file(path)
+        digests.append(file_sha256(path))
+        for chosen in chosen_instances(name, len(task["Instances"]), split, settings):
+            rows.append(_row(name, task, task["Instances"][chosen], len(rows)))
+            places.append(f"{path}: instance {chosen}")
+    origin = f"{directory} {settings['task_lists']} {split}"
+    return Rows(rows, places, origin, f"sha256:{hashlib.sha256(chr(10).join(digests).encode()).hexdigest()}")
+
+
+def read_task_file(path) -> dict:
+    """A task's file as it is, its parts checked.
+
+    Raises:
+      DataError: it is not JSON, or lacks a part, or a part has another form.
+    """
+    try:
+        task = json.loads(Path(path).read_text("utf-8"))
+    except (ValueError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: not JSON ({error})") from None
+    for key in ("Definition", "Positive Examples", "Negative Examples", "Categories", "Instances"):
+        value = task.get(key) if isinstance(task, dict) else None
+        if not isinstance(value, list) and not (key == "Definition" and isinstance(value, str)):
+            raise DataError(f"{path}: not a task of Super-NaturalInstructions ({key!r} is no list)")
+    for key in ("Positive Examples", "Negative Examples", "Instances"):
+        for i, example in enumerate(task[key]):
+            if not isinstance(example, dict) or not isinstance(example.get("input"), str) or "output" not in example:
+                raise DataError(f"{path}: {key} {i} has no 'input' and 'output'")
+    return task
+
+
+def chosen_instances(name: str, count: int, split: str, settings: dict) -> list[int]:
+    """Which of a task's instances are read: the first ones for evaluation, random ones for training.
+
+    >>> chosen_instances("task1146_country_capital", 200, "test", {"max_num_instances_per_eval_task": 3, ...})
+    [0, 1, 2]
+    """
+    if split == "train":
+        limit = settings["max_num_instances_per_task"]
+        if limit is None or limit >= count:
+            return list(range(count))
+        order = np.random.default_rng((settings["seed"], zlib.crc32(name.encode()))).permutation(count)
+        return sorted(int(i) for i in order[:limit])
+    limit = settings["max_num_instances_per_eval_task"]
+    return list(range(min(count, OFFICIAL_TEST_INSTANCES, count if limit is None else limit)))
+
+
+def _list_file(directory: Path, lists: str, split: str) -> Path:
+    if not (directory / "tasks").is_dir() or not (directory / "splits").is_dir():
+        raise ConfigError(
+            f"--data_dir {directory}: Super-NaturalInstructions is read from DIR/tasks and DIR/splits, which are as "
+            "allenai/natural-instructions has them"
+        )
+    file = directory / "splits" / lists / f"{split}_tasks.txt"
+    if not file.is_file():
+        there = sorted(folder.name for folder in (directory / "splits").iterdir() if folder.is_dir())
+        raise ConfigError(f"--task_lists {lists!r}: no file {file}; {suggestion(lists, there)}")
+    return file
+
+
+def _row(name: str, task: dict, instance: dict, number: int) -> dict:
+    output, definition = instance["output"], task["Definition"]
+    return {
+        "idx": number,
+        "task": name,
+        "category": task["Categories"][0] if task["Categories"] else "",
+        "definition": definition if isinstance(definition, str) else definition[0] if definition else "",
+        "positive_examples": [_example(example) for example in task["Positive Examples"]],
+        "negative_examples": [_example(example) for example in task["Negative Examples"]],
+        "id": str(instance.get("id", "")),
+        "input": instance["input"],
+        "output": output if isinstance(output, list) else [output],
+    }
+
+
+def _example(example: dict) -> dict:
+    output = example["output"]
+    explanation = example.get("explanation")
+    return {
+        "input": example["input"],
+        "output": output if isinstance(output, str) else str(output[0]) if output else "",
+        "explanation": explanation if isinstance(explanation, str) else None,
+    }
 
 
 SOURCES = {

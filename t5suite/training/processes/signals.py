@@ -31,8 +31,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from t5suite.base.errors import EXIT_PREEMPTED, Preempted, note_exit_code
-from t5suite.data.batches.worker_signals import STOP_SIGNALS
+from t5suite.base.errors import EXIT_PREEMPTED, STOP_SIGNALS, Preempted, note_exit_code
 
 # The third signal is that of somebody who cannot wait.
 FATAL_COUNT = 3
@@ -318,7 +317,7 @@ def agree_to_stop(ranks, stop: StopRequests) -> bool:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Forked children have the handlers that were there before; those of a DataLoader:
-# `t5suite.data.batches.worker_signals`.
+# `t5suite.data.batches.samplers`.
 
 _forks = threading.local()
 
