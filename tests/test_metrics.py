@@ -276,6 +276,24 @@ class TaskScoreTest(parameterized.TestCase):
         assert_scores(self, found, {"matthews_correlation": 100 * 4 / math.sqrt(80), "invalid_rate": 50})
 
     @parameterized.parameters(
+        ("glue", "sst2", ["positive", "negative"]),
+        ("glue", "qnli", ["not_entailment", "entailment"]),
+        ("glue", "rte", ["not_entailment", "entailment"]),
+        ("glue", "wnli", ["entailment", "not_entailment"]),
+        ("super_glue", "boolq", ["True", "False"]),
+        ("super_glue", "copa", ["choice2", "choice1"]),
+        ("super_glue", "rte", ["not_entailment", "entailment"]),
+        ("super_glue", "wic", ["True", "False"]),
+    )
+    def test_two_class_accuracy_is_case_and_space_sensitive(self, benchmark, name, words):
+        columns = dict.fromkeys(load_task(benchmark, name).text_columns, "x")
+        one, zero = words
+        rows = labelled([1, 1, 1, 1, 0, 0, 0, 0], **columns)
+        predictions = [one, zero, f" {one}", one.swapcase(), zero, f"{zero} ", zero + ".", ""]
+        found = load_task(benchmark, name).score(rows, predictions)
+        assert_scores(self, found, {"accuracy": 25, "invalid_rate": 62.5})
+
+    @parameterized.parameters(
         ("mrpc", "sentence1", "sentence2", "not_equivalent", "equivalent"),
         ("qqp", "question1", "question2", "not_duplicate", "duplicate"),
     )

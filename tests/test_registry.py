@@ -203,6 +203,14 @@ class ShippedEntriesTest(parameterized.TestCase):
             else:
                 self.assertIn(task.examples(row)[0].targets, task.candidates(row))
 
+    def test_mnli_has_two_validation_splits_and_no_plain_one(self):
+        task = load_task("glue", "mnli")
+        halves = {"mnli_matched": "validation_matched", "mnli_mismatched": "validation_mismatched"}
+        self.assertEqual(task.splits("validation"), halves)
+        self.assertEqual(task.splits("train"), {"mnli": "train"})
+        self.assertEqual(load_task("glue", "ax").splits("validation"), {})
+        self.assertEqual(load_task("super_glue", "wsc.fixed").splits("validation"), {"wsc.fixed": "validation"})
+
     def test_the_shipped_tasks_are_those_of_the_contract(self):
         self.assertEqual(
             {benchmark: set(tasks) for benchmark, tasks in DATASET_VALS.items()},
