@@ -284,7 +284,7 @@ MISTAKES = {
                 "--output_dir out: not empty (notes.txt, ...) and without manifest.json; give a new one",
                 "Nothing that is no run's is ever overwritten.", files={"out/notes.txt": "mine"}, slow=True),
         Mistake("A checkpoint that is not there", "fine_tune_t5.py --resume checkpoint-7",
-                "--resume 'checkpoint-7': choose auto, none or the path of a checkpoint; there is no such folder",
+                "--resume 'checkpoint-7': choose auto, none or the path; there is no such folder",
                 "`--resume auto`, the default, finds the newest one of `--output_dir` that is whole.", slow=True),
         Mistake("A checkpoint that is torn", "fine_tune_t5.py --output_dir new --resume out/checkpoint-1",
                 "--resume out/checkpoint-1: model.safetensors: SHA-256 is <found> instead of <expected>; take another"

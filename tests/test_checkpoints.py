@@ -24,7 +24,6 @@ from t5suite.runs.directory import write_json
 from t5suite.training.checkpoints.committing import commit_checkpoint
 from t5suite.training.checkpoints.folders import (
     checkpoints,
-    checkpoints_to_delete,
     clean_leftovers,
     find_checkpoint,
     rotate,
@@ -287,7 +286,7 @@ def two_ranks(place, rank):
         commit_checkpoint(run, 4, failing, ranks, run_id="r")
     except CheckpointError as error:
         seen["error"] = str(error)
-    return json.dumps({**seen, "found": find_checkpoint(run, "auto", ranks).name, "there": names(run)})
+    return json.dumps({**seen, "found": ranks.together(find_checkpoint, run, "auto").name, "there": names(run)})
 
 
 class RanksTest(parameterized.TestCase):
@@ -325,8 +324,7 @@ class RotationTest(parameterized.TestCase):
                 (place / f"checkpoint-{step}").mkdir()
             commit(place, 300)
             best = best and place / f"checkpoint-{best}"
-            chosen = checkpoints_to_delete(place, limit, keep_every, best)
-            self.assertEqual(rotate(place, limit, keep_every, best), chosen)
+            rotate(place, limit, keep_every, best)
             self.assertEqual(names(place), sorted(f"checkpoint-{step}" for step in expected))
 
     def test_nothing_goes_while_the_newest_is_not_whole(self):
@@ -498,7 +496,7 @@ class FindingTest(parameterized.TestCase):
 
         with mock.patch(module, read):
             self.assertRegex(damage(place / "checkpoint-4"), "config.json: Input/output error")
-            self.assertEqual(find_checkpoint(place, "auto", Ranks()).name, "checkpoint-2")
+            self.assertEqual(find_checkpoint(place, "auto").name, "checkpoint-2")
 
 
 def stock_checkpoint(path):

@@ -16,6 +16,7 @@ So a folder called `checkpoint-N` is complete, or was damaged later. If any rank
 temporary folder goes, and what was there before is as it was.
 """
 
+import contextlib
 import errno
 import logging
 import os
@@ -29,7 +30,6 @@ from t5suite.base.files import follow_umask, sync_file, sync_folder
 from t5suite.training.checkpoints.folders import (
     REPLACED,
     SAVING,
-    checkpoint_folder,
     checkpoint_step,
     checkpoints,
     set_aside,
@@ -64,7 +64,7 @@ def commit_checkpoint(
       CheckpointError: nothing was committed; says what could not be written, and how many bytes were free.
     """
     ranks, output_dir = ranks or Ranks(), Path(output_dir)
-    temporary = checkpoint_folder(output_dir, step, SAVING)
+    temporary = output_dir / f"{SAVING}checkpoint-{step}"
     try:
         ranks.together(_make_anew, temporary)
         ranks.all_succeed(write, temporary)
@@ -84,7 +84,7 @@ def _make_anew(folder: Path) -> None:
 
 
 def _seal(temporary: Path, manifest: Manifest) -> Path:
-    """Steps 2 to 4 of the protocol."""
+    """Steps 2 to 4; a checkpoint of the same step makes way, and is back if we are killed in between."""
     names = files_below(temporary)
     follow_umask(temporary / name for name in names)
     for name in names:
@@ -96,16 +96,14 @@ def _seal(temporary: Path, manifest: Manifest) -> Path:
     problem = damage(temporary, hashed=False)
     if problem:
         raise OSError(f"what was written is not there: {problem}")
-    return _put_in_place(temporary, manifest)
-
-
-def _put_in_place(temporary: Path, manifest: Manifest) -> Path:
-    """Gives the folder its name; a checkpoint of the same step makes way, and is back if we are killed in between."""
-    output_dir, final = temporary.parent, checkpoint_folder(temporary.parent, manifest.step)
-    replaced = None
+    output_dir, final, replaced = temporary.parent, temporary.parent / f"checkpoint-{manifest.step}", None
     if final.exists():
-        if _is_of_run(final, manifest.run_id):
-            replaced = checkpoint_folder(output_dir, manifest.step, REPLACED)
+        try:
+            ours = Manifest.read(final).run_id == manifest.run_id
+        except CheckpointError:
+            ours = False
+        if ours:
+            replaced = output_dir / f"{REPLACED}{final.name}"
             shutil.rmtree(replaced, ignore_errors=True)
             os.rename(final, replaced)
         else:
@@ -122,13 +120,6 @@ def _put_in_place(temporary: Path, manifest: Manifest) -> Path:
     return final
 
 
-def _is_of_run(folder: Path, run_id: str) -> bool:
-    try:
-        return Manifest.read(folder).run_id == run_id
-    except CheckpointError:
-        return False
-
-
 def sync_folders(folder: Path) -> None:
     """Brings a folder and all folders in it to the disk: which files are there."""
     for place, _, _ in os.walk(folder, topdown=False):
@@ -136,7 +127,7 @@ def sync_folders(folder: Path) -> None:
 
 
 def as_os_error(error: Exception, path) -> OSError | None:
-    """What the operating system said, of `path` if not of a file, where a library tells of it in its own words, too.
+    """The operating system's error, for `path` if it names no file, also where a library reports it in its own words.
 
     Returns:
       None where it is something else.
@@ -145,42 +136,30 @@ def as_os_error(error: Exception, path) -> OSError | None:
         if error.errno and not error.filename:
             error.filename = str(path)
         return error
-    said = re.search(r"\(os error (\d+)\)", str(error))  # whatever is written in Rust
-    if said:
-        return OSError(int(said[1]), os.strerror(int(said[1])), str(path))
+    found = re.search(r"\(os error (\d+)\)", str(error))  # whatever is written in Rust
+    if found:
+        return OSError(int(found[1]), os.strerror(int(found[1])), str(path))
     torn = any(words in str(error) for words in TORN_WRITES)
     return OSError(errno.EIO, str(error).splitlines()[0], str(path)) if torn else None
 
 
 def _as_checkpoint_error(error: Exception, output_dir: Path, step: int) -> Exception:
     """A failure to write as a `CheckpointError` with its cause and cure; any other error as it is."""
-    final = checkpoint_folder(output_dir, step)
+    final = output_dir / f"checkpoint-{step}"
     failure = as_os_error(error, final)
     if failure is None:
         return error
     earlier = [path for path in checkpoints(output_dir) if checkpoint_step(path) != step]
     code = errno.errorcode.get(failure.errno or 0)
     cause = (failure.strerror or str(failure)) + (f" ({code})" if code else "")
+    wanted, free = "an unknown number of", "unknown"
+    with contextlib.suppress(OSError, IndexError, CheckpointError):
+        free = f"{shutil.disk_usage(output_dir).free:,}"
+        wanted = f"about {sum(record.size for record in Manifest.read(earlier[-1]).files.values()):,}"
     parts = [
         f"{final} could not be written: {failure.filename or final}: {cause}",
-        f"{_bytes_wanted(earlier)} bytes wanted, {_free_bytes(output_dir)} bytes free",
+        f"{wanted} bytes wanted, {free} bytes free",
         f"{earlier[-1].name} is as it was" if earlier else "there is no earlier checkpoint",
         "make room (or set a lower --save_total_limit, another --output_dir) and start the same command again",
     ]
     return CheckpointError("; ".join(parts))
-
-
-def _bytes_wanted(earlier: list[Path]) -> str:
-    """About those of a whole checkpoint, by the last one."""
-    try:
-        sizes = [record.size for record in Manifest.read(earlier[-1]).files.values()]
-        return f"about {sum(sizes):,}"
-    except (IndexError, CheckpointError):
-        return "an unknown number of"
-
-
-def _free_bytes(folder: Path) -> str:
-    try:
-        return f"{shutil.disk_usage(folder).free:,}"
-    except OSError:
-        return "unknown"

@@ -27,14 +27,6 @@ logger = logging.getLogger(__name__)
 POSITION_FILE = "stream-rank-{rank}.json"
 
 
-def save_position(loader: StreamLoader, checkpoint) -> Path:
-    """Writes the position of a rank's streams into a checkpoint."""
-    path = Path(checkpoint) / POSITION_FILE.format(rank=loader.rank)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, loader.state_dict())
-    return path
-
-
 def load_position(loader: StreamLoader, checkpoint) -> None:
     """Makes a loader go on from a checkpoint, whatever the number of ranks that wrote it.
 
@@ -134,7 +126,7 @@ class StreamSource(TrainerCallback):
 
     def save(self, checkpoint) -> None:
         """Writes the position of this rank's streams."""
-        save_position(self.loader, checkpoint)
+        write_json(Path(checkpoint) / POSITION_FILE.format(rank=self.loader.rank), self.loader.state_dict())
 
     def load(self, checkpoint, allow_changed: str | None = None) -> None:
         """Goes on from a checkpoint; with `--allow_changed data` from the beginning where the text has changed."""

@@ -2,7 +2,7 @@
 
     >>> checkpoints("runs/x")                                  # ascending by step
     [PosixPath('runs/x/checkpoint-200'), PosixPath('runs/x/checkpoint-400')]
-    >>> find_checkpoint("runs/x", resume="auto", ranks=ranks)
+    >>> find_checkpoint("runs/x", resume="auto")
     PosixPath('runs/x/checkpoint-400')
     >>> rotate("runs/x", limit=1)
     [PosixPath('runs/x/checkpoint-200')]
@@ -29,22 +29,23 @@ from pathlib import Path
 
 from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.training.checkpoints.manifests import FORMAT, FORMATS, MANIFEST_FILE, Manifest, damage
-from t5suite.training.processes.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 
 STATE_FILE = "trainer_state.json"
+ANOTHER = "take another checkpoint, or --resume auto, which finds the newest whole one"
+NUMBERED = re.compile(r"checkpoint-[0-9]+")
 SAVING, REPLACED, DELETING, DAMAGED = ".saving-", ".replaced-", ".deleting-", "damaged-"
 
 
 def checkpoints(output_dir) -> list[Path]:
     """The directory's checkpoints, ascending by step, verified or not."""
-    return sorted(filter(is_numbered, Path(output_dir).glob("checkpoint-*")), key=checkpoint_step)
+    return sorted(_named(output_dir, ""), key=checkpoint_step)
 
 
-def is_numbered(path: Path) -> bool:
-    """Whether a folder's name tells the step of a checkpoint."""
-    return re.fullmatch(r"checkpoint-[0-9]+", path.name) is not None
+def _named(output_dir, prefix: str) -> list[Path]:
+    found = sorted(Path(output_dir).glob(f"{prefix}checkpoint-*"))
+    return [path for path in found if NUMBERED.fullmatch(path.name.removeprefix(prefix))]
 
 
 def checkpoint_step(path) -> int:
@@ -56,36 +57,8 @@ def checkpoint_step(path) -> int:
     return int(Path(path).name.removeprefix("checkpoint-"))
 
 
-def checkpoint_folder(output_dir, step: int, prefix: str = "") -> Path:
-    """Where the checkpoint of a step lies, or with a prefix the folder that becomes it or was it.
-
-    >>> checkpoint_folder("runs/x", 400, SAVING)
-    PosixPath('runs/x/.saving-checkpoint-400')
-    """
-    return Path(output_dir) / f"{prefix}checkpoint-{step}"
-
-
-def leftovers(output_dir, prefix: str) -> list[Path]:
-    """Folders of a kind that should be gone by now, ascending by name."""
-    found = Path(output_dir).glob(f"{prefix}checkpoint-*")
-    return sorted(path for path in found if re.fullmatch(r"checkpoint-[0-9]+", path.name.removeprefix(prefix)))
-
-
-def damaged_checkpoints(output_dir) -> list[Path]:
-    """What was set aside, ascending by name."""
-    return sorted(Path(output_dir).glob(f"{DAMAGED}checkpoint-*"))
-
-
-# The way out where the checkpoint that was named is not whole.
-ANOTHER = "take another checkpoint, or --resume auto, which finds the newest whole one"
-
-
-def find_checkpoint(
-    output_dir, resume: str, ranks: Ranks | None = None, run_id: str | None = None, trust: bool = False
-) -> Path | None:
+def find_checkpoint(output_dir, resume: str, run_id: str | None = None, trust: bool = False) -> Path | None:
     """`--resume`: 'auto', 'none' or a checkpoint's path -> a checkpoint to go on from, or None for a fresh start.
-
-    Rank 0 looks; every rank calls it and gets the same.
 
     Args:
       run_id: with 'auto', checkpoints of other runs do not count.
@@ -95,10 +68,6 @@ def find_checkpoint(
       CheckpointError: there are checkpoints, but none verifies; the named one does not; or it is not trusted.
       ConfigError: no such folder.
     """
-    return (ranks or Ranks()).together(_find, output_dir, resume, run_id, trust)
-
-
-def _find(output_dir, resume: str, run_id, trust: bool) -> Path | None:
     if resume == "none":
         return None
     return newest_verified(output_dir, run_id) if resume == "auto" else named_checkpoint(resume, trust)
@@ -112,7 +81,9 @@ def newest_verified(output_dir, run_id: str | None = None) -> Path | None:
     """
     damaged: dict[Path, str] = {}
     for path in reversed(checkpoints(output_dir)):
-        reason = damage(path) or _foreign(path, run_id)
+        reason = damage(path)
+        if reason is None and run_id is not None and Manifest.read(path).run_id != run_id:
+            reason = f"of run {Manifest.read(path).run_id}, not of {run_id}"
         if reason is None:
             _check_format(path)
             for other, why in damaged.items():
@@ -121,20 +92,14 @@ def newest_verified(output_dir, run_id: str | None = None) -> Path | None:
                 logger.warning("going on from %s, the newest checkpoint that verifies", path)
             return path
         damaged[path] = reason
-    aside = damaged_checkpoints(output_dir)
-    if damaged or aside:
-        reasons = [f"{path.name} ({why})" for path, why in damaged.items()]
-        reasons += [f"{path.name} (set aside before)" for path in aside]
+    reasons = [f"{path.name} ({why})" for path, why in damaged.items()]
+    reasons += [f"{path.name} (set aside before)" for path in sorted(Path(output_dir).glob(f"{DAMAGED}checkpoint-*"))]
+    if reasons:
         raise CheckpointError(
             f"{output_dir}: no checkpoint verifies: {'; '.join(reasons)}. Nothing was changed. Bring back a good copy, "
             "name a checkpoint with --resume, or start anew with another --output_dir"
         )
     return None
-
-
-def _foreign(path: Path, run_id: str | None) -> str | None:
-    found = Manifest.read(path).run_id
-    return f"of run {found}, not of {run_id}" if run_id is not None and found != run_id else None
 
 
 def _check_format(path: Path) -> None:
@@ -151,67 +116,43 @@ def named_checkpoint(resume: str, trust: bool = False) -> Path:
 
     Raises:
       CheckpointError: it does not verify, is not complete, or is DeepSpeed's, without a manifest and not trusted.
-      ConfigError: no such folder.
+      ConfigError: no such folder, or its name has no step.
     """
     path = Path(resume)
     if not path.is_dir():
-        raise ConfigError(
-            f"--resume {resume!r}: choose auto, none or the path of a checkpoint; there is no such folder"
-        )
+        raise ConfigError(f"--resume {resume!r}: choose auto, none or the path; there is no such folder")
     if (path / MANIFEST_FILE).exists():
         reason = damage(path)
         if reason:
             raise CheckpointError(f"--resume {resume}: {reason}; {ANOTHER}")
         _check_format(path)
-        return numbered(path)
-    missing = missing_part(path)
-    if missing:
-        raise CheckpointError(
-            f"--resume {resume}: not a complete checkpoint ({missing} is missing or broken); {ANOTHER}"
-        )
-    if any(path.glob("global_step*")) and not trust:
-        raise CheckpointError(
-            f"--resume {resume}: a DeepSpeed checkpoint without {MANIFEST_FILE}: to read one is to run code that may "
-            "be in it. If you know where it comes from, add --trust_checkpoint"
-        )
-    logger.warning("%s has no %s: its files are taken as they are, unverified", path, MANIFEST_FILE)
-    return numbered(path)
-
-
-def numbered(path: Path) -> Path:
-    """A checkpoint's folder by the name that tells its step; a link of another name is followed.
-
-    >>> numbered(Path("runs/x/checkpoint-400"))
-    PosixPath('runs/x/checkpoint-400')
-
-    Raises:
-      ConfigError: it has another name.
-    """
+    else:
+        deepspeed = any(path.glob("global_step*"))
+        needed = [] if deepspeed else ["optimizer.pt", "scheduler.pt"]
+        weights = ("model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors")
+        if not deepspeed and not any((path / name).is_file() for name in weights):
+            needed.append(weights[0])
+        missing = [name for name in needed if not (path / name).is_file()]
+        try:  # the trainer's state is written last, so a save that was cut short lacks it
+            json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            missing.append(STATE_FILE)
+        if missing:
+            parts = ", ".join(missing)
+            raise CheckpointError(f"--resume {resume}: not complete: {parts} is missing or broken; {ANOTHER}")
+        if deepspeed and not trust:
+            raise CheckpointError(
+                f"--resume {resume}: a DeepSpeed checkpoint without {MANIFEST_FILE}: to read one is to run code that "
+                "may be in it. If you know where it comes from, add --trust_checkpoint"
+            )
+        logger.warning("%s has no %s: its files are taken as they are, unverified", path, MANIFEST_FILE)
     for found in (path, path.resolve()):
-        if is_numbered(found):
+        if NUMBERED.fullmatch(found.name):
             return found
     raise ConfigError(
         f'--resume {path}: a checkpoint\'s folder is called checkpoint-N after its step ("global_step" in its '
         f"{STATE_FILE}); give it that name again"
     )
-
-
-def missing_part(path: Path) -> str | None:
-    """What a checkpoint of Hugging Face's trainer lacks to be resumed from; None if it is complete.
-
-    The trainer's state is written last, so a save that was cut short lacks it.
-    """
-    try:
-        json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return STATE_FILE
-    sharded_by_deepspeed = any(path.glob("global_step*"))
-    if sharded_by_deepspeed:
-        return None
-    weights = ("model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors")
-    if not any((path / name).is_file() for name in weights):
-        return "model.safetensors"
-    return next((name for name in ("optimizer.pt", "scheduler.pt") if not (path / name).is_file()), None)
 
 
 def resume_choice(resume: str, resume_from_checkpoint: str | None) -> str:
@@ -226,33 +167,35 @@ def resume_choice(resume: str, resume_from_checkpoint: str | None) -> str:
 
 
 def rotate(output_dir, limit: int | None, keep_every: int | None = None, best=None) -> list[Path]:
-    """Deletes the oldest checkpoints beyond `limit` (see `checkpoints_to_delete`); returns what it deleted.
+    """Deletes the oldest checkpoints beyond `limit`; never the newest, the best, or multiples of `keep_every` steps.
+
+    >>> rotate("runs/x", limit=1, keep_every=100)                     # of 100, 150, 200, 250 and 300
+    [PosixPath('runs/x/checkpoint-150')]
 
     Nothing is deleted while the newest one does not have its files in full: it may be the only one that is whole.
     One process calls it, after the commit.
+
+    Args:
+      limit: how many stay beside those of `keep_every`; None for all.
+      best: the best checkpoint's folder.
     """
-    chosen = checkpoints_to_delete(output_dir, limit, keep_every, best)
-    if not chosen:
-        return []
-    newest = checkpoints(output_dir)[-1]
-    problem = damage(newest, hashed=False)
+    found = checkpoints(output_dir)
+    rotated = [path for path in found if keep_every is None or checkpoint_step(path) % keep_every]
+    deletable = [path for path in rotated if path != found[-1] and (best is None or path.name != Path(best).name)]
+    chosen = deletable[: max(0, len(rotated) - limit)] if limit else []
+    problem = damage(found[-1], hashed=False) if chosen else None
     if problem:
-        logger.warning("%s is damaged (%s); older checkpoints are kept", newest, problem)
+        logger.warning("%s is damaged (%s); older checkpoints are kept", found[-1], problem)
         return []
     for path in chosen:
-        delete(path)
+        doomed = path.with_name(DELETING + path.name)
+        try:
+            _remove(doomed)
+            os.rename(path, doomed)
+            _remove(doomed)
+        except OSError as error:  # a run does not end for that
+            logger.warning("%s could not be deleted: %s", path, error)
     return chosen
-
-
-def delete(checkpoint: Path) -> None:
-    """Deletes a checkpoint, or warns if it cannot: a run does not end for that."""
-    doomed = checkpoint.with_name(DELETING + checkpoint.name)
-    try:
-        _remove(doomed)
-        os.rename(checkpoint, doomed)
-        _remove(doomed)
-    except OSError as error:
-        logger.warning("%s could not be deleted: %s", checkpoint, error)
 
 
 def clean_leftovers(output_dir) -> list[str]:
@@ -261,17 +204,15 @@ def clean_leftovers(output_dir) -> list[str]:
     Saves that were cut short and what was being deleted go; a checkpoint that was to be replaced gets its name back if
     the new one did not come. The caller holds the run's lock.
     """
-    names = []
-    for path in leftovers(output_dir, REPLACED):
-        final = checkpoint_folder(output_dir, checkpoint_step(path.name.removeprefix(REPLACED)))
-        if final.exists():
-            _remove(path)
-        else:
+    replaced = _named(output_dir, REPLACED)
+    leftovers = [*replaced, *_named(output_dir, SAVING), *_named(output_dir, DELETING)]
+    for path in leftovers:
+        final = path.with_name(path.name.removeprefix(REPLACED))
+        if path in replaced and not final.exists():
             os.rename(path, final)
-        names.append(path.name)
-    for path in [*leftovers(output_dir, SAVING), *leftovers(output_dir, DELETING)]:
-        _remove(path)
-        names.append(path.name)
+        else:
+            _remove(path)
+    names = [path.name for path in leftovers]
     if names:
         logger.warning("%s: cleared up after a process that was killed: %s", output_dir, ", ".join(names))
     return names
@@ -282,24 +223,6 @@ def _remove(path: Path) -> None:
         path.unlink()
     elif path.exists():
         shutil.rmtree(path)
-
-
-def checkpoints_to_delete(output_dir, limit: int | None, keep_every: int | None = None, best=None) -> list[Path]:
-    """The oldest checkpoints beyond `limit`; never the newest, the best, or those at multiples of `keep_every` steps.
-
-    >>> checkpoints_to_delete("runs/x", limit=1, keep_every=100)      # of 100, 150, 200, 250 and 300
-    [PosixPath('runs/x/checkpoint-150')]
-
-    Args:
-      limit: how many stay beside those of `keep_every`; None for all.
-      best: the best checkpoint's folder.
-    """
-    if limit is None or limit < 1:
-        return []
-    found = checkpoints(output_dir)
-    rotated = [path for path in found if keep_every is None or checkpoint_step(path) % keep_every]
-    deletable = [path for path in rotated if path != found[-1] and (best is None or path.name != Path(best).name)]
-    return deletable[: max(0, len(rotated) - limit)]
 
 
 def set_aside(checkpoint: Path, reason: str) -> Path:

@@ -22,7 +22,7 @@ import stat
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from t5suite.base.errors import CheckpointError
 from t5suite.runs.directory import write_json
@@ -73,22 +73,33 @@ class Manifest:
 
     @classmethod
     def read(cls, folder) -> "Manifest":
-        """The manifest of a checkpoint, every part of it checked; its files are not looked at.
+        """The manifest of a checkpoint, every part of it checked, its files unread.
 
         Raises:
           CheckpointError: it is missing, damaged or of an unknown format.
         """
         path = Path(folder) / MANIFEST_FILE
         try:
-            _check_plain_file(Path(folder), MANIFEST_FILE)
+            _plain_file_size(Path(folder), MANIFEST_FILE)
             with open(path, "rb") as file:
                 text = file.read(LARGEST_MANIFEST + 1)
             if len(text) > LARGEST_MANIFEST:
                 raise ValueError(f"larger than {LARGEST_MANIFEST} bytes")
-            return _manifest(json.loads(text.decode("utf-8"), parse_constant=_refuse))
+            content = json.loads(text.decode("utf-8"))
+            number = content["format"]
+            if type(number) is not int or number not in FORMATS:
+                raise ValueError(f"format {number!r:.60}; this version reads format {FORMAT}")
+            if content.pop("sha256") != _own_hash(content):
+                raise ValueError("its content does not have the SHA-256 that it states")
+            kinds = {"step": int, "run_id": str, "world_size": int, "files": dict, "details": dict}
+            for key, kind in kinds.items():
+                if type(content[key]) is not kind or (kind is int and content[key] < 0):
+                    raise ValueError(f"{key} is {content[key]!r:.60}")
+            files = {name: _record(name, record) for name, record in content["files"].items()}
+            return cls(**{**content, "files": files})
         except FileNotFoundError:
             raise CheckpointError(f"{path} is missing") from None
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise CheckpointError(f"{path} is damaged ({error})") from None
 
 
@@ -104,13 +115,28 @@ def damage(folder, hashed: bool = True) -> str | None:
         if folder.name.startswith("checkpoint-") and folder.name != f"checkpoint-{manifest.step}":
             return f"{MANIFEST_FILE}: says step {manifest.step}"
         for name, record in manifest.files.items():
-            problem = _size_problem(folder, name, record)
-            if problem:
-                return f"{name}: {problem}"
-        problem = _unlisted_problem(folder, manifest)
-        if problem or not hashed:
-            return problem
-        return _hash_problem(folder, manifest.files)
+            try:
+                size = _plain_file_size(folder, name)
+            except (FileNotFoundError, NotADirectoryError):
+                return f"{name}: is missing"
+            except ValueError as error:
+                return f"{name}: {error}"
+            if size < record.size:
+                return f"{name}: {size} bytes of {record.size} (cut short?)"
+            if size > record.size:
+                return f"{name}: {size} bytes instead of {record.size}"
+        unlisted = [name for name in files_below(folder) if name not in manifest.files and name != MANIFEST_FILE]
+        loaded = next((name for name in unlisted if name.endswith(LOADED_BY_NAME)), None)
+        if loaded:
+            return f"{loaded}: not in {MANIFEST_FILE}, and libraries would load it"
+        if unlisted:
+            logger.warning("%s: not in %s, so never read: %s", folder, MANIFEST_FILE, ", ".join(unlisted[:5]))
+        largest_first = sorted(manifest.files, key=lambda name: -manifest.files[name].size)
+        for name, found in hash_files(folder, largest_first if hashed else ()).items():
+            expected = manifest.files[name]
+            if found != expected:
+                return f"{name}: SHA-256 is {found.sha256[:12]}.. instead of {expected.sha256[:12]}.."
+        return None
     except CheckpointError as error:
         return str(error).removeprefix(f"{folder}{os.sep}")
     except OSError as error:
@@ -136,18 +162,16 @@ def hash_file(path) -> Record:
 
 
 def hash_files(folder, names: Iterable[str]) -> dict[str, Record]:
-    """The records of files below a folder, in a few threads: reading and hashing let go of Python's lock."""
+    """The records of files below a folder, in a few threads: hashing releases Python's lock."""
     names = list(names)
     with ThreadPoolExecutor(HASHERS, thread_name_prefix="hash") as hashers:
         return dict(zip(names, hashers.map(hash_file, [Path(folder) / name for name in names]), strict=True))
 
 
 def files_below(folder) -> list[str]:
-    """Names of all files below a folder, links among them, with / between their parts, ascending."""
-    found = []
-    for place, _, names in os.walk(folder):
-        found += [(Path(place) / name).relative_to(folder).as_posix() for name in names]
-    return sorted(found)
+    """Names of all files and links below a folder, with / between their parts, ascending."""
+    places = [(Path(place), names) for place, _, names in os.walk(folder)]
+    return sorted((place / name).relative_to(folder).as_posix() for place, names in places for name in names)
 
 
 def check_name(name) -> None:
@@ -159,87 +183,31 @@ def check_name(name) -> None:
     """
     parts = name.split("/") if isinstance(name, str) else [""]
     plain = all(part not in ("", ".", "..") for part in parts) and "\\" not in name and name.isprintable()
-    if not plain or PurePosixPath(name).is_absolute() or name == MANIFEST_FILE:
+    if not plain or name == MANIFEST_FILE:
         raise ValueError(f"{name!r} is no name of a file inside the checkpoint")
-
-
-def _manifest(content) -> Manifest:
-    """The manifest that JSON content is; ValueError where it is none."""
-    if not isinstance(content, dict) or type(content.get("format")) is not int:
-        raise ValueError("it has no format")
-    if content["format"] not in FORMATS:
-        raise ValueError(f"format {content['format']}; this version reads format {FORMAT}")
-    if set(content) != {"format", "step", "run_id", "world_size", "files", "details", "sha256"}:
-        raise ValueError(f"its entries are {', '.join(sorted(content))}")
-    own = content.pop("sha256")
-    if own != _own_hash(content):
-        raise ValueError("its content does not have the SHA-256 that it states")
-    kinds = {"step": int, "run_id": str, "world_size": int, "files": dict, "details": dict}
-    for key, kind in kinds.items():
-        if type(content[key]) is not kind:
-            raise ValueError(f"{key} is {content[key]!r:.60}")
-    if content["step"] < 0 or content["world_size"] < 1:
-        raise ValueError(f"step {content['step']} of {content['world_size']} ranks")
-    files = {name: _record(name, record) for name, record in content["files"].items()}
-    return Manifest(**{**content, "files": files})
 
 
 def _record(name, content) -> Record:
     check_name(name)
-    if not isinstance(content, dict) or set(content) != {"size", "sha256"}:
+    record = Record(**content)
+    hexadecimal = isinstance(record.sha256, str) and re.fullmatch("[0-9a-f]{64}", record.sha256)
+    if type(record.size) is not int or record.size < 0 or not hexadecimal:
         raise ValueError(f"{name}: {content!r:.60} is no record")
-    size, sha256 = content["size"], content["sha256"]
-    if type(size) is not int or size < 0 or not isinstance(sha256, str) or not re.fullmatch("[0-9a-f]{64}", sha256):
-        raise ValueError(f"{name}: {content!r:.60} is no record")
-    return Record(size, sha256)
+    return record
 
 
 def _own_hash(content: dict) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def _check_plain_file(folder: Path, name: str) -> int:
+def _plain_file_size(folder: Path, name: str) -> int:
     """The size of a plain file that is reached without a link; ValueError for anything else."""
     place = folder
     for part in name.split("/"):
         place = place / part
-        mode = place.lstat()
-        if stat.S_ISLNK(mode.st_mode):
+        found = place.lstat()
+        if stat.S_ISLNK(found.st_mode):
             raise ValueError("is a link")
-    if not stat.S_ISREG(mode.st_mode):
+    if not stat.S_ISREG(found.st_mode):
         raise ValueError("is no plain file")
-    return mode.st_size
-
-
-def _size_problem(folder: Path, name: str, record: Record) -> str | None:
-    try:
-        size = _check_plain_file(folder, name)
-    except (FileNotFoundError, NotADirectoryError):
-        return "is missing"
-    except ValueError as error:
-        return str(error)
-    if size < record.size:
-        return f"{size} bytes of {record.size} (cut short?)"
-    return f"{size} bytes instead of {record.size}" if size > record.size else None
-
-
-def _unlisted_problem(folder: Path, manifest: Manifest) -> str | None:
-    unlisted = [name for name in files_below(folder) if name not in manifest.files and name != MANIFEST_FILE]
-    loaded = next((name for name in unlisted if name.endswith(LOADED_BY_NAME)), None)
-    if loaded:
-        return f"{loaded}: not in {MANIFEST_FILE}, and libraries would load it"
-    if unlisted:
-        logger.warning("%s: not in %s, so never read: %s", folder, MANIFEST_FILE, ", ".join(unlisted[:5]))
-    return None
-
-
-def _hash_problem(folder: Path, files: dict[str, Record]) -> str | None:
-    largest_first = sorted(files, key=lambda name: -files[name].size)
-    for name, found in hash_files(folder, largest_first).items():
-        if found != files[name]:
-            return f"{name}: SHA-256 is {found.sha256[:12]}.. instead of {files[name].sha256[:12]}.."
-    return None
-
-
-def _refuse(constant: str):
-    raise ValueError(f"{constant} is no number of JSON")
+    return found.st_size

@@ -34,7 +34,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import TrainerCallback, TrainerState
 from transformers.trainer_callback import ExportableState
 
-from t5suite.base.errors import CheckpointError, ConfigError
+from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
 from t5suite.optim.optimizers import set_rates
 from t5suite.runs.directory import read_json, write_json
@@ -84,10 +84,6 @@ class Start:
     restart: bool = False
     position: Position | None = None
 
-    def describe(self) -> dict:
-        """What the manifest says of it."""
-        return {"from": str(self.checkpoint), "reset": sorted(self.reset)}
-
 
 def parse_reset(reset: str | None) -> frozenset[str]:
     """`--reset` as a set.
@@ -98,11 +94,10 @@ def parse_reset(reset: str | None) -> frozenset[str]:
     Raises:
       ConfigError: a part that cannot be reset.
     """
-    parts = [part.strip() for part in (reset or "").split(",") if part.strip()]
-    for part in parts:
-        if part not in RESETS:
-            raise ConfigError(f"--reset {reset}: unknown part {part!r}; {suggestion(part, RESETS)}")
-    return frozenset(parts)
+    parts = frozenset(part.strip() for part in (reset or "").split(",") if part.strip())
+    for part in parts.difference(RESETS):
+        raise ConfigError(f"--reset {reset}: unknown part {part!r}; {suggestion(part, RESETS)}")
+    return parts
 
 
 def choose_start(
@@ -114,7 +109,7 @@ def choose_start(
     fingerprint: str | None = None,
     trust: bool = False,
 ) -> Start:
-    """Which checkpoint a run goes on from, and what is reset then. One rank looks; the others are told.
+    """Which checkpoint a run goes on from, and what is reset then; one rank calls it.
 
     A checkpoint of another run is where a run begins; once it has checkpoints of its own, those count.
 
@@ -145,26 +140,15 @@ def choose_start(
             f"--reset {reset}: {output_dir} has checkpoints already, and steps that count from 0 again would mix with "
             f"them; give a new --output_dir and --resume {checkpoint}"
         )
-    _check_optimizer(checkpoint, wanted)
-    restart = foreign or bool(wanted) or _has_other_settings(checkpoint, fingerprint)
-    return Start(checkpoint, wanted, restart, position)
-
-
-def _check_optimizer(checkpoint: Path, reset: frozenset[str]) -> None:
-    """A checkpoint of weights alone does not make a run go on exactly: that must be asked for."""
-    if "optimizer" in reset or any(checkpoint.glob("optimizer*")) or any(checkpoint.glob("global_step*")):
-        return
-    raise ConfigError(
-        f"{checkpoint} holds no optimizer (--save_only_model), so a run cannot go on from it as it was; begin with "
-        "fresh moments by --reset optimizer,schedule, or start a new run with its weights: --model_name_or_path"
-    )
-
-
-def _has_other_settings(checkpoint: Path, fingerprint: str | None) -> bool:
-    """Whether the checkpoint was made under other settings than the run's (it was extended, or a change allowed)."""
-    if fingerprint is None or not (checkpoint / MANIFEST_FILE).is_file():
-        return False
-    return Manifest.read(checkpoint).details.get("settings", fingerprint) != fingerprint
+    if "optimizer" not in wanted and not any(checkpoint.glob("optimizer*")) and not is_deepspeeds(checkpoint):
+        raise ConfigError(
+            f"{checkpoint} holds no optimizer (--save_only_model), so a run cannot go on from it as it was; begin with "
+            "fresh moments by --reset optimizer,schedule, or start a new run with its weights: --model_name_or_path"
+        )
+    changed = False  # extended, or a change allowed
+    if fingerprint is not None and (checkpoint / MANIFEST_FILE).is_file():
+        changed = Manifest.read(checkpoint).details.get("settings", fingerprint) != fingerprint
+    return Start(checkpoint, wanted, foreign or bool(wanted) or changed, position)
 
 
 def read_position(checkpoint) -> Position | None:
@@ -210,8 +194,14 @@ def going_on(trainer, start: Start, run=None) -> Iterator[str | None]:
         yield str(start.checkpoint)
         return
     if run is not None:
-        run.update(restarts=[*run.manifest.get("restarts", []), {**start.describe(), "step": old_step}])
-    _check_steps_left(trainer, step)
+        note = {"from": str(start.checkpoint), "reset": sorted(start.reset), "step": old_step}
+        run.update(restarts=[*run.manifest.get("restarts", []), note])
+    total = _total_steps(trainer)
+    if 0 < total <= step:
+        raise ConfigError(
+            f"nothing is left to train: {step} steps are done, and --max_steps or --num_train_epochs makes {total}; "
+            "raise it, or add step to --reset"
+        )
     sharded = kind in ("DEEPSPEED", "FSDP")
     if sharded and start.reset:
         raise ConfigError(
@@ -250,7 +240,14 @@ class RestartCallback(TrainerCallback):
         if self.loads and "optimizer" not in self.start.reset:
             load_moments(optimizer, load_state(self.start.checkpoint, OPTIMIZER), self.start.checkpoint)
         if self.loads and "schedule" not in self.start.reset:
-            load_schedule(lr_scheduler, load_state(self.start.checkpoint, SCHEDULER), optimizer)
+            saved = load_state(self.start.checkpoint, SCHEDULER)
+            if isinstance(lr_scheduler, LambdaLR):  # its rates and shape are the flags'
+                for key in [key for key in SCHEDULE_MEMORY if key in saved and hasattr(lr_scheduler, key)]:
+                    setattr(lr_scheduler, key, saved[key])
+            else:
+                lr_scheduler.load_state_dict(saved)
+                for group, rate in zip(optimizer.param_groups, saved.get("_last_lr", [])):
+                    group["lr"] = rate
         if isinstance(lr_scheduler, LambdaLR):
             set_rates(lr_scheduler)
         state.compute_steps(args, state.max_steps)
@@ -276,18 +273,6 @@ def load_moments(optimizer, saved: dict, checkpoint) -> None:
         group.update(settings)
 
 
-def load_schedule(scheduler, saved: dict, optimizer) -> None:
-    """How far a schedule has come and what it has seen into the scheduler, whose rates and shape are the flags'."""
-    if not isinstance(scheduler, LambdaLR):
-        scheduler.load_state_dict(saved)
-        for group, rate in zip(optimizer.param_groups, saved.get("_last_lr", [])):
-            group["lr"] = rate
-        return
-    for key in SCHEDULE_MEMORY:
-        if key in saved and hasattr(scheduler, key):
-            setattr(scheduler, key, saved[key])
-
-
 def _place(trainer, start: Start, old_step: int, step: int) -> None:
     """Tells the trainer how far its examples and its schedule are from what its step says."""
     length, size = trainer.data.length, trainer.update_size()
@@ -301,15 +286,6 @@ def _place(trainer, start: Start, old_step: int, step: int) -> None:
     trainer.data_reset = "data" in start.reset
     trainer.schedule_start = step if "schedule" in start.reset else position.schedule_start + step - old_step
     trainer.reset_done = ",".join(sorted(start.reset)) or position.reset
-
-
-def _check_steps_left(trainer, step: int) -> None:
-    total = _total_steps(trainer)
-    if 0 < total <= step:
-        raise ConfigError(
-            f"nothing is left to train: {step} steps are done, and --max_steps or --num_train_epochs makes {total}; "
-            "raise it, or add step to --reset"
-        )
 
 
 def _total_steps(trainer) -> int:
@@ -333,32 +309,25 @@ def _stage(trainer, start: Start, folder: Path) -> None:
         of_a_rank = path.match(RANK_FILE.format(rank="*"))
         if path.name not in NOT_LINKED and not (begins_anew and of_a_rank):
             os.symlink(path.resolve(), folder / path.name)
-    parts = [
-        part for part in [*trainer.callback_handler.callbacks, trainer.control] if isinstance(part, ExportableState)
-    ]
+    parts = [*trainer.callback_handler.callbacks, trainer.control]
+    parts = [part for part in parts if isinstance(part, ExportableState)]
     if begins_anew:
         state = TrainerState(stateful_callbacks=parts)
     else:
         state = TrainerState.load_from_json(str(start.checkpoint / STATE_FILE))
-        _use_own_settings(state.stateful_callbacks, parts)
-        _stage_progress(start.checkpoint, folder)
+        for (
+            part
+        ) in parts:  # what they remember (an early stopping's count) stays, under this run's flags (its patience)
+            saved = state.stateful_callbacks.get(type(part).__name__)
+            if isinstance(saved, dict):
+                saved["args"] = part.state()["args"]
+        if (start.checkpoint / PROGRESS_FILE).is_file():
+            # Sums and counts go on; that the run was over, or something pending, was so under the flags of before.
+            progress = read_json(start.checkpoint / PROGRESS_FILE)
+            write_json(folder / PROGRESS_FILE, {**progress, "stopped": False, "pending": {}})
     state.train_batch_size = trainer.args.train_batch_size
     state.compute_steps(trainer.args, _total_steps(trainer))
     state.save_to_json(str(folder / STATE_FILE))
-
-
-def _use_own_settings(saved: dict, parts: list) -> None:
-    """Callbacks keep what they remember (an early stopping's count), under the flags of this run (its patience)."""
-    for part in parts:
-        if isinstance(saved.get(type(part).__name__), dict):
-            saved[type(part).__name__]["args"] = part.state()["args"]
-
-
-def _stage_progress(checkpoint: Path, folder: Path) -> None:
-    """Sums and counts go on; that the run was over, or something pending, was so under the flags of before."""
-    if (checkpoint / PROGRESS_FILE).is_file():
-        progress = read_json(checkpoint / PROGRESS_FILE)
-        write_json(folder / PROGRESS_FILE, {**progress, "stopped": False, "pending": {}})
 
 
 def _is_in(checkpoint: Path, output_dir) -> bool:
@@ -380,14 +349,10 @@ def check_kind(folder, deepspeed: bool, world_size: int) -> None:
     if is_deepspeeds(folder) != deepspeed:
         was, now = ("under", "without") if is_deepspeeds(folder) else ("without", "under")
         raise ConfigError(f"{folder} was written {was} DeepSpeed, and this run is {now} it; run as before, {fresh}")
-    if not deepspeed:
-        return
-    try:
+    if deepspeed and (Path(folder) / MANIFEST_FILE).exists():
         written_by = Manifest.read(folder).world_size
-    except CheckpointError:
-        return  # it has none, and --trust_checkpoint; DeepSpeed says itself that ranks are missing
-    if written_by != world_size:
-        raise ConfigError(
-            f"{folder}: DeepSpeed wrote it on {written_by} ranks, and only as many can go on from it, not {world_size};"
-            f" start {written_by} processes, {fresh}"
-        )
+        if written_by != world_size:
+            raise ConfigError(
+                f"{folder}: DeepSpeed wrote it on {written_by} ranks, and only as many can go on from it, not "
+                f"{world_size}; start {written_by} processes, {fresh}"
+            )

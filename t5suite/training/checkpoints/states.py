@@ -37,7 +37,9 @@ def save_state(folder, name: str, state) -> None:
       OSError: the disk did not take it.
     """
     path = Path(folder) / f"{name}.pt"
-    state = recursively_apply(_plain, state)
+    # A tensor of another device's own class is written as one that every torch can read.
+    plain = lambda tensor: tensor if type(tensor) in (torch.Tensor, torch.nn.Parameter) else tensor.detach().cpu()
+    state = recursively_apply(plain, state)
     try:
         with open(path, "wb") as file:
             torch.save(state, file)
@@ -51,11 +53,6 @@ def save_state(folder, name: str, state) -> None:
         raise ConfigError(f"{name}: objects of {', '.join(unsafe)} cannot be kept in a checkpoint; keep plain numbers")
 
 
-def _plain(tensor):
-    """A tensor of another device's own class as one that every torch can read."""
-    return tensor if type(tensor) in (torch.Tensor, torch.nn.Parameter) else tensor.detach().cpu()
-
-
 def load_state(folder, name: str):
     """The state that `save_state` or Hugging Face's trainer wrote, its tensors on the CPU.
 
@@ -67,16 +64,7 @@ def load_state(folder, name: str):
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing") from None
-    except (
-        OSError,
-        pickle.UnpicklingError,
-        LookupError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        RuntimeError,
-        EOFError,
-    ):
+    except UNREADABLE:
         # torch's message advises to switch the protection off.
         raise CheckpointError(
             f"{path} is torn, or holds Python objects besides tensors, and reading those could run code; begin with "
@@ -162,17 +150,17 @@ def state_in_pieces(state: dict, optimizer) -> dict:
     """An optimizer's whole state, with tensors of a parameter's shape cut as that parameter is."""
     numbers = [number for group in state["param_groups"] for number in group["params"]]
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+    def cut(value, parameter):
+        if not (isinstance(parameter, DTensor) and torch.is_tensor(value) and value.shape == parameter.shape):
+            return value
+        # Without a source rank nothing is sent: each rank has the whole tensor and takes its piece.
+        piece = distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
+        return piece.to(parameter.to_local().device)
+
     moments = {
-        number: {key: _like(value, parameter) for key, value in state["state"].get(number, {}).items()}
+        number: {key: cut(value, parameter) for key, value in state["state"][number].items()}
         for number, parameter in zip(numbers, parameters, strict=True)
         if number in state["state"]
     }
     return {**state, "state": moments}
-
-
-def _like(value, parameter):
-    if not (isinstance(parameter, DTensor) and torch.is_tensor(value) and value.shape == parameter.shape):
-        return value
-    # Without a source rank nothing is sent: each rank has the whole tensor and takes its piece.
-    piece = distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
-    return piece.to(parameter.to_local().device)
