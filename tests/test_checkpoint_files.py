@@ -129,19 +129,6 @@ class StatesTest(parameterized.TestCase):
             step(*second)
             self.assertEqual(first[1].get_last_lr(), second[1].get_last_lr())
 
-    def test_torchs_own_schedules_and_scaler(self):
-        optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.3, momentum=0.9)
-        library = torch.optim.lr_scheduler
-        scaler = torch.amp.GradScaler("cpu")
-        scaler.scale(torch.ones(1, requires_grad=True)).backward()
-        for part in (
-            library.ReduceLROnPlateau(optimizer),
-            library.OneCycleLR(optimizer, 0.1, 10),
-            library.SequentialLR(optimizer, [library.ConstantLR(optimizer), library.LinearLR(optimizer)], [2]),
-            scaler,
-        ):
-            self.assertTrue(same(round_trip(part.state_dict()), part.state_dict()), part)
-
     def test_what_could_not_be_read_without_running_code_is_refused_when_it_is_saved(self):
         for value in (Path("/"), np.float64(1), random.Random):
             with self.assertRaisesRegex(ConfigError, "^optimizer: objects of .* cannot be kept in a checkpoint"):
@@ -189,30 +176,10 @@ def make_checkpoint(step=4, run_id="abc"):
     return commit_checkpoint(tempfile.mkdtemp(), step, write_files, run_id=run_id)
 
 
-def truncate(path):
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def empty(path):
-    os.truncate(path, 0)
-
-
 def flip(path):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 0x10
     path.write_bytes(content)
-
-
-def zero(path):
-    size = path.stat().st_size
-    with open(path, "r+b") as file:
-        file.seek(size // 3)
-        file.write(b"\0" * (size // 3))
-
-
-def grow(path):
-    with open(path, "ab") as file:
-        file.write(b"\0")
 
 
 def link(path):
@@ -221,26 +188,16 @@ def link(path):
     path.symlink_to(moved)
 
 
-def pipe(path):
-    path.unlink()
-    os.mkfifo(path)
-
-
-def folder_instead(path):
-    path.unlink()
-    path.mkdir()
-
-
+# How to damage a file, and what is said of it.
 DAMAGES = {
-    "truncate": (truncate, "cut short|damaged"),
-    "empty": (empty, "0 bytes of|damaged"),
+    "truncate": (lambda path: os.truncate(path, path.stat().st_size // 2), "cut short"),
+    "empty": (lambda path: os.truncate(path, 0), "0 bytes of"),
     "flip": (flip, "SHA-256"),
-    "zero": (zero, "SHA-256|damaged"),
     "delete": (Path.unlink, "missing"),
-    "grow": (grow, "instead of|damaged"),
+    "grow": (lambda path: path.write_bytes(path.read_bytes() + b"\0"), "instead of"),
     "link": (link, "link"),
-    "pipe": (pipe, "no plain file"),
-    "folder": (folder_instead, "no plain file"),
+    "pipe": (lambda path: (path.unlink(), os.mkfifo(path)), "no plain file"),
+    "folder": (lambda path: (path.unlink(), path.mkdir()), "no plain file"),
 }
 
 
@@ -268,13 +225,6 @@ class DamageTest(parameterized.TestCase):
                 self.assertEqual(Manifest.read(checkpoint), known)  # white space
             except CheckpointError:
                 pass
-
-    def test_sizes_alone_take_no_hashing(self):
-        checkpoint = make_checkpoint()
-        flip(checkpoint / "model.safetensors")
-        self.assertIsNone(damage(checkpoint, hashed=False))
-        truncate(checkpoint / "model.safetensors")
-        self.assertRegex(damage(checkpoint, hashed=False), "model.safetensors: 5120 bytes of 10240")
 
     def test_what_libraries_would_load_unlisted_is_damage(self):
         for name in ("rng_state.pth", "pytorch_model.bin", "model.safetensors.index.json", "global_step4/x.pt", "a.py"):
@@ -348,18 +298,6 @@ RECORDS = st.fixed_dictionaries(
     }
 )
 FILES_IN_MANIFESTS = st.dictionaries(st.just("model.safetensors") | NAMES, RECORDS | JSON, min_size=1, max_size=2)
-MANIFESTS = st.fixed_dictionaries(
-    {"format": st.just(1) | JSON},
-    optional={
-        "step": st.just(1) | JSON,
-        "run_id": st.just("x") | JSON,
-        "world_size": st.just(1) | JSON,
-        "files": FILES_IN_MANIFESTS | JSON,
-        "details": st.just({}) | JSON,
-        "sha256": JSON,
-        "other": JSON,
-    },
-)
 WHOLE = st.fixed_dictionaries(
     {
         "format": st.just(1),
@@ -405,11 +343,6 @@ class FuzzTest(parameterized.TestCase):
         self.assertIsNotNone(judged(content))
 
     @SETTINGS
-    @given(MANIFESTS)
-    def test_any_near_manifest(self, content):
-        self.assertIsNotNone(judged(dumped(content)))
-
-    @SETTINGS
     @given(WHOLE)
     def test_any_manifest_that_states_its_own_hash(self, content):
         judged(signed(content))
@@ -426,20 +359,6 @@ class FuzzTest(parameterized.TestCase):
     def test_what_has_broken_readers_before(self):
         for content in (b"[" * 10**5, b'{"a":' * 10**5, b'{"format": ' + b"9" * 5000 + b"}", b"\xff\xfe", b"1e999"):
             self.assertIsNotNone(judged(content))
-
-    def test_records_that_are_none(self):
-        for size, sha256 in (
-            ("0", "0" * 64), (True, "0" * 64), (-1, "0" * 64), (0.0, "0" * 64), (None, "0" * 64), (10**30, "0" * 64),
-            (0, None), (0, 0), (0, ["0" * 64]), (0, "0" * 63), (0, "0" * 64 + "\n"), (0, "G" * 64),
-        ):  # fmt: skip
-            files = {"model.safetensors": {"size": size, "sha256": sha256}}
-            content = {"format": 1, "step": 1, "run_id": "x", "world_size": 1, "files": files, "details": {}}
-            self.assertRegex(judged(signed(content)), "is no record|bytes of")
-
-    def test_what_fuzzing_signs_can_verify(self):
-        files = {"model.safetensors": {"size": 0, "sha256": hashlib.sha256(b"").hexdigest()}}
-        content = {"format": 1, "step": 1, "run_id": "x", "world_size": 1, "files": files, "details": {}}
-        self.assertIsNone(judged(signed(content)))
 
     @classmethod
     def setUpClass(cls):

@@ -25,7 +25,6 @@ from t5suite.data.batches.samplers import shifted_order, shuffled_order
 from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.runs.directory import open_run
 from t5suite.tracking.metric_lines import is_of_the_machine
-from t5suite.training.callbacks import MaxMinutesCallback
 from t5suite.training.checkpoints.committing import commit_checkpoint
 from t5suite.training.checkpoints.folders import named_checkpoint
 from t5suite.training.checkpoints.starts import (
@@ -302,12 +301,6 @@ class ResetTest(parameterized.TestCase):
         self.assertEqual(trainer.train_dataset.seen[:8], run_long_rows(0, 8))
         self.assertEqual(trainer.train_dataset.seen, run_long_rows(0, len(trainer.train_dataset.seen)))
 
-    def test_all_together_are_the_weights_alone(self):
-        trainer = self.go_on("optimizer,schedule,step,data")
-        self.assertEqual(rates(trainer), rates(self.whole))
-        self.assertEqual(trainer.train_dataset.seen, self.whole.train_dataset.seen)
-        self.assertLess(losses(trainer)[0], losses(self.whole)[0])
-
     @parameterized.parameters(*RESETS, "data,schedule")
     @pytest.mark.slow
     @pytest.mark.resume
@@ -337,16 +330,6 @@ class ResetTest(parameterized.TestCase):
         self.assertEqual(rates(trainer)[4:], [0.004] * 4)
         self.assertEqual(max(group["weight_decay"] for group in trainer.optimizer.param_groups), 0.5)
         self.assertEqual(losses(trainer)[4], losses(self.whole)[4])
-
-    @pytest.mark.slow
-    def test_a_checkpoint_without_a_position_goes_by_its_step(self):
-        def write(copy):
-            for path in (self.old / "checkpoint-4").iterdir():
-                if path.name not in ("position.json", "checkpoint.json"):
-                    (copy / path.name).write_bytes(path.read_bytes())
-
-        copied = commit_checkpoint(folder() / "old", 4, write)
-        self.assertEqual(losses(self.go_on(resume=str(copied))), losses(self.whole))
 
     def test_nothing_left_to_train_is_said(self):
         with self.assertRaisesRegex(ConfigError, "nothing is left to train: 4 steps are done.* makes 4"):
@@ -392,12 +375,6 @@ class StartTest(parameterized.TestCase):
             choose_start(run, "auto")
         self.assertEqual(choose_start(run, "auto", "optimizer").reset, {"optimizer"})
 
-    def test_steps_from_0_need_a_new_directory(self):
-        run = folder()
-        self.checkpoint(run, 3)
-        with self.assertRaisesRegex(ConfigError, "give a new --output_dir and --resume .*checkpoint-3"):
-            choose_start(run, "auto", "step")
-
     def test_a_reset_without_a_checkpoint_is_said_to_have_no_effect(self):
         with self.assertLogs("t5suite", "WARNING") as logs:
             self.assertEqual(choose_start(folder(), "auto", "data"), Start())
@@ -413,16 +390,6 @@ class StartTest(parameterized.TestCase):
         found = [int(row) for epoch in range(4) for row in order(epoch)]
         skipped = max(0, -offset)
         self.assertEqual(found[skipped:], run_long_rows(offset + skipped, len(found) - skipped))
-
-    @parameterized.parameters(True, False)
-    def test_a_stream_begins_anew_only_where_data_are_reset(self, data_reset):
-        trainer = object.__new__(SuiteTrainer)
-        trainer.progress, trainer.data, trainer.args, trainer.stop = (mock.MagicMock() for _ in range(4))
-        trainer.data_reset = data_reset
-        with mock.patch.object(Seq2SeqTrainer, "train", lambda self, resume_from_checkpoint: resume_from_checkpoint):
-            self.assertEqual(trainer.train("runs/x/checkpoint-4"), "runs/x/checkpoint-4")
-        self.assertEqual(trainer.data.load.called, not data_reset)
-        self.assertTrue(trainer.data.close.called)
 
     def test_a_mixture_that_ends_is_an_error(self):
         with self.assertRaisesRegex(ConfigError, "add data to --reset"):
@@ -467,12 +434,6 @@ class ScriptTest(parameterized.TestCase):
         self.assertTrue(any("eval/accuracy" in line for line in read_jsonl(directory / "metrics.jsonl")))
         state = json.loads((directory / "checkpoint-1" / "trainer_state.json").read_text())
         self.assertGreater(state["stateful_callbacks"]["MaxMinutesCallback"]["attributes"]["seconds_before"], 0.006)
-
-    def test_minutes_are_summed_over_restarts(self):
-        first = MaxMinutesCallback()
-        first.seconds_before = 100.0
-        second = MaxMinutesCallback.from_state(first.state())
-        self.assertBetween(second.seconds, 100.0, 101.0)
 
     def test_other_settings_are_another_run_still(self):
         directory = folder() / "run"
