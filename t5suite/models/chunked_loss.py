@@ -6,14 +6,13 @@
     tensor(4.6052)
 
 The logits of a batch are its largest tensor: 128 rows of 114 targets over 32,128 tokens are 1.9 GB in float32, and the
-plain way holds three of them (logits, logarithms of the softmax, gradient). Here a chunk of tokens goes through matrix
-product, softmax in float32 and the gradient of its logits, which the forward pass folds at once into the gradients of
-hidden states and matrix; the backward pass only scales them. Tokens that are one chunk keep the gradient of their
-logits instead, folded by the backward pass: one tensor of their size, and no second matrix. No product is computed
-twice. Others call it fused linear cross-entropy (Liger Kernel, arXiv:2410.10989, section 3.2).
+plain way holds three of them (logits, log-softmax, gradient). Here a chunk of tokens goes through matrix product,
+softmax in float32 and the gradient of its logits, which the forward pass adds at once to the gradients of hidden states
+and matrix; the backward pass only scales them. Tokens that are one chunk keep the gradient of their logits instead,
+for the backward pass: no second matrix. This is fused linear cross-entropy (arXiv:2410.10989, section 3.2).
 
-A T5 that is given labels tells the loss so (`accept_loss_labels`), inside of its `forward`: what wraps that
-(accelerate) turns outputs into float32, and by then the logits of the whole batch would be there twice.
+A T5 that is given labels computes the loss inside of its `forward` (`accept_loss_labels`): accelerate, which wraps
+that, turns outputs into float32, and by then the logits of the whole batch would be there twice.
 
     model(**batch, loss_labels=labels_BT).loss_sum             # nats, summed over the labels that are not -100
 
@@ -101,9 +100,9 @@ class _OneChunk(torch.autograd.Function):
         of_hidden = of_weight = None
         with torch.autocast(scale.device.type, enabled=False):
             if ctx.needs_input_grad[0]:
-                of_hidden = _scaled(grad_logits_NV @ weight, scale, ctx.dtypes[0])
+                of_hidden = (grad_logits_NV @ weight).to(ctx.dtypes[0]).mul_(scale)
             if ctx.needs_input_grad[1]:
-                of_weight = _scaled(grad_logits_NV.T @ hidden, scale, ctx.dtypes[1])
+                of_weight = (grad_logits_NV.T @ hidden).to(ctx.dtypes[1]).mul_(scale)
         return of_hidden, of_weight, None, None, None
 
 
@@ -124,7 +123,12 @@ class _Chunks(torch.autograd.Function):
                 if ctx.needs_input_grad[0]:
                     parts.append(grad_logits_CV @ weight)
                 if ctx.needs_input_grad[1]:
-                    of_weight = _added(of_weight, grad_logits_CV, hidden, weight_VD.dtype)
+                    if of_weight is None:
+                        of_weight = (grad_logits_CV.T @ hidden).to(weight_VD.dtype)
+                    elif of_weight.dtype == hidden.dtype:
+                        of_weight.addmm_(grad_logits_CV.T, hidden)
+                    else:
+                        of_weight.add_(grad_logits_CV.T @ hidden)
         ctx.save_for_backward(torch.cat(parts) if parts else None, of_weight)
         guessed = torch.stack(guesses).sum()
         ctx.mark_non_differentiable(guessed)
@@ -163,19 +167,6 @@ def _chunk(hidden_CD, weight_VD, labels_C, settings) -> tuple[torch.Tensor, torc
     if smoothing:
         grad_CV.sub_((smoothing / weight_VD.shape[0] * kept_C.to(wide))[:, None])
     return torch.where(kept_C, loss_C, 0.0).sum(), guessed, grad_CV.to(logits_CV.dtype)
-
-
-def _added(so_far, grad_logits_CV, hidden_CD, dtype) -> torch.Tensor:
-    """The matrix's gradient with a chunk more, in the matrix's own dtype."""
-    if so_far is None:
-        return (grad_logits_CV.T @ hidden_CD).to(dtype)
-    if dtype == hidden_CD.dtype:
-        return so_far.addmm_(grad_logits_CV.T, hidden_CD)
-    return so_far.add_(grad_logits_CV.T @ hidden_CD)
-
-
-def _scaled(product, scale, dtype) -> torch.Tensor:
-    return product.to(dtype).mul_(scale)
 
 
 @dataclass

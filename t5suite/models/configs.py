@@ -68,10 +68,16 @@ def load_config(
     Raises:
       ConfigError: nothing of that name, a change that the configuration does not have or does not take.
     """
-    if config_class is not None:
-        settings, make = _settings_of_class(config_class, name, revision)
-    else:
+    if config_class is None:
         settings, make = _settings_of(name, revision, trust_remote_code, from_scratch)
+    else:
+        settings, make = {}, config_class
+        if name is not None:
+            require(name, "--config_name")
+            try:
+                settings, _ = config_class.get_config_dict(name, revision=revision)
+            except (OSError, ValueError) as error:
+                raise ConfigError(cannot_load("a configuration", name, "--config_name", error)) from None
     config = _make(make, settings)
     changes = parse_overrides(overrides)
     if changes:
@@ -96,18 +102,18 @@ def _settings_of(name, revision, trust_remote_code, from_scratch) -> tuple[dict,
         config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
         settings, _ = PreTrainedConfig.get_config_dict(name, revision=revision)
     except (OSError, ValueError, KeyError, StrictDataclassError) as error:
-        raise ConfigError(_unknown_config(name, error, from_scratch)) from None
-    if from_scratch and _is_bare(Path(name)):
-        _check_keys(name, settings, type(config))
+        message = cannot_load("a configuration", name, "--config_name", error)
+        near = closest(name, [*PRESETS, *CONFIG_MAPPING_NAMES]) if from_scratch and "/" not in name else []
+        hint = f"; presets and model types of nearly that name: {', '.join(near)}" if near else ""
+        raise ConfigError(message + hint) from None
+    path = Path(name)
+    if from_scratch and path.exists():
+        # A configuration of the user's own: a file of another name, or no trained weights beside it.
+        folder = path if path.is_dir() else path.parent
+        has_weights = any(file.suffix in (".safetensors", ".bin") for file in folder.iterdir())
+        if not has_weights or (path.is_file() and path.name != "config.json"):
+            _check_keys(name, settings, type(config))
     return settings, type(config)
-
-
-def _is_bare(path: Path) -> bool:
-    """Whether a path is a configuration of your own: a file of another name, or no trained weights beside it."""
-    if path.is_file() and path.name != "config.json":
-        return True
-    folder = path if path.is_dir() else path.parent
-    return path.exists() and not any(file.suffix in (".safetensors", ".bin") for file in folder.iterdir())
 
 
 def _check_keys(name: str, settings: dict, make: type, outer=None) -> None:
@@ -130,16 +136,6 @@ def _check_keys(name: str, settings: dict, make: type, outer=None) -> None:
         part = make.sub_configs.get(key)
         if isinstance(value, dict) and part is not None and part is not AutoConfig:
             _check_keys(f"{name}: {key}", value, part, defaults.get(key))
-
-
-def _settings_of_class(config_class: type, name: str | None, revision) -> tuple[dict, type]:
-    if name is None:
-        return {}, config_class
-    require(name, "--config_name")
-    try:
-        return config_class.get_config_dict(name, revision=revision)[0], config_class
-    except (OSError, ValueError) as error:
-        raise ConfigError(cannot_load("a configuration", name, "--config_name", error)) from None
 
 
 def _make(make: type, settings: dict):
@@ -169,39 +165,28 @@ def set_dropout(config, rate: float) -> None:
     """Sets the dropout that the type of model goes by, and whatever other dropout is not off (BART's of attention and
     activations, those of the configurations within T5Gemma's); a head for classes keeps its own.
 
-    >>> set_dropout(config, 0.0)
-
     Raises:
-      ConfigError: a rate that is none; a model without dropout.
+      ConfigError: a rate outside [0, 1); a model without dropout.
     """
     if not 0 <= rate < 1:
         raise ConfigError(f"--dropout_rate {rate}: must be at least 0 and below 1")
     parts = [config, *(getattr(config, name, None) for name in getattr(config, "sub_configs", {}))]
-    found = [_dropouts_of(part) for part in parts if part is not None]
-    if not any(found):
+    found = []
+    for part in filter(None, parts):
+        names = {*next((names for names in DROPOUT_FIELDS if hasattr(part, names[0])), ())}
+        for name, value in vars(part).items():
+            is_on = ("dropout" in name or name.endswith("pdrop")) and isinstance(value, float) and value > 0
+            if is_on and "classif" not in name and "summary" not in name:
+                names.add(name)
+        found += [(part, name) for name in names]
+    if not found:
         raise ConfigError(f"--dropout_rate {rate}: models of type {config.model_type!r} have no dropout")
-    for part, names in zip((part for part in parts if part is not None), found, strict=True):
-        for name in names:
-            setattr(part, name, float(rate))
-
-
-def _dropouts_of(config) -> list[str]:
-    """Names of the settings that `--dropout_rate` stands for.
-
-    >>> _dropouts_of(AutoConfig.for_model("bart", activation_dropout=0.1))
-    ['activation_dropout', 'dropout']
-    """
-    main = next((names for names in DROPOUT_FIELDS if hasattr(config, names[0])), ())
-    on = [
-        name
-        for name, value in vars(config).items()
-        if ("dropout" in name or name.endswith("pdrop")) and isinstance(value, float) and value > 0
-    ]
-    return sorted({*main, *(name for name in on if "classif" not in name and "summary" not in name)})
+    for part, name in found:
+        setattr(part, name, float(rate))
 
 
 def parse_overrides(text: str | None) -> dict:
-    """`d_model=256,feed_forward_proj=gated-gelu` -> a table with Python values.
+    """The changes as a table with Python values.
 
     >>> parse_overrides("d_model=256,feed_forward_proj=gated-gelu,tie_word_embeddings=false")
     {'d_model': 256, 'feed_forward_proj': 'gated-gelu', 'tie_word_embeddings': False}
@@ -275,7 +260,7 @@ def check_resumes(config, shortest: int) -> None:
 
 
 def require(name: str, flag: str) -> None:
-    """Tells a missing folder at once, and asks the hub no more than once whether it is there."""
+    """Refuses a missing folder, and asks the hub no more than once whether it is there."""
     path = Path(name)
     if path.exists():
         return
@@ -285,7 +270,7 @@ def require(name: str, flag: str) -> None:
 
 
 def cannot_load(what: str, name: str, flag: str, error: Exception) -> str:
-    """One line that tells why a name did not lead to `what`."""
+    """One line: why a name did not lead to `what`."""
     if not Path(name).exists() and not prepare_hub():
         return (
             f"{flag}: {name!r} is no folder, the hub cannot be reached, and there is no copy of it in the local cache; "
@@ -298,9 +283,3 @@ def first_line(error: Exception) -> str:
     """An error's first line, or its type where it says nothing."""
     lines = str(error).strip().splitlines()
     return " ".join(line.strip() for line in lines[:2]) if lines else type(error).__name__
-
-
-def _unknown_config(name: str, error: Exception, from_scratch: bool) -> str:
-    message = cannot_load("a configuration", name, "--config_name", error)
-    near = closest(name, [*PRESETS, *CONFIG_MAPPING_NAMES]) if from_scratch and "/" not in name else []
-    return f"{message}; presets and model types of nearly that name: {', '.join(near)}" if near else message

@@ -249,19 +249,20 @@ def give_head(config, head: Head) -> bool:
     trained = class_in(HEAD_CLASS, config).__name__ in (config.architectures or ())
     fits = trained and _fits(config, head)
     if trained and not fits:
-        logger.warning("the checkpoint's head tells %s; the task is %s", _head_of(config).description, head.description)
+        logger.warning(
+            "the checkpoint's head tells %s; the task is %s", Head(words_of(config)).description, head.description
+        )
     config.problem_type = "regression" if head.words is None else "single_label_classification"
     if fits:
         return False
-    words = head.words or ("value",)
-    config.id2label = dict(enumerate(words))  # which sets num_labels, too
-    config.label2id = {word: i for i, word in enumerate(words)}
+    _name_classes(config, head.words or ("value",))
     return True
 
 
 def words_of(config) -> tuple[str, ...] | None:
     """The label words of a model's outputs, in their order; None for a number."""
-    return _head_of(config).words
+    is_number = config.problem_type == "regression" or config.num_labels == 1
+    return None if is_number else tuple(config.id2label[i] for i in range(config.num_labels))
 
 
 def draw_head_anew(model) -> None:
@@ -274,28 +275,27 @@ def draw_head_anew(model) -> None:
                 module.apply(model._init_weights)
     logger.warning(
         "the head for %s is new, its weights random: scores mean something once it is trained",
-        _head_of(model.config).description,
+        Head(words_of(model.config)).description,
     )
 
 
 def _fits(config, head: Head) -> bool:
-    """Whether a head tells what it shall; words that nobody gave (LABEL_0, ...) stand for the task's, in its order."""
-    found = _head_of(config)
-    if found.words is None or head.words is None:
-        return found == head
-    if sorted(found.words) == sorted(head.words):
+    """Whether a head has the wanted words; unnamed ones (LABEL_0, ...) stand for the task's, in its order."""
+    words = words_of(config)
+    if words is None or head.words is None:
+        return words == head.words
+    if sorted(words) == sorted(head.words):
         return True
-    if found.words == tuple(f"LABEL_{i}" for i in range(len(head.words))):
-        logger.warning("the checkpoint's classes have no names; they are taken to be %s", ", ".join(head.words))
-        config.id2label = dict(enumerate(head.words))
-        config.label2id = {word: i for i, word in enumerate(head.words)}
-        return True
-    return False
+    if words != tuple(f"LABEL_{i}" for i in range(len(head.words))):
+        return False
+    logger.warning("the checkpoint's classes have no names; they are taken to be %s", ", ".join(head.words))
+    _name_classes(config, head.words)
+    return True
 
 
-def _head_of(config) -> Head:
-    is_number = config.problem_type == "regression" or config.num_labels == 1
-    return Head(None if is_number else tuple(config.id2label[i] for i in range(config.num_labels)))
+def _name_classes(config, words) -> None:
+    config.id2label = dict(enumerate(words))  # which sets num_labels, too
+    config.label2id = {word: i for i, word in enumerate(words)}
 
 
 T5_TYPES = ("t5", "mt5", "umt5")

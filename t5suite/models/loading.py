@@ -258,7 +258,7 @@ def _config_and_family(name, own, family, overrides, dropout_rate, revision, tru
     if own:
         mark_class(config, *own, family)
         return config, family_of(config, family)
-    check_no_class(config, name)
+    check_no_class(getattr(config, "model_class", None), name)
     family = family_of(config, family)
     check_reads_text(config, family)
     return config, family

@@ -59,30 +59,20 @@ def is_transformers_class(model_class: type) -> bool:
 
 
 def check_class_given(name: str | None, spec: str | None) -> None:
-    """A folder whose configuration names a class is read with `--model_class` only.
-
-    Raises:
-      ConfigError: the flag is missing.
-    """
+    """A folder whose configuration names a class is read with `--model_class` only: a ConfigError without."""
     stored = stored_settings(name).get(MODEL_CLASS)
-    if stored is not None and spec is None:
-        raise ConfigError(_unnamed(f"--model_name_or_path {name}", stored))
-    if stored not in (None, spec):
+    if spec is None:
+        check_no_class(stored, f"--model_name_or_path {name}")
+    elif stored not in (None, spec):
         logger.warning("%s %s: %s was saved as a %s", FLAG, spec, name, stored)
 
 
-def check_no_class(config, name: str) -> None:
-    """The same of a configuration that was found elsewhere (on the hub, by `--config_name`).
-
-    Raises:
-      ConfigError: it names a class.
-    """
-    if getattr(config, MODEL_CLASS, None) is not None:
-        raise ConfigError(_unnamed(name, getattr(config, MODEL_CLASS)))
-
-
-def _unnamed(place: str, stored: str) -> str:
-    return f"{place}: its model is a {stored}, code that is run only where you name it: add {FLAG} {stored}"
+def check_no_class(stored: str | None, place: str) -> None:
+    """A ConfigError where a configuration (on the hub, of `--config_name`) names a class."""
+    if stored is not None:
+        raise ConfigError(
+            f"{place}: its model is a {stored}, code that is run only where you name it: add {FLAG} {stored}"
+        )
 
 
 def stored_settings(name: str | None) -> dict:

@@ -13,10 +13,6 @@ dropped. In a tree, a node is what the decoder has read, the start token first; 
 next. A candidate's probability is the product of its edges'. MNLI's three labels have eight tokens, but five or six
 nodes; the 26 numbers of STS-B about a hundred, but under forty.
 
-Cross-attention often has few queries here for many keys (source tokens). Where that is less work, queries are taken
-into the space of the encoder's states instead of all states into the space of keys and values: with weights K and V,
-(x Q) (h K)' = (x Q K') h' and a (h V) = (a h) V. The same numbers but for rounding.
-
 Shapes: B rows, A rows that have not ended, N tokens that the decoder reads or nodes, E edges, C candidates, L tokens
 of the longest one, S source tokens, D model width, H heads, K width of a head.
 """
@@ -27,7 +23,6 @@ from functools import lru_cache
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from t5suite.models.attention import stock_class
 from t5suite.models.families import plain
@@ -58,24 +53,6 @@ def in_pieces(model) -> bool:
     )
 
 
-@dataclass(frozen=True)
-class Source:
-    """What the encoder said: its states, and who may be seen (bool (B, 1, 1, S); None: everybody).
-
-    Attributes:
-      reads: how many tokens the decoder will read of each row, by which the cheaper way to attend is chosen.
-    """
-
-    hidden_BSD: torch.Tensor
-    mask_B11S: torch.Tensor | None
-    reads: int
-
-    @classmethod
-    def of(cls, hidden_BSD, mask_BS, reads: int) -> "Source":
-        """Of the encoder's states and its mask (1 for a token; None where nothing is padded)."""
-        return cls(hidden_BSD, None if mask_BS is None else mask_BS.bool()[:, None, None, :], reads)
-
-
 def bias_by_distance(attention, longest: int) -> torch.Tensor:
     """T5's bias of a token that stands 0, 1, ... tokens before the one that looks (H, longest)."""
     return attention.compute_bias(longest, longest)[0, :, -1].flip(-1)
@@ -99,49 +76,6 @@ def attended(attention, query_BHNK, key_BHSK, value_BHSK, bias) -> torch.Tensor:
         bias = bias.to(query_BHNK.dtype)
     found = F.scaled_dot_product_attention(query_BHNK, key_BHSK, value_BHSK, attn_mask=bias, scale=1.0)
     return attention.o(found.transpose(1, 2).flatten(2))
-
-
-def keys_and_values(attention, source: Source) -> list[torch.Tensor] | None:
-    """Of cross-attention; None where attending to the states themselves is less work."""
-    return None if _absorbs(attention, source) else projected(attention, source.hidden_BSD, "k", "v")
-
-
-def cross_attention(attention, x_BND, source: Source, kept=None) -> torch.Tensor:
-    """Attention to the source; `kept` is what `keys_and_values` said."""
-    (query_BHNK,) = projected(attention, x_BND, "q")
-    if kept is None:
-        return _absorbed_attention(attention, query_BHNK, source)
-    return attended(attention, query_BHNK, *kept, source.mask_B11S)
-
-
-def _absorbs(attention, source: Source) -> bool:
-    """Whether taking queries to the states is less work than taking states to keys and values; plain weights only."""
-    # Only a plain product may be replaced by its weights: an adapter or a hook would be passed over.
-    parts = (attention.k, attention.v)
-    bare = all(type(part) is nn.Linear and not (part._forward_hooks or part._forward_pre_hooks) for part in parts)
-    num_source = source.hidden_BSD.shape[1]
-    by_query = source.reads * (attention.inner_dim + attention.n_heads * num_source)
-    by_state = num_source * attention.inner_dim + source.reads * num_source * attention.inner_dim / attention.d_model
-    return bare and by_query < by_state
-
-
-def _absorbed_attention(attention, query_BHNK, source: Source) -> torch.Tensor:
-    """Attention whose keys and values are the states themselves. Weights are never copied for each row: heads go in
-    front of rows where they meet weights, and behind where they meet states."""
-    hidden_BSD = source.hidden_BSD.to(query_BHNK.dtype)
-    num_rows, num_heads, num_nodes, width = query_BHNK.shape
-    key_HKD, value_HKD = (
-        part.weight.view(num_heads, width, -1).to(query_BHNK.dtype) for part in (attention.k, attention.v)
-    )
-    query_HXK = query_BHNK.transpose(0, 1).flatten(1, 2)
-    query_BHND = torch.bmm(query_HXK, key_HKD).unflatten(1, (num_rows, num_nodes)).transpose(0, 1)
-    scores_BYS = torch.bmm(query_BHND.flatten(1, 2), hidden_BSD.transpose(1, 2)).float()
-    if source.mask_B11S is not None:
-        scores_BYS = scores_BYS.masked_fill(~source.mask_B11S[:, 0], -torch.inf)
-    context_BYD = torch.bmm(scores_BYS.softmax(-1).to(hidden_BSD.dtype), hidden_BSD)
-    context_HXD = context_BYD.unflatten(1, (num_heads, num_nodes)).transpose(0, 1).flatten(1, 2)
-    found_HBNK = torch.bmm(context_HXD, value_HKD.transpose(1, 2)).unflatten(1, (num_rows, num_nodes))
-    return attention.o(found_HBNK.permute(1, 2, 0, 3).flatten(2))
 
 
 def chunks_of_logits(states: torch.Tensor, vocab_size: int):
@@ -199,7 +133,7 @@ def write_greedily(
     nll_B = torch.zeros(num_rows, device=device)
     active_A = torch.arange(num_rows, device=device)
     token_A = torch.full((num_rows,), start, device=device)
-    rows = _Rows(model, Source.of(hidden_BSD, mask_BS, most_tokens), most_tokens)
+    rows = _Rows(model, hidden_BSD, mask_BS, most_tokens)
     for step in range(most_tokens):
         token_A, nll_A = _likeliest(model, rows.read(token_A), wants_nll)
         written_BT[active_A, step] = token_A
@@ -218,11 +152,12 @@ def write_greedily(
 class _Rows:
     """What the decoder keeps of the rows that have not ended: keys and values of its own tokens, and of the source."""
 
-    def __init__(self, model, source: Source, most_tokens: int):
-        self.model, self.source, self.length = model, source, 0
+    def __init__(self, model, hidden_BSD, mask_BS, most_tokens: int):
+        self.model, self.length = model, 0
+        self.mask_B11S = None if mask_BS is None else mask_BS.bool()[:, None, None, :]
         blocks = [block.layer for block in model.decoder.block]
         self.own = [None] * len(blocks)
-        self.kept = [keys_and_values(cross.EncDecAttention, source) for _, cross, _ in blocks]
+        self.kept = [projected(cross.EncDecAttention, hidden_BSD, "k", "v") for _, cross, _ in blocks]
         self.biases = [
             bias_by_distance(own.SelfAttention, most_tokens) if own.SelfAttention.has_relative_attention_bias else None
             for own, _, _ in blocks
@@ -241,18 +176,16 @@ class _Rows:
             self.own[i] = [key, value] if before is None else [torch.cat(p, 2) for p in zip(before, (key, value))]
             bias = bias_1H1T.expand(len(x_A1D), -1, -1, -1)
             x_A1D = x_A1D + attended(own.SelfAttention, query, *self.own[i], bias)
-            attention = cross.EncDecAttention
-            x_A1D = x_A1D + cross_attention(attention, cross.layer_norm(x_A1D), self.source, self.kept[i])
+            (query,) = projected(cross.EncDecAttention, cross.layer_norm(x_A1D), "q")
+            x_A1D = x_A1D + attended(cross.EncDecAttention, query, *self.kept[i], self.mask_B11S)
             x_A1D = feed_forward(x_A1D)
         return final_states(self.model, x_A1D)[:, 0]
 
     def keep(self, left_A) -> None:
         """Forgets all rows but these."""
-        mask_B11S = self.source.mask_B11S
-        mask_A11S = None if mask_B11S is None else mask_B11S[left_A]
-        self.source = Source(self.source.hidden_BSD[left_A], mask_A11S, self.source.reads)
+        self.mask_B11S = None if self.mask_B11S is None else self.mask_B11S[left_A]
         self.own = [[part[left_A] for part in pair] for pair in self.own]
-        self.kept = [None if pair is None else [part[left_A] for part in pair] for pair in self.kept]
+        self.kept = [[part[left_A] for part in pair] for pair in self.kept]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -331,16 +264,17 @@ def candidate_log_probs(model, trees: list[CandidateTree], hidden_BSD, mask_BS, 
     each = max(1, ATTENDED_AT_ONCE // (num_nodes * hidden_BSD.shape[1]))
     for first in range(0, len(trees), each):
         chunk = slice(first, first + each)
-        source = Source.of(hidden_BSD[chunk], mask_BS if mask_BS is None else mask_BS[chunk], num_nodes)
-        edges_BE = _edge_log_probs(model, trees[chunk], source, start, pad).double().cpu().numpy()
+        mask_B11S = None if mask_BS is None else mask_BS[chunk].bool()[:, None, None, :]
+        edges_BE = _edge_log_probs(model, trees[chunk], hidden_BSD[chunk], mask_B11S, start, pad)
+        edges_BE = edges_BE.double().cpu().numpy()
         for tree, edges_E in zip(trees[chunk], edges_BE, strict=True):
             found.append(np.append(edges_E[: len(tree.edge_nodes)], 0.0)[tree.paths].sum(-1).tolist())
     return found
 
 
-def _edge_log_probs(model, trees, source, start: int, pad: int) -> torch.Tensor:
+def _edge_log_probs(model, trees, hidden_BSD, mask_B11S, start: int, pad: int) -> torch.Tensor:
     """(B, E), float32: the log-probability of each edge's token behind its node."""
-    rows, device, decoder = len(trees), source.hidden_BSD.device, model.decoder
+    rows, device, decoder = len(trees), hidden_BSD.device, model.decoder
     trees = trees[:1] if all(tree is trees[0] for tree in trees) else trees
 
     def filled(name: str, fill: int) -> torch.Tensor:
@@ -368,8 +302,9 @@ def _edge_log_probs(model, trees, source, start: int, pad: int) -> torch.Tensor:
             bias_BHNN = bias_BHNN.expand(rows, -1, -1, -1)
         query, key, value = projected(own.SelfAttention, own.layer_norm(x_BND), "q", "k", "v")
         x_BND = x_BND + attended(own.SelfAttention, query, key, value, bias_BHNN)
-        attention = cross.EncDecAttention
-        x_BND = x_BND + cross_attention(attention, cross.layer_norm(x_BND), source, keys_and_values(attention, source))
+        (query,) = projected(cross.EncDecAttention, cross.layer_norm(x_BND), "q")
+        key, value = projected(cross.EncDecAttention, hidden_BSD, "k", "v")
+        x_BND = x_BND + attended(cross.EncDecAttention, query, key, value, mask_B11S)
         x_BND = feed_forward(x_BND)
     states_BND = final_states(model, x_BND)
     nodes_BE, labels_BE = (filled(name, 0).expand(rows, -1) for name in ("edge_nodes", "edge_tokens"))

@@ -72,14 +72,7 @@ def add_sentinels(tokenizer, num_sentinels: int) -> int:
 
 
 def ensure_padding(tokenizer) -> None:
-    """Gives a tokenizer without a padding token its end token for that, as GPT-2 needs: masks tell the two apart.
-
-    >>> ensure_padding(tokenizer), tokenizer.pad_token     # GPT-2's
-    (None, '<|endoftext|>')
-
-    Raises:
-      ConfigError: it has neither.
-    """
+    """Gives a tokenizer without a padding token (GPT-2's) its end token for that: masks tell the two apart."""
     if tokenizer.pad_token is not None:
         return
     if tokenizer.eos_token is None:
@@ -90,13 +83,8 @@ def ensure_padding(tokenizer) -> None:
 def fit_config(config, tokenizer, fixed: bool = False) -> None:
     """Gives a configuration whose weights will be random the rows that the tokenizer needs.
 
-    A vocabulary of exactly the tokenizer's pieces is left so: it was made for this tokenizer.
-
-    Args:
-      fixed: the user set the rows himself, so that they are kept.
-
-    Raises:
-      ConfigError: rows of the user's own that are too few.
+    Exactly the tokenizer's pieces are left so: they were made for it. So are rows that the user has set (`fixed`),
+    unless they are too few (ConfigError).
     """
     num_pieces, rows = len(tokenizer), rows_for(len(tokenizer))
     if config.vocab_size == num_pieces or (fixed and config.vocab_size > num_pieces):
@@ -130,8 +118,6 @@ def set_special_tokens(config, tokenizer, names: Iterable[str], scratch: bool) -
 
     T5 starts its decoder with padding, BART with its end token: the configuration says which where it says anything; a
     fresh T5's names no start token.
-
-    >>> set_special_tokens(config, tokenizer, ("pad", "eos"), scratch=True)
     """
     is_seq2seq = getattr(config, "is_encoder_decoder", False)
     start = getattr(config, "decoder_start_token_id", None)
@@ -197,14 +183,14 @@ def parse_tokens(text: str | None) -> list[str]:
 
 
 def add_words(tokenizer, tokens: list[str]) -> list[int]:
-    """Adds the tokens that the tokenizer lacks behind its last piece; returns their ids."""
-    if not tokens:
-        return []
+    """Adds the tokens that the tokenizer lacks, as words that decoding keeps; returns the ids of these."""
     known = tokenizer.get_vocab()
     missing = [token for token in tokens if token not in known]
-    if present := [token for token in tokens if token in known]:
+    if len(missing) < len(tokens):
+        present = [token for token in tokens if token in known]
         logger.warning("%s: the tokenizer has %s already", FLAG, ", ".join(present[:10]))
-    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in missing])
+    if missing:
+        tokenizer.add_tokens([AddedToken(token, normalized=False) for token in missing])
     return tokenizer.convert_tokens_to_ids(missing)
 
 

@@ -5,17 +5,14 @@
     >>> load_weights(model, "runs/rte/checkpoint-400")          # resume, best checkpoint, rollback, one task's best
 
 A saved folder has transformers' published tensor names, so that plain `from_pretrained` loads it. For 66 of the 255
-text models that transformers 5.23 has, these are not the names of the module: `save_pretrained` renames, splits or
-merges tensors (`core_model_loading.revert_weight_conversion`), and only `from_pretrained` undoes it. The stock
-`Trainer` loads such a checkpoint by `load_state_dict(..., strict=False)`, which leaves the weights as they were
-(docs/footguns.md). Here the same rules are applied to a model in memory, and nothing is left out. Nothing in the
-files is ever run.
+text models of transformers 5.23 these are not the module's names: `save_pretrained` renames, splits or merges tensors,
+and only `from_pretrained` undoes it; the stock `Trainer` leaves such weights as they were (docs/footguns.md). Here the
+same rules are applied to a model in memory, and nothing is left out. Nothing in the files is ever run.
 """
 
 import copy
 import json
 import logging
-import os
 import pickle
 import re
 import zipfile
@@ -67,11 +64,7 @@ PREFIXES = ("module.", "_orig_mod.", "model.", "_forward_module.")
 
 @dataclass
 class Mismatch:
-    """Tensors that a file and a model do not have in common: names, and `name (3x4, not 4x4)`.
-
-    >>> bool(Mismatch([], [], []))
-    False
-    """
+    """Names of tensors that a file and a model do not have in common; reshaped ones as `name (3x4, not 4x4)`."""
 
     missing: list[str]
     unknown: list[str]
@@ -117,7 +110,15 @@ def fitted(model, stored: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tens
     own = empty.state_dict(keep_vars=True)
     # A held module of the user's own may be stored by the module's names.
     stored = {f"module.{n}" if n not in own and f"module.{n}" in own else n: value for n, value in stored.items()}
-    info = _convert(empty, stored, "meta" if any(value.is_meta for value in stored.values()) else "cpu")
+    device = "meta" if any(value.is_meta for value in stored.values()) else "cpu"
+    settings = LoadStateDictConfig(device_map={"": device}, weight_mapping=get_model_conversion_mapping(empty))
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:  # transformers 5.23's own conversion on loading; tests/test_whole_weights.py checks it
+        info = convert_and_load_state_dict_in_model(empty, stored, settings)[0]
+    finally:
+        if bars:
+            transformers_logging.enable_progress_bar()
     loaded = empty.state_dict()
     reshaped = {name: f"{name} ({_size(found)}, not {_size(shape)})" for name, found, shape in info.mismatched_keys}
     tensors = {name: loaded[name] for name in own if name not in info.missing_keys and name not in reshaped}
@@ -240,7 +241,12 @@ def check_loaded(model, mismatch: Mismatch, place: str, new_head: bool, allow_mi
             *[[n for n in names if n.startswith(prefix) and ".pooler." not in n] for names in vars(mismatch).values()]
         )
     if mismatch.unknown:
-        known = _names_of_pre_trained_heads(model)
+        known = set()
+        for auto_class in (AutoModel, AutoModelForPreTraining):
+            if type(model.config) in auto_class._model_mapping:
+                with torch.device("meta"):
+                    known |= class_in(auto_class, model.config)(copy.deepcopy(model.config)).state_dict().keys()
+        known |= {f"{model.base_model_prefix}.{name}" for name in known}
         left_out = [name for name in mismatch.unknown if name in known]
         mismatch.unknown = [name for name in mismatch.unknown if name not in known]
         if left_out:
@@ -293,47 +299,20 @@ def skeleton(model: nn.Module, copies: dict | None = None) -> nn.Module:
     new = copies[id(model)] = kind.__new__(kind)
     new.__dict__.update({k: type(v)() if k.endswith("_hooks") else v for k, v in vars(model).items()})
     for place in ("_parameters", "_buffers"):
-        new.__dict__[place] = {name: _without_values(value, copies) for name, value in vars(model)[place].items()}
+        new.__dict__[place] = dict(vars(model)[place])
+        for name, tensor in vars(model)[place].items():
+            if tensor is not None and id(tensor) not in copies:
+                empty = torch.empty(getattr(tensor, "ds_shape", tensor.shape), dtype=tensor.dtype, device="meta")
+                is_parameter = isinstance(tensor, nn.Parameter)
+                copies[id(tensor)] = nn.Parameter(empty, requires_grad=False) if is_parameter else empty
+            new.__dict__[place][name] = None if tensor is None else copies[id(tensor)]
     new.__dict__["_modules"] = {n: None if m is None else skeleton(m, copies) for n, m in model._modules.items()}
     return new
 
 
-def listed(names, separator: str = ", ", most: int = SHOWN) -> str:
+def listed(names) -> str:
     """The first few names, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return separator.join(names[:most]) + more
-
-
-def _without_values(tensor, copies: dict):
-    if tensor is None:
-        return None
-    if id(tensor) not in copies:
-        empty = torch.empty(getattr(tensor, "ds_shape", tensor.shape), dtype=tensor.dtype, device="meta")
-        is_parameter = isinstance(tensor, nn.Parameter)
-        copies[id(tensor)] = nn.Parameter(empty, requires_grad=False) if is_parameter else empty
-    return copies[id(tensor)]
-
-
-def _convert(empty, stored: dict, device: str):
-    """transformers 5.23's own conversion on loading, into a skeleton; tests/test_whole_weights.py checks it."""
-    bars = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
-    settings = LoadStateDictConfig(device_map={"": device}, weight_mapping=get_model_conversion_mapping(empty))
-    try:
-        return convert_and_load_state_dict_in_model(empty, stored, settings)[0]
-    finally:
-        if bars:
-            transformers_logging.enable_progress_bar()
-
-
-def _names_of_pre_trained_heads(model) -> set[str]:
-    names = set()
-    for auto_class in (AutoModel, AutoModelForPreTraining):
-        if type(model.config) in auto_class._model_mapping:
-            with torch.device("meta"):
-                sibling = class_in(auto_class, model.config)(copy.deepcopy(model.config))
-            names |= sibling.state_dict().keys()
-    return names | {f"{model.base_model_prefix}.{name}" for name in names}
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
 def _size(shape) -> str:
@@ -354,7 +333,16 @@ def read_weights(path, flag: str = FLAG) -> dict[str, torch.Tensor]:
     if not path.exists():
         raise ConfigError(f"{flag} {path}: no such file or folder")
     file = _file_in(path, flag) if path.is_dir() else path
-    return _read_shards(file, flag) if file.name.endswith(".index.json") else _read_file(file, flag)
+    if not file.name.endswith(".index.json"):
+        return _read_file(file, flag)
+    places, weights = shards_of(file, flag), {}
+    for name in sorted(set(places.values())):
+        if not (file.parent / name).is_file():
+            raise ConfigError(f"{flag} {file}: its shard {name} is missing")
+        weights.update(_read_file(file.parent / name, flag))
+    if absent := sorted(places.keys() - weights.keys()):
+        raise ConfigError(f"{flag} {file}: {len(absent)} weights are not in their shards ({listed(absent)})")
+    return weights
 
 
 def read_shapes(folder, flag: str = FLAG) -> dict[str, torch.Tensor]:
@@ -381,18 +369,6 @@ def _file_in(folder: Path, flag: str) -> Path:
         return files[0]
     found = f"several files of weights ({', '.join(f.name for f in files)})" if files else "no file of weights"
     raise ConfigError(f"{flag} {folder}: {found}; give the file itself, or a folder with {FOLDER_FILES[0]}")
-
-
-def _read_shards(index: Path, flag: str) -> dict[str, torch.Tensor]:
-    places = shards_of(index, flag)
-    weights = {}
-    for name in sorted(set(places.values())):
-        if not os.path.isfile(index.parent / name):
-            raise ConfigError(f"{flag} {index}: its shard {name} is missing")
-        weights.update(_read_file(index.parent / name, flag))
-    if absent := sorted(places.keys() - weights.keys()):
-        raise ConfigError(f"{flag} {index}: {len(absent)} weights are not in their shards ({', '.join(absent[:10])})")
-    return weights
 
 
 def shards_of(index: Path, flag: str = FLAG) -> dict[str, str]:
@@ -425,7 +401,9 @@ def _read_file(file: Path, flag: str) -> dict[str, torch.Tensor]:
             return load_file(file)
         content = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        if _is_pickle(file):
+        with open(file, "rb") as opened:  # a file of torch's (a zip archive), or a bare pickle with its protocol
+            is_pickle = zipfile.is_zipfile(file) or opened.read(1) == b"\x80"
+        if is_pickle:
             raise ConfigError(
                 f"{flag} {file}: it holds Python objects besides tensors, and reading those could run code; "
                 "save the weights alone: torch.save(model.state_dict(), file)"
@@ -433,18 +411,7 @@ def _read_file(file: Path, flag: str) -> dict[str, torch.Tensor]:
         raise ConfigError(f"{flag} {file}: not a file of weights, or a torn one ({first_line(error)})") from None
     except (SafetensorError, RuntimeError, EOFError, ValueError, zipfile.BadZipFile) as error:
         raise ConfigError(f"{flag} {file}: not a file of weights, or a torn one ({first_line(error)})") from None
-    return _unwrap(content, file, flag)
-
-
-def _is_pickle(file: Path) -> bool:
-    """Whether it is a file of torch's (a zip archive today) or a bare pickle, which begins with its protocol."""
-    with open(file, "rb") as opened:
-        return zipfile.is_zipfile(file) or opened.read(1) == b"\x80"
-
-
-def _unwrap(content, file: Path, flag: str) -> dict[str, torch.Tensor]:
-    """The innermost table of tensors: `{"model_state_dict": {...}, "step": 5}` -> `{...}`."""
-    while isinstance(content, Mapping):
+    while isinstance(content, Mapping):  # `{"model_state_dict": {...}, "step": 5}` -> `{...}`
         inner = next((content[name] for name in WRAPPERS if isinstance(content.get(name), Mapping)), None)
         if inner is None:
             break
