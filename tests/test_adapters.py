@@ -110,6 +110,21 @@ class TrainingTest(parameterized.TestCase):
         self.assertTrue(all(torch.equal(before[name], tensor) for name, tensor in base_tensors(model).items()))
         self.assertFalse(torch.equal(logits, logits_of(model, batch)))
 
+    @parameterized.product(kind=("lora", "prompt_tuning"), optimizer=("adamw", "muon"))
+    def test_no_optimizer_state_for_the_embedding_matrix_nor_for_anything_frozen(self, kind, optimizer):
+        model = new_adapter(kind)
+        found = a_few_updates(model, optimizer)
+        trained = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
+        inner = [found, *getattr(found, "optimizers", ())]
+        kept = {id(parameter) for part in inner for parameter in part.state if isinstance(parameter, torch.Tensor)}
+        grouped = {id(parameter) for group in found.param_groups for parameter in group["params"]}
+        self.assertEqual(grouped, trained)
+        self.assertLessEqual(kept, trained)
+        self.assertNotIn(id(model.get_input_embeddings().weight), kept)
+        rows = plain_model().get_input_embeddings().weight.shape
+        self.assertEqual(inner_model(model).get_input_embeddings().weight.shape, rows)
+        self.assertEqual(inner_model(model).config.vocab_size, rows[0])
+
 
 class FilesTest(parameterized.TestCase):
     def saved(self, model) -> Path:
