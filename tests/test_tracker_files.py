@@ -176,7 +176,7 @@ class MirrorTest(parameterized.TestCase):
         read, write = os.pipe()
         os.write(write, words)
         os.close(write)
-        with mock.patch.dict(mirror.BACKENDS, aim=RecordingRun), mock.patch.object(RecordingRun, "found", []):
+        with mock.patch.dict(TRACKERS, aim=("Aim", None, RecordingRun)), mock.patch.object(RecordingRun, "found", []):
             mirror.mirror(directory, "aim", Commands(read), lambda **told: None)
             return RecordingRun.found
 

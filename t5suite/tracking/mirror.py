@@ -26,10 +26,9 @@ from pathlib import Path
 from t5suite.base.errors import EXIT_BAD_CONFIGURATION, EXIT_FINISHED, EXIT_IO, EXIT_PREEMPTED
 from t5suite.base.redaction import printable, redacted
 from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, read_json, write_json
-from t5suite.tracking.backends import AimRun, TensorBoardRun, TrackioRun, Unreachable, WandbRun
-from t5suite.tracking.callbacks import CALLBACKS, CallbackRun
+from t5suite.tracking.backends import Unreachable
 from t5suite.tracking.metric_lines import PIECE, MetricLines, SampleLines, rows_by_step
-from t5suite.tracking.trackers import MIRROR, OUTPUT_FILE, SETUP_FILE
+from t5suite.tracking.trackers import MIRROR, OUTPUT_FILE, SETUP_FILE, TRACKERS
 
 TOLD_FILE, LOCK_FILE = "told.json", "mirror.lock"
 LOCK_SECONDS = 10.0
@@ -110,7 +109,8 @@ def mirror(directory: Path, name: str, commands: Commands, say, offline: bool = 
         manifest = read_json(directory / MANIFEST)
         setup = {"run_id": manifest["run_id"], "name": directory.name, "config": manifest["settings"]}
     setup |= {"offline": offline, "by_hand": commands.by_hand, "first": told.step + 1}
-    run = BACKENDS[name](directory, setup, told.of_theirs)
+    _, _, backend = TRACKERS[name]
+    run = backend(directory, setup, told.of_theirs)
     known = run.last_step()
     told.keep(told.step if known is None else known, **run.of_theirs)
     say(**run.state)
@@ -180,8 +180,8 @@ def lock(folder: Path):
 def main(argv) -> int:
     """The process: `RUN_DIRECTORY TRACKER [--live] [--offline]`; `--live` where a training process gives the words."""
     directory, name = Path(argv[0]).absolute(), argv[1]
-    if name not in BACKENDS:
-        print(f"error: no tracker {name!r}; known are {', '.join(BACKENDS)}", file=sys.stderr)
+    if not TRACKERS.get(name):
+        print(f"error: no tracker {name!r}; known are {', '.join(filter(TRACKERS.get, TRACKERS))}", file=sys.stderr)
         return EXIT_BAD_CONFIGURATION
     folder = directory / "trackers" / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -227,14 +227,6 @@ def _serve(folder: Path, argv: list[str], mirrored) -> int:
         return 1
     return 0
 
-
-BACKENDS = {
-    "wandb": WandbRun,
-    "tensorboard": TensorBoardRun,
-    "aim": AimRun,
-    "trackio": TrackioRun,
-    **{name: partial(CallbackRun, name) for name in CALLBACKS},
-}
 
 if __name__ == "__main__":
     code = main(sys.argv[1:])

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import t5suite
@@ -26,8 +27,8 @@ from t5suite.base.errors import EXIT_FINISHED, EXIT_PREEMPTED
 from t5suite.base.lookup import find
 from t5suite.base.redaction import redacted_value
 from t5suite.runs.directory import write_json
-from t5suite.tracking.backends import AIM_REPO
-from t5suite.tracking.callbacks import CALLBACKS
+from t5suite.tracking.backends import AIM_REPO, AimRun, TensorBoardRun, TrackioRun, WandbRun
+from t5suite.tracking.callbacks import CALLBACKS, CallbackRun
 
 logger = logging.getLogger("t5suite.tracking")
 
@@ -117,7 +118,7 @@ class Tracker:
     """
 
     def __init__(self, name: str, directory, run_id: str, settings: dict, identity: Identity):
-        self.title, extra = TRACKERS[name]
+        self.title, extra, _ = TRACKERS[name]
         if extra and importlib.util.find_spec(name) is None:
             raise ImportError(f"--report_to {name} needs: pip install 't5suite[{extra}]'")
         directory = Path(directory).absolute()
@@ -220,12 +221,12 @@ def tracker_names(report_to) -> list[str]:
     return [name for name in dict.fromkeys(names) if name != "none"]
 
 
-# {name: (what messages call it, our extra that installs the package of that name)}; `mirror.BACKENDS` has their runs.
+# {name: (what messages call it, our extra that installs the package of that name, what the process makes of a run)}
 TRACKERS = {
     "none": None,
-    "wandb": ("W&B", "tracking"),
-    "tensorboard": ("TensorBoard", "tracking"),
-    "aim": ("Aim", "aim"),
-    "trackio": ("Trackio", "trackio"),
-    **{name: (name, None) for name in CALLBACKS},
+    "wandb": ("W&B", "tracking", WandbRun),
+    "tensorboard": ("TensorBoard", "tracking", TensorBoardRun),
+    "aim": ("Aim", "aim", AimRun),
+    "trackio": ("Trackio", "trackio", TrackioRun),
+    **{name: (name, None, partial(CallbackRun, name)) for name in CALLBACKS},
 }
