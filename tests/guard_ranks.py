@@ -25,7 +25,6 @@ SECONDS = 60
 
 
 def report(trainer) -> dict:
-    """What a run came to on this rank."""
     return {
         "losses": losses(trainer),
         "digest": weights_digest(trainer.model),

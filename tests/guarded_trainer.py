@@ -64,7 +64,6 @@ class Recorder(TrainerCallback):
 
 @functools.cache
 def parts():
-    """What all trainers have in common."""
     tokenizer = load_tokenizer(None)
     task = load_task("mini", "entailment")
     rows = load_split(task, "validation", "validation", DataOptions()).rows.select(range(law_worker.TRAINING_ROWS))
@@ -185,7 +184,6 @@ def given_in(trainer, step) -> list[str]:
 
 
 def incidents(trainer) -> list[dict]:
-    """The run's incidents."""
     path = trainer.updates.incidents.path
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 

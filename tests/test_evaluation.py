@@ -350,26 +350,6 @@ class TreeScoresTest(parameterized.TestCase):
         np.testing.assert_allclose(found, expected, rtol=1e-6)  # logits are taken to float32
         self.assertGreater(np.ptp(np.array(found), axis=0).min(), 1e-3)  # rows differ, so that they cannot be mixed up
 
-    @parameterized.parameters(1, 60 * 7, 10**9)
-    @torch.no_grad()
-    def test_chunks_change_no_score(self, at_once):
-        expected = reading(tiny()).candidate_scores([CANDIDATES] * 5)
-        with (
-            mock.patch.dict("t5suite.models.t5_decoder.LOGITS_AT_ONCE", {"cpu": at_once}),
-            mock.patch("t5suite.models.t5_decoder.ATTENDED_AT_ONCE", at_once),
-        ):
-            found = reading(tiny()).candidate_scores([CANDIDATES] * 5)
-        np.testing.assert_allclose(found, expected, rtol=1e-6)
-
-    @torch.no_grad()
-    def test_rows_may_have_trees_of_their_own(self):
-        rows = [CANDIDATES, CANDIDATES[2:3], CANDIDATES[:2], [[7, 1], [7, 6, 1]], CANDIDATES]
-        found = reading(tiny()).candidate_scores(rows)
-        expected = reading(tiny(), trees=False).candidate_scores(rows)
-        self.assertEqual([len(scores) for scores in found], [len(candidates) for candidates in rows])
-        for scores, wanted in zip(found, expected, strict=True):
-            np.testing.assert_allclose(scores, wanted, rtol=1e-6)
-
 
 class GreedyTest(parameterized.TestCase):
     @parameterized.product(kind=TYPES, most=(1, 4, 40))

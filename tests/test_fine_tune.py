@@ -96,14 +96,6 @@ class RunDirectoryTest(parameterized.TestCase):
         self.assertEqual(list(written["averages"]), ["mini"])
         self.assertEqual(written["tasks"]["sentiment"], self.results["tasks"]["sentiment"])
 
-    def test_predictions_have_one_line_an_example(self):
-        for task in ("sentiment", "entailment", "similarity"):
-            lines = read_jsonl(self.directory / "predictions" / f"{task}.validation.jsonl")
-            self.assertEqual([line["row"] for line in lines], list(range(24)))
-            self.assertEqual({line["example"] for line in lines}, {0})
-        test_lines = read_jsonl(self.directory / "predictions" / "sentiment.test.jsonl")
-        self.assertNotIn("target", test_lines[0])
-
     def test_metrics_lines_have_step_epoch_seconds_and_named_values(self):
         lines = read_jsonl(self.directory / "metrics.jsonl")
         self.assertTrue(all({"step", "epoch", "seconds"} <= set(line) for line in lines))

@@ -17,7 +17,7 @@ import torch
 from absl.testing import absltest, parameterized
 from datasets import ClassLabel, Dataset, Features, Value
 from plug_in_modules import Pooled
-from transformers import AutoModelForSeq2SeqLM, TrainerCallback
+from transformers import TrainerCallback
 from transformers.utils import logging as transformers_logging
 
 import fine_tune_t5
@@ -380,18 +380,6 @@ class ModelTest(EqualFiles):
         cls.base = tuner().save(folder())
 
     @pytest.mark.slow
-    def test_a_model_in_memory_is_that_of_its_folder(self):
-        by_name = tuner(self.base)
-        model = AutoModelForSeq2SeqLM.from_pretrained(self.base)
-        by_object = tuner(model, tokenizer=str(self.base))
-        for made in (by_name, by_object):
-            made.train()
-        for name in ("results.json", "model.safetensors", "predictions/sentiment.validation.jsonl"):
-            self.assertEqual((directory(by_name) / name).read_bytes(), (directory(by_object) / name).read_bytes())
-        self.assertIs(by_object.model, model)
-        self.assertEqual(by_object.predict(["A joy."]), by_name.predict(["A joy."]))
-
-    @pytest.mark.slow
     def test_frozen_parts_stay_as_they_are_and_are_the_flags(self):
         made = tuner(self.base)
         self.assertIn("shared.weight", made.freeze(embeddings=True, encoder=1))
@@ -435,12 +423,6 @@ class ModelTest(EqualFiles):
             with self.assertRaisesRegex(ConfigError, r"no rows to train on or to score: give FineTuner\(model, data\)"):
                 other.train()
         self.assertEqual(Path(other.args.output_dir).name, "mini-sentiment-T5ForConditionalGeneration")
-
-    def test_a_model_that_knows_rows_of_one_s_own_is_scored_with_rows_alone(self):
-        made = tuner(data=ROWS)
-        folder_of_model = made.save(folder())
-        with self.assertRaisesRegex(ConfigError, "no rows to train on or to score: .*was trained on own/reviews"):
-            FineTuner(folder_of_model, use_cpu=True).evaluate()
 
     def test_bars_are_drawn_where_somebody_watches_or_asks_for_them(self):
         if datasets.are_progress_bars_disabled():  # by a test before this one

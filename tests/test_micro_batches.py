@@ -115,20 +115,6 @@ class MicroBatchesTest(parameterized.TestCase):
         self.assertEqual(machine.calls, [8, 2, 2, 4, 4])
         self.assertEqual(machine.synced, [True, False, False, False, True])
 
-    def test_redo_learns_whether_ranks_were_exchanging(self):
-        told = []
-
-        def update(micro_batches, synchronises):
-            machine = Machine(limit=4)
-            micro_batches.begin()
-            redo = lambda failure, synchronising: (told.append(synchronising), machine.redo(failure, synchronising))
-            micro_batches.run(batch_of(16), machine.step, redo=redo, synchronises=synchronises)
-
-        update(MicroBatches(), True)
-        update(MicroBatches(), False)
-        # In the first pass the whole batch is the last piece; in the second the first half is not.
-        self.assertEqual(told, [True, False, False, False])
-
     def test_random_numbers_are_those_of_a_run_that_was_cut_from_the_start(self):
         batches = [batch_of(4), batch_of(8, seed=1)]
         failing, cut_before = Machine(limit=4, dropout=0.5), Machine(dropout=0.5)

@@ -22,14 +22,10 @@ from law_worker import reported_by_two_ranks
 
 import fine_tune_t5
 import pre_train_t5
-from t5suite import cli
 from t5suite.base.errors import ConfigError, Preempted
 from t5suite.data.batches.collators import ModuleCollator, Seq2SeqCollator
-from t5suite.data.rows.jsonl import read_jsonl, write_jsonl
-from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.data.rows.subsets import select_rows
+from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.models.loading import load_model, load_tokenizer
-from t5suite.tasks.registry import load_task
 from t5suite.tracking.metric_lines import is_of_the_machine
 from t5suite.training.checkpoints.manifests import damage
 from t5suite.training.losses import ModuleLoss
@@ -232,17 +228,6 @@ class ModelClassTest(parameterized.TestCase):
 
 @pytest.mark.slow
 class CommandsTest(parameterized.TestCase):
-    def test_predict_writes_what_the_evaluation_wrote(self):
-        _, folder = whole()
-        lines = read_jsonl(folder / "predictions" / "sentiment.validation.jsonl")
-        texts, out = new_folder().with_suffix(".jsonl"), new_folder().with_suffix(".jsonl")
-        rows = load_split(load_task("mini", "sentiment"), "validation", "validation", DataOptions()).rows
-        chosen = select_rows(len(rows), limit=10, seed=42, role="validation")
-        write_jsonl(texts, rows.select(chosen).to_list())
-        flags = ["--model_name_or_path", str(folder), "--input", str(texts), "--output", str(out), "--use_cpu"]
-        cli.main(["predict", *flags, "--model_class", "plug_in_modules:Writer"])
-        self.assertEqual([line["prediction"] for line in read_jsonl(out)], [line["prediction"] for line in lines])
-
     def test_pre_training_takes_transforms_and_callbacks(self):
         shape = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
         flags = ["--config_overrides", shape, "--max_steps", "3", "--per_device_train_batch_size", "4", "--use_cpu",
