@@ -439,7 +439,7 @@ class RunTest(parameterized.TestCase):
         """The folder's file of that name, or a file at that path."""
         sweep = read_sweep(FOLDER / name)
         directory = Path(tempfile.mkdtemp())
-        argv = [*words(sweep, draw(sweep, 0)), *tiny]
+        argv = later_wins(words(sweep, draw(sweep, 0)), tiny)
         scripts = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         environment = {**os.environ, "PATH": scripts, "OMP_NUM_THREADS": "1", **environment}
         environment["T5SUITE_RUN_DIR"] = str(directory / "run")
