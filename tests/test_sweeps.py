@@ -371,6 +371,14 @@ class KilledTest(SweepTest):
         self.sweep(*words)
         self.check_each_ran_once(12)
 
+    @pytest.mark.slow
+    def test_half_a_line_at_the_journals_end_is_cut_off(self):
+        self.sweep(self.write(sweep_file()), "--count", 1)
+        with (self.directory / "journal.log").open("ab") as journal:
+            journal.write(b'{"op_code": 4, "worker')
+        self.sweep(self.file, "--count", 2, "--resume")
+        self.check_each_ran_once(2)
+
 
 class SharedTest(SweepTest):
     @pytest.mark.slow
