@@ -336,7 +336,7 @@ class FilesTest(parameterized.TestCase):
         self.enter_context(mock.patch("t5suite.reports.page.render", lambda plot: drawn))
 
     def test_a_later_report_takes_the_place_of_an_earlier_one(self):
-        command(*three_runs()[:2], "--output", self.out, "--format", "html,md")
+        command(*three_runs(), "--output", self.out, "--format", "html,md")
         first = bytes_in(self.out)
         said = command(three_runs()[0], "--output", self.out, "--format", "html")
         second = bytes_in(self.out)
@@ -344,7 +344,7 @@ class FilesTest(parameterized.TestCase):
         command(three_runs()[0], "--output", alone, "--format", "html")
         self.assertEqual(second, bytes_in(alone))
         gone = first.keys() - second.keys()
-        self.assertContainsSubset({"report.md", "plots/confusion-s2-sentiment.png"}, gone)
+        self.assertContainsSubset({"report.md", "plots/curve-similarity-pearson.png"}, gone)
         self.assertIn(f"; {len(gone)} files of the report before it are gone", said)
 
     @parameterized.parameters("notes.txt", "plots/mine.png", "report.md")
@@ -361,11 +361,11 @@ class FilesTest(parameterized.TestCase):
     def test_a_report_that_was_cut_off_can_be_written_again(self):
         cut_off = mock.patch("t5suite.reports.page.html_page", side_effect=KeyboardInterrupt)
         with cut_off, contextlib.suppress(KeyboardInterrupt):
-            command(*three_runs()[:2], "--output", self.out)
-        self.assertIn("plots/confusion-s2-sentiment.png", bytes_in(self.out))
+            command(*three_runs(), "--output", self.out)
+        self.assertIn("plots/curve-similarity-pearson.png", bytes_in(self.out))
         command(three_runs()[0], "--output", self.out, "--format", "html")
         self.assertIn("report.html", bytes_in(self.out))
-        self.assertNotIn("plots/confusion-s2-sentiment.png", bytes_in(self.out))
+        self.assertNotIn("plots/curve-similarity-pearson.png", bytes_in(self.out))
 
     def test_it_prints_the_table_and_writes_every_file(self):
         out = folder() / "report"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.base.files import whole_file
-from t5suite.reports.sweeps import Sweep, Trial, group_label, importances, read_sweep, sweep_data
+from t5suite.reports.sweeps import Sweep, group_label, importances, read_sweep, sweep_data
 from t5suite.reports.tables import is_number, shortened
 from t5suite.tasks.metrics import METRICS
 from t5suite.tracking.metric_lines import thinned_lines
@@ -34,8 +34,8 @@ INK = "#767676"
 BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
 COLOURS = (BLUE, ORANGE, GREEN, "#B65A93", "#9A7B00", "#7570B3", "#56789A")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
-# Learning curves in a report; panels and axes of a sweep's plots that can be read, of the most important parameters.
-MOST_CURVES, MOST_PANELS, MOST_AXES, MOST_GROUPS = 60, 9, 8, 24
+# Learning curves in a report; panels of a sweep's most important parameters, and settings of a grid, that can be read.
+MOST_CURVES, MOST_PANELS, MOST_GROUPS = 60, 9, 24
 # A sweep's plots are 1280 pixels wide.
 INCHES, DPI = 10, 128
 # state of a trial -> colour, marker, name in the legend
@@ -184,7 +184,7 @@ def panels_of(data: dict) -> list[dict]:
 
 
 def figures_of(data: dict, sweep_plots=()) -> list[Plot]:
-    """Every plot of a report: scores, learning curves, confusion matrices, and those of sweeps."""
+    """Every plot of a report: scores, learning curves, and those of sweeps."""
     colours, plots = colours_of(data), []
     rows = [entry for entry in data["scores"] if entry["metric"] in METRICS and entry["mean"] is not None]
     if rows:
@@ -193,11 +193,6 @@ def figures_of(data: dict, sweep_plots=()) -> list[Plot]:
     for panel in panels_of(data):
         draw = lambda figure, panel=panel: draw_panel(figure, panel, colours)
         plots.append(Plot(panel["name"], panel["title"], draw, (3.75, 2.5), "curves"))
-    for matrix in data["confusions"]:
-        draw = lambda figure, matrix=matrix: draw_confusion(figure, matrix)
-        size = 1.6 + 0.75 * len(matrix["answers"]), 1.2 + 0.45 * len(matrix["labels"])
-        name, title = f"confusion-{matrix['run']}-{matrix['task']}", f"{matrix['task']}, {matrix['run']}"
-        plots.append(Plot(name, title, draw, size, "confusions"))
     return with_file_names([*plots, *sweep_plots])
 
 
@@ -274,28 +269,7 @@ def draw_scores(figure, rows: list[dict], colours: dict) -> None:
     _plain(axes)
 
 
-def draw_confusion(figure, matrix: dict) -> None:
-    """Labels down, answers across, each cell its count; the shade is the share of its row."""
-    import numpy as np
-    from matplotlib.colors import LinearSegmentedColormap
-
-    axes, counts = figure.add_subplot(), np.array(matrix["counts"])
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    colours = LinearSegmentedColormap.from_list("blues", ["#d8e6f1", "#0b4f80"])
-    axes.imshow(shares, cmap=colours, vmin=0, vmax=1, aspect="auto")
-    for (row, column), count in np.ndenumerate(counts):
-        colour = "white" if shares[row, column] > 0.55 else "#111111"
-        axes.text(column, row, str(count), ha="center", va="center", color=colour, fontsize=9)
-    words = lambda texts: {"ticks": range(len(texts)), "labels": [_literal(shortened(text, 16)) for text in texts]}
-    axes.set_xticks(**words(matrix["answers"]), fontsize=8)
-    axes.set_yticks(**words(matrix["labels"]), fontsize=8)
-    axes.set_xlabel("answer", fontsize=9)
-    axes.set_ylabel("label", fontsize=9)
-    axes.set_title(_literal(f"{matrix['task']}, {matrix['run']}"), fontsize=9)
-    _plain(axes, grid=False)
-
-
-def _plain(axes, grid: bool = True) -> None:
+def _plain(axes) -> None:
     """Ink that can be read in both themes, and no more lines than are needed."""
     for side, spine in axes.spines.items():
         spine.set_color(INK)
@@ -303,8 +277,7 @@ def _plain(axes, grid: bool = True) -> None:
     axes.tick_params(colors=INK, labelsize=8)
     for text in (axes.xaxis.label, axes.yaxis.label, axes.title):
         text.set_color(INK)
-    if grid:
-        axes.grid(color=INK, alpha=0.25, linewidth=0.6)
+    axes.grid(color=INK, alpha=0.25, linewidth=0.6)
 
 
 def render(plot: Plot) -> dict[str, bytes]:
@@ -384,11 +357,10 @@ def running_best(sweep: Sweep) -> list[tuple[int, float]]:
     return found
 
 
-def _finish(axes, sweep: Sweep, x: str = "", y: str = "", left_out: int = 0) -> None:
+def _finish(axes, sweep: Sweep, x: str = "", y: str = "") -> None:
     """Labels, title and grid."""
     axes.set(xlabel=x, ylabel=y)
-    said = f" ({left_out} more parameters are not shown)" if left_out > 0 else ""
-    title = f"{sweep.name}: {len(sweep.trials)} trials, {sweep.method}, {sweep.goal} {sweep.metric}{said}"
+    title = f"{sweep.name}: {len(sweep.trials)} trials, {sweep.method}, {sweep.goal} {sweep.metric}"
     axes.set_title(_literal(title), fontsize=11)
     axes.grid(alpha=0.3)
 
@@ -415,35 +387,6 @@ def _scatter(axes, sweep: Sweep, places: dict[int, float]) -> None:
         axes.scatter([places[best.number]], [best.value], s=130, label=label, **form)
 
 
-def _ordered(trials: list[Trial], best: Trial | None) -> list[Trial]:
-    """The best last, so that it is drawn over the others."""
-    return sorted(trials, key=lambda trial: trial is best)
-
-
-def _line_forms(figure, axes, sweep: Sweep, trials: list[Trial]) -> Callable:
-    """trial -> its line's form: better ones darker, the best thick, unfinished ones dashed; adds bar and legend."""
-    from matplotlib import colormaps
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import Normalize
-    from matplotlib.lines import Line2D
-
-    values = [trial.value for trial in trials]
-    colours = colormaps["viridis_r" if sweep.goal == "maximize" else "viridis"]
-    scale = ScalarMappable(Normalize(min(values), max(values)), colours)
-    figure.colorbar(scale, ax=axes, label=_unit(sweep), pad=0.02)
-    handles = [Line2D([], [], color=INK, label="finished"),
-               Line2D([], [], color=INK, linestyle="--", label="stopped early or not finished")]  # fmt: skip
-    if sweep.best in trials:
-        handles.append(Line2D([], [], color=ORANGE, linewidth=2.6, label=f"best: trial {sweep.best.number}"))
-    axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=3, frameon=False)
-
-    def form(trial: Trial) -> dict:
-        style = {"color": ORANGE, "linewidth": 2.6} if trial is sweep.best else {"color": scale.to_rgba(trial.value)}
-        return {"linewidth": 1.1, "linestyle": "-" if trial.state == "complete" else "--", **style}
-
-    return form
-
-
 def draw_objective(figure, sweep: Sweep, importances) -> bool | None:
     """Every trial's value, and the best so far."""
     if not sweep.valued():
@@ -461,14 +404,26 @@ def draw_objective(figure, sweep: Sweep, importances) -> bool | None:
 
 
 def draw_learning_curves(figure, sweep: Sweep, importances) -> bool | None:
-    """Every trial's evaluations over its updates, coloured by the trial's value."""
+    """Every trial's evaluations over its updates, better trials darker, the best one thick."""
     trials = [trial for trial in sweep.valued() if trial.curve]
     if not trials:
         return False
-    axes = figure.add_subplot()
-    form_of = _line_forms(figure, axes, sweep, trials)
-    for trial in _ordered(trials, sweep.best):
-        axes.plot(*zip(*trial.curve), marker="o", markevery=[-1], markersize=4, **form_of(trial))
+    from matplotlib import colormaps
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    axes, values = figure.add_subplot(), [trial.value for trial in trials]
+    colours = colormaps["viridis_r" if sweep.goal == "maximize" else "viridis"]
+    scale = ScalarMappable(Normalize(min(values), max(values)), colours)
+    figure.colorbar(scale, ax=axes, label=_unit(sweep), pad=0.02)
+    for trial in sorted(trials, key=lambda trial: trial is sweep.best):  # the best last, over the others
+        form = {"color": scale.to_rgba(trial.value), "linewidth": 1.1}
+        if trial is sweep.best:
+            form = {"color": ORANGE, "linewidth": 2.6, "label": f"best: trial {trial.number}"}
+        line = "-" if trial.state == "complete" else "--"
+        axes.plot(*zip(*trial.curve), linestyle=line, marker="o", markevery=[-1], markersize=4, **form)
+    axes.plot([], [], color=INK, linestyle="--", label="stopped early or not finished")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, frameon=False)
     _finish(axes, sweep, "update", _unit(sweep))
 
 
@@ -502,45 +457,6 @@ def draw_parameters(figure, sweep: Sweep, importances) -> bool | None:
     figure.suptitle(_literal(f"{sweep.name}: {sweep.metric} over each parameter{left_out}"), fontsize=11)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-
-
-def draw_parallel_coordinates(figure, sweep: Sweep, importances) -> bool | None:
-    """One line a trial through an axis for each parameter and one for the value."""
-    names = panel_names(sweep, importances, MOST_AXES)
-    trials = [trial for trial in sweep.valued() if all(name in trial.parameters for name in names)]
-    if len(trials) < 2 or not names:
-        return False
-    axes = figure.add_subplot()
-    form_of = _line_forms(figure, axes, sweep, trials)
-    columns = [([trial.parameters[name] for trial in trials], sweep.is_logarithmic(name)) for name in names]
-    columns.append(([trial.value for trial in trials], False))
-    scales = [_scale(values, logarithmic) for values, logarithmic in columns]
-    for trial in _ordered(trials, sweep.best):
-        values = [*(trial.parameters[name] for name in names), trial.value]
-        axes.plot(range(len(scales)), [place(value) for (place, _), value in zip(scales, values)], **form_of(trial))
-    box = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.8}
-    for at, (_, ticks) in enumerate(scales):
-        axes.axvline(at, color="black", linewidth=0.8)
-        for height, text in ticks:
-            axes.text(at + 0.02, height, _literal(shortened(text, 16)), fontsize=8, va="center", bbox=box, zorder=5)
-    _finish(axes, sweep, left_out=len(sweep.varied) - len(names))
-    labels = [_literal(re.sub(r"(?<=[_/. ])", "\n", shortened(name, 40))) for name in (*names, sweep.metric)]
-    axes.set_xticks(range(len(scales)), labels, fontsize=9)
-    axes.set(yticks=[], xlim=(-0.25, len(scales) - 0.6), ylim=(-0.06, 1.06))
-
-
-def _scale(values: list, logarithmic: bool) -> tuple[Callable, list]:
-    """`(value -> height from 0 to 1, [(height, text)])` of an axis."""
-    if not all(map(is_number, values)):
-        words = sorted(set(map(str, values)))
-        heights = {word: (at + 0.5) / len(words) for at, word in enumerate(words)}
-        return (lambda value: heights[str(value)]), [(height, word) for word, height in heights.items()]
-    bend, back = (math.log, math.exp) if logarithmic else (float, float)
-    low, high = bend(min(values)), bend(max(values))
-    height = lambda value: (bend(value) - low) / (high - low or 1.0)
-    distinct = sorted(set(values))
-    shown = distinct if len(distinct) <= 4 else [back(low + (high - low) * share) for share in (0, 0.25, 0.5, 0.75, 1)]
-    return height, [(height(value), f"{value:.3g}") for value in shown]
 
 
 def draw_importance(figure, sweep: Sweep, importances) -> bool | None:
@@ -589,7 +505,6 @@ PLOTS = {
     "objective": (draw_objective, "Every trial and the best so far"),
     "learning_curves": (draw_learning_curves, "Learning curves of the trials"),
     "parameters": (draw_parameters, "Score over each parameter"),
-    "parallel_coordinates": (draw_parallel_coordinates, "Parallel coordinates"),
     "importance": (draw_importance, "Parameter importance"),
     "groups": (draw_groups, "Means over seeds"),
 }

@@ -106,12 +106,12 @@ def trial_names(sweeps) -> dict[Path, str]:
     labels = [sweep["name"] for sweep in sweeps]
     if len(set(labels)) < len(labels):
         labels = list(named(sweep["directory"] for sweep in sweeps).values())
-    names = {}
-    for label, sweep in zip(labels, sweeps):
-        for trial in sweep["trials"]:
-            for place in ((trial["run_dir"],), (sweep["directory"], trial["run_dir"])) if trial["run_dir"] else ():
-                names[Path(*place).resolve()] = f"{label} trial {trial['number']}"
-    return names
+    return {
+        Path(*place).resolve(): f"{label} trial {trial['number']}"
+        for label, sweep in zip(labels, sweeps)
+        for trial in sweep["trials"] if trial["run_dir"]
+        for place in ((trial["run_dir"],), (sweep["directory"], trial["run_dir"]))
+    }  # fmt: skip
 
 
 def _title_of(runs: list[dict], trials: dict, sweeps) -> str:

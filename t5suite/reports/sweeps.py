@@ -13,9 +13,8 @@ import warnings
 from pathlib import Path
 from typing import NamedTuple
 
-from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.errors import DataError
 from t5suite.base.terminal import Terminal
-from t5suite.base.yaml_files import read_yaml
 from t5suite.launch.sweep_tables import best_lines, cell_text, flat, parameter_names, ranked, table_of
 from t5suite.reports.tables import is_number, new_table
 from t5suite.runs.directory import read_json
@@ -23,7 +22,7 @@ from t5suite.runs.directory import read_json
 SWEEP_FILE, SWEEP_CONFIG = "sweep.json", "sweep.yaml"
 GOALS = ("maximize", "minimize")
 STATES = ("complete", "pruned", "failed", "preempted", "running")
-# Positive values that lie further apart than this are drawn on a logarithmic axis where no file says what they are.
+# Positive values that lie further apart than this factor are drawn on a logarithmic axis.
 WIDE = 50
 FEWEST_TRIALS = 4
 
@@ -60,7 +59,6 @@ class Sweep(NamedTuple):
       groups: for a grid over seeds and tasks, `{"parameters", "task", "n", "mean", "std"}` of each.
       varied: the parameters that are not the same in all trials.
       constant: the others, with their values.
-      logarithmic: of the parameters whose distribution the sweep's file names, whether it is a logarithmic one.
       record: `sweep.json`.
     """
 
@@ -74,7 +72,6 @@ class Sweep(NamedTuple):
     groups: list[dict]
     varied: list[str]
     constant: dict
-    logarithmic: dict[str, bool]
     record: dict
 
     def valued(self) -> list[Trial]:
@@ -83,10 +80,9 @@ class Sweep(NamedTuple):
 
     def is_logarithmic(self, name: str) -> bool:
         """Whether an axis for the parameter should be logarithmic."""
-        values = [trial.parameters.get(name) for trial in self.trials if name in trial.parameters]
-        if not values or not all(is_number(value) and value > 0 for value in values):
-            return False
-        return self.logarithmic.get(name, max(values) / min(values) >= WIDE)
+        values = [trial.parameters[name] for trial in self.trials if name in trial.parameters]
+        is_positive = bool(values) and all(is_number(value) and value > 0 for value in values)
+        return is_positive and max(values) / min(values) >= WIDE
 
 
 def is_sweep(directory) -> bool:
@@ -132,27 +128,10 @@ def read_sweep(directory) -> Sweep:
             groups=list(record.get("groups") or []),
             varied=varied,
             constant={name: value for name, value in first.items() if name not in varied},
-            logarithmic=_logarithmic_parameters(Path(directory) / SWEEP_CONFIG),
             record=record,
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"{path}: not a sweep's record ({type(error).__name__}: {error})") from None
-
-
-def _logarithmic_parameters(path: Path) -> dict[str, bool]:
-    """Of a sweep file's parameters with a range, whether it is logarithmic; none where the file cannot be read."""
-    try:
-        content = read_yaml(path).content if path.is_file() else {}
-    except ConfigError:
-        return {}
-    found, left = {}, [("", content.get("parameters") if isinstance(content, dict) else None)]
-    for prefix, parameters in left:  # grows by nested ones
-        for name, entry in parameters.items() if isinstance(parameters, dict) else ():
-            if isinstance(entry, dict) and isinstance(entry.get("parameters"), dict):
-                left.append((f"{prefix}{name}.", entry["parameters"]))
-            elif isinstance(entry, dict) and ("min" in entry or "distribution" in entry):
-                found[f"{prefix}{name}"] = "log_" in str(entry.get("distribution", "uniform"))
-    return found
 
 
 def importances(sweep: Sweep) -> dict[str, float]:
