@@ -1,14 +1,19 @@
 """Imported first: `t5suite` sets how OpenMP's threads wait, which works only before torch is loaded."""
 
+import contextlib
 import gc
 import os
 import time
+from importlib.machinery import ExtensionFileLoader, SourceFileLoader
+from unittest import mock
 
 import pytest
 
 import t5suite
 
 assert t5suite
+# The most processor time that the call of a test may take which is not marked slow.
+QUICK_SECONDS = 1.0
 # Nothing that is imported is garbage: looking for it takes a fifth of the imports' time, and of every short run's.
 gc.disable()
 
@@ -24,3 +29,44 @@ def pytest_runtest_setup(item):
     """`.ci/run` gives a group of slow tests a part of its time: none begins later."""
     if time.monotonic() > item.config.tests_end:
         pytest.skip("the time of its group in .ci/run is over")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    """An unmarked test fails that takes too long, its processes included; what it is first to import does not count."""
+    if item.get_closest_marker("slow"):
+        return (yield)
+    imports = _Imports()
+    loaders = ((SourceFileLoader, "exec_module"), (ExtensionFileLoader, "create_module"))
+    with contextlib.ExitStack() as patches:
+        for loader, name in loaders:
+            patches.enter_context(mock.patch.object(loader, name, imports.timed(getattr(loader, name))))
+        before = _processor_seconds()
+        result = yield
+        taken = _processor_seconds() - before - imports.seconds
+    if taken > QUICK_SECONDS:
+        pytest.fail(f"{taken:.1f} s of processor time, at most {QUICK_SECONDS:g} unless marked slow", pytrace=False)
+    return result
+
+
+class _Imports:
+    """Processor time of imports, those inside others counted once."""
+
+    def __init__(self):
+        self.seconds, self.depth = 0.0, 0
+
+    def timed(self, method):
+        def run(*args):
+            begun, self.depth = _processor_seconds(), self.depth + 1
+            try:
+                return method(*args)
+            finally:
+                self.depth -= 1
+                self.seconds += 0 if self.depth else _processor_seconds() - begun
+
+        return run
+
+
+def _processor_seconds() -> float:
+    children = os.times()
+    return time.process_time() + children.children_user + children.children_system
