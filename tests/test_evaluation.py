@@ -96,7 +96,7 @@ class ScoringTest(parameterized.TestCase):
     )
     def test_scoring_candidates_equals_one_forward_a_candidate(self, benchmark, name, rows):
         task = load_task(benchmark, name)
-        dataset = datasets.Dataset.from_list(rows) if rows else bundled_rows(benchmark, name, 4)
+        dataset = datasets.Dataset.from_list(rows) if rows else bundled_rows(benchmark, name, 3)
         evaluator, model, tokenizer = evaluator_and_model()
         eval_set = make_eval_set(name, task, "validation", dataset, TextEncoding(tokenizer, LENGTHS), "score")
         result = evaluator.evaluate(model, [eval_set]).results[name]

@@ -4,7 +4,7 @@ from unittest import mock
 
 import law_worker
 import numpy as np
-from absl.testing import absltest
+from absl.testing import absltest, parameterized
 from test_evaluation import LENGTHS, bundled_rows, evaluator_and_model
 
 from t5suite.base.errors import ConfigError
@@ -49,22 +49,22 @@ CASES = {
 }  # fmt: skip
 
 
-class ReferenceCodeTest(absltest.TestCase):
-    def test_plain_code_computes_the_same(self):
-        self.assertEqual(CASES.keys(), FAST_PATHS.keys())
-        for name, (compute, fast, tolerance) in CASES.items():
-            with self.subTest(name):
-                module, function = fast.rsplit(".", 1)
-                found = []
-                for left, is_called in ((frozenset(), True), (frozenset({name}), False)):
-                    original = getattr(__import__(module, fromlist=[function]), function)
-                    with mock.patch(fast, side_effect=original) as called:
-                        found.append(compute(left))
-                    self.assertEqual(called.called, is_called)
-                self.assertEqual(found[0]["predictions"], found[1]["predictions"])
-                np.testing.assert_allclose(*(each["numbers"] for each in found), rtol=tolerance)
+class ReferenceCodeTest(parameterized.TestCase):
+    @parameterized.parameters(*CASES)
+    def test_plain_code_computes_the_same(self, name):
+        compute, fast, tolerance = CASES[name]
+        module, function = fast.rsplit(".", 1)
+        found = []
+        for left, is_called in ((frozenset(), True), (frozenset({name}), False)):
+            original = getattr(__import__(module, fromlist=[function]), function)
+            with mock.patch(fast, side_effect=original) as called:
+                found.append(compute(left))
+            self.assertEqual(called.called, is_called)
+        self.assertEqual(found[0]["predictions"], found[1]["predictions"])
+        np.testing.assert_allclose(*(each["numbers"] for each in found), rtol=tolerance)
 
     def test_names_are_checked_and_all_are_all(self):
+        self.assertEqual(CASES.keys(), FAST_PATHS.keys())
         self.assertEqual(reference_code("all"), FAST_PATHS.keys())
         self.assertEqual(reference_code(" quick_decoding, quick_attention"), {"quick_decoding", "quick_attention"})
         self.assertEqual(reference_code(None), frozenset())

@@ -193,12 +193,18 @@ class TokensTest(parameterized.TestCase):
 
 
 class ControlTokensTest(parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.tokenizers = {None: load_tokenizer(None), "byt5": ByT5Tokenizer()}
+        if has("tokenizer/t5/spiece.model"):
+            cls.tokenizers["t5"] = load_tokenizer(str(SHARED_DATA / "tokenizer" / "t5"))
+
     @parameterized.parameters((None,), ("t5",), ("byt5",))
     def test_text_gives_no_control_token(self, name):
-        if name == "t5" and not has("tokenizer/t5/spiece.model"):
+        if name not in self.tokenizers:
             self.skipTest(MISSING)
-        folder_of = {None: None, "t5": str(SHARED_DATA / "tokenizer" / "t5")}
-        tokenizer = ByT5Tokenizer() if name == "byt5" else load_tokenizer(folder_of[name])
+        tokenizer = self.tokenizers[name]
         encoder = make_text_encoder(tokenizer)
         names = sorted(control_tokens(tokenizer))
         every = [*names, *(f"x{token}y" for token in names), " ".join(names), "".join(names), *text_encoding.PROBES]
