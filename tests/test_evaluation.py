@@ -9,6 +9,7 @@ from unittest import mock
 import datasets
 import law_worker
 import numpy as np
+import pytest
 import torch
 from absl.testing import absltest, parameterized
 from transformers import (
@@ -90,13 +91,15 @@ def brute_force_choice(model, tokenizer, inputs, candidates):
 class ScoringTest(parameterized.TestCase):
     @parameterized.named_parameters(
         ("labels", "mini", "entailment", None),
-        ("numbers", "mini", "similarity", None),
         ("entities", "super_glue", "record", RECORD_ROWS),
         ("two_candidates", "super_glue", "dpr", DPR_ROWS),
     )
     def test_scoring_candidates_equals_one_forward_a_candidate(self, benchmark, name, rows):
+        self.check(benchmark, name, rows)
+
+    def check(self, benchmark, name, rows):
         task = load_task(benchmark, name)
-        dataset = datasets.Dataset.from_list(rows) if rows else bundled_rows(benchmark, name, 3)
+        dataset = datasets.Dataset.from_list(rows) if rows else bundled_rows(benchmark, name, 4)
         evaluator, model, tokenizer = evaluator_and_model()
         eval_set = make_eval_set(name, task, "validation", dataset, TextEncoding(tokenizer, LENGTHS), "score")
         result = evaluator.evaluate(model, [eval_set]).results[name]
@@ -107,6 +110,10 @@ class ScoringTest(parameterized.TestCase):
         ]
         self.assertEqual(result.predictions, expected)
         self.assertGreater(len(set(expected)), 1)
+
+    @pytest.mark.slow
+    def test_scoring_numbers_equals_one_forward_a_number(self):
+        self.check("mini", "similarity", None)
 
     def test_of_equal_candidates_the_first_is_chosen(self):
         rows = [{**DPR_ROWS[0], "candidates": ["Bees", "Bees"]}, DPR_ROWS[1]]

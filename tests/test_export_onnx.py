@@ -88,6 +88,7 @@ class TestCase(parameterized.TestCase):
             self.assertLess(value, 1e-5, name)
 
 
+@pytest.mark.slow
 class T5Test(TestCase):
     """One export serves all of these; it takes most of their time."""
 

@@ -183,7 +183,7 @@ class ResumeTest(parameterized.TestCase):
         content = whole.read_bytes()
         progress = (whole.parent / (whole.name + PROGRESS_SUFFIX)).read_bytes()
         line_ends = [place + 1 for place, byte in enumerate(content) if byte == 10]
-        for size in [0, 1, len(content) // 2, len(content) - 1, *line_ends]:
+        for size in [0, len(content) // 2, len(content) - 1, *line_ends[::3]]:
             path.write_bytes(content[:size])
             (path.parent / (path.name + PROGRESS_SUFFIX)).write_bytes(progress)
             predict(rows, path, job)

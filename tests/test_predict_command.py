@@ -202,6 +202,7 @@ class TrainedModelTest(parameterized.TestCase):
         lines = printed("--labels" if method == "score" else "", rows=str(self.rows), model=str(self.directory))
         self.assertEqual([line["prediction"] for line in lines], [line["prediction"] for line in expected[:100]])
 
+    @pytest.mark.slow
     def test_fine_tuner_answers_as_the_command(self):
         tuner = FineTuner(model_name_or_path=str(self.directory), use_cpu=True, eval_only=True)
         texts = [line["inputs"] for line in printed("--include_inputs", rows=str(self.rows), model=str(self.directory))]

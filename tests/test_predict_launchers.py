@@ -156,6 +156,7 @@ class AdaptersTest(parameterized.TestCase):
         fine_tune_t5.main(later_wins([*given.split(), *flags]))
         return str(folder)
 
+    @pytest.mark.slow
     def test_lora_answers_as_the_merged_model(self):
         merged, rows = tempfile.mkdtemp() + "/merged", rows_file(count=10)
         folder = self.trained("--adapter", "lora", "--lora_r", "4")

@@ -95,6 +95,7 @@ class MetricLinesTest(parameterized.TestCase):
 
 
 class TensorBoardTest(parameterized.TestCase):
+    @pytest.mark.slow
     def test_every_step_is_there_once_whenever_the_run_was_resumed_and_trackers_were_told(self):
         for resumed_at in (6, 4, 0):
             directory = folder()

@@ -184,13 +184,14 @@ def parse_tokens(text: str | None) -> list[str]:
 
 def add_words(tokenizer, tokens: list[str]) -> list[int]:
     """Adds the tokens that the tokenizer lacks, as words that decoding keeps; returns the ids of these."""
+    if not tokens:
+        return []
     known = tokenizer.get_vocab()
     missing = [token for token in tokens if token not in known]
     if len(missing) < len(tokens):
         present = [token for token in tokens if token in known]
         logger.warning("%s: the tokenizer has %s already", FLAG, ", ".join(present[:10]))
-    if missing:
-        tokenizer.add_tokens([AddedToken(token, normalized=False) for token in missing])
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in missing])
     return tokenizer.convert_tokens_to_ids(missing)
 
 
