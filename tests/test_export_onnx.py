@@ -216,6 +216,7 @@ class RuntimeTest(TestCase):
 
     @parameterized.parameters("onnx", "onnxscript", "onnxruntime")
     def test_a_missing_package_has_its_install_line(self, package):
+        require_onnx()  # each has extensions that a process loads once
         message = rf"--format onnx: .*{package}.*pip install 't5suite\[onnx\]'"
         with mock.patch.dict(sys.modules, {package: None}), self.assertRaisesRegex(ConfigError, message):
             require_onnx()
