@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from absl.testing import absltest, parameterized
 from hypothesis import HealthCheck, given, settings
@@ -344,6 +345,7 @@ class FuzzTest(parameterized.TestCase):
 
     @SETTINGS
     @given(WHOLE)
+    @pytest.mark.slow
     def test_any_manifest_that_states_its_own_hash(self, content):
         judged(signed(content))
 

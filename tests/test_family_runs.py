@@ -85,6 +85,7 @@ class CausalRunTest(parameterized.TestCase):
         self.assertEqual(predictions(folder), predictions(self.folder))
         self.assertEqual(AutoModelForCausalLM.from_pretrained(self.folder).config.answer_separator, " => ")
 
+    @pytest.mark.slow
     def test_its_card_tells_of_no_other_family(self):
         text = card(self.folder)
         self.assertIn("pipeline_tag: text-generation", text)
@@ -279,6 +280,7 @@ class UntiedRunsTest(parameterized.TestCase):
         for name, tensor in uninterrupted.items():
             self.assertTrue(torch.equal(resumed[name], tensor), name)
 
+    @pytest.mark.slow
     def test_an_export_holds_both(self):
         folder = Path(tempfile.mkdtemp()) / "exported"
         t5suite(["export", "--model_name_or_path", str(whole_run()), "--output_dir", str(folder)])

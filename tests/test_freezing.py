@@ -132,6 +132,7 @@ class PartsTest(parameterized.TestCase):
 
 class TrainingTest(parameterized.TestCase):
     @parameterized.parameters("--optimizer=muon", "--optim=adamw_torch")
+    @pytest.mark.slow
     def test_frozen_parameters_stay_to_the_bit_and_take_no_optimizer_state(self, optimizer):
         trainers = []
 
@@ -161,6 +162,7 @@ class TrainingTest(parameterized.TestCase):
         for name, tensor in one.items():
             self.assertTrue(torch.equal(tensor, other[name]), name)
 
+    @pytest.mark.slow
     def test_other_frozen_parts_are_another_run(self):
         out = run("--freeze", "encoder", "--max_steps", "2")
         with self.assertRaisesRegex(ConfigError, "freeze"):

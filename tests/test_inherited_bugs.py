@@ -11,6 +11,7 @@ import types
 import typing
 from pathlib import Path
 
+import pytest
 import torch
 from absl.testing import absltest, parameterized
 
@@ -86,6 +87,7 @@ class RunTest(parameterized.TestCase):
 
 
 class PatienceTest(parameterized.TestCase):
+    @pytest.mark.slow
     def test_patience_is_the_number_of_evaluations_without_a_gain(self, patience=1):
         """One more was once waited for. With a learning rate of 0 only the first evaluation is a gain."""
         directory = Path(tempfile.mkdtemp()) / "run"

@@ -171,6 +171,7 @@ class ResumeTest(parameterized.TestCase):
         })  # fmt: skip
         self.assertTrue(all(len(entry["sha256"]) == 64 for entries in described.values() for entry in entries))
 
+    @pytest.mark.slow
     def test_another_plug_in_of_the_same_name_is_another_run(self):
         _, folder = whole()
         changed = mock.patch("t5suite.training.plug_ins.file_digest", lambda path: "f" * 64)

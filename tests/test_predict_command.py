@@ -192,6 +192,7 @@ class TrainedModelTest(parameterized.TestCase):
         cls.rows.write_text("".join(json.dumps(row) + "\n" for row in rows.to_list()[:100]))
 
     @parameterized.parameters("generate", "score")
+    @pytest.mark.slow
     def test_answers_are_those_of_the_evaluation(self, method):
         scored = Path(tempfile.mkdtemp()) / "eval"
         flags = (

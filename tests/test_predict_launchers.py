@@ -168,6 +168,7 @@ class AdaptersTest(parameterized.TestCase):
             self.assertNotEqual(mine["score"], base["score"])
 
     @parameterized.parameters("generate", "score")
+    @pytest.mark.slow
     def test_prompt_tuning_answers_as_in_the_evaluation_of_its_run(self, method):
         flags = ["--adapter", "prompt_tuning", "--num_virtual_tokens", "4", "--eval_method", method]
         folder = self.trained(*flags, "--save_total_limit", "1")

@@ -110,6 +110,11 @@ def results_of(run) -> dict:
 class NumbersTest(parameterized.TestCase):
     """Re-derived from results.json and metrics.jsonl, without the code that reads them for the report."""
 
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        whole_report()
+
     def test_the_page_carries_its_data(self):
         data, page = whole_report()
         self.assertEqual(json.loads(Page(page).data), json.loads(json.dumps(data)))

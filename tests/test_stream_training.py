@@ -160,6 +160,7 @@ class ResumeTest(parameterized.TestCase):
     def test_an_update_has_the_same_data_whenever_it_is_asked_about(self):
         self.assertEqual(self.data, [[f"stream data {data}"] for data in ("0 to 7", "16 to 23", "72 to 79")])
 
+    @pytest.mark.slow
     def test_a_checkpoint_without_a_position_is_refused(self):
         directory = folder()
         shutil.copytree(Path(self.whole.args.output_dir) / "checkpoint-5", directory / "checkpoint-5")

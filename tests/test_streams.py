@@ -89,7 +89,7 @@ def corpora_of(mixture, numbers):
 class MixtureTest(parameterized.TestCase):
     @parameterized.parameters(((1,),), ((3, 1),), ((2, 1),), ((0.7, 0.2, 0.1),), ((1, 1e-4, 5e-4),), ((1 / 3, 0.1, 7),))
     def test_counts_are_within_one_of_the_weights_at_every_border(self, weights):
-        mixture = CorpusMixture(weights, seed=1, chunk_size=256)
+        mixture = CorpusMixture(weights, seed=1, chunk_size=100)
         shares = np.asarray(weights) / sum(weights)
         corpora, indices = corpora_of(mixture, np.arange(5 * mixture.chunk_size))
         for chunk in range(1, 6):
