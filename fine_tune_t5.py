@@ -1,4 +1,4 @@
-"""Fine-tunes a language model on GLUE, SuperGLUE or tasks of one's own, and scores it.
+"""Fine-tunes a language model on GLUE, SuperGLUE or tasks of your own, and scores it.
 
     python fine_tune_t5.py --benchmark glue --dataset_name rte --model_name_or_path google/t5-v1_1-small
     python fine_tune_t5.py config.yaml --learning_rate 1e-3

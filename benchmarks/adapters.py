@@ -112,7 +112,7 @@ def table(found: dict) -> str:
 
 
 def _evaluation_flags(common: str) -> list[str]:
-    """Of the common flags, those that an evaluation heeds."""
+    """Of the common flags, those that an evaluation uses."""
     words = common.split()
     return [word for flag, value in itertools.pairwise(words) if flag == "--max_eval_samples" for word in (flag, value)]
 

@@ -158,7 +158,7 @@ def _command_line(process: int) -> str:
 
 
 def same(there, here) -> bool:
-    """Whether two values of a metric are equal; one that is no number equals another one.
+    """Whether two values of a metric are equal; one that is not a number equals another one.
 
     >>> same(math.nan, math.nan), same(None, 1.0)
     (True, False)

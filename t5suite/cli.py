@@ -226,7 +226,7 @@ COMMANDS = {
         "count a model's parameters and estimate the memory of training it, before anything is loaded",
         "t5suite summary --config_name t5-3b --batch_size 8 --optimizer adafactor --bf16 --gradient_checkpointing"),
     "tokenizer": Command(corpus.tokenizer_flags, corpus.run_tokenizer,
-        "train a tokenizer on one's own text: T5's, BERT's or GPT-2's kind",
+        "train a tokenizer on your own text: T5's, BERT's or GPT-2's kind",
         "t5suite tokenizer train --type unigram --input articles.jsonl.gz --vocab_size 32000 --output_dir tokenizer"),
     "corpus": Command(corpus.corpus_flags, corpus.run_corpus,
         "tokenize text into files that training maps into memory, and show what they hold",

@@ -74,7 +74,7 @@ MISTAKES = {
         Mistake("A flag with a typo", "fine_tune_t5.py --learning_rat 1e-3",
                 "unknown flag --learning_rat; did you mean --learning_rate?",
                 "No flag is guessed or passed over. `--help` shows the flags by theme, `--help_all` every one."),
-        Mistake("A value that is no number", "fine_tune_t5.py --learning_rate 1e-3x",
+        Mistake("A value that is not a number", "fine_tune_t5.py --learning_rate 1e-3x",
                 "--learning_rate: invalid float value: '1e-3x'; give a number, such as 0.001",
                 "Numbers are written `0.001` or `1e-3`, without units or separators."),
         Mistake("A flag that transformers 5 removed", "fine_tune_t5.py --evaluation_strategy epoch",
@@ -266,7 +266,7 @@ MISTAKES = {
                 "T5's tokenizer has 100. `--num_sentinels 256` adds rows to the model, too.", slow=True),
         Mistake("T5 in float16", "fine_tune_t5.py --fp16",
                 "--fp16 with T5 overflows: losses become nan and the weights are lost. Use --bf16 (same speed, "
-                "float32's range). The run stops at the first steps in a row whose loss is no number",
+                "float32's range). The run stops at the first steps in a row whose loss is not finite",
                 "See [below](#the-loss-is-nan) for what is seen then.", code=0, slow=True),
     ],
     "Run directories, resuming, disks": [

@@ -111,7 +111,7 @@ def make_pre_training_run(directory, seed=1) -> Path:
 def make_own_run(
     directory, name: str, seed=1, wrong=0.3, limit=None, role="validation", keeps=False, **settings
 ) -> Path:
-    """A run over rows of one's own (`--data_format`), whose files are there.
+    """A run over rows of your own (`--data_format`), whose files are there.
 
     Args:
       keeps: its predictions file has the texts, as that of rows in memory does.

@@ -166,7 +166,7 @@ def stopped_and_resumed(mode: str, folder: str, weights) -> dict:
 
 
 def breaking(trainer, steps):
-    """The trainer's loss, which is no number in some steps, on one rank alone."""
+    """The trainer's loss, which is not a number in some steps, on one rank alone."""
     sound = trainer.compute_loss_func
 
     def loss(outputs, labels, num_items_in_batch=None):

@@ -1,4 +1,4 @@
-"""`t5suite compare`: paired p-values by brute force, flips, refusals by name; rows of one's own are read again."""
+"""`t5suite compare`: paired p-values by brute force, flips, refusals by name; rows of your own are read again."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""Rows of one's own: that every format delivers every row as it stands, once, with the place of whatever is wrong."""
+"""Rows of your own: that every format delivers every row as it stands, once, with the place of whatever is wrong."""
 
 import csv
 import gzip

@@ -1,4 +1,4 @@
-"""Whole small runs over rows of one's own: by command and from Python, what they leave behind, and that they resume."""
+"""Whole small runs over rows of your own: by command and from Python, what they leave behind, and that they resume."""
 
 import contextlib
 import io

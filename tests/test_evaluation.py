@@ -427,7 +427,7 @@ class EvaluatorTest(parameterized.TestCase):
             results.append(evaluator.evaluate(model, [eval_set]).results[name])
         for result in results[:2]:
             self.assertEqual(result.predictions, results[2].predictions)
-            np.testing.assert_equal(result.metrics, results[2].metrics)  # no number is no number
+            np.testing.assert_equal(result.metrics, results[2].metrics)  # NaN is not equal to itself
             self.assertAlmostEqual(result.loss, results[2].loss, places=5)
             self.assertEqual(result.truncated, results[2].truncated)
 

@@ -144,7 +144,7 @@ class EveryObjectiveTest(parameterized.TestCase):
         }
         examples = some_examples(collator, 7)
         for example, side in zip(examples, sides(collator(examples))):
-            settings = {key: given[key] for key in (*objective.needs, *objective.heeds) if key in given}
+            settings = {key: given[key] for key in (*objective.needs, *objective.uses) if key in given}
             if name == "ul2":
                 settings["denoiser"] = example["denoiser"]
             inputs, targets = objective(example["input_ids"], datum_rng(9, example["index"]), **settings)

@@ -1,4 +1,4 @@
-"""The laws of every sequence-to-sequence objective: randomness, lengths, text kept, settings heeded, statistics."""
+"""The laws of every sequence-to-sequence objective: randomness, lengths, text kept, settings used, statistics."""
 
 import collections
 import doctest
@@ -36,7 +36,7 @@ GIVEN = {
     "word_start_V": np.arange(40_000) % 3 != 2,  # every third id continues a word
     "sentence_end_V": np.arange(40_000) % 7 == 0,
 }
-# Another value for each setting that an objective may heed.
+# Another value for each setting that an objective may use.
 OTHER = {
     "noise_density": 0.4, "mean_span_length": 6.0, "random_roll": True, "mode_token_ids": None, "mask_units": "token",
 }  # fmt: skip
@@ -57,7 +57,7 @@ def cases():
     for name, objective in OBJECTIVES.items():
         if objective.family != "seq2seq":
             continue
-        settings = {key: GIVEN[key] for key in (*objective.needs, *objective.heeds) if key in GIVEN}
+        settings = {key: GIVEN[key] for key in (*objective.needs, *objective.uses) if key in GIVEN}
         for denoiser in range(len(objective.weights)):
             several = {"denoiser": denoiser} if len(objective.weights) > 1 else {}
             yield f"{name} {denoiser}", name, {**settings, **several}
@@ -156,7 +156,7 @@ class LawsTest(parameterized.TestCase):
     def test_every_heeded_setting_changes_what_is_made(self, name, settings):
         tokens = np.arange(100, 400)
         before = [side.tolist() for side in OBJECTIVES[name](tokens, datum_rng(0, 0), **settings)]
-        for setting in OBJECTIVES[name].heeds:
+        for setting in OBJECTIVES[name].uses:
             other = {setting: OTHER[setting], **COMES_WITH.get((name, setting), {})}
             after = OBJECTIVES[name](tokens, datum_rng(0, 0), **{**settings, **other})
             self.assertNotEqual([side.tolist() for side in after], before, setting)

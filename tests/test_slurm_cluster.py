@@ -185,7 +185,7 @@ class ClusterTest(parameterized.TestCase):
         self.assertEqual((shown["JobState"], shown["Restarts"]), ("CANCELLED", "0"), self.log(job))
 
     def test_a_job_that_is_killed_at_its_limit_without_a_word_is_requeued(self):
-        """It heeds no signal before the limit, and dies of the one at the limit."""
+        """It uses no signal before the limit, and dies of the one at the limit."""
         program = (
             "import os, signal, time\n"
             "if os.environ.get('SLURM_RESTART_COUNT'): raise SystemExit(0)\n"

@@ -109,7 +109,7 @@ WRONG = [
     ("  type: hyperband\n", "", 22, "early_terminate: type is missing"),
     ("min_iter: 3", "min_iter: 0", 24, "early_terminate.min_iter: 0 is no whole number above 0"),
     ("min_iter: 3", "max_iter: 9", 22, "early_terminate: give min_iter, or max_iter and s"),
-    ("min_iter: 3", "min_iter: 3\n  eta: 1", 25, "early_terminate.eta: 1 is no number above 1"),
+    ("min_iter: 3", "min_iter: 3\n  eta: 1", 25, "early_terminate.eta: 1 is not a number above 1"),
     ("name: rte", "scheduler: {engine: optuna}", 1, "scheduler cannot stand beside early_terminate"),
     ("  - ${env}", "  - {a: 1}", 26, "command: {'a': 1} is no word"),
     ("--eval_strategy=epoch", "--bf16=True", 20, "bf16: the command gives --bf16 too"),

@@ -91,7 +91,7 @@ that are none of them. A metric of your own is a function: [plug_ins.md](plug_in
 EXAMPLES = {
     "Classes": "The example: predictions `[1, 0, -1]` (the last one was no label) of references `[1, 0, 1]`, in groups "
     "`a`, `a`, `b` where a metric asks for groups.",
-    "Numbers": "The example: predictions `[1.0, 2.5, 5.0]` of references `[1.2, 3.0, 4.0]`. A text that is no number "
+    "Numbers": "The example: predictions `[1.0, 2.5, 5.0]` of references `[1.2, 3.0, 4.0]`. A text that is not a number "
     "counts as -1.",
     "Texts": "The example: `the cat sat on the mat`, `Paris`, `he won` against `the cat is on the mat`, `paris.`, and "
     "either of `she won` and `he won it`.",

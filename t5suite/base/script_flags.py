@@ -111,7 +111,7 @@ def value_problem(flag: dict, value) -> str | None:
 
 
 def bounds_problem(flag: dict, value) -> str | None:
-    """Why a number lies outside of a flag's `bounds`; None for one within them, and for what is no number.
+    """Why a number lies outside of a flag's `bounds`; None for one within them, and for what is not a number.
 
     >>> bounds_problem({"bounds": "[1, inf) examples"}, 0)
     'must be at least 1 (examples)'
@@ -152,7 +152,7 @@ ARTICLES = {"bool": "a boolean", "int": "an int", "float": "a float", "str": "a 
 # {theme: its heading in the help}, in the help's order.
 THEMES = {
     "data": "task and data",
-    "rows": "rows of one's own",
+    "rows": "rows of your own",
     "instructions": "instructions (--benchmark super_ni)",
     "text": "text",
     "objective": "objective",

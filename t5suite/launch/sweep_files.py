@@ -580,7 +580,7 @@ TABLE = lambda value: None if isinstance(value, dict) else f"{value!r:.60} is no
 LIST = lambda value: None if isinstance(value, list) and value else f"{value!r:.60} is no list with at least one item"
 COUNT = lambda value: None if is_whole(value) and value > 0 else f"{value!r:.60} is no whole number above 0"
 NUMBER = lambda value: None if is_number(value) else _not_a_number(value)
-ABOVE_1 = lambda value: None if is_number(value) and value > 1 else f"{value!r:.60} is no number above 1"
+ABOVE_1 = lambda value: None if is_number(value) and value > 1 else f"{value!r:.60} is not a number above 1"
 BOOLEAN = lambda value: None if isinstance(value, bool) else f"{value!r:.60} is not true or false"
 # What W&B's schema takes at each key: one of several words, a table, or what a function finds nothing wrong with.
 EARLY = {"type": ("hyperband",), "min_iter": COUNT, "max_iter": COUNT, "s": COUNT, "eta": ABOVE_1, "strict": BOOLEAN}

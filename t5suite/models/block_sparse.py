@@ -158,7 +158,7 @@ def block_pattern(length: int, block_size: int, num_window_blocks: int, num_glob
 def _both(mask, seen_SS, config, dtype):
     """The mask and the pattern at once, in the mask's form (booleans, or numbers to be added).
 
-    A token always sees itself: padding far from all real tokens would see nobody, and an empty softmax is no number.
+    A token always sees itself: padding far from all real tokens would see nobody, and an empty softmax is NaN.
     """
     itself_SS = torch.eye(len(seen_SS), dtype=torch.bool, device=seen_SS.device)
     if mask is not None and mask.dtype != torch.bool:

@@ -98,7 +98,7 @@ def optimised_metrics(entry: dict) -> list[str]:
 
 
 def task_figure(scores: dict, entry: dict | None) -> float | None:
-    """One number for a task out of its results, where a metric that is no number is None; rates do not count.
+    """One number for a task out of its results, where a metric that is NaN is None; rates do not count.
 
     >>> task_figure({"f1": 80.0, "accuracy": 70.0, "invalid_rate": 0.0}, DATASET_VALS["glue"]["mrpc"])
     75.0

@@ -251,7 +251,7 @@ class Task:
 
 
 def load_task(benchmark: str, name: str, task_file: str | None = None, registry: dict | None = None) -> Task:
-    """The task `name` of `benchmark`; a `task_file` (or a registry that was loaded with one) adds one's own.
+    """The task `name` of `benchmark`; a `task_file` (or a registry that was loaded with one) adds your own.
 
     >>> load_task("glue", "rte").name
     'rte'

@@ -71,7 +71,7 @@ def make_collator(objective: str, tokenizer, model, *, inputs_length: int, seed:
     check_resumes(model.config, inputs_length)
     if family == "causal":
         return CausalLMCollator(inputs_length)
-    used = (*entry.heeds, *(SHAPED if family == "seq2seq" else ("sentence_pairs",)))
+    used = (*entry.uses, *(SHAPED if family == "seq2seq" else ("sentence_pairs",)))
     given = {name: settings[name] for name in used if settings.get(name) is not None}
     if "collocations" in given:
         given["collocations"] = load_collocations(given["collocations"], tokenizer_fingerprint(tokenizer))
@@ -151,7 +151,7 @@ def warn_of_idle_flags(changed: dict, trains: bool, objective: str) -> list[str]
     }
     entry = OBJECTIVES[objective]
     of_family = {"seq2seq": SHAPED, "masked": ("sentence_pairs", "sentence_language"), "causal": ()}[entry.family]
-    used = {*entry.heeds, *of_family, *(["mode_tokens"] if "mode_token_ids" in entry.heeds else ())}
+    used = {*entry.uses, *of_family, *(["mode_tokens"] if "mode_token_ids" in entry.uses else ())}
     flags = flags_of("pre_train_t5").items()  # those of the theme that not every objective's blocks have
     theirs = [name for name, facts in flags if facts["theme"] == "objective" and "blocks" not in facts.get("needs", "")]
     unused = [name for name in theirs if name in changed and name not in used]

@@ -314,7 +314,7 @@ def check_precision(fp16: bool, model_type: str) -> None:
     if fp16 and model_type in ("t5", "mt5", "umt5", "longt5"):
         logger.warning(
             "--fp16 with T5 overflows: losses become nan and the weights are lost. Use --bf16 (same speed, float32's "
-            "range). The run stops at the first steps in a row whose loss is no number"
+            "range). The run stops at the first steps in a row whose loss is not finite"
         )
 
 

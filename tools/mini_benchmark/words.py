@@ -87,7 +87,7 @@ VERBS = [
     ("defended", "defend", "protected"),
     ("noticed", "notice", "spotted"),
     ("ignored", "ignore", "overlooked"),
-    ("obeyed", "obey", "heeded"),
+    ("obeyed", "obey", "used"),
     ("defied", "defy", "disobeyed"),
 ]
 KINDS = {

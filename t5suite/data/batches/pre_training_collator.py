@@ -40,13 +40,13 @@ class T5DataCollator:
 
     With `pack`, examples share rows of [row_inputs_length, row_targets_length], as few as first-fit finds, and the
     batch also has `encoder_segment_ids` [R, S] and `decoder_segment_ids` [R, T] (`lay_out`), which the
-    model must heed (`t5suite.models.attention`); decoder inputs begin anew with every example.
+    model must respect (`t5suite.models.attention`); decoder inputs begin anew with every example.
 
     Args:
       objective: a seq2seq name in `OBJECTIVES`.
       inputs_length, targets_length: tokens of an example, EOS included; targets_length None means just enough.
-      noise_density, mean_span_length, random_roll, mode_token_ids, ...: passed on to objectives that heed them
-        (`OBJECTIVES[objective].heeds`), None meaning the objective's own default.
+      noise_density, mean_span_length, random_roll, mode_token_ids, ...: passed on to objectives that use them
+        (`OBJECTIVES[objective].uses`), None meaning the objective's own default.
       replacement_ids: what `bert_style` draws its random tokens from.
       mask_units, collocations, word_start_V: what `unit_denoising` hides as a whole (`word_masks.unit_masks`).
       sentence_end_V: where `sentence_deshuffling` cuts.
@@ -91,7 +91,7 @@ class T5DataCollator:
         needs |= {"replacement_ids": self.replacement_ids, "targets_length": self.targets_length}
         needs |= {"word_start_V": self.word_start_V, "sentence_end_V": self.sentence_end_V}
         self._settings = {name: needs[name] for name in objective.needs}
-        for name in objective.heeds:
+        for name in objective.uses:
             if getattr(self, name) is not None:
                 self._settings[name] = getattr(self, name)
         if "replacement_ids" in objective.needs and self.replacement_ids is None:

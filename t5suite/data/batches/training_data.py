@@ -98,7 +98,7 @@ class TokenCache:
 def code_digest() -> str:
     """A hash of the code that makes texts of rows and ids of texts: what an older one made is not taken.
 
-    The key has the tokenizer's own settings beside it; this has the version of the library that heeds them.
+    The key has the tokenizer's own settings beside it; this has the version of the library that uses them.
     """
     root = Path(__file__).resolve().parent.parent.parent
     files = [*sorted((root / "tasks").rglob("*.py")), root / "data" / "batches" / "encodings.py"]

@@ -60,7 +60,7 @@ class Objective:
       block: (inputs_length, targets_length, **settings) -> `denoisers.Block`: the raw tokens of a block and the
         longest inputs and targets it may become.
       needs: settings of `batch` that the tokenizer or the lengths give (sentinel_ids, eos_id, ...).
-      heeds: settings of `batch` that a user chooses (noise_density, ...); any other has no effect.
+      uses: settings of `batch` that a user chooses (noise_density, ...); any other has no effect.
       weights: how often each of its denoisers is to be chosen, where it has several (UL2); `batch` and `block` then
         take a setting `denoiser`, its number.
     """
@@ -71,7 +71,7 @@ class Objective:
     batch: Callable
     block: Callable | None = None
     needs: tuple[str, ...] = ()
-    heeds: tuple[str, ...] = ()
+    uses: tuple[str, ...] = ()
     weights: tuple[float, ...] = (1.0,)
 
     def __call__(self, tokens, rng, *args, **settings) -> tuple[np.ndarray, np.ndarray]:
@@ -88,7 +88,7 @@ OBJECTIVES = {
         denoisers.span_corruption,
         denoisers.span_corruption_block,
         needs=("sentinel_ids", "eos_id"),
-        heeds=("noise_density", "mean_span_length", "random_roll"),
+        uses=("noise_density", "mean_span_length", "random_roll"),
     ),
     "iid_denoising": Objective(
         "seq2seq",
@@ -97,7 +97,7 @@ OBJECTIVES = {
         denoisers.iid_denoising,
         denoisers.iid_denoising_block,
         needs=("sentinel_ids", "eos_id", "targets_length"),
-        heeds=("noise_density",),
+        uses=("noise_density",),
     ),
     "unit_denoising": Objective(
         "seq2seq",
@@ -106,7 +106,7 @@ OBJECTIVES = {
         denoisers.unit_denoising,
         denoisers.unit_denoising_block,
         needs=("sentinel_ids", "eos_id", "targets_length", "word_start_V"),
-        heeds=("noise_density", "mask_units", "collocations", "mean_span_length"),
+        uses=("noise_density", "mask_units", "collocations", "mean_span_length"),
     ),
     "drop_tokens": Objective(
         "seq2seq",
@@ -115,7 +115,7 @@ OBJECTIVES = {
         denoisers.drop_tokens,
         denoisers.drop_tokens_block,
         needs=("eos_id", "targets_length"),
-        heeds=("noise_density",),
+        uses=("noise_density",),
     ),
     "mass_style": Objective(
         "seq2seq",
@@ -124,7 +124,7 @@ OBJECTIVES = {
         denoisers.mass_style,
         denoisers.whole_text_block,
         needs=("sentinel_ids", "eos_id"),
-        heeds=("noise_density",),
+        uses=("noise_density",),
     ),
     "bert_style": Objective(
         "seq2seq",
@@ -133,7 +133,7 @@ OBJECTIVES = {
         denoisers.bert_style,
         denoisers.whole_text_block,
         needs=("sentinel_ids", "replacement_ids", "eos_id"),
-        heeds=("noise_density",),
+        uses=("noise_density",),
     ),
     "deshuffling": Objective(
         "seq2seq",
@@ -158,7 +158,7 @@ OBJECTIVES = {
         denoisers.prefix_lm,
         denoisers.prefix_lm_block,
         needs=("eos_id",),
-        heeds=("noise_density",),
+        uses=("noise_density",),
     ),
     "full_lm": Objective(
         "seq2seq",
@@ -175,7 +175,7 @@ OBJECTIVES = {
         denoisers.ul2,
         denoisers.ul2_block,
         needs=("sentinel_ids", "eos_id"),
-        heeds=("mode_token_ids",),
+        uses=("mode_token_ids",),
         weights=tuple(denoiser.weight for denoiser in UL2_DENOISERS),
     ),
     "masked_lm": Objective(
@@ -184,7 +184,7 @@ OBJECTIVES = {
         "arXiv:1810.04805 sec. 3.1",
         masked.masked_lm_batch,
         needs=("vocabulary",),
-        heeds=("noise_density", "mask_units", "exact_count", "mean_span_length", "collocations"),
+        uses=("noise_density", "mask_units", "exact_count", "mean_span_length", "collocations"),
     ),
     "causal_lm": Objective(
         "causal",

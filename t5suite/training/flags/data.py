@@ -1,4 +1,4 @@
-"""The flags of fine-tuning's data: a benchmark's tasks, rows of one's own, and Super-NaturalInstructions.
+"""The flags of fine-tuning's data: a benchmark's tasks, rows of your own, and Super-NaturalInstructions.
 
     >>> DataFormatArguments(data_format="csv", text_column="text", target_column="label").is_given
     True
@@ -102,7 +102,7 @@ FORMATS = ("jsonl", "csv", "tsv", "parquet", "translation", "alpaca", "text", "h
 
 @dataclass
 class DataFormatArguments:
-    """Rows of one's own, in whatever form they come."""
+    """Rows of your own, in whatever form they come."""
 
     _theme = "rows"
 
@@ -190,7 +190,7 @@ class DataFormatArguments:
         if not self.is_given and named_metrics(self.metrics) is not None:
             raise ConfigError(
                 f"--metrics {self.metrics}: it belongs to --data_format or --data_class, which is not given (a "
-                "function of one's own, module:function, is taken by every task)"
+                "function of your own, module:function, is taken by every task)"
             )
         count = len(self.data_class) if self.data_class else 1
         for name, values in vars(self).items():

@@ -4,7 +4,7 @@
     >>> arguments.given, arguments.args
     ({'lora_r': 4}, {'use_rslora': True})
 
-An adapter's flag that its kind does not heed is refused by name, as is one without `--adapter`.
+An adapter's flag that its kind does not use is refused by name, as is one without `--adapter`.
 """
 
 import logging

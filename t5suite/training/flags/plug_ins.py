@@ -19,7 +19,7 @@ from t5suite.training.plug_ins import PlugIns, check_callbacks
 
 @dataclass
 class TrainingPlugIns:
-    """Functions and callbacks of one's own that both scripts take (importing a module runs it)."""
+    """Functions and callbacks of your own that both scripts take (importing a module runs it)."""
 
     batch_transform: str | None = flag(
         None, "module:function, batch {name: tensor} -> another batch.", theme="plug-ins", needs="transformed batches"
@@ -31,7 +31,7 @@ class TrainingPlugIns:
 
 @dataclass
 class PlugInArguments(TrainingPlugIns):
-    """Functions and callbacks of one's own (importing a module runs it)."""
+    """Functions and callbacks of your own (importing a module runs it)."""
 
     _theme = "plug-ins"
 
@@ -69,7 +69,7 @@ def plug_ins_of(flags: TrainingPlugIns, metrics: str | None = None, model_class:
 
 
 def module_settings(model_args) -> dict:
-    """What `--model_class_args` says, with Python values; flags that a plain module does not heed are refused.
+    """What `--model_class_args` says, with Python values; flags that a plain module does not use are refused.
 
     >>> module_settings(ModelArguments(model_class="my_models:Tiny", model_class_args="d_model=64,tied=true"))
     {'d_model': 64, 'tied': True}
