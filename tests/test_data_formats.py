@@ -16,7 +16,7 @@ from examples.own_rows.multidoc2dial import ANSWERS, Answerability, ChitChat
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.mixtures import epoch_counts, grouped_in_updates, proportional_order
 from t5suite.data.rows.data_classes import class_form
-from t5suite.data.rows.files import split_files
+from t5suite.data.rows.files import check_benchmark_file, named_files, split_files
 from t5suite.data.rows.formats import (
     DATA_FORMATS,
     FormatOptions,
@@ -163,6 +163,21 @@ class FilesTest(parameterized.TestCase):
             write(root / name, "x")
         with self.assertRaisesRegex(DataError, r"train/ and train\.\*; keep one"):
             split_files(root, (".csv",))
+
+
+class NamedFilesTest(parameterized.TestCase):
+    @parameterized.parameters(check_benchmark_file, named_files)
+    def test_for_a_folder_the_flag_of_folders_is_named(self, check):
+        with self.assertRaisesRegex(ConfigError, "--train_file .* is a folder; .*--train_dir"):
+            check(tempfile.mkdtemp(), "--train_file")
+
+    @parameterized.parameters("reviews.csv", "reviews.tsv.gz", "reviews.parquet")
+    def test_a_file_that_holds_no_benchmark_s_rows_names_the_flag_that_reads_it(self, name):
+        path = Path(tempfile.mkdtemp()) / name
+        path.write_text("text,label")
+        form = name.split(".")[1]
+        with self.assertRaisesRegex(ConfigError, f"--train_file .*{name}: .*--data_format {form}"):
+            check_benchmark_file(str(path), "--train_file")
 
 
 class TasksTest(parameterized.TestCase):
