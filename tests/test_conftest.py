@@ -1,5 +1,6 @@
 """The limit of processor time in `conftest.py`, whose hook is run around work as pytest runs it."""
 
+import functools
 import subprocess
 import sys
 import tempfile
@@ -16,8 +17,8 @@ WORK = "import time\nend = time.process_time() + 0.1\nwhile time.process_time() 
 
 class LimitTest(absltest.TestCase):
     def call(self, work, marker=None):
-        item = mock.Mock(**{"get_closest_marker.return_value": marker})
-        with mock.patch.object(conftest, "QUICK_SECONDS", 0.05):
+        item = mock.Mock(**{"get_closest_marker.return_value": marker, "runtest": work, "_excinfo": None})
+        with mock.patch.multiple(conftest, QUICK_SECONDS=0.05, _slowness=lambda: 1):
             hook = conftest.pytest_runtest_call(item)
             next(hook)
             work()
@@ -43,6 +44,8 @@ class LimitTest(absltest.TestCase):
                 self.call(work)
         with self.assertRaises(StopIteration):
             self.call(lambda: __import__("import_with_work"))
+        with self.assertRaises(StopIteration):
+            self.call(functools.cache(busy))  # what takes long at its first use only
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ from t5suite.runs.directory import open_run
 from t5suite.tasks.entries import load_registry
 from t5suite.tasks.registry import load_task
 from t5suite.training.checkpoints.folders import find_checkpoint
-from t5suite.training.checkpoints.manifests import verify
+from t5suite.training.checkpoints.manifests import damage, verify
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS
 from t5suite.training.flags.parser import SuiteArgumentParser, parse_arguments
 from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS
@@ -459,18 +459,25 @@ class ManifestsTest(FuzzTest):
                     open_run, self.folder / "run", {"seed": 1, "max_steps": 5}, [], True, need_new, extend, allowed
                 )
 
+    def use_checkpoint(self, content: bytes):
+        """`verify` accepts what `damage` finds nothing wrong with, and nothing else."""
+        self.write("checkpoint-2/checkpoint.json", content)
+        reason = self.outcome(damage, self.folder / "checkpoint-2")
+        found = self.outcome(verify, self.folder / "checkpoint-2")
+        assert isinstance(found, CheckpointError) if reason else set(found.files) <= {"config.json"}
+        self.outcome(find_checkpoint, self.folder, "auto")
+
     def test_checkpoint_manifests(self):
         (self.folder / "checkpoint-2").mkdir()
         self.write("checkpoint-2/config.json", b"{}")
-        for rng in self.draws(0.04):
+        for line in NASTY_LINES:
+            self.use_checkpoint(line)
+        for rng in self.draws(0.1):
             content = altered(CHECKPOINT, rng, 3)
             if rng.random() < 0.5 and isinstance(content, dict):
                 canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), default=str)
                 content = {**content, "sha256": hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()}
-            self.write("checkpoint-2/checkpoint.json", damaged(encoded(content, rng), rng))
-            found = self.outcome(verify, self.folder / "checkpoint-2")
-            assert isinstance(found, CheckpointError) or set(found.files) <= {"config.json"}
-            self.outcome(find_checkpoint, self.folder, "auto")
+            self.use_checkpoint(damaged(encoded(content, rng), rng))
 
     def test_indexes_of_weights_and_corpora(self):
         for rng in self.draws(0.04):
